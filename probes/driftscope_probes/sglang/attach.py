@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 from typing import Any
@@ -71,14 +72,21 @@ def _attach(worker: Any, settings: Settings) -> None:
     check_unused(settings.trace, run_id())  # before anything is written or hooked
     drafter, lost = _drafter_of(worker)
     writer = open_writer(settings, WORKER)
-    with StartGuard(EXPORT):
-        telemetry_feed.publish(writer, settings)
-    probe: EngineSeam = (
-        _timed(worker, settings, writer, lost)
-        if drafter is None
-        else _recorded(worker, drafter, settings, writer)
-    )
-    observe_scheduler(worker, settings)
+    with contextlib.ExitStack() as undo:
+        undo.callback(writer.close)
+        with StartGuard(EXPORT):
+            telemetry_feed.publish(writer, settings)
+        probe: EngineSeam | None = None
+        if drafter is not None:
+            inside = StartGuard(INTERNALS, quiet=True)
+            with inside:
+                probe = _recorded(worker, drafter, settings, writer)
+            if inside.fault is not None:
+                lost = f"{INTERNALS}: {inside.fault.reason}"
+        if probe is None:
+            probe = _timed(worker, settings, writer, lost)
+        observe_scheduler(worker, settings)
+        undo.pop_all()
     setattr(worker, PROBE, probe)
 
 

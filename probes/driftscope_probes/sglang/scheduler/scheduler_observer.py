@@ -7,6 +7,7 @@ sglang.srt.managers.scheduler_components.batch_result_processor and schedule_bat
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -60,8 +61,14 @@ class SchedulerObserver:
         self._worker = worker
         self._writer = open_writer(settings, ENGINE)
         self._telemetry: EngineTelemetry | None = None
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._writer.close)
+            self._begin(settings)
+            undo.pop_all()
+
+    def _begin(self, settings: Settings) -> None:
         with StartGuard(EXPORT):
-            name = getattr(worker.server_args, "served_model_name", None)
+            name = getattr(self._worker.server_args, "served_model_name", None)
             self._telemetry = telemetry_feed.export(self._writer, settings, name)
         self._guard = Guard(
             self._writer, test_raise=settings.test_raise, adds_to=(self._writer, CORE)
