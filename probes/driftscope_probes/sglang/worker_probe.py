@@ -135,11 +135,21 @@ class RecordedWorker(TimedWorker):
     def _on_schedule(self, batch: Any) -> SglangStep:
         parts, without = self._parts, NOBODY
         if not batch.forward_mode.is_extend() and parts.sampler.ahead():
-            without = self._without_chain(tuple(req.rid for req in batch.reqs))
-            lost = sum(not is_health_check(name) for name in without)
-            if lost:
-                parts.writer.count_dropped(WITHOUT_FIRST_DEPTH, lost)
+            names = tuple(req.rid for req in batch.reqs)
+            without = self._without_chain(names)
+            if without:
+                self._count_lost(names, without)
         return step_of(batch, without)
+
+    def _count_lost(self, names: tuple[str, ...], without: frozenset[str]) -> None:
+        """Count the chains that should have been recorded: SGLang's own requests and those that are
+        not selected have none."""
+        parts, lost = self._parts, [n in without and not is_health_check(n) for n in names]
+        chosen = parts.recorder.selection.chosen(names)
+        if chosen is not None:
+            lost = [each and bool(mine) for each, mine in zip(lost, chosen, strict=True)]
+        if any(lost):
+            parts.writer.count_dropped(WITHOUT_FIRST_DEPTH, sum(lost))
 
     def _without_chain(self, names: tuple[str, ...]) -> frozenset[str]:
         """Return the requests of a recorded step of which no chain is written."""

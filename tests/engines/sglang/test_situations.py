@@ -39,6 +39,7 @@ def test_labels_choose_what_is_recorded(sglang_outcome: Outcomes) -> None:
     outcome = sglang_outcome("labels")
     trace = read_trace(outcome.run)
     wanted = outcome.meta()[0]["id"]
+    assert not any(status.dropped for status in trace.statuses), "others are not lost, only unasked"
     assert {row["request"] for row in trace.draft.to_pylist()} == {wanted}
     labels = {row["request"]: (row["label"], row["traced"]) for row in trace.request.to_pylist()}
     assert labels.pop(wanted) == ("wanted", True)
