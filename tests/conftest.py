@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: turns[_group(item)])
 
 
-LONG = ("vllm", "slow", "browser", "process")
+LONG = ("vllm", "sglang", "slow", "browser", "process")
 """Groups with tests of these markers go first, in this order: at the end of a session no process
 is left alone with a long one."""
 
@@ -47,6 +47,8 @@ is left alone with a long one."""
 def _group(item: pytest.Item) -> str:
     """Two processes share the tests file by file, but one runs all engines: they share fixtures and
     keep both cores busy by themselves."""
+    if item.get_closest_marker("sglang"):
+        return "sglang"
     return "engines" if item.get_closest_marker("vllm") else str(item.path)
 
 

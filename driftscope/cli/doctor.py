@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -33,9 +33,13 @@ def doctor(
         bool,
         typer.Option("--drafters", help="List the kinds of drafter that can be recorded."),
     ] = False,
+    engine: Annotated[
+        Literal["vllm", "sglang"],
+        typer.Option(help="Engine to look for; MODEL, --run and --drafters are vLLM's."),
+    ] = "vllm",
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
-    """Show whether a live vLLM can be recorded here: ready, or not ready because of what.
+    """Show whether a live engine can be recorded here: ready, or not ready because of what.
 
     With MODEL and --speculative-config it answers in seconds for that server, without importing
     vLLM. Without MODEL it imports vLLM and looks for every hook. Exits with 0 if ready, otherwise
@@ -44,11 +48,14 @@ def doctor(
     import dataclasses
 
     from driftscope.cli.screens.doctor_table import print_checks
-    from driftscope.cli.screens.server_examination import examined
+    from driftscope.cli.screens.server_examination import examined, examined_sglang
     from driftscope.errors import EXIT_ERROR
     from driftscope.json_report.operation import checks_to_json
 
-    checks = examined(model, context.args, run, drafters=drafters)
+    if engine == "sglang":
+        checks = examined_sglang()
+    else:
+        checks = examined(model, context.args, run, drafters=drafters)
     if as_json:
         typer.echo(checks_to_json([dataclasses.asdict(check) for check in checks]), nl=False)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,10 +17,14 @@ def serve(
     model: Annotated[
         str,
         typer.Argument(
-            help="Model to serve, as for `vllm serve`; `trio` is the small shipped one, with its "
-            "drafter."
+            help="Model to serve, as for the engine's own server; `trio` is the small shipped "
+            "one, with its drafter."
         ),
     ],
+    engine: Annotated[
+        Literal["vllm", "sglang"],
+        typer.Option(help="Engine that serves; --control and `trio` are vLLM's."),
+    ] = "vllm",
     trace: Annotated[
         Path, typer.Option(help="Run directory; {time}, {drafter} and {pid} are replaced.")
     ] = DEFAULT_TRACE,
@@ -74,14 +78,16 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve MODEL with vLLM and record its drafter.
+    """Serve MODEL with vLLM, or with SGLang, and record its drafter.
 
-    Every other option goes to vLLM unchanged, such as --speculative-config and --port.
-    Replaces this process with vLLM's server, so signals and the exit code are the server's.
+    Every other option goes to the engine unchanged, such as vLLM's --speculative-config and --port.
+    Replaces this process with the engine's server, so signals and the exit code are the server's.
     """
     from driftscope.errors import UsageError
     from driftscope.trace.format.control_file import ControlValueError
-    from driftscope_probes.server.vllm_server import Recording, replace_with_server
+    from driftscope_probes.server.recorded_start import Recording
+    from driftscope_probes.server.sglang_server import replace_with_sglang
+    from driftscope_probes.server.vllm_server import replace_with_server
 
     if any("," in each for each in label or ()):
         raise UsageError(
@@ -102,6 +108,10 @@ def serve(
     except ControlValueError as error:
         raise UsageError(f"--{error}") from error
     options = list(context.args)
+    if engine == "sglang":
+        if control or model == TRIO:
+            raise UsageError("--engine sglang: --control and trio are for vLLM only")
+        replace_with_sglang(model, options, recording)
     if model == TRIO:
         model, options = _trio(options)
     replace_with_server(model, options, recording, control=control)

@@ -9,7 +9,7 @@ import pytest
 from support.engine_process.job import Job, run_job
 
 from driftscope.trace.read.reader import read_trace
-from driftscope_probes.vllm.run_manifest import IDENTIFIERS_OFF
+from driftscope_probes.recording.manifest_notes import IDENTIFIERS_OFF
 
 pytestmark = pytest.mark.vllm
 REQUESTS = 4

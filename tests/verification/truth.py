@@ -67,7 +67,7 @@ class Truth:
 
 
 @functools.cache
-def _loaded(target_name: str, drafter_name: str) -> tuple[Any, Any]:
+def loaded(target_name: str, drafter_name: str) -> tuple[Any, Any]:
     target = load_target(trio_path() / target_name, torch.float64)
     layers = target.config.num_hidden_layers
     return target, load_drafter(trio_path() / drafter_name, torch.float64, target_layers=layers)
@@ -75,7 +75,7 @@ def _loaded(target_name: str, drafter_name: str) -> tuple[Any, Any]:
 
 def models(job: Job) -> tuple[Any, Any]:
     """Return the reference's target and drafter of a job, in float64."""
-    return _loaded(job.target, job.drafter)
+    return loaded(job.target, job.drafter)
 
 
 def compare(outcome: Outcome, *, rounded: bool = False) -> Truth:
@@ -104,12 +104,12 @@ def compare(outcome: Outcome, *, rounded: bool = False) -> Truth:
         drafted_equal=sum(tuple(row["token_ids"]) == ref.token_ids for row, ref, _ in pairs),
         verified=len(verified),
         accepted_equal=sum(a == b for a, b in verified),
-        mass_error=_worst(same, MASSES, relative=False),
+        mass_error=worst(same, MASSES, relative=False),
         with_distances=len(carry),
-        distance_error=_worst(carry, (DISTANCE_MASS,), relative=False),
-        rms_error=_worst(same, NORMS, relative=True),
-        top1_error=_worst(same, ("top1",), relative=False),
-        entropy_error=_worst(same, ("entropy",), relative=False),
+        distance_error=worst(carry, (DISTANCE_MASS,), relative=False),
+        rms_error=worst(same, NORMS, relative=True),
+        top1_error=worst(same, ("top1",), relative=False),
+        entropy_error=worst(same, ("entropy",), relative=False),
     )
 
 
@@ -123,7 +123,7 @@ def _pairs(
     references = replay(target, drafter, tokens, prompt_tokens, anchors, K)
     full = continue_greedily(target, tuple(tokens), K + 1)
     return [
-        (row, ref, _matches(ref.token_ids, full[ref.position + 2 :]))
+        (row, ref, matches(ref.token_ids, full[ref.position + 2 :]))
         for row, ref in zip(rows, references, strict=True)
     ]
 
@@ -141,14 +141,14 @@ def continue_greedily(target: Any, tokens: tuple[int, ...], count: int) -> list[
     return ids
 
 
-def _matches(drafted: Sequence[int], greedy: Sequence[int]) -> int:
+def matches(drafted: Sequence[int], greedy: Sequence[int]) -> int:
     count = 0
     while count < len(drafted) and drafted[count] == greedy[count]:
         count += 1
     return count
 
 
-def _worst(pairs: list[Any], names: tuple[str, ...], *, relative: bool) -> float:
+def worst(pairs: list[Any], names: tuple[str, ...], *, relative: bool) -> float:
     worst = 0.0
     for row, reference, _ in pairs:
         for name in names:

@@ -17,6 +17,7 @@ SOME = 0.05
 to a length limit a few rounds draft fewer tokens than K."""
 DRAFTER = "drafter"
 """Name of the difference that a comparison is usually about."""
+TARGET = "target"
 
 
 def unlike(a: Manifest, b: Manifest, sides: tuple[Side, Side], pairing: str) -> tuple[str, ...]:
@@ -30,8 +31,9 @@ def unlike(a: Manifest, b: Manifest, sides: tuple[Side, Side], pairing: str) -> 
         ("runner", runners if runners[0] != runners[1] else None),
         ("K", drafted if drafted[0] != drafted[1] else None),
         ("prompts", [] if pairing == UNPAIRED else None),
-        (DRAFTER, [a.drafter.name, b.drafter.name] if differ(a.drafter, b.drafter) else None),
-        ("target", [a.target.name, b.target.name] if differ(a.target, b.target) else None),
+        ("captured layers", _captured(a, b)),
+        (DRAFTER, [a.drafter.name, b.drafter.name] if models_differ(a, b, DRAFTER) else None),
+        (TARGET, [a.target.name, b.target.name] if models_differ(a, b, TARGET) else None),
     ]
     return tuple(_with_values(name, values) for name, values in properties if values is not None)
 
@@ -42,7 +44,7 @@ def unlike_servers(a: Manifest, b: Manifest, pairing: str) -> tuple[str, ...]:
     properties = [
         ("runner", runners if runners[0] != runners[1] else None),
         ("prompts", [] if pairing == UNPAIRED else None),
-        ("target", [a.target.name, b.target.name] if differ(a.target, b.target) else None),
+        (TARGET, [a.target.name, b.target.name] if models_differ(a, b, TARGET) else None),
     ]
     return tuple(_with_values(name, values) for name, values in properties if values is not None)
 
@@ -56,6 +58,24 @@ def _drafted(side: Side) -> str:
     if len(some) < 2:
         return f"{side.rounds.k}"
     return listed([f"{k} in {max(round(10 * shares[k]), 1)} of 10 rounds" for k in some])
+
+
+def _captured(a: Manifest, b: Manifest) -> list[str] | None:
+    """Return the captured target layers of both runs, if one drafter gets different ones: engines
+    number those of a checkpoint differently, and the manifest counts alike for all."""
+    layers = [list(each.aux_layers) for each in (a, b)]
+    if not all(layers) or layers[0] == layers[1] or models_differ(a, b, DRAFTER):
+        return None
+    return [", ".join(map(str, each)) for each in layers]
+
+
+def models_differ(a: Manifest, b: Manifest, part: str) -> bool:
+    """Whether the models of two runs differ; `part` is DRAFTER or TARGET. Two engines complete one
+    checkpoint's config in different ways, so that between engines the weights decide."""
+    mine, theirs = getattr(a, part), getattr(b, part)
+    if a.engine != b.engine and mine.weights_digest and theirs.weights_digest:
+        return bool(mine.weights_digest != theirs.weights_digest)
+    return differ(mine, theirs)
 
 
 def differ(a: Model, b: Model) -> bool:

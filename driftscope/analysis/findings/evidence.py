@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from driftscope.analysis.circumstances.groups import Group
-from driftscope.analysis.compare.run_differences import differ
+from driftscope.analysis.compare.run_differences import TARGET, models_differ
 from driftscope.analysis.figures.results import ByDepth, Hidden
 from driftscope.analysis.findings.acceptance_losses import Loss
 from driftscope.analysis.findings.thresholds import GROWS_ABOVE, UNBALANCED_ABOVE
@@ -270,7 +270,7 @@ def other_target(scene: Scene) -> Look:
     if better is None:
         return Look(verdict=Verdict.OPEN, words=f"the target is {run.name}")
     theirs = better.manifest.target
-    if differ(run, theirs):
+    if models_differ(scene.run.manifest, better.manifest, TARGET):
         return shown(f"{better.label} had the target {theirs.name}, this run has {run.name}")
     if scene.same_drafter:
         return against(f"target and drafter are {_of(better)}")
@@ -280,7 +280,7 @@ def other_target(scene: Scene) -> Look:
 def quantised_target(scene: Scene) -> Look:
     """Check whether the target, or its cache, is quantised."""
     manifest, better = scene.run.manifest, scene.better
-    if better and not differ(manifest.target, better.manifest.target):
+    if better and not models_differ(manifest, better.manifest, TARGET):
         same = (manifest.target.dtype, manifest.kv_cache_dtype)
         if same == (better.manifest.target.dtype, better.manifest.kv_cache_dtype):
             return against(f"target and cache are {_of(better)}")

@@ -13,6 +13,15 @@ from driftscope_probes.server.doctor import Check, catalogue, examine, verdict
 from driftscope_probes.server.readiness import readiness
 
 
+def examined_sglang() -> list[Check]:
+    """Return the verdict on an SGLang in this environment and the checks behind it."""
+    from driftscope_probes.server.sglang_doctor import SGLANG, examine_sglang
+
+    with Console(stderr=True).status("Checking this machine (importing SGLang takes seconds)"):
+        checks = list(examine_sglang())
+    return [verdict(checks, SGLANG), *checks]
+
+
 def examined(
     model: str | None, options: Sequence[str], run: Path | None, *, drafters: bool
 ) -> list[Check]:

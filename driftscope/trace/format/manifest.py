@@ -76,10 +76,10 @@ class Manifest:
     created_s: UnixTime
     driftscope_version: Text
     engine: Text
-    """"vllm" or "reference"; CLIENT for a replay's view of any server."""
+    """"vllm", "sglang" or "reference"; CLIENT for a replay's view of any server."""
     engine_version: Text
     runner: Text
-    """"v1", "v2" (vLLM's model runner generations) or "reference"."""
+    """"v1", "v2" (vLLM's model runner generations), "eagle v2" (SGLang's worker) or "reference"."""
     mode: Text
     """Execution mode of the drafter: "eager", "compiled", "piecewise graphs", "full graphs"."""
     recording: Text

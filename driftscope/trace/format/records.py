@@ -194,8 +194,8 @@ class RequestRow:
     request: str
     """The engine's internal request id, as in DraftRow."""
     label: str | None
-    """The caller's workload label (sampling parameter extra_args["driftscope_label"]). None: the
-    caller set none."""
+    """The caller's workload label (sampling parameter extra_args["driftscope_label"] in vLLM,
+    custom_params["driftscope_label"] in SGLang). None: the caller set none."""
     arrival_s: float
     """Time at which it arrived, in seconds since the Unix epoch."""
     prompt_tokens: int
@@ -207,7 +207,7 @@ class RequestRow:
     tpot_s: float | None
     """Mean time per output token after the first. None: fewer than two tokens."""
     finish_reason: str
-    """vLLM's finish reason, such as "stop", "length" or "abort"."""
+    """The engine's finish reason, such as "stop", "length" or "abort"."""
     temperature: float | None
     """Sampling temperature of the request. None: the engine did not report it."""
     max_tokens: int | None

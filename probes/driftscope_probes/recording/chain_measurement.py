@@ -22,7 +22,7 @@ from driftscope_probes.recording.optional_masses import OptionalMasses
 from driftscope_probes.steps.distance_choice import CHOICES
 from driftscope_probes.steps.step_record import Capture
 from driftscope_probes.steps.step_schedule import ScheduleReader
-from driftscope_probes.taps.forward_observer import ForwardObserver
+from driftscope_probes.taps.chain_taps import ChainObserver
 from driftscope_probes.taps.kernels import Kernels
 
 
@@ -39,7 +39,7 @@ class MeasurementParts:
     """Masses by distance."""
     carries_distances: bytes
     """Whether a recorded step carries masses by distance, see `distance_choices`."""
-    observer: ForwardObserver
+    observer: ChainObserver
     side_thread: SideThread
     """Measures masses while the engine goes on."""
 

@@ -20,7 +20,7 @@ from driftscope_probes.recording.recorded_draft import RecordedDraft
 from driftscope_probes.steps.request_selection import RequestSelection
 from driftscope_probes.steps.sampler import Sampler
 from driftscope_probes.steps.step_schedule import NO_LENGTHS, ScheduleReader
-from driftscope_probes.taps.taps import Taps
+from driftscope_probes.taps.chain_taps import ChainTaps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,7 +32,7 @@ class RecorderParts:
     """Reads what the engine schedules."""
     guard: Guard
     clock: DeviceClock
-    taps: Taps
+    taps: ChainTaps
     sampler: Sampler
     selection: RequestSelection
     chain: ChainMeasurement
@@ -75,6 +75,11 @@ class Recorder:
     def search(self) -> SinkSearch | None:
         """Search for the sink set; None if the set is given or has been found."""
         return self._chain.search
+
+    @property
+    def guard(self) -> Guard:
+        """Border between the recorder's hooks and the engine."""
+        return self._guard
 
     @property
     def recording_step(self) -> bool:
@@ -125,6 +130,10 @@ class Recorder:
         if self._clock.on:
             self._clock.mark()
         return drafts
+
+    def add_draft_time(self, seconds: float) -> None:
+        """Count time that the drafter ran outside of `draft` in the step in progress."""
+        self._draft_s += seconds
 
     def step_ended(self, requests: int) -> None:
         """Finish the step and pass it to the writer."""

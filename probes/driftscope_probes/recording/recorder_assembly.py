@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from driftscope.trace.format.distance_bins import edges_of
@@ -26,6 +27,7 @@ from driftscope_probes.steps.distance_choice import distance_choices
 from driftscope_probes.steps.request_selection import RequestSelection
 from driftscope_probes.steps.sampler import AIM, SEEN, Sampler
 from driftscope_probes.steps.step_schedule import ScheduleReader
+from driftscope_probes.taps.chain_taps import MakeTaps
 from driftscope_probes.taps.kernels import Kernels, TorchKernels
 from driftscope_probes.taps.taps import Taps
 
@@ -37,20 +39,24 @@ def assemble_recorder(
     *,
     schedules: ScheduleReader,
     masses_only: bool = False,
+    make_taps: MakeTaps = Taps,
+    make_sampler: Callable[..., Sampler] = Sampler,
 ) -> Recorder:
     """Return a recorder whose taps are not attached yet.
 
-    `schedules` reads what the engine schedules. `masses_only`: another rank writes everything that
-    does not depend on attention heads. Raises ProbeError for an unsupported attention backend.
+    `schedules` reads what the engine schedules. `make_taps` and `make_sampler` are for an engine
+    whose drafter is not one module that one call runs at all depths. `masses_only`: another rank
+    writes everything that does not depend on attention heads. Raises ProbeError for an unsupported
+    attention backend.
     """
     layout = Layout(depths=drafter.k, layers=len(drafter.layers), aux=drafter.aux_states)
     guard = Guard(writer, test_raise=settings.test_raise, adds_to=(writer,))
-    sampler = Sampler(every=settings.every, budget=settings.budget, seen=SEEN, aim=AIM)
+    sampler = make_sampler(every=settings.every, budget=settings.budget, seen=SEEN, aim=AIM)
     clock = DeviceClock(drafter.device)
     buffers = _buffers(drafter, layout)
     kernels, meter = _kernels(buffers), _meter(drafter, buffers, settings)
     graphs_record = _on_gpu(drafter) and settings.recording == IN_GRAPH
-    taps = Taps(drafter, kernels, guard, in_graph=graphs_record)
+    taps = make_taps(drafter, kernels, guard, in_graph=graphs_record)
     by_layer = (layout.depths, layout.layers)
     parts = MeasurementParts(
         buffers=buffers,

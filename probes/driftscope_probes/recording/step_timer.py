@@ -47,6 +47,10 @@ class StepTimer:
         self._draft_s = time.perf_counter() - begun
         return drafts
 
+    def add_draft_time(self, seconds: float) -> None:
+        """See Recorder."""
+        self._draft_s += seconds
+
     def step_ended(self, requests: int) -> None:
         """Finish the step and pass it to the writer."""
         step_s = time.perf_counter() - self._started

@@ -5,15 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
-import operator
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from driftscope_probes.server import captured_layers_check
 from driftscope_probes.server.check import Check as Check
+from driftscope_probes.server.hook_checks import hook_checks
 from driftscope_probes.server.start_checks import start_checks
 from driftscope_probes.vllm.configuration import hook_points
 from driftscope_probes.vllm.configuration.drafter_kinds import KINDS
@@ -122,8 +121,8 @@ def version_check(version: str) -> Check:
     )
 
 
-def verdict(checks: Sequence[Check]) -> Check:
-    """Return whether a live vLLM can be recorded here, with the first reason against it."""
+def verdict(checks: Sequence[Check], engine: str = "vLLM") -> Check:
+    """Return whether a live engine can be recorded here, with the first reason against it."""
     broken = [check for check in checks if check.ok is False]
     if broken:
         more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
@@ -132,7 +131,7 @@ def verdict(checks: Sequence[Check]) -> Check:
     hooks = sum(check.topic.startswith("hook ") and bool(check.ok) for check in checks)
     facts = {check.topic: check.detail for check in checks}
     held = f"{hooks} hooks hold" if hooks else facts.get("hooks", "")
-    words = [f"vLLM {facts.get('vLLM', '')}", held, facts.get("drafter", "")]
+    words = [f"{engine} {facts.get(engine, '')}", held, facts.get("drafter", "")]
     return Check(topic=VERDICT, ok=True, detail=f"ready: {'; '.join(filter(None, words))}")
 
 
@@ -156,7 +155,7 @@ def _vllm() -> Iterator[Check]:
     )
     yield Check(topic="runner", ok=None, detail=runner)
     for seam, hooks in hook_points.HOOKS.items():
-        yield from _hooks(seam, hooks, optional=seam == "v2" and not HAS_TRITON)
+        yield from hook_checks(seam, hooks, "vLLM", optional=seam == "v2" and not HAS_TRITON)
     yield Check(topic="captured layers", ok=None, detail=captured_layers_check.of_this_vllm())
     yield Check(topic="attention backends", ok=None, detail=", ".join(sorted(READERS)))
     yield Check(topic="recorded", ok=None, detail=hook_points.RECORDED)
@@ -185,29 +184,6 @@ def _run(run: Path) -> Iterator[Check]:
     yield Check(topic="run's captured layers", ok=None, detail=captured)
     for note in manifest.notes:
         yield Check(topic="run's note", ok=None, detail=note)
-
-
-def _hooks(seam: str, hooks: tuple[hook_points.Hook, ...], *, optional: bool) -> Iterator[Check]:
-    for hook in hooks:
-        missing = _missing(lambda h=hook: _resolve(h))  # type: ignore[misc]
-        yield Check(
-            topic=f"hook {seam}",
-            ok=missing is None or (None if optional or hook.optional else False),
-            detail=f"{hook.name}: {missing or f'works ({hook.purpose})'}",
-            hint="this vLLM's code is organised differently: use a tested version",
-        )
-
-
-def _resolve(hook: hook_points.Hook) -> Any:
-    return operator.attrgetter(hook.name)(importlib.import_module(hook.module))
-
-
-def _missing(look: Callable[[], Any]) -> str | None:
-    try:
-        look()
-    except Exception as error:  # an import may fail in any way
-        return f"not found ({type(error).__name__}: {error})"[:160]
-    return None
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -25,7 +25,12 @@ def with_drafter(trace: Path, options: Sequence[str]) -> Path:
 def drafter_name(options: Sequence[str]) -> str:
     """Return the last part of the drafter's name or path, or else the method, as a file name."""
     given = speculation_of(options)
-    name = str(given.get("model") or given.get("method") or "").rstrip("/").rpartition("/")[2]
+    return file_name(str(given.get("model") or given.get("method") or ""))
+
+
+def file_name(model: str) -> str:
+    """Return the last part of a model's name or path as a file name; UNKNOWN for ""."""
+    name = model.rstrip("/").rpartition("/")[2]
     return _UNFIT.sub("-", name).strip("-.")[:MAX_CHARS] or UNKNOWN
 
 

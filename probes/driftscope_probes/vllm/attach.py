@@ -32,6 +32,7 @@ from driftscope_probes.base.start_guard import (
 from driftscope_probes.control.control import Control
 from driftscope_probes.drafter.captured_layers import CapturedLayers, with_captured
 from driftscope_probes.recording import telemetry_feed
+from driftscope_probes.recording.manifest_notes import with_sinks
 from driftscope_probes.recording.process_writer import open_writer, role_of
 from driftscope_probes.recording.recorder import Recorder
 from driftscope_probes.recording.recorder_assembly import assemble_recorder
@@ -39,7 +40,7 @@ from driftscope_probes.recording.step_timer import StepTimer
 from driftscope_probes.vllm.configuration import checks
 from driftscope_probes.vllm.configuration.place import place_in, run_id_of
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter, open_drafter
-from driftscope_probes.vllm.run_manifest import manifest_of, manifest_of_lookup, with_sinks
+from driftscope_probes.vllm.run_manifest import manifest_of, manifest_of_lookup
 from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
 from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 

@@ -5,28 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from dataclasses import replace
 from typing import Any
 
 from driftscope.inspect.weights_digest import weights_digest
 from driftscope.trace.format.distance_bins import edges_of
 from driftscope.trace.format.manifest import Manifest, Model
 from driftscope.version import __version__
-from driftscope.vocabulary import SINK_FOUND, SINK_SOUGHT, Strategy
+from driftscope.vocabulary import SINK_SOUGHT, Strategy
 from driftscope_probes.base.settings import EAGER, Settings
 from driftscope_probes.masses.meter import Meter
-from driftscope_probes.masses.sink_search import MIN_CHAINS, MIN_REQUESTS, SinkSet
+from driftscope_probes.recording.manifest_notes import IDENTIFIERS_OFF, SINKS_SOUGHT
 from driftscope_probes.recording.recorder_assembly import distance_every
 from driftscope_probes.vllm.configuration.place import place_in, run_id_of
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
-SINKS_SOUGHT = (
-    "the search for the sink set had not finished: attention masses are recorded once it is found, "
-    f"{MIN_CHAINS} recorded chains of {MIN_REQUESTS} requests into the run"
-)
-"""Note in the manifest of a run whose sink set has not been determined yet."""
-IDENTIFIERS_OFF = "request ids are keyed hashes, and no trace context was recorded"
-"""Note in the manifest of a run that was recorded with DRIFTSCOPE_IDENTIFIERS=off."""
 _NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 
 
@@ -109,17 +101,6 @@ def _manifest(
         sink_source=settings.sink_source,
         notes=notes if settings.identifiers else (IDENTIFIERS_OFF, *notes),
         **of_drafter,
-    )
-
-
-def with_sinks(manifest: Manifest, sinks: SinkSet) -> Manifest:
-    """Return `manifest` with the sink set that the search has found."""
-    return replace(
-        manifest,
-        sink_tokens=len(sinks.slots),
-        sink_slots=sinks.slots,
-        sink_source=SINK_FOUND,
-        notes=(*(note for note in manifest.notes if note != SINKS_SOUGHT), sinks.note),
     )
 
 

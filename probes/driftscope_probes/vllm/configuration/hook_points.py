@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from driftscope_probes.taps.hook_point import Hook as Hook
 
 TESTED_VLLM = ("0.25.1", "0.27.0", "0.31.0", "0.32.0")
 """Versions that the test suite or a release check has run; others work if every hook exists."""
@@ -15,19 +15,6 @@ RECORDED = (
     "Per decode step: drafted and accepted tokens, or why nothing was drafted. "
     "Per request: TTFT, TPOT, lengths, finish reason."
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hook:
-    """One place in vLLM that the probe hooks."""
-
-    module: str
-    name: str
-    """Dotted name inside the module."""
-    purpose: str
-    optional: bool = False
-    """Whether the hook is needed for one kind of drafter or recording only, or is missing from some
-    versions of vLLM."""
 
 
 HOOKS = {

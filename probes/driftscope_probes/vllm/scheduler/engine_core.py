@@ -32,11 +32,11 @@ from driftscope_probes.base.start_guard import (
 from driftscope_probes.control.control import Control
 from driftscope_probes.recording import telemetry_feed
 from driftscope_probes.recording.process_writer import open_writer
+from driftscope_probes.recording.prompt_digests import PromptDigests
 from driftscope_probes.steps.request_selection import RequestSelection
 from driftscope_probes.vllm.configuration import checks
 from driftscope_probes.vllm.configuration.place import run_id_of
 from driftscope_probes.vllm.scheduler.down_report import report_down, served_name
-from driftscope_probes.vllm.scheduler.prompt_digests import PromptDigests
 from driftscope_probes.vllm.scheduler.request_label import PAIR, SESSION, label_of, name_in
 from driftscope_probes.vllm.scheduler.request_regions import RequestRegions
 from driftscope_probes.vllm.scheduler.verification_tracker import EndedRequest, VerificationTracker

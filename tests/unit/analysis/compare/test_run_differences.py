@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from support.simulate import Prompts, Truth, simulate
 from typer.testing import CliRunner
 
+from driftscope.analysis.compare.run_differences import DRAFTER, models_differ, unlike
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.cli.app import app
 from driftscope.pipeline import conclude, summarise
+from driftscope.trace.format.manifest import Manifest, Model
 from driftscope.trace.read.reader import read_trace
 
 TRUTH = Truth(requests=40, rounds=10, k=4)
@@ -45,6 +50,70 @@ def test_nothing_is_said_of_the_drafter_alone(tmp_path: Path) -> None:
 def test_one_thing_is_named(tmp_path: Path, other: Truth, thing: str) -> None:
     (said,) = _said(tmp_path, other)
     assert said.startswith(f"these runs differ in their {thing}: that, not the drafter")
+
+
+def _manifest(engine: str, config: str, weights: str | None, layers: tuple[int, ...]) -> Manifest:
+    model = Model(name="m", architecture="", config_digest=config, dtype="", weights_digest=weights)
+    return Manifest(
+        run_id="",
+        created_s=0,
+        driftscope_version="",
+        engine=engine,
+        engine_version="",
+        runner="",
+        mode="",
+        recording="",
+        method="",
+        k=1,
+        target=model,
+        drafter=model,
+        norm_flags={},
+        drafter_layers=1,
+        aux_layers=layers,
+        attention_backend="",
+        kv_cache_dtype="",
+        sink_tokens=4,
+        sink_source="given",
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "weights", "differ"),
+    [
+        ("sglang", "w", False),
+        ("sglang", "other", True),
+        ("sglang", None, True),
+        ("vllm", "w", True),
+    ],
+)
+def test_two_engines_read_one_checkpoint(engine: str, weights: str | None, differ: bool) -> None:
+    """Their configs differ, because each engine completes it; the weights tell."""
+    mine, theirs = _manifest("vllm", "a", "w", ()), _manifest(engine, "b", weights, ())
+    assert models_differ(mine, theirs, DRAFTER) is differ
+
+
+def test_a_layer_shift_between_engines_is_named() -> None:
+    mine, theirs = _manifest("vllm", "a", "w", (1, 2, 3)), _manifest("sglang", "b", "w", (2, 3, 4))
+    sides: Any = (_side(), _side())
+    assert unlike(mine, theirs, sides, PROMPTS) == (
+        "runner (vllm  against sglang )",
+        "captured layers (1, 2, 3 against 2, 3, 4)",
+    )
+
+
+def test_another_drafter_may_capture_other_layers() -> None:
+    mine, theirs = _manifest("vllm", "a", "w", (1, 2)), _manifest("vllm", "a", "v", (3, 4))
+    named = unlike(mine, theirs, (_side(), _side()), PROMPTS)
+    assert not any(name.startswith("captured") for name in named)
+
+
+def _side() -> Any:
+    rounds = SimpleNamespace(lengths=np.array([[0, 5]]), k=1)
+    return SimpleNamespace(temperatures=(), rounds=rounds)
+
+
+PROMPTS = "prompt"
+"""Any pairing but UNPAIRED."""
 
 
 @pytest.mark.slow

@@ -31,9 +31,9 @@ from driftscope_probes.masses.sink_search import (
     SinkSearch,
     SinkSet,
 )
+from driftscope_probes.recording.manifest_notes import SINKS_SOUGHT, with_sinks
 from driftscope_probes.recording.recorder_assembly import assemble_recorder
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
-from driftscope_probes.vllm.run_manifest import SINKS_SOUGHT, with_sinks
 from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 
 PLANTED = (0, 7)

@@ -21,6 +21,7 @@ from driftscope.trace.read.reader import read_trace
 from driftscope.trace.write.run_directory import has_begun
 from driftscope_probes.drafter.captured_layers import CapturedLayers
 from driftscope_probes.masses.sink_search import SinkSet
+from driftscope_probes.recording.manifest_notes import SINKS_SOUGHT
 from driftscope_probes.recording.recorder import Recorder
 from driftscope_probes.recording.step_timer import StepTimer
 from driftscope_probes.vllm.attach import (
@@ -32,7 +33,6 @@ from driftscope_probes.vllm.attach import (
     recorder_of,
 )
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
-from driftscope_probes.vllm.run_manifest import SINKS_SOUGHT
 
 CAPTURED = CapturedLayers(layers=(2, 4, 5), source=AUX_FROM_ENGINE)
 

@@ -1,8 +1,8 @@
 """Keyed digests of prompts, and the conversations that prompts continue.
 
 Everything here runs on the writer's thread, once per finished request. A prompt continues a
-conversation if it begins with an earlier prompt of this process and the beginning of its answer.
-Written against vllm.v1.request, 0.27 to 0.32.
+conversation if it begins with an earlier prompt of this process and the beginning of its answer. A
+request is any object with `prompt_token_ids` and `output_token_ids`, such as vLLM's Request.
 """
 
 from __future__ import annotations

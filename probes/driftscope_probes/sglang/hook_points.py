@@ -1,0 +1,64 @@
+"""The places in SGLang that the probe hooks or reads."""
+
+from __future__ import annotations
+
+from driftscope_probes.taps.hook_point import Hook
+
+_WORKER = "sglang.srt.speculative.eagle_worker_v2"
+_PROCESSOR = "sglang.srt.managers.scheduler_components.batch_result_processor"
+RECORDED = (
+    "EAGLE-3 and 3.1 of Llama's layout, with speculative_eagle_topk 1: attention mass, RMS, top-1 "
+    "probability and entropy by depth; of EAGLE's other drafters and of trees: acceptance and "
+    "timing. Per request: TTFT, TPOT, lengths, finish reason"
+)
+HOOKS = {
+    "plugin": (
+        Hook(module="sglang.srt.plugins", name="load_plugins", purpose="loading the probe"),
+    ),
+    "worker": (
+        Hook(
+            module=_WORKER,
+            name="EAGLEWorkerV2.forward_batch_generation",
+            purpose="step time, the step's requests",
+        ),
+        Hook(
+            module=_WORKER,
+            name="EagleDraftWorker.init_attention_backends",
+            purpose="start of the run, once the drafter is loaded",
+        ),
+        Hook(module=_WORKER, name="EagleDraftWorker.draft", purpose="the draft from depth 2 on"),
+        Hook(
+            module=_WORKER,
+            name="EagleDraftWorker._draft_extend_for_prefill",
+            purpose="depth 1 after a prompt",
+        ),
+        Hook(
+            module=_WORKER,
+            name="EagleDraftWorker._draft_extend_for_decode",
+            purpose="depth 1 after a verification",
+        ),
+        Hook(
+            module="sglang.srt.layers.radix_attention",
+            name="RadixAttention.forward",
+            purpose="queries",
+        ),
+        Hook(
+            module="sglang.srt.models.llama_eagle3",
+            name="LlamaForCausalLMEagle3",
+            purpose="the drafter whose states are recorded",
+        ),
+    ),
+    "scheduler": (
+        Hook(
+            module=_PROCESSOR,
+            name="SchedulerBatchResultProcessor.process_batch_result_decode",
+            purpose="verification, finished requests",
+        ),
+        Hook(
+            module=_PROCESSOR,
+            name="SchedulerBatchResultProcessor.process_batch_result_prefill",
+            purpose="first tokens",
+        ),
+    ),
+}
+"""Hooks by part of SGLang."""

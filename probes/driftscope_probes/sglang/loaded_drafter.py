@@ -1,0 +1,167 @@
+"""A drafter that SGLang has loaded, and checks of it.
+
+Written against sglang.srt.speculative.eagle_worker_v2 and sglang.srt.models.llama_eagle3, 0.5.23.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from driftscope.errors import UnknownDrafterError
+from driftscope.vocabulary import Execution
+from driftscope_probes.drafter.attention_layer import AttentionLayer
+from driftscope_probes.drafter.drafter_kind import Kind
+from driftscope_probes.sglang.attention_layer import SglangAttentionLayer
+
+TREE = (
+    "attention and hidden states are not applicable: with speculative_eagle_topk > 1 the drafts "
+    "form a tree, whose depth is not a position"
+)
+EAGLE3 = Kind(
+    name="EAGLE-3 / 3.1",
+    methods=("EAGLE3",),
+    drafters=("LlamaForCausalLMEagle3",),
+    outputs={"postnorm_rms": 0, "fed_rms": -1},
+    norms=("model.norm",),
+)
+"""The kind of drafter whose inside is recorded; of others, acceptance and timing are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SglangDrafter:
+    """The properties of a drafter that SGLang has loaded; see `Drafter`."""
+
+    worker: Any
+    """SGLang's EagleDraftWorker."""
+    attention: dict[str, Any]
+    """SGLang's RadixAttention modules by name, in order of depth in the network."""
+    kind: Kind = EAGLE3
+    layers: dict[str, AttentionLayer] = field(init=False)
+    """The modules of `attention`, wrapped for taps and meters."""
+
+    def __post_init__(self) -> None:
+        """Wrap the attention modules."""
+        pool = self.worker.draft_runner.token_to_kv_pool
+        wrapped = {name: SglangAttentionLayer(each, pool) for name, each in self.attention.items()}
+        object.__setattr__(self, "layers", wrapped)
+
+    @property
+    def model(self) -> Any:
+        """SGLang's drafter module, such as LlamaForCausalLMEagle3."""
+        return self.worker.draft_runner.model
+
+    @property
+    def device(self) -> torch.device:
+        """See Drafter."""
+        device: torch.device = next(self.model.parameters()).device
+        return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """See Drafter."""
+        dtype: torch.dtype = self.worker.draft_runner.dtype
+        return dtype
+
+    @property
+    def k(self) -> int:
+        """See Drafter: SGLang's speculative_num_steps."""
+        return int(self.worker.speculative_num_steps)
+
+    @property
+    def compiled(self) -> bool:
+        """See Drafter: recorded rounds are eager."""
+        return False
+
+    @property
+    def samples(self) -> bool:
+        """See Drafter."""
+        return True
+
+    @property
+    def max_requests(self) -> int:
+        """See Drafter."""
+        return int(self.worker.req_to_token_pool.size)
+
+    @property
+    def max_slots(self) -> int:
+        """See Drafter."""
+        return int(self.worker.draft_runner.model_config.context_len)
+
+    @property
+    def queries(self) -> int:
+        """See Drafter."""
+        return 1
+
+    @property
+    def shares_cache(self) -> bool:
+        """See Drafter: the drafter has a pool of its own."""
+        return False
+
+    @property
+    def final_norms(self) -> tuple[Any, ...]:
+        """See Drafter."""
+        return (self.model.model.norm,)
+
+    @property
+    def aux_states(self) -> int:
+        """See Drafter."""
+        return int(self.model.model.num_aux_hidden_states)
+
+    @property
+    def aux_norms(self) -> tuple[Any, ...]:
+        """See Drafter: `fc_norm`, or else the norm of norm_before_fc."""
+        inner = self.model.model
+        if inner.fc_norm is not None:
+            return tuple(inner.fc_norm)
+        return () if inner.input_norm is None else (inner.input_norm,)
+
+    def forward_mode(self) -> str:
+        """See Drafter."""
+        return Execution.EAGER
+
+    def offer_lse(self) -> bool:
+        """See Drafter: SGLang's backends keep it to themselves."""
+        return False
+
+
+def open_drafter(worker: Any) -> SglangDrafter:
+    """Return the drafter of an EagleDraftWorker; raises UnknownDrafterError if its inside cannot be
+    recorded."""
+    from sglang.srt.layers.radix_attention import RadixAttention
+
+    runner = worker.draft_runner
+    if worker.topk > 1:
+        raise UnknownDrafterError(TREE)
+    name = type(runner.model).__name__
+    if name not in EAGLE3.drafters:
+        raise UnknownDrafterError(
+            f"drafter {name} is not supported by this driftscope in SGLang; supported: "
+            f"{', '.join(EAGLE3.drafters)}"
+        )
+    attention = {
+        path: module
+        for path, module in runner.model.named_modules()
+        if isinstance(module, RadixAttention)
+    }
+    if reason := _unsupported(runner, attention):
+        raise UnknownDrafterError(f"drafter {name}: {reason} not supported by this driftscope")
+    return SglangDrafter(worker=worker, attention=attention)
+
+
+def _unsupported(runner: Any, attention: dict[str, Any]) -> str | None:
+    """Return what would be measured incorrectly, with its verb; None if nothing would be."""
+    if not attention:
+        return "a model without attention layers is"
+    if runner.kv_index_translator.is_translating:
+        return "virtual slots of the KV cache are"
+    if "float8" in str(runner.kv_cache_dtype):
+        return "an fp8 KV cache is"
+    for module in attention.values():
+        if module.sliding_window_size > 0:
+            return "a sliding window is"
+        if module.qk_head_dim != module.v_head_dim or module.is_cross_attention:
+            return "latent or cross attention is"
+    return None

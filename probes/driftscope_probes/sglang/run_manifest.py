@@ -1,0 +1,153 @@
+"""Builds a run's manifest from an SGLang engine.
+
+Written against sglang.srt.server_args and sglang.srt.configs.model_config, 0.5.23.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import time
+from typing import Any
+
+from driftscope.inspect.weights_digest import weights_digest
+from driftscope.trace.format.distance_bins import edges_of
+from driftscope.trace.format.manifest import (
+    AUX_FROM_CONFIG,
+    AUX_FROM_ENGINE,
+    GREEDY,
+    PROBABILISTIC,
+    Manifest,
+    Model,
+)
+from driftscope.version import __version__
+from driftscope.vocabulary import SINK_SOUGHT, Strategy
+from driftscope_probes.base.settings import RUN_ID, Settings
+from driftscope_probes.drafter.captured_layers import named_layers
+from driftscope_probes.masses.meter import Meter
+from driftscope_probes.recording.manifest_notes import IDENTIFIERS_OFF, SINKS_SOUGHT
+from driftscope_probes.recording.recorder_assembly import distance_every
+from driftscope_probes.sglang.loaded_drafter import SglangDrafter
+
+RUNNER = "eagle v2"
+"""`Manifest.runner`: SGLang's EAGLEWorkerV2."""
+EAGER_ROUNDS = (
+    "recorded rounds were drafted without CUDA graphs; other rounds as the engine is configured"
+)
+"""Note in the manifest of a run on a GPU."""
+_NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc")
+
+
+def run_id() -> str:
+    """Return the run id: the scheduler's process, which also drafts, is one engine."""
+    return f"{os.environ.get(RUN_ID, '')}-{os.getpid()}"
+
+
+def manifest_of(worker: Any, drafter: SglangDrafter, settings: Settings, meter: Meter) -> Manifest:
+    """Return the manifest of a recorded drafter, whose masses are measured by `meter`."""
+    every = distance_every(meter, settings)
+    captured, source = _captured(worker)
+    return _manifest(
+        worker,
+        settings,
+        norm_flags={flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
+        drafter_layers=len(drafter.attention),
+        attention_strategy=meter.strategy,
+        per_head=settings.per_head,
+        distance_every=every,
+        distance_edges=edges_of(drafter.k) if every else (),
+        aux_layers=captured,
+        aux_layers_source=source,
+        notes=_notes(drafter, settings),
+    )
+
+
+def manifest_of_timed(worker: Any, settings: Settings, note: str) -> Manifest:
+    """Return the manifest of a run in which only acceptance and timing are recorded."""
+    return _manifest(
+        worker,
+        settings,
+        norm_flags={},
+        drafter_layers=0,
+        attention_strategy=Strategy.NONE,
+        notes=(note,),
+    )
+
+
+def _notes(drafter: SglangDrafter, settings: Settings) -> tuple[str, ...]:
+    sought = settings.sink_source == SINK_SOUGHT
+    on_gpu = drafter.device.type != "cpu"
+    return (*((SINKS_SOUGHT,) if sought else ()), *((EAGER_ROUNDS,) if on_gpu else ()))
+
+
+def _manifest(
+    worker: Any, settings: Settings, *, notes: tuple[str, ...], **of_drafter: Any
+) -> Manifest:
+    target, draft = worker.target_worker.model_runner, worker.draft_runner
+    arguments = worker.server_args
+    return Manifest(
+        run_id=run_id(),
+        created_s=time.time(),
+        driftscope_version=__version__,
+        engine="sglang",
+        engine_version=importlib.metadata.version("sglang").partition("+")[0],
+        runner=RUNNER,
+        mode="eager" if _without_graphs(worker) else "full graphs",
+        recording="sampled eager",
+        method=str(arguments.speculative_algorithm).lower(),
+        k=int(worker.speculative_num_steps),
+        target=_model(target.model_config, target.model),
+        drafter=_model(draft.model_config, draft.model),
+        attention_backend=type(draft.attn_backend).__name__,
+        kv_cache_dtype=str(draft.kv_cache_dtype).removeprefix("torch."),
+        draft_sampling=PROBABILISTIC
+        if getattr(arguments, "speculative_use_rejection_sampling", False)
+        else GREEDY,
+        every=settings.every or 1,
+        budget=None if settings.every else settings.budget,
+        sink_tokens=len(settings.sink_slots),
+        sink_slots=settings.sink_slots,
+        sink_source=settings.sink_source,
+        notes=notes if settings.identifiers else (IDENTIFIERS_OFF, *notes),
+        **of_drafter,
+    )
+
+
+def _without_graphs(worker: Any) -> bool:
+    """Return whether the drafter never runs in CUDA graphs: a CPU has none."""
+    return str(worker.device) == "cpu" or bool(
+        getattr(worker.server_args, "disable_cuda_graph", False)
+    )
+
+
+def _model(config: Any, model: Any) -> Model:
+    raw = json.dumps(config.hf_config.to_dict(), sort_keys=True, default=str)
+    return Model(
+        name=str(config.model_path),
+        architecture=type(model).__name__,
+        config_digest=hashlib.sha256(raw.encode()).hexdigest()[:16],
+        dtype=str(config.dtype).removeprefix("torch."),
+        weights_digest=weights_digest(str(config.model_path), getattr(config, "revision", None)),
+    )
+
+
+def _captured(worker: Any) -> tuple[tuple[int, ...], str | None]:
+    """Return the captured target layers in the manifest's count, and their source.
+
+    SGLang's target notes them in that count already: its models add 1 to a config's numbers, and
+    capture the residual stream that enters layer i.
+    """
+    inner = worker.target_worker.model_runner.model
+    layers = getattr(getattr(inner, "model", inner), "layers_to_capture", None)
+    if not layers:
+        return (), None
+    named = named_layers(worker.draft_runner.model_config.hf_config)
+    source = AUX_FROM_CONFIG if named else AUX_FROM_ENGINE
+    return tuple(int(layer) for layer in layers), source
+
+
+def _flag(model: Any, flag: str) -> bool:
+    value = getattr(model.model, flag, None)
+    return value is not None and value is not False

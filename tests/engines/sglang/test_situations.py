@@ -1,0 +1,69 @@
+"""Situations of SGLang other than a plain batch: recorded rightly, or said to be not applicable."""
+
+import pytest
+from verification.sglang.situations import TREE
+from verification.sglang.truth import histograms
+
+from driftscope.trace.read.reader import read_trace
+from engines.sglang.conftest import Outcomes
+
+pytestmark = pytest.mark.sglang
+
+
+def test_a_tree_has_acceptance_and_no_masses(sglang_outcome: Outcomes) -> None:
+    outcome = sglang_outcome("tree")
+    trace = read_trace(outcome.run)
+    assert trace.draft.num_rows == 0
+    assert any("not applicable" in note for note in trace.manifest.notes)
+    assert all(ours == theirs for theirs, ours in histograms(outcome))
+    drafted = {row["drafted"] for row in trace.verify.to_pylist()}
+    assert drafted == {TREE["speculative_num_steps"]}
+    assert max(step["draft_s"] for step in trace.step.to_pylist()) > 0
+
+
+def test_requests_carry_what_sglang_reports(sglang_outcome: Outcomes) -> None:
+    outcome = sglang_outcome("temperature")
+    rows = {row["request"]: row for row in read_trace(outcome.run).request.to_pylist()}
+    for meta in outcome.meta():
+        row = rows[meta["id"]]
+        assert row["temperature"] == pytest.approx(0.8)
+        assert row["prompt_tokens"] == meta["prompt_tokens"]
+        assert row["output_tokens"] == meta["completion_tokens"]
+        assert row["finish_reason"] == meta["finish_reason"]["type"]
+        assert 0 < row["tpot_s"] < row["ttft_s"] + meta["e2e_latency"]
+        assert len(row["prompt_digest"]) == 16
+    assert all(ours == theirs for theirs, ours in histograms(outcome))
+
+
+def test_labels_choose_what_is_recorded(sglang_outcome: Outcomes) -> None:
+    outcome = sglang_outcome("labels")
+    trace = read_trace(outcome.run)
+    wanted = outcome.meta()[0]["id"]
+    assert not any(status.dropped for status in trace.statuses), "others are not lost, only unasked"
+    assert {row["request"] for row in trace.draft.to_pylist()} == {wanted}
+    labels = {row["request"]: (row["label"], row["traced"]) for row in trace.request.to_pylist()}
+    assert labels.pop(wanted) == ("wanted", True)
+    assert set(labels.values()) == {(None, False)}
+    assert len({row["request"] for row in trace.verify.to_pylist()}) == len(labels) + 1
+
+
+def test_a_stop_token_ends_a_request(sglang_outcome: Outcomes) -> None:
+    outcome = sglang_outcome("stop token")
+    rows = {row["request"]: row for row in read_trace(outcome.run).request.to_pylist()}
+    for meta in outcome.meta():
+        assert rows[meta["id"]]["finish_reason"] == meta["finish_reason"]["type"]
+        assert rows[meta["id"]]["output_tokens"] == meta["completion_tokens"]
+
+
+def test_one_depth_is_the_one_of_the_round_before(sglang_outcome: Outcomes) -> None:
+    outcome = sglang_outcome("K = 1")
+    rows = read_trace(outcome.run).draft.to_pylist()
+    assert rows and {
+        (row["k"], len(row["prompt_mass"]), len(row["token_ids"])) for row in rows
+    } == {(1, 1, 1)}
+    assert all(ours == theirs for theirs, ours in histograms(outcome))
+
+
+def test_an_engine_that_does_not_speculate_records_nothing(sglang_outcome: Outcomes) -> None:
+    outcome = sglang_outcome("no speculation")
+    assert not outcome.run.exists() and all(outcome.tokens())

@@ -1,0 +1,158 @@
+"""The taps see each forward of a drafter laid out like SGLang's, and only while recording."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from driftscope.trace.write.writer import TraceWriter
+from driftscope_probes.base.guard import Guard
+from driftscope_probes.sglang.attention_layer import SglangAttentionLayer
+from driftscope_probes.sglang.chain.drafter_taps import DrafterTaps, ForwardRows
+
+DIM, LAYERS = 4, 3
+
+
+def whole(*shape: int) -> torch.Tensor:
+    """Return whole numbers, whose sums are exact."""
+    return torch.randint(9, shape).float()
+
+
+class Norm(nn.Module):
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
+        return 2 * x if residual is None else (3 * (x + residual), x + residual)
+
+
+class Attention(nn.Module):
+    tp_q_head_num = tp_k_head_num = 1
+    qk_head_dim, scaling, logit_cap, layer_id = DIM, 1.0, 0.0, 0
+
+    def forward(self, q: torch.Tensor) -> torch.Tensor:
+        return q
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = Attention()
+
+    def forward(self, *arguments: Any) -> torch.Tensor:
+        return self.attn(arguments[2] + 1)  # type: ignore[no-any-return]
+
+
+class Processor(nn.Module):
+    """Computes logits of all rows, or of those that SGLang asked for."""
+
+    def forward(self, normed: torch.Tensor, fed: torch.Tensor, rows: Any) -> Any:
+        return SimpleNamespace(next_token_logits=normed[rows], hidden_states=fed[rows])
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(LAYERS * DIM, DIM, bias=False)
+        self.fc_norm = nn.ModuleList(Norm() for _ in range(LAYERS))
+        self.layers = nn.ModuleList([Layer()])
+        self.norm = Norm()
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model, self.logits_processor = Inner(), Processor()
+
+    def forward(self, hidden: torch.Tensor, rows: Any = slice(None)) -> Any:
+        inner = self.model
+        if hidden.shape[-1] != DIM:
+            chunks = zip(inner.fc_norm, hidden.chunk(LAYERS, -1), strict=True)
+            hidden = inner.fc(torch.cat([norm(chunk) for norm, chunk in chunks], -1))
+        out = inner.layers[0](None, None, hidden)
+        normed, fed = inner.norm(out, hidden)
+        return self.logits_processor(normed, fed, rows)
+
+
+class Kernels:
+    """Notes what the taps pass on."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, list[list[float]]]] = []
+
+    def advance(self) -> None:
+        self.seen.append(("advance", []))
+
+    def rms(self, x: torch.Tensor, name: str) -> None:
+        self.seen.append((name, x.tolist()))
+
+    def rms_of_chunks(self, x: torch.Tensor, name: str, chunks: int, first: int = 0) -> None:
+        self.seen.append((f"{name}/{chunks}+{first}", x.tolist()))
+
+    def copy_query(self, layer: str, query: torch.Tensor) -> None:
+        self.seen.append((f"query {layer}", query.tolist()))
+
+    def confidence(self, logits: torch.Tensor, **_: bool) -> None:
+        self.seen.append(("logits", logits.tolist()))
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.seen]
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> tuple[DrafterTaps, Model, Kernels]:
+    model, kernels = Model(), Kernels()
+    drafter: Any = SimpleNamespace(
+        model=model,
+        layers={"layer": SglangAttentionLayer(model.model.layers[0].attn, None)},
+        aux_states=LAYERS,
+        aux_norms=tuple(model.model.fc_norm),
+    )
+    guard = Guard(TraceWriter(tmp_path / "run", source="worker0-1"))
+    taps = DrafterTaps(drafter, kernels, guard, in_graph=False)  # type: ignore[arg-type]
+    taps.attach(None, "draft_runner")
+    return taps, model, kernels
+
+
+LATER = ["advance", "query layer", "prenorm_rms", "postnorm_rms", "fed_rms", "logits"]
+
+
+def test_a_later_depth_goes_to_the_kernels_at_once(parts: Any) -> None:
+    taps, model, kernels = parts
+    taps.hooks.install()
+    taps.switch.active = True
+    hidden = whole(2, DIM)
+    model(hidden)
+    assert kernels.names == LATER
+    seen = dict(kernels.seen)
+    assert seen["query layer"] == (hidden + 1).tolist()
+    assert seen["prenorm_rms"] == seen["fed_rms"] == (2 * hidden + 1).tolist()
+    assert seen["postnorm_rms"] == seen["logits"] == (3 * (2 * hidden + 1)).tolist()
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_the_first_depth_is_kept_and_passed_on_later(parts: Any, pruned: bool) -> None:
+    taps, model, kernels = parts
+    wanted, hidden = torch.tensor([1, 4]), whole(6, LAYERS * DIM)
+    taps.extending(ForwardRows(wanted, pruned=pruned))
+    model(hidden, wanted if pruned else slice(None))
+    states = taps.extended()
+    assert states is not None and not kernels.seen
+    taps.first_depth(states)
+    norms = [f"aux_norm_rms/1+{index}" for index in range(LAYERS)]
+    assert kernels.names == ["aux_rms/3+0", "fc_rms/1+0", *norms, "advance", "in_rms", *LATER[1:]]
+    seen = dict(kernels.seen)
+    assert seen["aux_rms/3+0"] == hidden[wanted].tolist(), "before its norms"
+    assert seen["aux_norm_rms/1+1"] == (2 * hidden[wanted, DIM : 2 * DIM]).tolist()
+    assert seen["in_rms"] == seen["fc_rms/1+0"] and len(seen["logits"]) == 2
+
+
+def test_hooks_are_gone_when_nothing_is_recorded(parts: Any) -> None:
+    taps, model, kernels = parts
+    model(whole(2, LAYERS * DIM))
+    taps.extending(ForwardRows(torch.tensor([0]), pruned=False))
+    assert taps.extended() is None, "the forward did not run"
+    assert not kernels.seen and not taps.switch.active
+    modules = [module for module in model.modules() if module._forward_hooks]
+    assert not modules and "forward" not in vars(model.model.layers[0].attn)

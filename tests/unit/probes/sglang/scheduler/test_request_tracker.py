@@ -1,0 +1,94 @@
+"""Verify and request rows follow from what SGLang's scheduler made of each step."""
+
+from typing import Any
+
+import pytest
+
+from driftscope.trace.format.records import RequestRow
+from driftscope.trace.format.row_block import Block
+from driftscope_probes.sglang.scheduler.request_tracker import (
+    FinishedRequest,
+    Outcome,
+    RequestTokens,
+    RequestTracker,
+    Served,
+)
+
+PROMPT = 10
+
+
+def served(
+    outputs: int, gained: int, *, drafted: int = 4, accepted: int = 0, decoding: bool = True
+) -> Served:
+    return Served(
+        request="a",
+        prompt=PROMPT,
+        outputs=outputs,
+        gained=gained,
+        decoding=decoding,
+        drafted=drafted,
+        accepted=accepted,
+    )
+
+
+def finished(output_tokens: int) -> FinishedRequest:
+    return FinishedRequest(
+        time_s=9.0,
+        request="a",
+        label=None,
+        arrival_s=1.0,
+        prompt_tokens=PROMPT,
+        output_tokens=output_tokens,
+        finish_reason="stop",
+        temperature=0.0,
+        max_tokens=None,
+        traced=True,
+        structured="none",
+        session=None,
+        pair=None,
+        tokens=RequestTokens(prompt_token_ids=[1], output_token_ids=[2]),
+    )
+
+
+def rows_of(*steps: tuple[float, Served]) -> tuple[list[dict[str, Any]], RequestTracker]:
+    errors: list[BaseException] = []
+    tracker = RequestTracker(lambda _, error: errors.append(error))
+    seen = [Outcome(time_s=time_s, served=[each]) for time_s, each in steps]
+    rows = tracker.rows([*seen])
+    assert not errors
+    if not rows:
+        return [], tracker
+    (block,) = rows
+    assert isinstance(block, Block)
+    columns = block.columns
+    return [
+        {name: columns[name][i] for name in columns}  # type: ignore[index]
+        for i in range(block.rows)
+    ], tracker
+
+
+def test_a_prompt_is_no_verification() -> None:
+    rows, _ = rows_of((2.0, served(0, 1, drafted=0)))
+    assert rows == []
+
+
+def test_a_round_is_joined_by_its_last_verified_slot() -> None:
+    rows, _ = rows_of((2.0, served(0, 1, drafted=0)), (3.0, served(1, 3, accepted=2)))
+    (row,) = rows
+    assert (row["position"], row["drafted"], row["accepted"], row["reason"]) == (9, 4, 2, None)
+    assert (row["step"], row["time_s"]) == (2, 3.0)
+
+
+@pytest.mark.parametrize(("decoding", "reason"), [(False, "preempted"), (True, "no_draft")])
+def test_a_token_without_a_draft_says_why(decoding: bool, reason: str) -> None:
+    rows, _ = rows_of((3.0, served(5, 1, drafted=0, accepted=3, decoding=decoding)))
+    assert [(r["drafted"], r["accepted"], r["reason"]) for r in rows] == [(0, 0, reason)]
+
+
+@pytest.mark.parametrize(("tokens", "tpot_s"), [(1, None), (5, 0.5)])
+def test_times_of_a_request(tokens: int, tpot_s: float | None) -> None:
+    _, tracker = rows_of((2.0, served(0, 1, drafted=0)), (4.0, served(1, 4, accepted=3)))
+    (row,) = tracker.rows([finished(tokens)])
+    assert isinstance(row, RequestRow)
+    assert (row.ttft_s, row.tpot_s) == (1.0, tpot_s)
+    assert row.prompt_digest is None

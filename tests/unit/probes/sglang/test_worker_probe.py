@@ -1,0 +1,80 @@
+"""Steps and drafts of SGLang's worker are reported in order, and served unchanged."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from driftscope_probes.base.step_view import DraftCall
+from driftscope_probes.sglang.worker_probe import (
+    TimedWorker,
+    rows_after_prefill,
+    rows_after_verification,
+)
+
+
+class Sink:
+    """A StepSink that notes its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.drafted_s = 0.0
+
+    def step_started(self, scheduled: Any = None) -> None:
+        self.calls.append(f"started {scheduled}")
+
+    def draft(self, call: DraftCall) -> Any:
+        self.calls.append(f"draft {call.k}")
+        return call.serve()
+
+    def add_draft_time(self, seconds: float) -> None:
+        self.drafted_s += seconds
+
+    def step_ended(self, requests: int) -> None:
+        self.calls.append(f"ended {requests}")
+
+    def close(self) -> None:
+        self.calls.append("closed")
+
+
+def batch(**own: Any) -> Any:
+    return SimpleNamespace(reqs=[SimpleNamespace(rid="a"), SimpleNamespace(rid="b")], **own)
+
+
+def test_a_step_is_served_between_start_and_end() -> None:
+    sink, result = Sink(), object()
+    worker = SimpleNamespace(speculative_num_steps=4)
+    verify = SimpleNamespace(draft_token=torch.arange(10))
+
+    def run() -> object:
+        assert probe.draft(lambda: verify, worker, batch()) is verify
+        assert probe.extend(lambda: 5, worker, batch(), lambda: pytest.fail("no rows")) == 5
+        return result
+
+    probe = TimedWorker(sink)
+    assert probe.step(run, batch()) is result
+    assert sink.calls == ["started None", "draft 4", "ended 2"]
+    assert sink.drafted_s > 0
+
+
+def test_an_exception_of_the_engine_is_the_engines() -> None:
+    def run() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        TimedWorker(Sink()).step(run, batch())
+
+
+def test_after_a_prompt_the_wanted_rows_are_the_last_ones() -> None:
+    rows = rows_after_prefill(batch(extend_lens=[3, 2], seq_lens=torch.tensor([3, 9])))
+    states, results = torch.arange(5.0)[:, None], torch.tensor([[7.0], [8.0]])
+    assert rows.inside(states).flatten().tolist() == [2, 4]
+    assert rows.result(results).flatten().tolist() == [7, 8], "SGLang has pruned these already"
+
+
+def test_after_a_verification_rejected_rows_are_left_out() -> None:
+    rows = rows_after_verification(torch.tensor([1, 4], dtype=torch.int32), 4)
+    states = torch.arange(8.0)[:, None]
+    assert rows.inside(states).flatten().tolist() == [0, 7]
+    assert rows.result(states).flatten().tolist() == [0, 7]
