@@ -56,7 +56,8 @@ _NORMALISE = (
     "nothing normalises the state between the steps of its chain, and no server setting does. If "
     "this drafter was trained with norm_output, check that its config still says so. Until then "
     "draft fewer tokens. The paper finds this growth together with attention drift (arXiv "
-    "2605.09992); this run does not show that it costs acceptance."
+    "2605.09992); this run does not show that it costs acceptance: `driftscope ablate DRAFTER "
+    "--target TARGET` does."
 )
 _TO_KNOW = (
     "Nothing to do now: every EAGLE-3 drafter without norm_output does this, and no loss of "
