@@ -78,8 +78,8 @@ def attention_moves_to_chain(case: Case) -> Finding | None:
         advice="The drafter leans on its own guesses more with every depth than on verified "
         f"tokens in the same places. {unless_normed(case.run, _WITH_NORMS, _WITH_OTHER)} on the "
         "same prompts, and read it together with the acceptance by depth: only that shows whether "
-        "anything is lost. `driftscope ablate DRAFTER --target TARGET` takes the chain's own tokens "
-        "out of its attention, and measures what that changes.",
+        "anything is lost. `driftscope ablate DRAFTER --target TARGET` hides the chain's own "
+        "tokens from its attention, and measures what that changes.",
     )
 
 
