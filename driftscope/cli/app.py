@@ -26,6 +26,7 @@ from driftscope.cli.export import export
 from driftscope.cli.findings import findings
 from driftscope.cli.inspect import inspect
 from driftscope.cli.inspection.ablate import ablate
+from driftscope.cli.listing.ingest import ingest
 from driftscope.cli.probe import probe
 from driftscope.cli.replay import replay
 from driftscope.cli.runs import ls, prune, rm
@@ -74,6 +75,7 @@ COMMANDS: Mapping[str, Callable[..., Any]] = {
     "compare": compare,
     "advise": advise,
     "check": check,
+    "ingest": ingest,
     "ls": ls,
     "rm": rm,
     "prune": prune,

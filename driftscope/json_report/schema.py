@@ -22,6 +22,7 @@ from driftscope.json_report.document import (
     CHECK,
     COMPARISON,
     FILES,
+    INGESTED,
     INSPECTED_PAIR,
     INSPECTION,
     PROBE,
@@ -321,6 +322,26 @@ ABLATED = _object(
     }
 )
 """A drafter under interventions, beside its target."""
+INGESTED_FIGURES = _object(
+    {
+        "part": TEXT,
+        "period": TEXT,
+        **dict.fromkeys(
+            ("k", "requests", "rounds", "drafted", "accepted"), {"type": ["integer", "null"]}
+        ),
+        "mean_length": NUMBER,
+        "mean_length_interval": INTERVAL,
+        "mean_length_by_request": NUMBER,
+        "token_rate": NUMBER,
+        "marginal": BY_DEPTH,
+        "ttft_s": NUMBER,
+        "tpot_s": NUMBER,
+        "output_tokens_per_s": NUMBER,
+        "assumptions": _list(TEXT),
+        "contradictions": _list(TEXT),
+    }
+)
+"""Figures of another tool's file; null for what it does not hold."""
 RULE = _object({"rule": TEXT, "run": TEXT, "outcome": {"enum": ["held", "broken", "undecided"]}})
 CONTENTS: Mapping[str, Schema] = {
     REPORT: _object(
@@ -340,6 +361,13 @@ CONTENTS: Mapping[str, Schema] = {
         {"first": INSPECTED, "second": INSPECTED, "exit_code": COUNT, "trial": PAIR_TRIAL}
     ),
     ABLATION: ABLATED,
+    INGESTED: _object(
+        {
+            "files": _list(
+                _object({"file": TEXT, "format": TEXT, "figures": _list(INGESTED_FIGURES)})
+            )
+        }
+    ),
     PROMISE: _object(
         {
             "drafter": TEXT,

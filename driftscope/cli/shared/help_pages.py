@@ -53,6 +53,7 @@ PAGES: Mapping[str, Page] = MappingProxyType(
             example="driftscope check latest --baseline OLD_RUN --require "
             "'no_worse(acceptance.mean_length, 5%)'",
         ),
+        "ingest": Page(group=READ, example="driftscope ingest vllm-bench.json records.jsonl"),
         "ls": Page(group=KEEP, example="driftscope ls"),
         "rm": Page(group=KEEP, example="driftscope rm driftscope-runs/20260101-120000-eagle3"),
         "prune": Page(group=KEEP, example="driftscope prune --older-than 30d --keep 5"),

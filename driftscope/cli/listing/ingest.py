@@ -1,0 +1,46 @@
+"""The `driftscope ingest` command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def ingest(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE...", help="Result files of other engines and tools."),
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", metavar="NAME", help="Format of the files; see --list."),
+    ] = None,
+    formats: Annotated[
+        bool, typer.Option("--list", help="List the formats, and what each can and cannot give.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Read acceptance and times from other tools' result files, in one convention.
+
+    Lengths count the target's own token of each round, rates are shares of all rounds. What a
+    reader took for granted is printed with its figures, and so are figures of one file that do not
+    fit together. What a file does not hold is a dash.
+    """
+    from driftscope.cli.screens.ingest_table import print_figures, print_formats
+    from driftscope.errors import UsageError
+    from driftscope.ingest.catalogue import READERS
+    from driftscope.ingest.catalogue import ingest as read
+    from driftscope.ingest.ingested_json import to_json
+
+    if formats:
+        print_formats(READERS.values())
+        return
+    if not files:
+        raise UsageError("no file: give result files, or --list for the formats")
+    found = [(path, *read(path, form)) for path in files]
+    if as_json:
+        typer.echo(to_json(found), nl=False)
+    else:
+        print_figures(found)
