@@ -322,13 +322,12 @@ ABLATED = _object(
     }
 )
 """A drafter under interventions, beside its target."""
+COUNT_OR_NULL: Schema = {"type": ["integer", "null"]}
 INGESTED_FIGURES = _object(
     {
         "part": TEXT,
         "period": TEXT,
-        **dict.fromkeys(
-            ("k", "requests", "rounds", "drafted", "accepted"), {"type": ["integer", "null"]}
-        ),
+        **dict.fromkeys(("k", "requests", "rounds", "drafted", "accepted"), COUNT_OR_NULL),
         "mean_length": NUMBER,
         "mean_length_interval": INTERVAL,
         "mean_length_by_request": NUMBER,
