@@ -8,10 +8,11 @@ means that the file does not hold a quantity.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from driftscope.analysis.statistics.interval import Interval
+from driftscope.ingest.histogram import RequestCounts
 
 OFF_BY = 0.02
 """Difference of two lengths above which they contradict each other: files round to two digits."""
@@ -48,6 +49,8 @@ class Figures:
     """Mean time per output token after the first."""
     output_per_s: float | None = None
     """Output tokens per second, of all requests together."""
+    single: tuple[RequestCounts, ...] = field(default=(), repr=False)
+    """Counts of single requests; () if the file has sums only."""
     assumptions: tuple[str, ...] = ()
     """What the reader took for granted, and how it converted."""
     contradictions: tuple[str, ...] = ()

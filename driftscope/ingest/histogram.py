@@ -24,6 +24,11 @@ class RequestCounts:
     accepted: int
     drafted: int | None = None
     histogram: Histogram | None = None
+    question: str | None = None
+    """Identifier of the question, if the file names it: requests of two files with the same one are
+    compared in pairs."""
+    ttft_s: float | None = None
+    tpot_s: float | None = None
 
 
 def histogram_of(value: object, name: str) -> Histogram | None:

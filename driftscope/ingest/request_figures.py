@@ -43,8 +43,9 @@ def over_requests(
         length_interval=interval_of(requests),
         length_by_request=mean_of(requests),
         marginal=marginal_of(whole) or None if whole is not None else None,
-        ttft_s=_mean(ttft_s),
-        tpot_s=_mean(tpot_s),
+        ttft_s=_mean(ttft_s or [each.ttft_s for each in requests]),
+        tpot_s=_mean(tpot_s or [each.tpot_s for each in requests]),
+        single=tuple(requests),
         assumptions=assumptions,
     )
 

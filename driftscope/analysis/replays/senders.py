@@ -23,6 +23,8 @@ OUTCOMES = ("json_ok", "tool_ok", "early_stop", "garbled", "looping")
 """Columns of ClientRow that tell whether an answer is as it should be."""
 GOOD = ("json_ok", "tool_ok")
 """Columns in which True is good; in the others True is bad."""
+LOAD_UNKNOWN = "not recorded"
+"""Load of requests that another tool sent and did not describe."""
 _SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 _CHOICE = re.compile(r"-\d+$")
 
@@ -62,7 +64,7 @@ class Cell:
     @property
     def load(self) -> str:
         """Load in words."""
-        return f"{self.rate:g}/s" if self.rate is not None else f"{self.concurrency}"
+        return _load({"rate": self.rate, "concurrency": self.concurrency})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,7 +306,9 @@ def _pair(row: Row) -> tuple[str, int]:
 
 
 def _load(row: Row) -> str:
-    return f"{row['rate']:g}/s" if row["rate"] is not None else f"{row['concurrency']}"
+    if row["rate"] is not None:
+        return f"{row['rate']:g}/s"
+    return LOAD_UNKNOWN if row["concurrency"] is None else f"{row['concurrency']}"
 
 
 def _both(a: Iterable[Row], b: Iterable[Row]) -> list[tuple[Row, Row]]:

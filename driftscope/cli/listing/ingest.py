@@ -20,6 +20,15 @@ def ingest(
     formats: Annotated[
         bool, typer.Option("--list", help="List the formats, and what each can and cannot give.")
     ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="RUN",
+            help="Write the requests of one file as a run, for analyze, compare and check.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Read acceptance and times from other tools' result files, in one convention.
@@ -28,7 +37,7 @@ def ingest(
     reader took for granted is printed with its figures, and so are figures of one file that do not
     fit together. What a file does not hold is a dash.
     """
-    from driftscope.cli.screens.ingest_table import print_figures, print_formats
+    from driftscope.cli.screens.ingest_table import print_figures, print_formats, write_to
     from driftscope.errors import UsageError
     from driftscope.ingest.catalogue import READERS
     from driftscope.ingest.catalogue import ingest as read
@@ -39,7 +48,11 @@ def ingest(
         return
     if not files:
         raise UsageError("no file: give result files, or --list for the formats")
+    if output is not None and len(files) > 1:
+        raise UsageError("-o: a run is written from one file; give them one by one")
     found = [(path, *read(path, form)) for path in files]
+    if output is not None:
+        write_to(output, *found[0])
     if as_json:
         typer.echo(to_json(found), nl=False)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -33,6 +34,16 @@ def print_figures(found: Read) -> None:
         console.print(Text(f"{shown(path.name)}: {reader.title}", "bold"))
         for figures in every:
             _print_notes(console, figures)
+
+
+def write_to(run: Path, path: Path, reader: Reader, found: tuple[Figures, ...]) -> None:
+    """Write the requests of a file as a run, and say on stderr what to run next. Raises what
+    `write_run` raises."""
+    from driftscope.ingest.ingested_run import write_run
+
+    number = write_run(run, path, reader, found)
+    name = shown(str(run))
+    sys.stderr.write(f"written: {name}, {number:,} requests\nnext: driftscope analyze {name}\n")
 
 
 def print_formats(readers: Iterable[Reader]) -> None:

@@ -27,14 +27,15 @@ def _recognises(file: ResultFile) -> bool:
 
 
 def _read(file: ResultFile) -> Iterator[Figures]:
-    specs = [inner(each, _SPEC) for each in file.lines if inner(each, _SPEC)]
-    real = [each for each in specs if each.get("engine") != _MADE_UP]
+    specs = [each for each in file.lines if inner(each, _SPEC)]
+    real = [each for each in specs if inner(each, _SPEC).get("engine") != _MADE_UP]
     left_out = (
         f"{len(specs) - len(real)} requests of llama.cpp are left out: AIPerf makes up rounds"
     )
     yield over_requests(
         [_counts(each) for each in real],
-        k=max((count(each, "num_spec_tokens") or 0 for each in real), default=0) or None,
+        k=max((count(inner(each, _SPEC), "num_spec_tokens") or 0 for each in real), default=0)
+        or None,
         number=len(file.lines),
         ttft_s=[_time(each, "time_to_first_token") for each in file.lines],
         tpot_s=[_time(each, "inter_token_latency") for each in file.lines],
@@ -42,7 +43,12 @@ def _read(file: ResultFile) -> Iterator[Figures]:
     )
 
 
-def _counts(spec: Mapping[str, Any]) -> RequestCounts:
+def _k(record: Mapping[str, Any]) -> int:
+    return count(inner(record, _SPEC), "num_spec_tokens") or 0
+
+
+def _counts(record: Mapping[str, Any]) -> RequestCounts:
+    spec = inner(record, _SPEC)
     rounds, accepted = count(spec, "num_spec_steps"), count(spec, "num_accepted_draft_tokens")
     if rounds is None or accepted is None:
         raise BadFigureError(f"a {_SPEC} without num_spec_steps or num_accepted_draft_tokens")
@@ -50,6 +56,8 @@ def _counts(spec: Mapping[str, Any]) -> RequestCounts:
         rounds=rounds,
         accepted=accepted,
         drafted=count(spec, "num_draft_tokens"),
+        ttft_s=_time(record, "time_to_first_token"),
+        tpot_s=_time(record, "inter_token_latency"),
         histogram=histogram_of(spec.get("acceptance_histogram"), "acceptance_histogram"),
     )
 

@@ -7,10 +7,12 @@ per-request metrics in response_metrics.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from driftscope.ingest.fields import inner, milliseconds, objects
 from driftscope.ingest.figures import Figures
+from driftscope.ingest.histogram import RequestCounts
 from driftscope.ingest.reader import Reader
 from driftscope.ingest.readers.engines.vllm_requests import counts_of
 from driftscope.ingest.request_figures import over_requests
@@ -25,14 +27,23 @@ def _read(file: ResultFile) -> Iterator[Figures]:
     benchmarks = objects(file.fields, "benchmarks")
     for at, benchmark in enumerate(benchmarks):
         done = objects(inner(benchmark, "requests"), "successful")
-        specs = [each for each in map(_spec, done) if "num_spec_steps" in each]
+        speculated = [each for each in done if "num_spec_steps" in _spec(each)]
         yield over_requests(
-            [counts_of(e, "num_accepted_draft_tokens", "num_draft_tokens") for e in specs],
+            [_counts(each) for each in speculated],
             part=f"benchmark {at + 1}" if len(benchmarks) > 1 else "",
             number=len(done),
             ttft_s=[milliseconds(each, "time_to_first_token_ms") for each in done],
             tpot_s=[milliseconds(each, "inter_token_latency_ms") for each in done],
         )
+
+
+def _counts(request: Mapping[str, Any]) -> RequestCounts:
+    counts = counts_of(_spec(request), "num_accepted_draft_tokens", "num_draft_tokens")
+    return replace(
+        counts,
+        ttft_s=milliseconds(request, "time_to_first_token_ms"),
+        tpot_s=milliseconds(request, "inter_token_latency_ms"),
+    )
 
 
 def _spec(request: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -31,18 +31,24 @@ def _recognises(file: ResultFile) -> bool:
 
 def _read(file: ResultFile) -> Iterator[Figures]:
     yield over_requests(
-        [_counts(choice) for each in file.objects for choice in _choices(each)[:1]],
+        [_counts(each, choice) for each in file.objects for choice in _choices(each)[:1]],
         assumptions=("only the first answer of a question counts",),
     )
 
 
-def _counts(choice: Mapping[str, Any]) -> RequestCounts:
+def _counts(question: Mapping[str, Any], choice: Mapping[str, Any]) -> RequestCounts:
     lengths = numbers(choice.get(_LENGTHS), _LENGTHS, MAX_K + 1)
     if any(each < 1 or each != int(each) for each in lengths):
         raise BadFigureError(f"{_LENGTHS} holds a value that is no number of tokens of a round")
     accepted = [int(each) - 1 for each in lengths]
     histogram: Histogram = tuple(accepted.count(at) for at in range(max(accepted, default=0) + 1))
-    return RequestCounts(rounds=len(accepted), accepted=sum(accepted), histogram=histogram)
+    name = question.get("question_id")
+    return RequestCounts(
+        rounds=len(accepted),
+        accepted=sum(accepted),
+        histogram=histogram,
+        question=None if name is None else f"question {str(name)[:100]}",
+    )
 
 
 READER = Reader(
