@@ -18,6 +18,8 @@ from driftscope.inspect.trial.variant import as_served
 from driftscope.workloads.suites.prompt_sources import prompts_of
 from driftscope_lab.trio import trio_path
 
+pytestmark = pytest.mark.slow
+
 K = 4
 
 

@@ -17,6 +17,8 @@ from driftscope.json_report.document import ABLATION
 from driftscope.json_report.schema import schema_of
 from driftscope_lab.trio import trio_path
 
+pytestmark = pytest.mark.slow
+
 FEW = ("--prompts", "trio", "--k", "3", "--most-prompts", "6", "--positions", "6")
 
 
