@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -18,6 +19,10 @@ from typing import Any
 import pytest
 from support.engine_process.serving import Server, serve_all
 
+from driftscope.ingest.catalogue import ingest
+from driftscope.telemetry.collect.engine_metrics import EngineName
+from driftscope.telemetry.watch.engine_view import view
+from driftscope.telemetry.watch.followed_engine import FollowedEndpoint
 from driftscope.trace.read.reader import read_trace
 from driftscope_lab.trio import load_prompts
 
@@ -48,6 +53,26 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
     """One server for each way to end."""
     with serve_all(tmp_path_factory.mktemp("server"), {"sigint": (), "kill": ()}) as started:
         yield started
+
+
+def test_what_vllm_publishes_itself_is_read(servers: dict[str, Server], tmp_path: Path) -> None:
+    """Its responses through `ingest`, and its metrics page through `watch --scrape`."""
+    server = servers["kill"]
+    answers = ask(server, 4, 40)
+    told = [answer["metrics"]["speculative_decoding"] for answer in answers]
+    rounds, accepted = (
+        sum(each[name] for each in told) for name in ("num_spec_steps", "num_accepted_draft_tokens")
+    )
+    file = tmp_path / "responses.jsonl"
+    file.write_text("".join(json.dumps(answer) + "\n" for answer in answers))
+    reader, (figures,) = ingest(file)
+    assert reader.name == "vllm-requests" and not figures.contradictions
+    assert (figures.rounds, figures.accepted) == (rounds, accepted)
+    seen = view(FollowedEndpoint(server.url, [EngineName.VLLM]).look())
+    assert seen.rounds == rounds and seen.requests == len(answers)
+    assert seen.length == pytest.approx(1 + accepted / rounds)
+    assert [each.accepted for each in seen.depths] == pytest.approx(figures.marginal)
+    assert seen.ttft_s is not None and seen.tpot_s is not None
 
 
 def test_requests_are_recorded_and_sigint_loses_nothing(servers: dict[str, Server]) -> None:
