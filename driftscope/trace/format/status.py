@@ -31,10 +31,12 @@ DROP_CAUSES = (
 HOOKS = (
     *("step_started", "draft_started", "draft_ended", "step_ended"),
     *("join", "masses", "prefilling", "shadow", "sinks"),
-    *("request", "verify", "digest", "regions"),
+    *("extend_started", "extend_ended", "first_depth"),
+    *("schedule", "verify_started", "request", "verify", "digest", "regions"),
     *("control", "encode", "telemetry", "write", "writer"),
 )
-"""Keys of `Status.errors`: the recorder's hooks, the engine core's and the writer's."""
+"""Keys of `Status.errors`: the recorder's hooks, those of SGLang's first depth, the
+scheduler's and the writer's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

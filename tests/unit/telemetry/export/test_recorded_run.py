@@ -320,4 +320,4 @@ def test_a_status_that_leaves_things_out() -> None:
 
 def test_nowhere_to_export_to_is_a_usage_error(run: Path) -> None:
     done = CliRunner().invoke(app, ["export", str(run)])
-    assert "give --otlp URL or --prometheus FILE" in str(done.exception)
+    assert "give --otlp URL, --prometheus FILE, or --format and -o" in str(done.exception)
