@@ -1,4 +1,4 @@
-"""Result of an ablation: every effect, and what the loss over depth is made of."""
+"""Result of an ablation: every effect, and the parts of the loss over depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agreement lost between depth 1 and depth K is made of.
+"""Decomposition of the agreement that is lost between depth 1 and depth K.
 
 Agreement at a depth is the share of positions at which the drafted token is the target's, whatever
 came before it in the chain. With tokens t and states s right (1) or the drafter's own (0), let
@@ -42,7 +42,7 @@ class Part:
     interval: Interval | None
     """95% interval over prompts; None with too few of them."""
     orders: tuple[float, float] | None = None
-    """What the factor gives back while the other one is the drafter's own, and while it is right;
+    """Gains from the factor while the other one is the drafter's own, and while it is right;
     None for a term that is no factor."""
 
 

@@ -36,7 +36,7 @@ class Effect:
 
     @property
     def words(self) -> str:
-        """What the intervention does to acceptance, in words."""
+        """Effect on acceptance, in words."""
         with_it = f"with {self.intervention.changes}"
         if self.interval is None:
             change = f"{self.difference:+.2f} tokens per round"

@@ -1,4 +1,4 @@
-"""Interventions: what each changes in a chain, and what its result can say."""
+"""Interventions on a chain, each of which changes one thing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Intervention:
 
     id: str
     changes: str
-    """What is changed, as the object of "with"."""
+    """The change in words that follow "with"."""
     right_tokens: bool = False
     """Whether each depth reads the target's token in place of the drafter's guess."""
     right_states: bool = False

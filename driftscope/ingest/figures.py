@@ -52,7 +52,7 @@ class Figures:
     single: tuple[RequestCounts, ...] = field(default=(), repr=False)
     """Counts of single requests; () if the file has sums only."""
     assumptions: tuple[str, ...] = ()
-    """What the reader took for granted, and how it converted."""
+    """Assumptions and conversions of the reader."""
     contradictions: tuple[str, ...] = ()
     """Figures of the file that do not fit together."""
 

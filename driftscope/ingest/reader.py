@@ -1,4 +1,4 @@
-"""Interface of a reader, and what it says of its format."""
+"""Interface of a reader, with a description of its format."""
 
 from __future__ import annotations
 

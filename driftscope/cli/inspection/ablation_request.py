@@ -1,4 +1,4 @@
-"""What `driftscope ablate` is asked for, and how it is run."""
+"""The request of `driftscope ablate`, and its execution."""
 
 from __future__ import annotations
 

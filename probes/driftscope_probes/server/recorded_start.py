@@ -1,4 +1,4 @@
-"""What starting an engine's server with the probe on has in common, whatever the engine."""
+"""Start of an engine's server with the probe on, for any engine."""
 
 from __future__ import annotations
 

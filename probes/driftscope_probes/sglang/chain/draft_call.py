@@ -36,7 +36,7 @@ class SglangDraftCall:
         self._worker, self._batch, self._original = worker, batch, original
         self._layers, self._missing, self._first = layers, missing, first
         self.result: Any = None
-        """What SGLang's method returned."""
+        """Result of SGLang's method."""
 
     @property
     def k(self) -> Any:
