@@ -1,4 +1,4 @@
-"""Measure the cost of recording in SGLang on a CPU: without the probe, at the default budget, every round.
+"""Measure the cost of recording in SGLang on a CPU: off, at the default budget, every round.
 
     PYTHONPATH=.:tests python benchmarks/sglang_overhead.py [--rounds 2] [--json FILE]
 
