@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from driftscope.analysis.figures.chain_sample import COMPARED, chain_sample
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.internals import FED, WITHIN, column, internals
-from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, whole
+from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ranked, whole
 from driftscope.analysis.statistics.multiple_comparisons import holm
 from driftscope.analysis.statistics.within_strata import Answer, Association, Rows, association
 from driftscope.metrics.attention import SELF
@@ -141,7 +141,7 @@ def _rows(chains: pa.Table, x: Matrix, confidence: tuple[str, ...], unit: Codes)
 def _log_progress(request: NDArray[np.int64], position: NDArray[np.int64]) -> Matrix:
     """Return the logarithm of how many tokens the answer had, counted from the first of these
     chains."""
-    _, code = np.unique(request, return_inverse=True)
+    _, code = ranked(request)
     first = np.full(int(code.max(initial=-1)) + 1, np.iinfo(np.int64).max)
     np.minimum.at(first, code, position)
     return np.asarray(np.log1p((position - first[code]).astype(np.float64)))

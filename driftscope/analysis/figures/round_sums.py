@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.units import Units
-from driftscope.analysis.query.column_arrays import Codes, Matrix, whole
+from driftscope.analysis.query.column_arrays import Codes, Matrix, ranked, whole
 from driftscope.analysis.statistics.clusters import Make, ratio_over
 from driftscope.analysis.statistics.interval import Ratio, ratio_of
 from driftscope.analysis.statistics.risk_sets import conditional_ratio, marginal_ratio
@@ -18,7 +19,7 @@ from driftscope.analysis.statistics.risk_sets import conditional_ratio, marginal
 Counts = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)  # without slots, for its cached properties
 class Rounds:
     """Sums of decode steps, one row per request, or per request and bucket."""
 
@@ -61,24 +62,24 @@ class Rounds:
         """Cluster of each row, [rows], over which figures have their variance."""
         return self.request if self.unit is None else self.unit
 
-    @property
+    @cached_property
     def reached(self) -> Counts:
         """Number of rounds with at least 1 .. K tokens accepted, [rows, K]."""
         return np.asarray(np.cumsum(self.histogram[:, ::-1], axis=1)[:, ::-1][:, 1:])
 
-    @property
+    @cached_property
     def deep_enough(self) -> Counts:
         """Number of rounds that drafted at least 1 .. K tokens, [rows, K]."""
         return np.asarray(np.cumsum(self.lengths[:, ::-1], axis=1)[:, ::-1][:, 1:])
 
-    @property
+    @cached_property
     def at_risk(self) -> Counts:
         """Number of rounds that drafted at least i tokens and had i-1 of them accepted, [rows,
         K]."""
         before = np.concatenate([self.rounds[:, None], self.reached[:, :-1]], axis=1)
         return np.asarray(before - self.exhausted[:, :-1])
 
-    @property
+    @cached_property
     def accepted(self) -> Counts:
         """Number of tokens accepted, [rows]."""
         return np.asarray(self.reached.sum(axis=1))
@@ -103,7 +104,7 @@ class Rounds:
     def by_cluster(self) -> Rounds:
         """Return the sums of the rows of each cluster, one row per cluster with a round."""
         there = self.where(self.rounds > 0)
-        number, at = np.unique(there.cluster, return_inverse=True)
+        number, at = ranked(there.cluster)
         return replace(there.by_group(at, len(number)), unit=None, crossed=None)
 
     def by_group(self, group: Codes, groups: int) -> Rounds:

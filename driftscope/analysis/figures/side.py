@@ -19,7 +19,7 @@ from driftscope.analysis.figures.request_pairing import (
 )
 from driftscope.analysis.figures.round_sums import Rounds
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.column_arrays import Codes
+from driftscope.analysis.query.column_arrays import Codes, ranked
 
 UNKNOWN = ""
 """Key of a row whose prompt is not known; it is paired with nothing."""
@@ -133,7 +133,7 @@ def _places(side: Side) -> NDArray[np.uint64]:
     of the unit's requests, so that it is equal in two runs of the same prompts."""
     names = side.orders or side.ids or (UNKNOWN,) * len(side.labels)
     numbers = [int(name, 16) if name else at for at, name in enumerate(names)]
-    _, unit = np.unique(side.rounds.cluster, return_inverse=True)
+    _, unit = ranked(side.rounds.cluster)
     place = np.full(int(unit.max(initial=-1)) + 1, np.iinfo(np.uint64).max, dtype=np.uint64)
     np.minimum.at(place, unit, np.array(numbers, dtype=np.uint64))
     return np.asarray(place[unit])
@@ -150,6 +150,4 @@ def _joined(names: Sequence[str], group: Codes, groups: int) -> tuple[str, ...]:
 
 
 def _digest(key: Key) -> str:
-    if not key:
-        return UNKNOWN
-    return blake2b(repr(key).encode(), digest_size=8).hexdigest()
+    return blake2b(repr(key).encode(), digest_size=8).hexdigest() if key else UNKNOWN

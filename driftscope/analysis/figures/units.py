@@ -126,8 +126,9 @@ def _combined(first: _Found, second: _Found) -> tuple[Codes, Names]:
 
 def _names(finished: pa.Table, column: str, at: Codes, requests: int) -> Names:
     out = np.full(requests, None, dtype=object)
-    if column in finished.column_names:
-        out[at] = finished.column(column).to_pylist()
+    recorded = finished.column(column) if column in finished.column_names else None
+    if recorded is not None and recorded.null_count < len(recorded):
+        out[at] = recorded.to_pylist()
     return out
 
 
@@ -154,6 +155,8 @@ def _known(names: Names) -> bool:
 def _codes(names: Names, column: str = "") -> Codes:
     """Return a number for each name, in order of its first request; a request without a name has a
     number of its own, or shares one if the `column` is the user's choice."""
+    if not _known(names) and column in ("", PROMPT):
+        return np.arange(len(names))
     numbers: dict[object, int] = {}
     out = np.empty(len(names), dtype=np.int64)
     for at, name in enumerate(names.tolist()):

@@ -56,7 +56,23 @@ def matrix(table: pa.Table, name: str, width: int) -> Matrix | None:
 def whole(table: pa.Table, name: str) -> NDArray[np.int64]:
     """Return a column of counts or integers, [n], which some engines sum in wider types; null is
     0."""
-    return np.asarray(pc.fill_null(table.column(name).cast(pa.int64()), 0).to_numpy(), np.int64)
+    column = table.column(name).cast(pa.int64())
+    known = pc.fill_null(column, 0) if column.null_count else column
+    return np.asarray(known.to_numpy(), np.int64)
+
+
+def ranked(codes: Codes) -> tuple[Codes, Codes]:
+    """Return the different codes, ascending, and the rank of each code among them, [rows].
+
+    It is `np.unique` with the inverse. Codes from 0 that have few gaps are counted, not sorted.
+    """
+    most = int(codes.max(initial=-1))
+    if not len(codes) or codes.min() < 0 or most > 8 * len(codes):
+        different, rank = np.unique(codes, return_inverse=True)
+        return different, rank.astype(np.int64)
+    there = np.zeros(most + 1, dtype=np.bool_)
+    there[codes] = True
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[codes]
 
 
 def sums(table: pa.Table, name: str) -> Matrix:

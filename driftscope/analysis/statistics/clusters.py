@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.query.column_arrays import Codes, Matrix, ranked
 from driftscope.analysis.statistics.interval import (
     Interval,
     Ratio,
@@ -59,7 +59,7 @@ def summed(rows: Matrix, cluster: Codes) -> Matrix:
     themselves if each is a cluster of its own, in this order."""
     if len(cluster) < 2 or (np.diff(cluster) > 0).all():
         return rows
-    number, at = np.unique(cluster, return_inverse=True)
+    number, at = ranked(cluster)
     out = np.zeros((len(number), *rows.shape[1:]), dtype=rows.dtype)
     np.add.at(out, at, rows)
     return out
@@ -90,7 +90,7 @@ def intraclass_correlation(top: Matrix, bottom: Matrix, cluster: Codes) -> float
     It is the estimator of the analysis of variance (Donner 1986, one-way, unequal sizes), and may
     be below 0.
     """
-    number, at = np.unique(cluster, return_inverse=True)
+    number, at = ranked(cluster)
     n, groups = len(top), len(number)
     if groups < 2 or groups == n:
         return None

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.query.column_arrays import Codes, Matrix, ranked
 
 LEAST_CLUSTERS = 10
 """Smallest number of clusters of a level of a factor, and of a cell: with fewer, its mean follows
@@ -31,15 +31,25 @@ def residuals(
 
     `factors`, [requests] each, begin with the one that is dropped last.
     """
-    left = tokens - rounds * _by_factor(tokens, rounds, cluster, factors)
-    return np.asarray(left - rounds * _means(left, rounds, cells(cluster, factors)))
+    levels = [_levels(each) for each in factors]
+    left = tokens - rounds * _by_factor(tokens, rounds, cluster, levels)
+    return np.asarray(left - rounds * _means(left, rounds, _cells(cluster, levels)))
+
+
+_Levels = tuple[NDArray[np.str_], Codes]
+"""Different levels of a factor, sorted, and the number of each request's level, [requests]."""
+
+
+def _levels(factor: NDArray[np.str_]) -> _Levels:
+    names, code = np.unique(factor, return_inverse=True)
+    return names, code.astype(np.int64)
 
 
 def _by_factor(
-    tokens: Matrix, rounds: Matrix, cluster: Codes, factors: Sequence[NDArray[np.str_]]
+    tokens: Matrix, rounds: Matrix, cluster: Codes, factors: Sequence[_Levels]
 ) -> Matrix:
     """Return the length of each request by the sum of the factors' effects, [requests]."""
-    codes = [np.unique(_merged(each, cluster), return_inverse=True)[1] for each in factors]
+    codes = [_merged(each, cluster) for each in factors]
     codes = [each for each in codes if each.max(initial=0) > 0]
     starts = np.cumsum([1, *(int(each.max()) + 1 for each in codes)])
     columns = [np.zeros(len(tokens), dtype=np.int64)]
@@ -54,10 +64,11 @@ def _by_factor(
     return np.asarray(sum(effects[each] for each in columns))
 
 
-def _merged(factor: NDArray[np.str_], cluster: Codes) -> NDArray[np.str_]:
-    names, code = np.unique(factor, return_inverse=True)
+def _merged(factor: _Levels, cluster: Codes) -> Codes:
+    """Return the number of each request's level, [requests], with levels of few clusters as one."""
+    names, code = factor
     few = _clusters_in(code, cluster) < LEAST_CLUSTERS
-    return np.where(few, OTHER, names)[code]
+    return _levels(np.where(few, OTHER, names))[1][code]
 
 
 def _means(tokens: Matrix, rounds: Matrix, cell: Codes) -> Matrix:
@@ -70,29 +81,34 @@ def _means(tokens: Matrix, rounds: Matrix, cell: Codes) -> Matrix:
 def cells(cluster: Codes, factors: Sequence[NDArray[np.str_]]) -> Codes:
     """Return the cell of each request, [requests]: the finest combination of leading factors that
     has LEAST_CLUSTERS clusters among the requests that no finer one has taken."""
+    return _cells(cluster, [_levels(each) for each in factors])
+
+
+def _cells(cluster: Codes, factors: Sequence[_Levels]) -> Codes:
     out = np.full(len(cluster), -1, dtype=np.int64)
     taken = 0
     for used in range(len(factors), 0, -1):
         left = np.flatnonzero(out < 0)
-        code = _codes([each[left] for each in factors[:used]], len(left))
+        code = _codes([code[left] for _, code in factors[:used]], len(left))
         large = _clusters_in(code, cluster[left]) >= LEAST_CLUSTERS
         mine = large[code]
         out[left[mine]] = taken + code[mine]
         taken += len(large)
     out[out < 0] = taken
-    return np.unique(out, return_inverse=True)[1].astype(np.int64)
+    return ranked(out)[1]
 
 
-def _codes(factors: Sequence[NDArray[np.str_]], n: int) -> Codes:
+def _codes(factors: Sequence[Codes], n: int) -> Codes:
+    """Return a number for each combination of levels, [n]."""
     code = np.zeros(n, dtype=np.int64)
     for each in factors:
-        names, own = np.unique(each, return_inverse=True)
-        code = np.unique(code * max(len(names), 1) + own, return_inverse=True)[1].astype(np.int64)
+        there, own = ranked(each)
+        code = ranked(code * max(len(there), 1) + own)[1]
     return code
 
 
 def _clusters_in(code: Codes, cluster: Codes) -> Codes:
     """Return the number of different clusters of each code, [codes]."""
-    pairs = np.unique(code * (int(cluster.max(initial=0)) + 1) + cluster)
-    of = pairs // (int(cluster.max(initial=0)) + 1)
+    clusters = int(cluster.max(initial=0)) + 1
+    of = np.unique(code * clusters + cluster) // clusters
     return np.bincount(of, minlength=int(code.max(initial=-1)) + 1)

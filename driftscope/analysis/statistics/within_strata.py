@@ -20,6 +20,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from driftscope.analysis.query.column_arrays import ranked
 from driftscope.analysis.statistics.interval import Interval, student, two_sided
 from driftscope.analysis.statistics.multiple_comparisons import ALPHA
 
@@ -100,7 +101,7 @@ def association(rows: Rows, *, least_sd: float = 0.0) -> Association | None:
     """Return the relation of `y` to `x`; None if there are too few rows or clusters in which both
     vary, or if the measure varies by no more than `least_sd`."""
     rows = _informative(rows)
-    clusters, cluster = np.unique(rows.cluster, return_inverse=True)
+    clusters, cluster = ranked(rows.cluster)
     if len(clusters) < FEWEST_CLUSTERS or len(rows.y) < FEWEST_ROWS:
         return None
     within = _less_means(np.column_stack([rows.x, rows.covariates, rows.y]), rows.stratum)
@@ -133,7 +134,7 @@ def association(rows: Rows, *, least_sd: float = 0.0) -> Association | None:
 def _informative(rows: Rows) -> Rows:
     """Return the rows with finite numbers, of strata in which both measure and outcome vary."""
     known = np.isfinite(rows.x) & np.isfinite(rows.covariates).all(axis=1)
-    _, stratum = np.unique(rows.stratum, return_inverse=True)
+    _, stratum = ranked(rows.stratum)
     n = int(stratum.max(initial=-1)) + 1
     varies = known.copy()
     for values in (rows.x, rows.y):
@@ -152,7 +153,7 @@ def _informative(rows: Rows) -> Rows:
 
 def _less_means(values: Array, stratum: Codes) -> Array:
     """Return values less the mean of their stratum, [rows, m]."""
-    _, code = np.unique(stratum, return_inverse=True)
+    _, code = ranked(stratum)
     size = np.bincount(code).astype(np.float64)
     out = np.empty_like(values)
     for at in range(values.shape[1]):
