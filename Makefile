@@ -116,8 +116,8 @@ oldest: $(VENV)/oldest/installed ## tests without an engine on the oldest depend
 alert-rules: $(VENV)/installed-dev prometheus ## what each alert does in incidents of days, played by promtool, as a table
 	PYTHONPATH=tests $(BIN)/python -m verification.alert_rules
 
-alerts: $(VENV)/installed-dev prometheus ## an alert fired by live traffic, kept, and resolved by the repair (6 minutes)
-	PYTHONPATH=tests $(BIN)/python -m verification.alerts
+alerts: $(VENV)/installed-dev prometheus ## an alert fired by live traffic, kept, and resolved by the repair (6 minutes); PICTURES=docs/pictures draws the dashboards
+	PYTHONPATH=tests $(BIN)/python -m verification.alerts $(if $(PICTURES),--pictures $(PICTURES))
 
 parallel: $(VENV)/installed-dev ## engines of several processes, on both runners (5 minutes)
 	DRIFTSCOPE_TEST_ALL_PARALLEL=1 $(BIN)/python -m pytest tests/engines/test_parallel.py

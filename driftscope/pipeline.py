@@ -195,7 +195,9 @@ def _sums(tables: Tables, only: Filter = EVERYTHING) -> Sums:
 
 
 def _whole(run: Sums) -> Sums:
-    """Return the sums; raises NoDataError if most of their rounds are of requests seen in part."""
+    """Return the sums; raises NoDataError if most of their rounds are of requests seen in part, and
+    DamagedTraceError for chains that no writer produces."""
+    run.chain_sums.wait()
     if run.cohort is not None and not run.cohort.enough:
         raise NoDataError(
             f"{run.tables.path}: cannot tell how it compares: less than half of its rounds are of "

@@ -57,16 +57,16 @@ SAMPLED = 500
 
 def closeup_of(run: Sums) -> CloseUp:
     """Return the close-up of a run."""
-    requests, per = run.requests, _per_request(run)
+    requests, per, recorded = run.requests, _per_request(run), int(run.recorded.sum())
     chosen = ranked(per)
     opened = ends_of(chosen)
     sampled = np.unique(np.linspace(0, len(requests) - 1, min(len(requests), SAMPLED)).astype(int))
     rounds = rounds_of_requests(run.tables, _names(requests, np.union1d(sampled, chosen)))
     chains = chains_of_requests(
-        run.tables, _names(requests, opened), run.drafted_in[opened], len(run.chains)
+        run.tables, _names(requests, opened), run.drafted_in[opened], recorded
     )
     texts = texts_of_requests(run.tables, _names(requests, opened))
-    by_head = chains_by_head(run.tables, len(run.chains))
+    by_head = chains_by_head(run.tables, recorded)
     return CloseUp(
         effects=_effects(run),
         timeline=timeline_of(run.tables, *_span(run)),

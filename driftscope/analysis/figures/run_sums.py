@@ -23,7 +23,8 @@ from driftscope.analysis.passes.rounds import by_context, by_length, undrafted
 from driftscope.analysis.passes.views import CLUSTERS, REQUEST
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, sums, whole
-from driftscope.analysis.query.record_views import Tables
+from driftscope.analysis.query.later import Later
+from driftscope.analysis.query.record_views import Derived, Tables
 from driftscope.metrics.fallback import UNKNOWN
 
 
@@ -36,6 +37,15 @@ class Shallower:
     """Number of chains that the recorded ones stand for."""
     chunked: int
     """Number of these chains for which the drafter's cache is in doubt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChainSums:
+    """Sums of the recorded chains of a run."""
+
+    chains: Chains
+    broken: int
+    """Number of chains with a value that is not a finite number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,12 +74,11 @@ class Sums:
     """Cell of each request, [requests]: chains are summed by cell."""
     clusters: Codes
     """Cluster of each request, [requests]: its unit, or a group of units of a very large run."""
-    chains: Chains
+    chain_sums: Later[ChainSums]
+    """Sums of recorded chains, whose queries may still run; see `chains`."""
     shallower: Shallower
     by_length: pa.Table | None
     """Rounds by request and by tokens drafted, as `length`; None in a run of one K."""
-    broken: int
-    """Number of chains with a value that is not a finite number."""
     recorded: NDArray[np.int64]
     """Number of recorded chains of each request, [requests]."""
     drafted_in: NDArray[np.int64]
@@ -79,6 +88,17 @@ class Sums:
     """Rounds that the sums leave out; None if they leave out none."""
     slice: Slice | None = None
     """Cut by `--since` or `--where`; None for a whole run."""
+
+    @property
+    def chains(self) -> Chains:
+        """Sums of the recorded chains, by cell. Waits for them, and raises DamagedTraceError for
+        chains that no writer produces."""
+        return self.chain_sums.value.chains
+
+    @property
+    def broken(self) -> int:
+        """Number of chains with a value that is not a finite number."""
+        return self.chain_sums.value.broken
 
     def rounds_of(self, table: pa.Table, request: Codes) -> Rounds:
         """Return the rounds of a pass by request; its rows belong to `request`."""
@@ -103,7 +123,8 @@ class Sums:
 def collect(tables: Tables, cohort: Cohort | None = None) -> Sums:
     """Collect the sums of a run, whose `tables` already leave out what the `cohort` does.
 
-    Raises MixedTraceError, DamagedTraceError or NoDataError.
+    Chains are summed while the rest is collected and, on DuckDB, after it. Raises MixedTraceError,
+    DamagedTraceError or NoDataError.
     """
     rows, shape = tables.engine.rows, shape_of(tables)
     in_context = rows(by_context(shape))
@@ -114,10 +135,8 @@ def collect(tables: Tables, cohort: Cohort | None = None) -> Sums:
     requests = with_suspected(tables, requests_of(tables, verify, drawn))
     strata = np.unique(requests.labels.astype(str), return_inverse=True)[1]
     cells, clusters = cells_of(strata, requests.units.unit)
-    measured = _chains(tables, requests, cells, shape)
-    check_chains(tables, measured, shape)
+    chain_sums = _chain_sums(tables, requests, shape, cells, clusters)
     check_rounds(tables, verify)
-    chain_sums = chains_of(measured, shape, cells, clusters, requests.units.crossed)
     return Sums(
         tables=tables,
         shape=shape,
@@ -132,27 +151,50 @@ def collect(tables: Tables, cohort: Cohort | None = None) -> Sums:
         reasons=_reasons(tables, requests, requests.codes(verify)),
         cells=cells,
         clusters=clusters,
-        chains=chain_sums,
+        chain_sums=chain_sums,
         shallower=_shallower(tables, shape),
         by_length=by_drafted,
-        broken=_broken(tables, shape, chain_sums) if doubtful(measured, shape) else 0,
         recorded=_recorded(requests, drawn),
         drafted_in=_drafted_in(requests, drawn),
         cohort=cohort,
     )
 
 
-def _chains(tables: Tables, requests: Requests, cells: Codes, shape: Shape) -> pa.Table:
+def _chain_sums(
+    tables: Tables, requests: Requests, shape: Shape, cells: Codes, clusters: Codes
+) -> Later[ChainSums]:
+    def summed(measured: pa.Table) -> ChainSums:
+        check_chains(tables, measured, shape)
+        found = chains_of(measured, shape, cells, clusters, requests.units.crossed)
+        unsure = doubtful(measured, shape)
+        return ChainSums(chains=found, broken=_broken(tables, shape, found) if unsure else 0)
+
+    return _chains(tables, requests, cells, shape).then(summed)
+
+
+def _chains(tables: Tables, requests: Requests, cells: Codes, shape: Shape) -> Later[pa.Table]:
+    """Start the sums of chains by cell, which take as long as all other queries together."""
     view = requests.keys.append_column("cluster", pa.array(cells, pa.int64()))
     tables.engine.view(CLUSTERS, view, view.schema)
-    sums_by_part = []
+    started = []
     for derived in tables.parts:
         tables.use(derived)
-        quick = finite_sums(tables.engine.rows(chains(shape, derived, False)), shape)
-        sums_by_part.append(
-            tables.engine.rows(chains(shape, derived, True)) if quick is None else quick
-        )
-    return pa.concat_tables(sums_by_part, promote_options="permissive")
+        started.append((derived, tables.engine.later(chains(shape, derived, False))))
+
+    def finished() -> pa.Table:
+        each = [_finite(tables, shape, derived, quick.value) for derived, quick in started]
+        return pa.concat_tables(each, promote_options="permissive")
+
+    return Later(finished)
+
+
+def _finite(tables: Tables, shape: Shape, derived: Derived, quick: pa.Table) -> pa.Table:
+    """Return sums of finite numbers only: the quick ones, or slower ones if they are not finite."""
+    found = finite_sums(quick, shape)
+    if found is None:
+        tables.use(derived)
+        found = tables.engine.rows(chains(shape, derived, True))
+    return found
 
 
 def _in_order(by_drafted: pa.Table) -> pa.Table:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from driftscope.analysis.query.later import Later
 from driftscope.analysis.query.scratch import Scratch
 from driftscope.errors import DamagedTraceError
 
@@ -36,6 +38,9 @@ class Files:
     unsaid: Mapping[str, str] = field(default_factory=dict)
     """Text columns, by name, in which an empty text stands for this value."""
 
+
+_PATIENCE_S = 0.05
+"""Time between two attempts to interrupt a query that is given up."""
 
 Content: TypeAlias = pa.Table | Sequence[Files]
 
@@ -86,6 +91,11 @@ class Engine(Protocol):
 
     def rows(self, query: Any) -> pa.Table:
         """Return the rows of an Ibis expression."""
+        ...
+
+    def later(self, query: Any) -> Later[pa.Table]:
+        """Return the rows of an Ibis expression on the views as they are now, not on stored rows.
+        An engine that can do so runs the query while others run."""
         ...
 
     def close(self) -> None:
@@ -147,10 +157,13 @@ class DuckDB:
         self._memory_limit = memory_limit
         self._is_locked = False
         self._connection = duckdb.connect()
-        with suppress(duckdb.InvalidInputException):  # no bar: Jupyter without ipywidgets
-            self._set("enable_progress_bar", "false")  # it would go to stdout
-        for name, value in SETTINGS.items():
-            self._set(name, value)
+        self._second = self._connection.cursor()
+        for connection in (self._connection, self._second):
+            _configure(connection)
+        self._views: list[_View] = []
+        self._copied = 0
+        self._running: list[Future[pa.Table]] = []
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="driftscope-query")
         self._set("memory_limit", _quoted(memory_limit))
         self._set("threads", str(min(self._threads(), usable_cores())))
         self._set("temp_directory", _quoted(str(self._scratch.path / "spill")))
@@ -171,14 +184,18 @@ class DuckDB:
         """See `Engine`. Raises DamagedTraceError like `rows`."""
         if isinstance(content, pa.Table):
             self._connection.register(f"{name}_rows", content)
-            sql = f"SELECT * FROM {_identifier(f'{name}_rows')}"
+            self._define(name, f"SELECT * FROM {_identifier(f'{name}_rows')}", content)
         else:
-            sql = " UNION ALL ".join(self._select(files, schema) for files in content)
-        self.define(name, sql)
+            self.define(name, " UNION ALL ".join(self._select(files, schema) for files in content))
 
     def define(self, name: str, sql: str) -> None:
         """See `Engine`. Raises DamagedTraceError like `rows`."""
-        self._run(f"CREATE OR REPLACE TEMP VIEW {_identifier(name)} AS {sql}")
+        self._define(name, sql)
+
+    def _define(self, name: str, sql: str, rows: pa.Table | None = None) -> None:
+        view = _View(name=name, sql=sql, rows=rows)
+        self._run(view.definition)
+        self._views.append(view)
 
     def keep(self, name: str, query: Any) -> None:
         """See `Engine`. Raises DamagedTraceError like `rows`."""
@@ -193,8 +210,33 @@ class DuckDB:
         with self._reading():
             return self._connection.sql(sql).to_arrow_table()
 
+    def later(self, query: Any) -> Later[pa.Table]:
+        """See `Engine`. The value raises what `rows` raises."""
+        sql = sql_of(query.op(), self.dialect.name)
+        self._lock()
+        running = self._background.submit(self._run_beside, sql, len(self._views))
+        self._running.append(running)
+        return Later(partial(self._finished, running))
+
+    def _run_beside(self, sql: str, views: int) -> pa.Table:
+        """Run a query on the second connection, which has its own copy of the views."""
+        for view in self._views[self._copied : views]:
+            if view.rows is not None:
+                self._second.register(f"{view.name}_rows", view.rows)
+            self._second.execute(view.definition)
+        self._copied = views
+        return self._second.sql(sql).to_arrow_table()
+
+    def _finished(self, running: Future[pa.Table]) -> pa.Table:
+        with self._reading():
+            return running.result()
+
     def close(self) -> None:
-        """See `Engine`."""
+        """See `Engine`. A query that still runs is given up."""
+        self._background.shutdown(wait=False, cancel_futures=True)
+        while wait(self._running, timeout=_PATIENCE_S).not_done:
+            self._second.interrupt()  # again and again: it has no effect before a query begins
+        self._second.close()
         self._connection.close()
         self._scratch.close()
 
@@ -209,7 +251,7 @@ class DuckDB:
             self.admit(())
 
     def _set(self, name: str, value: str) -> None:
-        self._connection.execute(f"SET {name} = {value}")
+        _set(self._connection, name, value)
 
     def _threads(self) -> int:
         """Return the number of threads that DuckDB would use, which respects cgroups."""
@@ -251,6 +293,33 @@ class DuckDB:
     def _place(self) -> str:
         """Return the folder of the run."""
         return next((str(path.parent) for path in self._links), "the run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _View:
+    """A view of DuckDB, as it was defined."""
+
+    name: str
+    sql: str
+    rows: pa.Table | None
+    """Rows in memory that it reads; None if it reads files or other views."""
+
+    @property
+    def definition(self) -> str:
+        return f"CREATE OR REPLACE TEMP VIEW {_identifier(self.name)} AS {self.sql}"
+
+
+def _configure(connection: Any) -> None:
+    import duckdb
+
+    with suppress(duckdb.InvalidInputException):  # no bar: Jupyter without ipywidgets
+        _set(connection, "enable_progress_bar", "false")  # it would go to stdout
+    for name, value in SETTINGS.items():
+        _set(connection, name, value)
+
+
+def _set(connection: Any, name: str, value: str) -> None:
+    connection.execute(f"SET {name} = {value}")
 
 
 def usable_cores() -> int:

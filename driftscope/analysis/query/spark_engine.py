@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from driftscope.analysis.query.later import Later
 from driftscope.analysis.query.query_engine import Content, Dialect, Files, column, sql_of
 from driftscope.errors import DamagedTraceError, UsageError
 
@@ -136,6 +137,12 @@ class Spark:
         cannot read the files or finish the query."""
         with _reading(), _of_pandas():
             return self._session.sql(sql_of(query.op(), self.dialect.name)).toArrow()
+
+    def later(self, query: Any) -> Later[pa.Table]:
+        """See `query_engine.Engine`. Runs at once: a cluster spreads each query over all of its
+        machines. Raises DamagedTraceError like `rows`."""
+        found = self.rows(query)
+        return Later(lambda: found)
 
     def close(self) -> None:
         """See `driftscope.analysis.query.query_engine.Engine`. The process keeps its connection to

@@ -8,7 +8,6 @@ from driftscope.analysis.figures.change_points import changes_of
 from driftscope.analysis.figures.request_codes import Requests
 from driftscope.analysis.figures.results import Latency, Recording
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.figures.side import side_of
 from driftscope.analysis.query.record_views import Tables
 from driftscope.analysis.statistics.clusters import mean_interval
 from driftscope.analysis.summary.acceptance_by_k import by_k
@@ -60,7 +59,7 @@ def summary_of(label: str, run: Sums, details: Details) -> RunSummary:
             **(measure.rounds_spread(run.rounds) if whole else {}),
         },
         fallback_spread=measure.fallback_spread(run.rounds, run.reasons),
-        side=side_of(run),
+        side=details.side,
         changes=changes_of(run, by_batch=details.by_batch) if whole else None,
         lengths_by_k=details.lengths_by_k,
         within_request=details.within_request,

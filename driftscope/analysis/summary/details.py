@@ -12,6 +12,7 @@ from driftscope.analysis.closeup.closeup import CloseUp, closeup_of
 from driftscope.analysis.closeup.within_request import WithinRequest, within_requests
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.figures.side import Side, side_of
 from driftscope.analysis.passes.rounds import by_batch
 from driftscope.analysis.statistics.attention_drift import AttentionDrift
 from driftscope.analysis.summary.attention_drift import attention_drift
@@ -36,6 +37,8 @@ class Details:
     segments: tuple[Segment, ...]
     lengths_by_k: tuple[LengthAtK, ...]
     within_request: tuple[WithinRequest, ...]
+    side: Side
+    """Rounds by request, in the form in which runs are compared."""
     attention_drift: AttentionDrift | None
 
 
@@ -49,9 +52,11 @@ def details_of(run: Sums, by: str = BY_LABEL) -> Details:
         by_batch=run.tables.engine.rows(by_batch(run.shape, narrowed=run.tables.is_narrowed)),
         by_text=text_rounds(run),
         loops=loops_of(run),
-        closeup=closeup_of(run),
-        segments=segments_of(run) if by == BY_LABEL else segments_by(run, by),
         lengths_by_k=lengths_by_k(run),
         within_request=within_requests(run),
+        side=side_of(run),
+        # The sums of chains may still be queried until here; from here on they are needed.
+        closeup=closeup_of(run),
+        segments=segments_of(run) if by == BY_LABEL else segments_by(run, by),
         attention_drift=attention_drift(run, run.clusters),
     )

@@ -35,7 +35,8 @@ class Verification:
     verified: int
     """Number of checked chains whose round is in the run."""
     by_confidence: pa.Table | None
-    """Verified tokens, see `passes.verified.reliability`; None if no confidence was recorded."""
+    """Verified tokens, see `passes.verified.reliability`, without a row if no confidence was
+    recorded; None if no chain was verified."""
     by_execution: pa.Table | None
     """Verified chains, see `passes.verified.by_execution`; None if all ran in the same way."""
 
@@ -46,17 +47,16 @@ NOTHING = Verification(looked_at=0, verified=0, by_confidence=None, by_execution
 
 def verification_of(run: Sums) -> Verification:
     """Compare the chains of a run with their rounds."""
-    if not len(run.chains) + run.shallower.chains:
+    if not run.recorded.any():
         return NOTHING
     looked_at = look_at(run)
     rows = run.tables.engine.rows
     verified = int(whole(rows(number_verified()), "chains").sum())
-    sure = verified and "top1" in run.chains.means
     apart = verified and len(set(run.shape.executions)) > 1
     return Verification(
         looked_at=looked_at,
         verified=verified,
-        by_confidence=rows(reliability(BINS)) if sure else None,
+        by_confidence=rows(reliability(BINS)) if verified else None,
         by_execution=rows(by_execution(run.shape)) if apart else None,
     )
 

@@ -63,7 +63,8 @@ def _overview(by: dict[str, Rule], times: Times) -> list[Panel]:
     lengths = length(times, Thresholds())
     firing = f'ALERTS{{alertname=~"Driftscope.*", alertstate="firing", {_CHOSEN_MODEL}}}'
     chains = f"rate({r.name_of(i.CHAINS)}{{{_CHOSEN}}}[{times.window}])"
-    lost = f"rate({r.name_of(i.DROPPED)}{{{_CHOSEN}}}[{times.window}])"
+    dropped = f"rate({r.name_of(i.DROPPED)}{{{_CHOSEN}}}[{times.window}])"
+    lost = f"sum by (driftscope_cause) ({dropped}) > 0"
     return [
         _of(by[r.LENGTH], "Acceptance length", "{{instance}}"),
         Panel(
