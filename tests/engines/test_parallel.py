@@ -12,7 +12,7 @@ import pytest
 from support.collector import Collector, http
 from support.engine_process.job import Job, Outcome, run_jobs
 from verification.situations import ASYNC
-from verification.truth import RECORD, Truth, compare
+from verification.truth import RECORD, WITHOUT_AOT, Truth, compare
 
 from driftscope.telemetry.export.settings import OTLP
 from driftscope.trace.read.ranks import place_of
@@ -34,7 +34,7 @@ TENSOR = {"tensor_parallel_size": 2}
 DATA = {"data_parallel_size": 2, "data_parallel_backend": "mp"}
 PIPELINE = {"pipeline_parallel_size": 2}
 ALL_KINDS = {
-    "tensor v1": replace(_COMMON, llm=TENSOR),
+    "tensor v1": replace(_COMMON, llm=TENSOR, env=WITHOUT_AOT),
     "tensor v2": replace(_COMMON, runner="v2", llm=TENSOR, env={"TORCHDYNAMO_DISABLE": "1"}),
     "data v1": replace(_COMMON, llm=DATA),
     "data v2": replace(_COMMON, runner="v2", llm=DATA),
