@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 ENGINE = "eagle3_mla", "v1"
 NORMS = "in_rms", "prenorm_rms", "postnorm_rms", "fed_rms"
 CLOSE = 5e-5
-"""Tolerance of masses, absolute, and of RMS, relative. All compute in float32, and transformers gives
-the norms inside the target's attention another epsilon."""
+"""Tolerance of masses, absolute, and of RMS, relative. All compute in float32, and transformers has
+another epsilon in the norms inside the target's attention."""
 
 
 @pytest.fixture(scope="module")
