@@ -12,6 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.checkpoints import TARGET, Config, State
 from support.latent_drafter import HEAD, HEADS, SIZES, TURNED, WIDE, latent_drafter
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
+from verification.zoo.mla import KIMI
+from verification.zoo.weights import VOCABULARY
 
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checks.check_result import Level
@@ -137,3 +142,20 @@ def test_a_norm_before_fc_is_neither_read_nor_proposed(tmp_path: Path) -> None:
     config = as_served(open_drafter(str(path)), LAYERS).config
     assert config.latent == SIZES
     assert not config.norm_before_fc
+
+
+@pytest.mark.slow
+def test_a_target_with_latent_attention_answers_too(tmp_path: Path) -> None:
+    """Weights are random, so that nothing is accepted, and no repair helps."""
+    KIMI.build(tmp_path)
+    first, *_ = words = {f"t{token}": token for token in range(VOCABULARY)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token=first))
+    whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=first)
+    whole.save_pretrained(tmp_path / "target")
+    target = open_target(str(tmp_path / "target"))
+    asked = {f"p{at:02d}": [1 + (at * n) % 200 for n in range(1, 12)] for at in range(8)}
+    bench = Bench(target, lambda _: asked)
+    trial = run_trial(open_drafter(str(tmp_path / "drafter")), target.layers, lambda: bench, K)
+    assert trial.prompts == len(asked)
+    assert trial.as_is.length < 1.2
+    assert [each.id for each in verdict(trial)] == ["nothing_accepted"]
