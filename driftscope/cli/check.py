@@ -11,7 +11,7 @@ import typer
 from driftscope.cli.shared import completion
 from driftscope.cli.shared.cluster_option import ClusterOption
 from driftscope.cli.shared.query_engine_option import DUCKDB, EngineOption
-from driftscope.cli.shared.run_argument import named_run, named_runs
+from driftscope.cli.shared.run_argument import named_run_or_inspection, named_runs
 
 
 class Undecided(StrEnum):
@@ -55,9 +55,10 @@ def check(
         Path | None,
         typer.Option(
             metavar="RUN",
-            callback=named_run,
+            callback=named_run_or_inspection,
             autocompletion=completion.runs,
-            help="Run that rules can compare with, through paths that begin with baseline.",
+            help="Run that rules can compare with, through paths that begin with baseline; or the "
+            "JSON document of an inspection, which has acceptance alone.",
         ),
     ] = None,
     undecided: Annotated[

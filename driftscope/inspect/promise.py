@@ -125,12 +125,13 @@ def compare_with_promise(promise: Promise, run: RunSummary) -> PromiseComparison
         drafter=promise.drafter,
         run=run.label,
         k=promise.k,
-        differences=tuple(_differences(promise, _at_k(run, promise.k))),
-        notes=tuple(_notes(run)),
+        differences=tuple(_differences(promise, at_k(run, promise.k))),
+        notes=tuple(notes_of(run)),
     )
 
 
-def _at_k(run: RunSummary, k: int) -> Acceptance | AcceptanceAtK:
+def at_k(run: RunSummary, k: int) -> Acceptance | AcceptanceAtK:
+    """Return the acceptance of the rounds that drafted K. Raises MixedTraceError if none did."""
     same = [part for part in run.acceptance.by_k if part.k == k]
     if same:
         return same[0]
@@ -171,7 +172,8 @@ def _difference(
     )
 
 
-def _notes(run: RunSummary) -> Iterator[str]:
+def notes_of(run: RunSummary) -> Iterator[str]:
+    """Yield the reasons other than engine and settings for which a run may differ."""
     yield PROMPTS
     temperature = warmest(run)
     if temperature:

@@ -1,9 +1,10 @@
-"""Inspections made from simulated rounds, for tests of what is shown of them."""
+"""Inspections made from simulated rounds, for tests of what is shown and compared."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from support.checkpoints import TARGET, changed
@@ -14,6 +15,7 @@ from driftscope.inspect.trial.acceptance import acceptance_of, gain
 from driftscope.inspect.trial.paired_positions import PairTrial, compare_positions
 from driftscope.inspect.trial.trial_result import Change, Trial, Tried
 from driftscope.inspect.trial.verdict import verdict
+from driftscope.json_report.document import INSPECTION, plain, text
 
 K, PROMPTS, ROUNDS = 4, 24, 20
 MASSES = "sink_mass", "prompt_mass", "generated_mass", "self_mass"
@@ -69,3 +71,14 @@ def pair(folder: Path, names: tuple[str, str] = ("old", "new")) -> PairInspectio
         comparison=compare_positions(better, worse, K, names),
     )
     return PairInspection(first=replace(first, drafter=names[0]), second=second, trial=trial)
+
+
+def promise_document(folder: Path, rates: tuple[float, ...], seed: int = 1, **other: Any) -> Path:
+    """Write an inspection whose drafter accepts at these conditional rates."""
+    hits = np.random.default_rng(seed).random((32, 15, len(rates))) < rates
+    found = plain(acceptance_of(hits.cumprod(axis=2).sum(axis=2).tolist(), len(rates)))
+    found["mean_length"], found["mean_length_interval"] = found["length"], found["length_interval"]
+    trial = {"prompts": 32, "k": len(rates), "acceptance": found, "tried": []}
+    path = folder / "inspection.json"
+    path.write_text(text(INSPECTION, {"drafter": "drafter", "trial": trial, **other}))
+    return path

@@ -16,7 +16,9 @@ from driftscope.analysis.gate.quantity import Quantity
 from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.analysis.statistics.interval import Ratio, student
 
-_LENGTH, _MARGINAL = "acceptance.mean_length", "acceptance.marginal"
+LENGTH, MARGINAL = "acceptance.mean_length", "acceptance.marginal"
+AT_MIX = " at one mix of labels"
+"""Words after the path of a figure that is taken at a mix of labels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +31,13 @@ class Relation:
     mix: Mapping[str, float] = field(default_factory=dict)
     """Share of each label at which the runs are compared; {} if they are compared as served."""
     run: Mapping[str, Quantity] = field(default_factory=dict)
-    """The run's figures at the mix; {} if there is none."""
+    """The run's figures at the mix, or from the part of it that a baseline has; {} if its own
+    figures are compared."""
     baseline: Mapping[str, Quantity] = field(default_factory=dict)
+    basis: str = AT_MIX
+    """Words after the path of a figure in `run` or `baseline`."""
+    fixed: bool = False
+    """Whether the baseline's intervals stay as they are, however many requests the run has."""
 
     def at_mix(self, figure: str, *, baseline: bool) -> Quantity | None:
         """Return a figure of the run, or of the baseline, at the mix; None if it has none there."""
@@ -66,9 +73,9 @@ def _named(figures: Ratio, *, same_k: bool) -> dict[str, Quantity]:
     """Return the acceptance length and the marginal rates by path, also counted from the last depth
     if both runs have the same one; figures without an interval are left out."""
     half, k = student(figures.df) * figures.error, len(figures.value) - 1
-    names = {_LENGTH: 0} | {f"{_MARGINAL}[{d}]": d + 1 for d in range(k)}
+    names = {LENGTH: 0} | {f"{MARGINAL}[{d}]": d + 1 for d in range(k)}
     if same_k:
-        names |= {f"{_MARGINAL}[{d - k}]": d + 1 for d in range(k)}
+        names |= {f"{MARGINAL}[{d - k}]": d + 1 for d in range(k)}
     return {
         name: Quantity(
             value=float(figures.value[at]),
@@ -109,10 +116,10 @@ def of_acceptance(ours: Rounds, theirs: Rounds) -> dict[str, float]:
         np.hstack([each.length_ratio().influence, each.marginal_ratio().influence[:, :k]])
         for each in (ours, theirs)
     )
-    names = [_LENGTH, *(f"{_MARGINAL}[{d}]" for d in range(k))]
+    names = [LENGTH, *(f"{MARGINAL}[{d}]" for d in range(k))]
     out = {name: _correlation(a[:, at], b[:, at]) for at, name in enumerate(names)}
     if deep[0] == deep[1]:  # otherwise their last depths differ
-        out |= {f"{_MARGINAL}[{d - k}]": out[names[d + 1]] for d in range(k)}
+        out |= {f"{MARGINAL}[{d - k}]": out[names[d + 1]] for d in range(k)}
     return {name: value for name, value in out.items() if np.isfinite(value)}
 
 

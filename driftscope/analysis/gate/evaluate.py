@@ -77,8 +77,7 @@ class Facts:
 
 
 Values = dict[str, Quantity | str | None]
-"""Figures that were read, by path; AT_MIX follows the path of a figure at a mix of labels."""
-AT_MIX = " at one mix of labels"
+"""Figures that were read, by path; `Relation.basis` follows the path of a figure of a relation."""
 
 
 def holds(condition: Condition, facts: Facts, values: Values) -> bool | None:
@@ -108,7 +107,8 @@ def holds(condition: Condition, facts: Facts, values: Values) -> bool | None:
 
 def open_factor(condition: Condition, facts: Facts) -> float | None:
     """Return how many times as many requests would decide the comparisons that an interval leaves
-    open, if the difference stays as it is; infinite if it is 0, None if no comparison is open."""
+    open, if the difference stays as it is; infinite if it is 0, None if no comparison is open, or
+    if the baseline's own interval leaves it open."""
     match condition:
         case Not(of=inner):
             return open_factor(inner, facts)
@@ -116,6 +116,8 @@ def open_factor(condition: Condition, facts: Facts) -> float | None:
             factors = [open_factor(part, facts) for part in parts]
             return max((each for each in factors if each is not None), default=None)
         case Comparison():
+            if facts.relation.fixed and _with_baseline(condition):
+                return None
             left, right = _sides(condition, facts, {})
             if not isinstance(left, Quantity) or not isinstance(right, Quantity):
                 return None
@@ -159,9 +161,13 @@ def _sides(
     asked: Comparison, facts: Facts, values: Values
 ) -> tuple[Quantity | str | None, Quantity | str | None]:
     """Return both sides of a comparison; one with the baseline is made at the relation's mix."""
-    if _names_baseline(asked.left) or _names_baseline(asked.right):
+    if _with_baseline(asked):
         facts = replace(facts, at_mix=True)
     return _value(asked.left, facts, values), _value(asked.right, facts, values)
+
+
+def _with_baseline(asked: Comparison) -> bool:
+    return _names_baseline(asked.left) or _names_baseline(asked.right)
 
 
 def _names_baseline(term: Term) -> bool:
@@ -232,7 +238,7 @@ def _figure(path: Path, facts: Facts, values: Values) -> Quantity | str | None:
     value = _at(root, path, path.steps, facts.countable)
     name = str(replace(path, baseline=False))
     if facts.at_mix and (mixed := facts.relation.at_mix(name, baseline=path.baseline)):
-        values[f"{path}{AT_MIX}"] = mixed
+        values[f"{path}{facts.relation.basis}"] = mixed
         return mixed
     estimated, spread = _spread(root, path)
     if isinstance(value, Mapping | list):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, TypeAlias
 
 from driftscope.analysis.findings.catalogue_entry import Deciding, Entry
@@ -15,6 +16,8 @@ from driftscope.analysis.gate.quantity import Quantity
 from driftscope.analysis.replays.senders import ReplaySummary
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import UsageError
+from driftscope.inspect.promise import Promise
+from driftscope.inspect.promise_baseline import figures_like
 from driftscope.json_report.report import plain_to_dict, replay_to_dict, run_to_dict
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.pipeline import Analysis, Baseline
@@ -37,18 +40,18 @@ class Kind(Enum):
 
 
 def facts_of(
-    analysis: Analysis, baseline: Baseline | None, relations: Mapping[str, Relation]
+    analysis: Analysis, baseline: Baseline | Promise | None, relations: Mapping[str, Relation]
 ) -> dict[Kind, list[Labelled]]:
     """Return the labelled facts of every run and replay."""
-    baseline_facts = None if baseline is None else _content(baseline)
-    is_replay = isinstance(baseline, ReplaySummary)
+    replayed = replay_to_dict(baseline) if isinstance(baseline, ReplaySummary) else None
+    baseline_of = _baseline_lookup(baseline)
     return {
         Kind.RUN: [
             (
                 case.run.label,
                 Facts(
-                    run=run_to_dict(case.run),
-                    baseline=None if is_replay else baseline_facts,
+                    run=(figures := run_to_dict(case.run)),
+                    baseline=baseline_of(figures),
                     has_finding=_finding_lookup(analysis, case.run.label, case, Kind.RUN),
                     made_of=_severity_lookup(analysis, case.run.label),
                     deciding=_quantity_lookup(case, Kind.RUN),
@@ -63,7 +66,7 @@ def facts_of(
                 case.run.label,
                 Facts(
                     run=replay_to_dict(case.run),
-                    baseline=baseline_facts if is_replay else None,
+                    baseline=replayed,
                     has_finding=_finding_lookup(analysis, case.run.label, case, Kind.REPLAY),
                     made_of=_severity_lookup(analysis, case.run.label),
                 ),
@@ -73,10 +76,16 @@ def facts_of(
     }
 
 
-def _content(run: Baseline) -> dict[str, Any]:
-    if isinstance(run, ReplaySummary):
-        return replay_to_dict(run)
-    return run_to_dict(run) if isinstance(run, RunSummary) else plain_to_dict(run)
+def _baseline_lookup(
+    baseline: Baseline | Promise | None,
+) -> Callable[[Mapping[str, Any]], dict[str, Any] | None]:
+    """Return a function from a run's figures to those of the baseline, with the same keys."""
+    if isinstance(baseline, Promise):
+        return partial(figures_like, promise=baseline)
+    if baseline is None or isinstance(baseline, ReplaySummary):
+        return lambda _: None
+    figures = run_to_dict(baseline) if isinstance(baseline, RunSummary) else plain_to_dict(baseline)
+    return lambda _: figures
 
 
 def _quantity_lookup(case: object, kind: Kind) -> Callable[[str], tuple[Quantity, float] | None]:

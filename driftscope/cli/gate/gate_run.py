@@ -12,10 +12,13 @@ from driftscope.analysis.gate.expression import FindingCondition
 from driftscope.analysis.gate.judge import Judgement, Outcome, judge
 from driftscope.analysis.gate.rule import Rule, read_rules, rule_of
 from driftscope.cli.gate.gate_facts import Kind, facts_of
+from driftscope.cli.gate.inspection_baseline import promise_of, relations_to
 from driftscope.cli.shared.query_engine_option import DUCKDB
+from driftscope.cli.shared.run_argument import named_run_or_inspection
 from driftscope.cli.shared.run_choice import RunChoice
 from driftscope.cli.shared.run_labels import labels_of
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, UsageError
+from driftscope.inspect.promise import Promise
 from driftscope.json_report.check import to_json
 from driftscope.pipeline import Analysis, Baseline, conclude
 from driftscope.trace.runs.run_folder import found
@@ -36,24 +39,32 @@ def run_gate(
     require: Sequence[str] = (),
     cluster: str | None = None,
 ) -> list[Judgement]:
-    """Evaluate every rule for every run or replay that it can be about.
+    """Evaluate every rule for every run or replay that it can be about. `baseline` is a run or the
+    JSON document of an inspection.
 
-    Raises UsageError for a rule that cannot be read, NoDataError or TraceError for a run.
+    Raises UsageError for a rule or an inspection that cannot be read, NoDataError or TraceError for
+    a run.
     """
     asked = [rule_of(text) for text in fail_on]
     asked += [rule_of(text, required=True) for text in require]
     asked += read_rules(rules) if rules else []
     if not asked:
         raise UsageError("no rule: give --fail-on FINDING|EXPR, --require EXPR, or --rules FILE")
-    labels = tuple(labels_of(runs, None))
+    labels, promise = tuple(labels_of(runs, None)), promise_of(baseline)
     choice = RunChoice(
-        paths=tuple(runs), labels=labels, baseline=baseline, engine=engine, cluster=cluster
+        paths=tuple(runs),
+        labels=labels,
+        baseline=None if promise else baseline,
+        engine=engine,
+        cluster=cluster,
     )
     measured = choice.measured()
     analysis = conclude(measured.runs, measured.replays, measured.baseline)
     for warning in analysis.warnings:
         if warning.id in _GUARDS:
             sys.stderr.write(f"{printable(f'{warning.run}: {warning.message}')}\n")
+    if promise is not None:
+        return judge_analysis(asked, analysis, promise, relations_to(promise, measured.runs))
     reference = measured.baseline_sums
     relations = {
         label: relation_of(sums, reference) for label, sums in measured.sums.items() if reference
@@ -64,7 +75,7 @@ def run_gate(
 def judge_analysis(
     rules: Sequence[Rule],
     analysis: Analysis,
-    baseline: Baseline | None = None,
+    baseline: Baseline | Promise | None = None,
     relations: Mapping[str, Relation] | None = None,
 ) -> list[Judgement]:
     """Evaluate `rules` for runs that are already analysed; `relations` to the baseline
@@ -130,7 +141,7 @@ def assert_gate(
         [found(Path(run)) for run in runs],
         fail_on,
         None if rules is None else Path(rules),
-        None if baseline is None else found(Path(baseline)),
+        named_run_or_inspection(None if baseline is None else Path(baseline)),
         require=require,
     )
     bad = (Outcome.BROKEN,) if undecided == "pass" else (Outcome.BROKEN, Outcome.UNDECIDED)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from driftscope.inspect.reference.latent_config import LATENT_DRAFTER, LatentConfig
 
 BOS_ID, EOS_ID, PAD_ID = 0, 4, 5
 _AUX = "eagle_aux_hidden_state_layer_ids"
@@ -80,10 +82,21 @@ class DrafterConfig:
     target_hidden_size: int | None = None
     """The target's hidden size if it differs; the drafter then has its own embedding."""
 
+    latent: LatentConfig | None = None
+    """Sizes of latent attention, with which `layer.head_dim` is the rotated part of a head; None:
+    grouped-query attention."""
+
     @property
     def aux_size(self) -> int:
         """Width of one captured state."""
         return self.target_hidden_size or self.layer.hidden_size
+
+    @property
+    def architecture(self) -> str:
+        """Name of the architecture in vLLM."""
+        if self.latent:
+            return LATENT_DRAFTER
+        return QWEN3_DRAFTER if self.qk_norm else LLAMA_DRAFTER
 
     @classmethod
     def from_hf(cls, fields: dict[str, Any], target_layers: int | None = None) -> DrafterConfig:
@@ -94,7 +107,10 @@ class DrafterConfig:
         """
         if "speculators_model_type" in fields:
             fields = engine_fields(fields)
-        layer, eagle = DecoderConfig.from_hf(fields), fields.get("eagle_config") or {}
+        eagle, latent = fields.get("eagle_config") or {}, _latent(fields)
+        layer = DecoderConfig.from_hf(fields)
+        if latent:
+            layer = replace(layer, head_dim=latent.qk_rope_head_dim)
         named = fields.get(_AUX) or eagle.get(_AUX)
         if not named and target_layers is None:
             raise KeyError(_AUX)
@@ -106,6 +122,7 @@ class DrafterConfig:
             qk_norm=fields.get("architectures") == [QWEN3_DRAFTER],
             draft_vocab_size=_unless(fields.get("draft_vocab_size"), layer.vocab_size),
             target_hidden_size=_unless(fields.get("target_hidden_size"), layer.hidden_size),
+            latent=latent,
             **{
                 flag: bool(fields.get(flag, False))
                 for flag in ("fc_norm", "norm_before_residual", "norm_output")
@@ -125,9 +142,10 @@ class DrafterConfig:
             "target_hidden_size": self.target_hidden_size,
         }
         return {
-            "architectures": [QWEN3_DRAFTER if self.qk_norm else LLAMA_DRAFTER],
+            "architectures": [self.architecture],
             **self.layer.to_hf(),
             **({"model_type": "qwen3"} if self.qk_norm else {}),
+            **({"model_type": "deepseek_v2", **self.latent.to_hf()} if self.latent else {}),
             "draft_vocab_size": self.draft_vocab_size or self.layer.vocab_size,
             "tie_word_embeddings": False,
             "fc_norm": self.fc_norm,
@@ -148,6 +166,11 @@ def default_aux_layers(target_layers: int) -> tuple[int, ...]:
     if len(layers) != _STATES or layers[0] < 1:
         raise ValueError(f"vLLM's default layers of a target of {target_layers} are not three")
     return layers
+
+
+def _latent(fields: dict[str, Any]) -> LatentConfig | None:
+    plain = {LLAMA_DRAFTER, QWEN3_DRAFTER}.intersection(fields.get("architectures") or ())
+    return None if plain or not fields.get("kv_lora_rank") else LatentConfig.from_hf(fields)
 
 
 def engine_fields(fields: dict[str, Any]) -> dict[str, Any]:

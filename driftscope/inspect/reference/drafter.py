@@ -15,13 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from driftscope.inspect.reference.config import DrafterConfig
+from driftscope.inspect.reference.latent_attention import LatentAttention
 from driftscope.inspect.reference.layers import MLP, Attention, RMSNorm, Rotary, at_least_float32
 from driftscope.inspect.reference.target import Embeds, causal_attention
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Keys and values [B, N, S, D] of some slots in one layer."""
+    """Keys and values [B, N, S, D] of some slots in one layer. With latent attention the size of
+    values differs."""
 
     keys: Tensor
     values: Tensor
@@ -81,7 +83,7 @@ class LaterLayer(nn.Module):
         super().__init__()
         layer = config.layer
         size, eps = layer.hidden_size, layer.rms_norm_eps
-        self.self_attn = Attention(layer, inputs * size, qk_norm=config.qk_norm)
+        self.self_attn = _projections(config, inputs * size)
         self.mlp = MLP(layer)
         self.input_layernorm = RMSNorm(size, eps)
         self.post_attention_layernorm = RMSNorm(size, eps)
@@ -235,12 +237,18 @@ class Drafter(nn.Module):
         self, queries: Tensor, anchors: Tensor, context: Slots, own: tuple[Slots, ...]
     ) -> Tensor:
         """Return the softmax of q.k / sqrt(D) over slots 0..p and the chain's own; 0 after p."""
-        queries = queries * self.config.layer.head_dim**-0.5
+        queries = queries * queries.shape[-1] ** -0.5
         slots = torch.arange(context.keys.shape[2], device=context.keys.device)
         scores = queries @ context.keys.transpose(-1, -2)
         scores = scores.masked_fill(slots > anchors[:, None], float("-inf"))
         chain = [(queries * one.keys).sum(-1, keepdim=True).to(scores.dtype) for one in own]
         return torch.cat([scores, *chain], -1).to(at_least_float32(scores.dtype)).softmax(-1)
+
+
+def _projections(config: DrafterConfig, input_size: int) -> Attention | LatentAttention:
+    if config.latent:
+        return LatentAttention(config.layer, config.latent, input_size)
+    return Attention(config.layer, input_size, qk_norm=config.qk_norm)
 
 
 def _mix(attention: Tensor, context: Slots, own: tuple[Slots, ...]) -> Tensor:

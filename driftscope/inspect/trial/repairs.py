@@ -17,6 +17,7 @@ from driftscope.boundary.strict_json import dumps
 from driftscope.inspect.checks.expected_tensors import EMBEDDING, HEAD
 from driftscope.inspect.files.drafter_files import AUX_LAYERS
 from driftscope.inspect.reference.config import default_aux_layers
+from driftscope.inspect.trial.attention_repairs import attention_repairs
 from driftscope.inspect.trial.repair import Repair
 from driftscope.inspect.trial.variant import Variant
 
@@ -47,7 +48,7 @@ def repairs(base: Variant, target: TargetFacts) -> list[Repair]:
         _embedding_and_head,
         _orders,
         _swapped_norms,
-        _halves,
+        _attention,
     )
     found = [repair for make in makers for repair in make(base, target)]
     return sorted(found, key=lambda repair: repair.weights)
@@ -95,6 +96,8 @@ def _norms_before_fc(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
             fields=fields,
             weights=True,
         )
+    if config.latent:  # vLLM's model of latent attention has no norm before fc
+        return
     if config.norm_before_fc or INPUT_NORM in base.state:
         fields = {"norm_before_fc": not config.norm_before_fc}
         yield Repair(
@@ -168,18 +171,6 @@ def _rope(base: Variant, target: TargetFacts) -> Iterator[Repair]:
             variant=base.with_config(layer=replace(layer, rope_theta=target.rope_theta)),
             fields={"rope_theta": target.rope_theta},
         )
-    names = [name for name in base.state if name.endswith(("q_proj.weight", "k_proj.weight"))]
-    state = dict(base.state)
-    for name in names:
-        heads = state[name].reshape(-1, layer.head_dim, state[name].shape[-1])
-        state[name] = torch.cat([heads[:, ::2], heads[:, 1::2]], 1).reshape(state[name].shape)
-    yield Repair(
-        id="rope_layout",
-        change="rows of q_proj and k_proj in halves, not in pairs",
-        mistake="queries and keys are laid out for interleaved rotary positions",
-        variant=replace(base, state=state),
-        weights=True,
-    )
 
 
 def _vocabulary(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
@@ -282,6 +273,10 @@ def _permutations(states: int) -> list[tuple[int, ...]]:
     return [order for order in itertools.permutations(same) if order != same]
 
 
+def _attention(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
+    yield from attention_repairs(base)
+
+
 def _swapped_norms(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
     changed = {
         _EMBEDDING_NORM: base.state[_HIDDEN_NORM],
@@ -292,17 +287,5 @@ def _swapped_norms(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
         change="input_layernorm and hidden_norm exchanged",
         mistake="input_layernorm and hidden_norm were exchanged",
         variant=replace(base, state={**base.state, **changed}),
-        weights=True,
-    )
-
-
-def _halves(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
-    names = [f"midlayer.self_attn.{part}_proj.weight" for part in "qkv"]
-    halves = {name: torch.cat(base.state[name].chunk(2, -1)[::-1], -1) for name in names}
-    yield Repair(
-        id="attention_halves",
-        change="halves of the inputs of q_proj, k_proj and v_proj exchanged",
-        mistake="attention reads the state before the embedding, not after it",
-        variant=replace(base, state={**base.state, **halves}),
         weights=True,
     )

@@ -82,22 +82,34 @@ def as_served(files: DrafterFiles, target_layers: int) -> Variant:
         config = DrafterConfig.from_hf(dict(files.fields), target_layers)
     except (KeyError, ValueError, TypeError) as error:
         raise CheckpointError(f"{files.folder / 'config.json'}: is not run: {error}") from error
+    if config.latent:  # vLLM's model of latent attention does not read the flag
+        config = replace(config, norm_before_fc=False)
     # vLLM sorts the captured layers and drops repeated ones.
     config = replace(config, aux_layers=tuple(sorted(set(config.aux_layers))))
     if EMBEDDING in files.tensors:
         config = replace(config, target_hidden_size=files.target_hidden_size)
     state = {_reference_name(name): _tensor(each) for name, each in files.tensors.items()}
-    return _completed(Variant(config=config, state=state, scaling=_scaling(files)))
+    return _completed(Variant(config=config, state=state, scaling=_scaling(files, config)))
 
 
 def _unfit(files: DrafterFiles) -> str | None:
     fields = files.fields
-    if files.format.family not in (Family.LLAMA, Family.QWEN3):
-        return f"no reference implementation of {files.format.family or files.format.name}"
+    if files.format.family is None:
+        return f"no reference implementation of {files.format.name}"
+    if files.format.family is Family.MLA and (reason := _unfit_latent(fields)):
+        return reason
     if files.quantized:
         return "its weights are quantised"
     if fields.get("attention_bias") or fields.get("mlp_bias"):
         return "the reference implementation has no biases"
+    return None
+
+
+def _unfit_latent(fields: Mapping[str, Any]) -> str | None:
+    if not fields.get("q_lora_rank"):
+        return "its queries have no rank (q_lora_rank), without which vLLM cannot load it"
+    if _rope_kind(fields) not in ("default", "yarn"):
+        return f"no reference implementation of rotary positions of type {_rope_kind(fields)}"
     return None
 
 
@@ -122,11 +134,15 @@ def _tensor(stored: StoredTensor) -> Tensor:
     return values.float() if values.is_floating_point() else values
 
 
-def _scaling(files: DrafterFiles) -> dict[str, Any] | None:
-    rope = files.fields.get("rope_parameters") or files.fields.get("rope_scaling")
-    kind = (rope or {}).get("rope_type", (rope or {}).get("type", "default"))
-    if kind == "default":
+def _rope_kind(fields: Mapping[str, Any]) -> str:
+    rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    return str(rope.get("rope_type", rope.get("type", "default")))
+
+
+def _scaling(files: DrafterFiles, config: DrafterConfig) -> dict[str, Any] | None:
+    if _rope_kind(files.fields) == "default":
         return None
     names = ("rope_parameters", "rope_scaling", "rope_theta", "max_position_embeddings")
     sizes = ("hidden_size", "num_attention_heads", "head_dim")
-    return {name: files.fields[name] for name in (*names, *sizes) if files.fields.get(name)}
+    found = {name: files.fields[name] for name in (*names, *sizes) if files.fields.get(name)}
+    return {**found, "head_dim": config.layer.head_dim} if config.latent else found

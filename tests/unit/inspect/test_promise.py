@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
+from support.inspections import promise_document
 from support.runs import Spec, write_run
 
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import MixedTraceError, UsageError
 from driftscope.inspect.promise import compare_with_promise, read_promise, to_json
-from driftscope.inspect.trial.acceptance import acceptance_of
-from driftscope.json_report.document import INSPECTION, PROMISE, plain, text
+from driftscope.json_report.document import INSPECTION, PROMISE, text
 from driftscope.json_report.schema import schema_of
 from driftscope.pipeline import Inputs, analyze
 
 RATES = (0.8, 0.6, 0.4, 0.3)
 K = len(RATES)
-
-
-def _document(folder: Path, rates: tuple[float, ...] = RATES, seed: int = 1, **other: Any) -> Path:
-    """Write an inspection whose drafter accepts at these conditional rates."""
-    hits = np.random.default_rng(seed).random((32, 15, len(rates))) < rates
-    found = plain(acceptance_of(hits.cumprod(axis=2).sum(axis=2).tolist(), len(rates)))
-    found["mean_length"], found["mean_length_interval"] = found["length"], found["length_interval"]
-    trial = {"prompts": 32, "k": len(rates), "acceptance": found, "tried": []}
-    path = folder / "inspection.json"
-    path.write_text(text(INSPECTION, {"drafter": "drafter", "trial": trial, **other}))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +31,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
 def test_a_run_of_equal_rates_rarely_differs(tmp_path: Path, run: RunSummary) -> None:
     apart = 0
     for seed in range(40):
-        promise = read_promise(_document(tmp_path, seed=seed))
+        promise = read_promise(promise_document(tmp_path, RATES, seed=seed))
         apart += "no difference" not in compare_with_promise(promise, run).verdict
     assert apart <= 8  # 2 are expected; all 40 share the chance error of one run
 
 
 def test_a_run_that_accepts_less_is_found_with_its_size(tmp_path: Path, run: RunSummary) -> None:
-    promise = read_promise(_document(tmp_path, (0.9, 0.85, 0.8, 0.8)))
+    promise = read_promise(promise_document(tmp_path, (0.9, 0.85, 0.8, 0.8)))
     found = compare_with_promise(promise, run)
     assert found.verdict.startswith("live accepts less than the inspection promises")
     length, *depths = found.differences
@@ -61,19 +48,21 @@ def test_a_run_that_accepts_less_is_found_with_its_size(tmp_path: Path, run: Run
 
 
 def test_a_run_that_accepts_more_is_no_fault(tmp_path: Path, run: RunSummary) -> None:
-    promise = read_promise(_document(tmp_path, (0.3, 0.2, 0.1, 0.1)))
+    promise = read_promise(promise_document(tmp_path, (0.3, 0.2, 0.1, 0.1)))
     assert compare_with_promise(promise, run).verdict.startswith("live accepts more")
 
 
 def test_the_document_follows_its_schema(tmp_path: Path, run: RunSummary) -> None:
-    document = json.loads(to_json(compare_with_promise(read_promise(_document(tmp_path)), run)))
+    document = json.loads(
+        to_json(compare_with_promise(read_promise(promise_document(tmp_path, RATES)), run))
+    )
     jsonschema.validate(document, schema_of(PROMISE))
     assert any("prompts" in note for note in document["notes"])
 
 
 def test_another_k_names_the_option(tmp_path: Path, run: RunSummary) -> None:
     with pytest.raises(MixedTraceError, match="--k 4"):
-        compare_with_promise(read_promise(_document(tmp_path, RATES[:3])), run)
+        compare_with_promise(read_promise(promise_document(tmp_path, RATES[:3])), run)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ used for the trial, at several seeds and rates: other weights, right wiring.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -22,7 +22,7 @@ from support.checkpoints import (
 from driftscope.inspect.reference.engine import generate
 from driftscope.inspect.reference.model import load_drafter, load_target, save_drafter
 from driftscope_lab.training.draft_loss import draft_loss, teach
-from driftscope_lab.trio import encode, load_prompts, trio_path
+from driftscope_lab.trio import Prompt, encode, load_prompts, trio_path
 from verification.inspected.planted import EAGLE3, EAGLE31
 
 DEPTHS, DECAY, LENGTH, ROWS = 3, 0.8, 160, 8
@@ -49,13 +49,13 @@ def healthy(folder: Path, seeds: int) -> Iterator[tuple[str, str, Path]]:
                 folder / f"{name}-spec", name, config=as_speculators, weights=speculators_names
             ),
         )
-    rows = _text() if seeds else torch.empty(0)
+    rows = text_of(load_prompts()[32:]) if seeds else torch.empty(0)
     for seed in range(seeds):
         for name in (EAGLE3, EAGLE31):
             yield (
                 f"trained on, seed {seed}",
                 name,
-                _trained(folder / f"{name}-{seed}", name, seed, rows),
+                trained(folder / f"{name}-{seed}", name, seed, rows),
             )
 
 
@@ -67,18 +67,32 @@ def _rounded(state: State) -> None:
             state[name] = ((tensor.float() / step).round() * step).to(tensor.dtype)
 
 
-def _text() -> torch.Tensor:
-    """Return rows [rows, LENGTH] of prompts with the target's answers."""
+def text_of(prompts: Sequence[Prompt]) -> torch.Tensor:
+    """Return rows [prompts, LENGTH] of prompts with the target's answers."""
     target, drafter = load_target(trio_path() / "target"), load_drafter(trio_path() / EAGLE31)
     made = []
-    for prompt in load_prompts()[32:]:
+    for prompt in prompts:
         ids = encode(prompt.in_distribution)
         answer = generate(target, drafter, ids, LENGTH, 5).token_ids
         made.append(torch.tensor([*ids, *answer][-LENGTH:]))
     return torch.stack(made)
 
 
-def _trained(folder: Path, name: str, seed: int, rows: torch.Tensor) -> Path:
+def noisy(folder: Path, name: str, seed: int, share: float) -> Path:
+    """Write a drafter whose weights have noise of a share of their own size, tensor by tensor."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def shaken(state: State) -> None:
+        for key, tensor in state.items():
+            wide = tensor.float()
+            noise = torch.randn(wide.shape, generator=generator) * wide.square().mean().sqrt()
+            state[key] = (wide + share * noise).to(tensor.dtype)
+
+    return changed(folder, name, weights=shaken)
+
+
+def trained(folder: Path, name: str, seed: int, rows: torch.Tensor) -> Path:
+    """Write a drafter that was trained on for STEPS steps, at a rate that follows from the seed."""
     target, drafter = load_target(trio_path() / "target"), load_drafter(trio_path() / name)
     generator = torch.Generator().manual_seed(seed)
     rate = (1e-4, 3e-4, 1e-3)[seed % 3]

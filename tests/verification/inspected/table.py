@@ -11,7 +11,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from driftscope.inspect.inspection import inspect_files
 from driftscope.inspect.trial.trial import Bench, run_trial
 from driftscope.inspect.trial.trial_result import Trial
 from driftscope.inspect.trial.verdict import best_repair, verdict
-from driftscope_lab.trio import encode, load_prompts
+from driftscope_lab.trio import Prompt, encode, load_prompts
 from verification.inspected.healthy import healthy
 from verification.inspected.planted import PLANTED, Planted
 
@@ -47,9 +47,9 @@ class Row:
     trial_s: float
 
 
-def loaded(prompts: int) -> Bench:
-    """Return the target with its answers to the trio's first prompts."""
-    chosen = {each.id: encode(each.in_distribution) for each in load_prompts()[:prompts]}
+def loaded(prompts: Sequence[Prompt]) -> Bench:
+    """Return the target with its answers to prompts of the trio."""
+    chosen = {each.id: encode(each.in_distribution) for each in prompts}
     return Bench(open_target(str(TARGET)), lambda _: chosen)
 
 
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS, help="re-trained drafters of each kind")
     options = parser.parse_args()
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))
-    made, bench = [], loaded(options.prompts)
+    made, bench = [], loaded(load_prompts()[: options.prompts])
     print("| of | checkpoint | accepts | repaired | errors and warnings | right | time |")
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:

@@ -13,8 +13,8 @@ from driftscope.analysis.compare.run_comparison import LENGTH, comparison
 from driftscope.analysis.figures.measure import acceptance
 from driftscope.analysis.figures.request_pairing import UNPAIRED, Pairing
 from driftscope.analysis.figures.side import Side
-from driftscope.analysis.gate.baseline_relation import Relation, at_one_mix
-from driftscope.analysis.gate.evaluate import AT_MIX, Facts
+from driftscope.analysis.gate.baseline_relation import AT_MIX, Relation, at_one_mix
+from driftscope.analysis.gate.evaluate import Facts
 from driftscope.analysis.gate.judge import Judgement, Outcome, judge
 from driftscope.analysis.gate.quantity import Quantity
 from driftscope.analysis.gate.rule import rule_of
