@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from driftscope.regions.round_places import first_drafted, regions_at
 from driftscope.vocabulary import Region
 
 
@@ -14,14 +15,9 @@ def regions_of(
 ) -> tuple[tuple[str, ...], tuple[bool, ...]]:
     """Return the region of each round at these positions, and whether its text is copied; empty if
     the `request`, a request row, has no regions or is not known."""
-    if request is None or request["region_starts"] is None:
+    if request is None or not request["region_starts"]:
         return (), ()
-    token = [each + 2 - request["prompt_tokens"] for each in position]
-    starts, codes, copies = (
-        request[name] or () for name in ("region_starts", "region_codes", "region_copies")
-    )
-    if not starts:
-        return (), ()
-    places = [max(bisect_right(starts, each) - 1, 0) for each in token]
-    names = tuple(Region.ALL[codes[place]] for place in places)
-    return names, tuple(bisect_right(copies, each) % 2 == 1 for each in token)
+    tokens = first_drafted(position, request["prompt_tokens"])
+    codes, copies = request["region_codes"], request["region_copies"] or ()
+    names = tuple(Region.ALL[codes[at]] for at in regions_at(tokens, request["region_starts"]))
+    return names, tuple(bisect_right(copies, each) % 2 == 1 for each in tokens)
