@@ -1,11 +1,13 @@
-"""Regions of the answers of finished requests.
+"""Regions of the answers of requests that ended.
 
-Everything here runs on the writer's thread, once per finished request. Written against
+They are found on the writer's thread, once per request. Written against
 vllm.v1.structured_output and vllm.v1.request, 0.27 to 0.32.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from typing import Any
 
 from driftscope.regions.answer_regions import AnswerRegions, answer_regions
@@ -13,6 +15,9 @@ from driftscope.regions.token_texts import TokenTexts
 
 JSON = ("json", "json_object")
 """Constraints of `RequestRow.structured` under which an answer is JSON."""
+AT_END_S = 2.0
+"""Longest time for regions once the engine stops, in seconds. vLLM kills an engine core 5 s after
+it asked it to end, and a thousand tokens take about 1 ms."""
 
 
 class RequestRegions:
@@ -21,12 +26,17 @@ class RequestRegions:
     def __init__(self, scheduler: Any) -> None:
         self._manager = getattr(scheduler, "structured_output_manager", None)
         self._texts: TokenTexts | None = None
+        self._until = math.inf
+
+    def hurry(self) -> None:
+        """Return None for answers from AT_END_S on, because the engine stops."""
+        self._until = time.monotonic() + AT_END_S
 
     def of(self, request: Any, structured: str | None) -> AnswerRegions | None:
-        """Return the regions of a finished request's answer; None if the engine core has no
-        tokenizer (`skip_tokenizer_init`)."""
+        """Return the regions of the answer of a request that ended, whole or not; None if the
+        engine core has no tokenizer (`skip_tokenizer_init`), or no time left."""
         texts = self._token_texts()
-        if texts is None:
+        if texts is None or time.monotonic() > self._until:
             return None
         prompt = request.prompt_token_ids or ()
         answer = list(request.output_token_ids)

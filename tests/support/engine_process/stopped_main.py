@@ -1,0 +1,62 @@
+"""Run a real engine that ends with requests in flight: by a shutdown, without one, or killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from support.engine_process.job import Job, engine, prompts
+
+from driftscope.trace.write.writer_options import FLUSH_S
+
+WHOLE, ABORTED, RUNNING = "whole", "aborted", "running"
+TOKENS = {WHOLE: 12, ABORTED: 20, RUNNING: 30}
+"""Tokens of each request: its limit, those after which it is aborted, and those after which the
+engine ends."""
+SHUTDOWN, EXIT, KILLED = "shutdown", "exit", "killed"
+
+
+def main() -> None:
+    said, way = Path(sys.argv[1]), sys.argv[2]
+    from vllm import LLM
+
+    options = {**engine(Job(drafter="eagle31")), "skip_tokenizer_init": False}
+    llm = LLM(**options, distributed_executor_backend="uni")
+    said.write_text(json.dumps(_served(llm.llm_engine)))
+    if way == SHUTDOWN:
+        llm.llm_engine.engine_core.shutdown()
+    elif way == KILLED:
+        time.sleep(3 * FLUSH_S)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _served(engine_: Any) -> dict[str, tuple[list[int], str]]:
+    """Return the token ids and the text that each request had when it was last seen."""
+    from vllm import SamplingParams
+
+    for name, prompt in zip(TOKENS, prompts(len(TOKENS)), strict=True):
+        params = SamplingParams(
+            temperature=0,
+            max_tokens=TOKENS[WHOLE] if name == WHOLE else 300,
+            ignore_eos=True,
+            skip_special_tokens=False,
+            spaces_between_special_tokens=False,
+        )
+        engine_.add_request(name, {"prompt_token_ids": prompt}, params)
+    seen: dict[str, tuple[list[int], str]] = {}
+    while len(seen.get(RUNNING, ((), ""))[0]) < TOKENS[RUNNING]:
+        for output in engine_.step():
+            answer = output.outputs[0]
+            seen[output.request_id] = list(answer.token_ids), answer.text
+            if output.request_id == ABORTED and len(answer.token_ids) >= TOKENS[ABORTED]:
+                engine_.abort_request([ABORTED])
+    return seen
+
+
+if __name__ == "__main__":
+    main()
