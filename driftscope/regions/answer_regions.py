@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from driftscope.regions.copied_tokens import copied_tokens
 from driftscope.regions.text_regions import Span, enclosure_left_open, text_regions
 from driftscope.regions.token_texts import TokenTexts
-from driftscope.vocabulary import Region
+from driftscope.vocabulary import Language, Region
 
 PROMPT_TAIL = 64
 """Number of a prompt's last tokens in which an opened enclosure is looked for: templates open
@@ -25,6 +25,7 @@ class AnswerRegions:
 
     starts: list[int]
     codes: list[int]
+    languages: list[int]
     boundaries: list[int]
     copies: list[int]
 
@@ -48,6 +49,7 @@ def answer_regions(
     return AnswerRegions(
         starts=list(last),
         codes=[Region.ALL.index(each.region) for each in last.values()],
+        languages=[Language.ALL.index(each.language) for each in last.values()],
         boundaries=sorted(boundaries),
         copies=_runs(copied_tokens(prompt, answer)),
     )

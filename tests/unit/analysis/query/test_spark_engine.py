@@ -50,6 +50,7 @@ RUNS = {
     "k": replace(TRUTH, k_by_batch=((2, 3), (6, 2))),
     "boundary": TEXTS,
     "region": TEXTS,
+    "language": TEXTS,
 }
 """Truths by the property that splits the run."""
 
