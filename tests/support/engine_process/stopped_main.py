@@ -1,4 +1,5 @@
-"""Run a real engine that ends with requests in flight: by a shutdown, without one, or killed."""
+"""Run a real engine that ends with requests in flight: by a shutdown, by SIGTERM of its process,
+without either, or killed."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ WHOLE, ABORTED, RUNNING = "whole", "aborted", "running"
 TOKENS = {WHOLE: 12, ABORTED: 10, RUNNING: 30}
 """Tokens of each request: its limit, those after which it is aborted, and those after which the
 engine may end."""
-SHUTDOWN, EXIT, KILLED = "shutdown", "exit", "killed"
+SHUTDOWN, SIGTERM, EXIT, KILLED = "shutdown", "sigterm", "exit", "killed"
+END_S = 60.0
 
 
 def main() -> None:
@@ -28,7 +30,9 @@ def main() -> None:
     options = {**engine(Job(drafter="eagle31")), "skip_tokenizer_init": False}
     llm = LLM(**options, distributed_executor_backend="uni")
     said.write_text(json.dumps(_served(llm.llm_engine)))
-    if way == SHUTDOWN:
+    if way == SIGTERM:  # which vLLM's front end sends to the process of its engine core
+        llm.llm_engine.engine_core.shutdown(timeout=END_S)
+    elif way == SHUTDOWN:
         llm.llm_engine.engine_core.shutdown()
     elif way == KILLED:
         time.sleep(3 * FLUSH_S)
@@ -55,8 +59,7 @@ def _served(engine_: Any) -> dict[str, tuple[list[int], str]]:
             seen[output.request_id] = list(answer.token_ids), answer.text
             if output.request_id == ABORTED and len(answer.token_ids) >= TOKENS[ABORTED]:
                 engine_.abort_request([ABORTED])
-    (left,) = engine_.engine_core.engine_core.scheduler.requests
-    assert left.startswith(RUNNING)
+    assert engine_.get_num_unfinished_requests() == 1
     return seen
 
 
