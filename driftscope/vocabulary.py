@@ -111,8 +111,10 @@ class Region:
     """Digits and formulae in prose."""
     TEMPLATE = "template"
     """Special tokens, and the marks around tool calls and thinking."""
+    GUIDED = "guided"
+    """An answer that a regular expression, a choice or a grammar constrains, after its thinking."""
 
-    ALL = (PROSE, CODE, DIFF, JSON, THINKING, MARKUP, NUMBER, TEMPLATE)
+    ALL = (PROSE, CODE, DIFF, JSON, THINKING, MARKUP, NUMBER, TEMPLATE, GUIDED)
     """All kinds; the place of one in this order is its code in a trace."""
 
 

@@ -41,21 +41,23 @@ def text_regions(
     special: Sequence[Span] = (),
     *,
     inside: Enclosure | None = None,
-    is_json: bool = False,
+    constraint: str | None = None,
 ) -> list[TextRegion]:
     """Return the regions of an answer's text in order, the first at 0; none if the text is empty.
 
     `special`: pieces that are special tokens of the tokenizer, in order; a mark that is one takes
-    effect inside a fence too. `inside`: the enclosure that the prompt opened. `is_json`: whether
-    the answer was constrained to JSON.
+    effect inside a fence too. `inside`: the enclosure that the prompt opened. `constraint`: the
+    region, JSON or GUIDED, to which all of the answer but its thinking was constrained.
     """
     scanner = _Scanner(text, special)
     if inside is not None:
         scanner.enclosed(inside)
-    elif is_json:
-        scanner.block(Region.JSON, len(text))
+    elif constraint is not None:
+        scanner.thinking()
     elif end := json_end(text):
         scanner.block(Region.JSON, end)
+    if constraint is not None and scanner.at < len(text):
+        scanner.block(constraint, len(text))
     while scanner.at < len(text):
         scanner.next_block()
     return _with_special(scanner.regions, special, len(text))
@@ -121,6 +123,14 @@ class _Scanner:
         """Read a whole block up to `end`."""
         self._add(self.at, region, boundary=True)
         self.at = end
+
+    def thinking(self) -> None:
+        """Read the thinking with which the text begins, if it does."""
+        match = _BLOCK.match(self._text, len(self._text) - len(self._text.lstrip()))
+        inside = OPENED_BY.get(match["mark"]) if match and match["mark"] else None
+        if match and inside and inside.region == Region.THINKING:
+            self.block(Region.TEMPLATE, match.end())
+            self.enclosed(inside)
 
     def enclosed(self, inside: Enclosure) -> None:
         """Read to the end of an enclosure, and its closing mark."""

@@ -22,7 +22,7 @@ METRIC_LABELS = "DRIFTSCOPE_METRIC_LABELS"
 """Workload labels that become an attribute of per-request metrics, at most 8, separated by commas;
 others count as `other`."""
 METRIC_REGIONS = "DRIFTSCOPE_METRIC_REGIONS"
-"""Whether metrics also count rounds by kind of text, an attribute of 8 values; requires
+"""Whether metrics also count rounds by kind of text, an attribute of 9 values; requires
 `DRIFTSCOPE_REGIONS`."""
 METRICS, TRACES = "metrics", "traces"
 HTTP, GRPC = "http/protobuf", "grpc"

@@ -12,9 +12,14 @@ from typing import Any
 
 from driftscope.regions.answer_regions import AnswerRegions, answer_regions
 from driftscope.regions.token_texts import TokenTexts
+from driftscope.vocabulary import Region
 
-JSON = ("json", "json_object")
-"""Constraints of `RequestRow.structured` under which an answer is JSON."""
+CONSTRAINTS = {
+    **dict.fromkeys(("json", "json_object"), Region.JSON),
+    **dict.fromkeys(("regex", "choice", "grammar"), Region.GUIDED),
+}
+"""Region of an answer by its kind of constraint in `RequestRow.structured`. A structural tag
+constrains parts of an answer only, which are found like those of any other."""
 AT_END_S = 2.0
 """Longest time for regions once the engine stops, in seconds. vLLM kills an engine core 5 s after
 it asked it to end, and a thousand tokens take about 1 ms."""
@@ -40,7 +45,18 @@ class RequestRegions:
             return None
         prompt = request.prompt_token_ids or ()
         answer = list(request.output_token_ids)
-        return answer_regions(texts, prompt, answer, is_json=structured in JSON)
+        return answer_regions(
+            texts,
+            prompt,
+            answer,
+            constraint=CONSTRAINTS.get(structured or ""),
+            from_start=self._constrains_thinking(),
+        )
+
+    def _constrains_thinking(self) -> bool:
+        """Return whether vLLM constrains an answer from its first token on: without a reasoning
+        parser it does not know what thinking is."""
+        return getattr(self._manager, "reasoner_cls", "unknown") is None
 
     def _token_texts(self) -> TokenTexts | None:
         if self._texts is None:
