@@ -14,10 +14,15 @@ def regions_of(
     position: Sequence[int], request: Mapping[str, Any] | None
 ) -> tuple[tuple[str, ...], tuple[bool, ...]]:
     """Return the region of each round at these positions, and whether its text is copied; empty if
-    the `request`, a request row, has no regions or is not known."""
+    the `request`, a request row, has no regions, has some of a later version, or is not known."""
     if request is None or not request["region_starts"]:
         return (), ()
     tokens = first_drafted(position, request["prompt_tokens"])
-    codes, copies = request["region_codes"], request["region_copies"] or ()
-    names = tuple(Region.ALL[codes[at]] for at in regions_at(tokens, request["region_starts"]))
-    return names, tuple(bisect_right(copies, each) % 2 == 1 for each in tokens)
+    names = dict(enumerate(Region.ALL))
+    known = [names.get(code) for code in request["region_codes"]]
+    found = [known[at] for at in regions_at(tokens, request["region_starts"])]
+    if None in found:
+        return (), ()
+    copies = request["region_copies"] or ()
+    copied = tuple(bisect_right(copies, each) % 2 == 1 for each in tokens)
+    return tuple(name for name in found if name), copied
