@@ -21,8 +21,8 @@ from driftscope.telemetry.collect.tally import Tally
 from driftscope.vocabulary import Region
 
 REMEMBERED_ROUNDS = 2_097_152
-"""Most rounds of running requests that are kept, 24 bytes each. The oldest requests are discarded
-beyond it, and their rounds are in no region."""
+"""Most rounds of running requests that are kept, 24 bytes each. Those of the oldest requests are
+discarded beyond it, and are in no region."""
 
 _Rounds = tuple["array[int]", "array[int]", "array[int]"]
 """Position, drafted and accepted tokens of a request's rounds so far."""
