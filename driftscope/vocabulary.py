@@ -111,9 +111,40 @@ class Region:
     """Digits and formulae in prose."""
     TEMPLATE = "template"
     """Special tokens, and the marks around tool calls and thinking."""
+    GUIDED = "guided"
+    """An answer that a regular expression, a choice or a grammar constrains, after its thinking."""
 
-    ALL = (PROSE, CODE, DIFF, JSON, THINKING, MARKUP, NUMBER, TEMPLATE)
+    ALL = (PROSE, CODE, DIFF, JSON, THINKING, MARKUP, NUMBER, TEMPLATE, GUIDED)
     """All kinds; the place of one in this order is its code in a trace."""
+
+
+class Language:
+    """Classes of languages that a fence of code names: a word of this list, never the text."""
+
+    NO_FENCE = "no fence"
+    """Text outside fences, arguments of tool calls and JSON answers included."""
+    PYTHON = "python"
+    JAVASCRIPT = "javascript/typescript"
+    JAVA = "java"
+    C = "c/c++"
+    GO = "go"
+    RUST = "rust"
+    SHELL = "shell"
+    SQL = "sql"
+    HTML = "html/css"
+    """HTML, CSS and XML."""
+    JSON = "json/yaml"
+    """JSON, YAML and TOML."""
+    OTHER = "other"
+    """A fence that names any other language, or something else, such as diff."""
+    NONE = "none"
+    """A fence that names no language."""
+
+    ALL = (
+        *(NO_FENCE, PYTHON, JAVASCRIPT, JAVA, C, GO, RUST, SHELL, SQL, HTML, JSON),
+        *(OTHER, NONE),
+    )
+    """All classes; the place of one in this order is its code in a trace."""
 
 
 class Ended:

@@ -68,8 +68,8 @@ def analyze(
             metavar="SEGMENT",
             autocompletion=completion.segments,
             help="Split runs by label, context, prompt, batch, temperature, structured, finish, "
-            "execution, runner, mode, rank, replica, k, region, boundary, copied, hour, or a time "
-            "span such as 10m.",
+            "execution, runner, mode, rank, replica, k, region, language, boundary, copied, hour, "
+            "or a time span such as 10m.",
         ),
     ] = "label",
     baseline: Annotated[

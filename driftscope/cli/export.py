@@ -87,7 +87,9 @@ def export(
     if as_json and prometheus == STDOUT:
         raise UsageError("--json and --prometheus - both print to stdout; give one of them a file")
     labels = () if settings is None else settings.labels
-    replayed = list(replays(read_trace(run), interval_s=interval, labels=labels))
+    regions = telemetry.regions_from(environ)
+    trace = read_trace(run)
+    replayed = list(replays(trace, interval_s=interval, labels=labels, regions=regions))
     files, sent = list[str](), Counter[str]()
     if prometheus is not None:
         text = to_openmetrics(replayed)

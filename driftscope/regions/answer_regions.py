@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driftscope.regions.copied_tokens import copied_tokens
+from driftscope.regions.markers import Enclosure
 from driftscope.regions.text_regions import Span, enclosure_left_open, text_regions
 from driftscope.regions.token_texts import TokenTexts
-from driftscope.vocabulary import Region
+from driftscope.vocabulary import Language, Region
 
 PROMPT_TAIL = 64
 """Number of a prompt's last tokens in which an opened enclosure is looked for: templates open
@@ -25,21 +26,28 @@ class AnswerRegions:
 
     starts: list[int]
     codes: list[int]
+    languages: list[int]
     boundaries: list[int]
     copies: list[int]
 
 
 def answer_regions(
-    texts: TokenTexts, prompt: Sequence[int], answer: Sequence[int], *, is_json: bool = False
+    texts: TokenTexts,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    *,
+    constraint: str | None = None,
+    from_start: bool = False,
 ) -> AnswerRegions:
-    """Return the regions of an answer. `is_json`: whether it was constrained to JSON."""
+    """Return the regions of an answer. `constraint`: as of `text_regions`; `from_start`: it held
+    from the first token on, whatever the prompt opened."""
     pieces = texts.of(answer)
     ends = list(accumulate(map(len, pieces)))
     regions = text_regions(
         "".join(pieces),
         _special(texts, answer, ends),
-        inside=enclosure_left_open("".join(texts.of(prompt[-PROMPT_TAIL:]))),
-        is_json=is_json,
+        inside=None if constraint and from_start else _left_open(texts, prompt),
+        constraint=constraint,
     )
     places = np.searchsorted(ends, [each.start for each in regions], side="right").tolist()
     # Of several regions that begin in one token, the last is that of most of what follows.
@@ -48,9 +56,14 @@ def answer_regions(
     return AnswerRegions(
         starts=list(last),
         codes=[Region.ALL.index(each.region) for each in last.values()],
+        languages=[Language.ALL.index(each.language) for each in last.values()],
         boundaries=sorted(boundaries),
         copies=_runs(copied_tokens(prompt, answer)),
     )
+
+
+def _left_open(texts: TokenTexts, prompt: Sequence[int]) -> Enclosure | None:
+    return enclosure_left_open("".join(texts.of(prompt[-PROMPT_TAIL:])))
 
 
 def _special(texts: TokenTexts, answer: Sequence[int], ends: Sequence[int]) -> list[Span]:

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from driftscope.regions.fence_languages import fence_tag, language_of
 from driftscope.regions.json_end import json_end
 from driftscope.regions.markers import CLOSING, OPENED_BY, Enclosure
-from driftscope.vocabulary import Region
+from driftscope.vocabulary import Language, Region
 
 Span: TypeAlias = tuple[int, int]
 """Begin and end of a piece of text, in characters."""
@@ -31,6 +32,8 @@ class TextRegion:
     boundary: bool
     """Whether a block begins here, or prose after a block. Numbers and list marks begin none, nor
     does the start of the text."""
+    language: str = Language.NO_FENCE
+    """Class of the language that the fence around it names, one of `Language.ALL`."""
 
 
 def text_regions(
@@ -38,21 +41,23 @@ def text_regions(
     special: Sequence[Span] = (),
     *,
     inside: Enclosure | None = None,
-    is_json: bool = False,
+    constraint: str | None = None,
 ) -> list[TextRegion]:
     """Return the regions of an answer's text in order, the first at 0; none if the text is empty.
 
     `special`: pieces that are special tokens of the tokenizer, in order; a mark that is one takes
-    effect inside a fence too. `inside`: the enclosure that the prompt opened. `is_json`: whether
-    the answer was constrained to JSON.
+    effect inside a fence too. `inside`: the enclosure that the prompt opened. `constraint`: the
+    region, JSON or GUIDED, to which all of the answer but its thinking was constrained.
     """
     scanner = _Scanner(text, special)
     if inside is not None:
         scanner.enclosed(inside)
-    elif is_json:
-        scanner.block(Region.JSON, len(text))
+    elif constraint is not None:
+        scanner.thinking()
     elif end := json_end(text):
         scanner.block(Region.JSON, end)
+    if constraint is not None and scanner.at < len(text):
+        scanner.block(constraint, len(text))
     while scanner.at < len(text):
         scanner.next_block()
     return _with_special(scanner.regions, special, len(text))
@@ -119,6 +124,14 @@ class _Scanner:
         self._add(self.at, region, boundary=True)
         self.at = end
 
+    def thinking(self) -> None:
+        """Read the thinking with which the text begins, if it does."""
+        match = _BLOCK.match(self._text, len(self._text) - len(self._text.lstrip()))
+        inside = OPENED_BY.get(match["mark"]) if match and match["mark"] else None
+        if match and inside and inside.region == Region.THINKING:
+            self.block(Region.TEMPLATE, match.end())
+            self.enclosed(inside)
+
     def enclosed(self, inside: Enclosure) -> None:
         """Read to the end of an enclosure, and its closing mark."""
         closing = re.compile(_any_of(inside.closing)).search if inside.closing else None
@@ -133,14 +146,14 @@ class _Scanner:
 
     def _fence(self, opening: re.Match[str]) -> None:
         end, after = self._end_of_fence(opening)
-        tag = opening["info"].strip().split(" ")[0].lower()
-        region = Region.JSON if tag in _JSON_TAGS else Region.CODE
-        self._add(self.at, region, boundary=True)
+        tag = fence_tag(opening["info"])
+        region, language = Region.JSON if tag in _JSON_TAGS else Region.CODE, language_of(tag)
+        self._add(self.at, region, boundary=True, language=language)
         if tag in _DIFF_TAGS:
             for match in _CHANGED_LINES.finditer(self._text, opening.end(), end):
-                self._add(match.start(), Region.DIFF, boundary=False)
+                self._add(match.start(), Region.DIFF, boundary=False, language=language)
                 if match.end() < after:
-                    self._add(match.end(), Region.CODE, boundary=False)
+                    self._add(match.end(), Region.CODE, boundary=False, language=language)
         self.at = after
 
     def _end_of_fence(self, opening: re.Match[str]) -> tuple[int, int]:
@@ -166,14 +179,16 @@ class _Scanner:
             if match.end() < end:
                 self._add(match.end(), Region.PROSE, boundary=False)
 
-    def _add(self, start: int, region: str, *, boundary: bool) -> None:
+    def _add(
+        self, start: int, region: str, *, boundary: bool, language: str = Language.NO_FENCE
+    ) -> None:
         """Add a region; one that begins where the last one does replaces it."""
         boundary = boundary and start > 0
         if self.regions and self.regions[-1].start == start:
             boundary |= self.regions.pop().boundary
         if self.regions and self.regions[-1].region == region and not boundary:
             return
-        self.regions.append(TextRegion(start, region, boundary))
+        self.regions.append(TextRegion(start, region, boundary, language))
 
 
 def _with_special(
@@ -193,7 +208,7 @@ def _with_special(
                     cut.pop()
                 cut.append(TextRegion(begin, Region.TEMPLATE, boundary))
                 if end < stop:
-                    cut.append(TextRegion(end, region.region, False))
+                    cut.append(TextRegion(end, region.region, False, region.language))
             if end > stop:
                 break
             begin, end = next(tokens)

@@ -14,7 +14,7 @@ from support.engine_process.job import CORES, ENGINE_TIMEOUT_S, HERE, Job, envir
 from driftscope.pipeline import summarise
 from driftscope.regions.text_regions import text_regions
 from driftscope.trace.read.reader import read_trace
-from driftscope.vocabulary import Region
+from driftscope.vocabulary import Language, Region
 from driftscope_lab.trio.template import SPECIAL_TOKENS
 
 pytestmark = pytest.mark.vllm
@@ -75,6 +75,8 @@ def test_regions_are_those_of_the_text_that_the_client_sees(tmp_path: Path, runn
     for row in (row for rows in every for row in rows):
         found = text_regions(row["text"], [each.span() for each in special.finditer(row["text"])])
         assert [Region.ALL[code] for code in row["region_codes"]] == [e.region for e in found]
+        languages = [Language.ALL[code] for code in row["region_languages"]]
+        assert languages == [each.language for each in found]
         assert row["region_starts"][0] == 0
         assert max(row["region_starts"]) < row["output_tokens"]
         assert row["region_boundaries"] == []

@@ -18,7 +18,7 @@ from verification.situations_truth import Compared, compared, origin, skipped_pl
 from verification.truth import MASSES
 
 from driftscope.trace.read.reader import read_trace
-from driftscope.vocabulary import UndraftedReason
+from driftscope.vocabulary import Region, UndraftedReason
 from driftscope_probes.vllm.scheduler.engine_core import STOP_OR_ABORT
 from engines.test_truth import MASS_TOLERANCE, RMS_TOLERANCE
 
@@ -258,6 +258,9 @@ def test_what_an_output_is_held_to(engines: dict[str, Outcome]) -> None:
         table = read_trace(engines[name].run).request.to_pandas()
         held = {origin(row.request)[0]: row.structured for row in table.itertuples()}
         assert (held["structured0"], held["structured1"]) == ("regex", "none")
+        codes = {origin(row.request)[0]: row.region_codes for row in table.itertuples()}
+        assert Region.ALL[codes["structured0"][0]] == Region.GUIDED
+        assert Region.ALL.index(Region.GUIDED) not in codes["structured1"]
 
 
 def test_finish_reasons(engines: dict[str, Outcome]) -> None:

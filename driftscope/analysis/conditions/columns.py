@@ -57,6 +57,9 @@ _OF_RUNS = {
 }
 _OF_REGIONS = {
     "region": _column("string", "kind of text that the round drafts, such as code or json"),
+    "language": _column(
+        "string", "class of the language that the fence of the text names, or no fence"
+    ),
     "boundary": _column("int64", "tokens since a block of text last began, null before the first"),
     "copied": _column("int64", "1 if the drafted text repeats an earlier passage, else 0"),
 }

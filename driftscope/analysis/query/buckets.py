@@ -61,6 +61,7 @@ BY: Mapping[str, Bucket] = {
     RANK: Bucket(sql="", names=frozenset()),
     "replica": _of("replica", "cast({} AS varchar(9))"),
     "region": _of("region", f"coalesce({{}}, '{_NOT_RECORDED}')"),
+    "language": _of("language", f"coalesce({{}}, '{_NOT_RECORDED}')"),
     "boundary": Bucket(sql=_BOUNDARY, names=frozenset(("region", "boundary"))),
     "copied": _of(
         "copied", f"CASE {{}} WHEN 1 THEN 'copied' WHEN 0 THEN 'new' ELSE '{_NOT_RECORDED}' END"

@@ -30,6 +30,7 @@ SEGMENTS = (
     "rank",
     "replica",
     "region",
+    "language",
     "boundary",
     "copied",
     "hour",

@@ -28,6 +28,8 @@ SOURCE = "driftscope.source"
 """Role and rank of a recording process, without its pid, such as "worker0"."""
 LABEL = "driftscope.label"
 """A workload label of the allow-list DRIFTSCOPE_METRIC_LABELS, or OTHER_LABEL."""
+REGION = "driftscope.region"
+"""A kind of text, one of `driftscope.vocabulary.Region.ALL`."""
 SIGNAL = "driftscope.signal"
 OUTCOME = "driftscope.outcome"
 MODEL = "gen_ai.request.model"
@@ -170,6 +172,32 @@ REQUEST_LENGTH = _defined(
     attributes=(LABEL,),
     bounds=TOKEN_BOUNDS,
     more="One observation per finished request: the mean of its rounds.",
+)
+_OF_REGIONS = "Counted when a request ends, only with DRIFTSCOPE_METRIC_REGIONS."
+REGION_ROUNDS = Instrument(
+    name="driftscope.region.rounds",
+    kind=COUNTER,
+    unit="{round}",
+    description="Rounds of ended requests by the kind of text that they draft, such as prose, code "
+    f"or json. {_OF_REGIONS}",
+    attributes=(REGION,),
+)
+REGION_PROPOSED = Instrument(
+    name="driftscope.region.tokens.proposed",
+    kind=COUNTER,
+    unit="{token}",
+    description="Tokens that the drafter proposed in these rounds, by the kind of text that the "
+    f"round drafts. {_OF_REGIONS}",
+    attributes=(REGION,),
+)
+REGION_ACCEPTED = _counted(
+    MEAN_LENGTH,
+    "driftscope.region.tokens.accepted",
+    what="Proposed tokens of these rounds that the target accepted, by the kind of text. "
+    f"{_OF_REGIONS}",
+    by="driftscope.region.rounds, plus 1",
+    unit="{token}",
+    attributes=(REGION,),
 )
 MASS = Instrument(
     name="driftscope.attention.mass",
@@ -329,6 +357,7 @@ INSTRUMENTS: dict[str, Instrument] = {
     instrument.name: instrument
     for instrument in (
         *(ROUNDS, PROPOSED, ACCEPTED, REACHED, AT_RISK, REJECTED_ROUNDS, UNDRAFTED_STEPS),
+        *(REGION_ROUNDS, REGION_PROPOSED, REGION_ACCEPTED),
         *(LENGTH, REQUEST_LENGTH, MASS, RMS, GROWTH, TOP1, ENTROPY),
         *(DRAFT_TIME, VERIFY_TIME, TTFT, TPOT, REQUESTS),
         *(CHAINS, DROPPED, ERRORS, PROBE_TIME, STEP_TIME, UP, RATE, PROBE_OVERHEAD, CONFIGURED_K),

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from driftscope.telemetry.collect.instruments import OTHER_LABEL, REQUEST_LENGTH
+from driftscope.telemetry.collect.region_counter import RegionCounter
 from driftscope.telemetry.collect.tally import Tally
 
 REMEMBERED_REQUESTS = 65_536
@@ -49,13 +50,19 @@ class Finished:
 class RequestLog:
     """Follows requests through batches of `verify` and `request`."""
 
-    def __init__(self, tally: Tally, labels: tuple[str, ...] = ()) -> None:
-        """`labels`: the labels that become an attribute value; all others count as OTHER_LABEL."""
+    def __init__(
+        self, tally: Tally, labels: tuple[str, ...] = (), *, regions: bool = False
+    ) -> None:
+        """`labels`: the labels that become an attribute value; all others count as OTHER_LABEL.
+        `regions`: whether rounds are also counted by kind of text."""
         self._tally, self._labels = tally, labels
+        self._regions = RegionCounter(tally) if regions else None
         self._open: OrderedDict[str, Rounds] = OrderedDict()
 
     def verified(self, batch: pa.RecordBatch) -> None:
         """Count a batch of `verify`."""
+        if self._regions is not None:
+            self._regions.verified(batch)
         names = ("request", "drafted", "accepted", "time_s", "position")
         columns = (batch.column(name).to_pylist() for name in names)
         for request, drafted, accepted, time_s, position in zip(*columns, strict=True):
@@ -74,6 +81,8 @@ class RequestLog:
     def finished(self, batch: pa.RecordBatch) -> Iterator[Finished]:
         """Yield the requests of a batch of `request`, each with its rounds."""
         for row in batch.to_pylist():
+            if self._regions is not None:
+                self._regions.finished(row)
             rounds = self._open.pop(row["request"], None) or Rounds()
             if (length := rounds.mean_length) is not None:
                 self._tally.observe(REQUEST_LENGTH, [length], **self.label_of(row))

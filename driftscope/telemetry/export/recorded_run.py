@@ -64,15 +64,20 @@ class Replay:
 
 
 def replays(
-    trace: Trace, *, interval_s: float = DEFAULT_INTERVAL_S, labels: tuple[str, ...] = ()
+    trace: Trace,
+    *,
+    interval_s: float = DEFAULT_INTERVAL_S,
+    labels: tuple[str, ...] = (),
+    regions: bool = False,
 ) -> Iterator[Replay]:
-    """Yield every data-parallel replica of `trace`; raise NoDataError for a run without a row."""
+    """Yield every data-parallel replica of `trace`, with rounds by kind of text if `regions`; raise
+    NoDataError for a run without a row."""
     replicas = {r for name in _RECORDS for r in _replicas(getattr(trace, name))}
     if not any(getattr(trace, name).num_rows for name in _RECORDS):
         raise NoDataError(f"{trace.path}: nothing was recorded, so there is nothing to export")
     for replica in sorted(replicas):
         try:
-            yield _replay(trace, replica, interval_s, labels)
+            yield _replay(trace, replica, interval_s, labels, regions=regions)
         except BadRowError as error:
             raise DamagedTraceError(f"{trace.path}: {error}") from error
 
@@ -81,13 +86,15 @@ def _replicas(table: pa.Table) -> set[int]:
     return set(table.column("replica").unique().to_pylist())
 
 
-def _replay(trace: Trace, replica: int, interval_s: float, labels: tuple[str, ...]) -> Replay:
+def _replay(
+    trace: Trace, replica: int, interval_s: float, labels: tuple[str, ...], *, regions: bool
+) -> Replay:
     manifest = trace.manifest
     tally = Tally()
     # Keep every notable chain: nothing reads the list before the run ends.
     counter = BatchCounter(tally=tally)
     counter.notable = type(counter.notable)()
-    log = RequestLog(tally, labels)
+    log = RequestLog(tally, labels, regions=regions)
     tally.set(i.CONFIGURED_K, manifest.k)
     tables = {name: _sorted(getattr(trace, name), replica) for name in _RECORDS}
     times = {name: _times(table) for name, table in tables.items()}

@@ -46,6 +46,7 @@ MARKED: Mapping[str, Mapping[str, str]] = {
         "pair": IDENTIFIER,
         "region_starts": CONTENT,
         "region_codes": CONTENT,
+        "region_languages": CONTENT,
         "region_boundaries": CONTENT,
         "region_copies": CONTENT,
     },

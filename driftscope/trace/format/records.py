@@ -239,6 +239,9 @@ class RequestRow:
     region_codes: Ints | None = None
     """Region that begins at each of `region_starts`: its place in `Region.ALL`. None: not
     recorded."""
+    region_languages: Ints | None = None
+    """Class of the language that the fence around each of these regions names: its place in
+    `Language.ALL`, 0 outside fences. None: not recorded."""
     region_boundaries: Ints | None = None
     """Places in the answer at which a block of text begins (a fence, a tool call, thinking, a
     table) or prose after one, ascending. None: not recorded."""

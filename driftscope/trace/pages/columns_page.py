@@ -36,7 +36,7 @@ _SHAPES = {
     DISTANCE_MASS: "[k × layers × bins], depth by depth, then layer by layer",
     "gaps_s": "[pieces - 1]",
     **dict.fromkeys(("drafted", "accepted"), "[rounds]"),
-    **dict.fromkeys(("region_starts", "region_codes"), "[regions]"),
+    **dict.fromkeys(("region_starts", "region_codes", "region_languages"), "[regions]"),
     "region_boundaries": "[boundaries]",
     "region_copies": "[passages × 2]",
 }
@@ -63,7 +63,7 @@ _UNITS = {
     "replica": "1 (number)",
     "drafted": "token",
     **dict.fromkeys(("region_starts", "region_boundaries", "region_copies"), "token"),
-    "region_codes": "1 (code)",
+    **dict.fromkeys(("region_codes", "region_languages"), "1 (code)"),
     "accepted": "token",
     "requests": "request",
     "chains": "chain",

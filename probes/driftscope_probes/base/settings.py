@@ -95,7 +95,7 @@ class Settings:
     """Largest total size of each process's record files, in MiB."""
     telemetry: telemetry.Settings | None = None
     """Destinations of metrics while the probe records; None: none. OpenTelemetry's own variables
-    apply in addition to `otlp`, `prometheus` and `metric_labels`."""
+    apply in addition to `otlp`, `prometheus`, `metric_labels` and `metric_regions`."""
 
     @property
     def sink_slots(self) -> tuple[int, ...]:
@@ -222,6 +222,7 @@ NAMES = (
     "otlp",
     "prometheus",
     "metric_labels",
+    "metric_regions",
     "test_raise",
 )
 
@@ -252,7 +253,10 @@ def _file(name: str) -> dict[str, str]:
 
 
 def _telemetry(values: Mapping[str, Any]) -> dict[str, str]:
-    names = (telemetry.OTLP, telemetry.PROMETHEUS, telemetry.METRIC_LABELS)
+    names = (
+        *(telemetry.OTLP, telemetry.PROMETHEUS),
+        *(telemetry.METRIC_LABELS, telemetry.METRIC_REGIONS),
+    )
     return {name: values.get(name.removeprefix("DRIFTSCOPE_").lower(), "") for name in names}
 
 

@@ -28,6 +28,7 @@ _UNSET = {
     "otlp": "off",
     "prometheus": "off",
     "metric_labels": "none",
+    "metric_regions": "off",
 }
 """Words for a default that is no value."""
 _HEAD = """# Configuration
@@ -104,7 +105,7 @@ def _documented() -> Iterator[tuple[str, str, str]]:
         if field.name not in _INTERNAL:
             yield field.name, meanings[field.name], _default(field.name, field.default)
     meanings = _docstrings(_body(telemetry_settings))
-    for name in ("OTLP", "PROMETHEUS", "METRIC_LABELS"):
+    for name in ("OTLP", "PROMETHEUS", "METRIC_LABELS", "METRIC_REGIONS"):
         yield name.lower(), meanings[name], _UNSET[name.lower()]
 
 

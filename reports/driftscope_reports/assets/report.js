@@ -305,7 +305,8 @@
   const REGIONS = [["prose", "var(--soft)", "P"], ["code", "var(--class-prompt)", "C"],
     ["diff", "var(--class-generated)", "D"], ["json", "var(--class-self)", "J"],
     ["thinking", "var(--run-3)", "T"], ["markup", "var(--run-4)", "M"],
-    ["number", "var(--run-5)", "N"], ["template", "var(--class-null)", "S"]];
+    ["number", "var(--run-5)", "N"], ["template", "var(--class-null)", "S"],
+    ["guided", "var(--run-2)", "G"]];
   const story = (run, opened) => {
     const rounds = opened.drafted.length;
     const depths = Math.max(run.manifest.k, ...opened.drafted);

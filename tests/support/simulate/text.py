@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from support.simulate.truth import Truth
 
-from driftscope.vocabulary import Region
+from driftscope.vocabulary import Language, Region
 
 Ints = NDArray[np.int64]
+CODE = (Language.RUST, Language.PYTHON)
+"""Languages of blocks of code: of every second block, and of the others."""
 NEAR = 4
 """First tokens of a block, which `Truth.boundary` shifts."""
 
@@ -41,12 +43,18 @@ def region_columns(truth: Truth, kinds: Ints, output: Ints) -> dict[str, Any]:
     if not truth.regions:
         return {}
     codes = np.array([Region.ALL.index(name) for name in truth.regions])[kinds]
+    code = np.where(np.arange(kinds.shape[1]) % 2, *map(Language.ALL.index, CODE))
+    languages = np.where(codes == Region.ALL.index(Region.CODE), code, 0)
     starts = [list(range(0, max(int(n), 1), truth.block_tokens)) for n in output]
     return {
         "region_starts": starts,
-        "region_codes": [
-            row[: len(mine)].tolist() for row, mine in zip(codes, starts, strict=True)
-        ],
+        "region_codes": _lists(codes, starts),
+        "region_languages": _lists(languages, starts),
         "region_boundaries": [mine[1:] for mine in starts],
         "region_copies": [[] for _ in starts],
     }
+
+
+def _lists(values: Ints, starts: list[list[int]]) -> list[list[int]]:
+    """Return as many values of each row, [requests, blocks], as its answer has blocks."""
+    return [row[: len(mine)].tolist() for row, mine in zip(values, starts, strict=True)]

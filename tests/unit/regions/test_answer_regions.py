@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from driftscope.regions.answer_regions import AnswerRegions, answer_regions
 from driftscope.regions.text_regions import text_regions
 from driftscope.regions.token_texts import TokenTexts
-from driftscope.vocabulary import Region
+from driftscope.vocabulary import Language, Region
 
 SPECIAL = ("<s>", "<|im_end|>")
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -68,19 +69,21 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return trained(request.param)
 
 
-def by_token(regions: AnswerRegions, tokens: int) -> list[str]:
-    """Return the region of each token."""
+def by_token(regions: AnswerRegions, tokens: int) -> list[tuple[str, str]]:
+    """Return the region and the language of each token."""
     ends = [*regions.starts[1:], tokens]
+    columns = (regions.starts, ends, regions.codes, regions.languages)
     return [
-        Region.ALL[code]
-        for begin, end, code in zip(regions.starts, ends, regions.codes, strict=True)
+        (Region.ALL[code], Language.ALL[language])
+        for begin, end, code, language in zip(*columns, strict=True)
         for _ in range(begin, end)
     ]
 
 
-def test_regions_of_ids_agree_with_those_of_the_text(tokenizer: Tokenizer) -> None:
+def test_regions_and_languages_of_ids_agree_with_those_of_the_text(tokenizer: Tokenizer) -> None:
     """A token has the last region that begins in it or before it."""
     texts, same, tokens, number = TokenTexts(Plain(tokenizer)), 0, 0, 0
+    named: Counter[str] = Counter()
     for pieces in answers():
         text = "".join(piece for piece, _ in pieces)
         encoded = tokenizer.encode(text)
@@ -88,13 +91,15 @@ def test_regions_of_ids_agree_with_those_of_the_text(tokenizer: Tokenizer) -> No
         marks = [o for o, t in zip(encoded.offsets, encoded.tokens, strict=True) if t in MARKS]
         starts = text_regions(text, marks)
         wanted = [
-            [each.region for each in starts if each.start < max(end, 1)][-1]
+            [(each.region, each.language) for each in starts if each.start < max(end, 1)][-1]
             for _, end in encoded.offsets
         ]
         same += sum(a == b for a, b in zip(found, wanted, strict=True))
         tokens, number = tokens + len(wanted), number + 1
+        named.update(language for _, language in found)
     assert number >= 200
     assert same / tokens >= 0.99, same / tokens
+    assert set(named) == {"no fence", "python", "json/yaml", "other"}
 
 
 def test_a_place_is_that_of_the_token_that_holds_the_first_character(tokenizer: Tokenizer) -> None:
@@ -115,7 +120,8 @@ def test_a_prompt_that_opens_thinking_is_seen(tokenizer: Tokenizer) -> None:
 
 def test_an_empty_answer_has_empty_columns(tokenizer: Tokenizer) -> None:
     regions = answer_regions(TokenTexts(Plain(tokenizer)), [5], [])
-    assert (regions.starts, regions.codes, regions.boundaries, regions.copies) == ([], [], [], [])
+    assert (regions.starts, regions.codes, regions.languages) == ([], [], [])
+    assert (regions.boundaries, regions.copies) == ([], [])
 
 
 def test_copied_passages_are_pairs_of_begin_and_end(tokenizer: Tokenizer) -> None:

@@ -44,6 +44,7 @@ def test_neither_text_nor_ids_are_in_any_file(tmp_path: Path) -> None:
                 row,
                 region_starts=regions.starts,
                 region_codes=regions.codes,
+                region_languages=regions.languages,
                 region_boundaries=regions.boundaries,
                 region_copies=regions.copies,
             )

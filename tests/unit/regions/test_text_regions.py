@@ -83,7 +83,34 @@ def test_special_tokens_are_template_wherever_they_stand() -> None:
 
 
 def test_an_answer_under_a_json_constraint_is_json_to_its_end() -> None:
-    assert named("[1, 2] and more", is_json=True) == [("[1, 2] and more", "json")]
+    assert named("[1, 2] and more", constraint="json") == [("[1, 2] and more", "json")]
+
+
+@pytest.mark.parametrize("opened_by", ["the prompt", "the answer"])
+def test_a_constraint_begins_after_the_thinking(opened_by: str) -> None:
+    if opened_by == "the prompt":
+        text, inside = "3 ways. </think>\n42", enclosure_left_open("<think>")
+        found = named(text, inside=inside, constraint="guided")
+    else:
+        found = named("<think>3 ways. </think>\n42", constraint="guided")
+        assert found.pop(0) == ("<think>", "template")
+    assert found == [("3 ways. ", "thinking"), ("</think>", "template"), ("\n42", "guided")]
+
+
+def test_a_guided_answer_is_guided_whatever_it_looks_like() -> None:
+    text = "```py\nx = 1\n```\n| a |\n"
+    assert named(text, constraint="guided") == [(text, "guided")]
+    special = [(len(text), len(text) + 5)]
+    assert named(text + "<eos>", special=special, constraint="guided") == [
+        (text, "guided"),
+        ("<eos>", "template"),
+    ]
+
+
+def test_a_tool_call_that_the_prompt_opened_is_no_thinking() -> None:
+    inside = enclosure_left_open("<tool_call>")
+    found = named('{"a": 1}</tool_call>', inside=inside, constraint="json")
+    assert found == [('{"a": 1}', "json"), ("</tool_call>", "template")]
 
 
 def test_prose_that_begins_with_a_bracket_is_no_json() -> None:

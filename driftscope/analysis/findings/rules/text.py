@@ -29,6 +29,7 @@ WORDS = {
     Region.MARKUP: "in tables and list marks",
     Region.NUMBER: "in numbers and formulae",
     Region.TEMPLATE: "at special tokens",
+    Region.GUIDED: "in answers under a regular expression, choice or grammar",
 }
 """Each region in a sentence."""
 

@@ -7,9 +7,11 @@ vllm.v1.core.sched.scheduler and vllm.v1.engine.core, 0.27 to 0.32.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
 _ATTRIBUTE = "_driftscope_observer"
 STOP_OR_ABORT = "stop_string_or_abort"
 """Finish reason of an aborted request that has stop strings."""
+ABORT = "abort"
+"""vLLM's reason for a request that did not end by itself. An engine core in a process of its own
+aborts its running requests when it stops; one in the caller's process leaves them."""
 
 
 def install_scheduler(module: Any) -> None:
@@ -146,6 +151,12 @@ def _shutdown(original: Any) -> Callable[..., Any]:
     return shutdown
 
 
+def _close(observer: weakref.ref[EngineObserver]) -> None:
+    with contextlib.suppress(Exception):
+        if (alive := observer()) is not None:
+            alive.close()
+
+
 class EngineObserver:
     """Turns the scheduler's view of each step into rows."""
 
@@ -153,10 +164,15 @@ class EngineObserver:
         self._scheduler = scheduler
         self._writer: TraceWriter = open_writer(settings, _role(scheduler))
         self._telemetry: EngineTelemetry | None = None
+        self._regions: RequestRegions | None = None
+        self._closed = False
         with contextlib.ExitStack() as undo:
             undo.callback(self._writer.close)
             self._begin(scheduler, settings)
             undo.pop_all()
+        # An interpreter that ends without a shutdown runs this before the writer's own end. The
+        # reference is weak, because nothing else keeps an engine that its user deleted.
+        atexit.register(_close, weakref.ref(self))
 
     def _begin(self, scheduler: Any, settings: Settings) -> None:
         guard = StartGuard(EXPORT)
@@ -171,8 +187,8 @@ class EngineObserver:
         self._selection = RequestSelection(settings.labels)
         Control(settings.trace, self._writer, self._selection).watch()
         digests = PromptDigests(prompt_key(settings)) if settings.prompt_digests else None
-        regions = RequestRegions(scheduler) if settings.regions else None
-        tracker = VerificationTracker(scheduler, self._writer.count_error, digests, regions)
+        self._regions = RequestRegions(scheduler) if settings.regions else None
+        tracker = VerificationTracker(scheduler, self._writer.count_error, digests, self._regions)
         self._rows = tracker.rows
 
     def before_update(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
@@ -184,7 +200,11 @@ class EngineObserver:
         self._guard.run("request", self._finish, request)
 
     def close(self) -> None:
-        """Seal the trace."""
+        """Write the requests that still run, and seal the trace; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._guard.run("request", self._finish_running)
         self._writer.close()
 
     def workers_closed(self) -> None:
@@ -236,6 +256,13 @@ class EngineObserver:
         )
         self._writer.put((self._rows, EndedRequest(row=row, request=request)))
 
+    def _finish_running(self) -> None:
+        if self._regions is not None:
+            self._regions.hurry()
+        for request in list(self._scheduler.requests.values()):
+            if not request.is_finished():
+                self._finish(request)
+
 
 def _role(scheduler: Any) -> str:
     """Return a unique name per data-parallel engine core; a dense model's all have rank 0."""
@@ -246,9 +273,11 @@ def _role(scheduler: Any) -> str:
 def _finish_reason(request: Any) -> str:
     """Return the finish reason. The front end finds a stop string and then aborts, so here a stop
     string and an abort look the same."""
+    if not request.is_finished():  # the engine stops
+        return ABORT
     reason = str(request.get_finished_reason())
     sampling = request.sampling_params
-    return STOP_OR_ABORT if reason == "abort" and getattr(sampling, "stop", None) else reason
+    return STOP_OR_ABORT if reason == ABORT and getattr(sampling, "stop", None) else reason
 
 
 def _structured(sampling: Any) -> str | None:

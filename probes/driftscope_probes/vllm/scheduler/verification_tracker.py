@@ -169,6 +169,7 @@ class VerificationTracker:
             row,
             region_starts=regions.starts,
             region_codes=regions.codes,
+            region_languages=regions.languages,
             region_boundaries=regions.boundaries,
             region_copies=regions.copies,
         )

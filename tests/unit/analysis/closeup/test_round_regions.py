@@ -32,3 +32,9 @@ def test_nothing_is_known_of_a_request_without_regions_or_without_a_row() -> Non
     assert regions_of(at(1), None) == ((), ())
     assert regions_of(at(1), {**ANSWER, "region_starts": None}) == ((), ())
     assert regions_of(at(1), {**ANSWER, "region_starts": []}) == ((), ())
+
+
+def test_a_region_of_a_later_version_is_not_known() -> None:
+    later = {**ANSWER, "region_codes": [0, len(Region.ALL), 0]}
+    assert regions_of(at(1, 12), later) == ((), ())
+    assert regions_of(at(1, 20), later)[0] == ("prose", "prose")

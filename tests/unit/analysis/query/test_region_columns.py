@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from support.simulate import Truth, simulate
 
@@ -15,7 +17,7 @@ from driftscope.analysis.query.row_filters import Filter
 from driftscope.errors import NoDataError
 from driftscope.pipeline import summarise
 from driftscope.trace.read.reader import read_trace
-from driftscope.vocabulary import Region
+from driftscope.vocabulary import Language, Region
 
 pytestmark = pytest.mark.slow
 
@@ -51,10 +53,49 @@ def by_hand(run: Path) -> list[tuple[str, int | None]]:
     return found
 
 
+def languages_by_hand(run: Path) -> list[str]:
+    """Return the language of each round."""
+    trace = read_trace(run)
+    requests = {(row["replica"], row["request"]): row for row in trace.request.to_pylist()}
+    found = []
+    for row in trace.verify.to_pylist():
+        mine = requests[row["replica"], row["request"]]
+        token = row["position"] + 2 - mine["prompt_tokens"]
+        if row["drafted"]:
+            at = bisect_right(mine["region_starts"], token) - 1
+            found.append(Language.ALL[mine["region_languages"][at]])
+    return found
+
+
 def test_rounds_are_split_by_the_region_of_their_first_drafted_token(run: Path) -> None:
     wanted = Counter(region for region, _ in by_hand(run))
     found = summarise(open_run(run), "run", by="region").segments
     assert {each.label: each.rounds for each in found} == wanted
+
+
+def test_rounds_of_code_are_split_by_the_language_of_their_fence(run: Path) -> None:
+    found = {
+        each.label: each.rounds for each in summarise(open_run(run), "run", by="language").segments
+    }
+    assert found == Counter(languages_by_hand(run))
+    assert set(found) == {"python", "rust", "no fence"}
+    code = sum(region == "code" for region, _ in by_hand(run))
+    assert found["python"] + found["rust"] == code
+
+
+def test_languages_of_an_older_run_are_not_recorded(run: Path, tmp_path: Path) -> None:
+    """Its regions are."""
+    older = tmp_path / "older"
+    shutil.copytree(run, older)
+    files = sorted(older.glob("request*.parquet"))
+    for path in files:
+        table = pq.read_table(path, partitioning=None)
+        pq.write_table(table.drop_columns("region_languages"), path)
+    assert files
+    found = summarise(open_run(older), "run", by="language").segments
+    assert [each.label for each in found] == ["(not recorded)"]
+    by_region = [summarise(open_run(each), "run", by="region").segments for each in (run, older)]
+    assert by_region[0] == by_region[1]
 
 
 def test_rounds_are_split_by_the_distance_to_the_last_boundary(run: Path) -> None:
@@ -76,6 +117,7 @@ def test_rounds_are_split_by_the_distance_to_the_last_boundary(run: Path) -> Non
             "region in ('json', 'code') and boundary < 4",
             lambda region, since: region != "prose" and since is not None and since < 4,
         ),
+        ("language = 'rust' or language = 'python'", lambda region, _: region == "code"),
         ("boundary is null", lambda _, since: since is None),
         ("copied = 0", lambda *_: True),
     ],

@@ -50,6 +50,7 @@ RUNS = {
     "k": replace(TRUTH, k_by_batch=((2, 3), (6, 2))),
     "boundary": TEXTS,
     "region": TEXTS,
+    "language": replace(TEXTS, regions={"prose": (0.4, 0.0), "code": (0.6, -1.0)}),
 }
 """Truths by the property that splits the run."""
 

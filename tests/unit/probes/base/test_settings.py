@@ -58,9 +58,9 @@ def test_the_defaults() -> None:
 
 
 def test_every_setting_can_be_given() -> None:
-    """By a variable and in the file; the sink's source follows from whether it was, and three
+    """By a variable and in the file; the sink's source follows from whether it was, and four
     names together say where figures go."""
-    telemetry = {"otlp", "prometheus", "metric_labels"}
+    telemetry = {"otlp", "prometheus", "metric_labels", "metric_regions"}
     attributes = {field.name for field in fields(Settings)} - {"sink_source", "telemetry"}
     assert set(NAMES) == attributes | telemetry
 

@@ -76,6 +76,7 @@ def test_prometheus() -> None:
         ({"OTEL_METRICS_EXPORTER": "statsd"}, "give one of otlp"),
         ({"DRIFTSCOPE_OTLP": URL, "OTEL_METRIC_EXPORT_INTERVAL": "soon"}, "whole number"),
         ({"DRIFTSCOPE_OTLP": URL, "DRIFTSCOPE_METRIC_LABELS": "a,b,c,d,e,f,g,h,i"}, "at most 8"),
+        ({"DRIFTSCOPE_OTLP": URL, "DRIFTSCOPE_METRIC_REGIONS": "some"}, "give 1 or 0"),
     ],
 )
 def test_what_cannot_be_used_is_said(environ: dict[str, str], words: str) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from driftscope.vocabulary import Region
 from driftscope_probes.vllm.scheduler.request_regions import RequestRegions
 
-TEXTS = ("", "Well. ", "<tool_call>", '{"a": 1}', "</tool_call>", "<s>")
+TEXTS = ("", "Well. ", "<tool_call>", '{"a": 1}', "</tool_call>", "<s>", "<think>")
 
 
 class Tokenizer:
@@ -44,10 +46,40 @@ def test_an_answer_has_its_regions() -> None:
     assert found.boundaries == [1, 4]
 
 
-def test_a_constrained_answer_is_json() -> None:
-    found = RequestRegions(scheduler(Tokenizer())).of(request([1], [1, 1]), "json")
+@pytest.mark.parametrize(
+    ("structured", "region"),
+    [
+        ("json", "json"),
+        ("json_object", "json"),
+        ("regex", "guided"),
+        ("choice", "guided"),
+        ("grammar", "guided"),
+        ("structural_tag", "prose"),
+        ("none", "prose"),
+        (None, "prose"),
+    ],
+)
+def test_a_constrained_answer_has_the_region_of_its_constraint(
+    structured: str | None, region: str
+) -> None:
+    found = RequestRegions(scheduler(Tokenizer())).of(request([1], [1, 1]), structured)
     assert found is not None
-    assert names(found.codes) == ["json"]
+    assert names(found.codes) == [region]
+
+
+@pytest.mark.parametrize(
+    ("manager", "region"),
+    [({}, "thinking"), ({"reasoner_cls": None}, "guided"), ({"reasoner_cls": str}, "thinking")],
+)
+def test_without_a_reasoning_parser_a_constraint_holds_from_the_first_token(
+    manager: dict[str, Any], region: str
+) -> None:
+    """The prompt has opened thinking, which the answer does not close."""
+    core = scheduler(Tokenizer())
+    vars(core.structured_output_manager).update(manager)
+    found = RequestRegions(core).of(request([6], [1]), "regex")
+    assert found is not None
+    assert names(found.codes) == [region]
 
 
 def test_without_a_tokenizer_nothing_is_recorded() -> None:
