@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from driftscope.boundary.file_input import first_line
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checks.expected_tensors import EMBEDDING
 from driftscope.inspect.files.checkpoint_format import Family
@@ -46,8 +47,14 @@ class Variant:
 
     def build(self, device: str) -> Drafter:
         """Return the reference drafter. Raises CheckpointError if weights and config do not fit."""
-        with torch.device("meta"):
-            drafter = Drafter(self.config)
+        try:
+            with torch.device("meta"):
+                drafter = Drafter(self.config)
+        except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+            raise CheckpointError(
+                f"the drafter cannot be run: its config has a size that no layer can have "
+                f"({first_line(error)})"
+            ) from error
         drafter.rotary = self._rotary()
         needed = drafter.state_dict().keys()
         state = {name: self.state[name].to(device) for name in needed if name in self.state}
