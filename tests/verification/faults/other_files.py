@@ -23,8 +23,8 @@ _INTERVENTIONS = ("--interventions", "hide-sink")
 
 
 def ingest(random: Random, _: Path, folder: Path) -> None:
-    """A damaged file of another tool is refused in one line, or gives figures; a run that is written
-    from it is analysed, checked and compared without an unforeseen error."""
+    """A damaged file of another tool is refused in one line, or gives figures; a run written from
+    one is analysed, checked and compared without an unforeseen error."""
     path = _damaged_sample(random, folder)
     how = random.randrange(4)
     if how == 0:
