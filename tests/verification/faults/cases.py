@@ -51,7 +51,7 @@ OTHERS: Mapping[tuple[str, str], tuple[float, Attempt]] = {
     ("condition", "analyze"): (0.004, words.say_condition),
     ("other files", READ): (0.08, words.read_file),
     ("tools' files", "ingest"): (0.03, other_files.ingest),
-    ("models", "ablate"): (0.004, other_files.ablate),
+    ("models", "ablate"): (0.002, other_files.ablate),
     ("options", "any"): (0.01, words.say_option),
     ("full disk", "write"): (0.02, disk.write_on_a_full_disk),
     ("killed", "write"): (0.02, disk.write_and_be_killed),
