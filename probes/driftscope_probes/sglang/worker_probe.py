@@ -20,7 +20,7 @@ from driftscope_probes.sglang.chain.ahead_sampler import AheadSampler
 from driftscope_probes.sglang.chain.draft_call import EXTEND_GRAPH, SglangDraftCall, without_graph
 from driftscope_probes.sglang.chain.drafter_taps import DrafterTaps, ForwardRows
 from driftscope_probes.sglang.chain.first_depths import FirstDepths
-from driftscope_probes.sglang.scheduler.request_label import is_health_check
+from driftscope_probes.sglang.scheduler.request_label import WARM_UP, is_own_name
 from driftscope_probes.sglang.scheduler.schedules import SglangStep, step_of
 from driftscope_probes.steps.step_schedule import NOBODY
 
@@ -139,6 +139,8 @@ class RecordedWorker(TimedWorker):
     def _on_schedule(self, batch: Any) -> SglangStep:
         parts, without = self._parts, NOBODY
         if batch.forward_mode.is_extend():
+            for req in batch.reqs:
+                WARM_UP.look(req)
             return step_of(batch, without)
         self._taking = parts.sampler.ahead()
         if self._taking:
@@ -151,7 +153,7 @@ class RecordedWorker(TimedWorker):
     def _count_lost(self, names: tuple[str, ...], without: frozenset[str]) -> None:
         """Count the chains that should have been recorded: SGLang's own requests and those that are
         not selected have none."""
-        parts, lost = self._parts, [n in without and not is_health_check(n) for n in names]
+        parts, lost = self._parts, [n in without and not is_own_name(n) for n in names]
         chosen = parts.recorder.selection.chosen(names)
         if chosen is not None:
             lost = [each and bool(mine) for each, mine in zip(lost, chosen, strict=True)]
@@ -160,7 +162,7 @@ class RecordedWorker(TimedWorker):
 
     def _without_chain(self, names: tuple[str, ...]) -> frozenset[str]:
         """Return the requests of a recorded step of which no chain is written."""
-        return self._parts.first.missing(names) | frozenset(filter(is_health_check, names))
+        return self._parts.first.missing(names) | frozenset(filter(is_own_name, names))
 
     def _on_extend_started(self, batch: Any, rows: Callable[[], ForwardRows]) -> ForwardRows | None:
         parts, recorded = self._parts, self._parts.sampler.ahead()

@@ -50,6 +50,8 @@ class Job:
     sampling: dict[str, Any] = field(default_factory=dict)
     own: tuple[dict[str, Any], ...] = ()
     """Sampling parameters of single requests, in order."""
+    abort: int | None = None
+    """Number of the request that is aborted while others are served; all are sent at once."""
     env: dict[str, str] = field(default_factory=dict)
 
 
@@ -155,7 +157,14 @@ def _description(job: Job, folder: Path) -> dict[str, Any]:
     return {
         "engine": {**engine(job, folder), **job.engine},
         "batches": [
-            {"size": size, "prompts": asked, "sampling": sampling, "own": own} for size in job.sizes
+            {
+                "size": size,
+                "prompts": asked,
+                "sampling": sampling,
+                "own": own,
+                "abort": job.abort,
+            }
+            for size in job.sizes
         ],
     }
 
