@@ -148,7 +148,7 @@ class RequestTracker:
             self._count_error("digest", error)
             return None, None
 
-    def _regions_of(self, tokens: RequestTokens, structured: str | None) -> dict[str, list[int]]:
+    def _regions_of(self, tokens: RequestTokens, structured: str | None) -> dict[str, Any]:
         """Return the columns of the answer's regions; an error costs them, not the row."""
         if self._regions is None:
             return {}
