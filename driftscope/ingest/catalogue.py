@@ -11,6 +11,7 @@ from driftscope.ingest.figures import Figures, completed
 from driftscope.ingest.reader import Reader
 from driftscope.ingest.readers.engines import (
     llamacpp_responses,
+    prometheus_range,
     prometheus_text,
     server_log,
     sglang_requests,
@@ -42,6 +43,7 @@ _MODULES = (
     trtllm_requests,
     llamacpp_responses,
     prometheus_text,
+    prometheus_range,
     server_log,
     aiperf_records,
     aiperf_summary,

@@ -1,7 +1,8 @@
 """A run directory from another tool's file, which the analysis reads like a replay.
 
 It holds the requests of the file with what each has: the tokens accepted in its rounds, and times.
-A histogram says how many rounds accepted how many tokens, and not in which order.
+A histogram says how many rounds accepted how many tokens, and not in which order. A part of a file
+without histograms of single requests is held as its sums, in the manifest.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driftscope.errors import NoDataError, TraceError
-from driftscope.ingest.figures import Figures
+from driftscope.analysis.replays.file_totals import INGESTED, TOTALS, FileTotals, to_workload
+from driftscope.errors import TraceError, UsageError
+from driftscope.ingest.figures import THIS_RUN, Figures
 from driftscope.ingest.histogram import RequestCounts
 from driftscope.ingest.reader import Reader
-from driftscope.trace.format.manifest import CLIENT, MANIFEST
+from driftscope.trace.format.manifest import CLIENT, MANIFEST, Manifest
 from driftscope.trace.format.records import ClientRow
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
@@ -27,33 +30,100 @@ from driftscope.workloads.client.replay_directory import QUEUE_ROWS, manifest_of
 WHOLE = "all requests"
 """Condition of requests whose part the file does not name."""
 UNTIMED = "the times at which requests were sent are not in the file; the load is not known"
+NO_ROWS = (
+    "holds sums only: what needs rows of single requests, such as an interval, a comparison or a "
+    "finding, is not known"
+)
 _SOURCE = f"{CLIENT}-ingest"
 
 
-def write_run(run: Path, path: Path, reader: Reader, found: Sequence[Figures]) -> int:
-    """Write the requests of a file as a run, and return their number.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Contents of a run that was written."""
 
-    Raises NoDataError for a file without rounds of single requests, and TraceError if `run` already
-    holds a run or cannot be written.
+    requests: int
+    sums: int
+    """Parts of the file that the run holds as sums."""
+
+
+def write_run(run: Path, path: Path, reader: Reader, found: Sequence[Figures]) -> Written:
+    """Write the requests of a file as a run; a part without rounds of single requests is written as
+    its sums.
+
+    Raises TraceError if `run` already holds a run or cannot be written, and UsageError for figures
+    that a run cannot hold.
     """
     rows = list(_rows(path, found))
-    if not rows:
-        raise NoDataError(
-            f"{path}: {reader.title}: has no rounds of single requests, which a run needs; without "
-            "-o its figures are printed"
-        )
+    sums = [_sums(each) for each in found if not _has_rows(each) and _says_anything(each)]
     if (run / MANIFEST).exists():
         raise TraceError(f"{run}: already holds a run; give -o a new directory")
-    notes = tuple(dict.fromkeys(words for each in found for words in each.assumptions))
-    problems = tuple(words for each in found for words in each.contradictions)
-    workload = {"ingested": {"format": reader.name, "tool": reader.title, "file": path.name}}
-    facts = {"version": reader.title}
-    create_run(run, manifest_of(new_run_id(), facts, workload, (UNTIMED, *notes, *problems)))
+    create_run(run, _manifest(path, reader, found, sums, rows=bool(rows)))
     writer = TraceWriter(run, source=_SOURCE, options=WriterOptions(queue_items=QUEUE_ROWS))
     for row in rows:
         writer.put(row)
     writer.close()
-    return len(rows)
+    return Written(requests=len(rows), sums=len(sums))
+
+
+def _manifest(
+    path: Path,
+    reader: Reader,
+    found: Sequence[Figures],
+    sums: Sequence[FileTotals],
+    *,
+    rows: bool,
+) -> Manifest:
+    try:
+        totals = to_workload(sums)
+    except ValueError as error:
+        raise UsageError(f"{path}: {reader.title}: {error}; a run cannot hold that") from error
+    ingested = {"format": reader.name, "tool": reader.title, "file": path.name, TOTALS: totals}
+    notes = (
+        *((UNTIMED,) if rows else ()),
+        *((f"{path.name}: {NO_ROWS}",) if sums else ()),
+        *_notes(found),
+    )
+    facts = {"version": reader.title}
+    return manifest_of(new_run_id(), facts, {INGESTED: ingested}, notes)
+
+
+def _notes(found: Sequence[Figures]) -> tuple[str, ...]:
+    """Return what readers took for granted, the periods, and what does not fit together."""
+    notes = [words for each in found for words in each.assumptions]
+    notes += [
+        f"acceptance covers: {each.period}"
+        for each in found
+        if each.period != THIS_RUN and each.length is not None
+    ]
+    notes += [words for each in found for words in each.contradictions]
+    return tuple(dict.fromkeys(notes))
+
+
+def _sums(figures: Figures) -> FileTotals:
+    return FileTotals(
+        condition=figures.part or WHOLE,
+        period=figures.period,
+        k=figures.k,
+        requests=figures.requests,
+        rounds=figures.rounds,
+        drafted=figures.drafted,
+        accepted=figures.accepted,
+        mean_length=figures.length,
+        mean_length_interval=figures.length_interval,
+        mean_length_by_request=figures.length_by_request,
+        marginal=figures.marginal,
+        ttft_s=figures.ttft_s,
+        tpot_s=figures.tpot_s,
+        throughput=figures.output_per_s,
+    )
+
+
+def _has_rows(figures: Figures) -> bool:
+    return any(each.histogram is not None for each in figures.single)
+
+
+def _says_anything(figures: Figures) -> bool:
+    return not figures.is_empty or figures.accepted is not None
 
 
 def _rows(path: Path, found: Sequence[Figures]) -> Iterator[ClientRow]:

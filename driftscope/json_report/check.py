@@ -30,4 +30,5 @@ def _plain(judgement: Judgement) -> dict[str, Any]:
         "run": judgement.run,
         "outcome": judgement.outcome.value,
         "values": values,
+        "because": judgement.because or None,
     }

@@ -74,6 +74,8 @@ class Facts:
     """Whether figures are taken at the relation's mix of labels, as far as they are known at it."""
     countable: frozenset[str] = field(default=frozenset())
     """Known keys of the objects in COUNTED, present or not."""
+    lacks: str = ""
+    """Reason why many rules cannot be decided, in words; empty for a run with all of its rows."""
 
 
 Values = dict[str, Quantity | str | None]

@@ -36,11 +36,14 @@ class Judgement:
     wanted_requests: int | None = None
     """Number of requests that would decide it, if the figures stay as they are; None if it is
     decided, or if more than MOST_TIMES as many would be needed."""
+    because: str = ""
+    """What the run lacks, if it is undecided for that; empty otherwise."""
 
     def line(self) -> str:
         """Return one line for a log."""
         figures = ", ".join(f"{path} = {_shown(value)}" for path, value in self.values.items())
         line = f"{self.outcome}: {self.rule} [{self.run}]{': ' if figures else ''}{figures}"
+        line += f"; {self.because}" if self.because else ""
         if self.wanted_requests is None:
             return line
         return f"{line}; about {self.wanted_requests:,} requests would decide it"
@@ -56,7 +59,14 @@ def _judge(rule: Rule, label: str, facts: Facts) -> Judgement:
     answer = holds(rule.condition, facts, values)
     outcome = {True: Outcome.BROKEN, False: Outcome.HELD, None: Outcome.UNDECIDED}[answer]
     wanted = _wanted_requests(rule, facts) if answer is None else None
-    return Judgement(rule=rule, run=label, outcome=outcome, values=values, wanted_requests=wanted)
+    return Judgement(
+        rule=rule,
+        run=label,
+        outcome=outcome,
+        values=values,
+        wanted_requests=wanted,
+        because=facts.lacks if answer is None else "",
+    )
 
 
 def _wanted_requests(rule: Rule, facts: Facts) -> int | None:

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from driftscope.analysis.replays.file_totals import FileTotals, totals_of
 from driftscope.analysis.statistics.interval import Interval, ratio_intervals
 from driftscope.analysis.statistics.paired_ratios import Ratio, Sums, paired_ratio
+from driftscope.errors import DamagedTraceError
 from driftscope.metrics.acceptance import mean_length
 from driftscope.metrics.client import per_user, tokens_per_second
 from driftscope.metrics.latency import mean_s
@@ -23,8 +25,8 @@ OUTCOMES = ("json_ok", "tool_ok", "early_stop", "garbled", "looping")
 """Columns of ClientRow that tell whether an answer is as it should be."""
 GOOD = ("json_ok", "tool_ok")
 """Columns in which True is good; in the others True is bad."""
-LOAD_UNKNOWN = "not recorded"
-"""Load of requests that another tool sent and did not describe."""
+NOT_RECORDED = "not recorded"
+"""Words for a count, or a load, that another tool's file does not hold."""
 _SUFFIX = re.compile(r"-[0-9a-f]{8}$")
 _CHOICE = re.compile(r"-\d+$")
 
@@ -38,15 +40,17 @@ class Cell:
     condition: str
     concurrency: int | None
     rate: float | None
-    requests: int
-    """Number of requests without warm-up."""
-    answered: int
+    requests: int | None
+    """Number of requests without warm-up; None if a file of sums does not count them."""
+    answered: int | None
+    """Number of these that were answered; None where only sums are known."""
     ttft_s: float | None
     tpot_s: float | None
     e2e_s: float | None
     throughput: float | None
     """Output tokens per second of the whole load, all conditions together."""
-    rounds: int
+    rounds: int | None
+    """Number of rounds; None if a file of sums does not count them."""
     mean_length: float | None
     mean_length_interval: Interval | None
     length_ratio: Ratio | None
@@ -55,6 +59,8 @@ class Cell:
     outcomes: Mapping[str, tuple[int, int]]
     """Number of True values and of checked answers, by name in OUTCOMES; outcomes never checked are
     left out."""
+    totals: FileTotals | None = None
+    """Sums of another tool's file, which holds no rows of requests; None for a cell of rows."""
 
     @property
     def per_user(self) -> float | None:
@@ -73,7 +79,8 @@ class ReplaySummary:
 
     label: str
     manifest: Manifest
-    planned: int
+    planned: int | None
+    """Number of requests; None where only sums are known."""
     ended: Mapping[str, int]
     cells: tuple[Cell, ...]
     joined: int
@@ -93,7 +100,12 @@ class ReplaySummary:
     @property
     def speculates(self) -> bool:
         """Whether any request reports a round."""
-        return any(cell.rounds for cell in self.cells)
+        return any(cell.rounds or cell.mean_length is not None for cell in self.cells)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether single requests are known, which an interval or a comparison needs."""
+        return self.planned is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +134,7 @@ def is_replay(manifest: Manifest) -> bool:
 def summarise_replay(trace: Trace, label: str, servers: Sequence[Trace] = ()) -> ReplaySummary:
     """Summarise a replay; `servers` are probes' runs, which may contain some of its requests."""
     rows: list[Row] = trace.client.sort_by("order").to_pylist()
+    sums = _totals(trace)
     measured = [row for row in rows if not row["warmup"]]
     answered = [row for row in measured if row["ended"] == Ended.ANSWERED]
     joined, answered = _joined(answered, servers)
@@ -132,14 +145,49 @@ def summarise_replay(trace: Trace, label: str, servers: Sequence[Trace] = ()) ->
     return ReplaySummary(
         label=label,
         manifest=trace.manifest,
-        planned=len(rows),
+        planned=len(rows) if rows or not sums else None,
         ended=dict(sorted(ended.items())),
-        cells=_cells(measured, answered, trace.manifest.workload),
+        cells=(
+            *_cells(measured, answered, trace.manifest.workload),
+            *(_cell_of_sums(each) for each in sums),
+        ),
         joined=joined,
         outside_s=mean_s(outside),
         **_gpus(trace),
         rows=tuple(answered),
         problems=trace.problems,
+    )
+
+
+def _totals(trace: Trace) -> tuple[FileTotals, ...]:
+    try:
+        return totals_of(trace.manifest.workload)
+    except ValueError as error:
+        raise DamagedTraceError(
+            f"{trace.path}: its manifest holds sums that no driftscope writes ({error}); write the "
+            "run again from its file"
+        ) from error
+
+
+def _cell_of_sums(sums: FileTotals) -> Cell:
+    """Return the figures that sums support; intervals and comparisons need rows of requests."""
+    return Cell(
+        condition=sums.condition,
+        concurrency=None,
+        rate=None,
+        requests=sums.requests,
+        answered=None,
+        ttft_s=sums.ttft_s,
+        tpot_s=sums.tpot_s,
+        e2e_s=None,
+        throughput=sums.throughput,
+        rounds=sums.rounds,
+        mean_length=sums.mean_length,
+        mean_length_interval=sums.mean_length_interval,
+        length_ratio=None,
+        tpot_ratio=None,
+        outcomes={},
+        totals=sums,
     )
 
 
@@ -308,7 +356,7 @@ def _pair(row: Row) -> tuple[str, int]:
 def _load(row: Row) -> str:
     if row["rate"] is not None:
         return f"{row['rate']:g}/s"
-    return LOAD_UNKNOWN if row["concurrency"] is None else f"{row['concurrency']}"
+    return NOT_RECORDED if row["concurrency"] is None else f"{row['concurrency']}"
 
 
 def _both(a: Iterable[Row], b: Iterable[Row]) -> list[tuple[Row, Row]]:

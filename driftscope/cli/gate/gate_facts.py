@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from driftscope.analysis.findings.catalogue_entry import Deciding, Entry
 from driftscope.analysis.findings.finding import Finding, Severity, Trust
+from driftscope.analysis.findings.finding_inputs import ReplayCase
 from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
 from driftscope.analysis.gate.baseline_relation import Relation
 from driftscope.analysis.gate.evaluate import Facts
@@ -24,6 +25,7 @@ from driftscope.pipeline import Analysis, Baseline
 from driftscope.vocabulary import GATED, OLD_SEVERITIES, UndraftedReason
 
 Labelled: TypeAlias = tuple[str, Facts]
+NO_ROWS = "cannot tell: no per-request rows, sums only"
 _REASONS = frozenset((*UndraftedReason.ALL, UNKNOWN))
 
 
@@ -67,8 +69,9 @@ def facts_of(
                 Facts(
                     run=replay_to_dict(case.run),
                     baseline=replayed,
-                    has_finding=_finding_lookup(analysis, case.run.label, case, Kind.REPLAY),
+                    has_finding=_of_replay(analysis, case),
                     made_of=_severity_lookup(analysis, case.run.label),
+                    lacks="" if case.run.has_rows else NO_ROWS,
                 ),
             )
             for case in analysis.replay_cases
@@ -138,6 +141,15 @@ def _finding_lookup(
         return _surely(made) if made or kind.catalogue[name].need.met(case) else None
 
     return has_finding
+
+
+def _of_replay(analysis: Analysis, case: ReplayCase) -> Callable[[str], bool | None]:
+    """Return the lookup of findings about a replay. One without rows of requests is judged by no
+    rule, so that the absence of findings says nothing."""
+    has_finding = _finding_lookup(analysis, case.run.label, case, Kind.REPLAY)
+    if case.run.has_rows:
+        return has_finding
+    return lambda name: has_finding(name) or None
 
 
 def _severity_lookup(analysis: Analysis, label: str) -> Callable[[str], list[str]]:

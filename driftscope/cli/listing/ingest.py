@@ -26,9 +26,18 @@ def ingest(
             "--output",
             "-o",
             metavar="RUN",
-            help="Write the requests of one file as a run, for analyze, compare and check.",
+            help="Write the requests of one file, or its sums, as a run for analyze, compare and "
+            "check.",
         ),
     ] = None,
+    window: Annotated[
+        bool,
+        typer.Option(
+            "--window",
+            help="Take two files as two scrapes of one server's metrics page, the earlier first, "
+            "and read the time between them.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Read acceptance and times from other tools' result files, in one convention.
@@ -48,9 +57,14 @@ def ingest(
         return
     if not files:
         raise UsageError("no file: give result files, or --list for the formats")
-    if output is not None and len(files) > 1:
+    if window:
+        from driftscope.ingest.scrape_window import two_scrapes
+
+        found = two_scrapes(files)
+    elif output is not None and len(files) > 1:
         raise UsageError("-o: a run is written from one file; give them one by one")
-    found = [(path, *read(path, form)) for path in files]
+    else:
+        found = [(path, *read(path, form)) for path in files]
     if output is not None:
         write_to(output, *found[0])
     if as_json:

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from driftscope.analysis.number_words import count
+from driftscope.analysis.replays.file_totals import NO_INTERVAL
 from driftscope.boundary.terminal_text import shown
 from driftscope.ingest.figures import THIS_RUN, Figures
 from driftscope.ingest.reader import Reader
@@ -41,9 +43,11 @@ def write_to(run: Path, path: Path, reader: Reader, found: tuple[Figures, ...]) 
     `write_run` raises."""
     from driftscope.ingest.ingested_run import write_run
 
-    number = write_run(run, path, reader, found)
+    written = write_run(run, path, reader, found)
+    held = [f"{written.requests:,} requests"] if written.requests else []
+    held += [f"sums of {count(written.sums, 'part')} ({NO_INTERVAL})"] if written.sums else []
     name = shown(str(run))
-    sys.stderr.write(f"written: {name}, {number:,} requests\nnext: driftscope analyze {name}\n")
+    sys.stderr.write(f"written: {name}, {', '.join(held)}\nnext: driftscope analyze {name}\n")
 
 
 def print_formats(readers: Iterable[Reader]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from driftscope.boundary.file_input import first_line
 from driftscope.errors import CheckpointError
 from driftscope.inspect.reference.layers import at_least_float32
 
@@ -66,9 +67,9 @@ class Teacher:
                 use_safetensors=not pickled,
                 weights_only=True,
             ).to(self.device)
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+        except Exception as error:  # a damaged checkpoint makes transformers raise anything
             raise CheckpointError(
-                f"{folder}: transformers cannot load this target ({str(error).splitlines()[0]})"
+                f"{folder}: transformers cannot load this target ({first_line(error)})"
             ) from error
         self.model.eval()
 

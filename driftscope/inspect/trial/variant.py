@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from driftscope.boundary.file_input import first_line
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checks.expected_tensors import EMBEDDING
 from driftscope.inspect.files.checkpoint_format import Family
@@ -46,8 +47,7 @@ class Variant:
 
     def build(self, device: str) -> Drafter:
         """Return the reference drafter. Raises CheckpointError if weights and config do not fit."""
-        with torch.device("meta"):
-            drafter = Drafter(self.config)
+        drafter = _without_weights(self.config)
         drafter.rotary = self._rotary()
         needed = drafter.state_dict().keys()
         state = {name: self.state[name].to(device) for name in needed if name in self.state}
@@ -115,14 +115,25 @@ def _unfit_latent(fields: Mapping[str, Any]) -> str | None:
 
 def _completed(variant: Variant) -> Variant:
     """Add what an engine makes up for weights that are missing: norms of ones, a table of zeros."""
-    with torch.device("meta"):
-        needed = Drafter(variant.config).state_dict()
+    needed = _without_weights(variant.config).state_dict()
     made = {
         name: torch.ones(tensor.shape) if "norm" in name else torch.zeros(tensor.shape).long()
         for name, tensor in needed.items()
         if name not in variant.state and ("norm" in name or name == "d2t")
     }
     return replace(variant, state={**variant.state, **made})
+
+
+def _without_weights(config: DrafterConfig) -> Drafter:
+    """Return the drafter on no device. Raises CheckpointError for sizes that no layer can have."""
+    try:
+        with torch.device("meta"):
+            return Drafter(config)
+    except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+        raise CheckpointError(
+            "the drafter cannot be run: its config has a size that no layer can have "
+            f"({first_line(error)})"
+        ) from error
 
 
 def _reference_name(name: str) -> str:

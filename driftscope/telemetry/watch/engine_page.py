@@ -8,7 +8,7 @@ own last log interval.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from driftscope.boundary.bounds import MAX_K
@@ -36,10 +36,20 @@ class EnginePage:
 def page_of(text: str, engines: Iterable[EngineMetrics] = ENGINES.values()) -> EnginePage | None:
     """Return the figures of the first of these engines that has any on the page; None if none has.
     Raises BadPageError."""
+    found = metrics_of(lambda metrics: samples_on(text, metrics.names), engines)
+    return None if found is None else page_of_samples(*found)
+
+
+def metrics_of(
+    samples: Callable[[EngineMetrics], Iterable[Sample]],
+    engines: Iterable[EngineMetrics] = ENGINES.values(),
+) -> tuple[EngineMetrics, list[Sample]] | None:
+    """Return the first of these engines that has a sample of speculation, with its samples; None if
+    none has. Raises what `samples` raises."""
     for metrics in engines:
-        samples = [each for each in samples_on(text, metrics.names) if _is_first_rank(each)]
-        if any(each.name in metrics.of_speculation for each in samples):
-            return _page(metrics, samples)
+        mine = [each for each in samples(metrics) if _is_first_rank(each)]
+        if any(each.name in metrics.of_speculation for each in mine):
+            return metrics, mine
     return None
 
 
@@ -47,7 +57,8 @@ def _is_first_rank(sample: Sample) -> bool:
     return all(sample.labels.get(rank, "0") == "0" for rank in _RANKS)
 
 
-def _page(metrics: EngineMetrics, samples: Sequence[Sample]) -> EnginePage:
+def page_of_samples(metrics: EngineMetrics, samples: Sequence[Sample]) -> EnginePage:
+    """Return the figures of an engine's samples; raises BadPageError."""
     totals: defaultdict[str, float] = defaultdict(float)
     by_position: defaultdict[tuple[str, int], float] = defaultdict(float)
     lengths = []

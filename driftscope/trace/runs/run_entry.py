@@ -43,7 +43,7 @@ class RunEntry:
     rounds: int | None = None
     """Rounds (drafts that were verified) of a probe's run; None: unknown, or a replay."""
     requests: int | None = None
-    """Requests of a replay, sent or not; None for a probe's run."""
+    """Requests of a replay, sent or not; None for a probe's run, and for sums."""
     problem: str = ""
     """Reason why there is no run, or why it cannot be read; "": there is one."""
 
@@ -78,7 +78,7 @@ def entry_of(run: Path) -> RunEntry:
         manifest=manifest,
         rounds=rounds,
         problem=faults[0].reason if faults else "",
-        requests=sum(each.rows.get("client", 0) for each in statuses) if replayed else None,
+        requests=_requests_of(manifest, statuses) if manifest and replayed else None,
     )
 
 
@@ -112,6 +112,12 @@ def _state(
     if not statuses or not all(status.closed for status in statuses):
         return RunState.NOT_CLOSED
     return RunState.EMPTY if rounds == 0 else RunState.CLOSED
+
+
+def _requests_of(manifest: Manifest, statuses: Sequence[Status]) -> int | None:
+    """Return the requests of a replay; None for sums of another tool's file."""
+    sent = sum(each.rows.get("client", 0) for each in statuses)
+    return None if not sent and "ingested" in manifest.workload else sent
 
 
 def _rounds_of(run: Path) -> int | None:

@@ -85,7 +85,7 @@ class ChainEncoder:
                 groups.setdefault(group, []).append(chains)
         rows += [self._blocks.block(group) for group in groups.values()]
         self._costs.report_writing(
-            steps=len(steps),
+            steps=steps,
             recorded=count,
             encoding_s=time.thread_time() - begun if count else 0.0,
             side_s=side_s,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.steps.sampler import Sampler
 from driftscope_probes.steps.step_record import StepRecord
@@ -14,9 +18,8 @@ class CostFeedback:
         self._sampler, self._writer = sampler, writer
         self._step_s = 0.0
         """Time of all model steps so far, in seconds."""
-        self._before = (0.0, 0.0, 0)
-        """Values at the last flush: the writer thread's time until then, the part of it spent on
-        recorded chains, and the number of steps."""
+        self._before: _Flush | None = None
+        """State at the last flush that had steps."""
 
     def report_steps(self, steps: list[StepRecord]) -> None:
         """Report the costs of each step that drafted to the sampler, which decides by them."""
@@ -32,22 +35,44 @@ class CostFeedback:
                 )
 
     def report_writing(
-        self, *, steps: int, recorded: int, encoding_s: float, side_s: float
+        self, *, steps: Sequence[StepRecord], recorded: int, encoding_s: float, side_s: float
     ) -> None:
         """Report the time that this flush took for recorded chains, on this thread and on the side
-        thread, and all the time of the previous flush, which is completely known by now."""
+        thread, and this thread's other time since the last flush."""
         sampler = self._sampler
         if recorded:
             sampler.note_encoding((encoding_s + side_s) / recorded)
-        spent_s = self._writer.spent_s
-        before_s, encoding_before_s, steps_before = self._before
-        if steps_before:
-            writing_s = max(0.0, spent_s - before_s - encoding_before_s)
-            sampler.note_writing(writing_s / steps_before)
-        self._before = (spent_s, encoding_s, steps)
+        if steps:
+            now = _Flush(time.monotonic(), self._writer.spent_s, encoding_s)
+            if self._before is not None:
+                sampler.note_writing(_writing_s(self._before, now, steps))
+            self._before = now
         self._writer.set_gauges(
             rate=sampler.rate if sampler.recording else 0.0,
             overhead=sampler.overhead,
             recording=sampler.recording,
             step_s=round(self._step_s, 6),
         )
+
+
+class _Flush(NamedTuple):
+    """Clocks at a flush, in seconds."""
+
+    at_s: float
+    spent_s: float
+    """CPU time of the writer's thread until then."""
+    encoding_s: float
+    """Part of the thread's time in this flush that was spent on recorded chains."""
+
+
+def _writing_s(before: _Flush, now: _Flush, steps: Sequence[StepRecord]) -> float:
+    """Return the time per step that the writer's thread took beside recorded chains.
+
+    It works on a clock, and also while the engine waits for requests. Only the share of its time in
+    which the engine served is a cost of steps.
+    """
+    spent_s = max(0.0, now.spent_s - before.spent_s - before.encoding_s)
+    served_s = steps[-1].time_s - steps[0].time_s + steps[0].step_s
+    passed_s = now.at_s - before.at_s
+    share = min(1.0, served_s / passed_s) if passed_s > 0 else 1.0
+    return spent_s * share / len(steps)

@@ -59,6 +59,11 @@ HOOKS = {
             name="SchedulerBatchResultProcessor.process_batch_result_prefill",
             purpose="first tokens",
         ),
+        Hook(
+            module="sglang.srt.managers.scheduler",
+            name="Scheduler.send_abort_output",
+            purpose="requests that end in the queue",
+        ),
     ),
 }
 """Hooks by part of SGLang."""

@@ -25,6 +25,7 @@ SEAMS = (
         "scheduler.processor_hooks",
         "install_processor",
     ),
+    ("sglang.srt.managers.scheduler", "scheduler.processor_hooks", "install_scheduler"),
 )
 """SGLang module, our module that hooks it, and that module's installer. The installer runs when
 SGLang imports the module, so that a process which never drafts pays nothing."""

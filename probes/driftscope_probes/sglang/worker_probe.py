@@ -20,7 +20,7 @@ from driftscope_probes.sglang.chain.ahead_sampler import AheadSampler
 from driftscope_probes.sglang.chain.draft_call import EXTEND_GRAPH, SglangDraftCall, without_graph
 from driftscope_probes.sglang.chain.drafter_taps import DrafterTaps, ForwardRows
 from driftscope_probes.sglang.chain.first_depths import FirstDepths
-from driftscope_probes.sglang.scheduler.request_label import is_health_check
+from driftscope_probes.sglang.scheduler.request_label import WARM_UP, is_own_name
 from driftscope_probes.sglang.scheduler.schedules import SglangStep, step_of
 from driftscope_probes.steps.step_schedule import NOBODY
 
@@ -92,9 +92,13 @@ class RecordedWorker(TimedWorker):
     def __init__(self, parts: ChainParts) -> None:
         super().__init__(parts.recorder)
         self._parts, self._guard = parts, parts.recorder.guard
+        self._taking = True
+        """Whether the step's chains may be recorded; most steps are not, and ask for nothing."""
 
     def draft(self, run: Callable[[], Any], worker: Any, batch: Any) -> Any:
         """See TimedWorker."""
+        if not self._taking:
+            return super().draft(run, worker, batch)
         parts = self._parts
         names = tuple(req.rid for req in batch.reqs)
         call = SglangDraftCall(
@@ -116,8 +120,7 @@ class RecordedWorker(TimedWorker):
         rows: Callable[[], ForwardRows],
     ) -> Any:
         """See TimedWorker."""
-        names = tuple(req.rid for req in batch.reqs)
-        wanted = self._guard.run("extend_started", self._on_extend_started, names, rows)
+        wanted = self._guard.run("extend_started", self._on_extend_started, batch, rows)
         if wanted is None:
             if self._guard.failed:
                 self._guard.run("extend_ended", self._parts.taps.extended)
@@ -127,14 +130,20 @@ class RecordedWorker(TimedWorker):
                 lambda: without_graph(worker, EXTEND_GRAPH, run), worker, batch, rows
             )
         finally:
-            self._guard.run("extend_ended", self._on_extend_ended, names)
+            self._guard.run("extend_ended", self._on_extend_ended, batch)
 
     def _schedule(self, batch: Any) -> SglangStep | None:
+        self._taking = True
         return self._guard.run("schedule", self._on_schedule, batch)
 
     def _on_schedule(self, batch: Any) -> SglangStep:
         parts, without = self._parts, NOBODY
-        if not batch.forward_mode.is_extend() and parts.sampler.ahead():
+        if batch.forward_mode.is_extend():
+            for req in batch.reqs:
+                WARM_UP.look(req)
+            return step_of(batch, without)
+        self._taking = parts.sampler.ahead()
+        if self._taking:
             names = tuple(req.rid for req in batch.reqs)
             without = self._without_chain(names)
             if without:
@@ -144,7 +153,7 @@ class RecordedWorker(TimedWorker):
     def _count_lost(self, names: tuple[str, ...], without: frozenset[str]) -> None:
         """Count the chains that should have been recorded: SGLang's own requests and those that are
         not selected have none."""
-        parts, lost = self._parts, [n in without and not is_health_check(n) for n in names]
+        parts, lost = self._parts, [n in without and not is_own_name(n) for n in names]
         chosen = parts.recorder.selection.chosen(names)
         if chosen is not None:
             lost = [each and bool(mine) for each, mine in zip(lost, chosen, strict=True)]
@@ -153,24 +162,25 @@ class RecordedWorker(TimedWorker):
 
     def _without_chain(self, names: tuple[str, ...]) -> frozenset[str]:
         """Return the requests of a recorded step of which no chain is written."""
-        return self._parts.first.missing(names) | frozenset(filter(is_health_check, names))
+        return self._parts.first.missing(names) | frozenset(filter(is_own_name, names))
 
-    def _on_extend_started(
-        self, names: tuple[str, ...], rows: Callable[[], ForwardRows]
-    ) -> ForwardRows | None:
-        parts = self._parts
+    def _on_extend_started(self, batch: Any, rows: Callable[[], ForwardRows]) -> ForwardRows | None:
+        parts, recorded = self._parts, self._parts.sampler.ahead()
+        if not recorded and parts.first.is_empty:
+            return None
+        names = tuple(req.rid for req in batch.reqs)
         parts.first.drop(names)
         chosen = parts.recorder.selection.chosen(names)
-        if not names or not parts.sampler.ahead() or (chosen is not None and not chosen.any()):
+        if not names or not recorded or (chosen is not None and not chosen.any()):
             return None
         wanted = rows()
         parts.taps.extending(wanted)
         return wanted
 
-    def _on_extend_ended(self, names: tuple[str, ...]) -> None:
+    def _on_extend_ended(self, batch: Any) -> None:
         states = self._parts.taps.extended()
         if states is not None and not self._guard.failed:
-            self._parts.first.keep(names, states)
+            self._parts.first.keep(tuple(req.rid for req in batch.reqs), states)
 
     def _pass_first(self, names: tuple[str, ...]) -> None:
         states = self._parts.first.take(names)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from support.sglang_process.job import Outcome, installed, run_job
-from verification.sglang import harmless, situations, truth
+from verification.sglang import drafters, harmless, situations, truth
 
-JOBS = {**truth.JOBS, **harmless.JOBS, **situations.JOBS}
+JOBS = {**truth.JOBS, **harmless.JOBS, **situations.JOBS, **drafters.JOBS}
 Outcomes = Callable[[str], Outcome]
 
 

@@ -5,6 +5,7 @@ from verification.sglang.situations import TREE
 from verification.sglang.truth import histograms
 
 from driftscope.trace.read.reader import read_trace
+from driftscope.vocabulary import Region
 from engines.sglang.conftest import Outcomes
 
 pytestmark = pytest.mark.sglang
@@ -67,3 +68,37 @@ def test_one_depth_is_the_one_of_the_round_before(sglang_outcome: Outcomes) -> N
 def test_an_engine_that_does_not_speculate_records_nothing(sglang_outcome: Outcomes) -> None:
     outcome = sglang_outcome("no speculation")
     assert not outcome.run.exists() and all(outcome.tokens())
+
+
+def test_structured_output_is_recorded_like_other_answers(sglang_outcome: Outcomes) -> None:
+    """SGLang verifies drafts against the grammar, so that acceptance is the grammar's too."""
+    outcome = sglang_outcome("structured output")
+    trace = read_trace(outcome.run)
+    rows = {row["request"]: row for row in trace.request.to_pylist()}
+    asked, *others = [rows[meta["id"]] for meta in outcome.meta()]
+    assert asked["structured"] == "json" and {row["structured"] for row in others} == {"none"}
+    assert all(ours == theirs for theirs, ours in histograms(outcome))
+    assert not any(status.errors for status in trace.statuses)
+
+
+def test_answers_have_their_kinds_of_text(sglang_outcome: Outcomes) -> None:
+    """The scheduler has a tokenizer unless it was told to have none."""
+    outcome = sglang_outcome("structured output")
+    rows = {row["request"]: row for row in read_trace(outcome.run).request.to_pylist()}
+    asked, *others = [rows[meta["id"]] for meta in outcome.meta()]
+    assert [Region.ALL[code] for code in asked["region_codes"]][:1] == ["json"]
+    assert all(row["region_starts"][0] == 0 for row in others)
+    plain = read_trace(sglang_outcome("temperature").run).request.to_pylist()
+    assert {str(row["region_starts"]) for row in plain} == {"None"}, "there is no tokenizer"
+
+
+def test_a_request_that_is_aborted_in_the_queue_has_a_row(sglang_outcome: Outcomes) -> None:
+    outcome = sglang_outcome("abort in the queue")
+    trace = read_trace(outcome.run)
+    rows = {row["request"]: row for row in trace.request.to_pylist()}
+    aborted = rows.pop("rid-3")
+    assert (aborted["finish_reason"], aborted["output_tokens"]) == ("abort", 0)
+    assert aborted["ttft_s"] is None and aborted["tpot_s"] is None
+    assert "rid-3" not in {row["request"] for row in trace.verify.to_pylist()}
+    assert {row["finish_reason"] for row in rows.values()} == {"length"} and len(rows) == 3
+    assert not any(status.errors for status in trace.statuses)

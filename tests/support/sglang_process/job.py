@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,12 @@ class Job:
     sampling: dict[str, Any] = field(default_factory=dict)
     own: tuple[dict[str, Any], ...] = ()
     """Sampling parameters of single requests, in order."""
+    models: Callable[[Path], dict[str, Any]] | None = None
+    """Builds models in a folder, and returns further arguments of SGLang's Engine for them."""
+    largest_id: int | None = None
+    """Largest token id of the models' vocabulary; prompts are folded into it."""
+    abort: int | None = None
+    """Number of the request that is aborted while others are served; all are sent at once."""
     env: dict[str, str] = field(default_factory=dict)
 
 
@@ -150,12 +157,22 @@ def shifted_drafter(name: str, folder: Path) -> Path:
 
 def _description(job: Job, folder: Path) -> dict[str, Any]:
     asked = prompts(job.requests)
+    if job.largest_id is not None:
+        asked = [[token % (job.largest_id + 1) for token in ids] for ids in asked]
+    built = {} if job.models is None else job.models(folder / "models")
     sampling = {"temperature": 0, "max_new_tokens": MAX_TOKENS, "ignore_eos": True, **job.sampling}
     own = [*job.own, *({} for _ in range(len(asked) - len(job.own)))]
     return {
-        "engine": {**engine(job, folder), **job.engine},
+        "engine": {**engine(job, folder), **built, **job.engine},
         "batches": [
-            {"size": size, "prompts": asked, "sampling": sampling, "own": own} for size in job.sizes
+            {
+                "size": size,
+                "prompts": asked,
+                "sampling": sampling,
+                "own": own,
+                "abort": job.abort,
+            }
+            for size in job.sizes
         ],
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import jsonschema
@@ -76,3 +77,22 @@ def test_a_drafter_that_cannot_be_run_is_one_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("k", ["0", "33"])
 def test_k_has_bounds(k: str) -> None:
     assert _ablate(trio_path() / "eagle3", "--k", k).exit_code == 2
+
+
+def test_a_size_that_no_layer_can_have_is_one_error(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a", config=lambda fields: fields.update(intermediate_size=10**19))
+    done = _ablate(path, *FEW)
+    assert isinstance(done.exception, CheckpointError)
+    assert "a size that no layer can have" in str(done.exception)
+
+
+def test_a_target_whose_weights_are_damaged_is_one_error(tmp_path: Path) -> None:
+    """safetensors has an error of its own, which is none of Python's."""
+    target = Path(shutil.copytree(TARGET, tmp_path / "target"))
+    weights = target / "model.safetensors"
+    weights.write_bytes(b"\xff" * 8 + weights.read_bytes()[8:])
+    done = CliRunner().invoke(
+        app, ["ablate", str(trio_path() / "eagle3"), "--target", str(target), *FEW]
+    )
+    assert isinstance(done.exception, CheckpointError)
+    assert "transformers cannot load this target" in str(done.exception)

@@ -61,6 +61,8 @@ def test_requests_with_a_histogram_each(name: str, reader: str) -> None:
     [
         ("vllm-bench.json", "vllm-bench", 200, 2.5),  # 1 + 300 / 200
         ("prometheus-vllm.txt", "prometheus", 200, 2.5),
+        # Increases 120 + 50 (after a restart) + 30 rounds, 180 + 75 + 45 tokens.
+        ("prometheus-range.json", "prometheus-range", 200, 2.5),
         ("trtllm-iterations.json", "trtllm-iterations", 4, 3.0),  # 1 + (3 + 5) / (2 + 2)
         ("aiperf-summary.json", "aiperf-summary", 200, 2.5),
         ("speed-bench.json", "speed-bench", 200, 2.75),  # (50 + 2 * 50 + 4 * 100) / 200
@@ -84,6 +86,7 @@ def test_sums(name: str, reader: str, rounds: int | None, length: float) -> None
     [
         ("vllm-bench.json", (0.75, 0.5, 0.25)),
         ("prometheus-vllm.txt", (0.75, 0.5, 0.25)),
+        ("prometheus-range.json", ((90 + 35 + 25) / 200, (60 + 25 + 15) / 200, 50 / 200)),
         ("aiperf-summary.json", (0.75, 0.5, 0.25)),
         ("speculation-profile.json", (0.75, 0.5, 0.25)),
         # Length 3 did not occur: as many rounds reach depth 2 as depth 3.
@@ -123,6 +126,9 @@ def test_the_period_is_said() -> None:
     gauge = _one("prometheus-sglang.txt", "prometheus")
     assert gauge.period == LAST_INTERVAL and gauge.length == 2.75
     assert _one("vllm-bench.json", "vllm-bench").period == THIS_RUN
+    ranged = _one("prometheus-range.json", "prometheus-range")
+    assert ranged.period == "2025-11-25 20:00:00 to 2025-11-25 20:03:00 UTC"
+    assert any("began again at 0 1 time:" in words for words in ranged.assumptions)
 
 
 def test_an_idle_line_of_sglang_is_no_measurement() -> None:

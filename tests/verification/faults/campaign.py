@@ -33,6 +33,9 @@ LIMIT_S = 10
 """Time after which a case counts as hanging, in seconds."""
 MEMORY_BYTES = 1 << 30
 """Most memory that a case may add to its process, in bytes."""
+SLOW = {"ablate": 6.0}
+"""Commands that take longer than others, with the multiple of the time that they may take: `ablate`
+runs both models."""
 CASES_PER_PROCESS = 400
 
 
@@ -105,6 +108,10 @@ _IMPORTED_LATE = (
     "openai",
     "pydantic",
     "driftscope.pipeline",
+    "driftscope.ablate.ablation_run",
+    "driftscope.cli.screens.ingest_table",
+    "driftscope.ingest.ingested_run",
+    "driftscope.inspect.trial.trial",
     "driftscope.analysis.compare.run_comparison",
     "driftscope.cli.shared.run_choice",
     "driftscope.cli.screens.watch_loop",
@@ -154,11 +161,13 @@ class _Worker:
                 found.fail(what, case)
             self._at, self._since = number + 1, time.monotonic()
         if self.process.is_alive():
+            case = case_of(self._at, self._sound)
+            limit_s *= SLOW.get(case.command, 1.0)
             if time.monotonic() - self._since < limit_s:
                 return False
             self.process.kill()
             self.process.join()
-            found.fail(f"took more than {limit_s:g} s", case_of(self._at, self._sound))
+            found.fail(f"took more than {limit_s:g} s", case)
         elif self.process.exitcode:
             found.fail(f"ended with {self.process.exitcode}", case_of(self._at, self._sound))
         self.process.join()

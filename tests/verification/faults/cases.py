@@ -18,7 +18,7 @@ from driftscope.boundary.terminal_text import shown
 from driftscope.errors import EXIT_OK, DriftscopeError
 from driftscope.trace.format.batch_digest import has_digest
 from driftscope.trace.read.reader import read_trace
-from verification.faults import disk, peers, words
+from verification.faults import disk, other_files, peers, words
 from verification.faults.command import check_files, outcome_of
 from verification.faults.mutations import KEEPS_FIGURES, MUTATIONS
 
@@ -50,6 +50,8 @@ OTHERS: Mapping[tuple[str, str], tuple[float, Attempt]] = {
     ("condition", READ): (0.12, words.parse_condition),
     ("condition", "analyze"): (0.004, words.say_condition),
     ("other files", READ): (0.08, words.read_file),
+    ("tools' files", "ingest"): (0.03, other_files.ingest),
+    ("models", "ablate"): (0.002, other_files.ablate),
     ("options", "any"): (0.01, words.say_option),
     ("full disk", "write"): (0.02, disk.write_on_a_full_disk),
     ("killed", "write"): (0.02, disk.write_and_be_killed),

@@ -9,6 +9,7 @@ TREE = {
     "speculative_num_steps": 3,
     "speculative_num_draft_tokens": 6,
 }
+SCHEMA = '{"type": "array", "items": {"type": "integer"}, "minItems": 3}'
 JOBS = {
     "tree": Job(drafter="eagle3", probe={"EVERY": "1"}, engine=TREE),
     "temperature": Job(
@@ -24,6 +25,19 @@ JOBS = {
         drafter="eagle3",
         probe={"EVERY": "1", "TOKEN_IDS": "1"},
         engine={"speculative_num_steps": 1, "speculative_num_draft_tokens": 2},
+    ),
+    "structured output": Job(
+        drafter="eagle3",
+        probe={"EVERY": "1"},
+        engine={"skip_tokenizer_init": False, "grammar_backend": "xgrammar"},
+        own=({"json_schema": SCHEMA},),
+    ),
+    "abort in the queue": Job(
+        drafter="eagle3",
+        probe={"EVERY": "1"},
+        engine={"max_running_requests": 1},
+        sampling={"max_new_tokens": 200},
+        abort=3,
     ),
     "no speculation": Job(drafter="", probe={"EVERY": "1"}),
 }

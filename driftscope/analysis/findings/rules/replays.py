@@ -71,7 +71,7 @@ def not_answered(case: ReplayCase) -> Finding | None:
         severity=Severity.MEDIUM,
         runs=(run.label,),
         title="Not every request was answered",
-        statement=f"of {count(run.planned, 'request')}, {unanswered}",
+        statement=f"of {count(sum(run.ended.values()), 'request')}, {unanswered}",
         evidence=dict(lost),
         confidence=Trust.HIGH,
         because="counted request by request",
@@ -180,7 +180,7 @@ ENTRIES: tuple[Entry[ReplayCase], ...] = (
         title="Not every request was answered",
         meaning="Requests of a replay were refused, broke off, took too long or were never sent.",
         thresholds=(),
-        need=Need(words="nothing beyond the replay", met=lambda case: True),  # noqa: ARG005
+        need=Need(words="rows of requests", met=lambda case: case.run.has_rows),
         rule=not_answered,
     ),
     Entry(

@@ -28,6 +28,11 @@ class FirstDepths:
         self._most = most
         self._places: dict[str, _Place] = {}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no request's first depth is known."""
+        return not self._places
+
     def keep(self, requests: Sequence[str], states: ForwardStates) -> None:
         """Keep the states of a forward's requests, a row for each."""
         self.drop(requests)

@@ -1,6 +1,7 @@
 """Hooks of SGLang's scheduler.
 
-Written against sglang.srt.managers.scheduler_components.batch_result_processor, 0.5.23.
+Written against sglang.srt.managers.scheduler and
+sglang.srt.managers.scheduler_components.batch_result_processor, 0.5.23.
 """
 
 from __future__ import annotations
@@ -12,12 +13,27 @@ from driftscope_probes.base.method_hooks import hook_method
 from driftscope_probes.sglang.scheduler.scheduler_observer import observer
 
 PROCESSOR = "SchedulerBatchResultProcessor"
+SCHEDULER = "Scheduler"
 
 
 def install_processor(module: Any) -> None:
     """Hook sglang.srt.managers.scheduler_components.batch_result_processor."""
     hook_method(module, f"{PROCESSOR}.process_batch_result_decode", _processed(decode=True))
     hook_method(module, f"{PROCESSOR}.process_batch_result_prefill", _processed(decode=False))
+
+
+def install_scheduler(module: Any) -> None:
+    """Hook sglang.srt.managers.scheduler."""
+    hook_method(module, f"{SCHEDULER}.send_abort_output", _aborted)
+
+
+def _aborted(original: Any) -> Callable[..., Any]:
+    def send_abort_output(scheduler: Any, abort: Any, req: Any) -> Any:
+        if (observed := observer()) is not None:
+            observed.aborted(req)
+        return original(scheduler, abort, req)
+
+    return send_abort_output
 
 
 def _processed(*, decode: bool) -> Callable[[Any], Callable[..., Any]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from driftscope.trace.format.records import RequestRow
 from driftscope.trace.format.row_block import Block
 from driftscope.vocabulary import UndraftedReason
 from driftscope_probes.recording.prompt_digests import PromptDigests
+from driftscope_probes.sglang.scheduler.request_regions import RequestRegions
 
 REMEMBERED_REQUESTS = 65_536
 """Largest number of requests remembered at once, so that dropped ends leave no state for good."""
@@ -42,10 +44,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTokens:
-    """Token ids from which the digests of a request are computed; they are not kept."""
+    """Token ids from which digests and regions of a request are computed; they are not kept."""
 
     prompt_token_ids: Sequence[int]
     output_token_ids: Sequence[int]
+    tokenizer: Any = None
+    """The scheduler's tokenizer; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +84,11 @@ class RequestTracker:
         self,
         count_error: Callable[[str, BaseException], None],
         digests: PromptDigests | None = None,
+        regions: RequestRegions | None = None,
     ) -> None:
         """`count_error` is called for a step that cannot be read, whose rows are lost; without
-        `digests`, requests get none."""
-        self._count_error, self._digests = count_error, digests
+        `digests` or `regions`, requests get none."""
+        self._count_error, self._digests, self._regions = count_error, digests, regions
         self._times: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """Time of each running request's first and latest token."""
         self._step = 0
@@ -122,9 +127,11 @@ class RequestTracker:
     def _ended(self, ended: FinishedRequest) -> RequestRow:
         times = self._times.pop(ended.request, None)
         own = {field.name: getattr(ended, field.name) for field in fields(ended)}
-        digest, conversation = self._digests_of(own.pop("tokens"))
+        tokens = own.pop("tokens")
+        digest, conversation = self._digests_of(tokens)
         return RequestRow(
             **own,
+            **self._regions_of(tokens, ended.structured),
             prompt_digest=digest,
             conversation=conversation,
             ttft_s=None if times is None else max(0.0, times[0] - ended.arrival_s),
@@ -140,6 +147,24 @@ class RequestTracker:
         except Exception as error:
             self._count_error("digest", error)
             return None, None
+
+    def _regions_of(self, tokens: RequestTokens, structured: str | None) -> dict[str, Any]:
+        """Return the columns of the answer's regions; an error costs them, not the row."""
+        if self._regions is None:
+            return {}
+        try:
+            found = self._regions.of(tokens, structured)
+        except Exception as error:
+            self._count_error("regions", error)
+            return {}
+        if found is None:
+            return {}
+        return {
+            "region_starts": found.starts,
+            "region_codes": found.codes,
+            "region_boundaries": found.boundaries,
+            "region_copies": found.copies,
+        }
 
 
 def _per_token(times: tuple[float, float] | None, tokens: int) -> float | None:

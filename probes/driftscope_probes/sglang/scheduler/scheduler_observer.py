@@ -22,10 +22,11 @@ from driftscope_probes.recording.prompt_digests import ANSWER_TOKENS, PromptDige
 from driftscope_probes.sglang.scheduler.request_label import (
     PAIR,
     SESSION,
-    is_health_check,
+    is_own,
     label_of,
     name_in,
 )
+from driftscope_probes.sglang.scheduler.request_regions import RequestRegions
 from driftscope_probes.sglang.scheduler.request_tracker import (
     FinishedRequest,
     Outcome,
@@ -38,6 +39,8 @@ from driftscope_probes.steps.request_selection import RequestSelection
 if TYPE_CHECKING:
     from driftscope.telemetry.export.engine_telemetry import EngineTelemetry
 
+ABORT = "abort"
+"""Finish reason of a request that was ended before it was served."""
 ENGINE = "engine0"
 """Role of the scheduler in the run."""
 _observers: list[SchedulerObserver] = []
@@ -76,7 +79,10 @@ class SchedulerObserver:
         self._selection = RequestSelection(settings.labels)
         Control(settings.trace, self._writer, self._selection).watch()
         digests = PromptDigests(prompt_key(settings)) if settings.prompt_digests else None
-        self._rows = RequestTracker(self._writer.count_error, digests).rows
+        regions = RequestRegions() if settings.regions else None
+        self._rows = RequestTracker(self._writer.count_error, digests, regions).rows
+        self._keeps = None if settings.regions else ANSWER_TOKENS
+        """Number of an answer's tokens that are handed over; None: all."""
 
     def around(self, run: Callable[[], Any], batch: Any, result: Any, *, decode: bool) -> Any:
         """Run the scheduler's processing of a step's result."""
@@ -92,7 +98,7 @@ class SchedulerObserver:
         return [
             (row, req, len(req.output_ids), decode or req in decoding)
             for row, req in enumerate(batch.reqs)
-            if not req.finished() and not req.is_retracted and not is_health_check(req.rid)
+            if not req.finished() and not req.is_retracted and not is_own(req)
         ]
 
     def _after(self, result: Any, before: list[tuple[int, Any, int, bool]]) -> None:
@@ -117,6 +123,15 @@ class SchedulerObserver:
         for each in finished:
             self._writer.put((self._rows, each))
 
+    def aborted(self, req: Any) -> None:
+        """Observe a request that the scheduler ends outside of a step: in its queue, or after a
+        retraction for which there is no room."""
+        self._guard.run("request", self._abort, req)
+
+    def _abort(self, req: Any) -> None:
+        if not is_own(req):
+            self._writer.put((self._rows, self._finished(req)))
+
     def _drafted(self, result: Any) -> int:
         """Return the length of the chain, or of a tree's longest branch, that was verified."""
         nodes = getattr(result, "speculative_num_draft_tokens", None)
@@ -135,7 +150,7 @@ class SchedulerObserver:
             arrival_s=now - (time.perf_counter() - _arrival(req.time_stats)),
             prompt_tokens=len(req.origin_input_ids),
             output_tokens=len(req.output_ids) if length is None else length,
-            finish_reason=str(req.finished_reason.to_json()["type"]),
+            finish_reason=_finish_reason(req),
             temperature=0.0 if sampling.top_k == 1 else float(sampling.temperature),
             max_tokens=sampling.max_new_tokens,
             traced=self._selection.selects(label),
@@ -144,9 +159,15 @@ class SchedulerObserver:
             pair=name_in(sampling, PAIR),
             tokens=RequestTokens(
                 prompt_token_ids=req.origin_input_ids,
-                output_token_ids=req.output_ids[:ANSWER_TOKENS],
+                output_token_ids=list(req.output_ids[:length][: self._keeps]),
+                tokenizer=req.tokenizer,
             ),
         )
+
+
+def _finish_reason(req: Any) -> str:
+    reason = req.finished_reason
+    return ABORT if reason is None else str(reason.to_json()["type"])
 
 
 def _arrival(times: Any) -> float:

@@ -23,10 +23,14 @@ class SglangStep:
     """Requests whose chain of this step does not count."""
 
 
+NOTHING = SglangStep()
+"""The schedule of most decode steps."""
+
+
 def step_of(batch: Any, incomplete: frozenset[str]) -> SglangStep:
     """Return the schedule of a ScheduleBatch that is about to run."""
     if not batch.forward_mode.is_extend():
-        return SglangStep(incomplete=incomplete)
+        return SglangStep(incomplete=incomplete) if incomplete else NOTHING
     labelled = ((req.rid, label_of(req.sampling_params)) for req in batch.reqs)
     return SglangStep(new_requests=tuple((rid, label) for rid, label in labelled if label))
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from driftscope.analysis.findings.rules.replays import OUTCOME_WORDS
 from driftscope.analysis.number_words import NOTHING, milliseconds, number, percent
-from driftscope.analysis.replays.senders import Cell, ReplayComparison, ReplaySummary
+from driftscope.analysis.replays.file_totals import NO_INTERVAL, FileTotals
+from driftscope.analysis.replays.senders import (
+    NOT_RECORDED,
+    Cell,
+    ReplayComparison,
+    ReplaySummary,
+)
 from driftscope.analysis.statistics.paired_ratios import Ratio
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.client import (
@@ -34,6 +40,7 @@ _HEAD = (
     "tokens/s in total",
     "time to first token",
 )
+_SUMS = ("replay", "condition", "period", "K", "rounds", "drafted", "accepted", "by depth")
 _MEMORY = (
     "replay",
     "KV cache, tokens",
@@ -66,7 +73,13 @@ def section(analysis: Analysis) -> Section | None:
         body=el(
             "div",
             el("p", el("b", "How to read this: "), _HOW, class_="how"),
-            [_cells(analysis), _outcomes(analysis), _compared(analysis.versus), _memory(analysis)],
+            [
+                _cells(analysis),
+                _sums(analysis),
+                _outcomes(analysis),
+                _compared(analysis.versus),
+                _memory(analysis),
+            ],
             el("details", el("summary", "Definitions"), definitions(_DEFINITIONS)),
         ),
         affects=("senders",),
@@ -98,15 +111,20 @@ def ratio(value: Ratio | None) -> str:
 
 
 def length(cell: Cell) -> str:
-    """Return the acceptance length with its interval."""
+    """Return the acceptance length with its interval; of sums, that they have none."""
     spread = cell.mean_length_interval
+    if spread is None and cell.totals is not None and cell.mean_length is not None:
+        return f"{number(cell.mean_length)} ({NO_INTERVAL})"
     return number(cell.mean_length) + (f" [{spread.low:.2f}, {spread.high:.2f}]" if spread else "")
 
 
 def _title(analysis: Analysis) -> str:
-    planned = sum(run.planned for run in analysis.senders)
+    known = [run.planned for run in analysis.senders if run.planned is not None]
     answered = sum(run.ended.get("answered", 0) for run in analysis.senders)
-    return f"The client recorded {answered:,} answers to {planned:,} requests."
+    sentences = [f"The client recorded {answered:,} answers to {sum(known):,} requests."]
+    if any(cell.totals for run in analysis.senders for cell in run.cells):
+        sentences.append("Sums of another tool's file have no rows of single requests.")
+    return " ".join(sentences if known else sentences[1:])
 
 
 def _cells(analysis: Analysis) -> Markup:
@@ -115,7 +133,7 @@ def _cells(analysis: Analysis) -> Markup:
             run.label,
             cell.condition,
             cell.load,
-            f"{cell.answered:,} of {cell.requests:,}",
+            _answered(cell),
             length(cell),
             ratio(cell.length_ratio),
             milliseconds(cell.tpot_s),
@@ -128,6 +146,38 @@ def _cells(analysis: Analysis) -> Markup:
         for cell in run.cells
     ]
     return table(_HEAD, rows, words=2, caption="Replays by condition and load", sortable=True)
+
+
+def _answered(cell: Cell) -> str:
+    if cell.answered is not None and cell.requests is not None:
+        return f"{cell.answered:,} of {cell.requests:,}"
+    return NOT_RECORDED if cell.requests is None else f"{cell.requests:,} requests"
+
+
+def _sums(analysis: Analysis) -> Markup | None:
+    """Return the sums of other tools' files; None if there are none."""
+    rows = [
+        [run.label, cell.condition, *_figures(cell.totals)]
+        for run in analysis.senders
+        for cell in run.cells
+        if cell.totals is not None
+    ]
+    if not rows:
+        return None
+    return table(_SUMS, rows, words=3, caption="Sums of other tools' files")
+
+
+def _figures(sums: FileTotals) -> list[str]:
+    depths = sums.marginal
+    return [
+        sums.period,
+        *(_whole(n) for n in (sums.k, sums.rounds, sums.drafted, sums.accepted)),
+        NOT_RECORDED if depths is None else " ".join(number(rate) for rate in depths),
+    ]
+
+
+def _whole(value: int | None) -> str:
+    return NOT_RECORDED if value is None else f"{value:,}"
 
 
 def _outcomes(analysis: Analysis) -> Markup | None:

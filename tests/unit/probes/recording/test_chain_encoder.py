@@ -22,7 +22,7 @@ from driftscope_probes.base.device_clock import NO_MARKS, Marks
 from driftscope_probes.base.host_ring import HostRing, Landing
 from driftscope_probes.base.step_view import DraftStep
 from driftscope_probes.recording import chain_encoder as capture_module
-from driftscope_probes.recording import doubtful_requests
+from driftscope_probes.recording import cost_feedback, doubtful_requests
 from driftscope_probes.recording.chain_encoder import SHADOW_DIFFERS, ChainEncoder
 from driftscope_probes.recording.encoder_options import EncoderOptions
 from driftscope_probes.steps.sampler import Sampler
@@ -400,15 +400,23 @@ def test_a_recorded_step_does_not_pay_for_the_rows_of_the_others(
     assert sampler.costs.recorded_s < 5.0
 
 
-def test_what_else_the_writers_thread_takes_counts_for_every_step(writer: TraceWriter) -> None:
+@pytest.mark.parametrize(("passed_s", "share"), [(0.4, 1.0), (4.0, 0.1)])
+def test_what_else_the_writers_thread_takes_counts_for_the_steps_that_it_met(
+    passed_s: float, share: float, writer: TraceWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread also works while the engine has no request: of four seconds with 0.4 s of steps, a
+    tenth of its time met a step."""
+    clock = [0.0]
+    monkeypatch.setattr(cost_feedback, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     sampler = Sampler(every=4)
     encoder = _encoder(writer, sampler)
+    passed = _finished(_step(False), recorded=False, probe_s=0.0)
     writer.spent_s = 1.0  # before the first flush
-    encoder.rows([_finished(_step(False), recorded=False, probe_s=0.0)] * 4)
+    encoder.rows([passed] * 4)
     assert sampler.costs.passed_s == 0.0
-    writer.spent_s = 3.0
-    encoder.rows([_finished(_step(False), recorded=False, probe_s=0.0)])
-    assert sampler.costs.passed_s == pytest.approx(2.0 / 4)
+    writer.spent_s, clock[0] = 3.0, passed_s
+    encoder.rows([passed._replace(time_s=0.1 * n, step_s=0.1) for n in range(4)])
+    assert sampler.costs.passed_s == pytest.approx(share * 2.0 / 4)
 
 
 def test_a_recorded_step_of_nothing_but_prefills_gives_its_own_row(encoder: ChainEncoder) -> None:

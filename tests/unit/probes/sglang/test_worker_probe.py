@@ -6,8 +6,13 @@ from typing import Any
 import pytest
 import torch
 
+from driftscope_probes.base.guard import Guard
 from driftscope_probes.base.step_view import DraftCall
+from driftscope_probes.sglang.chain.ahead_sampler import AheadSampler
+from driftscope_probes.sglang.chain.first_depths import FirstDepths
 from driftscope_probes.sglang.worker_probe import (
+    ChainParts,
+    RecordedWorker,
     TimedWorker,
     rows_after_prefill,
     rows_after_verification,
@@ -78,3 +83,48 @@ def test_after_a_verification_rejected_rows_are_left_out() -> None:
     states = torch.arange(8.0)[:, None]
     assert rows.inside(states).flatten().tolist() == [0, 7]
     assert rows.result(states).flatten().tolist() == [0, 7]
+
+
+class Unasked:
+    """A request that may not be looked at."""
+
+    @property
+    def rid(self) -> str:
+        raise LookupError("a step that is not recorded asks for the names of its requests")
+
+
+class Errors:
+    """A writer that only counts errors."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def count_error(self, hook: str, error: BaseException) -> None:
+        self.errors.append(f"{hook}: {error}")
+
+
+def test_a_step_that_is_not_recorded_asks_for_nothing() -> None:
+    errors, sampler = Errors(), AheadSampler(every=1000)
+    sampler.take()  # the first of a thousand
+    sink: Any = Sink()
+    sink.guard = Guard(errors)  # type: ignore[arg-type]
+    unused: Any = None
+    parts = ChainParts(
+        recorder=sink,
+        taps=unused,
+        sampler=sampler,
+        first=FirstDepths(8),
+        layers=(),
+        writer=unused,
+    )
+    probe, worker = RecordedWorker(parts), SimpleNamespace(speculative_num_steps=4)
+    mode = SimpleNamespace(is_extend=lambda: False)
+    served = SimpleNamespace(reqs=[Unasked(), Unasked()], forward_mode=mode)
+    verify = SimpleNamespace(draft_token=torch.arange(10))
+
+    def run() -> None:
+        assert probe.draft(lambda: verify, worker, served) is verify
+        assert probe.extend(lambda: 5, worker, served, lambda: pytest.fail("no rows")) == 5
+
+    probe.step(run, served)
+    assert errors.errors == [] and sink.calls[1:] == ["draft 4", "ended 2"]

@@ -1,11 +1,14 @@
 """Verify and request rows follow from what SGLang's scheduler made of each step."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from driftscope.trace.format.records import RequestRow
 from driftscope.trace.format.row_block import Block
+from driftscope.vocabulary import Region
+from driftscope_probes.sglang.scheduler.request_regions import RequestRegions
 from driftscope_probes.sglang.scheduler.request_tracker import (
     FinishedRequest,
     Outcome,
@@ -92,3 +95,46 @@ def test_times_of_a_request(tokens: int, tpot_s: float | None) -> None:
     assert isinstance(row, RequestRow)
     assert (row.ttft_s, row.tpot_s) == (1.0, tpot_s)
     assert row.prompt_digest is None
+
+
+class Tokenizer:
+    """A tokenizer of one word, with the marks of a tool call."""
+
+    all_special_ids: tuple[int, ...] = ()
+    texts = ("word ", "<tool_call>", '{"a": 1}', "</tool_call>")
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        assert not skip_special_tokens
+        return "".join(self.texts[each] for each in ids)
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [self.texts[each] for each in ids]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "regions", "kinds"),
+    [
+        (Tokenizer(), RequestRegions(), ["prose", "template", "json", "template"]),
+        (None, RequestRegions(), None),
+        (Tokenizer(), None, None),
+    ],
+    ids=["with a tokenizer", "without one", "switched off"],
+)
+def test_an_answer_has_its_kinds_of_text(
+    tokenizer: Any, regions: RequestRegions | None, kinds: list[str] | None
+) -> None:
+    tokens = RequestTokens(prompt_token_ids=[0], output_token_ids=[0, 1, 2, 3], tokenizer=tokenizer)
+    errors: list[BaseException] = []
+    tracker = RequestTracker(lambda _, error: errors.append(error), None, regions)
+    (row,) = tracker.rows([replace(finished(4), tokens=tokens)])
+    assert isinstance(row, RequestRow) and not errors
+    codes = row.region_codes
+    assert (None if codes is None else [Region.ALL[each] for each in codes]) == kinds
+
+
+def test_a_tokenizer_that_fails_costs_the_kinds_and_not_the_row() -> None:
+    tokens = RequestTokens(prompt_token_ids=[0], output_token_ids=[0], tokenizer=object())
+    errors: list[str] = []
+    tracker = RequestTracker(lambda hook, _: errors.append(hook), None, RequestRegions())
+    (row,) = tracker.rows([replace(finished(1), tokens=tokens)])
+    assert isinstance(row, RequestRow) and row.region_codes is None and errors == ["regions"]

@@ -1,0 +1,23 @@
+"""Drafters whose inside is not recorded in SGLang have acceptance and timing, and say so."""
+
+import pytest
+from verification.sglang.truth import histograms
+
+from driftscope.trace.read.reader import read_trace
+from engines.sglang.conftest import Outcomes
+
+pytestmark = pytest.mark.sglang
+
+
+def test_eagle_1_has_acceptance_and_timing(sglang_outcome: Outcomes) -> None:
+    outcome = sglang_outcome("EAGLE-1")
+    trace = read_trace(outcome.run)
+    assert trace.draft.num_rows == 0
+    assert any("LlamaForCausalLMEagle is not supported" in note for note in trace.manifest.notes)
+    assert trace.manifest.method == "eagle" and trace.manifest.drafter_layers == 0
+    counted = histograms(outcome)
+    assert all(ours == theirs for theirs, ours in counted)
+    assert any(sum(theirs[1:]) for theirs, _ in counted), "some draft is accepted"
+    assert all(row["draft_s"] > 0 for row in trace.step.to_pylist() if row["k"])
+    assert all(row["tpot_s"] > 0 for row in trace.request.to_pylist())
+    assert not any(status.errors for status in trace.statuses)
