@@ -42,10 +42,15 @@ class Intervention:
     """Whether each depth reads the target's captured states in place of the drafter's own."""
     size: Size | None = None
     attention: Attention | None = None
+    served_dtype: bool = False
+    """Whether drafter and captured states are in the dtype in which they are served."""
+    rewritten: bool = False
+    """Whether the prompts are written in another way, so that the target's answers differ too."""
 
 
 AS_SERVED = "as-served"
 RIGHT_TOKENS, RIGHT_STATES, RIGHT_BOTH = "right-tokens", "right-states", "right-both"
+SERVED_DTYPE, FIRST_TOKEN, TEMPLATE = "served-dtype", "first-token", "template"
 FACTORIAL = (AS_SERVED, RIGHT_TOKENS, RIGHT_STATES, RIGHT_BOTH)
 """Interventions that the decomposition needs: neither, either and both factors."""
 INTERVENTIONS: Mapping[str, Intervention] = {
@@ -94,6 +99,9 @@ INTERVENTIONS: Mapping[str, Intervention] = {
             changes="only the nearest slots seen",
             attention=Attention.LAST_SLOTS,
         ),
+        Intervention(id=SERVED_DTYPE, changes="the served dtype", served_dtype=True),
+        Intervention(id=FIRST_TOKEN, changes="the prompts' first token changed", rewritten=True),
+        Intervention(id=TEMPLATE, changes="another chat template", rewritten=True),
     )
 }
 """Interventions by id, in the order in which they are reported."""

@@ -33,6 +33,14 @@ def ablate(
         str | None,
         typer.Option(metavar="NAMES", help="Names with commas between them; without it, all."),
     ] = None,
+    template: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Chat template of the intervention `template`, in Jinja; without it, that of the "
+            "drafter's folder.",
+        ),
+    ] = None,
     allow_pickle: Annotated[
         bool,
         typer.Option(
@@ -70,6 +78,7 @@ def ablate(
         positions=positions,
         most_prompts=most_prompts,
         interventions=interventions,
+        template=template,
         opening=opening_of(allow_pickle=allow_pickle, download=download),
     )
     result = request.result()
