@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from driftscope.analysis.statistics.interval import Interval, rate_intervals, ratio_of
 from driftscope.vocabulary import Region
@@ -40,15 +41,16 @@ class VocabularyCoverage:
 def coverage_of(answers: Sequence[RegionTokens]) -> VocabularyCoverage:
     """Return the shares from the counts of each prompt's answer. Prompts are the clusters of the
     intervals."""
-    counts = np.array([[each.get(region, (0, 0)) for region in Region.ALL] for each in answers])
-    whole = counts.reshape(-1, 2).sum(axis=0)
+    rows = [[each.get(region, (0, 0)) for region in Region.ALL] for each in answers]
+    counts = np.array(rows, np.int64).reshape(len(answers), len(Region.ALL), 2)
+    whole = counts.sum(axis=(0, 1))
     found = [_region(at, counts[:, at]) for at in range(len(Region.ALL)) if counts[:, at].any()]
     return VocabularyCoverage(
         lacking=float(whole[1] / whole[0]) if whole[0] else 0.0, by_region=tuple(found)
     )
 
 
-def _region(at: int, counts: np.ndarray) -> RegionCoverage:
+def _region(at: int, counts: NDArray[np.int64]) -> RegionCoverage:
     """Return the coverage of one region; `counts` are [prompts, 2]."""
     occurring = counts[counts[:, 0] > 0].astype(float)
     ratio = ratio_of(occurring[:, 1:], occurring[:, :1])

@@ -47,4 +47,5 @@ def _by_token(regions: AnswerRegions, tokens: int) -> NDArray[np.int64]:
     if not regions.starts:
         return np.full(tokens, Region.ALL.index(Region.TEMPLATE))
     at = np.searchsorted(regions.starts, np.arange(tokens), side="right") - 1
-    return np.asarray(regions.codes)[at.clip(0)]
+    codes: NDArray[np.int64] = np.array(regions.codes, np.int64)[at.clip(0)]
+    return codes

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from driftscope.ablate.measurement.measured_prompt import MeasuredPrompt
 from driftscope.boundary import strict_json
@@ -111,7 +112,7 @@ def _plain(measured: MeasuredPrompt) -> dict[str, Any]:
     }
 
 
-def _rows(matches: np.ndarray) -> list[str]:
+def _rows(matches: NDArray[np.bool_]) -> list[str]:
     return ["".join("1" if each else "0" for each in row) for row in matches.tolist()]
 
 
@@ -126,5 +127,5 @@ def _measured(plain: Mapping[str, Any]) -> MeasuredPrompt:
     )
 
 
-def _matches(rows: list[str], k: int) -> np.ndarray:
+def _matches(rows: list[str], k: int) -> NDArray[np.bool_]:
     return np.array([[each == "1" for each in row] for row in rows], bool).reshape(-1, k)
