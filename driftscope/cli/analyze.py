@@ -103,13 +103,25 @@ def analyze(
     """Turn run directories into a drift report: one offline HTML file, and JSON on demand.
 
     Several runs are shown side by side in one report. A report can be given instead of a run: its
-    data is then read from it.
+    data is then read from it. An ablation (a run directory or JSON of `driftscope ablate`) becomes
+    a page of its own, which says why acceptance falls.
     """
     from driftscope.analysis.query.row_filters import Filter
+    from driftscope.cli.inspection.why_report import WhyReport, is_ablation
     from driftscope.cli.shared.report_output import ReportFiles, write_reports
     from driftscope.cli.shared.run_choice import RunChoice
     from driftscope.cli.shared.run_labels import labels_of
 
+    if any(map(is_ablation, runs)):
+        others = {"--label": label, "--baseline": baseline, "--where": where, "--since": since}
+        WhyReport(
+            paths=tuple(runs),
+            output=output or DEFAULT[form],
+            form=form,
+            json_path=json_file,
+            options=tuple(name for name, value in others.items() if value),
+        ).write(quiet=quiet)
+        return
     write_reports(
         RunChoice(
             paths=tuple(runs),

@@ -17,8 +17,6 @@ from driftscope.boundary.file_input import first_line, read_json
 from driftscope.boundary.file_output import write_file
 from driftscope.errors import UsageError
 
-SUFFIX = ".work"
-"""Suffix after the name of the output."""
 SAVED_EVERY_S = 2.0
 """Seconds after which the file is written again; what is measured since then is lost to a kill."""
 _KIND = "ablation_work"
@@ -63,11 +61,6 @@ class WorkFile:
         self._unsaved = True
         if time.monotonic() - self._saved_s > SAVED_EVERY_S:
             self._save()
-
-    def remove(self) -> None:
-        """Delete the file: the result is written."""
-        self._unsaved = False
-        self.path.unlink(missing_ok=True)
 
     def _save(self) -> None:
         content = {
