@@ -74,7 +74,7 @@ INTERVENTIONS: Mapping[str, Intervention] = {
         Intervention(
             id=RIGHT_BOTH,
             changes="the target's tokens and states fed",
-            shows="what is left is how hard later positions are, with the drafter as good as at depth 1",
+            shows="how hard later positions are, with the drafter as good as at depth 1",
             right_tokens=True,
             right_states=True,
         ),

@@ -12,7 +12,7 @@ from driftscope.cli.shared import completion
 from driftscope.cli.shared.cluster_option import ClusterOption
 from driftscope.cli.shared.query_engine_option import DUCKDB, EngineOption
 from driftscope.cli.shared.report_format import Format
-from driftscope.cli.shared.run_argument import named_run, named_runs
+from driftscope.cli.shared.run_argument import named_run, named_runs_or_ablations
 
 WHERE = (
     "Only rows that meet a condition such as \"label = 'chat' and context > 4096\", over "
@@ -34,7 +34,7 @@ def analyze(
         typer.Argument(
             metavar="RUN...",
             help="Run directories, or reports to read back.",
-            callback=named_runs,
+            callback=named_runs_or_ablations,
             autocompletion=completion.runs,
         ),
     ],
