@@ -79,7 +79,7 @@ inspect: $(VENV)/installed-dev ## what inspect says of planted mistakes and heal
 	OMP_NUM_THREADS=2 PYTHONPATH=tests $(BIN)/python -m verification.inspected.table
 
 ablate: $(VENV)/installed-dev ## what each intervention changes in the shipped drafters, and drafters with a known cause (minutes)
-	PYTHONPATH=tests $(BIN)/python -m verification.ablated.table
+	PYTHONPATH=.:tests $(BIN)/python -m verification.ablated.table
 
 broken: $(VENV)/installed-dev ## what is said of drafters that are broken in one way each, as a table (minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.broken.table

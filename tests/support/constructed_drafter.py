@@ -26,6 +26,8 @@ from driftscope.inspect.trial.passages import Passage
 VOCABULARY, K = 20, 4
 PROMPT, ANSWER, PASSAGES = 8, 16, 24
 CAUSES = ("healthy", "noisy head", "tokens", "states", "positions")
+PART_OF = {"tokens": "tokens", "states": "states", "positions": "rest"}
+"""Part that each cause makes; the others make none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from driftscope.ablate.ablation import Ablation
 from driftscope.ablate.effect import Effect
 from driftscope.ablate.intervention import AS_SERVED, Intervention
+from driftscope.metrics.agreement import AGREEMENT
 from driftscope.trace.format.manifest import BY_DEPTH
 from driftscope_reports.drawing.chart import Chart, Unit
 from driftscope_reports.html.parts.run_series import line
@@ -47,7 +48,7 @@ def _picture(group: str, effects: Sequence[Effect]) -> Picture:
         title=_TITLES[group] if len(effects) > 1 else "As served",
         how=_HOW,
         chart=Chart(series=lines, x_title=BY_DEPTH, y_title="of all positions", unit=Unit.SHARE),
-        definitions=(),
+        definitions=(AGREEMENT,),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from driftscope.ablate.decomposition import Decomposition, Part
+from driftscope.metrics.agreement import AGREEMENT, LOSS_PARTS
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series, Unit
 from driftscope_reports.html.parts.section import Picture, Section, Size
 from driftscope_reports.html.parts.tables import table
@@ -38,6 +39,10 @@ def section(parts: Decomposition, k: int) -> Section:
     )
 
 
+_LABELS = ("tokens", "states", "rest", "in all")
+"""Short names of the parts, in the order of `_named`."""
+
+
 def _named(parts: Decomposition) -> tuple[tuple[str, Part], ...]:
     return (
         ("wrong tokens read", parts.tokens),
@@ -53,7 +58,7 @@ def _picture(parts: Decomposition) -> Picture:
     shown = Series(
         name="share of positions",
         kind=Kind.BAR,
-        x=tuple(name for name, _ in named),
+        x=_LABELS,
         y=tuple(part.value for _, part in named),
         low=tuple(None if each is None else each.low for each in ends),
         high=tuple(None if each is None else each.high for each in ends),
@@ -65,14 +70,14 @@ def _picture(parts: Decomposition) -> Picture:
         how=_HOW,
         chart=Chart(
             series=(shown,),
-            x_title="part of the loss",
+            x_title="lost by",
             y_title="share of positions",
             axis=Axis.CATEGORY,
             unit=Unit.SHARE,
             level=0.0,
             shows_values=True,
         ),
-        definitions=(),
+        definitions=(LOSS_PARTS, AGREEMENT),
         size=Size.WIDE,
     )
 

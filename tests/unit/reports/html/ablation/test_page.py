@@ -37,7 +37,7 @@ def test_the_parts_of_the_loss_are_bars_with_intervals() -> None:
     parts = result.decomposition
     assert parts is not None
     drawn = json.dumps(_figure(page, "loss"))
-    assert "the drafter's own states" in drawn.replace("\\u2019", "'")
+    assert all(f'"{name}"' in drawn for name in ("tokens", "states", "rest", "in all"))
     words = _words(page)
     for part in (parts.tokens, parts.states, parts.rest, parts.loss):
         assert part.interval is not None
