@@ -47,8 +47,9 @@ class WorkFile:
         if self._unsaved:
             self._save()
 
-    def __len__(self) -> int:
-        """Return the number of prompts that are measured, counting each way of writing them."""
+    @property
+    def prompts(self) -> int:
+        """Number of prompts that are measured, counting each way of writing them."""
         return len(self._measured)
 
     def kept(self, writing: str, key: str) -> MeasuredPrompt | None:
