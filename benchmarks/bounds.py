@@ -20,6 +20,8 @@ BIAS_AT_MOST = 0.005
 OFF_AT_MOST = 0.02
 """Largest error of a conditional rate, and largest relative error of an acceptance length from
 rounds cut anew."""
+PART_OFF = 0.02
+"""Largest error of the mean of a part of the loss, as a share of the positions."""
 HELD_AT_LEAST = 0.95
 """Share of the times that their bounds hold, and of the commanded K that serve at most 5 % slower
 than the best."""
@@ -161,6 +163,14 @@ def _high_findings(row: Row, trials: int) -> Iterator[Rate]:
     yield _false("high finding about a healthy run", row.high, trials)
 
 
+def _ablations(row: Row, _: int) -> Iterator[Rate]:
+    if row.made:
+        yield _power("the part that the cause makes", row.found, row.seeds)
+    else:
+        yield _false("a part that the cause does not make", row.found, row.seeds)
+    yield Rate(name="error of the part", value=row.off, least=-PART_OFF, most=PART_OFF)
+
+
 BOUNDS: Mapping[str, Callable[[Row, int], Iterator[Rate]]] = {
     "coverage": _coverage,
     "false_calls": _calls,
@@ -178,6 +188,7 @@ BOUNDS: Mapping[str, Callable[[Row, int], Iterator[Rate]]] = {
     "label_mix": _label_mix,
     "text_kinds": _text_kinds,
     "high_findings": _high_findings,
+    "ablations": _ablations,
 }
 """Rates of a row to check, by table; tables that are not here are for reading."""
 
@@ -200,7 +211,7 @@ def _name(row: Row) -> str:
     return ", ".join(words)
 
 
-_NAMES = ("run", "world", "figure", "pairing", "requests", "rounds")
+_NAMES = ("run", "world", "figure", "pairing", "requests", "rounds", "part")
 """Fields of a row that say what it is about."""
 
 

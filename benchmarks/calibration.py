@@ -14,9 +14,10 @@ Then come those of `benchmarks.unfinished`, recordings that end in the middle of
 `benchmarks.time_changes`, requests in sessions and kinds, `benchmarks.risk_sets`, rounds that draft
 different numbers of tokens, `benchmarks.clusters`, prompts that repeat and sessions, and
 `benchmarks.label_mix`, two runs that served other shares of two labels, and
-`benchmarks.text_kinds`, kinds of text within answers. The last two are those of
+`benchmarks.text_kinds`, kinds of text within answers. Two more are those of
 `benchmarks.k_advice`: the advice on K where step times are known, and acceptance lengths from
-rounds cut anew.
+rounds cut anew. The last is that of `benchmarks.ablations`: what the loss of a drafter with a known
+cause is said to be made of.
 
 Exits with 1, and names the rate, if one does not meet its bound in `benchmarks.bounds`.
 
@@ -36,6 +37,7 @@ import numpy as np
 from support.simulate import Prompts, Truth
 from support.simulate.sums import series, side
 
+from benchmarks.ablations import SEEDS, Ablated, ablations
 from benchmarks.attention_drift import Drifts, drifts
 from benchmarks.bounds import breaches
 from benchmarks.circumstances import Named, named
@@ -443,6 +445,21 @@ def show_cut_anew(trials: int, say: Say) -> list[CutAnew]:
     return rows
 
 
+def show_ablations(trials: int, say: Say) -> list[Ablated]:
+    seeds = min(trials, SEEDS)
+    say(
+        f"\nDrafters with a known cause, {seeds} runs each: share whose part of the loss is found\n"
+    )
+    say(f"{'cause':16}{'part':10}{'made':>6}{'loss':>9}{'found':>9}{'off by':>9}")
+    rows = []
+    for row in ablations(trials):
+        made = "yes" if row.made else "no"
+        shares = f"{row.loss:+9.1%}{row.found:9.1%}{row.off:+9.1%}"
+        say(f"{row.world:16}{row.part:10}{made:>6}{shares}")
+        rows.append(row)
+    return rows
+
+
 TABLES = {
     "coverage": show_coverage,
     "false_calls": show_calls,
@@ -462,6 +479,7 @@ TABLES = {
     "label_mix": show_label_mix,
     "text_kinds": show_text_kinds,
     "high_findings": show_high_findings,
+    "ablations": show_ablations,
 }
 
 

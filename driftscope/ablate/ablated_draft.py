@@ -10,7 +10,7 @@ from torch import Tensor
 from driftscope.ablate.attention_edit import AttentionEdit
 from driftscope.ablate.intervention import Intervention, Size
 from driftscope.inspect.reference.chain import rms
-from driftscope.inspect.reference.drafter import ChainKeys, Drafter, StepOutput
+from driftscope.inspect.reference.drafter import ChainKeys, Context, Drafter, StepOutput
 from driftscope.inspect.reference.replay import DEFAULT_N_SINK
 from driftscope.inspect.reference.target import Embeds
 from driftscope.inspect.trial.drafting import figures_of
@@ -29,14 +29,29 @@ class AblatedDraft:
     """Means over the positions of `trial.drafting.FIGURES`, [K, figures]."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefix:
+    """A passage as the drafter knows it before any chain: the same for every intervention."""
+
+    drafter: Drafter
+    target: Embeds
+    passage: Passage
+    fused: Tensor
+    """State of `fc` at each slot, [1, S - 1, H]."""
+    context: Context
+
+    @classmethod
+    @torch.inference_mode()
+    def of(cls, drafter: Drafter, target: Embeds, passage: Passage) -> Prefix:
+        """Run the drafter over the whole passage."""
+        fused = drafter.fuse([passage.states[layer] for layer in drafter.config.aux_layers])
+        context = drafter.context(drafter.embed(passage.ids[None, 1:], target), fused)
+        return cls(drafter=drafter, target=target, passage=passage, fused=fused, context=context)
+
+
 @torch.inference_mode()
 def ablated_draft(
-    drafter: Drafter,
-    target: Embeds,
-    passage: Passage,
-    k: int,
-    intervention: Intervention,
-    anchors: Tensor,
+    prefix: Prefix, k: int, intervention: Intervention, anchors: Tensor
 ) -> AblatedDraft:
     """Draft K tokens greedily from the slots `anchors` [A], given the true tokens before each.
 
@@ -44,9 +59,8 @@ def ablated_draft(
     position before the one that is drafted; with `right_tokens` the token of that position is the
     target's.
     """
-    ids = passage.ids
-    fused = drafter.fuse([passage.states[layer] for layer in drafter.config.aux_layers])
-    context = drafter.context(drafter.embed(ids[None, 1:], target), fused)
+    drafter, target, context = prefix.drafter, prefix.target, prefix.context
+    ids, fused = prefix.passage.ids, prefix.fused
     edited = intervention.attention and AttentionEdit(
         intervention.attention, anchors, context.slots, DEFAULT_N_SINK
     )
@@ -67,7 +81,9 @@ def ablated_draft(
         guess = drafter.target_ids(logits.argmax(-1))
         right = ids[anchors + 1 + depth]
         matches.append(guess == right)
-        figures.append(figures_of(step, logits, context.slots, passage.prompt_tokens))
+        figures.append(
+            figures_of(step, logits.float(), context.slots, prefix.passage.prompt_tokens)
+        )
         newest = right if intervention.right_tokens else guess
         # A table of wrong differences can lead past the vocabulary.
         newest = newest.clamp(0, drafter.config.layer.vocab_size - 1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from driftscope.ablate.decomposition import Decomposition, Matches, decompose
-from driftscope.ablate.effect import Effect, effect_of
-from driftscope.ablate.intervention import AS_SERVED, INTERVENTIONS
+from driftscope.ablate.decomposition import Decomposition, decompose
+from driftscope.ablate.effect import Drafts, Effect, effect_of
+from driftscope.ablate.vocabulary_coverage import VocabularyCoverage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,35 +23,29 @@ class Ablation:
     """Effect of each intervention, the chain as served first."""
     decomposition: Decomposition | None
     """None if an intervention that it needs was not asked for."""
-    lacking: float
-    """Share of the target's tokens at these positions that the drafter's vocabulary lacks."""
+    vocabulary: VocabularyCoverage
     not_applicable: Mapping[str, str]
     """Interventions that change nothing in this drafter, with the reason."""
 
 
 def ablation_of(
-    matches: Mapping[str, Sequence[Matches]],
-    figures: Mapping[str, dict[str, tuple[float, ...]]],
+    drafts: Sequence[Drafts],
+    vocabulary: VocabularyCoverage,
     *,
     drafter: str,
     target: str,
-    lacking: float,
     not_applicable: Mapping[str, str],
 ) -> Ablation:
-    """Return the result from the matches of each intervention by prompt, as served among them."""
-    served = matches[AS_SERVED]
-    comparisons = len(matches) - 1
+    """Return the result from the drafts under each intervention, those as served first."""
+    served = drafts[0].matches
     return Ablation(
         drafter=drafter,
         target=target,
         k=served[0].shape[1],
         prompts=len(served),
         positions=sum(len(each) for each in served),
-        effects=tuple(
-            effect_of(INTERVENTIONS[name], each, served, figures[name], comparisons)
-            for name, each in matches.items()
-        ),
-        decomposition=decompose(matches),
-        lacking=lacking,
+        effects=tuple(effect_of(each, len(drafts) - 1) for each in drafts),
+        decomposition=decompose({each.intervention.id: each.matches for each in drafts}),
+        vocabulary=vocabulary,
         not_applicable=dict(not_applicable),
     )

@@ -7,6 +7,7 @@ from typing import Any
 from driftscope.ablate.ablation import Ablation
 from driftscope.ablate.decomposition import Decomposition, Part
 from driftscope.ablate.effect import Effect
+from driftscope.ablate.vocabulary_coverage import RegionCoverage
 from driftscope.analysis.statistics.interval import Interval
 from driftscope.inspect.inspection_json import acceptance_content
 from driftscope.json_report.document import ABLATION, text
@@ -22,7 +23,8 @@ def to_json(result: Ablation) -> str:
             "k": result.k,
             "prompts": result.prompts,
             "positions": result.positions,
-            "lacking_tokens": result.lacking,
+            "lacking_tokens": result.vocabulary.lacking,
+            "lacking_by_region": [_region(each) for each in result.vocabulary.by_region],
             "effects": [_effect(each) for each in result.effects],
             "decomposition": _decomposition(result.decomposition),
             "not_applicable": dict(result.not_applicable),
@@ -35,12 +37,23 @@ def _effect(effect: Effect) -> dict[str, Any]:
         "id": effect.intervention.id,
         "changes": effect.intervention.changes,
         "words": effect.words,
+        "paired_by": effect.paired_by.value,
+        "prompts": effect.prompts,
         "acceptance": acceptance_content(effect.acceptance),
         "agreement": effect.agreement,
         "conditional": effect.conditional,
         "figures": effect.figures,
         "difference": effect.difference,
         "difference_interval": _ends(effect.interval),
+    }
+
+
+def _region(coverage: RegionCoverage) -> dict[str, Any]:
+    return {
+        "region": coverage.region,
+        "tokens": coverage.tokens,
+        "lacking": coverage.lacking,
+        "interval": _ends(coverage.interval),
     }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +15,35 @@ from driftscope.analysis.statistics.interval import Interval
 from driftscope.inspect.trial.acceptance import Acceptance, acceptance_of, gain
 
 
+class PairedBy(StrEnum):
+    """Unit in which an intervention and the chain as served are paired."""
+
+    POSITION = "position"
+    """Chains start at the same positions of the same answers."""
+    PROMPT = "prompt"
+    """The target answers the same prompts anew, so that positions differ."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
-    """Results of one intervention, over the same positions as served."""
+class Drafts:
+    """Chains under one intervention, and those as served that they are compared with."""
 
     intervention: Intervention
+    matches: Sequence[Matches]
+    """Matches by prompt."""
+    as_served: Sequence[Matches]
+    """Matches of the same prompts, in the same order."""
+    figures: Mapping[str, tuple[float, ...]]
+    """Means by depth of RMS, top-1 probability and attention masses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """Results of one intervention, compared with the chain as served."""
+
+    intervention: Intervention
+    prompts: int
+    """Number of prompts that are compared."""
     acceptance: Acceptance
     """Acceptance over all positions; each counts as a round."""
     agreement: tuple[float, ...]
@@ -26,13 +51,18 @@ class Effect:
     conditional: tuple[float | None, ...]
     """Share of the chains accepted up to depth d - 1 that are accepted at d; None if there is
     none."""
-    figures: dict[str, tuple[float, ...]]
+    figures: Mapping[str, tuple[float, ...]]
     """Means by depth of RMS, top-1 probability and attention masses."""
     difference: float
-    """Acceptance length minus that as served."""
+    """Acceptance length minus that as served, over the same prompts."""
     interval: Interval | None
-    """Interval of the difference, paired by prompt, at a level that holds for all interventions
+    """Interval of the difference, clustered by prompt, at a level that holds for all interventions
     together; None with too few prompts."""
+
+    @property
+    def paired_by(self) -> PairedBy:
+        """Unit in which both sides are paired."""
+        return PairedBy.PROMPT if self.intervention.rewritten else PairedBy.POSITION
 
     @property
     def words(self) -> str:
@@ -48,24 +78,19 @@ class Effect:
         return f"{with_it}: changes acceptance length by {span}"
 
 
-def effect_of(
-    intervention: Intervention,
-    matches: Sequence[Matches],
-    as_served: Sequence[Matches],
-    figures: dict[str, tuple[float, ...]],
-    comparisons: int,
-) -> Effect:
-    """Return the effect from the matches by prompt, with and without the intervention."""
-    k = matches[0].shape[1]
-    accepted = [_accepted(each) for each in matches]
-    acceptance = acceptance_of(accepted, k)
-    paired = gain([_accepted(each) for each in as_served], accepted, max(comparisons, 1))
+def effect_of(drafts: Drafts, comparisons: int) -> Effect:
+    """Return the effect; `comparisons` is the number of effects whose intervals hold together."""
+    accepted = [_accepted(each) for each in drafts.matches]
+    acceptance = acceptance_of(accepted, drafts.matches[0].shape[1])
+    served = [_accepted(each) for each in drafts.as_served]
+    paired = gain(served, accepted, max(comparisons, 1))
     return Effect(
-        intervention=intervention,
+        intervention=drafts.intervention,
+        prompts=len(drafts.matches),
         acceptance=acceptance,
-        agreement=tuple(np.concatenate(list(matches)).mean(axis=0).tolist()),
+        agreement=tuple(np.concatenate(list(drafts.matches)).mean(axis=0).tolist()),
         conditional=_conditional(acceptance.marginal),
-        figures=figures,
+        figures=drafts.figures,
         difference=paired.difference,
         interval=paired.interval,
     )

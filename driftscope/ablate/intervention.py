@@ -36,16 +36,23 @@ class Intervention:
     id: str
     changes: str
     """The change in words that follow "with"."""
+    shows: str = ""
+    """Conclusion that a difference permits; "" for the chain as served."""
     right_tokens: bool = False
     """Whether each depth reads the target's token in place of the drafter's guess."""
     right_states: bool = False
     """Whether each depth reads the target's captured states in place of the drafter's own."""
     size: Size | None = None
     attention: Attention | None = None
+    served_dtype: bool = False
+    """Whether drafter and captured states are in the dtype in which they are served."""
+    rewritten: bool = False
+    """Whether the prompts are written in another way, so that the target's answers differ too."""
 
 
 AS_SERVED = "as-served"
 RIGHT_TOKENS, RIGHT_STATES, RIGHT_BOTH = "right-tokens", "right-states", "right-both"
+SERVED_DTYPE, FIRST_TOKEN, TEMPLATE = "served-dtype", "first-token", "template"
 FACTORIAL = (AS_SERVED, RIGHT_TOKENS, RIGHT_STATES, RIGHT_BOTH)
 """Interventions that the decomposition needs: neither, either and both factors."""
 INTERVENTIONS: Mapping[str, Intervention] = {
@@ -55,44 +62,75 @@ INTERVENTIONS: Mapping[str, Intervention] = {
         Intervention(
             id=RIGHT_TOKENS,
             changes="the target's tokens fed",
+            shows="what wrong tokens do to later depths; it cannot change acceptance length",
             right_tokens=True,
         ),
         Intervention(
             id=RIGHT_STATES,
             changes="the target's states fed",
+            shows="what the recurrent state costs: its growth, its drift, and what it never knew",
             right_states=True,
         ),
         Intervention(
             id=RIGHT_BOTH,
             changes="the target's tokens and states fed",
+            shows="how hard later positions are, with the drafter as good as at depth 1",
             right_tokens=True,
             right_states=True,
         ),
         Intervention(
             id="pin-size",
             changes="the state's size kept",
+            shows="whether the size alone costs acceptance",
             size=Size.PINNED,
         ),
-        Intervention(id="normalise", changes="the state normed", size=Size.NORMED),
+        Intervention(
+            id="normalise",
+            changes="the state normed",
+            shows="whether a switch of the flag would help without training",
+            size=Size.NORMED,
+        ),
         Intervention(
             id="hide-chain",
             changes="the chain's own slots hidden",
+            shows="whether the drafter needs its own tokens",
             attention=Attention.HIDE_CHAIN,
         ),
         Intervention(
             id="hide-sink",
             changes="the sink hidden",
+            shows="whether it needs the sink",
             attention=Attention.HIDE_SINK,
         ),
         Intervention(
             id="restore-sink",
             changes="the sink's share kept",
+            shows="whether the sink's loss over depth costs acceptance",
             attention=Attention.RESTORE_SINK,
         ),
         Intervention(
             id="last-slots",
             changes="only the nearest slots seen",
+            shows="whether it needs the far context",
             attention=Attention.LAST_SLOTS,
+        ),
+        Intervention(
+            id=SERVED_DTYPE,
+            changes="the served dtype",
+            shows="whether rounding costs acceptance",
+            served_dtype=True,
+        ),
+        Intervention(
+            id=FIRST_TOKEN,
+            changes="the prompts' first token changed",
+            shows="whether the drafter depends on the first token",
+            rewritten=True,
+        ),
+        Intervention(
+            id=TEMPLATE,
+            changes="another chat template",
+            shows="whether the drafter depends on the template",
+            rewritten=True,
         ),
     )
 }

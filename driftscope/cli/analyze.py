@@ -12,7 +12,7 @@ from driftscope.cli.shared import completion
 from driftscope.cli.shared.cluster_option import ClusterOption
 from driftscope.cli.shared.query_engine_option import DUCKDB, EngineOption
 from driftscope.cli.shared.report_format import Format
-from driftscope.cli.shared.run_argument import named_run, named_runs
+from driftscope.cli.shared.run_argument import named_run, named_runs_or_ablations
 
 WHERE = (
     "Only rows that meet a condition such as \"label = 'chat' and context > 4096\", over "
@@ -34,7 +34,7 @@ def analyze(
         typer.Argument(
             metavar="RUN...",
             help="Run directories, or reports to read back.",
-            callback=named_runs,
+            callback=named_runs_or_ablations,
             autocompletion=completion.runs,
         ),
     ],
@@ -103,13 +103,25 @@ def analyze(
     """Turn run directories into a drift report: one offline HTML file, and JSON on demand.
 
     Several runs are shown side by side in one report. A report can be given instead of a run: its
-    data is then read from it.
+    data is then read from it. An ablation (a run directory or JSON of `driftscope ablate`) becomes
+    a page of its own, which says why acceptance falls.
     """
     from driftscope.analysis.query.row_filters import Filter
+    from driftscope.cli.inspection.why_report import WhyReport, is_ablation
     from driftscope.cli.shared.report_output import ReportFiles, write_reports
     from driftscope.cli.shared.run_choice import RunChoice
     from driftscope.cli.shared.run_labels import labels_of
 
+    if any(map(is_ablation, runs)):
+        others = {"--label": label, "--baseline": baseline, "--where": where, "--since": since}
+        WhyReport(
+            paths=tuple(runs),
+            output=output or DEFAULT[form],
+            form=form,
+            json_path=json_file,
+            options=tuple(name for name, value in others.items() if value),
+        ).write(quiet=quiet)
+        return
     write_reports(
         RunChoice(
             paths=tuple(runs),

@@ -75,11 +75,11 @@ def rm(
     Only real run directories are removed, never through a symbolic link. A run that is being
     recorded is refused, and so is a directory with files that a recorder does not write.
     """
-    from driftscope.cli.shared.run_argument import named_run
+    from driftscope.cli.shared.run_argument import named_run_or_ablation
     from driftscope.trace.runs.run_entry import entry_of
     from driftscope.trace.runs.run_removal import check_removable
 
-    chosen = [run if run.is_symlink() else named_run(run) or run for run in runs]
+    chosen = [run if run.is_symlink() else named_run_or_ablation(run) or run for run in runs]
     for run in chosen:
         check_removable(run, unclosed=unclosed)
     _remove([entry_of(run) for run in chosen], yes=yes, unclosed=unclosed, as_json=as_json)

@@ -295,6 +295,9 @@ ABLATED = _object(
         "prompts": COUNT,
         "positions": COUNT,
         "lacking_tokens": NUMBER,
+        "lacking_by_region": _list(
+            _object({"region": TEXT, "tokens": COUNT, "lacking": NUMBER, "interval": INTERVAL})
+        ),
         "not_applicable": {"type": "object", "additionalProperties": TEXT},
         "decomposition": _object(
             {
@@ -310,6 +313,8 @@ ABLATED = _object(
                     "id": TEXT,
                     "changes": TEXT,
                     "words": TEXT,
+                    "paired_by": {"enum": ["position", "prompt"]},
+                    "prompts": COUNT,
                     "acceptance": TRIED_ACCEPTANCE,
                     "agreement": BY_DEPTH,
                     "conditional": BY_DEPTH,

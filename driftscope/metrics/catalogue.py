@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from driftscope.metrics import acceptance as a
 from driftscope.metrics import (
+    agreement,
     association,
     client,
     confidence,
@@ -21,6 +22,7 @@ DEFINITIONS: dict[str, Definition] = {
     for definition in (
         *(a.MEAN_LENGTH, a.MARGINAL, a.CONDITIONAL, a.TOKEN_RATE),
         *(a.MEAN_LENGTH_BY_REQUEST, a.MEAN_LENGTH_BY_TOKEN),
+        *(agreement.AGREEMENT, agreement.LOSS_PARTS),
         *(t.SINK, t.PROMPT, t.GENERATED, t.SELF, t.NULL),
         *(t.NEAR_SHIFT, t.OWN_EXCESS, t.RETENTION),
         *(hidden.IN_RMS, hidden.PRENORM_RMS, hidden.POSTNORM_RMS, hidden.FED_RMS),

@@ -16,15 +16,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from driftscope.ablate.ablation_run import drafts
 from driftscope.ablate.decomposition import Decomposition, decompose
-from driftscope.ablate.intervention import FACTORIAL, INTERVENTIONS
+from driftscope.ablate.intervention import AS_SERVED, FACTORIAL, INTERVENTIONS
+from driftscope.ablate.measurement.prompt_meter import PromptMeter
+from driftscope.ablate.measurement.prompt_writing import PromptWriting
 from driftscope.inspect.reference.drafter import ChainKeys, StepOutput
 from driftscope.inspect.trial.passages import Passage
 
 VOCABULARY, K = 20, 4
 PROMPT, ANSWER, PASSAGES = 8, 16, 24
 CAUSES = ("healthy", "noisy head", "tokens", "states", "positions")
+PART_OF = {"tokens": "tokens", "states": "states", "positions": "rest"}
+"""Part that each cause makes; the others make none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +130,13 @@ def passages(seed: int) -> list[Passage]:
 def decomposition_of(cause: str, seed: int) -> Decomposition:
     """Return the decomposition of a drafter with a known cause."""
     drafter: Any = ConstructedDrafter(KNOWN[cause], seed)
-    interventions = [INTERVENTIONS[name] for name in FACTORIAL]
-    matches, _ = drafts(drafter, drafter, passages(seed), K, interventions, positions=20)
-    found = decompose(matches)
+    meter = PromptMeter(drafter, drafter, k=K, positions=20)
+    writing = PromptWriting(
+        id=AS_SERVED,
+        prompts={},
+        interventions=tuple(INTERVENTIONS[name] for name in FACTORIAL),
+    )
+    measured = [meter.measured(each, writing) for each in passages(seed)]
+    found = decompose({name: [each.matches[name] for each in measured] for name in FACTORIAL})
     assert found is not None
     return found

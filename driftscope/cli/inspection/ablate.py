@@ -33,6 +33,14 @@ def ablate(
         str | None,
         typer.Option(metavar="NAMES", help="Names with commas between them; without it, all."),
     ] = None,
+    template: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Chat template of the intervention `template`, in Jinja; without it, that of the "
+            "drafter's folder.",
+        ),
+    ] = None,
     allow_pickle: Annotated[
         bool,
         typer.Option(
@@ -44,7 +52,13 @@ def ablate(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Also write the JSON to FILE."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Also write a run directory, which `driftscope analyze` makes a page of, or the "
+            "JSON alone if PATH ends with .json.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -52,15 +66,17 @@ def ablate(
 
     Both models are run outside any engine. Chains start at the same positions of the target's own
     greedy answers, as served and with each intervention: the target's tokens or states fed, the
-    state's size kept, attention changed. Differences are paired by prompt, and the loss between
-    depth 1 and K is divided into wrong tokens, the drafter's own states, and the rest.
+    state's size kept, attention changed, the served dtype; or the prompts are written in another
+    way. Differences are paired, and the loss between depth 1 and K is divided into wrong tokens,
+    the drafter's own states, and the rest.
+
+    With --output, Ctrl-C (exit code 130) keeps what is measured in a file beside the output, and
+    the same command goes on from there.
     """
-    from driftscope.ablate.ablation_json import to_json
-    from driftscope.boundary.file_output import write_file
-    from driftscope.boundary.terminal_text import shown
+    from driftscope.cli.inspection.ablation_output import AblationOutput, print_result, say_stopped
     from driftscope.cli.inspection.ablation_request import AblationRequest
     from driftscope.cli.inspection.opening_options import opening_of
-    from driftscope.cli.screens.ablation_table import print_ablation
+    from driftscope.cli.screens.replay_output import INTERRUPTED
 
     request = AblationRequest(
         drafter=drafter,
@@ -70,13 +86,18 @@ def ablate(
         positions=positions,
         most_prompts=most_prompts,
         interventions=interventions,
+        template=template,
         opening=opening_of(allow_pickle=allow_pickle, download=download),
     )
-    result = request.result()
-    if as_json:
-        typer.echo(to_json(result), nl=False)
-    else:
-        print_ablation(result)
-    if output is not None:
-        write_file(output, to_json(result).encode())
-        typer.echo(f"written: {shown(str(output))}", err=True)
+    place = None if output is None else AblationOutput(path=output)
+    if place is not None:
+        place.check()
+    files, opened = request.opened()
+    try:
+        result = request.result(files, opened, place and place.work_path)
+    except KeyboardInterrupt:
+        say_stopped(place)
+        raise typer.Exit(INTERRUPTED) from None
+    print_result(result, as_json=as_json)
+    if place is not None:
+        place.write(result, files, opened)

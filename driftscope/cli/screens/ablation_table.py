@@ -8,8 +8,9 @@ from rich.text import Text
 
 from driftscope.ablate.ablation import Ablation
 from driftscope.ablate.decomposition import Decomposition, Part
-from driftscope.ablate.effect import Effect
+from driftscope.ablate.effect import Effect, PairedBy
 from driftscope.ablate.intervention import AS_SERVED
+from driftscope.ablate.vocabulary_coverage import VocabularyCoverage
 from driftscope.analysis.statistics.interval import Interval
 from driftscope.boundary.terminal_text import shown
 
@@ -37,13 +38,32 @@ def print_ablation(result: Ablation) -> None:
     console.print(table)
     for name, reason in result.not_applicable.items():
         console.print(Text(f"not applicable: {name}: {reason}", "dim"))
-    if result.lacking:
-        console.print(
-            Text(f"{result.lacking:.1%} of the target's tokens are not in the draft vocabulary")
+    if result.vocabulary.lacking:
+        _print_vocabulary(console, result.vocabulary)
+    console.print(Text(_pairing(result), "dim"))
+
+
+def _pairing(result: Ablation) -> str:
+    words = "Intervals are over prompts and hold for all interventions together."
+    if any(each.paired_by is PairedBy.PROMPT for each in result.effects):
+        words += (
+            "\n*: the target answered the prompts anew, so differences are paired by prompt,\n"
+            "not by position, and other answers may be easier or harder to draft."
         )
+    return words
+
+
+def _print_vocabulary(console: Console, coverage: VocabularyCoverage) -> None:
     console.print(
-        Text("Intervals are paired by prompt and hold for all interventions together.", "dim")
+        Text(f"{coverage.lacking:.1%} of the target's tokens are not in the draft vocabulary:")
     )
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for each in coverage.by_region:
+        ends = each.interval
+        interval = f"[{ends.low:.1%}, {ends.high:.1%}]" if ends else _NOT_KNOWN
+        counted = f"of {each.tokens:,} tokens"
+        table.add_row(f"  {each.region}", f"{each.lacking:.1%}", interval, counted)
+    console.print(table)
 
 
 def _print_decomposition(console: Console, parts: Decomposition, k: int) -> None:
@@ -76,7 +96,9 @@ def _cells(effect: Effect) -> tuple[str, ...]:
     if effect.intervention.id == AS_SERVED:
         return length, "", "", "as served"
     change = f"{effect.difference:+.2f}"
-    return length, change, _ends(effect.interval, 1.0, 2), effect.intervention.changes
+    mark = "*" if effect.paired_by is PairedBy.PROMPT else ""
+    changes = f"{shown(effect.intervention.changes)}{mark}"
+    return length, change, _ends(effect.interval, 1.0, 2), changes
 
 
 def _ends(interval: Interval | None, factor: float, digits: int) -> str:

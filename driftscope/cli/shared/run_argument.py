@@ -12,7 +12,23 @@ REPORTS = (".html", ".htm")
 
 
 def named_run(value: Path | None) -> Path | None:
-    """Return the run that one argument names; a report is returned as it is."""
+    """Return the run that one argument names; a report is returned as it is. Raises UsageError for
+    an ablation, which has no rounds."""
+    run = named_run_or_ablation(value)
+    if run is None or run.suffix.lower() in REPORTS:
+        return run
+    from driftscope.errors import UsageError
+    from driftscope.trace.runs.run_folder import is_ablation_run
+
+    if is_ablation_run(run):
+        raise UsageError(
+            f"{run}: holds an ablation, not a recording; `driftscope analyze` reads it"
+        )
+    return run
+
+
+def named_run_or_ablation(value: Path | None) -> Path | None:
+    """Return the run or the ablation that one argument names; a report is returned as it is."""
     if value is None or value.suffix.lower() in REPORTS:
         return value
     from driftscope.trace.runs.run_folder import found
@@ -33,6 +49,13 @@ def is_inspection(value: Path | None) -> bool:
 def named_runs(value: list[Path] | None) -> list[Path] | None:
     """Return the runs that a list of arguments names."""
     return None if value is None else [run for each in value if (run := named_run(each))]
+
+
+def named_runs_or_ablations(value: list[Path] | None) -> list[Path] | None:
+    """Return the runs and ablations that a list of arguments names."""
+    if value is None:
+        return None
+    return [run for each in value if (run := named_run_or_ablation(each))]
 
 
 def named_target(value: str) -> str:

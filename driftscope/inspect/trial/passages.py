@@ -40,8 +40,10 @@ class Passage:
 
     def anchors(self, k: int) -> Tensor:
         """Return all positions of the answer from which K tokens can be drafted and compared: the
-        last token of the prompt and those after it, [A]."""
-        return torch.arange(self.prompt_tokens - 1, len(self.ids) - 1 - k, device=self.ids.device)
+        last token of the prompt and those after it, [A]; none if the answer is too short."""
+        first = self.prompt_tokens - 1
+        after = max(first, len(self.ids) - 1 - k)
+        return torch.arange(first, after, device=self.ids.device)
 
 
 class Teacher:

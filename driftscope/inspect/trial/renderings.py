@@ -29,13 +29,18 @@ class Rendering:
 
 
 def renderings(
-    tokenizer: Any, prompts: Ids, conversations: Conversations, templates: tuple[str | None, ...]
+    tokenizer: Any,
+    prompts: Ids,
+    conversations: Conversations,
+    templates: tuple[str | None, ...],
+    *,
+    whose: str = "drafter's",
 ) -> tuple[list[Rendering], list[NotApplicable]]:
     """Return the renderings that can be tried, and those that cannot, with the reason. `templates`
-    are the target's and the drafter's own."""
+    are the target's and the drafter's own, or another one; reasons call it `whose` template."""
     tried = (
         _first_token(tokenizer.bos_token_id, prompts),
-        _template(tokenizer, prompts, conversations, templates),
+        _template(tokenizer, prompts, conversations, templates, whose),
     )
     made = [each for each in tried if isinstance(each, Rendering)]
     return made, [each for each in tried if isinstance(each, NotApplicable)]
@@ -71,17 +76,21 @@ def _with(bos: int, prompts: Ids) -> Rendering:
 
 
 def _template(
-    tokenizer: Any, prompts: Ids, conversations: Conversations, templates: tuple[str | None, ...]
+    tokenizer: Any,
+    prompts: Ids,
+    conversations: Conversations,
+    templates: tuple[str | None, ...],
+    whose: str,
 ) -> Rendering | NotApplicable:
     targets, own = templates
-    reason = _no_template(targets, own, set(conversations) >= set(prompts))
+    reason = _no_template(targets, own, set(conversations) >= set(prompts), whose)
     if reason is not None:
         return NotApplicable(id=TEMPLATE, reason=reason)
     try:
         made = {key: _rendered(tokenizer, conversations[key], own) for key in prompts}
     except Exception as error:  # a template is a program, which can fail in any way
         first = (str(error) or type(error).__name__).splitlines()[0]
-        return NotApplicable(id=TEMPLATE, reason=f"the drafter's template fails ({first})")
+        return NotApplicable(id=TEMPLATE, reason=f"the {whose} template fails ({first})")
     change = Change(
         id=TEMPLATE,
         change="the drafter's own chat template (--chat-template)",
@@ -90,14 +99,16 @@ def _template(
     return Rendering(change=change, prompts=made)
 
 
-def _no_template(targets: str | None, own: str | None, conversations: bool) -> str | None:
+def _no_template(
+    targets: str | None, own: str | None, conversations: bool, whose: str
+) -> str | None:
     """Return the reason why no other template can be tried; None if one can."""
     if not own:
         return "the drafter was saved without a chat template"
     if own.startswith(_SEVERAL):
         return "the drafter was saved with several chat templates"
     if targets and own.strip() == targets.strip():
-        return "the drafter's chat template is the target's"
+        return f"the {whose} chat template is the target's"
     return None if conversations else "the prompts are texts, not conversations"
 
 

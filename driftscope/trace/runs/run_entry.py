@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from driftscope.errors import TraceError
-from driftscope.trace.format.manifest import CLIENT, MANIFEST, Manifest, read_manifest
+from driftscope.trace.format.manifest import ABLATION, CLIENT, MANIFEST, Manifest, read_manifest
 from driftscope.trace.format.record_stream import read_stream
 from driftscope.trace.format.segment import SEALED, segments
 from driftscope.trace.format.start_fault import read_faults
@@ -67,6 +67,8 @@ def entry_of(run: Path) -> RunEntry:
             octets=octets,
             problem=str(error),
         )
+    if manifest is not None and manifest.mode == ABLATION:
+        return _ablation(run, manifest, octets)
     replayed = manifest is not None and manifest.engine == CLIENT
     faults = () if manifest else read_faults(run)
     rounds = None if manifest is None or replayed else _rounds_of(run)
@@ -79,6 +81,17 @@ def entry_of(run: Path) -> RunEntry:
         rounds=rounds,
         problem=faults[0].reason if faults else "",
         requests=_requests_of(manifest, statuses) if manifest and replayed else None,
+    )
+
+
+def _ablation(run: Path, manifest: Manifest, octets: int) -> RunEntry:
+    """Return the facts of an ablation, which is whole as soon as it has a manifest."""
+    return RunEntry(
+        path=run,
+        created_s=manifest.created_s,
+        state=RunState.CLOSED,
+        octets=octets,
+        manifest=manifest,
     )
 
 

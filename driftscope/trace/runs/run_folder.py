@@ -13,7 +13,7 @@ from pathlib import Path
 
 from driftscope.boundary.file_input import read_json
 from driftscope.errors import NotATraceError
-from driftscope.trace.format.manifest import CLIENT, MANIFEST, read_manifest
+from driftscope.trace.format.manifest import ABLATION, CLIENT, MANIFEST, read_manifest
 from driftscope.trace.runs.run_search import DEFAULT_FOLDERS, LATEST, search
 
 OFFERED = 5
@@ -35,8 +35,9 @@ def runs_of(folders: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def newest(folders: Sequence[Path]) -> Path | None:
-    """Return the newest run of a probe in `folders`, or the newest replay if there is none."""
-    runs = runs_of(folders)
+    """Return the newest run of a probe in `folders`, or the newest replay if there is none.
+    Ablations are passed over."""
+    runs = [run for run in runs_of(folders) if not is_ablation_run(run)]
     return next((run for run in runs if not is_replay_run(run)), runs[0] if runs else None)
 
 
@@ -67,6 +68,11 @@ def found(path: Path) -> Path:
 def is_replay_run(run: Path) -> bool:
     """Return whether a sender of prompts recorded the run; False for an unreadable manifest."""
     return _field(run, "engine") == CLIENT
+
+
+def is_ablation_run(run: Path) -> bool:
+    """Return whether `driftscope ablate` wrote the run; False for an unreadable manifest."""
+    return _field(run, "mode") == ABLATION
 
 
 def _latest(path: Path) -> Path:

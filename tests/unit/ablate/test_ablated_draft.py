@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from driftscope.ablate.ablated_draft import AblatedDraft, ablated_draft
+from driftscope.ablate.ablated_draft import AblatedDraft, Prefix, ablated_draft
 from driftscope.ablate.attention_edit import NEAREST_SLOTS, AttentionEdit
 from driftscope.ablate.intervention import INTERVENTIONS, RIGHT_BOTH, RIGHT_TOKENS, Attention
 from driftscope.inspect.files.drafter_files import open_drafter
@@ -46,7 +46,7 @@ def _draft(
     name: str, drafter: Drafter, teacher: Teacher, passage: Passage, anchors: Tensor | None = None
 ) -> AblatedDraft:
     at = passage.anchors(K) if anchors is None else anchors
-    return ablated_draft(drafter, teacher, passage, K, INTERVENTIONS[name], at)
+    return ablated_draft(Prefix.of(drafter, teacher, passage), K, INTERVENTIONS[name], at)
 
 
 def _accepted(drafted: AblatedDraft) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from driftscope.ablate.ablation import Ablation, ablation_of
 from driftscope.ablate.ablation_json import to_json
 from driftscope.ablate.decomposition import Matches
-from driftscope.ablate.intervention import AS_SERVED, FACTORIAL
+from driftscope.ablate.effect import Drafts
+from driftscope.ablate.intervention import AS_SERVED, FACTORIAL, INTERVENTIONS
+from driftscope.ablate.vocabulary_coverage import coverage_of
 
 PROMPTS, POSITIONS, K = 12, 10, 3
 
@@ -22,15 +25,20 @@ def _matches(rate: float, seed: int) -> list[Matches]:
 
 def _ablation(**rates: float) -> Ablation:
     named = {name.replace("_", "-"): rate for name, rate in rates.items()}
-    matches = {name: _matches(rate, at) for at, (name, rate) in enumerate(named.items())}
-    return ablation_of(
-        matches,
-        {name: {"fed_rms": (1.0,) * K} for name in matches},
-        drafter="d",
-        target="t",
-        lacking=0.0,
-        not_applicable={},
-    )
+    return _of({name: _matches(rate, at) for at, (name, rate) in enumerate(named.items())})
+
+
+def _of(matches: Mapping[str, list[Matches]]) -> Ablation:
+    drafts = [
+        Drafts(
+            intervention=INTERVENTIONS[name],
+            matches=each,
+            as_served=matches[AS_SERVED],
+            figures={"fed_rms": (1.0,) * K},
+        )
+        for name, each in matches.items()
+    ]
+    return ablation_of(drafts, coverage_of([]), drafter="d", target="t", not_applicable={})
 
 
 def test_lengths_rates_and_differences_are_those_of_the_matches() -> None:
@@ -48,14 +56,7 @@ def test_lengths_rates_and_differences_are_those_of_the_matches() -> None:
 
 def test_no_change_is_called_none() -> None:
     matches = _matches(0.5, 1)
-    found = ablation_of(
-        {AS_SERVED: matches, "hide-chain": [each.copy() for each in matches]},
-        {name: {} for name in (AS_SERVED, "hide-chain")},
-        drafter="d",
-        target="t",
-        lacking=0.0,
-        not_applicable={},
-    )
+    found = _of({AS_SERVED: matches, "hide-chain": [each.copy() for each in matches]})
     assert "no change beyond chance" in found.effects[1].words
 
 
@@ -70,14 +71,7 @@ def test_an_effect_is_rarely_seen_where_there_is_none() -> None:
             name: [random.random((POSITIONS, K)) < each for each in rate]
             for name in (AS_SERVED, "hide-chain", "hide-sink", "pin-size", "normalise")
         }
-        found = ablation_of(
-            matches,
-            {name: {} for name in matches},
-            drafter="d",
-            target="t",
-            lacking=0.0,
-            not_applicable={},
-        )
+        found = _of(matches)
         wrong += any(
             each.interval is not None and each.interval.excludes_zero()
             for each in found.effects[1:]

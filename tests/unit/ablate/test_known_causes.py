@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.constructed_drafter import CAUSES, KNOWN, decomposition_of
+from support.constructed_drafter import CAUSES, KNOWN, PART_OF, decomposition_of
 
 from driftscope.ablate.decomposition import Decomposition, Part
 
@@ -12,8 +12,6 @@ pytestmark = pytest.mark.slow
 
 SEEDS = range(10)
 PARTS = ("tokens", "states", "rest")
-PART_OF = {"tokens": "tokens", "states": "states", "positions": "rest"}
-"""Part that each cause makes; the others make none."""
 
 
 def _parts(found: Decomposition) -> dict[str, Part]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.ablations import Ablated
 from benchmarks.bounds import BOUNDS, breaches
 from benchmarks.calibration import TABLES, Calls, Coverage, Say, main
 from benchmarks.within_request import Related
@@ -32,9 +33,29 @@ def test_a_missed_relation_is_a_breach() -> None:
     assert breaches("within_request", [row], 400)
 
 
+@pytest.mark.parametrize(
+    ("made", "found", "off", "words"),
+    [
+        (True, 1.0, 0.0, None),
+        (False, 0.04, 0.0, None),
+        (True, 0.5, 0.0, "the part that the cause makes 0.500, wanted at least 0.7"),
+        (False, 0.3, 0.0, "a part that the cause does not make 0.300, wanted at most 0.1"),
+        (True, 1.0, -0.1, "error of the part -0.100, wanted"),
+    ],
+)
+def test_a_cause_that_is_mistaken_is_a_breach(
+    made: bool, found: float, off: float, words: str | None
+) -> None:
+    row = Ablated(world="w", part="states", made=made, seeds=50, loss=0.3, found=found, off=off)
+    lines = breaches("ablations", [row], 1000)
+    assert len(lines) == (words is not None)
+    assert words is None or (words in lines[0] and "ablations: w, states: " in lines[0])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("table", "trials"), [("gate", 60), ("within_request", 200), ("k_advice", 20), ("cut_anew", 2)]
+    ("table", "trials"),
+    [("gate", 60), ("within_request", 200), ("k_advice", 20), ("cut_anew", 2), ("ablations", 10)],
 )
 def test_a_small_calibration_meets_its_bounds(table: str, trials: int) -> None:
     lines: list[str] = []
