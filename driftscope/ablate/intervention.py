@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from driftscope.vocabulary import HIDE_CHAIN, PIN_SIZE
+
 
 class Attention(StrEnum):
     """Change of the drafter's attention."""
@@ -69,13 +71,13 @@ INTERVENTIONS: Mapping[str, Intervention] = {
             right_states=True,
         ),
         Intervention(
-            id="pin-size",
+            id=PIN_SIZE,
             changes="the state's size kept",
             size=Size.PINNED,
         ),
         Intervention(id="normalise", changes="the state normed", size=Size.NORMED),
         Intervention(
-            id="hide-chain",
+            id=HIDE_CHAIN,
             changes="the chain's own slots hidden",
             attention=Attention.HIDE_CHAIN,
         ),
