@@ -71,7 +71,9 @@ def compare(outcome: Outcome) -> Mapping[str, Compared]:
 def _pairs(
     job: Job, tokens: list[int], prompt_tokens: int, name: str, rows: list[dict[str, Any]]
 ) -> list[tuple[dict[str, Any], Any, Any, int]]:
-    """Return (recorded, reference's chain, its chain as served, index) for each row."""
+    """Return (recorded, reference's chain, its chain as served, index) for each row. A last round
+    may start past the end of the answer."""
+    rows = [row for row in rows if row["position"] <= len(tokens) - 2]
     if not rows:
         return []
     target, drafter = models(job)
