@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from driftscope.vocabulary import HIDE_CHAIN, PIN_SIZE
+from driftscope.vocabulary import HIDE_CHAIN, LIVE_CHANGES, PIN_SIZE
 
 
 class Attention(StrEnum):
@@ -72,13 +72,13 @@ INTERVENTIONS: Mapping[str, Intervention] = {
         ),
         Intervention(
             id=PIN_SIZE,
-            changes="the state's size kept",
+            changes=LIVE_CHANGES[PIN_SIZE],
             size=Size.PINNED,
         ),
         Intervention(id="normalise", changes="the state normed", size=Size.NORMED),
         Intervention(
             id=HIDE_CHAIN,
-            changes="the chain's own slots hidden",
+            changes=LIVE_CHANGES[HIDE_CHAIN],
             attention=Attention.HIDE_CHAIN,
         ),
         Intervention(

@@ -14,9 +14,11 @@ from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.rounds import by_batch
 from driftscope.analysis.statistics.attention_drift import AttentionDrift
+from driftscope.analysis.statistics.shadow_agreement import ShadowAgreement
 from driftscope.analysis.summary.attention_drift import attention_drift
 from driftscope.analysis.summary.length_by_k import LengthAtK, lengths_by_k
 from driftscope.analysis.summary.segments import BY_LABEL, segments_by, segments_of
+from driftscope.analysis.summary.shadow_chains import shadow_chains
 from driftscope.analysis.summary.step_times import StepTimes, step_times
 from driftscope.analysis.summary.verification import Verification, verification_of
 
@@ -37,6 +39,7 @@ class Details:
     lengths_by_k: tuple[LengthAtK, ...]
     within_request: tuple[WithinRequest, ...]
     attention_drift: AttentionDrift | None
+    live_shadow: tuple[ShadowAgreement, ...]
 
 
 def details_of(run: Sums, by: str = BY_LABEL) -> Details:
@@ -54,4 +57,5 @@ def details_of(run: Sums, by: str = BY_LABEL) -> Details:
         lengths_by_k=lengths_by_k(run),
         within_request=within_requests(run),
         attention_drift=attention_drift(run, run.clusters),
+        live_shadow=shadow_chains(run),
     )

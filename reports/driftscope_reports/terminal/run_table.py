@@ -27,6 +27,7 @@ from driftscope.pipeline import Analysis
 from driftscope_reports.html.sections.replays import length, ratio
 from driftscope_reports.terminal import first_screen_text
 from driftscope_reports.terminal.first_screen_text import plain
+from driftscope_reports.terminal.live_shadow import shadow_lines
 
 __all__ = ["figure_rows", "plain", "render"]
 
@@ -73,6 +74,7 @@ def render(analysis: Analysis) -> RenderableType:
         "",
         *_findings(analysis),
         *((_table(analysis), "") if analysis.runs else ()),
+        *((*shadows, "") if (shadows := shadow_lines(analysis.runs)) else ()),
         *((_segments(analysis), "") if any(len(r.segments) > 1 for r in analysis.runs) else ()),
         *((_senders(analysis), "") if analysis.senders else ()),
         *((_versus(analysis), "") if analysis.versus else ()),
