@@ -287,7 +287,7 @@ class ShadowRow:
     intervention: str
     """Change of the chain, see `driftscope.vocabulary.LIVE_INTERVENTIONS`."""
     k: int
-    """Chain length."""
+    """Number of tokens in the chain."""
     known: int
     """Number of tokens that the target was seen to produce at the places of the chain: k, or fewer
     if the request ended or was interrupted."""

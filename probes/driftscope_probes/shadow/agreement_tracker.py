@@ -114,7 +114,7 @@ class AgreementTracker:
             self._writer.count_error(HOOK, error)
         return found
 
-    def rest(self) -> list[ShadowRow]:
+    def rest(self, _: object = None) -> list[ShadowRow]:
         """Return the rows of chains that still wait when the recording ends."""
         waiting, self._waiting = self._waiting, []
         return [row for each in waiting for row in each.rows(keep_ids=self._keep_ids)]

@@ -42,6 +42,7 @@ class ShadowRounds:
         self.interventions = interventions
         self._rate, self._selection, self._writer = rate, selection, writer
         self._tracker = AgreementTracker(interventions, writer, keep_ids=keep_ids)
+        self._rows = self._tracker.rows
         self._followed = 0
         """Number of draft steps whose tokens are still wanted."""
         self._step: DraftStep | None = None
@@ -79,8 +80,8 @@ class ShadowRounds:
         drafted = HostCopy([served, *self._chains]) if self._chains else None
         chosen = self._selection.chosen(self._step.requests) if drafted else None
         step = ShadowStep(self._step, self._verified, number, time.time(), chosen, drafted)
-        self._writer.put((self._tracker.rows, step))
+        self._writer.put((self._rows, step))
 
     def close(self) -> None:
-        """Write the chains that still wait."""
-        self._writer.put(self._tracker.rest)
+        """Write the chains that still wait. The writer runs work in order, after other rows."""
+        self._writer.put((self._tracker.rest, None))

@@ -1,0 +1,100 @@
+"""Live interventions: chains that are not served are the reference's, and change no output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.engine_process.job import Job, K, Outcome, run_jobs
+from verification.shadow import JOBS, SHADOW, WITHOUT, compare
+
+from driftscope.trace.read.reader import read_trace
+from driftscope.vocabulary import LIVE_INTERVENTIONS
+
+pytestmark = pytest.mark.vllm
+CHAINS = 100
+"""Least number of chains of each intervention that are compared."""
+OTHERS = {
+    "raising": Job(
+        drafter="eagle31",
+        probe={**SHADOW, "SHADOW_EVERY": "2", "EVERY": "3", "TEST_RAISE": "after"},
+        sizes=(8, 1),
+    ),
+    "beside shadow recording": Job(
+        drafter="eagle31",
+        probe={**SHADOW, "SHADOW_EVERY": "2", "EVERY": "2", "RECORDING": "shadow"},
+        sizes=(8, 1),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """Outcome by name of the job."""
+    folder: Path = tmp_path_factory.mktemp("shadow")
+    return run_jobs({**JOBS, **OTHERS}, folder)
+
+
+@pytest.mark.parametrize("name", [*WITHOUT, *OTHERS])
+def test_the_served_output_is_token_identical(engines: dict[str, Outcome], name: str) -> None:
+    on, off = engines[name], engines[WITHOUT.get(name, "off eagle31")]
+    for batch in range(len(on.job.sizes)):
+        assert on.tokens(batch) == off.tokens(batch)
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_chains_and_their_agreement_are_the_references(
+    engines: dict[str, Outcome], name: str
+) -> None:
+    for intervention, found in compare(engines[name]).items():
+        assert found.tokens_equal == found.chains >= CHAINS, intervention
+        assert found.agreed_equal == found.served_equal == found.whole >= CHAINS, intervention
+        if (intervention, engines[name].job.drafter) != ("pin-size", "eagle31"):
+            # EAGLE 3.1 feeds a state of nearly constant size.
+            assert found.changed > CHAINS // 2, intervention
+
+
+@pytest.mark.parametrize("name", [*WITHOUT, "beside shadow recording"])
+def test_the_served_chain_agrees_as_far_as_the_engine_accepted(
+    engines: dict[str, Outcome], name: str
+) -> None:
+    trace = read_trace(engines[name].run)
+    assert not any(status.errors or status.dropped for status in trace.statuses)
+    accepted = {
+        (row["request"], row["position"]): row["accepted"]
+        for row in trace.verify.to_pylist()
+        if row["drafted"]
+    }
+    rows = trace.shadow.to_pylist()
+    assert {row["intervention"] for row in rows} == set(LIVE_INTERVENTIONS)
+    judged = [row for row in rows if row["known"] == K]
+    assert len(judged) >= CHAINS
+    for row in judged:
+        assert row["served_agreed"] == accepted[row["request"], row["position"]]
+
+
+def test_an_error_ends_the_shadow_and_nothing_else(engines: dict[str, Outcome]) -> None:
+    trace = read_trace(engines["raising"].run)
+    errors = {hook: n for status in trace.statuses for hook, n in status.errors.items()}
+    assert errors["shadow_chain"] == 1
+    assert trace.shadow.num_rows == 0
+    assert trace.verify.num_rows > 0
+
+
+def test_recorded_chains_are_as_without_shadow_rounds(engines: dict[str, Outcome]) -> None:
+    """Shadow chains leave nothing in the buffers of recorded ones."""
+    rows = read_trace(engines["shadow eagle3"].run).draft.to_pylist()
+    assert len(rows) >= CHAINS // 2
+    assert all(abs(row["self_mass"][0]) < 1e-6 for row in rows)
+    assert all(len(row["fed_rms"]) == K for row in rows)
+
+
+@pytest.mark.slow
+def test_v2_says_that_it_does_not_apply(tmp_path: Path) -> None:
+    job = Job(drafter="eagle31", runner="v2", probe={**SHADOW, "EVERY": "1"}, requests=1)
+    outcome = run_jobs({"v2": job}, tmp_path)["v2"]
+    trace = read_trace(outcome.run)
+    notes = [note for note in trace.manifest.notes if "not applicable" in note]
+    assert len(notes) == len(LIVE_INTERVENTIONS)
+    assert all(note in outcome.log for note in notes)
+    assert trace.shadow.num_rows == 0
