@@ -43,6 +43,8 @@ class ShadowRounds:
         self._rate, self._selection, self._writer = rate, selection, writer
         self._tracker = AgreementTracker(interventions, writer, keep_ids=keep_ids)
         self._rows = self._tracker.rows
+        self._spent_s = 0.0
+        """Time since the last shadow round, itself included, that the rate does not know of."""
         self._followed = 0
         """Number of draft steps whose tokens are still wanted."""
         self._step: DraftStep | None = None
@@ -66,11 +68,12 @@ class ShadowRounds:
         self._followed -= 1
         self._step, self._verified = call.step(), HostCopy(call.verified())
         if taken:
-            try:
-                self._chains = [call.under(each) for each in self.interventions]
-                self._followed = FOLLOWED_STEPS * int(call.k)
-            finally:
-                self._rate.spent(time.perf_counter() - begun)
+            self._chains = [call.under(each) for each in self.interventions]
+            self._followed = FOLLOWED_STEPS * int(call.k)
+        self._spent_s += time.perf_counter() - begun
+        if taken:
+            self._rate.spent(self._spent_s)
+            self._spent_s = 0.0
 
     def hand_over(self, served: Any, number: int) -> None:
         """Pass the step on if its tokens are wanted; `served` [B, K] are the tokens that the engine

@@ -33,7 +33,7 @@ from driftscope_probes.base.start_guard import (
 from driftscope_probes.control.control import Control
 from driftscope_probes.drafter.captured_layers import CapturedLayers, with_captured
 from driftscope_probes.recording import telemetry_feed
-from driftscope_probes.recording.manifest_notes import with_sinks
+from driftscope_probes.recording.manifest_notes import no_shadow, with_sinks
 from driftscope_probes.recording.process_writer import open_writer, role_of
 from driftscope_probes.recording.recorder import Recorder
 from driftscope_probes.recording.recorder_assembly import assemble_recorder
@@ -215,6 +215,7 @@ def _begin_timed(proposer: Any, models: LoadedModels, settings: Settings) -> Non
     check_unused(settings.trace, run_id_of(config))
     writer = _writer_of(proposer, settings, config)
     manifest = manifest_of_lookup(models.runner, settings, config)
+    manifest = replace(manifest, notes=(*manifest.notes, *no_shadow(settings)))
     if fault is not None:
         lost = f"{INTERNALS}: {fault.reason}"
         manifest = replace(manifest, notes=(*manifest.notes, lost))

@@ -9,6 +9,7 @@ from driftscope.trace.format.manifest import GREEDY
 from driftscope.vocabulary import HIDE_CHAIN
 from driftscope_probes.drafter.attention_kind import AttentionKind
 from driftscope_probes.drafter.drafter_kind import Kind
+from driftscope_probes.recording.manifest_notes import shadow_note
 from driftscope_probes.vllm.configuration.drafter_kinds import EAGLE3
 
 HIDES_BY_LENGTH = ("CPU_ATTN", "FLASH_ATTN", "TRITON_ATTN")
@@ -45,9 +46,7 @@ def live_interventions(wanted: tuple[str, ...], engine: ShadowEngine) -> LiveInt
     return LiveInterventions(
         live=tuple(each for each, reason in reasons.items() if reason is None),
         notes=tuple(
-            f"shadow rounds with {each}: not applicable, because {reason}"
-            for each, reason in reasons.items()
-            if reason is not None
+            shadow_note(each, reason) for each, reason in reasons.items() if reason is not None
         ),
     )
 

@@ -109,7 +109,7 @@ def test_chains_are_compared_with_what_the_target_produces(engine: Engine) -> No
 def test_chains_that_still_wait_are_written_at_the_end(engine: Engine) -> None:
     for _ in range(5):
         engine.step()
-    assert [row["known"] for row in engine.end().shadow.to_pylist()] == [0] * 4
+    assert [row["known"] for row in engine.end().shadow.to_pylist()] == [1] * 4
 
 
 def test_prefilling_requests_have_no_rows(engine: Engine) -> None:
