@@ -18,6 +18,7 @@ from support.engine_process.job import Job, K, Outcome, prompts, run_jobs
 from driftscope.ablate.ablated_draft import ablated_draft
 from driftscope.ablate.intervention import INTERVENTIONS
 from driftscope.inspect.trial.passages import Passage
+from driftscope.pipeline import summarise
 from driftscope.trace.read.reader import read_trace
 from driftscope.vocabulary import LIVE_INTERVENTIONS
 from verification.truth import WITHOUT_AOT, continue_greedily, models
@@ -118,10 +119,12 @@ def main() -> None:
             f"{'engine':16} {'same output':>12} {'intervention':12} {'chains':>7} {'tokens':>7} "
             f"{'whole':>6} {'agreed':>7} {'served':>7} {'changed':>8} {'errors':>7}"
         )
+        words: list[str] = []
         for name, without in WITHOUT.items():
             on, off = outcomes[name], outcomes[without]
             batches = range(len(on.job.sizes))
             same = sum(on.tokens(batch) == off.tokens(batch) for batch in batches)
+            words += [f"{name}: {each.words}" for each in summarise(on.run, name).live_shadow]
             errors = sum(sum(each.errors.values()) for each in read_trace(on.run).statuses)
             for intervention, found in compare(on).items():
                 print(
@@ -129,6 +132,7 @@ def main() -> None:
                     f"{found.tokens_equal:7} {found.whole:6} {found.agreed_equal:7} "
                     f"{found.served_equal:7} {found.changed:8} {errors:7}"
                 )
+        print("", *words, sep="\n")
 
 
 if __name__ == "__main__":
