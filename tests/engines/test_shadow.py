@@ -9,7 +9,7 @@ from support.engine_process.job import Job, K, Outcome, run_jobs
 from verification.shadow import JOBS, SHADOW, WITHOUT, compare
 
 from driftscope.trace.read.reader import read_trace
-from driftscope.vocabulary import LIVE_INTERVENTIONS
+from driftscope.vocabulary import HIDE_CHAIN, LIVE_INTERVENTIONS, PIN_SIZE
 
 pytestmark = pytest.mark.vllm
 CHAINS = 100
@@ -66,7 +66,8 @@ def test_the_served_chain_agrees_as_far_as_the_engine_accepted(
         if row["drafted"]
     }
     rows = trace.shadow.to_pylist()
-    assert {row["intervention"] for row in rows} == set(LIVE_INTERVENTIONS)
+    offered = {PIN_SIZE} if engines[name].job.runner == "v2" else set(LIVE_INTERVENTIONS)
+    assert {row["intervention"] for row in rows} == offered
     judged = [row for row in rows if row["known"] == K]
     assert len(judged) >= CHAINS
     for row in judged:
@@ -89,12 +90,11 @@ def test_recorded_chains_are_as_without_shadow_rounds(engines: dict[str, Outcome
     assert all(len(row["fed_rms"]) == K for row in rows)
 
 
-@pytest.mark.slow
-def test_v2_says_that_it_does_not_apply(tmp_path: Path) -> None:
-    job = Job(drafter="eagle31", runner="v2", probe={**SHADOW, "EVERY": "1"}, requests=1)
-    outcome = run_jobs({"v2": job}, tmp_path)["v2"]
-    trace = read_trace(outcome.run)
-    notes = [note for note in trace.manifest.notes if "not applicable" in note]
-    assert len(notes) == len(LIVE_INTERVENTIONS)
-    assert all(note in outcome.log for note in notes)
-    assert trace.shadow.num_rows == 0
+def test_v2_drafts_under_pin_size_and_says_that_hide_chain_does_not_apply(
+    engines: dict[str, Outcome],
+) -> None:
+    outcome = engines["shadow v2"]
+    assert list(compare(outcome)) == [PIN_SIZE]
+    (note,) = [n for n in read_trace(outcome.run).manifest.notes if "not applicable" in n]
+    assert f"{HIDE_CHAIN}: not applicable" in note
+    assert note in outcome.log

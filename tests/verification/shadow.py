@@ -21,7 +21,7 @@ from driftscope.inspect.trial.passages import Passage
 from driftscope.pipeline import summarise
 from driftscope.trace.read.reader import read_trace
 from driftscope.vocabulary import LIVE_INTERVENTIONS
-from verification.truth import WITHOUT_AOT, continue_greedily, models
+from verification.truth import V2, WITHOUT_AOT, continue_greedily, models
 
 SHADOW = {"SHADOW": "pin-size,hide-chain", "TOKEN_IDS": "1"}
 ALWAYS = {**SHADOW, "SHADOW_EVERY": "1", "EVERY": "2"}
@@ -34,6 +34,8 @@ JOBS = {
     "shadow eagle31": Job(drafter="eagle31", probe=ALWAYS, **BOTH_SIZES, processes=True),
     "off compiled": Job(**COMPILED),
     "shadow compiled": Job(**COMPILED, probe=ALWAYS),
+    "off v2": Job(drafter="eagle3", **V2),
+    "shadow v2": Job(drafter="eagle3", probe=ALWAYS, **V2),
 }
 WITHOUT = {name: name.replace("shadow", "off") for name in JOBS if name.startswith("shadow")}
 """Engine with shadow rounds -> the equivalent one without the probe."""
@@ -66,7 +68,7 @@ def compare(outcome: Outcome) -> Mapping[str, Compared]:
         for name in LIVE_INTERVENTIONS:
             chosen = [row for row in mine if row["intervention"] == name]
             pairs[name] += _pairs(outcome.job, [*ids, *output], len(ids), name, chosen)
-    return {name: _compared(each) for name, each in pairs.items()}
+    return {name: _compared(each) for name, each in pairs.items() if each}
 
 
 def _pairs(

@@ -20,7 +20,6 @@ from driftscope_probes.base.method_hooks import hook_method, hook_unhooked
 from driftscope_probes.base.step_view import DeviceStep, DraftCallBase, DraftStep, make_draft_call
 from driftscope_probes.drafter.captured_layers import captured_by
 from driftscope_probes.shadow.shadow_call import VerifiedStep
-from driftscope_probes.taps.tapped_model import TappedModel
 from driftscope_probes.vllm.attach import (
     RECORDER,
     LoadedModels,
@@ -28,6 +27,7 @@ from driftscope_probes.vllm.attach import (
     attach_recorder,
     begin_recording,
 )
+from driftscope_probes.vllm.pinned_size import size_pinned
 from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
 
 LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
@@ -35,7 +35,6 @@ LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
 ASKED_K = "num_speculative_tokens"
 _CHOOSES_GRAPH = "_determine_batch_execution_and_padding"
 _BUILDS_METADATA = "build_per_group_and_layer_attn_metadata"
-_LEAST_RMS = 1e-12
 
 
 def install_runner(module: Any) -> None:
@@ -266,30 +265,8 @@ class _ModelCall(DraftCallBase):
             delattr(proposer, _CHOOSES_GRAPH)
 
 
-@contextmanager
-def _size_pinned(call: _ModelCall) -> Iterator[None]:
-    """Scale the state fed to each depth to its RMS after depth 1, as Size.PINNED does offline."""
-    proposer = call.owner
-    rows, model, first = call.last_rows(), proposer.model, list[torch.Tensor]()
-
-    def pinned(drafter: Any, *args: Any, **kwargs: Any) -> Any:
-        last, fed = drafter(*args, **kwargs)
-        if not first:
-            first.append(_rms(fed[rows]))
-            return last, fed
-        fed = fed[: len(rows)]
-        return last, (fed.float() * (first[0] / _rms(fed).clamp_min(_LEAST_RMS))).to(fed.dtype)
-
-    proposer.model = TappedModel(model, pinned)
-    try:
-        yield
-    finally:
-        proposer.model = model
-
-
-def _rms(states: torch.Tensor) -> torch.Tensor:
-    """Return [B, 1] float32."""
-    return states.float().square().mean(-1, keepdim=True).sqrt()
+def _size_pinned(call: _ModelCall) -> AbstractContextManager[None]:
+    return size_pinned(call.owner, call.last_rows())
 
 
 @contextmanager
