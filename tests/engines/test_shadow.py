@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.engine_process.job import Job, K, Outcome, run_jobs
-from verification.shadow import JOBS, SHADOW, WITHOUT, compare
+from verification.shadow import ALWAYS, JOBS, SHADOW, WITHOUT, compare
+from verification.situations import SITUATION_JOBS
 
 from driftscope.trace.read.reader import read_trace
 from driftscope.vocabulary import HIDE_CHAIN, LIVE_INTERVENTIONS, PIN_SIZE
@@ -98,3 +101,43 @@ def test_v2_drafts_under_pin_size_and_says_that_hide_chain_does_not_apply(
     (note,) = [n for n in read_trace(outcome.run).manifest.notes if "not applicable" in n]
     assert f"{HIDE_CHAIN}: not applicable" in note
     assert note in outcome.log
+
+
+SITUATIONS = ("tight v1", "flows v1")
+
+
+@pytest.fixture(scope="module")
+def situations(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """Engines stepped by hand: chunked prompts, preemption, prefix cache, aborts, changing K."""
+    jobs = {}
+    for name in SITUATIONS:
+        off = SITUATION_JOBS[f"{name} off"]
+        jobs |= {f"{name} off": off, name: replace(off, probe=ALWAYS)}
+    return run_jobs(jobs, tmp_path_factory.mktemp("situations"))
+
+
+def outputs(outcome: Outcome) -> dict[str, Any]:
+    return {name: one for batch in outcome.batches for name, one in batch["requests"].items()}
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_no_situation_changes_the_output_or_is_counted_wrongly(
+    situations: dict[str, Outcome], name: str
+) -> None:
+    on, off = situations[name], situations[f"{name} off"]
+    assert outputs(on) == outputs(off)
+    trace = read_trace(on.run)
+    assert not any(status.errors or status.dropped for status in trace.statuses)
+    verified = {
+        (row["request"], row["position"]): row for row in trace.verify.to_pylist() if row["drafted"]
+    }
+    rows = trace.shadow.to_pylist()
+    judged = [
+        (row, verified[key])
+        for row in rows
+        if (key := (row["request"], row["position"])) in verified and row["known"] == row["k"]
+    ]
+    assert len(judged) > CHAINS
+    for row, round_ in judged:
+        # The engine may verify fewer tokens than were drafted, near a limit of the request.
+        assert min(row["served_agreed"], round_["drafted"]) == round_["accepted"]
