@@ -25,6 +25,8 @@ class AblatedDraft:
 
     matches: Tensor
     """Whether each drafted token is the target's, [A, K]."""
+    tokens: Tensor
+    """Drafted tokens in the target's vocabulary, [A, K]."""
     figures: Tensor
     """Means over the positions of `trial.drafting.FIGURES`, [K, figures]."""
 
@@ -66,7 +68,7 @@ def ablated_draft(
     )
     hidden, newest, chain_keys = fused[:, anchors], ids[anchors + 1], ChainKeys()
     first: Tensor | None = None
-    matches, figures = list[Tensor](), list[Tensor]()
+    matches, tokens, figures = list[Tensor](), list[Tensor](), list[Tensor]()
     for depth in range(1, k + 1):
         step = drafter.step(
             embedding=drafter.embed(newest, target)[None],
@@ -81,6 +83,7 @@ def ablated_draft(
         guess = drafter.target_ids(logits.argmax(-1))
         right = ids[anchors + 1 + depth]
         matches.append(guess == right)
+        tokens.append(guess)
         figures.append(
             figures_of(step, logits.float(), context.slots, prefix.passage.prompt_tokens)
         )
@@ -91,7 +94,11 @@ def ablated_draft(
         first = rms(fed) if first is None else first
         hidden = fused[:, anchors + depth] if intervention.right_states else fed
         chain_keys = step.chain_keys
-    return AblatedDraft(matches=torch.stack(matches, 1), figures=torch.stack(figures))
+    return AblatedDraft(
+        matches=torch.stack(matches, 1),
+        tokens=torch.stack(tokens, 1),
+        figures=torch.stack(figures),
+    )
 
 
 def _fed(step: StepOutput, size: Size | None, first: Tensor | None) -> Tensor:

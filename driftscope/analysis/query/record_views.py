@@ -1,6 +1,6 @@
 """A run's records as views that queries read, in memory or left in their files.
 
-The views have the names of the records (`draft`, `verify`, `step`, `request`) and the columns of
+The views have the names of the records (QUERIED) and the columns of
 `driftscope.trace.format.records`: times are in seconds, defaults of older versions are filled in,
 and each row carries its replica. Lists that a sealed file leaves out
 (`driftscope.trace.format.derived_columns`) are null in `draft`; code that needs them reads `parts`,
@@ -45,7 +45,7 @@ from driftscope.trace.read.reader import (
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-QUERIED = ("draft", "verify", "step", "request")
+QUERIED = ("draft", "verify", "step", "request", "shadow")
 """Records that queries read."""
 OF_RANKS = ("draft", "step")
 """Records that each tensor-parallel rank writes."""

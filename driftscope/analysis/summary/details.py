@@ -15,9 +15,11 @@ from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.side import Side, side_of
 from driftscope.analysis.passes.rounds import by_batch
 from driftscope.analysis.statistics.attention_drift import AttentionDrift
+from driftscope.analysis.statistics.shadow_agreement import ShadowAgreement
 from driftscope.analysis.summary.attention_drift import attention_drift
 from driftscope.analysis.summary.length_by_k import LengthAtK, lengths_by_k
 from driftscope.analysis.summary.segments import BY_LABEL, segments_by, segments_of
+from driftscope.analysis.summary.shadow_chains import shadow_chains
 from driftscope.analysis.summary.step_times import StepTimes, step_times
 from driftscope.analysis.summary.verification import Verification, verification_of
 
@@ -40,6 +42,7 @@ class Details:
     side: Side
     """Rounds by request, in the form in which runs are compared."""
     attention_drift: AttentionDrift | None
+    live_shadow: tuple[ShadowAgreement, ...]
 
 
 def details_of(run: Sums, by: str = BY_LABEL) -> Details:
@@ -59,4 +62,5 @@ def details_of(run: Sums, by: str = BY_LABEL) -> Details:
         closeup=closeup_of(run),
         segments=segments_of(run) if by == BY_LABEL else segments_by(run, by),
         attention_drift=attention_drift(run, run.clusters),
+        live_shadow=shadow_chains(run),
     )

@@ -19,7 +19,7 @@ import pyarrow as pa
 from driftscope.trace.format.arrow_arrays import builder_of
 from driftscope.trace.format.records import RECORDS, Floats, Ints, Row
 
-SCHEMA_VERSION = "1.5"
+SCHEMA_VERSION = "1.6"
 """Version as major.minor: a new column raises minor, a changed meaning raises major."""
 
 _ARROW: dict[Any, pa.DataType] = {

@@ -67,6 +67,7 @@ _UNITS = {
     "accepted": "token",
     "requests": "request",
     "chains": "chain",
+    **dict.fromkeys(("known", "agreed", "served_agreed"), "token"),
     "temperature": "1",
     "gpu_busy": "1 (share)",
     "order": "1 (number)",

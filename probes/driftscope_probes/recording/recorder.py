@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from driftscope_probes.masses.sink_search import SinkSearch
 from driftscope_probes.recording.chain_measurement import ChainMeasurement
 from driftscope_probes.recording.host_transfer import HostTransfer
 from driftscope_probes.recording.recorded_draft import RecordedDraft
+from driftscope_probes.shadow.shadow_rounds import ShadowRounds
 from driftscope_probes.steps.request_selection import RequestSelection
 from driftscope_probes.steps.sampler import Sampler
 from driftscope_probes.steps.step_schedule import NO_LENGTHS, ScheduleReader
@@ -40,6 +41,8 @@ class RecorderParts:
     recorded_draft: RecordedDraft
     encode: Encode
     """Builds the rows of finished steps, on the writer's thread."""
+    shadow: ShadowRounds | None = None
+    """Drafts chains under interventions; None: none are wanted."""
 
 
 class Recorder:
@@ -55,6 +58,8 @@ class Recorder:
         self._hooks, self._switch = parts.taps.hooks, parts.taps.switch
         self._chain, self._side_thread = parts.chain, parts.chain.side_thread
         self._transfer, self._run_recorded = parts.transfer, parts.recorded_draft.run
+        self._shadow = parts.shadow
+        """Drafts chains under interventions; None: none are wanted, or an error ended them."""
         self.control: object | None = None
         """Object that changes this recorder at run time, kept for callers over RPC."""
         self._number = 0
@@ -114,6 +119,8 @@ class Recorder:
         """Run the drafter, recorded if the step is sampled; return [B, K] int tokens."""
         if self._side_thread.busy:  # drafter and taps are about to write
             self._guard.run("join", self._side_thread.join)
+        if self._shadow is not None:
+            self._in_shadow("shadow_chain", self._shadow.draft, call)
         self._guard.run("draft_started", self._on_draft_started, call)
         if self._switch.active:
             drafts, shadow, self._draft_s = self._run_recorded(call)
@@ -121,6 +128,8 @@ class Recorder:
                 self._switch.flush_notes()
                 self._guard.run("draft_ended", self._on_draft_ended, drafts, shadow)
             self._switch.active = False
+            if self._shadow is not None:
+                self._in_shadow("shadow_tokens", self._shadow.hand_over, drafts, self._number + 1)
             return drafts
         if self._clock.on:
             self._clock.mark()
@@ -129,6 +138,8 @@ class Recorder:
         self._draft_s = time.perf_counter() - begun
         if self._clock.on:
             self._clock.mark()
+        if self._shadow is not None:
+            self._in_shadow("shadow_tokens", self._shadow.hand_over, drafts, self._number + 1)
         return drafts
 
     def add_draft_time(self, seconds: float) -> None:
@@ -144,7 +155,17 @@ class Recorder:
         """Remove the taps and seal the trace."""
         self.taps.detach()
         self._guard.run("join", self._side_thread.join)
+        if self._shadow is not None:
+            self._shadow.close()
         self._writer.close()
+
+    def _in_shadow(self, hook: str, action: Callable[..., None], *args: Any) -> None:
+        """Run a part of a shadow round; an error ends the shadow and costs no recorded chain."""
+        failed, shadow = self._guard.failed, self._shadow
+        done = self._guard.succeeds(hook, action, *args)
+        self._guard.failed = failed
+        if shadow is not None and (not done or shadow.failed):
+            self._shadow = None
 
     def _on_step_started(self, scheduled: Any) -> None:
         self.selection.learn(self._schedules.labels(scheduled))

@@ -113,6 +113,7 @@ PLAIN_KEYS = {
     "problems",
     "within_request",
     "attention_drift",
+    "live_shadow",
 }
 
 

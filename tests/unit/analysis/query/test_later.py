@@ -47,7 +47,7 @@ def test_an_error_is_told_when_the_rows_are_asked_for(tmp_path: Path) -> None:
     engine.define("request", "SELECT CAST(request AS BIGINT) AS request FROM request_rows")
     failing = engine.later(table("request").select("request"))
     for _ in range(2):
-        with pytest.raises(DamagedTraceError, match="cannot be processed|Could not convert"):
+        with pytest.raises(DamagedTraceError, match=r"cannot be processed|Could not convert"):
             failing.wait()
     engine.close()
 
