@@ -31,6 +31,14 @@ class AnswerRegions:
     copies: list[int]
 
 
+CONSTRAINTS = {
+    **dict.fromkeys(("json", "json_object"), Region.JSON),
+    **dict.fromkeys(("regex", "choice", "grammar"), Region.GUIDED),
+}
+"""Region of an answer by its kind of constraint in `RequestRow.structured`. A structural tag
+constrains parts of an answer only, which are found like those of any other."""
+
+
 def answer_regions(
     texts: TokenTexts,
     prompt: Sequence[int],

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from support.engine_process.job import Job, K, Outcome, prompts, run_jobs
 
-from driftscope.ablate.ablated_draft import ablated_draft
+from driftscope.ablate.ablated_draft import Prefix, ablated_draft
 from driftscope.ablate.intervention import INTERVENTIONS
 from driftscope.inspect.trial.passages import Passage
 from driftscope.pipeline import summarise
@@ -88,9 +88,9 @@ def _pairs(
         key="", ids=ids, prompt_tokens=prompt_tokens, states=dict(zip(layers, states, strict=True))
     )
     anchors = torch.tensor([row["position"] for row in rows])
+    prefix = Prefix.of(drafter, target, passage)
     under, served = (
-        ablated_draft(drafter, target, passage, K, INTERVENTIONS[each], anchors)
-        for each in (name, "as-served")
+        ablated_draft(prefix, K, INTERVENTIONS[each], anchors) for each in (name, "as-served")
     )
     return [(row, under, served, at) for at, row in enumerate(rows)]
 

@@ -81,5 +81,7 @@ def _sums(drafted: AblatedDraft) -> FigureSums:
 
 def _nothing(k: int) -> AblatedDraft:
     return AblatedDraft(
-        matches=torch.zeros((0, k), dtype=torch.bool), figures=torch.zeros((k, len(FIGURES)))
+        matches=torch.zeros((0, k), dtype=torch.bool),
+        tokens=torch.zeros((0, k), dtype=torch.int64),
+        figures=torch.zeros((k, len(FIGURES))),
     )

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from driftscope.regions.answer_regions import AnswerRegions, answer_regions
+from driftscope.regions.answer_regions import CONSTRAINTS, AnswerRegions, answer_regions
 from driftscope.regions.token_texts import TokenTexts
-
-JSON = "json"
-"""Constraint of `RequestRow.structured` under which an answer is JSON."""
 
 
 class RequestRegions:
@@ -30,4 +27,5 @@ class RequestRegions:
         if self._texts is None or self._tokenizer is not tokens.tokenizer:
             self._tokenizer, self._texts = tokens.tokenizer, TokenTexts(tokens.tokenizer)
         prompt, answer = tokens.prompt_token_ids, list(tokens.output_token_ids)
-        return answer_regions(self._texts, prompt, answer, is_json=structured == JSON)
+        constraint = CONSTRAINTS.get(structured or "")
+        return answer_regions(self._texts, prompt, answer, constraint=constraint)

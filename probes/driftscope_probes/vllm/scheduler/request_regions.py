@@ -10,16 +10,9 @@ import math
 import time
 from typing import Any
 
-from driftscope.regions.answer_regions import AnswerRegions, answer_regions
+from driftscope.regions.answer_regions import CONSTRAINTS, AnswerRegions, answer_regions
 from driftscope.regions.token_texts import TokenTexts
-from driftscope.vocabulary import Region
 
-CONSTRAINTS = {
-    **dict.fromkeys(("json", "json_object"), Region.JSON),
-    **dict.fromkeys(("regex", "choice", "grammar"), Region.GUIDED),
-}
-"""Region of an answer by its kind of constraint in `RequestRow.structured`. A structural tag
-constrains parts of an answer only, which are found like those of any other."""
 AT_END_S = 2.0
 """Longest time for regions once the engine stops, in seconds. vLLM kills an engine core 5 s after
 it asked it to end, and a thousand tokens take about 1 ms."""
