@@ -173,7 +173,7 @@ cuda-smoke: $(VENV)/installed-dev ## every stage of the GPU benchmark on a CPU: 
 	PYTHONPATH=. $(BIN)/python benchmarks/cuda/run.py --device cpu --out build/cuda-smoke
 
 gallery: $(VENV)/installed ## example reports, into reports/gallery
-	cd reports/gallery && for name in healthy long-context server one-head; do \
+	cd reports/gallery && for name in healthy long-context server one-head sglang; do \
 	  $(abspath $(BIN))/driftscope analyze traces/$$name -q -o $$name.html || exit 1; done
 	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting --label eagle3 --baseline traces/without -q -o drifting.html
 	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting traces/healthy --label eagle3 --label eagle3.1 -q -o compared.html

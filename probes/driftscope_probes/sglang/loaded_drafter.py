@@ -20,6 +20,10 @@ TREE = (
     "attention and hidden states are not applicable: with speculative_eagle_topk > 1 the drafts "
     "form a tree, whose depth is not a position"
 )
+NO_MODEL = (
+    "attention and hidden states are not applicable: an n-gram lookup drafts, and no model; K is "
+    "the number of nodes of the tree that is verified, without its root"
+)
 EAGLE3 = Kind(
     name="EAGLE-3 / 3.1",
     methods=("EAGLE3",),
@@ -133,6 +137,8 @@ def open_drafter(worker: Any) -> SglangDrafter:
     from sglang.srt.layers.radix_attention import RadixAttention
 
     runner = worker.draft_runner
+    if runner is None:
+        raise UnknownDrafterError(NO_MODEL)
     if worker.topk > 1:
         raise UnknownDrafterError(TREE)
     name = type(runner.model).__name__

@@ -20,6 +20,7 @@ from driftscope_probes.sglang.versions import check_version
 
 SEAMS = (
     ("sglang.srt.speculative.eagle_worker_v2", "worker_hooks", "install_worker"),
+    ("sglang.srt.speculative.ngram_worker", "ngram_hooks", "install_ngram"),
     (
         "sglang.srt.managers.scheduler_components.batch_result_processor",
         "scheduler.processor_hooks",

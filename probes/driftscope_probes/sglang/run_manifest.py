@@ -85,8 +85,8 @@ def _notes(drafter: SglangDrafter, settings: Settings) -> tuple[str, ...]:
 def _manifest(
     worker: Any, settings: Settings, *, notes: tuple[str, ...], **of_drafter: Any
 ) -> Manifest:
-    target, draft = worker.target_worker.model_runner, worker.draft_runner
-    arguments = worker.server_args
+    target, arguments = worker.target_worker.model_runner, worker.server_args
+    draft, method = worker.draft_runner or target, str(arguments.speculative_algorithm).lower()
     return Manifest(
         run_id=run_id(),
         created_s=time.time(),
@@ -96,15 +96,13 @@ def _manifest(
         runner=RUNNER,
         mode="eager" if _without_graphs(worker) else "full graphs",
         recording="sampled eager",
-        method=str(arguments.speculative_algorithm).lower(),
+        method=method,
         k=int(worker.speculative_num_steps),
         target=_model(target.model_config, target.model),
-        drafter=_model(draft.model_config, draft.model),
+        drafter=_no_model(method) if draft is target else _model(draft.model_config, draft.model),
         attention_backend=type(draft.attn_backend).__name__,
         kv_cache_dtype=str(draft.kv_cache_dtype).removeprefix("torch."),
-        draft_sampling=PROBABILISTIC
-        if getattr(arguments, "speculative_use_rejection_sampling", False)
-        else GREEDY,
+        draft_sampling=None if draft is target else _draft_sampling(arguments),
         every=settings.every or 1,
         budget=None if settings.every else settings.budget,
         sink_tokens=len(settings.sink_slots),
@@ -113,6 +111,16 @@ def _manifest(
         notes=(*(() if settings.identifiers else (IDENTIFIERS_OFF,)), *notes, *no_shadow(settings)),
         **of_drafter,
     )
+
+
+def _no_model(method: str) -> Model:
+    """Return what identifies a drafter that is no model."""
+    return Model(name=method, architecture="", config_digest="", dtype="")
+
+
+def _draft_sampling(arguments: Any) -> str:
+    sampled = getattr(arguments, "speculative_use_rejection_sampling", False)
+    return PROBABILISTIC if sampled else GREEDY
 
 
 def _without_graphs(worker: Any) -> bool:

@@ -29,7 +29,7 @@ def job() -> Job:
     )
     return Job(
         drafter=DRAFTER,
-        probe={"EVERY": "1"},
+        probe={"EVERY": "1", "DISTANCE_EVERY": "2"},
         sizes=(4,),
         requests=REQUESTS,
         engine={

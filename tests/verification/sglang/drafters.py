@@ -32,6 +32,13 @@ def eagle1(folder: Path) -> dict[str, Any]:
     }
 
 
+NODES = 4
+"""Nodes of an n-gram tree, its root included."""
 JOBS = {
+    "n-gram": Job(
+        drafter="",
+        probe={"EVERY": "1"},
+        engine={"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": NODES},
+    ),
     "EAGLE-1": Job(drafter="", probe={"EVERY": "1"}, models=eagle1, largest_id=255),
 }
