@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from driftscope.pipeline import Filter, Inputs, analyze, summarise
 from driftscope.trace.format.records import ShadowRow, VerifyRow
 from driftscope.trace.read.reader import read_trace
 from driftscope.vocabulary import HIDE_CHAIN, PIN_SIZE
+from driftscope_reports.html.document import to_html
+from driftscope_reports.html.embedded_data import read_report
 from driftscope_reports.terminal.run_table import render
 
 SPEC = Spec(requests=12, rounds=6)
@@ -112,3 +115,13 @@ def test_conditions_select_the_chains_with_their_rounds(tmp_path: Path) -> None:
     some = summarise(run, "run", only=Filter(where="label = 'a'"))
     assert some.rounds < whole.rounds
     expect(some)
+
+
+def test_the_html_report_has_them_and_can_be_read_back(tmp_path: Path, run: Path) -> None:
+    analysis = analyze(Inputs(sources=[run], labels=["run"]))
+    path = tmp_path / "report.html"
+    path.write_text(to_html(analysis), encoding="utf-8")
+    (summary,), (again,) = analysis.runs, read_report(path).runs
+    assert again.live_shadow == summary.live_shadow
+    for found in summary.live_shadow:
+        assert escape(found.words[1:]) in path.read_text(encoding="utf-8")
