@@ -162,6 +162,7 @@ class RequestTracker:
         return {
             "region_starts": found.starts,
             "region_codes": found.codes,
+            "region_languages": found.languages,
             "region_boundaries": found.boundaries,
             "region_copies": found.copies,
         }
