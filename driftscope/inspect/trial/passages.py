@@ -54,6 +54,7 @@ class Teacher:
         CheckpointError if transformers cannot."""
         import transformers
 
+        self.folder = folder
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         dtype = torch.bfloat16 if self.device == "cuda" else torch.float32
         transformers.utils.logging.set_verbosity_error()
@@ -87,7 +88,18 @@ class Teacher:
         return head.detach()
 
     def encode(self, messages: Sequence[Mapping[str, Any]], text: str | None = None) -> list[int]:
-        """Return the token ids of a conversation in the target's chat template, or of a text."""
+        """Return the token ids of a conversation in the target's chat template, or of a text.
+
+        Raises CheckpointError for a template or tokenizer that fails.
+        """
+        try:
+            return self._encoded(messages, text)
+        except Exception as error:  # a template is a program of the checkpoint's author
+            raise CheckpointError(
+                f"{self.folder}: its tokenizer cannot encode a prompt ({first_line(error)})"
+            ) from error
+
+    def _encoded(self, messages: Sequence[Mapping[str, Any]], text: str | None) -> list[int]:
         if text is not None or not getattr(self.tokenizer, "chat_template", None):
             plain = text if text is not None else "\n\n".join(str(m["content"]) for m in messages)
             ids: list[int] = self.tokenizer(plain)["input_ids"]

@@ -100,7 +100,7 @@ def _manifest(
         k=int(worker.speculative_num_steps),
         target=_model(target.model_config, target.model),
         drafter=_no_model(method) if draft is target else _model(draft.model_config, draft.model),
-        attention_backend=type(draft.attn_backend).__name__,
+        attention_backend=_attention_backend(draft, arguments),
         kv_cache_dtype=str(draft.kv_cache_dtype).removeprefix("torch."),
         draft_sampling=None if draft is target else _draft_sampling(arguments),
         every=settings.every or 1,
@@ -116,6 +116,12 @@ def _manifest(
 def _no_model(method: str) -> Model:
     """Return what identifies a drafter that is no model."""
     return Model(name=method, architecture="", config_digest="", dtype="")
+
+
+def _attention_backend(runner: Any, arguments: Any) -> str:
+    """Return the name of a runner's backend; of one that has none yet, the configured one."""
+    backend = getattr(runner, "attn_backend", None)
+    return str(arguments.decode_attention_backend) if backend is None else type(backend).__name__
 
 
 def _draft_sampling(arguments: Any) -> str:

@@ -153,3 +153,21 @@ def test_a_target_whose_weights_are_damaged_is_one_error(tmp_path: Path) -> None
     )
     assert isinstance(done.exception, CheckpointError)
     assert "transformers cannot load this target" in str(done.exception)
+
+
+def test_a_chat_template_that_cannot_be_read_is_one_error(tmp_path: Path) -> None:
+    target = Path(shutil.copytree(TARGET, tmp_path / "target"))
+    config = target / "tokenizer_config.json"
+    fields = json.loads(config.read_text())
+    config.write_text(json.dumps({**fields, "chat_template": "{% for"}))
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"messages": [{"role": "user", "content": "a"}]}\n' * 5)
+    done = CliRunner().invoke(
+        app,
+        [
+            *("ablate", str(trio_path() / "eagle3"), "--target", str(target)),
+            *(*FEW, "--prompts", str(prompts)),
+        ],
+    )
+    assert isinstance(done.exception, CheckpointError)
+    assert "its tokenizer cannot encode a prompt" in str(done.exception)

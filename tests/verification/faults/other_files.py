@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
+import torch
 from support.odd_runs import ROOT
 
 from driftscope.errors import EXIT_OK
 from driftscope.ingest.catalogue import READERS
+from driftscope.inspect.trial import passages
 from driftscope_lab.trio import trio_path
 from verification.faults.command import Outcome, check_files, outcome_of
 from verification.faults.texts import argument_of, encodable, text_of
 
+ANSWER_TOKENS = 8
+"""Tokens of the target's answers, in place of those of a real ablation."""
 SAMPLES = ROOT / "tests/unit/ingest/samples"
 _DIGITS = "0123456789"
 _VALUES = ("-1", "1e999", "9" * 40, "null", "NaN", "[]", "{}", '"x"', "0", str(2**60))
@@ -94,8 +99,22 @@ def _cut(raw: bytearray, random: Random) -> None:
 def ablate(random: Random, _: Path, folder: Path) -> None:
     """A damaged drafter, target or set of prompts, or a hostile option, is refused in one line; if
     the models can be run all the same, the result is JSON."""
-    done = random.choice(_ABLATIONS)(random, folder)
+    with _short_answers():
+        done = random.choice(_ABLATIONS)(random, folder)
     assert done.code == EXIT_OK or not done.out, "an error and a result"
+
+
+@contextlib.contextmanager
+def _short_answers() -> Iterator[None]:
+    """Have the target answer in a few tokens, on one core: the campaign takes the others."""
+    before, threads = passages.ANSWER_TOKENS, torch.get_num_threads()
+    passages.ANSWER_TOKENS = ANSWER_TOKENS
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        passages.ANSWER_TOKENS = before
+        torch.set_num_threads(threads)
 
 
 def _run(drafter: object, target: object, *more: object) -> Outcome:
