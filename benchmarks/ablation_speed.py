@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -56,7 +57,8 @@ def main(argv: list[str] | None = None) -> int:
     verdict = (
         f"{facts['prompts']} prompts, {facts['positions']:,} positions, {len(INTERVENTIONS)} "
         f"interventions: {facts['wall_s']:.0f} s on {os.cpu_count()} cores "
-        f"({facts['cpu_s']:.0f} s of CPU, load {facts['load_before']:.1f} before)"
+        f"({facts['cpu_s']:.0f} s of CPU; load {facts['load_before']:.1f} before, "
+        f"{facts['load_after']:.1f} after; OMP_NUM_THREADS={facts['omp_threads']})"
     )
     print(verdict)
     ok = facts["wall_s"] <= WITHIN_S
@@ -65,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if ok else 1
 
 
-def measured(folder: Path, prompts: int) -> dict[str, float]:
+def measured(folder: Path, prompts: int) -> dict[str, Any]:
     """Run the command, and return its times and what it measured."""
     asked = folder / "prompts.jsonl"
     rows = [json.dumps({"messages": each}) for each in islice(conversations(), prompts)]
@@ -73,7 +75,13 @@ def measured(folder: Path, prompts: int) -> dict[str, float]:
     output = folder / "ablation.json"
     load, before, start = os.getloadavg()[0], _cpu_s(), time.monotonic()
     subprocess.run(_command(asked, output, prompts), check=True, stdout=subprocess.DEVNULL)
-    facts = {"wall_s": time.monotonic() - start, "cpu_s": _cpu_s() - before, "load_before": load}
+    facts: dict[str, Any] = {
+        "wall_s": time.monotonic() - start,
+        "cpu_s": _cpu_s() - before,
+        "load_before": load,
+    }
+    facts["load_after"] = os.getloadavg()[0]
+    facts["omp_threads"] = os.environ.get("OMP_NUM_THREADS", "unset")
     document = json.loads(output.read_text())
     return {**facts, "prompts": document["prompts"], "positions": document["positions"]}
 

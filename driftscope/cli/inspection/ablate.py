@@ -94,7 +94,7 @@ def ablate(
         place.check()
     files, opened = request.opened()
     try:
-        result = request.result(files, opened, place and place.work_path)
+        result = request.result(files, opened, None if place is None else place.work_path)
     except KeyboardInterrupt:
         say_stopped(place)
         raise typer.Exit(INTERRUPTED) from None
