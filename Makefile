@@ -13,7 +13,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test unit dev dist sizes docs pages lint type layers truth harmless shadow seeds situations inspect inspect-healthy ablate broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help sglang
+.PHONY: demo test unit dev dist sizes docs pages lint type layers truth harmless shadow seeds situations inspect inspect-healthy ablate ablate-bench broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -86,6 +86,9 @@ inspect-healthy: $(VENV)/installed-dev ## how many of 60 healthy drafters inspec
 
 ablate: $(VENV)/installed-dev ## what each intervention changes in the shipped drafters, and drafters with a known cause (minutes)
 	PYTHONPATH=.:tests $(BIN)/python -m verification.ablated.table
+
+ablate-bench: $(VENV)/installed-dev ## how long driftscope ablate takes on the shipped pair (minutes)
+	PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python benchmarks/ablation_speed.py --json benchmarks/results/ablation-cpu.json
 
 broken: $(VENV)/installed-dev ## what is said of drafters that are broken in one way each, as a table (minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.broken.table

@@ -114,6 +114,7 @@ def analyze(
 
     if any(map(is_ablation, runs)):
         others = {"--label": label, "--baseline": baseline, "--where": where, "--since": since}
+        others |= {"--by": by if by != "label" else None, "--cluster": cluster}
         WhyReport(
             paths=tuple(runs),
             output=output or DEFAULT[form],

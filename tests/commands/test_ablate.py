@@ -48,4 +48,4 @@ def test_ctrl_c_keeps_what_is_measured_and_the_same_command_goes_on(tmp_path: Pa
     page = tmp_path / "report.html"
     analyzed = [sys.executable, "-m", "driftscope", "analyze", str(output), "-o", str(page), "-q"]
     assert subprocess.run(analyzed, check=False).returncode == 0
-    assert "Why: what the loss is made of" in page.read_text()
+    assert "What each intervention changes" in page.read_text()

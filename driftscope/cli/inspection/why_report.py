@@ -42,7 +42,6 @@ class WhyReport:
         """
         from driftscope.ablate.ablation_json import to_json
         from driftscope.ablate.ablation_reading import read_ablation
-        from driftscope.cli.screens.ablation_table import print_ablation
         from driftscope_reports.report_files import write_text
 
         self._check()
@@ -51,11 +50,18 @@ class WhyReport:
         if self.json_path is not None:
             write_text(self.json_path, to_json(result))
         if not quiet:
-            if STDOUT not in (self.output, self.json_path):
-                print_ablation(result)
-            for path in (self.output, self.json_path):
-                if path not in (None, STDOUT):
-                    typer.echo(f"written: {shown(str(path))}", err=True)
+            self._say(result)
+
+    def _say(self, result: Ablation) -> None:
+        """Print the table to stdout, unless a document is there, and the files to stderr."""
+        from driftscope.cli.screens.ablation_table import print_ablation
+
+        files = [path for path in (self.output, self.json_path) if path is not None]
+        if STDOUT not in files:
+            print_ablation(result)
+        for path in files:
+            if path != STDOUT:
+                typer.echo(f"written: {shown(str(path))}", err=True)
 
     def _check(self) -> None:
         if len(self.paths) > 1:
