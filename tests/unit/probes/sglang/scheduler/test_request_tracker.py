@@ -132,6 +132,7 @@ def test_an_answer_has_its_kinds_of_text(
     assert (None if codes is None else [Region.ALL[each] for each in codes]) == kinds
     assert (row.region_languages is None) == (kinds is None)
 
+
 def test_a_tokenizer_that_fails_costs_the_kinds_and_not_the_row() -> None:
     tokens = RequestTokens(prompt_token_ids=[0], output_token_ids=[0], tokenizer=object())
     errors: list[str] = []
