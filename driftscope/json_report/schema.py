@@ -442,7 +442,7 @@ CONTENTS: Mapping[str, Schema] = {
                     {
                         "path": TEXT,
                         "created_s": {"type": "number"},
-                        "kind": {"enum": ["probe", "replay"]},
+                        "kind": {"enum": ["probe", "replay", "ablation"]},
                         "target": {"type": ["string", "null"]},
                         "drafter": {"type": ["string", "null"]},
                         "k": {"type": ["integer", "null"]},

@@ -50,7 +50,7 @@ def as_dict(entry: RunEntry, finding: MainFinding | None = None) -> dict[str, An
     return {
         "path": str(entry.path),
         "created_s": entry.created_s,
-        "kind": "replay" if entry.is_replay else "probe",
+        "kind": _kind(entry),
         "target": None if manifest is None else manifest.target.name,
         "drafter": None if manifest is None else manifest.drafter.name,
         "method": None if manifest is None else manifest.method,
@@ -64,6 +64,12 @@ def as_dict(entry: RunEntry, finding: MainFinding | None = None) -> dict[str, An
         if finding is None
         else {"id": finding.id, "severity": finding.severity, "title": finding.title},
     }
+
+
+def _kind(entry: RunEntry) -> str:
+    if entry.is_ablation:
+        return "ablation"
+    return "replay" if entry.is_replay else "probe"
 
 
 def summed(entries: Sequence[RunEntry]) -> str:

@@ -52,6 +52,11 @@ class RunEntry:
         """Whether a sender of prompts recorded it."""
         return self.manifest is not None and self.manifest.engine == CLIENT
 
+    @property
+    def is_ablation(self) -> bool:
+        """Whether `driftscope ablate` wrote it, which leaves no rounds."""
+        return self.manifest is not None and self.manifest.mode == ABLATION
+
 
 def entry_of(run: Path) -> RunEntry:
     """Return the facts of `run`; a run that cannot be read has a `problem`. Raises nothing."""

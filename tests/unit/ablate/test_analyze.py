@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 from support.ablations import constructed_ablation
 from support.checkpoints import TARGET
@@ -15,6 +17,8 @@ from driftscope.cli.app import app
 from driftscope.errors import UsageError
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
+from driftscope.json_report.document import RUNS
+from driftscope.json_report.schema import schema_of
 from driftscope.trace.runs.run_entry import entry_of
 from driftscope.trace.runs.run_folder import newest
 from driftscope.vocabulary import RunState
@@ -89,4 +93,6 @@ def test_it_is_listed_as_closed_and_is_never_the_latest_run(run: Path) -> None:
     entry = entry_of(run)
     assert (entry.state, entry.rounds, entry.problem) == (RunState.CLOSED, None, "")
     assert newest([run.parent]) is None
-    assert _run("ls", run.parent).exit_code == 0
+    listed = json.loads(_run("ls", run.parent, "--json").stdout)
+    jsonschema.validate(listed, schema_of(RUNS))
+    assert [each["kind"] for each in listed["runs"]] == ["ablation"]
