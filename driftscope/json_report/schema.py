@@ -360,7 +360,14 @@ INGESTED_FIGURES = _object(
     }
 )
 """Figures of another tool's file; null for what it does not hold."""
-RULE = _object({"rule": TEXT, "run": TEXT, "outcome": {"enum": ["held", "broken", "undecided"]}})
+RULE = _object(
+    {
+        "rule": TEXT,
+        "run": TEXT,
+        "outcome": {"enum": ["held", "broken", "undecided"]},
+        "because": {"type": ["string", "null"]},
+    }
+)
 CONTENTS: Mapping[str, Schema] = {
     REPORT: _object(
         {
