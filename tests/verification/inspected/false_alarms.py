@@ -26,7 +26,7 @@ from verification.inspected.table import Row, inspected, loaded
 MOST_ALARMS = 0.05
 """Largest share of healthy drafters that may have an error or a warning."""
 SEEDS = 30
-"""Number of seeds, each with two drafters: 60 without an alarm show that the share lies below 5 %."""
+"""Number of seeds, each with two drafters: 60 without an alarm show a share below 5 %."""
 PROMPTS = 32
 NOISE = (0.02, 0.1)
 """Noise on the weights, as a share of their size."""
