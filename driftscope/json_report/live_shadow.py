@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from driftscope.analysis.statistics.shadow_agreement import ShadowAgreement
+from driftscope.analysis.summary.shadow_agreement import ShadowAgreement
 from driftscope.json_report.document import plain
 from driftscope.json_report.interval_ends import ends
 

@@ -15,10 +15,10 @@ from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.side import Side, side_of
 from driftscope.analysis.passes.rounds import by_batch
 from driftscope.analysis.statistics.attention_drift import AttentionDrift
-from driftscope.analysis.statistics.shadow_agreement import ShadowAgreement
 from driftscope.analysis.summary.attention_drift import attention_drift
 from driftscope.analysis.summary.length_by_k import LengthAtK, lengths_by_k
 from driftscope.analysis.summary.segments import BY_LABEL, segments_by, segments_of
+from driftscope.analysis.summary.shadow_agreement import ShadowAgreement
 from driftscope.analysis.summary.shadow_chains import shadow_chains
 from driftscope.analysis.summary.step_times import StepTimes, step_times
 from driftscope.analysis.summary.verification import Verification, verification_of

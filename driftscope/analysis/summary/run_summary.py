@@ -30,9 +30,9 @@ from driftscope.analysis.figures.side import Side
 from driftscope.analysis.figures.slice import Slice
 from driftscope.analysis.figures.step_cells import StepCell
 from driftscope.analysis.statistics.attention_drift import AttentionDrift
-from driftscope.analysis.statistics.shadow_agreement import ShadowAgreement
 from driftscope.analysis.summary.independence import Independence
 from driftscope.analysis.summary.length_by_k import LengthAtK
+from driftscope.analysis.summary.shadow_agreement import ShadowAgreement
 from driftscope.metrics.fallback import Fallback
 from driftscope.metrics.throughput import StepCost
 from driftscope.trace.format.manifest import Manifest

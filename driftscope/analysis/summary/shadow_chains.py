@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.shadows import shadows
 from driftscope.analysis.query.column_arrays import whole
-from driftscope.analysis.statistics.shadow_agreement import (
+from driftscope.analysis.summary.shadow_agreement import (
     ShadowAgreement,
     ShadowCounts,
     shadow_agreement,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,7 +120,7 @@ class Recorder:
         if self._side_thread.busy:  # drafter and taps are about to write
             self._guard.run("join", self._side_thread.join)
         if self._shadow is not None:
-            self._in_shadow("shadow_chain", self._shadow.draft, call)
+            self._draft_shadow(self._shadow, call)
         self._guard.run("draft_started", self._on_draft_started, call)
         if self._switch.active:
             drafts, shadow, self._draft_s = self._run_recorded(call)
@@ -129,7 +129,7 @@ class Recorder:
                 self._guard.run("draft_ended", self._on_draft_ended, drafts, shadow)
             self._switch.active = False
             if self._shadow is not None:
-                self._in_shadow("shadow_tokens", self._shadow.hand_over, drafts, self._number + 1)
+                self._hand_over(self._shadow, drafts)
             return drafts
         if self._clock.on:
             self._clock.mark()
@@ -139,7 +139,7 @@ class Recorder:
         if self._clock.on:
             self._clock.mark()
         if self._shadow is not None:
-            self._in_shadow("shadow_tokens", self._shadow.hand_over, drafts, self._number + 1)
+            self._hand_over(self._shadow, drafts)
         return drafts
 
     def add_draft_time(self, seconds: float) -> None:
@@ -159,12 +159,20 @@ class Recorder:
             self._shadow.close()
         self._writer.close()
 
-    def _in_shadow(self, hook: str, action: Callable[..., None], *args: Any) -> None:
-        """Run a part of a shadow round; an error ends the shadow and costs no recorded chain."""
-        failed, shadow = self._guard.failed, self._shadow
-        done = self._guard.succeeds(hook, action, *args)
+    def _draft_shadow(self, shadow: ShadowRounds, call: DraftCall) -> None:
+        failed = self._guard.failed
+        self._keep_shadow(self._guard.succeeds("shadow_chain", shadow.draft, call), failed)
+
+    def _hand_over(self, shadow: ShadowRounds, drafts: Any) -> None:
+        failed, hand_over = self._guard.failed, shadow.hand_over
+        done = self._guard.succeeds("shadow_tokens", hand_over, drafts, self._number + 1)
+        self._keep_shadow(done, failed)
+
+    def _keep_shadow(self, done: bool, failed: bool) -> None:
+        """End the shadow after an error, which costs no recorded chain: `failed` is what was known
+        of it before."""
         self._guard.failed = failed
-        if shadow is not None and (not done or shadow.failed):
+        if not done or (self._shadow is not None and self._shadow.failed):
             self._shadow = None
 
     def _on_step_started(self, scheduled: Any) -> None:

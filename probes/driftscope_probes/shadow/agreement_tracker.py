@@ -18,7 +18,6 @@ Tokens = npt.NDArray[np.int64]
 FOLLOWED_STEPS = 2
 """Draft steps per depth for which a chain waits for the target's tokens. Each step of a request
 gives it a token; the rest allows for steps in which the request is not scheduled."""
-HOOK = "shadow_rows"
 
 
 class ShadowStep(NamedTuple):
@@ -111,7 +110,7 @@ class AgreementTracker:
         except Exception as error:  # the border: the shadow ends, the recording goes on
             self.failed = True
             self._waiting.clear()
-            self._writer.count_error(HOOK, error)
+            self._writer.count_error("shadow_rows", error)
         return found
 
     def rest(self, _: object = None) -> list[ShadowRow]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from driftscope.analysis.statistics.shadow_agreement import ShadowAgreement
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.shadow_agreement import ShadowAgreement
 from driftscope_reports.terminal.first_screen_text import plain
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from driftscope.analysis.statistics.shadow_agreement import (
+from driftscope.analysis.summary.shadow_agreement import (
     ShadowAgreement,
     ShadowCounts,
     shadow_agreement,
