@@ -84,7 +84,9 @@ def test_questions_are_paired_where_the_file_names_them(tmp_path: Path) -> None:
         reader, found = ingest(path)
         runs.append(tmp_path / f"run{number}")
         write_run(runs[-1], path, reader, found)
-    done = CliRunner().invoke(app, ["analyze", *map(str, runs)])
+    done = CliRunner().invoke(
+        app, ["analyze", *map(str, runs), "-o", str(tmp_path / "report.html")]
+    )
     assert done.exit_code == 0, (done.output, done.exception)
     from driftscope.analysis.replays.senders import summarise_replay, versus
 
