@@ -1,4 +1,4 @@
-"""What an ablation measures: interventions that apply to a drafter, and the prompts of each."""
+"""Plan of an ablation: interventions that apply to a drafter, and the prompts of each."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +49,6 @@ def groups_of(
     steps, touched = rounds.rounds + run.undrafted, run.structured > 0
     failed = _share(run.undrafted - run.deliberate, steps, rounds)
     boundary = _share(run.structured[touched], steps[touched], rounds.where(touched))
-    aux = _aux_ratio(run.chains)
     there = rounds.rounds > 0
     begin, end = run.first_s[there], run.last_s[there]
     return Groups(
@@ -65,16 +65,13 @@ def groups_of(
         failed_share_interval=failed[1],
         boundary_share=boundary[0],
         boundary_share_interval=boundary[1],
-        self_last_interval=_last_interval(run.chains, "self_mass"),
-        sink_last_interval=_last_interval(run.chains, "sink_mass"),
-        aux_ratio=None if aux is None else aux[0],
-        aux_ratio_interval=None if aux is None else aux[1],
         looping=loops.looping,
         long_enough=loops.long_enough,
         loops_by_chance=loops.by_chance,
         shares=_shares(labelled, labels[known], quarter[known]),
         **within_strata(run),
         **text_groups(run, by_text),
+        **_of_chains(run),  # last, because the sums of chains may still be queried
     )
 
 
@@ -125,6 +122,17 @@ def _shares(
 
 
 _Share = tuple[float, Interval | None]
+
+
+def _of_chains(run: Sums) -> dict[str, Any]:
+    """Return the fields of `Groups` that are measured in recorded chains."""
+    aux = _aux_ratio(run.chains)
+    return {
+        "self_last_interval": _last_interval(run.chains, "self_mass"),
+        "sink_last_interval": _last_interval(run.chains, "sink_mass"),
+        "aux_ratio": None if aux is None else aux[0],
+        "aux_ratio_interval": None if aux is None else aux[1],
+    }
 
 
 def _last_interval(chains: Chains, name: str) -> Interval | None:

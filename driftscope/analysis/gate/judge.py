@@ -37,7 +37,7 @@ class Judgement:
     """Number of requests that would decide it, if the figures stay as they are; None if it is
     decided, or if more than MOST_TIMES as many would be needed."""
     because: str = ""
-    """What the run lacks, if it is undecided for that; empty otherwise."""
+    """Reason why nothing can be judged, if the run lacks something; empty otherwise."""
 
     def line(self) -> str:
         """Return one line for a log."""

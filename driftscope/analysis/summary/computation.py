@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.circumstances.grouping import groups_of
 from driftscope.analysis.figures import measure
-from driftscope.analysis.figures.change_points import changes_of
 from driftscope.analysis.figures.request_codes import Requests
 from driftscope.analysis.figures.results import Latency, Recording
 from driftscope.analysis.figures.run_sums import Sums
@@ -46,13 +44,7 @@ def summary_of(label: str, run: Sums, details: Details) -> RunSummary:
         problems=tables.problems,
         effective_k=effective_k(int(run.rounds.drafted.sum()), len(run.rounds) + undrafted),
         cells=details.times.cells,
-        groups=groups_of(
-            run,
-            by_batch=details.by_batch,
-            by_execution=verification.by_execution,
-            by_text=details.by_text,
-            loops=details.loops,
-        ),
+        groups=details.groups,
         closeup=details.closeup,
         spread={
             **measure.spread(run.chains),
@@ -60,7 +52,7 @@ def summary_of(label: str, run: Sums, details: Details) -> RunSummary:
         },
         fallback_spread=measure.fallback_spread(run.rounds, run.reasons),
         side=details.side,
-        changes=changes_of(run, by_batch=details.by_batch) if whole else None,
+        changes=details.changes,
         lengths_by_k=details.lengths_by_k,
         within_request=details.within_request,
         attention_drift=details.attention_drift,

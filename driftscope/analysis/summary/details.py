@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pyarrow as pa
-
-from driftscope.analysis.circumstances.loops import Loops, loops_of
+from driftscope.analysis.circumstances.grouping import groups_of
+from driftscope.analysis.circumstances.groups import Groups
+from driftscope.analysis.circumstances.loops import loops_of
 from driftscope.analysis.circumstances.text_kinds import text_rounds
 from driftscope.analysis.closeup.closeup import CloseUp, closeup_of
 from driftscope.analysis.closeup.within_request import WithinRequest, within_requests
+from driftscope.analysis.figures.change_points import Changes, changes_of
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.side import Side, side_of
@@ -26,21 +27,20 @@ from driftscope.analysis.summary.verification import Verification, verification_
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Details:
-    """Rows that a summary has in addition to sums. No query runs after it has been collected."""
+    """Figures that a summary has in addition to sums. No query runs after they have been
+    collected."""
 
     verification: Verification
     times: StepTimes
-    by_batch: pa.Table
-    """Rounds by request and by the power of two at or below the batch size of their step."""
-    by_text: pa.Table | None
-    """Rounds by request and kind of text, see `text_kinds.text_rounds`."""
-    loops: Loops
+    groups: Groups
     closeup: CloseUp
     segments: tuple[Segment, ...]
     lengths_by_k: tuple[LengthAtK, ...]
     within_request: tuple[WithinRequest, ...]
     side: Side
     """Rounds by request, in the form in which runs are compared."""
+    changes: Changes | None
+    """Changes over time; None if too few requests were recorded whole."""
     attention_drift: AttentionDrift | None
     live_shadow: tuple[ShadowAgreement, ...]
 
@@ -49,16 +49,23 @@ def details_of(run: Sums, by: str = BY_LABEL) -> Details:
     """Collect the details of a run, split `by` a key of `driftscope.analysis.query.buckets.BY` or a
     span of time. Raises UsageError for an unknown way to split."""
     verification = verification_of(run)  # stores the chains that `within_requests` reads
+    in_batch = run.tables.engine.rows(by_batch(run.shape, narrowed=run.tables.is_narrowed))
+    whole = run.cohort is None or run.cohort.enough
     return Details(
         verification=verification,
         times=step_times(run.tables),
-        by_batch=run.tables.engine.rows(by_batch(run.shape, narrowed=run.tables.is_narrowed)),
-        by_text=text_rounds(run),
-        loops=loops_of(run),
         lengths_by_k=lengths_by_k(run),
         within_request=within_requests(run),
         side=side_of(run),
+        changes=changes_of(run, by_batch=in_batch) if whole else None,
         # The sums of chains may still be queried until here; from here on they are needed.
+        groups=groups_of(
+            run,
+            by_batch=in_batch,
+            by_execution=verification.by_execution,
+            by_text=text_rounds(run),
+            loops=loops_of(run),
+        ),
         closeup=closeup_of(run),
         segments=segments_of(run) if by == BY_LABEL else segments_by(run, by),
         attention_drift=attention_drift(run, run.clusters),

@@ -15,7 +15,7 @@ from driftscope.vocabulary import LIVE_CHANGES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How far chains agree with the tokens that the target produced, over the same rounds."""
+    """Agreement of chains with the tokens that the target produced, over the same rounds."""
 
     length: float
     """Mean number of leading tokens per chain that equal the target's."""

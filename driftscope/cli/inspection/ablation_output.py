@@ -23,7 +23,7 @@ WORK = ".work"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AblationOutput:
-    """Where the result goes. A path that ends with .json is a file, any other a run directory."""
+    """Place of the result: a file if the path ends with .json, otherwise a run directory."""
 
     path: Path
 

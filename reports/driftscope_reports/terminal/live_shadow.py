@@ -1,4 +1,4 @@
-"""What live interventions say of acceptance, as lines for the terminal."""
+"""Acceptance under live interventions, as lines for the terminal."""
 
 from __future__ import annotations
 
