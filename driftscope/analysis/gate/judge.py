@@ -41,7 +41,7 @@ class Judgement:
 
     def line(self) -> str:
         """Return one line for a log."""
-        figures = ", ".join(f"{path} = {_shown(value)}" for path, value in self.values.items())
+        figures = ", ".join(_shown(path, value) for path, value in self.values.items())
         line = f"{self.outcome}: {self.rule} [{self.run}]{': ' if figures else ''}{figures}"
         line += f"; {self.because}" if self.because else ""
         if self.wanted_requests is None:
@@ -76,11 +76,11 @@ def _wanted_requests(rule: Rule, facts: Facts) -> int | None:
     return math.ceil(requests * factor)
 
 
-def _shown(value: Quantity | str | None) -> str:
+def _shown(path: str, value: Quantity | str | None) -> str:
     if value is None:
-        return "null"
+        return f"{path}: no figure"
     if isinstance(value, str):
-        return repr(value)
+        return f"{path} = {value!r}"
     if value.is_exact:
-        return f"{value.value:.4g}"
-    return f"{value.value:.4g} [{value.low:.4g}, {value.high:.4g}]"
+        return f"{path} = {value.value:.4g}"
+    return f"{path} = {value.value:.4g} [{value.low:.4g}, {value.high:.4g}]"
