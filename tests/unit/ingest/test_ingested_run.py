@@ -60,7 +60,8 @@ def test_rounds_are_those_of_the_histogram(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["vllm-requests.jsonl", "spec-bench.jsonl"])
-def test_commands_take_it(name: str, tmp_path: Path) -> None:
+def test_commands_take_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
     done = CliRunner().invoke(app, ["ingest", str(SAMPLES / name), "-o", str(run)])
     assert done.exit_code == 0 and f"next: driftscope analyze {run}" in done.output
