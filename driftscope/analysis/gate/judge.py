@@ -41,7 +41,8 @@ class Judgement:
 
     def line(self) -> str:
         """Return one line for a log."""
-        figures = ", ".join(_shown(path, value) for path, value in self.values.items())
+        known = {p: v for p, v in self.values.items() if v is not None or not self.because}
+        figures = ", ".join(_shown(path, value) for path, value in known.items())
         line = f"{self.outcome}: {self.rule} [{self.run}]{': ' if figures else ''}{figures}"
         line += f"; {self.because}" if self.because else ""
         if self.wanted_requests is None:

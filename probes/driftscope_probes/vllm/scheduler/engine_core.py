@@ -152,7 +152,7 @@ def _shutdown(original: Any) -> Callable[..., Any]:
 
 
 def _close(observer: weakref.ref[EngineObserver]) -> None:
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # the interpreter ends: nothing may be printed over it
         if (alive := observer()) is not None:
             alive.close()
 

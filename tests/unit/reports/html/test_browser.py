@@ -9,6 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 from support.analyses import PAIR, analysis_of, pair
+from support.opened_page import NOT_DRAWN, UNFOLD
 from support.runs import Spec
 
 from driftscope.pipeline import Analysis, Inputs, analyze
@@ -16,9 +17,7 @@ from driftscope_reports.html.document import sections, to_html
 
 HOSTILE = "</script><img src=x onerror=document.title='boom'><a href=javascript:boom()>x"
 
-UNFOLD = "document.querySelectorAll('.fold').forEach((fold) => { fold.open = true; })"
 HEIGHT = "document.documentElement.scrollHeight"
-NOT_DRAWN = '[...document.querySelectorAll(".live")].filter((e) => e.hidden).map((e) => e.id)'
 EMPTY = """[...document.querySelectorAll("figure")].filter((figure) => !figure.querySelector(
     ".live .trace, .live .point, .live .bars path")).map((figure) => figure.id)"""
 TICK_COLOUR = "getComputedStyle(document.querySelector('.live .xtick text')).fill"

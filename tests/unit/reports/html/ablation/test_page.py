@@ -9,13 +9,12 @@ from pathlib import Path
 
 from playwright.sync_api import Browser
 from support.ablations import constructed_ablation
+from support.opened_page import assert_drawn_alone
 
 from driftscope_reports.html.ablation.page import to_html
 
 HOSTILE = "</script><img src=x onerror=boom()>"
 FIGURES = re.compile(r'<figure id="([\w-]+)"')
-NOT_DRAWN = '[...document.querySelectorAll(".live")].filter((e) => e.hidden).map((e) => e.id)'
-UNFOLD = "document.querySelectorAll('.fold').forEach((fold) => { fold.open = true; })"
 
 
 def _words(page: str) -> str:
@@ -92,15 +91,4 @@ def test_a_browser_draws_every_picture_and_asks_for_nothing(
 ) -> None:
     path = tmp_path / "page.html"
     path.write_text(to_html(constructed_ablation()), encoding="utf-8")
-    page, wrong = browser.new_page(), list[str]()
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda line: wrong.append(line.text))
-    page.on("request", lambda asked: wrong.append(asked.url))
-    page.goto(path.as_uri())
-    page.wait_for_selector("html[data-ready]", state="attached", timeout=20_000)
-    page.evaluate(UNFOLD)
-    for figure in page.locator("figure").all():
-        figure.scroll_into_view_if_needed()
-        figure.locator(".live .main-svg").first.wait_for(state="visible", timeout=20_000)
-    assert page.evaluate(NOT_DRAWN) == []
-    assert wrong == [path.as_uri()]
+    assert_drawn_alone(browser, path)

@@ -10,13 +10,12 @@ import pytest
 from playwright.sync_api import Browser
 from support.checkpoints import TARGET, changed
 from support.inspections import broken, pair
+from support.opened_page import assert_drawn_alone
 
 from driftscope.inspect.inspection import inspect_files
 from driftscope_reports.html.inspection.page import to_html
 
 HOSTILE = "</script><img src=x onerror=boom()>"
-NOT_DRAWN = '[...document.querySelectorAll(".live")].filter((e) => e.hidden).map((e) => e.id)'
-UNFOLD = "document.querySelectorAll('.fold').forEach((fold) => { fold.open = true; })"
 FIGURES = re.compile(r'<figure id="([\w-]+)"')
 
 
@@ -84,15 +83,4 @@ def test_a_browser_draws_every_picture_and_asks_for_nothing(
 ) -> None:
     path = tmp_path / "page.html"
     path.write_text(to_html(pair(tmp_path) if two else broken(tmp_path)), encoding="utf-8")
-    page, wrong = browser.new_page(), list[str]()
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("console", lambda line: wrong.append(line.text))
-    page.on("request", lambda asked: wrong.append(asked.url))
-    page.goto(path.as_uri())
-    page.wait_for_selector("html[data-ready]", state="attached", timeout=20_000)
-    page.evaluate(UNFOLD)
-    for figure in page.locator("figure").all():
-        figure.scroll_into_view_if_needed()
-        figure.locator(".live .main-svg").first.wait_for(state="visible", timeout=20_000)
-    assert page.evaluate(NOT_DRAWN) == []
-    assert wrong == [path.as_uri()]
+    assert_drawn_alone(browser, path)
