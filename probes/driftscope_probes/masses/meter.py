@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from driftscope.vocabulary import MASSES, Strategy
+from driftscope.vocabulary import MASSES
 from driftscope_probes.base.chain_buffers import ChainBuffers
 from driftscope_probes.base.host_arrays import Array, array_of
 from driftscope_probes.base.step_view import DeviceStep, DraftStep
@@ -121,12 +121,6 @@ class Meter:
         device = self._buffers.device
         self._sinks = self._plain(torch.tensor(slots, dtype=torch.int64, device=device))
         self._is_sink = self._plain(sink_mask(slots).to(device))
-
-    def forget(self, rows: int) -> None:
-        """Clear the previous chain's log-sum-exp, so that a call without one does not find it."""
-        if self.strategy == Strategy.LSE:
-            for name in self._layers:
-                self._buffers.lse[name][:rows].fill_(torch.nan)
 
     def measure(
         self,

@@ -103,11 +103,10 @@ class ChainMeasurement:
         self.has_distances = carries and self.search is None
         self._device_step = device_step
         self.capture = Capture(step, device_step.prompt_tokens, chosen)
-        rows = len(device_step.rows)
-        self._buffers.values[:rows].fill_(torch.nan)
-        self.meter.forget(rows)
-        self._buffers.rows[:rows] = device_step.rows
-        self.kernels.begin(rows)
+        queries = len(device_step.rows) // len(step.requests)
+        position = device_step.position
+        position = position if queries == 1 else position.repeat_interleave(queries)
+        self.kernels.begin(device_step.rows, position)
 
     def measure(self, *, at_once: bool = False) -> None:
         """Finish the buffers after the chain is drafted. The masses are included if they are wanted
@@ -117,8 +116,7 @@ class ChainMeasurement:
             return
         step, batch = capture.step, len(capture.step.requests)
         queries = len(at.rows) // batch
-        position = at.position if queries == 1 else at.position.repeat_interleave(queries)
-        self.kernels.finish(position)
+        self.kernels.finish()
         capture.execution = self._observer.execution(step.k // queries)
         if self.search is not None:
             capture.sought = True

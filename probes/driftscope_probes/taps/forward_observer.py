@@ -59,9 +59,7 @@ class ForwardObserver:
 
     def on_attention(self, name: str, query: torch.Tensor, lse: torch.Tensor | None) -> None:
         """Keep the queries of layer `name`, and its kernel's log-sum-exp if there is one."""
-        self._kernels.copy_query(name, query, fleeting=self._compiled)
-        if lse is not None:
-            self._kernels.copy_lse(name, lse)
+        self._kernels.copy_query(name, query, lse, fleeting=self._compiled)
 
     def on_residual(self, residual: torch.Tensor) -> None:
         """Observe in compiled code, which may reuse the memory before the forward ends."""
@@ -99,9 +97,7 @@ class ForwardObserver:
         hidden, forwards = self._hidden(args, kwargs), self._switch.forwards
         later = self._switch.active and len(forwards) > 0
         forwards.append(forwards[-1] if len(forwards) > 1 else self._mode())
-        self._kernels.advance()
-        if hidden is not None and not (later and self._chained):
-            self._kernels.rms(hidden, "in_rms", fleeting=True)  # the runner reuses this memory
+        self._kernels.advance(None if later and self._chained else hidden)
 
     def _on_later_forward(self) -> None:
         self._switch.forwards.append(self._switch.forwards[-1])
@@ -123,8 +119,9 @@ class ForwardObserver:
             output = _by_request(output)
         results = output if isinstance(output, tuple) else (output,)
         measured: dict[int, str] = {}
+        outputs: list[tuple[str, torch.Tensor]] = []
         if residual is not None:
-            self._kernels.rms(residual, "prenorm_rms")
+            outputs.append(("prenorm_rms", residual))
             if self._switch.active:
                 measured[residual.data_ptr()] = "prenorm_rms"
         for name, index in self._outputs:
@@ -134,8 +131,9 @@ class ForwardObserver:
                 if name not in self.aliased_columns:
                     self.aliased_columns[name] = measured[address]
             else:
-                self._kernels.rms(result, name, fleeting=self._compiled)
+                outputs.append((name, result))
                 measured[address] = name
+        self._kernels.rms_of_outputs(outputs, fleeting=self._compiled)
 
     def _on_fleeting_residual(self, residual: torch.Tensor) -> None:
         self._kernels.rms(residual, "prenorm_rms", fleeting=True)

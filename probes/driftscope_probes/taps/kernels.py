@@ -5,6 +5,7 @@ The depth is known on the host here, because every forward passes through Python
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,20 +24,34 @@ class Kernels(Protocol):
     it as `fleeting`. Nothing is written while the gate is closed.
     """
 
-    def begin(self, batch: int) -> None:
-        """Open the gate at depth 0 for `batch` requests, whose `rows` are in the buffers."""
+    def begin(self, rows: torch.Tensor, position: torch.Tensor) -> None:
+        """Clear the buffers of the previous chain and open the gate at depth 0.
 
-    def finish(self, position: torch.Tensor) -> None:
-        """Finalise the buffers of the drafted chain, with each row's `position` [rows] int64."""
+        `rows` [B] int64: each request's row at depth 1; `position` [B] int64: that row's position,
+        which is kept for the trace.
+        """
+
+    def finish(self) -> None:
+        """Finalise the buffers of the drafted chain."""
 
     def skip(self) -> None:
         """Close the gate: the following chains are not recorded."""
 
-    def advance(self) -> None:
-        """Advance the depth by one, before the forward of that depth runs."""
+    def advance(self, entering: torch.Tensor | None = None) -> None:
+        """Advance the depth by one, before the forward of that depth runs.
+
+        `entering` [rows, dim], if given, is its input, whose RMS is written to "in_rms". The caller
+        leaves it unchanged until the forward's first attention layer.
+        """
 
     def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:
         """Write the RMS, ||row||_2 / sqrt(dim), of the wanted rows of [rows, dim] to `name`."""
+
+    def rms_of_outputs(
+        self, outputs: Sequence[tuple[str, torch.Tensor]], *, fleeting: bool = False
+    ) -> None:
+        """Write the RMS of what a forward returned, by name. Even what is `fleeting` stays
+        unchanged until the logits of this depth are computed."""
 
     def rms_of_chunks(
         self, x: torch.Tensor, name: str, chunks: int, first: int = 0, *, fleeting: bool = False
@@ -44,11 +59,16 @@ class Kernels(Protocol):
         """Write the RMS of each of `chunks` equal parts of a row, before depth 1, to the quantity's
         numbers from index `first` on."""
 
-    def copy_query(self, layer: str, query: torch.Tensor, *, fleeting: bool = False) -> None:
-        """Keep the wanted rows of [rows, heads * head_size] for the masses."""
-
-    def copy_lse(self, layer: str, lse: torch.Tensor) -> None:
-        """Keep the wanted columns of [heads, rows]."""
+    def copy_query(
+        self,
+        layer: str,
+        query: torch.Tensor,
+        lse: torch.Tensor | None = None,
+        *,
+        fleeting: bool = False,
+    ) -> None:
+        """Keep the wanted rows of `query` [rows, heads * head_size] for the masses, and the wanted
+        columns of `lse` [heads, rows], the serving kernel's log-sum-exp, if there is one."""
 
     def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:
         """Write top-1 probability and entropy (nats) of the softmax of [requests, vocabulary]."""
@@ -82,27 +102,39 @@ class TorchKernels:
         """Cached buffer indices (row, column), by batch size and measured states."""
         self._forget()
 
-    def begin(self, batch: int) -> None:
+    def begin(self, rows: torch.Tensor, position: torch.Tensor) -> None:
         self._forget()
+        batch = len(rows)
         self._batch, self._depth = batch, 0
         self._rows, self._values = self._buffers.rows[:batch], self._host[:batch]
+        self._rows[:] = rows
+        self._values.fill(np.nan)
+        self._position = position
 
     def skip(self) -> None:
         if self._batch:
             self._batch = 0
             self._forget()
 
-    def finish(self, position: torch.Tensor) -> None:
-        self._buffers.put_int("position", position)
+    def finish(self) -> None:
         if self._batch:
+            self._buffers.put_int("position", self._position)
             self._measure_states()
             self._gather_queries()
             if self._logits:
                 self._measure_logits()
         self.skip()
 
-    def advance(self) -> None:
+    def advance(self, entering: torch.Tensor | None = None) -> None:
         self._depth += 1
+        if entering is not None:
+            self.rms(entering, "in_rms", fleeting=True)
+
+    def rms_of_outputs(
+        self, outputs: Sequence[tuple[str, torch.Tensor]], *, fleeting: bool = False
+    ) -> None:
+        for name, x in outputs:
+            self.rms(x, name, fleeting=fleeting)
 
     def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:
         if self._open:
@@ -124,14 +156,19 @@ class TorchKernels:
             wanted = x.index_select(0, self._rows)
             self._states.append((wanted, self._columns[name] + first, chunks))
 
-    def copy_query(self, layer: str, query: torch.Tensor, *, fleeting: bool = False) -> None:
+    def copy_query(
+        self,
+        layer: str,
+        query: torch.Tensor,
+        lse: torch.Tensor | None = None,
+        *,
+        fleeting: bool = False,
+    ) -> None:
         if self._open:
             self._queries.setdefault(layer, []).append(query.clone() if fleeting else query)
-
-    def copy_lse(self, layer: str, lse: torch.Tensor) -> None:
-        if self._open:
-            depth = self._depth - 1
-            self._buffers.lse[layer][: self._batch, depth] = self._wanted(lse.T)
+            if lse is not None:
+                at = self._depth - 1
+                self._buffers.lse[layer][: self._batch, at] = self._wanted(lse.T)
 
     def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:
         if not self._open:

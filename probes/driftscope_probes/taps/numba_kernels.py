@@ -179,11 +179,11 @@ class CompiledKernels(TorchKernels):
                 x = x.index_select(0, self._rows)
             self._kept.append((x, self._columns[name] + first, chunks, not fleeting))
 
-    def finish(self, position: torch.Tensor) -> None:
+    def finish(self) -> None:
         """See Kernels."""
         batch = self._batch
         if not batch:
-            super().finish(position)
+            super().finish()
             return
         states, copies = self._described_states(), self._described_queries()
         logits, size, half = self._described_logits()
@@ -195,7 +195,7 @@ class CompiledKernels(TorchKernels):
             size,
             half,
             self._row_numbers[:batch],
-            position.numpy(),
+            self._position.numpy(),
             self._values,
             self._ints[:batch],
             self._places_of_all,

@@ -3,10 +3,16 @@
 Nothing here depends on the host. Whether to record, the number of requests and the depth are read
 from the device, so that a replayed graph measures what it replays. The plain PyTorch twin is
 `kernels.TorchKernels`.
+
+Each launch costs the host and the device more than what it does, so a depth takes two: one at its
+first attention layer and one at its logits, plus one for each tensor that compiled code reuses in
+between.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -17,6 +23,11 @@ from driftscope_probes.base.chain_buffers import ChainBuffers
 
 BLOCK = 1024
 """Number of elements of a row that a program handles at once."""
+LOGITS_BLOCK = 8 * BLOCK
+"""Number of logits that a program handles at once: a row is read by one program, whose time is that
+of its reads one after another."""
+OUTPUTS = 3
+"""Number of outputs of a forward that one launch measures."""
 
 
 @triton.jit
@@ -27,26 +38,119 @@ def _request(gate, depth, request, depths):  # type: ignore[no-untyped-def]
     return tl.where(live, request, -1), at
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _row(gate, depth, rows, request, depths, n_rows, first: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return (wanted row or -1, depth index) of a request in the forward in progress."""
-    row, at = _request(gate, depth, request, depths)
-    if first:
-        at = 0
-        row = tl.where((tl.load(gate) != 0) & (request < tl.load(gate + 1)), request, -1)
-    wanted = row.to(tl.int64)
-    if (at == 0) & (row >= 0):
+@triton.jit
+def _row(rows, request, at, n_rows):  # type: ignore[no-untyped-def]
+    """Return the wanted row of a request at a depth index, -1 if the forward has no such row."""
+    wanted = request.to(tl.int64)
+    if (at == 0) & (request >= 0):
         wanted = tl.load(rows + request)
-    return tl.where(wanted < n_rows, wanted, -1), at
+    return tl.where(wanted < n_rows, wanted, -1)
 
 
-@triton.jit(do_not_specialize=["requests"])  # type: ignore[untyped-decorator]
-def _advance(gate, depth, requests, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    request = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = request < requests
-    if tl.load(gate) != 0:
-        d = tl.load(depth + request, mask=live, other=0)
-        tl.store(depth + request, d + 1, mask=live)
+@triton.jit  # type: ignore[untyped-decorator]
+def _root_mean_square(base, DIM: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the RMS of DIM numbers."""
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, DIM, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        part = tl.load(base + i, mask=i < DIM, other=0.0).to(tl.float32)
+        total += part * part
+    return tl.sqrt(tl.sum(total) / DIM)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _copy_row(base, stride, to, DIM: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Copy DIM numbers, `stride` apart, to adjacent ones of the target's type."""
+    for start in range(0, DIM, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        part = tl.load(base + i * stride, mask=i < DIM)
+        tl.store(to + i, part.to(to.dtype.element_ty), mask=i < DIM)
+
+
+@triton.jit(do_not_specialize=["batch"])  # type: ignore[untyped-decorator]
+def _begin(  # type: ignore[no-untyped-def]
+    wanted,
+    position,
+    batch,
+    gate,
+    depth,
+    rows,
+    ints,
+    lse,
+    column,
+    WIDTH: tl.constexpr,
+    LSE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Clear a request's buffers and open the gate for all of them."""
+    request = tl.program_id(0)
+    for start in range(0, WIDTH, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        bits = tl.where(i == column, tl.load(position + request).to(tl.int32), 0x7FC00000)
+        tl.store(ints + request * WIDTH + i, bits, mask=i < WIDTH)
+    for start in range(0, LSE, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        empty = tl.full((BLOCK,), float("nan"), tl.float32)
+        tl.store(lse + request.to(tl.int64) * LSE + i, empty, mask=i < LSE)
+    tl.store(rows + request, tl.load(wanted + request).to(tl.int64))
+    tl.store(depth + request, 0)
+    if request == 0:
+        tl.store(gate, 1)
+        tl.store(gate + 1, batch)
+
+
+@triton.jit(do_not_specialize=["x_rows", "x_stride", "q_rows", "q_stride", "lse_stride"])  # type: ignore[untyped-decorator]
+def _enter(  # type: ignore[no-untyped-def]
+    gate,
+    depth,
+    rows,
+    depths,
+    requests,
+    x,
+    x_rows,
+    x_stride,
+    values,
+    width,
+    column,
+    query,
+    q_rows,
+    q_stride,
+    queries,
+    lse,
+    lse_stride,
+    lses,
+    ADVANCE: tl.constexpr,
+    DIM: tl.constexpr,
+    QUERY: tl.constexpr,
+    HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Advance a request's depth, measure the forward's input, keep its query and log-sum-exp.
+
+    A size of 0 leaves its part out. One program does all of a request, because the others would
+    read the depth that it advances.
+    """
+    request = tl.program_id(0)
+    live = (tl.load(gate) != 0) & (request < tl.load(gate + 1)) & (request < requests)
+    if live:
+        at = tl.load(depth + request)
+        if ADVANCE:
+            tl.store(depth + request, at + 1)
+        else:
+            at -= 1
+        if (at >= 0) & (at < depths):
+            if DIM > 0:
+                row = _row(rows, request, at, x_rows)
+                if row >= 0:
+                    size = _root_mean_square(x + row * x_stride, DIM, BLOCK)
+                    tl.store(values + request * width + column + at, size)
+            if QUERY > 0:
+                row = _row(rows, request, at, q_rows)
+                if row >= 0:
+                    to = request.to(tl.int64) * depths + at
+                    _copy_row(query + row * q_stride, 1, queries + to * QUERY, QUERY, BLOCK)
+                    if HEADS > 0:
+                        _copy_row(lse + row, lse_stride, lses + to * HEADS, HEADS, BLOCK)
 
 
 @triton.jit(do_not_specialize=["n_rows", "stride"])  # type: ignore[untyped-decorator]
@@ -65,117 +169,168 @@ def _rms(  # type: ignore[no-untyped-def]
     FIRST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """Measure one tensor of the forward in progress or, with FIRST, equal parts of a row that
+    precedes depth 1."""
     request, chunk = tl.program_id(0), tl.program_id(1)
-    row, at = _row(gate, depth, rows, request, depths, n_rows, FIRST)
+    if FIRST:
+        at = 0
+        live = (tl.load(gate) != 0) & (request < tl.load(gate + 1))
+        wanted = tl.where(live, request, -1)
+    else:
+        wanted, at = _request(gate, depth, request, depths)
+    row = _row(rows, wanted, at, n_rows)
     if row >= 0:
-        total = tl.zeros((BLOCK,), tl.float32)
-        base = x + row * stride + chunk * DIM
-        for start in range(0, DIM, BLOCK):
-            i = start + tl.arange(0, BLOCK)
-            part = tl.load(base + i, mask=i < DIM, other=0.0).to(tl.float32)
-            total += part * part
-        tl.store(out + request * width + column + at + chunk, tl.sqrt(tl.sum(total) / DIM))
+        size = _root_mean_square(x + row * stride + chunk * DIM, DIM, BLOCK)
+        tl.store(out + request * width + column + at + chunk, size)
 
 
-@triton.jit(do_not_specialize=["n_rows", "row_stride", "stride"])  # type: ignore[untyped-decorator]
-def _copy(  # type: ignore[no-untyped-def]
-    x,
-    row_stride,
-    stride,
-    n_rows,
+@triton.jit(do_not_specialize=["n_rows", "s0", "s1", "s2", "l_rows", "l_stride", "size"])  # type: ignore[untyped-decorator]
+def _leave(  # type: ignore[no-untyped-def]
     gate,
     depth,
     rows,
-    out,
     depths,
-    DIM: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    request = tl.program_id(0)
-    row, at = _row(gate, depth, rows, request, depths, n_rows, False)
-    if row >= 0:
-        to = out + (request.to(tl.int64) * depths + at) * DIM
-        for start in range(0, DIM, BLOCK):
-            i = start + tl.arange(0, BLOCK)
-            part = tl.load(x + row * row_stride + i * stride, mask=i < DIM)
-            tl.store(to + i, part.to(out.dtype.element_ty), mask=i < DIM)
-
-
-@triton.jit(do_not_specialize=["n_rows", "stride", "size"])  # type: ignore[untyped-decorator]
-def _confidence(  # type: ignore[no-untyped-def]
-    x,
-    stride,
-    n_rows,
-    size,
-    gate,
-    depth,
-    rows,
     out,
     width,
+    x0,
+    x1,
+    x2,
+    s0,
+    s1,
+    s2,
+    c0,
+    c1,
+    c2,
+    n_rows,
+    logits,
+    l_rows,
+    l_stride,
+    size,
     top1,
     entropy,
-    depths,
+    COUNT: tl.constexpr,
+    LOGITS: tl.constexpr,
+    DIM: tl.constexpr,
     BLOCK: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
-    request = tl.program_id(0)
-    # The logits have one row per request at every depth.
+    """Measure up to three outputs of the forward in progress and, with LOGITS, its logits.
+
+    The logits come first, because their program takes longest.
+    """
+    request, part = tl.program_id(0), tl.program_id(1)
     wanted, at = _request(gate, depth, request, depths)
-    if wanted >= 0:
-        base = x + request.to(tl.int64) * stride
-        # Sums of exp(x - m) and of (x - m) exp(x - m), per lane, with a running maximum m.
-        m = tl.full((BLOCK,), -1e30, tl.float32)
-        s, t = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
-        for start in range(0, size, BLOCK):
-            i = start + tl.arange(0, BLOCK)
-            part = tl.load(base + i, mask=i < size, other=-1e30).to(tl.float32)
-            part = tl.maximum(part, -1e30)
-            new = tl.maximum(m, part)
-            old = tl.exp(m - new)
-            t = old * (t + (m - new) * s) + (part - new) * tl.exp(part - new)
-            s = old * s + tl.exp(part - new)
-            m = new
-        top = tl.max(m)
-        old = tl.exp(m - top)
-        t = tl.sum(old * (t + (m - top) * s))
-        s = tl.sum(old * s)
-        to = out + request * width + at
-        tl.store(to + top1, 1.0 / s)
-        tl.store(to + entropy, tl.log(s) - t / s)
+    to = out + request * width + at
+    if LOGITS:
+        # The logits have one row per request at every depth.
+        if (part == 0) & (wanted >= 0) & (request < l_rows):
+            base = logits + request.to(tl.int64) * l_stride
+            # Sums of exp(x - m) and of (x - m) exp(x - m), per lane, with a running maximum m.
+            m = tl.full((WIDE,), -1e30, tl.float32)
+            s, t = tl.zeros((WIDE,), tl.float32), tl.zeros((WIDE,), tl.float32)
+            for start in range(0, size, WIDE):
+                i = start + tl.arange(0, WIDE)
+                x = tl.load(base + i, mask=i < size, other=-1e30).to(tl.float32)
+                x = tl.maximum(x, -1e30)
+                new = tl.maximum(m, x)
+                old = tl.exp(m - new)
+                e = tl.exp(x - new)
+                t = old * (t + (m - new) * s) + (x - new) * e
+                s = old * s + e
+                m = new
+            top = tl.max(m)
+            old = tl.exp(m - top)
+            t = tl.sum(old * (t + (m - top) * s))
+            s = tl.sum(old * s)
+            tl.store(to + top1, 1.0 / s)
+            tl.store(to + entropy, tl.log(s) - t / s)
+        part -= 1
+    if COUNT > 0:
+        row = _row(rows, tl.where(part >= 0, wanted, -1), at, n_rows)
+        if row >= 0:
+            if part == 0:
+                tl.store(to + c0, _root_mean_square(x0 + row * s0, DIM, BLOCK))
+            elif part == 1:
+                tl.store(to + c1, _root_mean_square(x1 + row * s1, DIM, BLOCK))
+            else:
+                tl.store(to + c2, _root_mean_square(x2 + row * s2, DIM, BLOCK))
+
+
+_Output = tuple[str, torch.Tensor]
+"""Column and tensor of what a forward returned."""
 
 
 class TritonKernels:
-    """Kernels in Triton; see kernels.Kernels."""
+    """Kernels in Triton; see kernels.Kernels.
+
+    What must be measured at a depth's first attention layer or with its logits is kept until then
+    and measured in one launch. If neither comes, the next call that needs its place launches it.
+    """
 
     def __init__(self, buffers: ChainBuffers) -> None:
         self._buffers = buffers
         self._columns = buffers.layout.columns
-        self._state = (buffers.gate, buffers.depth, buffers.rows)
-        self._open = -1
+        self._at = (buffers.gate, buffers.depth, buffers.rows, buffers.layout.depths)
+        self._ints = buffers.values.view(torch.int32)
+        self._is_open = False
+        self._logits_follow = False
+        """Whether outputs are known to be followed by logits: so they were at the last depth."""
+        self._forget()
 
-    def begin(self, batch: int) -> None:
-        self._buffers.depth.zero_()
-        if self._open != batch:
-            # Set from the host without waiting: the number is part of the launch.
-            self._buffers.gate.fill_(1)
-            self._buffers.gate[1:].fill_(batch)
-            self._open = batch
+    def _forget(self) -> None:
+        self._advances = False
+        """Whether the depth is still to be advanced."""
+        self._entering: torch.Tensor | None = None
+        """Input of the forward in progress that is still to be measured."""
+        self._outputs: list[_Output] = []
+        """Outputs of the forward in progress that are still to be measured."""
 
-    def finish(self, position: torch.Tensor) -> None:
-        """Write the positions; everything else is already final."""
-        self._buffers.put_int("position", position)
+    def begin(self, rows: torch.Tensor, position: torch.Tensor) -> None:
+        self._forget()
+        buffers, batch = self._buffers, len(rows)
+        first, *others = buffers.lse.values() if buffers.lse else (buffers.values,)
+        for lse in others:
+            lse[:batch].fill_(torch.nan)
+        _begin[(batch,)](
+            rows,
+            position,
+            batch,
+            buffers.gate,
+            buffers.depth,
+            buffers.rows,
+            self._ints,
+            first,
+            self._columns["position"][0],
+            WIDTH=buffers.layout.width,
+            LSE=first[0].numel() if buffers.lse else 0,
+            BLOCK=BLOCK,
+            num_warps=4,
+        )
+        self._is_open = True
+
+    def finish(self) -> None:
+        """Launch what is left; everything else is already final."""
+        self._launch_all()
 
     def skip(self) -> None:
-        if self._open != 0:
+        self._forget()
+        if self._is_open:
             self._buffers.gate.zero_()
-            self._open = 0
+            self._is_open = False
 
-    def advance(self) -> None:
-        buffers = self._buffers
-        grid = (triton.cdiv(buffers.requests, BLOCK),)
-        _advance[grid](buffers.gate, buffers.depth, buffers.requests, BLOCK=BLOCK)
+    def advance(self, entering: torch.Tensor | None = None) -> None:
+        self._launch_all()
+        self._advances, self._entering = True, entering
 
     def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:  # noqa: ARG002
+        self._launch_entering()
         self._rms(x, self._columns[name][0], 1, first=False)
+
+    def rms_of_outputs(self, outputs: Sequence[_Output], *, fleeting: bool = False) -> None:  # noqa: ARG002
+        self._launch_entering()
+        self._outputs += outputs
+        if not self._logits_follow:
+            self._launch_outputs()
 
     def rms_of_chunks(
         self,
@@ -188,41 +343,119 @@ class TritonKernels:
     ) -> None:
         self._rms(x, self._columns[name][0] + first, chunks, first=True)
 
-    def copy_query(self, layer: str, query: torch.Tensor, *, fleeting: bool = False) -> None:  # noqa: ARG002
-        flat = query.view(query.shape[0], -1)
-        self._copy(flat, flat.stride(0), flat.stride(1), self._buffers.queries[layer])
-
-    def copy_lse(self, layer: str, lse: torch.Tensor) -> None:
-        self._copy(lse.T, lse.stride(1), lse.stride(0), self._buffers.lse[layer])
+    def copy_query(
+        self,
+        layer: str,
+        query: torch.Tensor,
+        lse: torch.Tensor | None = None,
+        *,
+        fleeting: bool = False,  # noqa: ARG002
+    ) -> None:
+        self._enter(query.view(query.shape[0], -1), layer, lse)
 
     def keeps(self, logits: torch.Tensor) -> bool:  # noqa: ARG002
         """Return False: measuring one depth's logits costs only a launch."""
         return False
 
     def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:  # noqa: ARG002
-        buffers = self._buffers
-        _confidence[(self._programs(logits),)](
-            logits,
-            logits.stride(0),
-            logits.shape[0],
-            logits.shape[1],
-            *self._state,
+        self._launch_entering()
+        self._logits_follow = True
+        self._launch_outputs(logits)
+
+    def _launch_all(self) -> None:
+        self._launch_entering()
+        if self._outputs:
+            self._logits_follow = False  # they did not
+            self._launch_outputs()
+
+    def _launch_entering(self) -> None:
+        if self._advances:
+            self._enter(None, "", None)
+
+    def _enter(self, query: torch.Tensor | None, layer: str, lse: torch.Tensor | None) -> None:
+        buffers, x, nothing = self._buffers, self._entering, self._buffers.values
+        advances, self._advances, self._entering = self._advances, False, None
+        sizes = [buffers.requests, *(len(given) for given in (x, query) if given is not None)]
+        _enter[(min(sizes),)](
+            *self._at,
+            buffers.requests,
+            nothing if x is None else x,
+            0 if x is None else x.shape[0],
+            0 if x is None else x.stride(0),
             buffers.values,
             buffers.layout.width,
-            self._columns["top1"][0],
-            self._columns["entropy"][0],
-            buffers.layout.depths,
-            BLOCK=4 * BLOCK,
-            num_warps=8,
+            self._columns["in_rms"][0],
+            nothing if query is None else query,
+            0 if query is None else query.shape[0],
+            0 if query is None else query.stride(0),
+            nothing if query is None else buffers.queries[layer],
+            nothing if lse is None else lse,
+            0 if lse is None else lse.stride(0),
+            nothing if lse is None else buffers.lse[layer],
+            ADVANCE=advances,
+            DIM=0 if x is None else x.shape[1],
+            QUERY=0 if query is None else query.shape[1],
+            HEADS=0 if lse is None else lse.shape[0],
+            BLOCK=BLOCK,
+            num_warps=4,
+        )
+
+    def _launch_outputs(self, logits: torch.Tensor | None = None) -> None:
+        """Measure the outputs that are kept, the last of them together with the logits."""
+        outputs, self._outputs = self._outputs, []
+        groups = (list(same) for _, same in groupby(outputs, key=lambda output: output[1].shape))
+        alike = [
+            tuple(same[first : first + OUTPUTS])
+            for same in groups
+            for first in range(0, len(same), OUTPUTS)
+        ]
+        last: tuple[_Output, ...] = alike.pop() if alike and logits is not None else ()
+        for part in alike:
+            self._leave(part, None)
+        if logits is not None:
+            self._leave(last, logits)
+
+    def _leave(self, outputs: tuple[_Output, ...], logits: torch.Tensor | None) -> None:
+        buffers, columns, nothing = self._buffers, self._columns, self._buffers.values
+        given = [x for _, x in outputs]
+        at = [columns[name][0] for name, _ in outputs]
+        more = OUTPUTS - len(given)
+        sizes = [len(x) for x in (*given[:1], logits) if x is not None]
+        parts = len(given) + (logits is not None)
+        _leave[(min(buffers.requests, max(sizes)), parts)](
+            *self._at,
+            buffers.values,
+            buffers.layout.width,
+            *given,
+            *[nothing] * more,
+            *(x.stride(0) for x in given),
+            *[0] * more,
+            *at,
+            *[0] * more,
+            len(given[0]) if given else 0,
+            nothing if logits is None else logits,
+            0 if logits is None else logits.shape[0],
+            0 if logits is None else logits.stride(0),
+            0 if logits is None else logits.shape[1],
+            columns["top1"][0],
+            columns["entropy"][0],
+            COUNT=len(given),
+            LOGITS=logits is not None,
+            DIM=given[0].shape[1] if given else 1,
+            BLOCK=BLOCK,
+            WIDE=LOGITS_BLOCK,
+            num_warps=4 if logits is None else 16,
         )
 
     def _rms(self, x: torch.Tensor, column: int, chunks: int, *, first: bool) -> None:
-        buffers = self._buffers
-        _rms[(self._programs(x), chunks)](
+        buffers: Any = self._buffers
+        _rms[(min(buffers.requests, len(x)), chunks)](
             x,
             x.stride(0),
             x.shape[0],
-            *self._state,
+            buffers.gate,
+            buffers.depth,
+            buffers.rows,
             buffers.values,
             buffers.layout.width,
             column,
@@ -231,21 +464,3 @@ class TritonKernels:
             FIRST=first,
             BLOCK=BLOCK,
         )
-
-    def _copy(self, x: torch.Tensor, row_stride: int, stride: int, out: torch.Tensor) -> None:
-        buffers: Any = self._buffers
-        _copy[(self._programs(x),)](
-            x,
-            row_stride,
-            stride,
-            x.shape[0],
-            *self._state,
-            out,
-            buffers.layout.depths,
-            DIM=x.shape[1],
-            BLOCK=BLOCK,
-        )
-
-    def _programs(self, x: torch.Tensor) -> int:
-        """Return the number of programs: a forward of n rows holds at most n requests."""
-        return min(self._buffers.requests, x.shape[0])

@@ -68,21 +68,18 @@ def pass_on(
     """
     if captured:
         _pass_captured(states, kernels, captured)
-    kernels.advance()
-    if captured:  # at later depths it is the state that the depth before has fed
-        _rms(kernels, states.entering, "in_rms")
+    # At later depths the input is the state that the depth before has fed.
+    kernels.advance(states.entering if captured else None)
     for name, query in zip(layers, states.queries, strict=True):
         kernels.copy_query(name, query)
-    _rms(kernels, states.prenorm, "prenorm_rms")
-    _rms(kernels, states.postnorm, "postnorm_rms")
-    _rms(kernels, states.fed, "fed_rms")
+    outputs = (
+        ("prenorm_rms", states.prenorm),
+        ("postnorm_rms", states.postnorm),
+        ("fed_rms", states.fed),
+    )
+    kernels.rms_of_outputs([(name, x) for name, x in outputs if x is not None])
     if states.logits is not None:
         kernels.confidence(states.logits, fleeting=True)
-
-
-def _rms(kernels: Kernels, x: torch.Tensor | None, name: str) -> None:
-    if x is not None:
-        kernels.rms(x, name)
 
 
 def _pass_captured(states: ForwardStates, kernels: Kernels, layers: int) -> None:

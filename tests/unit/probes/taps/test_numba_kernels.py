@@ -41,25 +41,23 @@ def _record(
     buffers = ChainBuffers(LAYOUT, REQUESTS, torch.device("cpu"))
     buffers.add_layer("a", HEADS * 8, HEADS, dtype)
     kernels, batch = make(buffers), len(rows)
-    buffers.rows[:batch] = torch.tensor(rows)
-    kernels.begin(batch)
+    kernels.begin(torch.tensor(rows), torch.arange(batch) + 70_000)
     captured = some(TOKENS, 3 * SIZE)
     kernels.rms_of_chunks(captured, "aux_rms", 3, fleeting=fleeting)
     gone(captured)
     kernels.rms_of_chunks(some(TOKENS, 2 * SIZE)[:, SIZE:], "aux_norm_rms", 1, 1)
     for depth in range(k):
         count = TOKENS if depth == 0 else batch + 2
-        kernels.advance()
         hidden, qkv, logits = some(count, SIZE), some(count, 40), some(batch + 2, VOCABULARY)
         if special is not None:
             logits[1, 5] = hidden[rows[1] if depth == 0 else 1, 7] = special
-        kernels.rms(hidden, "in_rms", fleeting=fleeting)
+        kernels.advance(hidden)
         gone(hidden)
         kernels.copy_query("a", qkv[:, 8:24].view(count, HEADS, 8), fleeting=fleeting)
         kernels.rms(some(count, SIZE), "fed_rms")
         kernels.confidence(logits, fleeting=fleeting)
         gone(logits)
-    kernels.finish(torch.arange(batch) + 70_000)
+    kernels.finish()
     return buffers
 
 

@@ -52,14 +52,13 @@ class Bench:
     def record(self, batch: Batch) -> torch.Tensor:
         at = batch.on_device()
         self.taps.switch.serving()
-        self.buffers.rows[:2] = at.rows
-        self.kernels.begin(2)
+        self.kernels.begin(at.rows, at.position)
         self.taps.switch.active = True
         drafts = batch.draft()
         self.noted = len(self.taps.switch.notes)
         self.taps.switch.flush_notes()
         self.taps.switch.active = False
-        self.kernels.finish(at.position)
+        self.kernels.finish()
         self.meter.measure(batch.view, at, self.by_head)
         return drafts
 

@@ -71,12 +71,11 @@ class Forwards:
         kernels.rms_of_chunks(self.captured[:, : self.size], "aux_norm_rms", 1, 1)
         kernels.rms_of_chunks(self.hidden[0], "fc_rms", 1)
         for depth in range(self.depths):
-            kernels.advance()
-            kernels.rms(self.hidden[depth], "in_rms")
+            kernels.advance(self.hidden[depth])
             rows = len(self.hidden[depth])
-            kernels.copy_query("a", self.qkv[depth][:, :QUERY].view(rows, HEADS, -1))
-            kernels.copy_lse("a", self.lse[depth])
-            kernels.rms(self.hidden[depth] * 9, "fed_rms")
+            query = self.qkv[depth][:, :QUERY].view(rows, HEADS, -1)
+            kernels.copy_query("a", query, self.lse[depth])
+            kernels.rms_of_outputs([("fed_rms", self.hidden[depth] * 9)])
             kernels.confidence(self.logits[depth])
 
 
@@ -91,10 +90,9 @@ def _record(
 ) -> ChainBuffers:
     buffers = _buffers(forwards.dtype)
     kernels = make(buffers)
-    buffers.rows[: len(rows)] = torch.tensor(rows)
-    kernels.begin(len(rows))
+    kernels.begin(torch.tensor(rows), torch.arange(len(rows)))
     forwards.run(kernels)
-    kernels.finish(torch.arange(len(rows)))
+    kernels.finish()
     return buffers
 
 
@@ -155,7 +153,8 @@ def test_behind_a_shut_gate_nothing_is_written() -> None:
     forwards.run(kernels)
     assert not buffers.depth.any()
     _untouched(buffers)
-    kernels.begin(3)
+    kernels.begin(torch.arange(3), torch.arange(3))
+    buffers.values.fill_(torch.nan)
     kernels.skip()
     forwards.run(kernels)
     assert not buffers.depth.any()
@@ -168,7 +167,7 @@ class Graph:
     def __init__(self, capture: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
         self._launches: list[Callable[[], Any]] = []
         with monkeypatch.context() as patched:
-            for name in ("_advance", "_rms", "_copy", "_confidence"):
+            for name in ("_enter", "_rms", "_leave"):
                 kernel = getattr(triton_kernels, name)
                 patched.setattr(triton_kernels, name, _Launcher(kernel, self._launches))
             capture()
@@ -200,11 +199,10 @@ def test_a_replayed_graph_measures_what_it_replays(monkeypatch: pytest.MonkeyPat
     def capture() -> None:
         kernels.rms_of_chunks(forwards.captured, "aux_rms", 3)
         for depth in range(3):
-            kernels.advance()
-            kernels.rms(forwards.hidden[depth], "in_rms")
-            kernels.copy_query("a", forwards.qkv[depth][:, :QUERY].view(-1, HEADS, QUERY // HEADS))
-            kernels.copy_lse("a", forwards.lse[depth])
-            kernels.rms(fed[depth], "fed_rms")
+            kernels.advance(forwards.hidden[depth])
+            query = forwards.qkv[depth][:, :QUERY].view(-1, HEADS, QUERY // HEADS)
+            kernels.copy_query("a", query, forwards.lse[depth])
+            kernels.rms_of_outputs([("fed_rms", fed[depth])])
             kernels.confidence(forwards.logits[depth])
 
     graph = Graph(capture, monkeypatch)
@@ -219,10 +217,9 @@ def test_a_replayed_graph_measures_what_it_replays(monkeypatch: pytest.MonkeyPat
         wanted.part("aux_norm_rms", REQUESTS).fill_(torch.nan)
         wanted.part("fc_rms", REQUESTS).fill_(torch.nan)
         buffers.values.fill_(torch.nan)
-        buffers.rows[: len(rows)] = torch.tensor(rows)
-        kernels.begin(len(rows))
+        kernels.begin(torch.tensor(rows), torch.arange(len(rows)))
         graph.replay()
-        kernels.finish(torch.arange(len(rows), device=buffers.device))
+        kernels.finish()
         _same(buffers, wanted, len(rows))
         # A step that is passed by replays the same graph.
         before = buffers.values.clone(), buffers.queries["a"].clone()
@@ -471,10 +468,9 @@ def test_a_drafters_chain_is_the_one_computed_by_hand(
     batch = Batch(proposer)
     at = batch.on_device()
     taps.switch.active = True
-    buffers.rows[:2] = at.rows
-    kernels.begin(2)
+    kernels.begin(at.rows, at.position)
     batch.draft()
-    kernels.finish(at.position)
+    kernels.finish()
     by_head = torch.full((2, 3, len(LAYERS), HEADS, len(MASSES)), torch.nan)
     meter.measure(batch.view, at, by_head)
     depths = {name: buffers.part(name, 2).numpy().copy() for name in PER_DEPTH}

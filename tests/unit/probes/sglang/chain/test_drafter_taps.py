@@ -80,11 +80,13 @@ class Kernels:
     def __init__(self) -> None:
         self.seen: list[tuple[str, list[list[float]]]] = []
 
-    def advance(self) -> None:
+    def advance(self, entering: torch.Tensor | None = None) -> None:
         self.seen.append(("advance", []))
+        if entering is not None:
+            self.seen.append(("in_rms", entering.tolist()))
 
-    def rms(self, x: torch.Tensor, name: str) -> None:
-        self.seen.append((name, x.tolist()))
+    def rms_of_outputs(self, outputs: list[tuple[str, torch.Tensor]]) -> None:
+        self.seen += [(name, x.tolist()) for name, x in outputs]
 
     def rms_of_chunks(self, x: torch.Tensor, name: str, chunks: int, first: int = 0) -> None:
         self.seen.append((f"{name}/{chunks}+{first}", x.tolist()))
