@@ -27,7 +27,12 @@ def main() -> None:
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
-        answer = _set(llm, asked["set"]) if "set" in asked else _measure(llm, asked)
+        if "set" in asked:
+            answer = _set(llm, asked["set"])
+        elif "profile" in asked:
+            answer = _profile(llm, asked)
+        else:
+            answer = _measure(llm, asked)
         print(json.dumps(answer), file=answers, flush=True)
 
 
@@ -59,6 +64,43 @@ def _set(llm: Any, wanted: dict[str, Any]) -> dict[str, Any]:
 
     found: dict[str, Any] = llm.collective_rpc(apply)[0]
     return found
+
+
+def _profile(llm: Any, ask: dict[str, Any]) -> dict[str, Any]:
+    """Profile the worker while it answers, leave its timeline in the file `ask["profile"]`, and
+    return the times of the most expensive kernels and host functions, in seconds, with counts."""
+
+    def start(worker: Any) -> None:
+        import torch
+
+        kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        worker._driftscope_profile = torch.profiler.profile(activities=kinds)
+        worker._driftscope_profile.start()
+
+    def stop(worker: Any, path: str) -> dict[str, Any]:
+        profile = worker._driftscope_profile
+        profile.stop()
+        profile.export_chrome_trace(path)
+        rows = [
+            {
+                "name": each.key[:120],
+                "count": each.count,
+                "device_s": getattr(each, "self_device_time_total", 0.0) / 1e6,
+                "host_s": each.self_cpu_time_total / 1e6,
+            }
+            for each in profile.key_averages()
+        ]
+        dearest = sorted(rows, key=lambda row: -max(row["device_s"], row["host_s"]))
+        return {
+            "device_s": sum(row["device_s"] for row in rows),
+            "launches": sum(row["count"] for row in rows if row["name"].startswith("cu")),
+            "rows": dearest[:60],
+        }
+
+    llm.collective_rpc(start)
+    measured = _measure(llm, ask)
+    found: dict[str, Any] = llm.collective_rpc(stop, args=(ask["profile"],))[0]
+    return {**measured, **found}
 
 
 def _measure(llm: Any, ask: dict[str, Any]) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 python3 benchmarks/cuda/overhead.py [--json FILE] [--seconds N] [--shape trio] [--smoke]
 
-Three engines of Llama-3.1-8B's shape (dummy weights) share one GPU and are measured in turn: one
-without driftscope; one with it, whose sampling is changed between requests; and one without
-driftscope and without CUDA graphs, as with tools that hook modules. Each ratio is of measurements
-adjacent in time. `--shape trio` uses the tiny trio, and `--smoke` runs that on any machine. Any
-installed vLLM will do; its version is in the file.
+Two engines of Llama-3.1-8B's shape (dummy weights) share one GPU and are measured in turn: one
+without driftscope, and one with it, whose sampling is changed between requests. With `--eager`
+there is a third, without driftscope and without CUDA graphs, as with tools that hook modules. Each
+ratio is of measurements adjacent in time. `--runner v1` or `v2` chooses vLLM's model runner.
+`--profile DIR` leaves a timeline of one engine's worker there, with the probe stopped and with
+every round recorded, and the times of its kernels in the file. `--wait FILE` starts the engines and
+measures once FILE is there. `--shape trio` uses the tiny trio, and `--smoke` runs that on any
+machine. Any installed vLLM will do; its version is in the file.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from benchmarks.cuda import overhead_table as table
 from benchmarks.cuda import shape
 from benchmarks.engines import Engine, measure
 from benchmarks.results_file import ResultsFile, read
+from driftscope.trace.read.reader import read_trace
 from driftscope_lab.trio import trio_path
 
 Points = tuple[tuple[int, int], ...]
@@ -35,21 +39,22 @@ SETTINGS = {
 POINTS: dict[str, Points] = {
     "llama-8b": (
         (1, 1000),
-        (16, 1000),
-        (1, 8000),
+        (8, 1000),
         (64, 1000),
-        (4, 8000),
-        (1, 32_000),
-        (16, 8000),
-        (4, 32_000),
-        (1, 100_000),
-        (4, 1000),
+        (1, 8000),
+        (8, 8000),
     ),
     "trio": ((1, 1000), (4, 1000), (16, 1000), (64, 1000), (1, 200), (64, 200)),
 }
 """Shape -> (concurrency, context); the cache of one engine is the limit."""
 SMOKE_POINTS = ((1, 64), (4, 200))
-CACHE_BYTES = 24_000_000_000
+CACHE_BYTES = 12_000_000_000
+"""An engine's KV cache: 91,000 tokens of the 8B shape, so that two engines fit into 78 GiB."""
+PROFILED = ((1, 1000), (64, 1000))
+"""Concurrency and context of the timelines."""
+PROFILED_TOKENS = 17
+MEASURED = ("k", "shape", "runner", "records", "timelines", "recorded")
+"""Facts of the results file that the measurements write."""
 
 
 def _options(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -71,7 +76,7 @@ def _options(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         target, drafter = shape.write(folder)
         own = {
             "load_format": "dummy",
-            "max_model_len": 104_000,
+            "max_model_len": 12_000,
             "max_num_seqs": 64,
             "kv_cache_memory_bytes": CACHE_BYTES,
             "gpu_memory_utilization": 0.3,
@@ -105,12 +110,15 @@ def _start(folder: Path, asked: argparse.Namespace) -> dict[str, Engine]:
     if asked.smoke:
         # The default caches of three engines do not fit into the memory of a small machine.
         base["VLLM_CPU_KVCACHE_SPACE"] = "1"
+    if asked.runner:
+        base["VLLM_USE_V2_MODEL_RUNNER"] = str(int(asked.runner == "v2"))
     probe = {"DRIFTSCOPE_TRACE": str(folder / "run"), "DRIFTSCOPE_EVERY": "1"}
-    made = {
+    made: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         "absent": ({}, {"DRIFTSCOPE_DISABLE": "1"}),
         "probe": ({}, probe),
-        "eager": ({"enforce_eager": True}, {"DRIFTSCOPE_DISABLE": "1"}),
     }
+    if asked.eager:
+        made["eager"] = ({"enforce_eager": True}, {"DRIFTSCOPE_DISABLE": "1"})
     engines = {}
     for name, (extra, env) in made.items():
         log = folder / f"{name}.log"
@@ -136,6 +144,8 @@ def run(points: Points, options: argparse.Namespace, file: ResultsFile) -> list[
     with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as name:
         engines = _start(Path(name), options)
         print(f"engines ready, {deadline - time.time():.0f} s left", flush=True)
+        _wait_for(options.wait, deadline)
+        settings = {n: s for n, s in SETTINGS.items() if s[0] in engines}
         for point in todo:
             # Measure at least one point, so that repeated starts make progress.
             if point != todo[0] and time.time() > deadline:
@@ -144,14 +154,57 @@ def run(points: Points, options: argparse.Namespace, file: ResultsFile) -> list[
             prompts = _prompts(*point, vocabulary=1000 if _tiny(options) else 100_000)
             records.append(
                 measure(
-                    engines, point, options.repeats, options.tokens, prompts, SETTINGS, deadline
+                    engines, point, options.repeats, options.tokens, prompts, settings, deadline
                 )
             )
             print("\n".join(table.points(records[-1:])), flush=True)
-            file.write(k=options.k, shape=options.shape, records=records)
+            file.write(**_facts(options), records=records)
+        if options.profile is not None:
+            timelines = _timelines(engines["probe"], options.profile, options)
+            file.write(**_facts(options), records=records, timelines=timelines)
         for engine in engines.values():
             engine.close()
+        recorded = _recorded(Path(name) / "run")
+        file.write(**{**_told(file), "recorded": recorded})
     return records
+
+
+def _told(file: ResultsFile) -> dict[str, Any]:
+    """Return what the file holds of the measurements."""
+    return {name: file.facts[name] for name in MEASURED if name in file.facts}
+
+
+def _facts(options: argparse.Namespace) -> dict[str, Any]:
+    return {"k": options.k, "shape": options.shape, "runner": options.runner or "vLLM's own choice"}
+
+
+def _wait_for(path: Path | None, deadline: float) -> None:
+    while path is not None and not path.exists() and time.time() < deadline:
+        time.sleep(0.2)
+
+
+def _timelines(engine: Engine, folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return what a profile of the engine's worker sums up, with the probe stopped and recording
+    every round; the timelines are left in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    for point in PROFILED:
+        prompts = _prompts(*point, vocabulary=1000 if _tiny(options) else 100_000)
+        for name in ("off", "every round"):
+            engine.ask(set=SETTINGS[name][1])
+            path = folder / f"{name.replace(' ', '-')}-{point[0]}x{point[1]}.json.gz"
+            answer = engine.ask(prompts=prompts, tokens=PROFILED_TOKENS, calls=1, profile=str(path))
+            found.append({"setting": name, "concurrency": point[0], "context": point[1], **answer})
+    return found
+
+
+def _recorded(run: Path) -> dict[str, Any]:
+    """Return how much the probe recorded, dropped and failed at, by its last word."""
+    statuses = read_trace(run).statuses
+    return {
+        name: sum(sum(getattr(status, name).values()) for status in statuses)
+        for name in ("rows", "dropped", "errors")
+    }
 
 
 def show(records: list[dict[str, Any]]) -> None:
@@ -186,9 +239,14 @@ def main() -> None:
     if options.smoke:
         # The tiny trio on a CPU only shows that the code runs; the goals are for a GPU.
         ok, verdict = bool(records), f"{len(records)} points ran; goals are not judged on a CPU"
-    facts = {"k": options.k, "shape": options.shape, "records": records}
     rows = list(table.by_context(records))
-    file.write(complete=complete, ok=ok, verdict=verdict, **facts, cost_by_context=rows)
+    file.write(
+        complete=complete,
+        ok=ok,
+        verdict=verdict,
+        **{**_facts(options), **_told(file)},
+        cost_by_context=rows,
+    )
     show(records)
     print(verdict)
 
@@ -203,6 +261,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens", type=int, default=65)
     parser.add_argument("--k", type=int, default=4)
     parser.add_argument("--shape", choices=list(POINTS), default="llama-8b")
+    parser.add_argument("--runner", choices=("v1", "v2"), help="default: vLLM's own choice")
+    parser.add_argument("--eager", action="store_true", help="an engine without CUDA graphs too")
+    parser.add_argument("--profile", type=Path, metavar="DIR", help="timelines of the worker")
+    parser.add_argument("--wait", type=Path, metavar="FILE", help="measure once it is there")
     parser.add_argument("--smoke", action="store_true", help="the tiny trio, anywhere")
     return parser
 

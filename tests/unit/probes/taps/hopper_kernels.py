@@ -1,0 +1,136 @@
+"""Compile the probe's Triton kernels for a Hopper GPU, which need not be there, at real shapes.
+
+The taps and masses run as they do for one chain, except that a launch compiles its kernel and is
+noted instead. Prints a JSON list of launches; run by `test_hopper_kernels`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton.runtime
+from triton.backends.compiler import GPUTarget
+
+from driftscope_probes.base.chain_buffers import ChainBuffers, Layout
+from driftscope_probes.drafter.attention_kind import AttentionKind
+from driftscope_probes.masses import triton_masses
+from driftscope_probes.masses.torch_masses import Chains, sink_mask
+from driftscope_probes.taps import triton_kernels
+from driftscope_probes.taps.triton_kernels import TritonKernels
+
+HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, PAGE, K = 4096, 32, 8, 128, 32_000, 16, 4
+CONTEXT = 1000
+
+
+class Hopper:
+    """Stands in for the driver of a GPU of compute capability 9.0."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, _: int) -> int:
+        return 0
+
+
+class Compiler:
+    """Takes a kernel's place: compiles it for each launch and notes that."""
+
+    def __init__(self, kernel: Any, launches: list[dict[str, Any]], part: list[str]) -> None:
+        self._kernel, self._launches, self._part = kernel, launches, part
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*args: Any, **kwargs: Any) -> None:
+            made = self._kernel.warmup(*args, grid=grid, **kwargs)
+            self._launches.append(
+                {
+                    "part": self._part[0],
+                    "kernel": self._kernel.fn.__name__,
+                    "programs": grid,
+                    "arguments": len(args),
+                    "machine_code_bytes": len(made.asm["cubin"]),
+                    "shared_bytes": made.metadata.shared,
+                }
+            )
+
+        return launch
+
+
+def chain(batch: int, part: list[str], *, compiled: bool) -> None:
+    """Pass one chain of `batch` requests to the taps, as the observer does."""
+    bf16 = torch.bfloat16
+    buffers = ChainBuffers(Layout(depths=K, layers=1, aux=3), 64, torch.device("cpu"))
+    buffers.add_layer("layer", HEADS * SIZE, HEADS, bf16)
+    kernels, rows = TritonKernels(buffers), torch.arange(batch)
+    hidden = torch.empty(batch, HIDDEN, dtype=bf16)
+    part[0] = "before"
+    kernels.begin(rows, rows)
+    kernels.rms_of_chunks(torch.empty(batch, 3 * HIDDEN, dtype=bf16), "aux_rms", 3)
+    kernels.rms_of_chunks(hidden, "fc_rms", 1)
+    for depth in range(1, K + 1):
+        part[0] = f"depth {depth}"
+        kernels.advance(hidden)
+        query = torch.empty(batch, HEADS, SIZE, dtype=bf16)
+        kernels.copy_query("layer", query, torch.empty(HEADS, batch))
+        outputs = [("postnorm_rms", hidden), ("fed_rms", hidden)]
+        if compiled:
+            kernels.rms(hidden, "prenorm_rms", fleeting=True)
+        else:
+            outputs.insert(0, ("prenorm_rms", hidden))
+        kernels.rms_of_outputs(outputs, fleeting=compiled)
+        kernels.confidence(torch.empty(batch, VOCABULARY, dtype=bf16))
+    kernels.finish()
+
+
+def masses(batch: int, part: list[str], *, lse: bool, distances: bool) -> None:
+    """Measure the masses of that chain."""
+    part[0] = "masses"
+    pages, bf16 = -(-CONTEXT // PAGE), torch.bfloat16
+    sinks = (0, 1, 2, 3)
+    chains = Chains(
+        k=K,
+        position=torch.zeros(batch, dtype=torch.int64),
+        prompt_tokens=torch.zeros(batch, dtype=torch.int64),
+        sink_slots=torch.tensor(sinks),
+        is_sink=sink_mask(sinks),
+    )
+    triton_masses.paged_masses(
+        torch.empty(batch, K, HEADS * SIZE, dtype=bf16),
+        torch.empty(batch, 2, PAGE, KV_HEADS, SIZE, dtype=bf16)[:, 0],
+        torch.zeros(batch, pages, dtype=torch.int32),
+        chains,
+        AttentionKind(heads=HEADS, kv_heads=KV_HEADS, head_size=SIZE, scale=SIZE**-0.5),
+        torch.empty(batch, K, 5),
+        max_context=CONTEXT,
+        lse=torch.empty(batch, K, HEADS) if lse else None,
+        distances=torch.empty(batch, K, 16) if distances else None,
+    )
+
+
+def main() -> None:
+    triton.runtime.driver.set_active(Hopper())
+    part, launches = [""], []  # type: ignore[var-annotated]
+    for module, names in (
+        (triton_kernels, ("_begin", "_enter", "_rms", "_leave")),
+        (triton_masses, ("_partial", "_combine")),
+    ):
+        for name in names:
+            setattr(module, name, Compiler(getattr(module, name), launches, part))
+    runs = []
+    for batch in (1, 8, 64):
+        for compiled in (False, True):
+            launches.clear()
+            # A first chain shows the taps that logits follow each depth's outputs.
+            chain(batch, part, compiled=compiled)
+            masses(batch, part, lse=compiled, distances=batch == 1)
+            runs.append({"batch": batch, "compiled": compiled, "launches": list(launches)})
+    print(json.dumps(runs))
+
+
+if __name__ == "__main__":
+    main()
