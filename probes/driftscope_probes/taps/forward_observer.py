@@ -97,11 +97,13 @@ class ForwardObserver:
         hidden, forwards = self._hidden(args, kwargs), self._switch.forwards
         later = self._switch.active and len(forwards) > 0
         forwards.append(forwards[-1] if len(forwards) > 1 else self._mode())
-        self._kernels.advance(None if later and self._chained else hidden)
+        entering = None if later and self._chained else hidden
+        self._kernels.advance(entering, attention_follows=forwards[-1] != Execution.FULL)
 
     def _on_later_forward(self) -> None:
-        self._switch.forwards.append(self._switch.forwards[-1])
-        self._kernels.advance()
+        forwards = self._switch.forwards
+        forwards.append(forwards[-1])
+        self._kernels.advance(attention_follows=forwards[-1] != Execution.FULL)
 
     def _hidden(self, args: Any, kwargs: Any) -> torch.Tensor | None:
         """Return the hidden states that are input to a forward, a row for each query."""

@@ -37,11 +37,14 @@ class Kernels(Protocol):
     def skip(self) -> None:
         """Close the gate: the following chains are not recorded."""
 
-    def advance(self, entering: torch.Tensor | None = None) -> None:
+    def advance(
+        self, entering: torch.Tensor | None = None, *, attention_follows: bool = False
+    ) -> None:
         """Advance the depth by one, before the forward of that depth runs.
 
         `entering` [rows, dim], if given, is its input, whose RMS is written to "in_rms". The caller
-        leaves it unchanged until the forward's first attention layer.
+        leaves it unchanged until the forward's first attention layer. `attention_follows`: whether
+        Python runs these layers, so that all of this may wait for the first of them.
         """
 
     def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:
@@ -125,7 +128,12 @@ class TorchKernels:
                 self._measure_logits()
         self.skip()
 
-    def advance(self, entering: torch.Tensor | None = None) -> None:
+    def advance(
+        self,
+        entering: torch.Tensor | None = None,
+        *,
+        attention_follows: bool = False,  # noqa: ARG002
+    ) -> None:
         self._depth += 1
         if entering is not None:
             self.rms(entering, "in_rms", fleeting=True)

@@ -4,9 +4,10 @@ Nothing here depends on the host. Whether to record, the number of requests and 
 from the device, so that a replayed graph measures what it replays. The plain PyTorch twin is
 `kernels.TorchKernels`.
 
-Each launch costs the host and the device more than what it does, so a depth takes two: one at its
-first attention layer and one at its logits, plus one for each tensor that compiled code reuses in
-between.
+A launch costs the host more time than its work takes on the device, so a depth whose forward
+Python runs takes two: one at its first attention layer and one at its logits, plus one for each
+tensor that compiled code reuses in between. In a graph every tap is launched at once: what is
+captured is then complete, whatever part of the drafter a graph holds.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ import triton.language as tl
 
 from driftscope_probes.base.chain_buffers import ChainBuffers
 
-BLOCK = 1024
+BLOCK = 4096
 """Number of elements of a row that a program handles at once."""
-LOGITS_BLOCK = 8 * BLOCK
-"""Number of logits that a program handles at once: a row is read by one program, whose time is that
-of its reads one after another."""
+LOGITS_BLOCK = 2 * BLOCK
+"""Number of logits that a program handles at once."""
+SPLIT = 2 * LOGITS_BLOCK
+"""Number of logits of a row that one program handles: its time is that of its reads one after
+another."""
+MOST_SPLITS = 16
 OUTPUTS = 3
 """Number of outputs of a forward that one launch measures."""
 
@@ -208,27 +212,32 @@ def _leave(  # type: ignore[no-untyped-def]
     size,
     top1,
     entropy,
+    sums,
+    arrived,
     COUNT: tl.constexpr,
-    LOGITS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    LANES: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """Measure up to three outputs of the forward in progress and, with LOGITS, its logits.
+    """Measure up to three outputs of the forward in progress and, with SPLITS, its logits.
 
-    The logits come first, because their program takes longest.
+    The logits come first, because they take longest. Each of SPLITS programs sums up a part of a
+    row, and the last one to arrive joins the sums.
     """
     request, part = tl.program_id(0), tl.program_id(1)
     wanted, at = _request(gate, depth, request, depths)
     to = out + request * width + at
-    if LOGITS:
+    if SPLITS > 0:
         # The logits have one row per request at every depth.
-        if (part == 0) & (wanted >= 0) & (request < l_rows):
+        if (part < SPLITS) & (wanted >= 0) & (request < l_rows):
             base = logits + request.to(tl.int64) * l_stride
+            share = tl.cdiv(tl.cdiv(size, WIDE), SPLITS) * WIDE
             # Sums of exp(x - m) and of (x - m) exp(x - m), per lane, with a running maximum m.
             m = tl.full((WIDE,), -1e30, tl.float32)
             s, t = tl.zeros((WIDE,), tl.float32), tl.zeros((WIDE,), tl.float32)
-            for start in range(0, size, WIDE):
+            for start in range(part * share, tl.minimum((part + 1) * share, size), WIDE):
                 i = start + tl.arange(0, WIDE)
                 x = tl.load(base + i, mask=i < size, other=-1e30).to(tl.float32)
                 x = tl.maximum(x, -1e30)
@@ -242,9 +251,30 @@ def _leave(  # type: ignore[no-untyped-def]
             old = tl.exp(m - top)
             t = tl.sum(old * (t + (m - top) * s))
             s = tl.sum(old * s)
-            tl.store(to + top1, 1.0 / s)
-            tl.store(to + entropy, tl.log(s) - t / s)
-        part -= 1
+            if SPLITS > 1:
+                mine = sums + (request * SPLITS + part) * 3
+                tl.store(mine, top)
+                tl.store(mine + 1, s)
+                tl.store(mine + 2, t)
+                tl.debug_barrier()
+                if tl.atomic_add(arrived + request, 1, sem="acq_rel", scope="gpu") == SPLITS - 1:
+                    lane = tl.arange(0, LANES)
+                    every = sums + (request * SPLITS + lane) * 3
+                    there = lane < SPLITS
+                    tops = tl.load(every, mask=there, other=-1e30, cache_modifier=".cg")
+                    ss = tl.load(every + 1, mask=there, other=0.0, cache_modifier=".cg")
+                    ts = tl.load(every + 2, mask=there, other=0.0, cache_modifier=".cg")
+                    highest = tl.max(tops)
+                    shrink = tl.exp(tops - highest)
+                    total = tl.sum(shrink * ss)
+                    mean = tl.sum(shrink * (ts + (tops - highest) * ss)) / total
+                    tl.store(to + top1, 1.0 / total)
+                    tl.store(to + entropy, tl.log(total) - mean)
+                    tl.store(arrived + request, 0)
+            else:
+                tl.store(to + top1, 1.0 / s)
+                tl.store(to + entropy, tl.log(s) - t / s)
+        part -= SPLITS
     if COUNT > 0:
         row = _row(rows, tl.where(part >= 0, wanted, -1), at, n_rows)
         if row >= 0:
@@ -264,7 +294,9 @@ class TritonKernels:
     """Kernels in Triton; see kernels.Kernels.
 
     What must be measured at a depth's first attention layer or with its logits is kept until then
-    and measured in one launch. If neither comes, the next call that needs its place launches it.
+    and measured in one launch. If neither comes, the next call that needs its place launches it. A
+    graph that is being captured gets only what is called meanwhile: what is kept from before would
+    be repeated by each replay.
     """
 
     def __init__(self, buffers: ChainBuffers) -> None:
@@ -272,9 +304,13 @@ class TritonKernels:
         self._columns = buffers.layout.columns
         self._at = (buffers.gate, buffers.depth, buffers.rows, buffers.layout.depths)
         self._ints = buffers.values.view(torch.int32)
+        self._on_gpu = buffers.device.type == "cuda"
         self._is_open = False
         self._logits_follow = False
         """Whether outputs are known to be followed by logits: so they were at the last depth."""
+        with torch.device(buffers.device):
+            self._sums = torch.zeros(buffers.requests, MOST_SPLITS, 3)
+            self._arrived = torch.zeros(buffers.requests, dtype=torch.int32)
         self._forget()
 
     def _forget(self) -> None:
@@ -303,7 +339,7 @@ class TritonKernels:
             self._columns["position"][0],
             WIDTH=buffers.layout.width,
             LSE=first[0].numel() if buffers.lse else 0,
-            BLOCK=BLOCK,
+            BLOCK=BLOCK // 4,
             num_warps=4,
         )
         self._is_open = True
@@ -318,15 +354,23 @@ class TritonKernels:
             self._buffers.gate.zero_()
             self._is_open = False
 
-    def advance(self, entering: torch.Tensor | None = None) -> None:
+    def advance(
+        self, entering: torch.Tensor | None = None, *, attention_follows: bool = False
+    ) -> None:
         self._launch_all()
         self._advances, self._entering = True, entering
+        if not attention_follows or not self._buffers.queries or self._capturing:
+            self._launch_entering()
 
     def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:  # noqa: ARG002
-        self._launch_entering()
+        # Launches nothing else: this may be a piece of compiled code that is captured by itself.
         self._rms(x, self._columns[name][0], 1, first=False)
 
     def rms_of_outputs(self, outputs: Sequence[_Output], *, fleeting: bool = False) -> None:  # noqa: ARG002
+        if self._capturing:
+            for part in _alike(outputs):
+                self._leave(part, None)
+            return
         self._launch_entering()
         self._outputs += outputs
         if not self._logits_follow:
@@ -351,18 +395,29 @@ class TritonKernels:
         *,
         fleeting: bool = False,  # noqa: ARG002
     ) -> None:
-        self._enter(query.view(query.shape[0], -1), layer, lse)
+        self._enter(query.view(query.shape[0], -1), layer, lse, advances=not self._capturing)
 
     def keeps(self, logits: torch.Tensor) -> bool:  # noqa: ARG002
         """Return False: measuring one depth's logits costs only a launch."""
         return False
 
     def confidence(self, logits: torch.Tensor, *, fleeting: bool = False) -> None:  # noqa: ARG002
+        if self._capturing:
+            self._leave((), logits)
+            return
         self._launch_entering()
         self._logits_follow = True
         self._launch_outputs(logits)
 
+    @property
+    def _capturing(self) -> bool:
+        """Whether what is launched now is only captured, to be replayed without the host."""
+        return self._on_gpu and torch.cuda.is_current_stream_capturing()
+
     def _launch_all(self) -> None:
+        if self._capturing:  # left by a run without requests; a graph must not repeat it
+            self._forget()
+            return
         self._launch_entering()
         if self._outputs:
             self._logits_follow = False  # they did not
@@ -370,11 +425,16 @@ class TritonKernels:
 
     def _launch_entering(self) -> None:
         if self._advances:
-            self._enter(None, "", None)
+            self._enter(None, "", None, advances=True)
 
-    def _enter(self, query: torch.Tensor | None, layer: str, lse: torch.Tensor | None) -> None:
-        buffers, x, nothing = self._buffers, self._entering, self._buffers.values
-        advances, self._advances, self._entering = self._advances, False, None
+    def _enter(
+        self, query: torch.Tensor | None, layer: str, lse: torch.Tensor | None, *, advances: bool
+    ) -> None:
+        """Keep a query; if `advances`, do before it what waits for the attention layer."""
+        buffers, x, nothing = self._buffers, None, self._buffers.values
+        advances = advances and self._advances
+        if advances:
+            x, self._advances, self._entering = self._entering, False, None
         sizes = [buffers.requests, *(len(given) for given in (x, query) if given is not None)]
         _enter[(min(sizes),)](
             *self._at,
@@ -397,18 +457,12 @@ class TritonKernels:
             QUERY=0 if query is None else query.shape[1],
             HEADS=0 if lse is None else lse.shape[0],
             BLOCK=BLOCK,
-            num_warps=4,
+            num_warps=8,
         )
 
     def _launch_outputs(self, logits: torch.Tensor | None = None) -> None:
         """Measure the outputs that are kept, the last of them together with the logits."""
-        outputs, self._outputs = self._outputs, []
-        groups = (list(same) for _, same in groupby(outputs, key=lambda output: output[1].shape))
-        alike = [
-            tuple(same[first : first + OUTPUTS])
-            for same in groups
-            for first in range(0, len(same), OUTPUTS)
-        ]
+        alike, self._outputs = _alike(self._outputs), []
         last: tuple[_Output, ...] = alike.pop() if alike and logits is not None else ()
         for part in alike:
             self._leave(part, None)
@@ -421,8 +475,8 @@ class TritonKernels:
         at = [columns[name][0] for name, _ in outputs]
         more = OUTPUTS - len(given)
         sizes = [len(x) for x in (*given[:1], logits) if x is not None]
-        parts = len(given) + (logits is not None)
-        _leave[(min(buffers.requests, max(sizes)), parts)](
+        splits = 0 if logits is None else min(MOST_SPLITS, triton.cdiv(logits.shape[1], SPLIT))
+        _leave[(min(buffers.requests, max(sizes)), splits + len(given))](
             *self._at,
             buffers.values,
             buffers.layout.width,
@@ -439,12 +493,15 @@ class TritonKernels:
             0 if logits is None else logits.shape[1],
             columns["top1"][0],
             columns["entropy"][0],
+            self._sums,
+            self._arrived,
             COUNT=len(given),
-            LOGITS=logits is not None,
+            SPLITS=splits,
+            LANES=triton.next_power_of_2(max(1, splits)),
             DIM=given[0].shape[1] if given else 1,
             BLOCK=BLOCK,
             WIDE=LOGITS_BLOCK,
-            num_warps=4 if logits is None else 16,
+            num_warps=8,
         )
 
     def _rms(self, x: torch.Tensor, column: int, chunks: int, *, first: bool) -> None:
@@ -463,4 +520,15 @@ class TritonKernels:
             DIM=x.shape[1] // chunks,
             FIRST=first,
             BLOCK=BLOCK,
+            num_warps=8,
         )
+
+
+def _alike(outputs: Sequence[_Output]) -> list[tuple[_Output, ...]]:
+    """Return outputs of one shape together, as many as one launch measures."""
+    groups = (list(same) for _, same in groupby(outputs, key=lambda output: output[1].shape))
+    return [
+        tuple(same[first : first + OUTPUTS])
+        for same in groups
+        for first in range(0, len(same), OUTPUTS)
+    ]

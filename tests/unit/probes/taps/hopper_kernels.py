@@ -61,8 +61,11 @@ class Compiler:
         return launch
 
 
-def chain(batch: int, part: list[str], *, compiled: bool) -> None:
-    """Pass one chain of `batch` requests to the taps, as the observer does."""
+def chain(batch: int, part: list[str], how: str) -> None:
+    """Pass one chain of `batch` requests to the taps, as the observer does: of an eager drafter, of
+    compiled code between whose pieces Python runs, or while a graph is captured."""
+    compiled = how != "eager"
+    TritonKernels._capturing = how == "captured"  # type: ignore[assignment,method-assign]
     bf16 = torch.bfloat16
     buffers = ChainBuffers(Layout(depths=K, layers=1, aux=3), 64, torch.device("cpu"))
     buffers.add_layer("layer", HEADS * SIZE, HEADS, bf16)
@@ -74,7 +77,7 @@ def chain(batch: int, part: list[str], *, compiled: bool) -> None:
     kernels.rms_of_chunks(hidden, "fc_rms", 1)
     for depth in range(1, K + 1):
         part[0] = f"depth {depth}"
-        kernels.advance(hidden)
+        kernels.advance(hidden, attention_follows=how != "captured")
         query = torch.empty(batch, HEADS, SIZE, dtype=bf16)
         kernels.copy_query("layer", query, torch.empty(HEADS, batch))
         outputs = [("postnorm_rms", hidden), ("fed_rms", hidden)]
@@ -123,12 +126,11 @@ def main() -> None:
             setattr(module, name, Compiler(getattr(module, name), launches, part))
     runs = []
     for batch in (1, 8, 64):
-        for compiled in (False, True):
+        for how in ("eager", "compiled", "captured"):
             launches.clear()
-            # A first chain shows the taps that logits follow each depth's outputs.
-            chain(batch, part, compiled=compiled)
-            masses(batch, part, lse=compiled, distances=batch == 1)
-            runs.append({"batch": batch, "compiled": compiled, "launches": list(launches)})
+            chain(batch, part, how)
+            masses(batch, part, lse=how == "captured", distances=batch == 1)
+            runs.append({"batch": batch, "how": how, "launches": list(launches)})
     print(json.dumps(runs))
 
 

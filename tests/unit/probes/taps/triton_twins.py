@@ -51,6 +51,8 @@ class Forwards:
     """Size of a hidden state: more than a program handles at once."""
     vocabulary: int = 5000
     dtype: torch.dtype = torch.float32
+    attention_follows: bool = True
+    """Whether what enters a forward may wait for its attention layer."""
 
     def __post_init__(self) -> None:
         rows = [self.tokens, *[self.requests] * (self.depths - 1)]
@@ -71,7 +73,7 @@ class Forwards:
         kernels.rms_of_chunks(self.captured[:, : self.size], "aux_norm_rms", 1, 1)
         kernels.rms_of_chunks(self.hidden[0], "fc_rms", 1)
         for depth in range(self.depths):
-            kernels.advance(self.hidden[depth])
+            kernels.advance(self.hidden[depth], attention_follows=self.attention_follows)
             rows = len(self.hidden[depth])
             query = self.qkv[depth][:, :QUERY].view(rows, HEADS, -1)
             kernels.copy_query("a", query, self.lse[depth])
@@ -115,8 +117,11 @@ def _untouched(buffers: ChainBuffers, first: int = 0) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [[2, 5, 9], [7, 0, 3, 1]])
-def test_every_figure_is_the_twins(rows: list[int], dtype: torch.dtype) -> None:
-    forwards = Forwards(3, dtype=dtype)
+@pytest.mark.parametrize("attention_follows", [False, True])
+def test_every_figure_is_the_twins(
+    rows: list[int], dtype: torch.dtype, attention_follows: bool
+) -> None:
+    forwards = Forwards(3, dtype=dtype, attention_follows=attention_follows)
     forwards.fill(len(rows))
     found = _record(TritonKernels, forwards, rows)
     _same(found, _record(TorchKernels, forwards, rows), len(rows))
@@ -167,6 +172,7 @@ class Graph:
     def __init__(self, capture: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
         self._launches: list[Callable[[], Any]] = []
         with monkeypatch.context() as patched:
+            patched.setattr(TritonKernels, "_capturing", True)
             for name in ("_enter", "_rms", "_leave"):
                 kernel = getattr(triton_kernels, name)
                 patched.setattr(triton_kernels, name, _Launcher(kernel, self._launches))
@@ -228,6 +234,111 @@ def test_a_replayed_graph_measures_what_it_replays(monkeypatch: pytest.MonkeyPat
         graph.replay()
         assert torch.equal(buffers.values.nan_to_num(), before[0].nan_to_num())
         assert torch.equal(buffers.queries["a"], before[1])
+
+
+def test_a_graph_that_holds_only_a_piece_of_the_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two pieces Python runs the attention layer, but not yet during the capture."""
+    buffers, forwards = _buffers(), Forwards(3, requests=REQUESTS)
+    kernels = TritonKernels(buffers)
+    state = torch.empty_like(forwards.hidden[0])
+
+    def forward(depth: int, piece: Callable[[], None], *, attention: bool) -> None:
+        kernels.advance(forwards.hidden[depth], attention_follows=True)
+        rows = len(forwards.hidden[depth])
+        if attention:
+            query = forwards.qkv[depth][:, :QUERY].view(rows, HEADS, -1)
+            kernels.copy_query("a", query, forwards.lse[depth])
+        state[:rows] = forwards.hidden[depth] * 9
+        piece()
+        kernels.rms_of_outputs([("fed_rms", forwards.hidden[depth] * 4)])
+
+    forward(0, lambda: kernels.rms(state, "prenorm_rms"), attention=False)
+    kernels.confidence(forwards.logits[0])
+    graphs = []
+
+    def capture() -> None:
+        graphs.append(Graph(lambda: kernels.rms(state, "prenorm_rms"), monkeypatch))
+
+    forward(0, capture, attention=False)
+    (graph,) = graphs
+    assert not buffers.depth.any()
+    for seed, rows in enumerate(([2, 5, 9], [7, 1])):
+        forwards.fill(seed)
+        buffers.values.fill_(torch.nan)
+        found, wanted = kernels, TorchKernels(_buffers())
+        found.begin(torch.tensor(rows), torch.arange(len(rows)))
+        wanted.begin(torch.tensor(rows), torch.arange(len(rows)))
+        for depth in range(3):
+            forward(depth, graph.replay, attention=True)
+            found.confidence(forwards.logits[depth])
+            hidden = forwards.hidden[depth]
+            wanted.advance(hidden)
+            query = forwards.qkv[depth][:, :QUERY].view(len(hidden), HEADS, -1)
+            wanted.copy_query("a", query, forwards.lse[depth])
+            wanted.rms(hidden * 9, "prenorm_rms")
+            wanted.rms_of_outputs([("fed_rms", hidden * 4)])
+            wanted.confidence(forwards.logits[depth])
+        found.finish()
+        wanted.finish()
+        _same(buffers, wanted._buffers, len(rows))
+
+
+def test_a_graph_of_the_forward_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python sees the forward begin and its logits, and the graph holds what lies between."""
+    buffers, forwards = _buffers(), Forwards(3, requests=REQUESTS)
+    kernels = TritonKernels(buffers)
+    # One graph for depth 1, one for the later depths, which share their tensors.
+    hidden = {0: forwards.hidden[0], 1: forwards.hidden[1]}
+    fed = {depth: x * 9 for depth, x in hidden.items()}
+    qkv = {depth: forwards.qkv[depth] for depth in hidden}
+    kernels.advance(hidden[0], attention_follows=True)  # the mode is not known at first
+    kernels.rms_of_outputs([("fed_rms", fed[0])])
+    kernels.confidence(forwards.logits[0])
+
+    def inside(depth: int) -> None:
+        query = qkv[depth][:, :QUERY].view(len(hidden[depth]), HEADS, -1)
+        kernels.copy_query("a", query, forwards.lse[depth])
+        kernels.rms_of_outputs([("fed_rms", fed[depth])])
+
+    graphs = {}
+    for depth in hidden:
+        kernels.advance(hidden[depth], attention_follows=True)
+        graphs[depth] = Graph(lambda depth=depth: inside(depth), monkeypatch)  # type: ignore[misc]
+    for seed, rows in enumerate(([2, 5, 9], [7, 1])):
+        forwards.fill(seed)
+        buffers.values.fill_(torch.nan)
+        wanted = TorchKernels(_buffers())
+        for each in (kernels, wanted):
+            each.begin(torch.tensor(rows), torch.arange(len(rows)))
+        for depth in range(3):
+            at = min(depth, 1)
+            hidden[at].mul_(1 + depth)
+            fed[at].copy_(hidden[at] * 9)
+            for each in (kernels, wanted):
+                each.advance(hidden[at], attention_follows=False)
+            graphs[at].replay()
+            query = qkv[at][:, :QUERY].view(len(hidden[at]), HEADS, -1).clone()
+            wanted.copy_query("a", query, forwards.lse[at])
+            wanted.rms_of_outputs([("fed_rms", fed[at].clone())])
+            for each in (kernels, wanted):
+                each.confidence(forwards.logits[depth])
+        kernels.finish()
+        wanted.finish()
+        _same(buffers, wanted._buffers, len(rows))
+
+
+def test_a_long_row_of_logits_is_split() -> None:
+    """Each program takes a part, one of which holds nothing that may be drafted."""
+    splits = 5
+    forwards = Forwards(2, vocabulary=splits * triton_kernels.SPLIT - 77)
+    forwards.fill(3)
+    forwards.logits[0][:, : triton_kernels.SPLIT] = -torch.inf
+    forwards.logits[1][1] = -torch.inf
+    forwards.logits[1][1, -1] = 2.0
+    for _ in range(2):  # the count of programs that have arrived begins anew
+        found = _record(TritonKernels, forwards, [2, 5, 9])
+        _same(found, _record(TorchKernels, forwards, [2, 5, 9]), 3)
+    assert found.part("top1", 3)[1, 1] == 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,7 +80,7 @@ class Kernels:
     def __init__(self) -> None:
         self.seen: list[tuple[str, list[list[float]]]] = []
 
-    def advance(self, entering: torch.Tensor | None = None) -> None:
+    def advance(self, entering: torch.Tensor | None = None, **_: bool) -> None:
         self.seen.append(("advance", []))
         if entering is not None:
             self.seen.append(("in_rms", entering.tolist()))
