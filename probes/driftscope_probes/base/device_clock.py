@@ -22,7 +22,8 @@ class DeviceClock:
     def mark(self) -> None:
         """Mark the current point in the device's work."""
         if self.on:
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            # Waiting for it must not take the writer's thread a core.
+            event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
             event.record()
             self._marks.append(event)
 

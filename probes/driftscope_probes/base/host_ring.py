@@ -75,7 +75,7 @@ class HostRing:
         event = None
         if self._cuda:
             self.slots[slot, :rows, :numbers].copy_(values, non_blocking=True)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             event.record()
         else:
             self._host[slot, :rows, :numbers] = values.numpy()

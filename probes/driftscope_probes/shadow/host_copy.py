@@ -17,7 +17,7 @@ class HostCopy:
         self._copies = [_copied(each) for each in tensors]
         self._event: Any = None
         if any(each.is_cuda for each in tensors):
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             self._event.record()
 
     def take(self) -> list[npt.NDArray[np.int64]]:

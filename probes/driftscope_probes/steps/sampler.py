@@ -27,6 +27,9 @@ after short runs of `make bench`, which measures the total."""
 AIM = 0.7
 """Share of the budget that the governor spends: a budget is an upper bound, and the estimates of
 cost are not exact."""
+AHEAD = 0.1
+"""Share of a step that a host has to wait for its device for its own time to be hidden. With less,
+a part of its time counts, because some steps are shorter than the median."""
 EVERY_STEPS = 32
 """Number of steps between two decisions."""
 
@@ -36,12 +39,28 @@ class Costs:
     """Median costs over the last steps, in seconds."""
 
     step_s: float = 0.0
-    """Time of a step without the probe."""
+    """Time of a step without the probe. With a GPU, whose work the host may issue ahead of time:
+    from the end of a step to the end of the next one."""
     recorded_s: float = 0.0
     """The probe's own time in a recorded step: on the serving thread, on the side thread, and on
-    the writer's thread, which shares the interpreter with the serving thread."""
+    the writer's thread, which shares the interpreter with the serving thread. With a GPU, the time
+    that it adds there, and the host's time unless the host waits for the GPU in any case."""
     passed_s: float = 0.0
-    """The probe's own time in a step that is not recorded."""
+    """The probe's own time in a step that is not recorded, counted likewise."""
+
+
+@dataclass(slots=True)
+class DeviceTimes:
+    """Times of finished steps on a device with a clock of its own, in seconds. All of the steps
+    were recorded, or none."""
+
+    slack_s: list[float]
+    """Time from the end of the step before to the end of the step, without the host's own work for
+    the step, the probe's included."""
+    drafting_s: list[float]
+    """Time from the start of drafting to the end of the probe's work after it."""
+    own_s: list[float]
+    """Part of it after drafting; [] if the steps were not recorded."""
 
 
 class Sampler:
@@ -50,6 +69,7 @@ class Sampler:
     =======================  ==================================================================
     `take()`                 whether to record the step that is about to be drafted
     `note(...)`              report what finished steps cost
+    `note_device(...)`       report what finished steps took on a GPU
     `note_encoding(s)`       report the time of building one step's rows on the writer's thread
     `note_writing(s)`        report that thread's other time, per step
     `set(every=, budget=)`   change the rate or the budget at run time
@@ -89,6 +109,10 @@ class Sampler:
         self._steps: deque[float] = deque(maxlen=WINDOW)
         self._recorded: deque[float] = deque(maxlen=WINDOW)
         self._passed: deque[float] = deque(maxlen=WINDOW)
+        self._slack = {recorded: deque[float](maxlen=WINDOW) for recorded in (False, True)}
+        """Slack of recorded steps and of the others; empty without a device clock."""
+        self._drafting = {recorded: deque[float](maxlen=WINDOW) for recorded in (False, True)}
+        self._own: deque[float] = deque(maxlen=WINDOW)
         self._encoding: deque[float] = deque(maxlen=WINDOW)
         self._writing: deque[float] = deque(maxlen=WINDOW)
 
@@ -130,6 +154,12 @@ class Sampler:
             self._since = 0
             self._govern()
 
+    def note_device(self, times: DeviceTimes, *, recorded: bool) -> None:
+        """Report finished steps on a device with a clock, before `note` reports them."""
+        self._slack[recorded].extend(times.slack_s)
+        self._drafting[recorded].extend(times.drafting_s)
+        self._own.extend(times.own_s)
+
     def note_encoding(self, seconds: float) -> None:
         """Report the time spent building a recorded step's rows on the writer's thread."""
         self._encoding.append(seconds)
@@ -158,11 +188,29 @@ class Sampler:
     def costs(self) -> Costs:
         """Recent costs of steps and of the probe; zeros before anything is known."""
         writing, seen = _median(self._writing), self._seen_share
+        recorded_s = (_median(self._recorded) + _median(self._encoding) + writing) / seen
+        passed_s = (_median(self._passed) + writing) / seen
+        step_s = _median(self._steps)
         return Costs(
-            step_s=_median(self._steps),
-            recorded_s=(_median(self._recorded) + _median(self._encoding) + writing) / seen,
-            passed_s=(_median(self._passed) + writing) / seen,
+            step_s=step_s,
+            recorded_s=recorded_s * self._felt(step_s, recorded=True) + self._added_on_device,
+            passed_s=passed_s * self._felt(step_s, recorded=False),
         )
+
+    def _felt(self, step_s: float, *, recorded: bool) -> float:
+        """Return the share of the host's time by which steps take longer: 1 without a device, 0 for
+        a host that waits for its device in any case."""
+        slack = self._slack[recorded]
+        return 1 - min(1.0, max(0.0, _median(slack)) / (AHEAD * step_s)) if slack and step_s else 1
+
+    @property
+    def _added_on_device(self) -> float:
+        """Time that recording adds to a step on the device, in seconds: by what the drafting of
+        recorded steps takes longer, and at least what follows it."""
+        own_s, passed = _median(self._own), self._drafting[False]
+        if not passed:
+            return own_s
+        return max(own_s, _median(self._drafting[True]) - _median(passed))
 
     @property
     def overhead(self) -> float:
