@@ -10,6 +10,7 @@ from typing import Any
 
 from driftscope.boundary import strict_json
 from driftscope.boundary.bounded_types import (
+    Count,
     Counts,
     DistanceEdges,
     DraftLength,
@@ -131,6 +132,9 @@ class Manifest:
     ..., K - 1, K, 2K, 4K, 8K. (): masses by distance are not recorded."""
     distance_every: SamplingInterval = 0
     """One recorded chain in how many carries masses by distance; 0: none."""
+    device_bytes: Count | None = None
+    """Most memory that the probe takes on the drafter's device, in bytes, on each rank: its buffers
+    have a fixed size. On a CPU it is memory of the engine's process. None: not recorded."""
     query_kind: Text = BY_DEPTH
     """Meaning of an element of a per-depth list: BY_DEPTH or BY_QUERY."""
     sink_tokens: SinkCount

@@ -102,6 +102,12 @@ class ChainBuffers:
         self.queries[name] = torch.zeros((*shape, query_size), dtype=dtype, device=self.device)
         self.lse[name] = torch.full((*shape, heads), torch.nan, device=self.device)
 
+    @property
+    def nbytes(self) -> int:
+        """Size of all tensors, in bytes."""
+        parts = (self.values, self.gate, self.depth, self.rows)
+        return sum(x.nbytes for x in (*parts, *self.queries.values(), *self.lse.values()))
+
     def part(self, name: str, batch: int) -> torch.Tensor:
         """Return a [batch, numbers] view of a quantity."""
         at, size = self._columns[name]

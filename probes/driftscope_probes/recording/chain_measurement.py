@@ -76,6 +76,12 @@ class ChainMeasurement:
         """Search for the sink set; None if the set is given or has been found."""
         self.forget()
 
+    @property
+    def device_bytes(self) -> int:
+        """Most memory that the buffers take on the drafter's device, in bytes."""
+        parts = (self._buffers.nbytes, self.heads.nbytes, self.distances.nbytes)
+        return sum(parts) + self.kernels.device_bytes
+
     def forget(self) -> None:
         """Discard the chain of the recorded step."""
         self.capture: Capture | None = None

@@ -22,6 +22,11 @@ class OptionalMasses:
         self._values: torch.Tensor | None = None
         self._ring: HostRing | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """Size on the device once it has been used, in bytes."""
+        return self._requests * self._size * torch.float32.itemsize
+
     def take(self, batch: int) -> torch.Tensor:
         """Return [batch, *shape] float32, filled with NaN."""
         if self._values is None:

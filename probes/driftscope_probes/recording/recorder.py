@@ -82,6 +82,11 @@ class Recorder:
         return self._chain.search
 
     @property
+    def device_bytes(self) -> int:
+        """Most memory that the probe's buffers take on the drafter's device, in bytes."""
+        return self._chain.device_bytes
+
+    @property
     def guard(self) -> Guard:
         """Border between the recorder's hooks and the engine."""
         return self._guard

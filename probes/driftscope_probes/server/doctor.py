@@ -182,6 +182,9 @@ def _run(run: Path) -> Iterator[Check]:
         topic="run", ok=None, detail=f"{run}: {engine}, {manifest.method}, K = {manifest.k}"
     )
     yield Check(topic="run's captured layers", ok=None, detail=captured)
+    if manifest.device_bytes is not None:
+        most = f"at most {manifest.device_bytes / 1e6:.1f} MB on each rank's device"
+        yield Check(topic="probe's memory", ok=None, detail=most)
     for note in manifest.notes:
         yield Check(topic="run's note", ok=None, detail=note)
 

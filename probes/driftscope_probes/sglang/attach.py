@@ -139,7 +139,9 @@ def _recorded(
         make_sampler=make_sampler,
     )
     recorder.taps.attach(worker, "draft_runner")
-    manifest = manifest_of(worker, drafter, settings, recorder.meter)
+    manifest = replace(
+        manifest_of(worker, drafter, settings, recorder.meter), device_bytes=recorder.device_bytes
+    )
     create_run(settings.trace, manifest, join=True)
     if recorder.search is not None:
         recorder.search.report = lambda sinks: rewrite_manifest(

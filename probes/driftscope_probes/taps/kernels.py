@@ -79,6 +79,10 @@ class Kernels(Protocol):
     def keeps(self, logits: torch.Tensor) -> bool:
         """Return whether a chain's logits are few enough to be kept until the chain is drafted."""
 
+    @property
+    def device_bytes(self) -> int:
+        """Memory beside the buffers that is kept on the drafter's device, in bytes."""
+
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
@@ -189,6 +193,11 @@ class TorchKernels:
 
     def keeps(self, logits: torch.Tensor) -> bool:
         return self._buffers.layout.depths * logits.numel() <= LOGITS_AT_ONCE
+
+    @property
+    def device_bytes(self) -> int:
+        """See Kernels: what is kept belongs to the drafter."""
+        return 0
 
     def _forget(self) -> None:
         self._states: list[_States] = []

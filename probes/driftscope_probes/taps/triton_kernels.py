@@ -410,6 +410,11 @@ class TritonKernels:
         self._launch_outputs(logits)
 
     @property
+    def device_bytes(self) -> int:
+        """See Kernels."""
+        return self._sums.nbytes + self._arrived.nbytes
+
+    @property
     def _capturing(self) -> bool:
         """Whether what is launched now is only captured, to be replayed without the host."""
         return self._on_gpu and torch.cuda.is_current_stream_capturing()

@@ -128,6 +128,7 @@ def _attach(proposer: Any, loaded: LoadedProposer, config: Any, settings: Settin
             manifest,
             notes=(*manifest.notes, *notes, *shadow.notes),
             draft_sampling=loaded.draft_sampling,
+            device_bytes=recorder.device_bytes,
         )
         _install(recorder, proposer, settings.trace, writer, ranks)
     except (AttributeError, KeyError, TypeError) as error:

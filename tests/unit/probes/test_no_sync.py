@@ -111,6 +111,13 @@ MAY_WAIT = {
 """(module, function, call) -> why it waits for nothing."""
 MAY_LOOP = {
     ("base/chain_buffers", "fold"): "over quantities",
+    ("base/chain_buffers", "ChainBuffers.nbytes"): "over layers, at start-up",
+    ("taps/triton_kernels", "TritonKernels.begin"): "over layers",
+    ("taps/triton_kernels", "TritonKernels.rms_of_outputs"): "over what a forward returned",
+    ("taps/triton_kernels", "TritonKernels._enter"): "over two tensors",
+    ("taps/triton_kernels", "TritonKernels._launch_outputs"): "over what a forward returned",
+    ("taps/triton_kernels", "TritonKernels._leave"): "over what a forward returned",
+    ("taps/triton_kernels", "_alike"): "over what a forward returned",
     ("base/chain_buffers", "Layout.columns"): "over quantities, at start-up",
     ("base/chain_buffers", "Layout.width"): "over quantities, at start-up",
     ("base/chain_buffers", "Layout._sizes"): "over quantities, at start-up",

@@ -21,6 +21,7 @@ from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import MASSES
+from driftscope_probes.base.chain_buffers import ChainBuffers
 from driftscope_probes.base.host_ring import SLOTS
 from driftscope_probes.base.settings import RECORDINGS, Settings
 from driftscope_probes.base.step_view import DeviceStep, DraftStep
@@ -91,6 +92,27 @@ def start(tmp_path: Path, make_drafter: Callable[..., VllmDrafter]) -> Callable[
         return Worker(drafter or make_drafter(), settings)
 
     return started
+
+
+def test_the_memory_that_is_stated_is_what_all_buffers_take(
+    start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[ChainBuffers] = []
+    init = ChainBuffers.__init__
+    monkeypatch.setattr(
+        ChainBuffers,
+        "__init__",
+        lambda self, *a, **kw: (made.append(self), init(self, *a, **kw))[1],
+    )
+    worker = start(per_head=True, distance_every=1)
+    stated = worker.recorder.device_bytes
+    worker.step()
+    (buffers,) = made
+    tensors = [*vars(buffers).values(), *buffers.queries.values(), *buffers.lse.values()]
+    optional = (worker.recorder._chain.heads, worker.recorder._chain.distances)
+    tensors += [part._values for part in optional]
+    assert stated == sum(x.nbytes for x in tensors if isinstance(x, torch.Tensor))
+    worker.trace()
 
 
 @pytest.mark.parametrize("recording", RECORDINGS)

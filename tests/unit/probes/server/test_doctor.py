@@ -13,7 +13,7 @@ import pytest
 from support.runs import Spec, write_run
 
 from driftscope_probes.server.captured_layers_check import of_run
-from driftscope_probes.server.doctor import catalogue
+from driftscope_probes.server.doctor import catalogue, examine
 from driftscope_probes.vllm.configuration.drafter_kinds import KINDS
 from driftscope_probes.vllm.configuration.hook_points import HOOKS
 
@@ -82,6 +82,15 @@ def test_a_recorded_run_says_what_its_engine_captured(
     manifest, words = of_run(write_run(tmp_path / "run", Spec(aux_layers_source=source)))
     assert manifest is not None
     assert words.startswith(said)
+
+
+def test_a_recorded_run_says_how_much_memory_the_probe_takes(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Spec())
+    assert "probe's memory" not in {check.topic for check in examine(run)}
+    stated = json.loads((run / "manifest.json").read_text()) | {"device_bytes": 2_340_000}
+    (run / "manifest.json").write_text(json.dumps(stated))
+    (found,) = [check for check in examine(run) if check.topic == "probe's memory"]
+    assert found.detail == "at most 2.3 MB on each rank's device"
 
 
 def test_a_run_that_names_no_captured_layers_or_is_none(tmp_path: Path) -> None:
