@@ -19,6 +19,7 @@ WIDTH, HEIGHT = 12, 8
 """Size of a panel on Grafana's grid of 24 columns."""
 _UNITS = {"s": "s", "{token}": "short", "{round}/s": "ops", "{step}/s": "ops"}
 _MODEL, _DRAFTER = label_name(i.MODEL), label_name(i.DRAFTER)
+_REGION = label_name(i.REGION)
 _CHOSEN_MODEL = f'{_MODEL}=~"$model"'
 _CHOSEN = f'{_MODEL}=~"$model", {_DRAFTER}=~"$drafter", instance=~"$instance"'
 
@@ -42,7 +43,7 @@ def dashboards(rules: Sequence[Rule], times: Times) -> dict[str, dict[str, Any]]
     made = {
         "driftscope-overview": ("driftscope / overview", _overview(by, times)),
         "driftscope-drift": ("driftscope / drift by depth", _drift(by)),
-        "driftscope-fallback": ("driftscope / fallback", _fallback(by)),
+        "driftscope-fallback": ("driftscope / fallback", _fallback(by, times)),
         "driftscope-fleet": ("driftscope / fleet", _fleet(by, times)),
     }
     return {uid: _dashboard(uid, title, panels) for uid, (title, panels) in made.items()}
@@ -139,7 +140,11 @@ def _drift(by: dict[str, Rule]) -> list[Panel]:
     ]
 
 
-def _fallback(by: dict[str, Rule]) -> list[Panel]:
+def _fallback(by: dict[str, Rule], times: Times) -> list[Panel]:
+    accepted, rounds = (
+        f"sum by ({_REGION}) (rate({r.name_of(each)}{{{_CHOSEN}}}[{times.window}]))"
+        for each in (i.REGION_ACCEPTED, i.REGION_ROUNDS)
+    )
     return [
         _of(by[r.REJECTED_SHARE], "Rejected rounds", "{{instance}}", share=True),
         _of(
@@ -147,6 +152,18 @@ def _fallback(by: dict[str, Rule]) -> list[Panel]:
         ),
         _of(by[r.STEPS], "Decode steps", "{{instance}}"),
         _of(by[r.LENGTH], "Acceptance length", "{{instance}}"),
+        Panel(
+            title="Acceptance length by kind of text",
+            exprs=((f"1 + {accepted} / {rounds}", f"{{{{{_REGION}}}}}"),),
+            description=f"{i.REGION_ACCEPTED.description} Divided by these rounds, plus 1.",
+            unit="{token}",
+        ),
+        Panel(
+            title="Rounds by kind of text",
+            exprs=((rounds, f"{{{{{_REGION}}}}}"),),
+            description=i.REGION_ROUNDS.description,
+            unit="{round}/s",
+        ),
     ]
 
 

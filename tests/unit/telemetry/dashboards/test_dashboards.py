@@ -13,6 +13,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from support.promtool import check_rules_with, promtool
 from support.runs import Spec, write_run
+from support.simulate import Truth, simulate
 from typer.testing import CliRunner
 from verification.alert_rules.scenarios import SCENARIOS
 
@@ -25,6 +26,7 @@ from driftscope.telemetry.dashboards.reference import SEEN, Compared, growth, le
 from driftscope.telemetry.dashboards.rule_options import Thresholds, Times
 from driftscope.telemetry.export import recorded_run
 from driftscope.trace.read.reader import read_trace
+from driftscope.vocabulary import Region
 
 ROOT = Path(__file__).parents[4]
 TIMES = Times(
@@ -309,14 +311,22 @@ def _lost(ours: Any, theirs: Any, path: str = "") -> Any:
         yield path
 
 
+def _exported(run: Path, **asked: bool) -> set[str]:
+    text = recorded_run.to_openmetrics(list(recorded_run.replays(read_trace(run), **asked)))  # type: ignore[arg-type]
+    return {line.partition("{")[0] for line in text.splitlines() if not line.startswith("#")}
+
+
 def test_panels_and_rules_ask_for_series_that_exist(made: Path, tmp_path: Path) -> None:
     """Every metric named anywhere is one that a run exports, or a recording rule."""
     write_run(
         tmp_path / "run",
         Spec(undrafted=("k_zero",), dropped={"queue_full": 1}, errors={"draft": 1}),
     )
-    text = recorded_run.to_openmetrics(list(recorded_run.replays(read_trace(tmp_path / "run"))))
-    exported = {line.partition("{")[0] for line in text.splitlines() if not line.startswith("#")}
+    truth = Truth(
+        k=2, requests=4, rounds=4, conditional=(0.8, 0.7), regions={Region.PROSE: (1.0, 0.0)}
+    )
+    exported = _exported(tmp_path / "run")
+    exported |= _exported(simulate(tmp_path / "regions", truth), regions=True)
     # Only a live engine has these three.
     exported |= {"driftscope_export_behind_seconds", "driftscope_probe_sampling_rate_ratio"}
     recorded = {rule.record for rule in r.rules(TIMES, Thresholds())}
