@@ -23,6 +23,7 @@ def demo(
         typer.Option(
             "--output",
             "-o",
+            metavar="DIR",
             callback=real_folder,
             help="Folder for runs/, report.html and report.json.",
         ),
@@ -30,6 +31,7 @@ def demo(
     prompts: Annotated[
         int,
         typer.Option(
+            metavar="N",
             min=1,
             max=PROMPTS,
             help="Number of held-out prompts, each of which is sent in two conditions; fewer take "
