@@ -6,10 +6,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from driftscope.boundary.output_console import output_console
 from driftscope.boundary.server_url import public
 from driftscope.boundary.terminal_text import shown
 from driftscope.json_report.operation import probe_to_json
@@ -28,7 +28,7 @@ _COLUMNS = (
     "errors",
 )
 _PIPE_WIDTH = 140
-"""Width in columns when the output is not a terminal."""
+"""Width in columns when the output is not a terminal and COLUMNS is not set."""
 
 
 def show(target: str, processes: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -37,9 +37,7 @@ def show(target: str, processes: Sequence[Mapping[str, Any]], *, as_json: bool) 
         where = public(target) if "://" in target else target
         sys.stdout.write(probe_to_json(where, processes))
     else:
-        console = Console(highlight=False)
-        if not console.is_terminal:
-            console = Console(highlight=False, width=_PIPE_WIDTH)
+        console = output_console(_PIPE_WIDTH)
         console.print(_table(processes))
         console.print(f"probe cost: {_cost(processes)}", style="dim")
     for process in processes:
