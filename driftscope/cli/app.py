@@ -112,6 +112,8 @@ USAGE_ERROR: type[Exception] = next(
 """Base class of the errors of an argument parser, which typer does not export."""
 _ONLY_HELP = "NoArgsIsHelpError"
 """Name of the error of a command that prints its help if it is given no argument."""
+_MISSING = "MissingParameter"
+"""Name of the error of an argument that is not given."""
 
 
 def run() -> NoReturn:
@@ -154,7 +156,9 @@ def _fail_usage(error: Any) -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     path = error.ctx.command_path if getattr(error, "ctx", None) else "driftscope"
-    _fail(f"{error.format_message().rstrip('.')}; see {path} --help", error.exit_code)
+    no_run = type(error).__name__ == _MISSING and getattr(error.param, "metavar", None) == "RUN"
+    hint = "; `driftscope ls` lists the runs, and `latest` names the newest" if no_run else ""
+    _fail(f"{error.format_message().rstrip('.')}{hint}; see {path} --help", error.exit_code)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -157,6 +157,16 @@ def test_what_is_not_understood_exits_2(driftscope: Driftscope, arguments: list[
     assert "--help" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["analyze", "advise", "check", "rm", "export"])
+def test_a_command_without_its_run_says_how_to_find_one(
+    driftscope: Driftscope, command: str
+) -> None:
+    done = driftscope(command)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "`driftscope ls` lists the runs, and `latest` names the newest" in done.stderr
+    assert "driftscope ls" not in driftscope("serve").stderr
+
+
 def test_without_a_command_it_shows_help(driftscope: Driftscope) -> None:
     done = driftscope()
     assert done.returncode == 2
