@@ -17,7 +17,7 @@ def advise(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             help="Run directories; the advice is for the first.",
             callback=named_runs,
             autocompletion=completion.runs,

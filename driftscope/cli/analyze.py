@@ -32,7 +32,7 @@ def analyze(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             help="Run directories, or reports to read back.",
             callback=named_runs_or_ablations,
             autocompletion=completion.runs,

@@ -33,6 +33,7 @@ from driftscope.cli.runs import ls, prune, rm
 from driftscope.cli.serve import serve
 from driftscope.cli.shared.exit_codes import EPILOG
 from driftscope.cli.shared.help_pages import PAGES, epilog, settings_of
+from driftscope.cli.shared.plain_command import PlainCommand, PlainGroup
 from driftscope.cli.shared.unforeseen_error import unforeseen
 from driftscope.cli.watch import watch
 from driftscope.distributions import half_missing
@@ -41,6 +42,7 @@ from driftscope.version import __version__
 
 app = typer.Typer(
     name="driftscope",
+    cls=PlainGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -89,9 +91,16 @@ PASSES_OPTIONS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 TO_VLLM = ("serve", "bench", "doctor")
 for name, page in PAGES.items():
     if name == "probe":
-        app.add_typer(probe, name=name, epilog=epilog(page.example), rich_help_panel=page.group)
+        app.add_typer(
+            probe,
+            name=name,
+            cls=PlainGroup,
+            epilog=epilog(page.example),
+            rich_help_panel=page.group,
+        )
         continue
     app.command(
+        cls=PlainCommand,
         **settings_of(name, COMMANDS[name]),
         context_settings=PASSES_OPTIONS_ON if name in TO_VLLM else None,
     )(COMMANDS[name])
@@ -103,6 +112,8 @@ USAGE_ERROR: type[Exception] = next(
 """Base class of the errors of an argument parser, which typer does not export."""
 _ONLY_HELP = "NoArgsIsHelpError"
 """Name of the error of a command that prints its help if it is given no argument."""
+_MISSING = "MissingParameter"
+"""Name of the error of an argument that is not given."""
 
 
 def run() -> NoReturn:
@@ -145,7 +156,9 @@ def _fail_usage(error: Any) -> NoReturn:
         error.show()
         sys.exit(error.exit_code)
     path = error.ctx.command_path if getattr(error, "ctx", None) else "driftscope"
-    _fail(f"{error.format_message().rstrip('.')}; see {path} --help", error.exit_code)
+    no_run = type(error).__name__ == _MISSING and getattr(error.param, "metavar", None) == "RUN"
+    hint = "; `driftscope ls` lists the runs, and `latest` names the newest" if no_run else ""
+    _fail(f"{error.format_message().rstrip('.')}{hint}; see {path} --help", error.exit_code)
 
 
 def _fail(message: str, code: int) -> NoReturn:

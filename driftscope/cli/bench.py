@@ -23,7 +23,10 @@ def bench(
     context: typer.Context,
     model: Annotated[
         str,
-        typer.Argument(help="Target model, as for `vllm serve`; `trio` is the small shipped one."),
+        typer.Argument(
+            metavar="MODEL",
+            help="Target model, as for `vllm serve`; `trio` is the small shipped one.",
+        ),
     ],
     drafter: Annotated[
         list[str] | None,
@@ -32,7 +35,9 @@ def bench(
     no_spec: Annotated[
         bool, typer.Option("--no-spec", help="Also serve it without speculation.")
     ] = False,
-    method: Annotated[str, typer.Option(help="vLLM's name of the speculation method.")] = "eagle3",
+    method: Annotated[
+        str, typer.Option(metavar="METHOD", help="vLLM's name of the speculation method.")
+    ] = "eagle3",
     k: Annotated[
         str | None,
         typer.Option("-k", metavar="4|2,4,8", help="Draft tokens per round; default: 4."),
@@ -46,7 +51,7 @@ def bench(
         ),
     ] = False,
     most_runs: Annotated[
-        int, typer.Option(min=1, help="Largest number of runs of that search.")
+        int, typer.Option(metavar="N", min=1, help="Largest number of runs of that search.")
     ] = 8,
     suite: Annotated[
         str,
@@ -70,21 +75,31 @@ def bench(
         typer.Option(metavar="R,...", help="Requests per second, sent at random times."),
     ] = None,
     repeat: Annotated[
-        int | None, typer.Option(min=1, help="Number of times that each prompt is sent.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Number of times that each prompt is sent."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Largest number of prompts.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Largest number of prompts.")
+    ] = None,
     warmup: Annotated[
         int,
-        typer.Option(min=0, help="Warm-up requests before each level, which no figure counts."),
+        typer.Option(
+            metavar="N", min=0, help="Warm-up requests before each level, which no figure counts."
+        ),
     ] = 4,
     rounds: Annotated[
-        int, typer.Option(min=1, help="Number of rounds in which all of them are served in turn.")
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Number of rounds in which all of them are served in turn."
+        ),
     ] = 1,
     every: Annotated[
-        int | None, typer.Option(min=1, help="Record each n-th draft step; default: a 1% budget.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Record each n-th draft step; default: a 1% budget."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds allowed for one complete answer.")
+        float,
+        typer.Option(metavar="SECONDS", min=0.1, help="Seconds allowed for one complete answer."),
     ] = 600.0,
     api_key_env: Annotated[
         str | None,
@@ -97,7 +112,11 @@ def bench(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", callback=real_folder, help="Folder for runs, logs and report."
+            "--output",
+            "-o",
+            metavar="DIR",
+            callback=real_folder,
+            help="Folder for runs, logs and report.",
         ),
     ] = DEFAULT_FOLDER,
     as_json: Annotated[bool, typer.Option("--json", help="Also print the report as JSON.")] = False,

@@ -25,7 +25,7 @@ def check(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             help="Run directories.",
             callback=named_runs,
             autocompletion=completion.runs,

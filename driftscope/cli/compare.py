@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,13 +12,16 @@ from driftscope.cli.shared.cluster_option import ClusterOption
 from driftscope.cli.shared.query_engine_option import DUCKDB, EngineOption
 from driftscope.cli.shared.run_argument import is_inspection, named_run, named_run_or_inspection
 
+if TYPE_CHECKING:
+    from driftscope.analysis.compare.run_comparison import Comparison
+
 
 def compare(
     first: Annotated[
         Path,
         typer.Argument(
             metavar="A",
-            help="Run directory to compare with, or the JSON document of an inspection.",
+            help="Run directory or report to compare with, or the JSON document of an inspection.",
             callback=named_run_or_inspection,
             autocompletion=completion.runs,
         ),
@@ -27,7 +30,7 @@ def compare(
         Path,
         typer.Argument(
             metavar="B",
-            help="Run directory to compare.",
+            help="Run directory or report to compare.",
             callback=named_run,
             autocompletion=completion.runs,
         ),
@@ -50,13 +53,13 @@ def compare(
     """
     from driftscope.cli.shared.query_engine_option import maker_of
     from driftscope.cli.shared.replay_comparison import both_replays, compare_replays
+    from driftscope.cli.shared.report_comparison import compare_with_report
+    from driftscope.cli.shared.run_choice import is_report
     from driftscope.cli.shared.run_labels import labels_of
-    from driftscope.json_report.comparison import to_json
     from driftscope.pipeline import compare as compare_runs
     from driftscope.trace.format.manifest import read_manifest
     from driftscope.trace.format.status import read_statuses
     from driftscope.trace.read.reader import losses_of
-    from driftscope_reports.terminal import comparison
     from driftscope_reports.terminal.run_table import plain
 
     if is_inspection(first):
@@ -68,6 +71,11 @@ def compare(
         )
         return
     names = labels_of([first, second], label)
+    if is_report(first) or is_report(second):
+        both = (names[0], names[1])
+        read_back = compare_with_report((first, second), both, engine=engine, cluster=cluster)
+        _print(read_back, as_json=as_json)
+        return
     for name, run in zip(names, (first, second), strict=True):
         for loss in losses_of(read_statuses(run), read_manifest(run).lost):
             typer.echo(f"warning: {plain(f'{name}: {loss}')}", err=True)
@@ -77,7 +85,14 @@ def compare(
     compared = compare_runs(
         first, second, (names[0], names[1]), engine=maker_of(engine), cluster=cluster
     )
+    _print(compared, as_json=as_json)
+
+
+def _print(compared: Comparison, *, as_json: bool) -> None:
+    from driftscope.json_report.comparison import to_json
+    from driftscope_reports.terminal import comparison
+
     if as_json:
         typer.echo(to_json(compared), nl=False)
-        return
-    comparison.show(compared)
+    else:
+        comparison.show(compared)

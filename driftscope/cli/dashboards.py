@@ -24,36 +24,58 @@ def dashboards(
             "--output", "-o", metavar="DIR", callback=real_folder, help="Folder to write into."
         ),
     ],
-    window: Annotated[str, typer.Option(help="Time window of every rate.")] = "5m",
+    window: Annotated[str, typer.Option(metavar="TIME", help="Time window of every rate.")] = "5m",
     chain_window: Annotated[
-        str, typer.Option(help="Time window of means over recorded chains, which are rarer.")
+        str,
+        typer.Option(
+            metavar="TIME", help="Time window of means over recorded chains, which are rarer."
+        ),
     ] = "30m",
     past: Annotated[
-        str, typer.Option(help="Length of a model's own past, to compare with.")
+        str, typer.Option(metavar="TIME", help="Length of a model's own past, to compare with.")
     ] = "7d",
-    gap: Annotated[str, typer.Option(help="Time between the end of that past and now.")] = "1h",
+    gap: Annotated[
+        str, typer.Option(metavar="TIME", help="Time between the end of that past and now.")
+    ] = "1h",
     hold: Annotated[
-        str, typer.Option(help="How long a condition must hold before an alert.")
+        str, typer.Option(metavar="TIME", help="How long a condition must hold before an alert.")
     ] = "10m",
     keep: Annotated[
-        str, typer.Option(help="How long an alert goes on after its condition has ended.")
+        str,
+        typer.Option(
+            metavar="TIME", help="How long an alert goes on after its condition has ended."
+        ),
     ] = "30m",
     memory: Annotated[
         str,
-        typer.Option(help="How long a model's state is kept while none of its engines reports."),
+        typer.Option(
+            metavar="TIME",
+            help="How long a model's state is kept while none of its engines reports.",
+        ),
     ] = "1d",
-    evaluate: Annotated[str, typer.Option(help="Time between two evaluations.")] = "30s",
+    evaluate: Annotated[
+        str, typer.Option(metavar="TIME", help="Time between two evaluations.")
+    ] = "30s",
     least_rounds: Annotated[
-        float, typer.Option(min=0, help="Rounds per second below which no alert is raised.")
+        float,
+        typer.Option(
+            metavar="RATE", min=0, help="Rounds per second below which no alert is raised."
+        ),
     ] = 1.0,
     acceptance: Annotated[
         float,
         typer.Option(
-            min=0, max=1, help="Share of its reference to which acceptance must fall for an alert."
+            metavar="SHARE",
+            min=0,
+            max=1,
+            help="Share of its reference to which acceptance must fall for an alert.",
         ),
     ] = 0.8,
     acceptance_back: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of its reference at which the alert ends.")
+        float,
+        typer.Option(
+            metavar="SHARE", min=0, max=1, help="Share of its reference at which the alert ends."
+        ),
     ] = 0.85,
     reference: Annotated[
         list[str] | None,
@@ -72,8 +94,10 @@ def dashboards(
     engine: Annotated[
         EngineName | None,
         typer.Option(
+            metavar="ENGINE",
             help="Write rules on the metrics that this engine publishes itself, for servers "
-            "without driftscope's probe; no dashboards."
+            "without driftscope's probe; no dashboards. One of vllm, sglang, trtllm, llamacpp and "
+            "lmdeploy.",
         ),
     ] = None,
     as_json: Annotated[

@@ -13,8 +13,11 @@ from driftscope.cli.shared.run_argument import real_folder
 DEFAULT_FOLDER = Path("driftscope-demo")
 PROMPTS = 64
 """Number of held-out prompts that are shipped."""
-NEXT = "driftscope serve trio, then driftscope replay http://localhost:8000 --prompts trio"
-"""Commands that record the shipped models in a server of one's own."""
+NEXT = (
+    "driftscope serve trio, then driftscope replay http://localhost:8000 --prompts trio --limit 40"
+)
+"""Commands that record the shipped models in a server of one's own, with prompts enough for a
+conclusion."""
 
 
 def demo(
@@ -23,6 +26,7 @@ def demo(
         typer.Option(
             "--output",
             "-o",
+            metavar="DIR",
             callback=real_folder,
             help="Folder for runs/, report.html and report.json.",
         ),
@@ -30,6 +34,7 @@ def demo(
     prompts: Annotated[
         int,
         typer.Option(
+            metavar="N",
             min=1,
             max=PROMPTS,
             help="Number of held-out prompts, each of which is sent in two conditions; fewer take "

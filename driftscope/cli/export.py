@@ -37,9 +37,10 @@ def export(
         Interchange | None,
         typer.Option(
             "--format",
-            help="Write --output: a speculation profile (JSON 1.0, which Dynamo's simulator "
-            "reads), AIPerf's records of requests (JSON lines), or all rows as plain Parquet, a "
-            "folder.",
+            metavar="FORMAT",
+            help="Write --output: speculation-profile (JSON 1.0, which Dynamo's simulator "
+            "reads), aiperf (its records of requests, JSON lines), or parquet (all rows, in "
+            "a folder).",
         ),
     ] = None,
     output: Annotated[
@@ -55,7 +56,10 @@ def export(
         ),
     ] = None,
     interval: Annotated[
-        float, typer.Option(min=0.001, help="Seconds of run time between two points of a series.")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0.001, help="Seconds of run time between two points of a series."
+        ),
     ] = 10.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what was written and sent as JSON.")

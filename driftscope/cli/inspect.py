@@ -32,7 +32,9 @@ def inspect(
     prompts: Annotated[
         str, typer.Option(metavar="SET", help="A shipped set of prompts, or a file of prompts.")
     ] = "chat",
-    k: Annotated[int, typer.Option("--k", min=1, max=32, help="Tokens per draft.")] = 5,
+    k: Annotated[
+        int, typer.Option("--k", metavar="N", min=1, max=32, help="Tokens per draft.")
+    ] = 5,
     allow_pickle: Annotated[
         bool,
         typer.Option(

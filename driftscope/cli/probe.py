@@ -8,6 +8,7 @@ import typer
 
 from driftscope.cli.shared import completion
 from driftscope.cli.shared.help_pages import PROBE_EXAMPLES, epilog
+from driftscope.cli.shared.plain_command import PlainCommand
 from driftscope.cli.shared.run_argument import named_target
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ probe = typer.Typer(
 )
 
 
-@probe.command(epilog=epilog(PROBE_EXAMPLES["status"]))
+@probe.command(cls=PlainCommand, epilog=epilog(PROBE_EXAMPLES["status"]))
 def status(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
     """Show what each process records, at which rate and cost, and which rows it lost."""
     from driftscope.cli.screens.probe_table import show
@@ -47,7 +48,7 @@ def status(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) ->
     show(target, reach(target, api_key_env=api_key_env).status(), as_json=as_json)
 
 
-@probe.command(epilog=epilog(PROBE_EXAMPLES["start"]))
+@probe.command(cls=PlainCommand, epilog=epilog(PROBE_EXAMPLES["start"]))
 def start(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
     """Resume recording draft steps."""
     from driftscope.trace.format.control_file import Change
@@ -55,7 +56,7 @@ def start(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> 
     _change(target, Change(recording=True), api_key_env, as_json=as_json)
 
 
-@probe.command(epilog=epilog(PROBE_EXAMPLES["stop"]))
+@probe.command(cls=PlainCommand, epilog=epilog(PROBE_EXAMPLES["stop"]))
 def stop(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
     """Stop recording draft steps until `start`. Verification and requests are still recorded."""
     from driftscope.trace.format.control_file import Change
@@ -65,6 +66,7 @@ def stop(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> N
 
 @probe.command(
     "set",
+    cls=PlainCommand,
     epilog=epilog(PROBE_EXAMPLES["set"]),
     help="Change the rate, the recording by head or the selection; options not given stay as they "
     "are.",
@@ -72,12 +74,14 @@ def stop(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> N
 def set_(
     target: Target,
     every: Annotated[
-        int | None, typer.Option(min=1, help="Record the chains of each n-th draft step.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Record the chains of each n-th draft step."),
     ] = None,
     budget: Annotated[
         str | None,
         typer.Option(
-            help="Record as many chains as fit into this share of the time per token, such as 1%."
+            metavar="SHARE",
+            help="Record as many chains as fit into this share of the time per token, such as 1%.",
         ),
     ] = None,
     per_head: Annotated[
@@ -86,7 +90,9 @@ def set_(
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(help="Record requests with this workload label only; repeatable."),
+        typer.Option(
+            metavar="LABEL", help="Record requests with this workload label only; repeatable."
+        ),
     ] = None,
     all_labels: Annotated[
         bool, typer.Option("--all-labels", help="Record all requests, whatever their label.")

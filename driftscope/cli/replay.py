@@ -40,7 +40,8 @@ def replay(
         ),
     ] = DEFAULT_RUN,
     model: Annotated[
-        str | None, typer.Option(help="Default: the first model that the server names.")
+        str | None,
+        typer.Option(metavar="MODEL", help="Default: the first model that the server names."),
     ] = None,
     concurrency: Annotated[
         str | None,
@@ -52,24 +53,33 @@ def replay(
         str | None, typer.Option(metavar="R,...", help="Requests per second, sent at random times.")
     ] = None,
     repeat: Annotated[
-        int | None, typer.Option(min=1, help="Number of times that each prompt is sent.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Number of times that each prompt is sent."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Largest number of prompts.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Largest number of prompts.")
+    ] = None,
     warmup: Annotated[
-        int, typer.Option(min=0, help="Warm-up requests before each level, which no figure counts.")
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Warm-up requests before each level, which no figure counts."
+        ),
     ] = 4,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the order and of everything random.")
+        int | None, typer.Option(metavar="N", help="Seed of the order and of everything random.")
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds allowed for one complete answer.")
+        float,
+        typer.Option(metavar="SECONDS", min=0.1, help="Seconds allowed for one complete answer."),
     ] = 600.0,
     idle_timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds allowed without receiving a byte.")
+        float,
+        typer.Option(metavar="SECONDS", min=0.1, help="Seconds allowed without receiving a byte."),
     ] = 120.0,
     retries: Annotated[
         int,
         typer.Option(
+            metavar="N",
             min=0,
             help="Number of times that a request is sent again if it was refused or did not "
             "reach the server.",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Folders = Annotated[
     list[Path] | None,
     typer.Argument(
-        metavar="FOLDER...",
+        metavar="FOLDER",
         help="Folders to search, three levels deep; default: driftscope-runs, driftscope-bench and "
         "driftscope-demo.",
     ),
@@ -28,12 +28,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print the runs as JSON.")]
 def ls(
     folders: Folders = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="Largest number of runs to list, newest first.")
+        int, typer.Option(metavar="N", min=1, help="Largest number of runs to list, newest first.")
     ] = 20,
     findings: Annotated[
         int,
         typer.Option(
-            min=0, help="Number of newest runs that are analysed for their main finding; 0: none."
+            metavar="N",
+            min=0,
+            help="Number of newest runs that are analysed for their main finding; 0: none.",
         ),
     ] = 5,
     as_json: Json = False,
@@ -59,7 +61,7 @@ def ls(
 def rm(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Run directories.", autocompletion=completion.runs),
+        typer.Argument(metavar="RUN", help="Run directories.", autocompletion=completion.runs),
     ],
     unclosed: Annotated[
         bool,
@@ -99,7 +101,8 @@ def prune(
         ),
     ] = None,
     keep: Annotated[
-        int, typer.Option(min=0, help="Number of newest runs that are kept in any case.")
+        int,
+        typer.Option(metavar="N", min=0, help="Number of newest runs that are kept in any case."),
     ] = 1,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be removed, and remove nothing.")

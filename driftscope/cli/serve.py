@@ -17,8 +17,9 @@ def serve(
     model: Annotated[
         str,
         typer.Argument(
+            metavar="MODEL",
             help="Model to serve, as for the engine's own server; `trio` is the small shipped "
-            "one, with its drafter."
+            "one, with its drafter.",
         ),
     ],
     engine: Annotated[
@@ -26,21 +27,29 @@ def serve(
         typer.Option(help="Engine that serves; --control and `trio` are vLLM's."),
     ] = "vllm",
     trace: Annotated[
-        Path, typer.Option(help="Run directory; {time}, {drafter} and {pid} are replaced.")
+        Path,
+        typer.Option(
+            metavar="RUN", help="Run directory; {time}, {drafter} and {pid} are replaced."
+        ),
     ] = DEFAULT_TRACE,
     every: Annotated[
         int | None,
-        typer.Option(min=1, help="Record the chains of each n-th draft step; 1 records all."),
+        typer.Option(
+            metavar="N", min=1, help="Record the chains of each n-th draft step; 1 records all."
+        ),
     ] = None,
     budget: Annotated[
         str | None,
         typer.Option(
-            help="Record as many chains as fit into this share of the time per token (default 1%)."
+            metavar="SHARE",
+            help="Record as many chains as fit into this share of the time per token (default 1%).",
         ),
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(help="Record requests with this workload label only; repeatable."),
+        typer.Option(
+            metavar="LABEL", help="Record requests with this workload label only; repeatable."
+        ),
     ] = None,
     control: Annotated[
         bool,
@@ -54,8 +63,9 @@ def serve(
     sink_tokens: Annotated[
         str | None,
         typer.Option(
+            metavar="SLOTS",
             help="The sink set: the first n slots (default 4), or slots such as 0,1,17, or auto to "
-            "search for it in the first recorded chains."
+            "search for it in the first recorded chains.",
         ),
     ] = None,
     token_ids: Annotated[

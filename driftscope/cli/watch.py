@@ -32,12 +32,22 @@ def watch(
     ] = False,
     engine: Annotated[
         EngineName | None,
-        typer.Option(help="The engine whose own metrics to read; without it, the first found."),
+        typer.Option(
+            metavar="ENGINE",
+            help="The engine whose own metrics to read: vllm, sglang, trtllm, llamacpp or "
+            "lmdeploy; without it, the first found.",
+        ),
     ] = None,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two updates.")] = 1.0,
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="Seconds between two updates.")
+    ] = 1.0,
     window: Annotated[
         float,
-        typer.Option(min=0, help="Time window of the figures in seconds; 0: since the start."),
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="Time window of the figures in seconds; 0: since the start.",
+        ),
     ] = 60.0,
     once: Annotated[
         bool, typer.Option("--once", help="Print the figures since the start once, and stop.")

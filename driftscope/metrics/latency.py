@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from driftscope.metrics.definition import Definition
 
@@ -78,6 +78,14 @@ def inter_token_s(tpot_s: ArrayLike, output_tokens: ArrayLike) -> float | None:
     tokens = np.asarray(output_tokens, dtype=np.float64) - 1
     known = np.isfinite(each) & (tokens > 0)
     return float(np.average(each[known], weights=tokens[known])) if known.any() else None
+
+
+def life_s(ttft_s: ArrayLike, tpot_s: ArrayLike, output_tokens: ArrayLike) -> NDArray[np.float64]:
+    """Return the seconds from each request's arrival to its last token; NaN where a time that it
+    takes is unknown."""
+    later = np.asarray(output_tokens, dtype=np.float64) - 1
+    decoding = np.where(later > 0, np.asarray(tpot_s, dtype=np.float64) * later, 0.0)
+    return np.asarray(np.asarray(ttft_s, dtype=np.float64) + decoding, dtype=np.float64)
 
 
 def mean_s(values: ArrayLike) -> float | None:

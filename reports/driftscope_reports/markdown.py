@@ -29,11 +29,18 @@ def _claims(analysis: Analysis) -> str:
     screen = analysis.screen
     if screen is None:
         return text(" ".join(analysis.verdict[1:]))
-    rows = [(name, " ".join(texts)) for name, texts in screen.titled()]
-    rows.append(("What to do", screen.action.sentence))
+    rows = [(name, text(" ".join(texts))) for name, texts in screen.titled()]
+    rows.append(("What to do", text(screen.action.sentence)))
     if screen.action.option:
-        rows.append(("Option", screen.action.option))
-    return "\n".join(f"- **{text(name)}**: {text(words)}" for name, words in rows)
+        rows.append(("Option", code(screen.action.option)))
+    return "\n".join(f"- **{text(name)}**: {words}" for name, words in rows)
+
+
+def code(raw: str) -> str:
+    """Return an untrusted string as code to paste: between more backticks than it has in a row."""
+    shown = " ".join(plain(raw).split())
+    fence = "`" * (1 + max(map(len, re.findall("`+", shown)), default=0))
+    return f"{fence} {shown} {fence}"
 
 
 def text(raw: str) -> str:

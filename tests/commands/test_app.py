@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from support.hostile.texts import TEXTS
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from driftscope.cli import app
 from driftscope.cli.shared.help_pages import PAGES
@@ -103,6 +105,21 @@ def test_help_has_whole_paragraphs_and_describes_each_option(name: str, command:
     assert not [each.name for each in command.params if not each.help and each.name != "context"]
 
 
+@pytest.mark.parametrize("name", ["", *(name for name, _ in _commands())])
+def test_help_shows_no_type_of_python(name: str) -> None:
+    shown = CliRunner().invoke(app.app, [*name.split(), "--help"], env={"COLUMNS": "80"})
+    assert shown.exit_code == 0
+    usage = shown.output.partition("Usage:")[2].partition("\n")[0]
+    assert not set("{}") & set(usage)
+    assert not re.search(r"<(bool|str|int|float|path|list|file)", shown.output)
+
+
+def test_a_value_that_must_be_given_is_named_in_the_usage() -> None:
+    shown = CliRunner().invoke(app.app, ["analyze", "--help"], env={"COLUMNS": "80"})
+    assert re.search(r"Usage: \S+ analyze \[OPTIONS\] RUN", shown.output)
+    assert re.search(r"--quiet +-q +Print errors only", shown.output)
+
+
 WITHOUT_JSON = {"serve"}
 """Becomes vLLM's server, whose output it is then."""
 
@@ -138,6 +155,16 @@ def test_what_is_not_understood_exits_2(driftscope: Driftscope, arguments: list[
     assert done.stderr.startswith("driftscope: error: ")
     assert done.stderr.count("\n") == 1
     assert "--help" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["analyze", "advise", "check", "rm", "export"])
+def test_a_command_without_its_run_says_how_to_find_one(
+    driftscope: Driftscope, command: str
+) -> None:
+    done = driftscope(command)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "`driftscope ls` lists the runs, and `latest` names the newest" in done.stderr
+    assert "driftscope ls" not in driftscope("serve").stderr
 
 
 def test_without_a_command_it_shows_help(driftscope: Driftscope) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -38,8 +38,9 @@ def compare_times(first: Requests, second: Requests, labels: tuple[str, str]) ->
     paired = pairing.how != UNPAIRED
     rows = (pairing.first, pairing.second) if paired else tuple(each.nonzero()[0] for each in timed)
     units = [run.units.unit[mine] for run, mine in zip(runs, rows, strict=True)]
+    spans = [_some(run.spans, mine) for run, mine in zip(runs, rows, strict=True)]
     if paired:
-        units = [units[0], units[0]]
+        units, spans = [units[0], units[0]], [spans[0], spans[0]]
     values = {
         name: [getattr(run, column)[mine] for run, mine in zip(runs, rows, strict=True)]
         for name, column in ((TPOT, "tpot_s"), (TTFT, "ttft_s"))
@@ -51,20 +52,39 @@ def compare_times(first: Requests, second: Requests, labels: tuple[str, str]) ->
         pairs=len(pairing.first),
         alone=pairing.alone if paired else 0,
         requests=(len(rows[0]), len(rows[1])),
-        differences=together(_differences(values, units, paired)),
+        differences=together(_differences(values, (units, spans), paired)),
     )
 
 
+def _some(spans: Codes | None, mine: Codes) -> Codes | None:
+    return None if spans is None else spans[mine]
+
+
 def _differences(
-    values: dict[str, list[Matrix]], units: list[Codes], paired: bool
+    values: dict[str, list[Matrix]], clusters: Sequence[Sequence[Codes | None]], paired: bool
 ) -> Iterator[Difference]:
+    """Yield the difference of each time. `clusters` are the two runs' units and their spans of
+    time: requests served at once share their steps, so that the wider interval counts."""
     for name, (a, b) in values.items():
         known = [np.isfinite(a), np.isfinite(b)]
         if paired:
             known = [known[0] & known[1]] * 2
         if known[0].any() and known[1].any():
-            sides = [(v[some], u[some]) for v, u, some in zip((a, b), units, known, strict=True)]
-            yield _difference(name, [_mean(*side) for side in sides], paired)
+            means = [
+                [
+                    _mean(v[some], u[some])
+                    for v, u, some in zip((a, b), codes, known, strict=True)
+                    if u is not None
+                ]
+                for codes in clusters
+            ]
+            both = [_difference(name, each, paired) for each in means if len(each) == 2]
+            yield max(both, key=_width)
+
+
+def _width(difference: Difference) -> float:
+    interval = difference.interval
+    return 0.0 if interval is None else interval.high - interval.low
 
 
 def _mean(values: Matrix, unit: Codes) -> Ratio:

@@ -13,6 +13,8 @@ from driftscope.analysis.figures.units import Units, units_of
 from driftscope.analysis.passes.requests import requests_that_finished
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats
 from driftscope.analysis.query.record_views import Tables
+from driftscope.analysis.statistics.clusters import spans_of
+from driftscope.metrics.latency import life_s
 
 UNLABELLED = "(unlabelled)"
 UNFINISHED = "(not finished)"
@@ -59,6 +61,11 @@ class Requests:
         """Return the request that each row of `table`, which has replica and request columns,
         belongs to, [rows]."""
         return index_of(table, self.keys)
+
+    @property
+    def spans(self) -> Codes | None:
+        """Span of time in which each request arrived, [requests]; None if there are too few."""
+        return spans_of(self.arrival_s, life_s(self.ttft_s, self.tpot_s, self.output_tokens))
 
     @property
     def finished(self) -> NDArray[np.bool_]:

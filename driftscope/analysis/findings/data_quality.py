@@ -65,8 +65,11 @@ def replay_warnings(run: ReplaySummary) -> tuple[QualityWarning, ...]:
 def _few_requests(run: RunSummary) -> str | None:
     if run.clusters >= FEW_REQUESTS:
         return None
+    counted = count(run.clusters, run.noun)
+    if run.noun == "request" and run.clusters < run.requests:
+        counted = f"{run.clusters} of {count(run.requests, run.noun)} have rounds that count"
     return (
-        f"only {count(run.clusters, run.noun)}: no finding that rests on an interval is certain; "
+        f"only {counted}: no finding that rests on an interval is certain; "
         f"record {FEW_REQUESTS} or more {run.noun}s"
     )
 

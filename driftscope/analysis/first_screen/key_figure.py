@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from driftscope.analysis.cost.advice import Advice
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.findings.finding_inputs import Case
-from driftscope.analysis.first_screen.speed import model_ratio
+from driftscope.analysis.first_screen.speed import model_ratio, speed_ratio
 from driftscope.analysis.number_words import ks_of, milliseconds, number, percent
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import MEAN_LENGTH
@@ -56,16 +56,21 @@ def _time_reference(case: Case, other: RunSummary | None) -> str:
 
 
 def _beside(other: Latency, mine: Latency) -> str:
-    """Return the other run's time per token, and the change from it to this run's."""
-    change = _change(mine.tpot_s, other.tpot_s)
+    """Return the other run's time per token, and the change from it to this run's; a change that
+    may be none is called so."""
+    ratio = speed_ratio(other, mine)
+    doubtful = ratio is not None and ratio[1].low <= 1.0 <= ratio[1].high
+    change = _change(mine.tpot_s, other.tpot_s, doubtful=doubtful)
     return f"{milliseconds(other.tpot_s)}{change}"
 
 
-def _change(mine: float | None, other: float | None) -> str:
+def _change(mine: float | None, other: float | None, *, doubtful: bool = False) -> str:
     if mine is None or not other:
         return ""
     share = mine / other - 1.0
-    return f" ({'−' if share < 0 else '+'}{100 * abs(share):.0f}%)"
+    size = f"{100 * abs(share):.0f}%"
+    doubt = ", not certain" if doubtful and size != "0%" else ""
+    return f" ({'−' if share < 0 else '+'}{size}{doubt})"
 
 
 def _length(run: RunSummary, other: RunSummary | None) -> KeyFigure:

@@ -30,6 +30,16 @@ from driftscope.analysis.statistics.interval import (
 Make = Callable[..., Ratio]
 """Function that makes ratios of sums by cluster, such as `ratio_of`."""
 
+MOST_SPANS = 20
+"""Largest number of spans of time of a run. Shorter spans would miss what lasts longer, and more of
+them would make the quantile hardly smaller."""
+LEAST_SPANS = 6
+"""Least number of spans that show how spans differ (as `interval` asks of clusters)."""
+SPAN_REQUESTS = 4
+"""Least mean number of requests that arrive in a span."""
+SPAN_LIVES = 2
+"""Least length of a span, in typical lives of a request, so that few are served in two spans."""
+
 
 def ratio_over(
     make: Make, rows: Sequence[Matrix], cluster: Codes, crossed: Codes | None = None
@@ -121,6 +131,38 @@ def rate_over_clusters(
     ratio = ratio_over(ratio_of, rows, code[there], None if crossed is None else crossed[there])
     spread = rate_intervals(ratio)
     return float(ratio.value[0]), spread[0] if spread else None
+
+
+def spans_of(arrival_s: Matrix, life_s: Matrix) -> Codes | None:
+    """Return the span of time in which each request arrived, [requests], spans being numbered and
+    holding equally many requests; None if the run is too short for LEAST_SPANS.
+
+    Requests that are served at once share their steps, and whatever else the machine does, so that
+    their times are alike whoever asked them. `life_s` is the time from arrival to end.
+    """
+    known = np.isfinite(arrival_s) & np.isfinite(life_s)
+    if not known.any():
+        return None
+    life = float(np.median(life_s[known]))
+    whole = float(np.ptp(arrival_s[known])) + life
+    by_length = int(whole / (SPAN_LIVES * life)) if life > 0 else MOST_SPANS
+    spans = min(MOST_SPANS, int(known.sum()) // SPAN_REQUESTS, by_length)
+    if spans < LEAST_SPANS:
+        return None
+    place = np.argsort(np.argsort(np.where(known, arrival_s, np.inf), kind="stable"))
+    return np.asarray(place * spans // len(place), dtype=np.int64)
+
+
+def mean_time_interval(
+    values: Matrix, spans: Codes | None, cluster: Codes | None = None, crossed: Codes | None = None
+) -> Interval | None:
+    """Return the interval of the mean of a time of each request, [requests]: that of
+    `mean_interval`, or the one over `spans` of time if it is wider."""
+    by_cluster = mean_interval(values, cluster, crossed)
+    by_span = None if spans is None else mean_interval(values, spans)
+    if by_cluster is None or by_span is None:
+        return by_cluster
+    return max(by_cluster, by_span, key=lambda each: each.high - each.low)
 
 
 def mean_interval(

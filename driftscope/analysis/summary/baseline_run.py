@@ -12,10 +12,10 @@ from driftscope.analysis.passes.kinds import lengths_of_rounds
 from driftscope.analysis.passes.requests import requests_that_finished
 from driftscope.analysis.query.column_arrays import floats
 from driftscope.analysis.query.record_views import Tables
-from driftscope.analysis.statistics.clusters import mean_interval
+from driftscope.analysis.statistics.clusters import mean_time_interval, spans_of
 from driftscope.analysis.summary.step_times import step_times
 from driftscope.errors import NoDataError
-from driftscope.metrics.latency import mean_s
+from driftscope.metrics.latency import life_s, mean_s
 from driftscope.trace.format.manifest import Manifest
 
 
@@ -48,6 +48,8 @@ def baseline_of(tables: Tables, label: str) -> BaselineRun:
             "server while the probe is on"
         )
     tpot_s, ttft_s = floats(finished, "tpot_s"), floats(finished, "ttft_s")
+    lives = life_s(ttft_s, tpot_s, floats(finished, "output_tokens"))
+    spans = spans_of(floats(finished, "arrival_s"), lives)
     spread = {TPOT: distribution(tpot_s), TTFT: distribution(ttft_s)}
     return BaselineRun(
         label=label,
@@ -56,8 +58,8 @@ def baseline_of(tables: Tables, label: str) -> BaselineRun:
         latency=Latency(
             ttft_s=mean_s(ttft_s),
             tpot_s=mean_s(tpot_s),
-            tpot_s_interval=mean_interval(tpot_s),
-            ttft_s_interval=mean_interval(ttft_s),
+            tpot_s_interval=mean_time_interval(tpot_s, spans),
+            ttft_s_interval=mean_time_interval(ttft_s, spans),
         ),
         cells=step_times(tables).cells,
         durations={name: each for name, each in spread.items() if each is not None},

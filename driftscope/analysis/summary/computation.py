@@ -7,7 +7,7 @@ from driftscope.analysis.figures.request_codes import Requests
 from driftscope.analysis.figures.results import Latency, Recording
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.record_views import Tables
-from driftscope.analysis.statistics.clusters import mean_interval
+from driftscope.analysis.statistics.clusters import mean_time_interval
 from driftscope.analysis.summary.acceptance_by_k import by_k
 from driftscope.analysis.summary.details import Details
 from driftscope.analysis.summary.independence import independence_of
@@ -68,12 +68,12 @@ def _reasons(run: Sums) -> dict[str | None, int]:
 
 
 def _latency(requests: Requests, cost: StepCost | None) -> Latency:
-    units = requests.units
+    units, spans = requests.units, requests.spans
     return Latency(
         ttft_s=mean_s(requests.ttft_s),
         tpot_s=mean_s(requests.tpot_s),
-        tpot_s_interval=mean_interval(requests.tpot_s, units.unit, units.crossed),
-        ttft_s_interval=mean_interval(requests.ttft_s, units.unit, units.crossed),
+        tpot_s_interval=mean_time_interval(requests.tpot_s, spans, units.unit, units.crossed),
+        ttft_s_interval=mean_time_interval(requests.ttft_s, spans, units.unit, units.crossed),
         inter_token_s=inter_token_s(requests.tpot_s, requests.output_tokens),
         draft_s=None if cost is None else cost.draft_s,
         verify_s=None if cost is None else cost.step_s - cost.draft_s,

@@ -22,12 +22,16 @@ def ablate(
     prompts: Annotated[
         str, typer.Option(metavar="SET", help="A shipped set of prompts, or a file of prompts.")
     ] = "chat",
-    k: Annotated[int, typer.Option("--k", min=1, max=32, help="Tokens per draft.")] = 5,
+    k: Annotated[
+        int, typer.Option("--k", metavar="N", min=1, max=32, help="Tokens per draft.")
+    ] = 5,
     positions: Annotated[
-        int, typer.Option(min=1, help="Positions of each answer from which chains start.")
+        int,
+        typer.Option(metavar="N", min=1, help="Positions of each answer from which chains start."),
     ] = 20,
     most_prompts: Annotated[
-        int, typer.Option("--most-prompts", min=5, help="Number of prompts that are used.")
+        int,
+        typer.Option("--most-prompts", metavar="N", min=5, help="Number of prompts that are used."),
     ] = 200,
     interventions: Annotated[
         str | None,

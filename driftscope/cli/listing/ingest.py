@@ -11,7 +11,7 @@ import typer
 def ingest(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE...", help="Result files of other engines and tools."),
+        typer.Argument(metavar="FILE", help="Result files of other engines and tools."),
     ] = None,
     form: Annotated[
         str | None,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Container, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
+from driftscope.boundary.output_console import output_console
 from driftscope.boundary.terminal_text import shown
 from driftscope.cli.shared.report_format import Format
 from driftscope.pipeline import Analysis
@@ -22,12 +20,9 @@ _REPLAY_WIDTH = 160
 
 def show_table(analysis: Analysis, *, stderr: bool = False) -> None:
     """Print the figures to stdout, or to stderr if stdout is used for JSON."""
-    console = Console(stderr=stderr, highlight=False)
-    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
-        width = max(_PIPE_WIDTH, (len(analysis.runs) + 2) * _RUN_WIDTH)
-        width = max(width, _REPLAY_WIDTH if analysis.senders else 0)
-        console = Console(stderr=stderr, highlight=False, width=width)
-    console.print(render(analysis))
+    width = max(_PIPE_WIDTH, (len(analysis.runs) + 2) * _RUN_WIDTH)
+    width = max(width, _REPLAY_WIDTH if analysis.senders else 0)
+    output_console(width, stderr=stderr).print(render(analysis))
 
 
 def say_where(

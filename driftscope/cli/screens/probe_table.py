@@ -6,10 +6,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from driftscope.boundary.output_console import output_console
 from driftscope.boundary.server_url import public
 from driftscope.boundary.terminal_text import shown
 from driftscope.json_report.operation import probe_to_json
@@ -27,8 +27,10 @@ _COLUMNS = (
     "dropped",
     "errors",
 )
+_USUAL = {"by head": {"-", "no"}, "requests": {"-", "all"}}
+"""Cells of columns that are left out if they hold nothing else, so that 80 columns are enough."""
 _PIPE_WIDTH = 140
-"""Width in columns when the output is not a terminal."""
+"""Width in columns when the output is not a terminal and COLUMNS is not set."""
 
 
 def show(target: str, processes: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -37,9 +39,7 @@ def show(target: str, processes: Sequence[Mapping[str, Any]], *, as_json: bool) 
         where = public(target) if "://" in target else target
         sys.stdout.write(probe_to_json(where, processes))
     else:
-        console = Console(highlight=False)
-        if not console.is_terminal:
-            console = Console(highlight=False, width=_PIPE_WIDTH)
+        console = output_console(_PIPE_WIDTH)
         console.print(_table(processes))
         console.print(f"probe cost: {_cost(processes)}", style="dim")
     for process in processes:
@@ -52,11 +52,13 @@ def show(target: str, processes: Sequence[Mapping[str, Any]], *, as_json: bool) 
 
 
 def _table(processes: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in _COLUMNS:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    columns = zip(_COLUMNS, *map(_cells, processes), strict=True)
+    told = [each for each in columns if each[0] not in _USUAL or set(each[1:]) - _USUAL[each[0]]]
+    for name, *_ in told:
         table.add_column(name)
-    for process in processes:
-        table.add_row(*(Text(shown(cell)) for cell in _cells(process)))
+    for cells in list(zip(*told, strict=True))[1:]:
+        table.add_row(*(Text(shown(cell)) for cell in cells))
     return table
 
 

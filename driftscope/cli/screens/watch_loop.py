@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from driftscope.boundary.output_console import output_console
 from driftscope.cli.screens.watch_screen import (
     CLOSED,
     NOT_RECORDING,
@@ -52,9 +53,7 @@ def run(target: str, options: Options) -> None:
                 sys.stdout.write(watch_to_line(figures))
                 sys.stdout.flush()
             return
-        console = Console(highlight=False)
-        if not console.is_terminal:
-            console = Console(highlight=False, width=WIDTH)
+        console = output_console(WIDTH)
 
         def show(look: Look) -> RenderableType:
             shown, span, over = look

@@ -29,6 +29,13 @@ WHY_UNKNOWN = (
 )
 _HEADS = {"sink": "sink", "prompt": "prompt", "generated": "verified", "self": "chain"}
 
+_NOTES = (
+    "chain: attention on the tokens of the chain itself",
+    "estimated speedup: if a round verifies in the time of a step without drafts;",
+    "a run without speculation measures it (driftscope analyze RUN --baseline PLAIN)",
+)
+"""Lines that explain words of the screen."""
+
 
 def screen(
     target: str, shown: View, *, span: str, state: str, budget: float | None = None
@@ -45,8 +52,9 @@ def screen(
     lines = why_no_chains(target, shown, budget, over=state == CLOSED)
     why = [Text(printed(line), style="yellow") for line in lines]
     drift = [Text(drift_line(shown))] if shown.chains else []
-    notes = Text("chain: attention on the tokens of the chain itself", style="dim")
-    tables: list[RenderableType] = ["", _figures(shown, budget), "", _by_depth(shown), ""]
+    notes = Text("\n".join(_NOTES), style="dim")
+    figures = [_figures(shown, budget), *_undrafted(shown)]
+    tables: list[RenderableType] = ["", *figures, "", _by_depth(shown), ""]
     return Group(head, counted, *why, *tables, *drift, notes)
 
 
@@ -129,10 +137,13 @@ def _figures(shown: View, budget: float | None) -> Table:
         "budgeted",
         _percent(shown.overhead) + ("" if budget is None else f" of {budget:.1%}"),
     )
-    if shown.undrafted:
-        named = ", ".join(f"{reason} {_percent(v)}" for reason, v in shown.undrafted.items())
-        table.add_row("undrafted by", Text(printed(named), overflow="ellipsis", no_wrap=True))
     return table
+
+
+def _undrafted(shown: View) -> list[RenderableType]:
+    """Return the reasons why steps had no draft, each with its share of all steps, on one line."""
+    named = ", ".join(f"{reason} {_percent(share)}" for reason, share in shown.undrafted.items())
+    return [Text(printed(f"undrafted by: {named}"))] if named else []
 
 
 def _by_depth(shown: View) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -15,20 +14,19 @@ from driftscope.analysis.cost.vllm_options import NO_SPECULATION
 from driftscope.analysis.findings.dead_drafter import none_accepted
 from driftscope.analysis.number_words import NOTHING, between_percent, milliseconds, percent
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.boundary.output_console import output_console
 from driftscope.json_report.advice import DEAD
 from driftscope_reports.terminal.run_table import plain
 
 _PIPE_WIDTH = 160
-"""Width in columns when the output is not a terminal."""
+"""Width in columns when the output is not a terminal and COLUMNS is not set."""
 _BATCHES_SHOWN = 12
 """Most rows of the table; more are thinned out, but the first and the last are always shown."""
 
 
 def show(advice: Advice) -> None:
     """Print the setting to choose or the K to measure, the table, and what was not measured."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PIPE_WIDTH)
+    console = output_console(_PIPE_WIDTH)
     for line in _first(advice):
         console.print(Text(plain(line), style="bold"))
     console.print(_table(advice))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-from rich.console import Console
 from rich.table import Table
 
 from driftscope.analysis.compare.comparison_verdict import (
@@ -27,6 +24,7 @@ from driftscope.analysis.number_words import (
     milliseconds,
     number,
 )
+from driftscope.boundary.output_console import output_console
 from driftscope_reports.terminal.run_table import plain
 
 _PIPE_WIDTH = 110
@@ -38,9 +36,7 @@ _NAMES = {LENGTH: "acceptance length", **TIMES}
 
 def show(comparison: Comparison) -> None:
     """Print the comparison to stdout, the verdict first."""
-    console = Console(highlight=False)
-    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
-        console = Console(highlight=False, width=_PIPE_WIDTH)
+    console = output_console(_PIPE_WIDTH)
     console.print(f"{verdict(comparison)}.")
     console.print(_pairing(comparison))
     if warning := doubt(comparison.unlike):

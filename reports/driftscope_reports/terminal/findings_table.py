@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from driftscope.analysis.findings.catalogue_entry import Entry, Threshold
 from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
+from driftscope.boundary.output_console import output_console
 from driftscope.json_report.operation import catalogue_to_json
 
 _PIPE_WIDTH = 160
-"""Width in columns when the output is not a terminal."""
+"""Width in columns when the output is not a terminal and COLUMNS is not set."""
 _INTRODUCTION = """# Findings
 
 The catalogue of what `driftscope analyze` can find in a run or a replay. `driftscope check
@@ -35,9 +35,7 @@ _ALL: tuple[Entry[Any], ...] = (*CATALOGUE.values(), *REPLAYS.values())
 
 def show() -> None:
     """Print the table to stdout."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PIPE_WIDTH)
+    console = output_console(_PIPE_WIDTH)
     table = Table(pad_edge=False, show_lines=True)
     for name in ("id", "meaning", "threshold", "source"):
         table.add_column(name, overflow="fold", no_wrap=name == "id")

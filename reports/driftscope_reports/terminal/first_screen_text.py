@@ -66,5 +66,5 @@ def _lines(analysis: Analysis, screen: FirstScreen) -> Table:
 
 def _action(action: Action) -> str:
     why = f" Why: {action.why}." if action.why else ""
-    option = f"\n{action.option}" if action.option else ""
-    return plain(f"{action.sentence}{why}") + plain(option)
+    option = f"\n{plain(action.option)}" if action.option else ""
+    return plain(f"{action.sentence}{why}") + option

@@ -13,15 +13,16 @@ from typing import Any
 
 from support.killed_thread import kill
 
-from driftscope.trace.write.writer_thread import NAME
-
 END_S = 60.0
 KILL_WRITER = "TEST_KILL_WRITER"
 """Environment variable under which the writer's thread is killed as soon as it runs."""
 
 
 def _kill_writer() -> None:
-    """End the writer's thread from outside, at whatever line it is."""
+    """End the writer's thread from outside, at whatever line it is. Only this imports driftscope,
+    which some starts break on purpose."""
+    from driftscope.trace.write.writer_thread import NAME
+
     while not (found := [each for each in threading.enumerate() if each.name == NAME]):
         time.sleep(0.01)
     for thread in found:

@@ -17,7 +17,7 @@ from driftscope.metrics.chains import ratio, weight_of, weighted
 from driftscope.metrics.confidence import calibration_error
 from driftscope.metrics.fallback import UNKNOWN, effective_k, fallback
 from driftscope.metrics.hidden import growth, imbalance
-from driftscope.metrics.latency import inter_token_s, mean_s
+from driftscope.metrics.latency import inter_token_s, life_s, mean_s
 from driftscope.metrics.overhead import overhead_fraction
 from driftscope.metrics.throughput import StepCost, relative_speed
 from driftscope.vocabulary import UndraftedReason
@@ -112,6 +112,12 @@ def test_calibration_error_by_hand() -> None:
 def test_time_between_tokens_weighs_tokens_not_requests() -> None:
     assert inter_token_s([1.0, 2.0], [2, 4]) == pytest.approx(1.75)
     assert inter_token_s([1.0, math.nan], [1, 5]) is None
+
+
+def test_a_request_lives_from_its_arrival_to_its_last_token() -> None:
+    lives = life_s([0.5, 0.5, math.nan], [0.1, math.nan, 0.1], [11, 1, 11])
+    assert lives[:2] == pytest.approx([1.5, 0.5])
+    assert math.isnan(lives[2])
 
 
 def test_effective_k_counts_steps_without_a_draft() -> None:

@@ -6,6 +6,7 @@ import html
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,16 @@ def test_hostile_names_are_text_in_markdown(tmp_path: Path) -> None:
     assert "@everyone" not in made
     rows = [line for line in made.splitlines() if line.startswith("|")]
     assert len({line.replace("\\|", "").count("|") for line in rows[:5]}) == 1
+
+
+def test_an_option_is_code_to_paste_in_markdown(analysis: Analysis) -> None:
+    option = """--speculative-config '{"method": "eagle3", "model": "a_`b``"}'"""
+    assert analysis.screen is not None
+    first, *others = analysis.screen.actions
+    screen = replace(analysis.screen, actions=(replace(first, option=option), *others))
+    made = to_markdown(replace(analysis, screen=screen))
+    line = next(line for line in made.split("\n") if line.startswith("- **Option**: "))
+    assert line == f"- **Option**: ``` {option} ```", "nothing in it is escaped or ends the code"
 
 
 def test_png_gives_every_picture(analysis: Analysis, tmp_path: Path) -> None:

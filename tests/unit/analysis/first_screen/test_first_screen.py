@@ -109,6 +109,18 @@ def test_speeds_that_overlap_are_neither(run: Run) -> None:
     assert screen.state is State.NOTHING_SEEN
 
 
+@pytest.mark.parametrize(
+    ("without", "beside"),
+    [((9.0, 10.4, 11.8), "10.4 ms (−4%, not certain)"), ((19.0, 20.0, 21.0), "20.0 ms (−50%)")],
+)
+def test_a_change_beside_the_time_is_called_uncertain_if_it_is(
+    run: Run, without: tuple[float, float, float], beside: str
+) -> None:
+    mine = run(EVEN, ms=(9.5, 10.0, 10.5))
+    screen = _screen(conclude([mine], baseline=_without(mine, *without)))
+    assert screen.figures[0].reference == f"without speculation {beside}"
+
+
 def test_a_run_alone_is_told_by_its_figure(run: Run) -> None:
     screen = _screen(conclude([run(EVEN)]))
     assert screen.headline == "A round yields 4.07 tokens (3.93 to 4.21) of at most 5."

@@ -5,11 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from driftscope.analysis.query.column_arrays import Matrix
 from driftscope.analysis.statistics.clusters import (
+    LEAST_SPANS,
+    MOST_SPANS,
     design_effect,
     intraclass_correlation,
+    mean_interval,
+    mean_time_interval,
     nested,
     ratio_over,
+    spans_of,
     summed,
 )
 from driftscope.analysis.statistics.interval import intervals, ratio_of
@@ -107,3 +113,58 @@ def test_what_both_runs_share_leaves_the_variance_of_their_difference() -> None:
     assert apart.error == pytest.approx(direct.error)
     assert apart.factor[0] == pytest.approx(1.0, abs=0.05)
     assert min(a.factor[0], b.factor[0]) > 1.2
+
+
+def test_spans_hold_equally_many_requests_in_order_of_arrival() -> None:
+    arrival = RANDOM.permutation(240).astype(np.float64)
+    spans = spans_of(arrival, np.ones(240))
+    assert spans is not None
+    assert np.bincount(spans).tolist() == [12] * MOST_SPANS
+    assert (np.diff(spans[np.argsort(arrival)]) >= 0).all()
+
+
+def test_a_span_lasts_as_long_as_two_requests() -> None:
+    spans = spans_of(np.arange(400.0), np.full(400, 20.0))
+    assert spans is not None
+    assert spans.max() + 1 == 10
+
+
+@pytest.mark.parametrize(
+    ("arrival", "life"),
+    [
+        (np.arange(400.0), np.full(400, 200.0)),
+        (np.zeros(400), np.ones(400)),
+        (np.arange(4.0 * LEAST_SPANS - 1), np.full(4 * LEAST_SPANS - 1, 0.1)),
+        (np.full(400, np.nan), np.ones(400)),
+        (np.zeros(0), np.zeros(0)),
+    ],
+    ids=["all at once", "one moment", "few", "unknown", "none"],
+)
+def test_a_run_that_is_too_short_has_no_spans(arrival: Matrix, life: Matrix) -> None:
+    assert spans_of(arrival, life) is None
+
+
+def test_times_of_requests_that_are_served_at_once_are_worth_less() -> None:
+    """Steps of four requests at once: intervals over requests cover the truth far too rarely."""
+    random, covered = np.random.RandomState(1), np.zeros(2)
+    arrival, life = np.arange(160.0), np.full(160, 4.0)
+    spans = spans_of(arrival, life)
+    for _ in range(200):
+        speed = np.roll(np.repeat(random.normal(0, 1, 40), 4), random.randint(4))
+        times = 10 + speed + random.normal(0, 0.5, 160)
+        for at, each in enumerate((mean_interval(times), mean_time_interval(times, spans))):
+            assert each is not None
+            covered[at] += each.low <= 10 <= each.high
+    over_requests, over_spans = covered / 200
+    assert over_requests < 0.8
+    assert over_spans > 0.9
+
+
+def test_steady_times_keep_the_interval_over_their_clusters() -> None:
+    times = 10 + RANDOM.normal(0, 1, 240)
+    alone = mean_interval(times)
+    assert mean_time_interval(times, None) == alone
+    both = mean_time_interval(times, spans_of(np.arange(240.0), np.ones(240)))
+    assert alone is not None and both is not None
+    assert both.high - both.low <= 1.4 * (alone.high - alone.low)
+    assert both.high - both.low >= alone.high - alone.low

@@ -40,3 +40,14 @@ def test_a_rate_above_one_draws_no_longer_bar() -> None:
 def test_a_password_is_not_printed() -> None:
     assert "s3cret" not in "".join(_printed("http://me:s3cret@host:9464", Tally()))
     assert _printed("runs/a@b", Tally())[0].startswith("runs/a@b ")
+
+
+def test_every_reason_for_a_missing_draft_is_named() -> None:
+    tally = Tally()
+    reasons = ("k_zero", "preempted", "structured_output", "token_budget")
+    for reason in reasons:
+        tally.add(i.UNDRAFTED_STEPS, 1, reason=reason)
+    text = " ".join(_printed("runs/a", tally))
+    for reason in reasons:
+        assert f"{reason} " in text
+    assert "…" not in text

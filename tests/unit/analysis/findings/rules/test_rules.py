@@ -10,6 +10,7 @@ import pytest
 from support.runs import Spec, write_run
 
 from driftscope.analysis.findings.attention_claim import attention_claim
+from driftscope.analysis.findings.data_quality import warnings_of
 from driftscope.analysis.findings.finding import Finding, Severity
 from driftscope.analysis.findings.rules import attention
 from driftscope.analysis.findings.thresholds import GROWS_ABOVE
@@ -155,6 +156,13 @@ def test_a_level_is_not_drift(analyse: Analyse) -> None:
 )
 def test_warning(analyse: Analyse, name: str, spec: Spec) -> None:
     assert name in {w.id for w in analyse(spec).warnings}
+
+
+def test_requests_that_have_no_rounds_are_not_counted_as_data(analyse: Analyse) -> None:
+    (run,) = analyse(Spec(requests=29)).runs
+    few, fewer = (warnings_of(each)[0].message for each in (run, replace(run, requests=38)))
+    assert few.startswith("only 29 requests: no finding")
+    assert fewer.startswith("only 29 of 38 requests have rounds that count: no finding")
 
 
 def test_a_clean_run_has_no_warning(analyse: Analyse) -> None:
