@@ -29,6 +29,7 @@ def pair_to_json(pair: PairInspection, exit_code: int, *, strict: bool) -> str:
         "first": first,
         "second": second,
         "exit_code": exit_code,
+        "stopped": pair.stopped,
         "trial": _pair_trial(pair.trial) if pair.trial else None,
     }
     return text(INSPECTED_PAIR, content)
@@ -53,6 +54,7 @@ def _content(inspection: Inspection, exit_code: int) -> dict[str, Any]:
         "checked": inspection.checked,
         "checks": inspection.checks,
         "exit_code": exit_code,
+        "stopped": inspection.stopped,
         "results": [asdict(result) for result in inspection.results],
         "sizes": {**asdict(sizes), "share": sizes.share},
         "trial": _trial(inspection.trial) if inspection.trial else None,

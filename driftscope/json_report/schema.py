@@ -275,6 +275,7 @@ INSPECTED = _object(
         "checked": FLAG,
         "checks": COUNT,
         "exit_code": COUNT,
+        "stopped": FLAG,
         "results": _list(CHECKED),
         "trial": TRIAL,
         "sizes": _object({"parameters": COUNT, "bytes": COUNT, "share": NUMBER}),
@@ -383,7 +384,12 @@ CONTENTS: Mapping[str, Schema] = {
     CHECK: _object({"exit_code": COUNT, "rules": _list(RULE)}),
     INSPECTION: INSPECTED,
     INSPECTED_PAIR: _object(
-        {"first": INSPECTED, "second": INSPECTED, "exit_code": COUNT, "trial": PAIR_TRIAL}
+        {
+            **dict.fromkeys(("first", "second"), INSPECTED),
+            "exit_code": COUNT,
+            "stopped": FLAG,
+            "trial": PAIR_TRIAL,
+        }
     ),
     ABLATION: ABLATED,
     INGESTED: _object(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +25,10 @@ LONGEST_PROMPT = 1024
 """Tokens of a prompt that are used, counted from its end backwards."""
 BATCH = 16
 """Number of prompts that the target answers at once."""
+TIMED_TOKENS = 5
+"""Tokens of an answer from which the time of all of them is estimated."""
+Prompts = Sequence[tuple[str, list[int]]]
+"""Keys of prompts, with their token ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,28 +126,55 @@ class Teacher:
             batch = items[start : start + BATCH]
             for (key, prompt), answer in zip(batch, self._answers(batch), strict=True):
                 ids = torch.tensor([*prompt, *answer], device=self.device)
-                states, logits = self._states(ids, layers)
-                yield Passage(
-                    key=key,
-                    ids=ids,
-                    prompt_tokens=len(prompt),
-                    states=states,
-                    log_probability=_log_probability(logits, ids, len(prompt)),
-                )
+                yield self.passage(key, ids, len(prompt), layers)
 
-    def _answers(self, batch: Sequence[tuple[str, list[int]]]) -> list[list[int]]:
+    @torch.inference_mode()
+    def passage(
+        self, key: str, ids: Tensor, prompt_tokens: int, layers: Collection[int]
+    ) -> Passage:
+        """Return a prompt and its answer, token ids [S], with the states of `layers`."""
+        states, logits = self._states(ids, layers)
+        return Passage(
+            key=key,
+            ids=ids,
+            prompt_tokens=prompt_tokens,
+            states=states,
+            log_probability=_log_probability(logits, ids, prompt_tokens),
+        )
+
+    @torch.inference_mode()
+    def token_durations(self, batch: Prompts, tokens: int = TIMED_TOKENS) -> list[float]:
+        """Return the seconds that each of the first `tokens` of the answers to a batch takes. The
+        first one includes reading the prompts."""
+        times = [time.perf_counter()]
+
+        def note(ids: Tensor, _scores: Tensor, **_: Any) -> Tensor:
+            times.append(time.perf_counter())
+            return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+
+        self._generate(
+            batch, max_new_tokens=tokens, min_new_tokens=tokens, stopping_criteria=[note]
+        )
+        return [after - before for before, after in itertools.pairwise(times)]
+
+    def _answers(self, batch: Prompts) -> list[list[int]]:
+        made = self._generate(batch, max_new_tokens=ANSWER_TOKENS).tolist()
+        return [self._until_end(answer) for answer in made]
+
+    def _generate(self, batch: Prompts, **limits: Any) -> Tensor:
+        """Return the greedy answers, [prompts, tokens]."""
         longest = max(len(prompt) for _, prompt in batch)
         pad = self.tokenizer.pad_token_id or 0
         rows = [[pad] * (longest - len(prompt)) + prompt for _, prompt in batch]
         masks = [[0] * (longest - len(prompt)) + [1] * len(prompt) for _, prompt in batch]
-        made = self.model.generate(
+        made: Tensor = self.model.generate(
             input_ids=torch.tensor(rows, device=self.device),
             attention_mask=torch.tensor(masks, device=self.device),
-            max_new_tokens=ANSWER_TOKENS,
             do_sample=False,
             pad_token_id=pad,
-        )[:, longest:].tolist()
-        return [self._until_end(answer) for answer in made]
+            **limits,
+        )
+        return made[:, longest:]
 
     def _until_end(self, answer: list[int]) -> list[int]:
         ends = self.model.generation_config.eos_token_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,4 +75,23 @@ class Trial:
     renderings: tuple[TriedRendering, ...] = ()
     """Other ways of writing the prompts, the best first."""
     not_applicable: tuple[NotApplicable, ...] = ()
-    """Hypotheses that could not be tried."""
+    """Hypotheses that could not be tried, or were not before Ctrl-C."""
+    stopped: bool = False
+    """Whether Ctrl-C ended the trial; the results are those before it."""
+
+
+STOPPED = "stopped by Ctrl-C"
+"""Reason for which a hypothesis was not tried."""
+
+
+def by_reason(left_out: Iterable[NotApplicable]) -> dict[str, list[str]]:
+    """Return the ids of hypotheses that were not tried, by the reason."""
+    found: dict[str, list[str]] = {}
+    for each in left_out:
+        found.setdefault(each.reason, []).append(each.id)
+    return found
+
+
+def stopped_before(changes: Iterable[Change]) -> Iterator[NotApplicable]:
+    """Return the changes that Ctrl-C left out."""
+    return (NotApplicable(id=each.id, reason=STOPPED) for each in changes)

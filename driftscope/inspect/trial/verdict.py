@@ -24,11 +24,11 @@ _RULE = "paired on the same prompts, corrected for the number of repairs tried"
 
 def verdict(trial: Trial) -> Iterator[CheckResult]:
     """Yield the repair that helps most, or that none explains why next to nothing is accepted; then
-    the renderings of the prompts that help."""
+    the renderings of the prompts that help. After Ctrl-C, a repair that was not tried may help."""
     best = best_repair(trial)
     if best is not None:
         yield _repaired(trial, best)
-    elif _dead(trial):
+    elif _dead(trial) and not trial.stopped:
         yield CheckResult(
             id="nothing_accepted",
             level=Level.ERROR,
