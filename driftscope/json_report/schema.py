@@ -226,6 +226,15 @@ TRIED_ACCEPTANCE = _object(
         "rounds": COUNT,
     }
 )
+ALL_POSITIONS = _object(
+    {
+        **dict.fromkeys(("accepted_difference", "probability_difference"), NUMBER),
+        **dict.fromkeys(("accepted_interval", "probability_interval"), INTERVAL),
+        "probability_p": NUMBER,
+    },
+    nullable=True,
+)
+"""Gains over all positions of the answers; null where they were not counted."""
 TRIAL = _object(
     {
         "prompts": COUNT,
@@ -244,6 +253,7 @@ TRIAL = _object(
                     "difference": NUMBER,
                     "difference_interval": INTERVAL,
                     "p": NUMBER,
+                    "all_positions": ALL_POSITIONS,
                 }
             )
         ),

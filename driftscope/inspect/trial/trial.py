@@ -15,9 +15,9 @@ from driftscope.inspect.checks.text_files import chat_template
 from driftscope.inspect.files.drafter_files import DrafterFiles
 from driftscope.inspect.files.target_files import TargetFiles
 from driftscope.inspect.trial.acceptance import (
-    Rounds,
     acceptance_of,
     gain,
+    mean_gain,
     mean_length,
 )
 from driftscope.inspect.trial.drafting import FIGURES, Drafted, draft
@@ -29,6 +29,7 @@ from driftscope.inspect.trial.repair import Repair
 from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, repairs
 from driftscope.inspect.trial.trial_listener import TrialListener
 from driftscope.inspect.trial.trial_result import (
+    AllPositions,
     NotApplicable,
     Trial,
     Tried,
@@ -182,21 +183,22 @@ class Runner:
         Raises KeyboardInterrupt if it is stopped before LEAST_PASSAGES prompts are drafted.
         """
         drafted, stopped = self._as_is(base)
-        rounds, figures = _rounds_and_figures(drafted)
-        as_is, tried = acceptance_of(rounds, self._k), list[Tried]()
+        figures = [each.figures for each in drafted if each.figures is not None]
+        means = torch.stack(figures).mean(0).tolist()
+        as_is, tried = acceptance_of(_rounds(drafted), self._k), list[Tried]()
         try:
             self._listener.measured(as_is, 0 if stopped else len(candidates))
             for repair in self._listener.each(
                 () if stopped else candidates, "Trying repairs", len(candidates)
             ):
-                tried.append(self._try(repair, rounds, len(candidates)))
+                tried.append(self._try(repair, drafted, len(candidates)))
         except KeyboardInterrupt:
             stopped = True
         return Trial(
-            prompts=len(rounds),
+            prompts=len(drafted),
             k=self._k,
             as_is=as_is,
-            figures=dict(zip(FIGURES, zip(*figures, strict=True), strict=True)),
+            figures=dict(zip(FIGURES, zip(*means, strict=True), strict=True)),
             tried=tuple(sorted(tried, key=lambda each: -each.gain.difference)),
             not_applicable=tuple(stopped_before(candidates[len(tried) :])),
             stopped=stopped,
@@ -216,16 +218,17 @@ class Runner:
             return made, True
         return made, False
 
-    def _try(self, repair: Repair, base: Rounds, comparisons: int) -> Tried:
-        rounds = self._rounds(repair.variant, self._passages[:SCREENED])
-        screened = base[: len(rounds)]
-        if mean_length(rounds) > mean_length(screened):
-            rounds += self._rounds(repair.variant, self._passages[SCREENED:])
+    def _try(self, repair: Repair, base: Sequence[Drafted], comparisons: int) -> Tried:
+        drafted = self._drafted(repair.variant, self._passages[:SCREENED])
+        if mean_length(_rounds(drafted)) > mean_length(_rounds(base[: len(drafted)])):
+            drafted += self._drafted(repair.variant, self._passages[SCREENED : len(base)])
+        base = base[: len(drafted)]
         return Tried(
             repair=repair,
-            acceptance=acceptance_of(rounds, self._k),
-            gain=gain(base[: len(rounds)], rounds, comparisons),
-            prompts=len(rounds),
+            acceptance=acceptance_of(_rounds(drafted), self._k),
+            gain=gain(_rounds(base), _rounds(drafted), comparisons),
+            prompts=len(drafted),
+            all_positions=_all_positions(base, drafted, comparisons),
             state=repair.variant.state,
         )
 
@@ -239,7 +242,7 @@ class Runner:
         pairs = [(each, theirs[each.key]) for each in self._passages if each.key in theirs]
         if len(pairs) < LEAST_PASSAGES:
             return None
-        rounds = [self._rounds(base, side) for side in zip(*pairs, strict=True)]
+        rounds = [_rounds(self._drafted(base, side)) for side in zip(*pairs, strict=True)]
         surer = [new.log_probability - old.log_probability for old, new in pairs]
         return TriedRendering(
             rendering=rendering.change,
@@ -250,13 +253,22 @@ class Runner:
             surer_interval=mean_interval(np.array(surer)),
         )
 
-    def _rounds(self, variant: Variant, passages: Sequence[Passage]) -> list[list[int]]:
-        """Return the accepted tokens by round and prompt."""
+    def _drafted(self, variant: Variant, passages: Sequence[Passage]) -> list[Drafted]:
         drafter = variant.build(self._teacher.device)
-        return [draft(drafter, self._teacher, each, self._k).rounds() for each in passages]
+        return [draft(drafter, self._teacher, each, self._k) for each in passages]
 
 
-def _rounds_and_figures(drafted: Sequence[Drafted]) -> tuple[list[list[int]], list[list[float]]]:
-    """Return the accepted tokens by round and prompt, and the figures by depth."""
-    figures = [each.figures for each in drafted if each.figures is not None]
-    return [each.rounds() for each in drafted], torch.stack(figures).mean(0).tolist()
+def _rounds(drafted: Sequence[Drafted]) -> list[list[int]]:
+    """Return the accepted tokens by round and prompt."""
+    return [each.rounds() for each in drafted]
+
+
+def _all_positions(
+    base: Sequence[Drafted], other: Sequence[Drafted], comparisons: int
+) -> AllPositions:
+    accepted = [[each.accepted.tolist() for each in side] for side in (base, other)]
+    probability = [[each.probability.tolist() for each in side] for side in (base, other)]
+    return AllPositions(
+        accepted=mean_gain(accepted[0], accepted[1]),
+        probability=mean_gain(probability[0], probability[1], comparisons),
+    )

@@ -26,6 +26,21 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AllPositions:
+    """Gains over all positions of the answers, paired by prompt.
+
+    Both tell smaller differences from chance than the rounds of a server do, of which there are
+    fewer.
+    """
+
+    accepted: Gain
+    """Accepted tokens of a draft, with its 95% interval, not corrected."""
+    probability: Gain
+    """Probability of the target's tokens (`Drafted.probability`), corrected for the number of
+    repairs tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
     """A repair, and what is accepted with it."""
 
@@ -34,6 +49,7 @@ class Tried:
     gain: Gain
     prompts: int
     """Number of prompts; of repairs that were soon given up, fewer than in the whole trial."""
+    all_positions: AllPositions | None = None
     state: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Tensors after the repair, by the names of the reference drafter."""
 
