@@ -18,6 +18,7 @@ from torch import Tensor
 from driftscope.boundary.file_input import first_line
 from driftscope.errors import CheckpointError
 from driftscope.inspect.reference.layers import at_least_float32
+from driftscope.inspect.trial.target_loading import CPU, GPU, load_model, weight_of
 
 ANSWER_TOKENS = 64
 """Tokens of an answer: enough for a dozen rounds of each prompt."""
@@ -55,27 +56,30 @@ class Passage:
 class Teacher:
     """A target that runs through transformers."""
 
-    def __init__(self, folder: Path, device: str | None = None, *, pickled: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        device: str | None = None,
+        *,
+        pickled: bool = False,
+        device_map: Mapping[str, str] | None = None,
+    ) -> None:
         """Load model and tokenizer from a folder; its pickles only if `pickled`. Raises
-        CheckpointError if transformers cannot."""
+        CheckpointError if transformers cannot. `device_map` names the place of each part; without
+        one, a GPU is filled first."""
         import transformers
 
         self.folder = folder
-        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        dtype = torch.bfloat16 if self.device == "cuda" else torch.float32
+        self.device = device or (GPU if torch.cuda.is_available() else CPU)
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         try:
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
                 folder, local_files_only=True
             )
-            self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=dtype,
-                local_files_only=True,
-                use_safetensors=not pickled,
-                weights_only=True,
-            ).to(self.device)
+            self.model: Any = load_model(
+                folder, self.device, pickled=pickled, device_map=device_map
+            )
         except Exception as error:  # a damaged checkpoint makes transformers raise anything
             raise CheckpointError(
                 f"{folder}: transformers cannot load this target ({first_line(error)})"
@@ -85,13 +89,17 @@ class Teacher:
     def embed(self, ids: Tensor) -> Tensor:
         """Embed token ids [...] to [..., H]."""
         embedded: Tensor = self.model.get_input_embeddings()(ids)
-        return embedded.to(at_least_float32(embedded.dtype))
+        return embedded.to(self.device, at_least_float32(embedded.dtype))
+
+    @property
+    def embedding(self) -> Tensor:
+        """The token embedding [vocabulary, H]."""
+        return weight_of(self.model.get_input_embeddings())
 
     @property
     def head(self) -> Tensor:
         """The output head [vocabulary, H]."""
-        head: Tensor = self.model.get_output_embeddings().weight
-        return head.detach()
+        return weight_of(self.model.get_output_embeddings())
 
     def encode(self, messages: Sequence[Mapping[str, Any]], text: str | None = None) -> list[int]:
         """Return the token ids of a conversation in the target's chat template, or of a text.
@@ -186,7 +194,8 @@ class Teacher:
         found: dict[int, Tensor] = {}
         with _captured(self.model, layers, found):
             logits: Tensor = self.model(input_ids=ids[None, :-1], use_cache=False).logits[0]
-        return found, logits
+        # Layers may be on other devices.
+        return {layer: state.to(self.device) for layer, state in found.items()}, logits
 
 
 def _log_probability(logits: Tensor, ids: Tensor, prompt_tokens: int) -> float:

@@ -63,11 +63,10 @@ class Bench:
         self.conversations = conversations or {}
         self.template = chat_template(target.folder)
         self._passages: tuple[Passage, ...] = ()
-        model = self.teacher.model
         self.facts = TargetFacts(
             layers=target.layers,
             rope_theta=rope_theta(target.fields),
-            embedding=model.get_input_embeddings().weight.detach().float().cpu(),
+            embedding=self.teacher.embedding.float().cpu(),
             head=self.teacher.head.float().cpu(),
         )
 
