@@ -27,11 +27,8 @@ class TrialProgress(TrialListener):
 
     def measured(self, as_is: Acceptance, repairs: int) -> None:
         """Print the acceptance length as it is, and that it is kept from here on."""
-        typer.echo(
-            f"accepts {as_is.length:.2f} tokens a round as it is; {repairs} repairs follow "
-            "(Ctrl-C keeps what is measured)",
-            err=True,
-        )
+        follow = f"; {repairs} repairs follow (Ctrl-C keeps what is measured)" if repairs else ""
+        typer.echo(f"accepts {as_is.length:.2f} tokens a round as it is{follow}", err=True)
 
     def each(self, items: Iterable[T], what: str, total: int) -> Iterable[T]:
         """Return `items` with a bar on a terminal."""

@@ -182,14 +182,13 @@ class Runner:
         Raises KeyboardInterrupt if it is stopped before LEAST_PASSAGES prompts are drafted.
         """
         drafted, stopped = self._as_is(base)
+        left = () if stopped else candidates
         figures = [each.figures for each in drafted if each.figures is not None]
         means = torch.stack(figures).mean(0).tolist()
         as_is, tried = acceptance_of(_rounds(drafted), self._k), list[Tried]()
         try:
-            self._listener.measured(as_is, 0 if stopped else len(candidates))
-            for repair in self._listener.each(
-                () if stopped else candidates, "Trying repairs", len(candidates)
-            ):
+            self._listener.measured(as_is, len(left))
+            for repair in self._listener.each(left, "Trying repairs", len(left)):
                 tried.append(self._try(repair, drafted, len(candidates)))
         except KeyboardInterrupt:
             stopped = True
