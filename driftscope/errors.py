@@ -26,6 +26,8 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_GATE_FAILED = 3
 EXIT_NO_DATA = 4
+EXIT_INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended in good order, as in shells."""
 MAX_MESSAGE = 2000
 """Largest number of characters of an error's message that are kept."""
 

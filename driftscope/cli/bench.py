@@ -135,7 +135,7 @@ def bench(
     from driftscope.cli.shared.extras import needs
     from driftscope.cli.shared.report_output import ReportFiles, write_reports
     from driftscope.cli.shared.run_choice import RunChoice
-    from driftscope.errors import EXIT_ERROR, UsageError
+    from driftscope.errors import EXIT_ERROR, EXIT_INTERRUPTED, UsageError
 
     with needs("replay"):
         from driftscope.cli.replay import levels, run_path
@@ -214,7 +214,7 @@ def bench(
     if as_json:
         typer.echo((folder / "report.json").read_text(encoding="utf-8"), nl=False)
     if any(result.done.stopped for result in results):
-        raise typer.Exit(talk.INTERRUPTED)
+        raise typer.Exit(EXIT_INTERRUPTED)
     if not all(result.done.whole for result in results):
         raise typer.Exit(EXIT_ERROR)
 

@@ -65,8 +65,8 @@ def inspect(
     Config, weights and vocabulary are checked by the rules of the engines. With a target both
     models are run, and each plausible repair is tried on the same prompts. With a second drafter B,
     both are run and compared from the same positions, and no repair is tried. Exits with 3 if there
-    is an error: an engine would refuse the checkpoint, or accept less than it could. Nothing is
-    downloaded without --download.
+    is an error: an engine would refuse the checkpoint, or accept less than it could. Ctrl-C (exit
+    code 130) keeps what is measured, in every output. Nothing is downloaded without --download.
     """
     from driftscope.cli.inspection.loaded_bench import TrialOptions
     from driftscope.cli.inspection.opening_options import opening_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK
+from driftscope.errors import EXIT_GATE_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from driftscope.inspect.checks.catalogue import checks_made, run_checks
 from driftscope.inspect.checks.check_result import CheckResult, Inspected, Level
 from driftscope.inspect.files.drafter_files import open_drafter
@@ -31,23 +31,27 @@ class Inspection:
     sizes: Sizes
     trial: Trial | None = None
     """Results of running the drafter; None if it was not run."""
+    stopped: bool = False
+    """Whether Ctrl-C ended the run of the drafter."""
 
     def count(self, level: Level) -> int:
         """Return the number of results of a level."""
         return sum(result.level is level for result in self.results)
 
     def exit_code(self, *, strict: bool) -> int:
-        """Return 3 with an error, or with a warning if `strict`; otherwise 0."""
+        """Return 130 after Ctrl-C, 3 with an error, or with a warning if `strict`; otherwise 0."""
+        if self.stopped:
+            return EXIT_INTERRUPTED
         bad = self.count(Level.ERROR) + (self.count(Level.WARNING) if strict else 0)
         return EXIT_GATE_FAILED if bad else EXIT_OK
 
     def with_results(
-        self, results: Sequence[CheckResult], trial: Trial | None = None
+        self, results: Sequence[CheckResult], trial: Trial | None = None, *, stopped: bool = False
     ) -> Inspection:
         """Return the inspection with further results, errors first, and the trial they are of."""
         order = tuple(Level)
         both = sorted([*results, *self.results], key=lambda each: order.index(each.level))
-        return replace(self, results=tuple(both), trial=trial)
+        return replace(self, results=tuple(both), trial=trial, stopped=stopped)
 
 
 def inspect_files(

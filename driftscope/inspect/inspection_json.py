@@ -10,7 +10,7 @@ from driftscope.inspect.inspection import Inspection
 from driftscope.inspect.pair_inspection import PairInspection
 from driftscope.inspect.trial.acceptance import Acceptance
 from driftscope.inspect.trial.paired_positions import PairTrial
-from driftscope.inspect.trial.trial_result import Trial, TriedRendering
+from driftscope.inspect.trial.trial_result import AllPositions, Trial, TriedRendering
 from driftscope.json_report.comparison import content as comparison_content
 from driftscope.json_report.document import INSPECTED_PAIR, INSPECTION, text
 
@@ -29,6 +29,7 @@ def pair_to_json(pair: PairInspection, exit_code: int, *, strict: bool) -> str:
         "first": first,
         "second": second,
         "exit_code": exit_code,
+        "stopped": pair.stopped,
         "trial": _pair_trial(pair.trial) if pair.trial else None,
     }
     return text(INSPECTED_PAIR, content)
@@ -53,6 +54,7 @@ def _content(inspection: Inspection, exit_code: int) -> dict[str, Any]:
         "checked": inspection.checked,
         "checks": inspection.checks,
         "exit_code": exit_code,
+        "stopped": inspection.stopped,
         "results": [asdict(result) for result in inspection.results],
         "sizes": {**asdict(sizes), "share": sizes.share},
         "trial": _trial(inspection.trial) if inspection.trial else None,
@@ -76,12 +78,27 @@ def _trial(trial: Trial) -> dict[str, Any]:
                 "difference": each.gain.difference,
                 "difference_interval": _ends(each.gain.interval),
                 "p": each.gain.p,
+                "all_positions": _all_positions(each.all_positions),
             }
             for each in trial.tried
         ],
         "renderings": [_rendering(each) for each in trial.renderings],
         "not_applicable": [asdict(each) for each in trial.not_applicable],
     }
+
+
+def _all_positions(each: AllPositions | None) -> dict[str, Any] | None:
+    return (
+        None
+        if each is None
+        else {
+            "accepted_difference": each.accepted.difference,
+            "accepted_interval": _ends(each.accepted.interval),
+            "probability_difference": each.probability.difference,
+            "probability_interval": _ends(each.probability.interval),
+            "probability_p": each.probability.p,
+        }
+    )
 
 
 def _rendering(each: TriedRendering) -> dict[str, Any]:

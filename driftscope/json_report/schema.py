@@ -226,6 +226,15 @@ TRIED_ACCEPTANCE = _object(
         "rounds": COUNT,
     }
 )
+ALL_POSITIONS = _object(
+    {
+        **dict.fromkeys(("accepted_difference", "probability_difference"), NUMBER),
+        **dict.fromkeys(("accepted_interval", "probability_interval"), INTERVAL),
+        "probability_p": NUMBER,
+    },
+    nullable=True,
+)
+"""Gains over all positions of the answers; null where they were not counted."""
 TRIAL = _object(
     {
         "prompts": COUNT,
@@ -244,6 +253,7 @@ TRIAL = _object(
                     "difference": NUMBER,
                     "difference_interval": INTERVAL,
                     "p": NUMBER,
+                    "all_positions": ALL_POSITIONS,
                 }
             )
         ),
@@ -275,6 +285,7 @@ INSPECTED = _object(
         "checked": FLAG,
         "checks": COUNT,
         "exit_code": COUNT,
+        "stopped": FLAG,
         "results": _list(CHECKED),
         "trial": TRIAL,
         "sizes": _object({"parameters": COUNT, "bytes": COUNT, "share": NUMBER}),
@@ -383,7 +394,12 @@ CONTENTS: Mapping[str, Schema] = {
     CHECK: _object({"exit_code": COUNT, "rules": _list(RULE)}),
     INSPECTION: INSPECTED,
     INSPECTED_PAIR: _object(
-        {"first": INSPECTED, "second": INSPECTED, "exit_code": COUNT, "trial": PAIR_TRIAL}
+        {
+            **dict.fromkeys(("first", "second"), INSPECTED),
+            "exit_code": COUNT,
+            "stopped": FLAG,
+            "trial": PAIR_TRIAL,
+        }
     ),
     ABLATION: ABLATED,
     INGESTED: _object(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 from support.checkpoints import TARGET, changed
 from support.runs import Spec, write_run
 
-from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_OK, EXIT_USAGE
+from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from driftscope.json_report.document import INSPECTED_PAIR, INSPECTION
 from driftscope.json_report.schema import schema_of
 from driftscope_lab.trio import trio_path
@@ -169,3 +171,59 @@ def test_a_repair_is_named_and_written_with_the_document_that_the_schema_describ
     assert document["results"][0]["change"] == '"norm_output": true'
     assert done.returncode == EXIT_GATE_FAILED
     assert json.loads(written.read_text())["norm_output"] is True
+
+
+def _interrupted(after: str, drafter: Path, page: Path) -> tuple[dict[str, Any], str]:
+    """Press Ctrl-C once a line on stderr holds `after`; return the document and stderr."""
+    command = [
+        *(sys.executable, "-m", "driftscope", "inspect", str(drafter), "--target", str(TARGET)),
+        *("--prompts", "trio", "--json", "-o", str(page)),
+    ]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background jobs ignore it, and so do their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if after in line:
+                process.send_signal(signal.SIGINT)
+                break
+        printed = process.stdout.read()
+        said = "".join(lines) + process.stderr.read()
+    assert process.returncode == EXIT_INTERRUPTED, said
+    assert "Traceback" not in said
+    document: dict[str, Any] = json.loads(printed)
+    jsonschema.validate(document, schema_of(INSPECTION))
+    assert document["stopped"] and document["exit_code"] == EXIT_INTERRUPTED
+    assert f"written: {page}\n" in said
+    return document, said
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_what_was_measured_in_every_output(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    document, said = _interrupted("repairs follow", trio_path() / "eagle31", page)
+    assert "estimated duration: " in said
+    trial = document["trial"]
+    assert trial["prompts"] == 32
+    assert trial["acceptance"]["mean_length"] == pytest.approx(3.74, abs=0.01)
+    left_out = [each["id"] for each in trial["not_applicable"] if "Ctrl-C" in each["reason"]]
+    assert "first_token_off" in left_out
+    assert len(left_out) + len(trial["tried"]) == 26
+    assert "stopped by Ctrl-C: another one may help more" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_ctrl_c_before_the_drafter_is_measured_leaves_the_checks_of_files(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a", config=lambda fields: fields.update(fc_norm=False))
+    document, _ = _interrupted("estimated duration", path, tmp_path / "page.html")
+    assert document["trial"] is None
+    notes = {each["id"]: each["there"] for each in document["results"]}
+    assert notes["not_run"] == "stopped by Ctrl-C before the drafter was measured"
+    assert "fc_norm_unused" in notes

@@ -20,26 +20,31 @@ from driftscope.inspect.trial.variant import as_served
 from driftscope.trace.read.reader import read_trace
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
-ENGINE = "eagle3_mla", "v1"
+KIND, RUNNERS = "eagle3_mla", ("v1", "v2")
+TIMEOUT_S = 900
+"""Time for one engine: without a GPU the V2 runner interprets its kernels."""
 NORMS = "in_rms", "prenorm_rms", "postnorm_rms", "fed_rms"
 CLOSE = 5e-5
 """Tolerance of masses, absolute, and of RMS, relative. All compute in float32, and transformers has
 another epsilon in the norms inside the target's attention."""
 
 
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, Any], Chain, int]]:
+@pytest.fixture(scope="module", params=RUNNERS)
+def pairs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[tuple[dict[str, Any], Chain, int]]:
     """Recorded row and reference of each chain that the answers contain."""
     from transformers import AutoModelForCausalLM
 
     folder: Path = tmp_path_factory.mktemp("latent")
-    result = run_engines([ENGINE], folder)[ENGINE]
+    engine = KIND, request.param
+    result = run_engines([engine], folder, TIMEOUT_S)[engine]
     assert "error" not in result, result["error"]
-    models = folder / "models" / ENGINE[0]
+    models = folder / "models" / KIND
     target = AutoModelForCausalLM.from_pretrained(models / "target", dtype=torch.float32).eval()
     layers = target.config.num_hidden_layers
     drafter = as_served(open_drafter(str(models / "drafter")), layers).build("cpu")
-    rows = read_trace(folder / f"{'-'.join(ENGINE)}-run").draft.to_pylist()
+    rows = read_trace(folder / f"{'-'.join(engine)}-run").draft.to_pylist()
     found = []
     for at, (prompt, output) in enumerate(zip(prompts(), result["tokens"], strict=True)):
         tokens = [*prompt, *output]

@@ -80,7 +80,7 @@ def ablate(
     from driftscope.cli.inspection.ablation_output import AblationOutput, print_result, say_stopped
     from driftscope.cli.inspection.ablation_request import AblationRequest
     from driftscope.cli.inspection.opening_options import opening_of
-    from driftscope.cli.screens.replay_output import INTERRUPTED
+    from driftscope.errors import EXIT_INTERRUPTED
 
     request = AblationRequest(
         drafter=drafter,
@@ -101,7 +101,7 @@ def ablate(
         result = request.result(files, opened, None if place is None else place.work_path)
     except KeyboardInterrupt:
         say_stopped(place)
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     print_result(result, as_json=as_json)
     if place is not None:
         place.write(result, files, opened)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from driftscope.cli.inspection.loaded_bench import EXTRA, TrialOptions, load_bench
-from driftscope.cli.inspection.trial_run import not_run
+from driftscope.cli.inspection.trial_progress import TrialProgress
+from driftscope.cli.inspection.trial_run import STOPPED_EARLY, not_run
 from driftscope.cli.shared.extras import MissingExtraError, needs
-from driftscope.cli.shared.progress_bar import steps
 from driftscope.cli.shared.run_labels import labels_of
 from driftscope.errors import CheckpointError, NoDataError
+from driftscope.inspect.checks.check_result import CheckResult
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
 from driftscope.inspect.pair_inspection import PairInspection
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def with_pair_trial(pair: PairInspection, target: str, options: TrialOptions) -> PairInspection:
     """Run both drafters on prompts, and return the inspection with their comparison; with a note on
-    the reason if one of them cannot be run.
+    the reason if one of them cannot be run, or Ctrl-C comes too early.
 
     Raises DriftscopeError for prompts that cannot be read.
     """
@@ -30,11 +31,15 @@ def with_pair_trial(pair: PairInspection, target: str, options: TrialOptions) ->
         with needs(EXTRA):
             trial = _run((pair.first.drafter, pair.second.drafter), target, options)
     except (CheckpointError, NoDataError, MissingExtraError) as error:
-        note = [not_run(str(error))]
-        return replace(
-            pair, first=pair.first.with_results(note), second=pair.second.with_results(note)
-        )
-    return replace(pair, trial=trial)
+        return _with_note(pair, not_run(str(error)))
+    except KeyboardInterrupt:
+        return replace(_with_note(pair, not_run(*STOPPED_EARLY)), stopped=True)
+    return replace(pair, trial=trial, stopped=trial.stopped)
+
+
+def _with_note(pair: PairInspection, note: CheckResult) -> PairInspection:
+    first, second = (each.with_results([note]) for each in (pair.first, pair.second))
+    return replace(pair, first=first, second=second)
 
 
 def _run(drafters: tuple[str, str], target: str, options: TrialOptions) -> PairTrial:
@@ -48,5 +53,5 @@ def _run(drafters: tuple[str, str], target: str, options: TrialOptions) -> PairT
         opened.layers,
         lambda: load_bench(opened, options),
         options.k,
-        progress=lambda variants: steps(variants, "Running both drafters"),
+        listener=TrialProgress(),
     )

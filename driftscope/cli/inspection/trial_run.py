@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import typer
+
 from driftscope.cli.inspection.loaded_bench import EXTRA, TrialOptions, load_bench
+from driftscope.cli.inspection.trial_progress import TrialProgress
 from driftscope.cli.shared.extras import MissingExtraError, needs
-from driftscope.cli.shared.progress_bar import steps
 from driftscope.errors import CheckpointError, NoDataError, UsageError
 from driftscope.inspect.checks.check_result import CheckResult, Level
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
 from driftscope.inspect.inspection import Inspection
-from driftscope.inspect.trial.trial_result import Trial, Tried
+from driftscope.inspect.trial.trial_result import STOPPED, Trial, Tried
+
+RUNNABLE = "a target that transformers loads, and a drafter that the reference code runs"
+STOPPED_EARLY = f"{STOPPED} before the drafter was measured", "a trial without Ctrl-C"
 
 
 def with_trial(inspection: Inspection, target: str, options: TrialOptions) -> Inspection:
     """Run the drafter on prompts, write the repaired files that are asked for, and return the
-    inspection with the results; with a note on the reason if it cannot be run.
+    inspection with the results; with a note on the reason if it cannot be run or Ctrl-C comes too
+    early.
 
     Raises DriftscopeError for prompts that cannot be read, and if a repair is to be written and
     there is none.
@@ -27,20 +33,24 @@ def with_trial(inspection: Inspection, target: str, options: TrialOptions) -> In
         if options.writes:
             raise
         return inspection.with_results([not_run(str(error))])
+    except KeyboardInterrupt:
+        return inspection.with_results([not_run(*STOPPED_EARLY)], stopped=True)
     from driftscope.inspect.trial.verdict import best_repair, verdict
 
-    if options.writes:
+    if options.writes and trial.stopped:
+        typer.echo("no repair is written: Ctrl-C stopped the trial", err=True)
+    elif options.writes:
         _write(inspection.drafter, best_repair(trial), options)
-    return inspection.with_results(tuple(verdict(trial)), trial)
+    return inspection.with_results(tuple(verdict(trial)), trial, stopped=trial.stopped)
 
 
-def not_run(reason: str) -> CheckResult:
+def not_run(reason: str, expected: str = RUNNABLE) -> CheckResult:
     """Return the note that the drafter was not run."""
     return CheckResult(
         id="not_run",
         level=Level.NOTE,
         title="the drafter was not run, and no repair was tried",
-        expected="a target that transformers loads, and a drafter that the reference code runs",
+        expected=expected,
         rule="driftscope.inspect.reference",
         there=reason,
     )
@@ -55,7 +65,7 @@ def _run(drafter: str, target: str, options: TrialOptions) -> Trial:
         opened.layers,
         lambda: load_bench(opened, options),
         options.k,
-        progress=lambda repairs: steps(repairs, "Trying repairs"),
+        listener=TrialProgress(),
     )
 
 

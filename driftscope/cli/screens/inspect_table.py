@@ -12,7 +12,7 @@ from driftscope.inspect.checks.check_result import CheckResult, Level
 from driftscope.inspect.files.sizes import Sizes
 from driftscope.inspect.inspection import Inspection
 from driftscope.inspect.trial.acceptance import Acceptance
-from driftscope.inspect.trial.trial_result import Trial
+from driftscope.inspect.trial.trial_result import STOPPED, Trial, by_reason
 
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "cyan"}
 _SHOWN = 5
@@ -51,9 +51,11 @@ def _print_trial(console: Console, trial: Trial) -> None:
             *acceptance_cells(other.acceptance), gain, p, Text(shown(other.rendering.change))
         )
     console.print(table)
-    for left_out in trial.not_applicable:
-        console.print(Text(f"not tried: {left_out.id}: {shown(left_out.reason)}", "dim"))
+    for reason, ids in by_reason(trial.not_applicable).items():
+        console.print(Text(f"not tried: {', '.join(ids)}: {shown(reason)}", "dim"))
     console.print(Text(f"{len(trial.tried)} repairs tried; --json has all of them", "dim"))
+    if trial.stopped:
+        console.print(Text(f"{STOPPED}: another repair may help more", "yellow"))
     rates = " ".join(f"{rate:.2f}" for rate in trial.as_is.marginal)
     console.print(Text(f"accepted by depth: {rates}"))
 

@@ -7,8 +7,9 @@ from rich.text import Text
 
 from driftscope.boundary.terminal_text import shown
 from driftscope.cli.screens.inspect_table import acceptance_cells, print_inspection
-from driftscope.inspect.pair_inspection import PairInspection
+from driftscope.inspect.pair_inspection import NO_REPAIRS, PairInspection
 from driftscope.inspect.trial.paired_positions import PairTrial
+from driftscope.inspect.trial.trial_result import STOPPED
 
 
 def print_pair(pair: PairInspection) -> None:
@@ -17,6 +18,7 @@ def print_pair(pair: PairInspection) -> None:
         print_inspection(each)
     if pair.trial is not None:
         _print_trial(pair.trial)
+        Console(highlight=False).print(Text(NO_REPAIRS, "dim"))
 
 
 def _print_trial(trial: PairTrial) -> None:
@@ -25,6 +27,8 @@ def _print_trial(trial: PairTrial) -> None:
     console = Console(highlight=False)
     drafted = f"{trial.positions:,} positions of {trial.prompts} prompts, K = {trial.k}"
     console.print(Text(f"Both drafted from the same {drafted}.", "bold"))
+    if trial.stopped:
+        console.print(Text(f"{STOPPED}: the other prompts are left out.", "yellow"))
     comparison.show(trial.comparison)
     console.print(Text("In the rounds that a server would make, acceptance length:"))
     names = trial.comparison.first, trial.comparison.second

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from driftscope.boundary.terminal_text import shown
-from driftscope.errors import EXIT_ERROR, EXIT_OK
+from driftscope.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK
 from driftscope.json_report.operation import replay_to_json
 from driftscope.metrics.acceptance import mean_length
 from driftscope.trace.format.records import ClientRow
@@ -19,8 +19,6 @@ from driftscope.vocabulary import Ended
 from driftscope.workloads.client.replay import Done, Watcher, require_answers
 from driftscope.workloads.suites.plan import Shot
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as in shells."""
 _WIDTH = 100
 
 
@@ -85,7 +83,7 @@ def tell(done: Done, *, as_json: bool, quiet: bool) -> int:
     if not quiet:
         _say(done)
     if done.stopped:
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     require_answers(done)
     return EXIT_OK if done.whole else EXIT_ERROR
 

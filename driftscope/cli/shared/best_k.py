@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.cli.screens.k_search_screen import say_found, search_progress, why_it_ended
-from driftscope.cli.screens.replay_output import INTERRUPTED, say
-from driftscope.errors import EXIT_OK, DriftscopeError, UsageError
+from driftscope.cli.screens.replay_output import say
+from driftscope.errors import EXIT_INTERRUPTED, EXIT_OK, DriftscopeError, UsageError
 from driftscope.json_report.advice import to_json
 from driftscope.workloads.bench.k_search import Found, search
 from driftscope.workloads.bench.managed_server import Contender
@@ -83,7 +83,7 @@ def find_best_k(asked: Search, *, as_json: bool, quiet: bool) -> int:
     _tell(found, asked, as_json=as_json, quiet=quiet, stopped=stopped)
     if failed is not None:
         raise failed
-    return INTERRUPTED if stopped else EXIT_OK
+    return EXIT_INTERRUPTED if stopped else EXIT_OK
 
 
 def _unsettled(found: Sequence[Found], asked: Search) -> bool:

@@ -19,6 +19,8 @@ from driftscope.analysis.statistics.interval import (
 
 Rounds = Sequence[Sequence[int]]
 """Accepted tokens of each round, by prompt."""
+Values = Sequence[Sequence[float]]
+"""One number for each position of each prompt's answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +65,18 @@ def acceptance_of(rounds: Rounds, k: int) -> Acceptance:
 
 def gain(base: Rounds, other: Rounds, comparisons: int) -> Gain:
     """Return how much longer `other` accepts than `base`, prompt by prompt in the same order."""
+    return _gain(_length(base), _length(other), comparisons)
+
+
+def mean_gain(base: Values, other: Values, comparisons: int = 1) -> Gain:
+    """Return how much larger the mean of `other` is than that of `base`, over the same positions of
+    the same prompts."""
+    return _gain(_mean(base), _mean(other), comparisons)
+
+
+def _gain(first: Ratio, second: Ratio, comparisons: int) -> Gain:
     from scipy.special import stdtr, stdtrit
 
-    first, second = _length(base), _length(other)
     difference = float(second.value[0] - first.value[0])
     influence: NDArray[np.float64] = second.influence[:, 0] - first.influence[:, 0]
     n, df = len(influence), max(1.0, float(min(first.df[0], second.df[0])))
@@ -91,3 +102,9 @@ def _length(rounds: Rounds) -> Ratio:
     """Return the tokens per round by prompt."""
     tokens = np.array([[sum(each) + len(each)] for each in rounds], float)
     return ratio_of(tokens, np.array([[len(each)] for each in rounds], float))
+
+
+def _mean(values: Values) -> Ratio:
+    """Return the mean over all positions by prompt."""
+    sums = np.array([[sum(each)] for each in values], float)
+    return ratio_of(sums, np.array([[len(each)] for each in values], float))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from driftscope.inspect.files.drafter_files import DrafterFiles
 from driftscope.inspect.trial.acceptance import Acceptance, acceptance_of
 from driftscope.inspect.trial.drafting import Drafted, draft
 from driftscope.inspect.trial.paired_positions import PairTrial, compare_positions
-from driftscope.inspect.trial.trial import Bench
-from driftscope.inspect.trial.variant import Variant, as_served
+from driftscope.inspect.trial.passages import Passage
+from driftscope.inspect.trial.trial import LEAST_PASSAGES, SILENT, Bench
+from driftscope.inspect.trial.trial_listener import TrialListener
+from driftscope.inspect.trial.variant import as_served
 
-Progress = Callable[[Sequence[Variant]], Iterable[Variant]]
+_Both = tuple[Drafted, Drafted]
 
 
 def run_pair(
@@ -21,18 +23,29 @@ def run_pair(
     bench: Callable[[], Bench],
     k: int,
     *,
-    progress: Progress = lambda each: each,
+    listener: TrialListener = SILENT,
 ) -> PairTrial:
     """Run both drafters as an engine would, and compare them. `bench` is called once both are known
     to fit.
 
-    Raises CheckpointError for a model that cannot be run, and NoDataError if too few answers are
-    long enough for a chain of K.
+    Ctrl-C ends the trial once LEAST_PASSAGES prompts are drafted by both; before that it raises
+    KeyboardInterrupt. Raises CheckpointError for a model that cannot be run, and NoDataError if
+    too few answers are long enough for a chain of K.
     """
     variants = [as_served(each, target_layers) for each in files]
     for variant in variants:
         variant.build("cpu")
-    first, second = _drafts(variants, bench(), k, progress)
+    loaded = bench()
+    listener.expected(lambda: loaded.expected(variants[0], k, drafters=len(variants)))
+    layers = {layer for variant in variants for layer in variant.config.aux_layers}
+    passages, teacher = loaded.passages(layers, k, listener), loaded.teacher
+    one, other = (variant.build(teacher.device) for variant in variants)
+    drafted, stopped = _drafted(
+        passages,
+        lambda each: (draft(one, teacher, each, k), draft(other, teacher, each, k)),
+        listener,
+    )
+    first, second = zip(*drafted, strict=True)
     positions = _positions(first), _positions(second)
     return PairTrial(
         prompts=len(first),
@@ -40,19 +53,23 @@ def run_pair(
         positions=sum(len(each) for each in positions[0]),
         as_served=(_served(first, k), _served(second, k)),
         comparison=compare_positions(*positions, k, names),
+        stopped=stopped,
     )
 
 
-def _drafts(
-    variants: Sequence[Variant], loaded: Bench, k: int, progress: Progress
-) -> list[list[Drafted]]:
-    layers = {layer for variant in variants for layer in variant.config.aux_layers}
-    passages, teacher = loaded.passages(layers, k), loaded.teacher
-    made = []
-    for variant in progress(variants):
-        drafter = variant.build(teacher.device)
-        made.append([draft(drafter, teacher, each, k) for each in passages])
-    return made
+def _drafted(
+    passages: Sequence[Passage], both: Callable[[Passage], _Both], listener: TrialListener
+) -> tuple[list[_Both], bool]:
+    """Return both drafts of each prompt, and whether Ctrl-C left some prompts out."""
+    made = list[_Both]()
+    try:
+        for each in listener.each(passages, "Running both drafters", len(passages)):
+            made.append(both(each))
+    except KeyboardInterrupt:
+        if len(made) < LEAST_PASSAGES:
+            raise
+        return made, True
+    return made, False
 
 
 def _positions(drafts: Sequence[Drafted]) -> list[list[int]]:

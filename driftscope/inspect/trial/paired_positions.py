@@ -32,6 +32,8 @@ class PairTrial:
     """Acceptance of each in the rounds that a server would make."""
     comparison: Comparison
     """Differences over all positions: the second drafter minus the first."""
+    stopped: bool = False
+    """Whether Ctrl-C ended the trial; the results are those of the prompts before it."""
 
 
 def compare_positions(

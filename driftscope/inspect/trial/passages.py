@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from torch import Tensor
 from driftscope.boundary.file_input import first_line
 from driftscope.errors import CheckpointError
 from driftscope.inspect.reference.layers import at_least_float32
+from driftscope.inspect.trial.target_loading import CPU, GPU, load_model, weight_of
 
 ANSWER_TOKENS = 64
 """Tokens of an answer: enough for a dozen rounds of each prompt."""
@@ -23,6 +26,10 @@ LONGEST_PROMPT = 1024
 """Tokens of a prompt that are used, counted from its end backwards."""
 BATCH = 16
 """Number of prompts that the target answers at once."""
+TIMED_TOKENS = 5
+"""Tokens of an answer from which the time of all of them is estimated."""
+Prompts = Sequence[tuple[str, list[int]]]
+"""Keys of prompts, with their token ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,27 +56,30 @@ class Passage:
 class Teacher:
     """A target that runs through transformers."""
 
-    def __init__(self, folder: Path, device: str | None = None, *, pickled: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        device: str | None = None,
+        *,
+        pickled: bool = False,
+        device_map: Mapping[str, str] | None = None,
+    ) -> None:
         """Load model and tokenizer from a folder; its pickles only if `pickled`. Raises
-        CheckpointError if transformers cannot."""
+        CheckpointError if transformers cannot. `device_map` names the place of each part; without
+        one, a GPU is filled first."""
         import transformers
 
         self.folder = folder
-        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        dtype = torch.bfloat16 if self.device == "cuda" else torch.float32
+        self.device = device or (GPU if torch.cuda.is_available() else CPU)
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         try:
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
                 folder, local_files_only=True
             )
-            self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=dtype,
-                local_files_only=True,
-                use_safetensors=not pickled,
-                weights_only=True,
-            ).to(self.device)
+            self.model: Any = load_model(
+                folder, self.device, pickled=pickled, device_map=device_map
+            )
         except Exception as error:  # a damaged checkpoint makes transformers raise anything
             raise CheckpointError(
                 f"{folder}: transformers cannot load this target ({first_line(error)})"
@@ -79,13 +89,17 @@ class Teacher:
     def embed(self, ids: Tensor) -> Tensor:
         """Embed token ids [...] to [..., H]."""
         embedded: Tensor = self.model.get_input_embeddings()(ids)
-        return embedded.to(at_least_float32(embedded.dtype))
+        return embedded.to(self.device, at_least_float32(embedded.dtype))
+
+    @property
+    def embedding(self) -> Tensor:
+        """The token embedding [vocabulary, H]."""
+        return weight_of(self.model.get_input_embeddings())
 
     @property
     def head(self) -> Tensor:
         """The output head [vocabulary, H]."""
-        head: Tensor = self.model.get_output_embeddings().weight
-        return head.detach()
+        return weight_of(self.model.get_output_embeddings())
 
     def encode(self, messages: Sequence[Mapping[str, Any]], text: str | None = None) -> list[int]:
         """Return the token ids of a conversation in the target's chat template, or of a text.
@@ -120,28 +134,55 @@ class Teacher:
             batch = items[start : start + BATCH]
             for (key, prompt), answer in zip(batch, self._answers(batch), strict=True):
                 ids = torch.tensor([*prompt, *answer], device=self.device)
-                states, logits = self._states(ids, layers)
-                yield Passage(
-                    key=key,
-                    ids=ids,
-                    prompt_tokens=len(prompt),
-                    states=states,
-                    log_probability=_log_probability(logits, ids, len(prompt)),
-                )
+                yield self.passage(key, ids, len(prompt), layers)
 
-    def _answers(self, batch: Sequence[tuple[str, list[int]]]) -> list[list[int]]:
+    @torch.inference_mode()
+    def passage(
+        self, key: str, ids: Tensor, prompt_tokens: int, layers: Collection[int]
+    ) -> Passage:
+        """Return a prompt and its answer, token ids [S], with the states of `layers`."""
+        states, logits = self._states(ids, layers)
+        return Passage(
+            key=key,
+            ids=ids,
+            prompt_tokens=prompt_tokens,
+            states=states,
+            log_probability=_log_probability(logits, ids, prompt_tokens),
+        )
+
+    @torch.inference_mode()
+    def token_durations(self, batch: Prompts, tokens: int = TIMED_TOKENS) -> list[float]:
+        """Return the seconds that each of the first `tokens` of the answers to a batch takes. The
+        first one includes reading the prompts."""
+        times = [time.perf_counter()]
+
+        def note(ids: Tensor, _scores: Tensor, **_: Any) -> Tensor:
+            times.append(time.perf_counter())
+            return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+
+        self._generate(
+            batch, max_new_tokens=tokens, min_new_tokens=tokens, stopping_criteria=[note]
+        )
+        return [after - before for before, after in itertools.pairwise(times)]
+
+    def _answers(self, batch: Prompts) -> list[list[int]]:
+        made = self._generate(batch, max_new_tokens=ANSWER_TOKENS).tolist()
+        return [self._until_end(answer) for answer in made]
+
+    def _generate(self, batch: Prompts, **limits: Any) -> Tensor:
+        """Return the greedy answers, [prompts, tokens]."""
         longest = max(len(prompt) for _, prompt in batch)
         pad = self.tokenizer.pad_token_id or 0
         rows = [[pad] * (longest - len(prompt)) + prompt for _, prompt in batch]
         masks = [[0] * (longest - len(prompt)) + [1] * len(prompt) for _, prompt in batch]
-        made = self.model.generate(
+        made: Tensor = self.model.generate(
             input_ids=torch.tensor(rows, device=self.device),
             attention_mask=torch.tensor(masks, device=self.device),
-            max_new_tokens=ANSWER_TOKENS,
             do_sample=False,
             pad_token_id=pad,
-        )[:, longest:].tolist()
-        return [self._until_end(answer) for answer in made]
+            **limits,
+        )
+        return made[:, longest:]
 
     def _until_end(self, answer: list[int]) -> list[int]:
         ends = self.model.generation_config.eos_token_id
@@ -153,7 +194,8 @@ class Teacher:
         found: dict[int, Tensor] = {}
         with _captured(self.model, layers, found):
             logits: Tensor = self.model(input_ids=ids[None, :-1], use_cache=False).logits[0]
-        return found, logits
+        # Layers may be on other devices.
+        return {layer: state.to(self.device) for layer, state in found.items()}, logits
 
 
 def _log_probability(logits: Tensor, ids: Tensor, prompt_tokens: int) -> float:

@@ -7,7 +7,7 @@ norm_before_fc), sglang#25454 and #32334 (captured layers).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -54,9 +54,9 @@ def repairs(base: Variant, target: TargetFacts) -> list[Repair]:
     return sorted(found, key=lambda repair: repair.weights)
 
 
-def layers_needed(base: Variant, target: TargetFacts) -> set[int]:
+def layers_needed(base: Variant, candidates: Sequence[Repair]) -> set[int]:
     """Return the target layers whose states the drafter or a repair reads."""
-    each = [base, *(repair.variant for repair in repairs(base, target))]
+    each = [base, *(repair.variant for repair in candidates)]
     return {layer for variant in each for layer in variant.config.aux_layers}
 
 

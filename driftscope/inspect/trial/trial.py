@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,17 +15,27 @@ from driftscope.inspect.checks.text_files import chat_template
 from driftscope.inspect.files.drafter_files import DrafterFiles
 from driftscope.inspect.files.target_files import TargetFiles
 from driftscope.inspect.trial.acceptance import (
-    Rounds,
     acceptance_of,
     gain,
+    mean_gain,
     mean_length,
 )
-from driftscope.inspect.trial.drafting import FIGURES, draft
-from driftscope.inspect.trial.passages import Passage, Teacher
+from driftscope.inspect.trial.drafting import FIGURES, Drafted, draft
+from driftscope.inspect.trial.duration import Duration, Workload, duration
+from driftscope.inspect.trial.passages import ANSWER_TOKENS, BATCH, Passage, Teacher
+from driftscope.inspect.trial.rehearsal import rehearse
 from driftscope.inspect.trial.renderings import Conversations, Rendering, renderings
 from driftscope.inspect.trial.repair import Repair
 from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, repairs
-from driftscope.inspect.trial.trial_result import NotApplicable, Trial, Tried, TriedRendering
+from driftscope.inspect.trial.trial_listener import TrialListener
+from driftscope.inspect.trial.trial_result import (
+    AllPositions,
+    NotApplicable,
+    Trial,
+    Tried,
+    TriedRendering,
+    stopped_before,
+)
 from driftscope.inspect.trial.variant import Variant, as_served
 
 LEAST_PASSAGES = 5
@@ -33,7 +43,7 @@ LEAST_PASSAGES = 5
 SCREENED = 8
 """Number of prompts on which every repair is tried. One that accepts less than the drafter as it is
 on these is not tried on the others: it cannot be the repair that is looked for."""
-Progress = Callable[[Sequence[Repair]], Iterable[Repair]]
+SILENT = TrialListener()
 
 
 class Bench:
@@ -53,21 +63,31 @@ class Bench:
         self.conversations = conversations or {}
         self.template = chat_template(target.folder)
         self._passages: tuple[Passage, ...] = ()
-        model = self.teacher.model
         self.facts = TargetFacts(
             layers=target.layers,
             rope_theta=rope_theta(target.fields),
-            embedding=model.get_input_embeddings().weight.detach().float().cpu(),
+            embedding=self.teacher.embedding.float().cpu(),
             head=self.teacher.head.float().cpu(),
         )
 
-    def passages(self, layers: set[int], k: int) -> list[Passage]:
+    def expected(self, base: Variant, k: int, **numbers: int) -> Duration:
+        """Return the estimated duration of a trial of these numbers, as `Workload` names them.
+
+        Both models run for it, shortly.
+        """
+        work = Workload(
+            prompts=len(self.prompts), batch=BATCH, answer_tokens=ANSWER_TOKENS, **numbers
+        )
+        return duration(rehearse(self.teacher, base, self.prompts, k), work)
+
+    def passages(self, layers: set[int], k: int, listener: TrialListener = SILENT) -> list[Passage]:
         """Return the answers that are long enough for a chain of K, with the states of `layers`.
 
         Raises NoDataError if there are too few.
         """
         if not self._passages or not layers <= self._passages[0].states.keys():
-            self._passages = tuple(self.teacher.passages(self.prompts, layers))
+            made = self.teacher.passages(self.prompts, layers)
+            self._passages = tuple(listener.each(made, "Answering prompts", len(self.prompts)))
         enough = [each for each in self._passages if len(each.anchors(k))]
         if len(enough) < LEAST_PASSAGES:
             raise NoDataError(
@@ -83,69 +103,130 @@ def run_trial(
     bench: Callable[[], Bench],
     k: int,
     *,
-    progress: Progress = lambda each: each,
+    listener: TrialListener = SILENT,
 ) -> Trial:
     """Run the drafter as it is and with each repair. `bench` is called once the drafter is known to
     fit, because loading a target takes long.
 
-    Raises CheckpointError for a model that cannot be run, and NoDataError if too few answers are
-    long enough for a chain of K.
+    Ctrl-C ends the trial once the drafter is measured as it is; before that it raises
+    KeyboardInterrupt. Raises CheckpointError for a model that cannot be run, and NoDataError if too
+    few answers are long enough for a chain of K.
     """
     base = as_served(files, target_layers)
     base.build("cpu")
     loaded = bench()
-    passages = loaded.passages(layers_needed(base, loaded.facts), k)
-    runner = Runner(loaded.teacher, passages, k)
-    trial = runner.run(base, repairs(base, loaded.facts), progress)
+    candidates = repairs(base, loaded.facts)
     templates = loaded.template, chat_template(files.folder)
     made, left_out = renderings(
         loaded.teacher.tokenizer, loaded.prompts, loaded.conversations, templates
     )
-    tried, too_short = try_renderings(runner, base, made)
-    return replace(trial, renderings=tried, not_applicable=(*left_out, *too_short))
+    listener.expected(
+        lambda: loaded.expected(
+            base, k, repairs=len(candidates), screened=SCREENED, renderings=len(made)
+        )
+    )
+    passages = loaded.passages(layers_needed(base, candidates), k, listener)
+    runner = Runner(loaded.teacher, passages, k, listener)
+    return try_renderings(runner, base, made, runner.run(base, candidates), left_out)
 
 
 def try_renderings(
-    runner: Runner, base: Variant, made: Sequence[Rendering]
-) -> tuple[tuple[TriedRendering, ...], list[NotApplicable]]:
-    """Run the drafter as it is on the prompts of each rendering. Return the results, and the
-    renderings with too few answers that are long enough."""
-    results = [(each.change.id, runner.rendered(base, each, len(made))) for each in made]
-    tried = [each for _, each in results if each is not None]
-    reason = f"fewer than {LEAST_PASSAGES} prompts have long enough answers both ways"
-    too_short = [NotApplicable(id=key, reason=reason) for key, each in results if each is None]
-    return tuple(sorted(tried, key=lambda each: -each.gain.difference)), too_short
+    runner: Runner,
+    base: Variant,
+    made: Sequence[Rendering],
+    trial: Trial,
+    left_out: Sequence[NotApplicable] = (),
+) -> Trial:
+    """Run the drafter as it is on the prompts of each rendering, and return the trial with the
+    results. Renderings with too few answers that are long enough, and those after Ctrl-C, are not
+    applicable, as are those of `left_out`."""
+    tried, not_tried, stopped = list[TriedRendering](), list(left_out), trial.stopped
+    for at, rendering in enumerate(made):
+        try:
+            result = None if stopped else runner.rendered(base, rendering, len(made))
+        except KeyboardInterrupt:
+            stopped = True
+        if stopped:
+            not_tried += stopped_before(each.change for each in made[at:])
+            break
+        if result is None:
+            reason = f"fewer than {LEAST_PASSAGES} prompts have long enough answers both ways"
+            not_tried.append(NotApplicable(id=rendering.change.id, reason=reason))
+        else:
+            tried.append(result)
+    return replace(
+        trial,
+        renderings=tuple(sorted(tried, key=lambda each: -each.gain.difference)),
+        not_applicable=(*trial.not_applicable, *not_tried),
+        stopped=stopped,
+    )
 
 
 class Runner:
     """Runs variants on the same passages."""
 
-    def __init__(self, teacher: Teacher, passages: Sequence[Passage], k: int) -> None:
+    def __init__(
+        self,
+        teacher: Teacher,
+        passages: Sequence[Passage],
+        k: int,
+        listener: TrialListener = SILENT,
+    ) -> None:
         """Keep the target, its answers and the length of chains."""
         self._teacher, self._passages, self._k = teacher, passages, k
+        self._listener = listener
 
-    def run(self, base: Variant, candidates: Sequence[Repair], progress: Progress) -> Trial:
-        """Run the drafter as it is, and with each repair."""
-        rounds, figures = self._rounds(base, self._passages, measured=True)
-        tried = [self._try(repair, rounds, len(candidates)) for repair in progress(candidates)]
+    def run(self, base: Variant, candidates: Sequence[Repair]) -> Trial:
+        """Run the drafter as it is, and with each repair until Ctrl-C.
+
+        Raises KeyboardInterrupt if it is stopped before LEAST_PASSAGES prompts are drafted.
+        """
+        drafted, stopped = self._as_is(base)
+        left = () if stopped else candidates
+        figures = [each.figures for each in drafted if each.figures is not None]
+        means = torch.stack(figures).mean(0).tolist()
+        as_is, tried = acceptance_of(_rounds(drafted), self._k), list[Tried]()
+        try:
+            self._listener.measured(as_is, len(left))
+            for repair in self._listener.each(left, "Trying repairs", len(left)):
+                tried.append(self._try(repair, drafted, len(candidates)))
+        except KeyboardInterrupt:
+            stopped = True
         return Trial(
-            prompts=len(self._passages),
+            prompts=len(drafted),
             k=self._k,
-            as_is=acceptance_of(rounds, self._k),
-            figures=dict(zip(FIGURES, zip(*figures, strict=True), strict=True)),
+            as_is=as_is,
+            figures=dict(zip(FIGURES, zip(*means, strict=True), strict=True)),
             tried=tuple(sorted(tried, key=lambda each: -each.gain.difference)),
+            not_applicable=tuple(stopped_before(candidates[len(tried) :])),
+            stopped=stopped,
         )
 
-    def _try(self, repair: Repair, base: Rounds, comparisons: int) -> Tried:
-        rounds, _ = self._rounds(repair.variant, self._passages[:SCREENED])
-        screened = base[: len(rounds)]
-        if mean_length(rounds) > mean_length(screened):
-            rounds += self._rounds(repair.variant, self._passages[SCREENED:])[0]
+    def _as_is(self, base: Variant) -> tuple[list[Drafted], bool]:
+        """Return the drafts of each prompt, and whether Ctrl-C left some prompts out."""
+        drafter, made = base.build(self._teacher.device), list[Drafted]()
+        try:
+            for each in self._listener.each(
+                self._passages, "Running the drafter as it is", len(self._passages)
+            ):
+                made.append(draft(drafter, self._teacher, each, self._k, measured=True))
+        except KeyboardInterrupt:
+            if len(made) < LEAST_PASSAGES:
+                raise
+            return made, True
+        return made, False
+
+    def _try(self, repair: Repair, base: Sequence[Drafted], comparisons: int) -> Tried:
+        drafted = self._drafted(repair.variant, self._passages[:SCREENED])
+        if mean_length(_rounds(drafted)) > mean_length(_rounds(base[: len(drafted)])):
+            drafted += self._drafted(repair.variant, self._passages[SCREENED : len(base)])
+        base = base[: len(drafted)]
         return Tried(
             repair=repair,
-            acceptance=acceptance_of(rounds, self._k),
-            gain=gain(base[: len(rounds)], rounds, comparisons),
-            prompts=len(rounds),
+            acceptance=acceptance_of(_rounds(drafted), self._k),
+            gain=gain(_rounds(base), _rounds(drafted), comparisons),
+            prompts=len(drafted),
+            all_positions=_all_positions(base, drafted, comparisons),
             state=repair.variant.state,
         )
 
@@ -159,7 +240,7 @@ class Runner:
         pairs = [(each, theirs[each.key]) for each in self._passages if each.key in theirs]
         if len(pairs) < LEAST_PASSAGES:
             return None
-        rounds = [self._rounds(base, side)[0] for side in zip(*pairs, strict=True)]
+        rounds = [_rounds(self._drafted(base, side)) for side in zip(*pairs, strict=True)]
         surer = [new.log_probability - old.log_probability for old, new in pairs]
         return TriedRendering(
             rendering=rendering.change,
@@ -170,14 +251,22 @@ class Runner:
             surer_interval=mean_interval(np.array(surer)),
         )
 
-    def _rounds(
-        self, variant: Variant, passages: Sequence[Passage], *, measured: bool = False
-    ) -> tuple[list[list[int]], list[list[float]]]:
-        """Return the accepted tokens by round and prompt, and the figures by depth."""
+    def _drafted(self, variant: Variant, passages: Sequence[Passage]) -> list[Drafted]:
         drafter = variant.build(self._teacher.device)
-        made = [
-            draft(drafter, self._teacher, each, self._k, measured=measured) for each in passages
-        ]
-        figures = [each.figures for each in made if each.figures is not None]
-        means = torch.stack(figures).mean(0).tolist() if figures else []
-        return [each.rounds() for each in made], means
+        return [draft(drafter, self._teacher, each, self._k) for each in passages]
+
+
+def _rounds(drafted: Sequence[Drafted]) -> list[list[int]]:
+    """Return the accepted tokens by round and prompt."""
+    return [each.rounds() for each in drafted]
+
+
+def _all_positions(
+    base: Sequence[Drafted], other: Sequence[Drafted], comparisons: int
+) -> AllPositions:
+    accepted = [[each.accepted.tolist() for each in side] for side in (base, other)]
+    probability = [[each.probability.tolist() for each in side] for side in (base, other)]
+    return AllPositions(
+        accepted=mean_gain(accepted[0], accepted[1]),
+        probability=mean_gain(probability[0], probability[1], comparisons),
+    )

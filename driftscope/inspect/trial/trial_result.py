@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,21 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AllPositions:
+    """Gains over all positions of the answers, paired by prompt.
+
+    Both tell smaller differences from chance than the rounds of a server do, of which there are
+    fewer.
+    """
+
+    accepted: Gain
+    """Accepted tokens of a draft, with its 95% interval, not corrected."""
+    probability: Gain
+    """Probability of the target's tokens (`Drafted.probability`), corrected for the number of
+    repairs tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
     """A repair, and what is accepted with it."""
 
@@ -34,6 +49,7 @@ class Tried:
     gain: Gain
     prompts: int
     """Number of prompts; of repairs that were soon given up, fewer than in the whole trial."""
+    all_positions: AllPositions | None = None
     state: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Tensors after the repair, by the names of the reference drafter."""
 
@@ -75,4 +91,23 @@ class Trial:
     renderings: tuple[TriedRendering, ...] = ()
     """Other ways of writing the prompts, the best first."""
     not_applicable: tuple[NotApplicable, ...] = ()
-    """Hypotheses that could not be tried."""
+    """Hypotheses that could not be tried, or were not before Ctrl-C."""
+    stopped: bool = False
+    """Whether Ctrl-C ended the trial; the results are those before it."""
+
+
+STOPPED = "stopped by Ctrl-C"
+"""Reason for which a hypothesis was not tried."""
+
+
+def by_reason(left_out: Iterable[NotApplicable]) -> dict[str, list[str]]:
+    """Return the ids of hypotheses that were not tried, by the reason."""
+    found: dict[str, list[str]] = {}
+    for each in left_out:
+        found.setdefault(each.reason, []).append(each.id)
+    return found
+
+
+def stopped_before(changes: Iterable[Change]) -> Iterator[NotApplicable]:
+    """Return the changes that Ctrl-C left out."""
+    return (NotApplicable(id=each.id, reason=STOPPED) for each in changes)

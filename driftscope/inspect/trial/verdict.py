@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from driftscope.analysis.statistics.interval import CONFIDENCE, Interval
 from driftscope.inspect.checks.check_result import Certainty, CheckResult, Level
+from driftscope.inspect.trial.acceptance import Gain
 from driftscope.inspect.trial.trial_result import Trial, Tried, TriedRendering
 
 LEAST_GAIN = 0.03
@@ -20,15 +21,19 @@ AS_GOOD = 0.01
 config alone is preferred."""
 _CHANCE = 1 - CONFIDENCE
 _RULE = "paired on the same prompts, corrected for the number of repairs tried"
+_RULE_OF_POSITIONS = (
+    "paired on all positions of the same prompts: the target's tokens are more probable beyond "
+    "chance, corrected for the number of repairs tried, and more of them are accepted (95%)"
+)
 
 
 def verdict(trial: Trial) -> Iterator[CheckResult]:
     """Yield the repair that helps most, or that none explains why next to nothing is accepted; then
-    the renderings of the prompts that help."""
+    the renderings of the prompts that help. After Ctrl-C, a repair that was not tried may help."""
     best = best_repair(trial)
     if best is not None:
         yield _repaired(trial, best)
-    elif _dead(trial):
+    elif _dead(trial) and not trial.stopped:
         yield CheckResult(
             id="nothing_accepted",
             level=Level.ERROR,
@@ -48,12 +53,8 @@ def rendering_results(trial: Trial) -> Iterator[CheckResult]:
     If the target is surer of its answers too, the text may be easier instead: that is a note.
     """
     for each in trial.renderings:
-        gained = each.gain.interval is not None and each.gain.interval.low > 0
-        if (
-            gained
-            and each.gain.p < _CHANCE
-            and each.gain.difference > LEAST_GAIN * trial.as_is.length
-        ):
+        least = LEAST_GAIN * trial.as_is.length
+        if _beyond_chance(each.gain) and each.gain.difference > least:
             yield _accepts_more(trial, each)
 
 
@@ -81,11 +82,9 @@ def best_repair(trial: Trial) -> Tried | None:
     helping = [
         each
         for each in trial.tried
-        if each.gain.p < _CHANCE
-        and each.gain.difference > least
+        if each.gain.difference > least
         and each.acceptance.marginal[0] > ALIVE_ABOVE
-        and each.gain.interval is not None
-        and each.gain.interval.low > 0
+        and (_beyond_chance(each.gain) or _small_but_certain(each))
     ]
     if not helping:
         return None
@@ -93,6 +92,20 @@ def best_repair(trial: Trial) -> Tried | None:
     good = (1 - AS_GOOD) * best.acceptance.length
     simple = [e for e in helping if not e.repair.weights and e.acceptance.length >= good]
     return max(simple, key=lambda each: each.acceptance.length) if simple else best
+
+
+def _beyond_chance(gain: Gain) -> bool:
+    return gain.p < _CHANCE and gain.interval is not None and gain.interval.low > 0
+
+
+def _small_but_certain(each: Tried) -> bool:
+    """Whether the probability of the target's tokens gains beyond chance, after correction, and so
+    does what is accepted over all positions.
+
+    Probability alone could gain by confidence, which nothing is accepted for.
+    """
+    at = each.all_positions
+    return at is not None and _beyond_chance(at.probability) and _beyond_chance(at.accepted)
 
 
 def _repaired(trial: Trial, best: Tried) -> CheckResult:
@@ -103,7 +116,7 @@ def _repaired(trial: Trial, best: Tried) -> CheckResult:
         title=f"with {best.repair.change} this drafter accepts {then.length:.2f} tokens a round "
         f"instead of {now.length:.2f}",
         expected=f"acceptance length {then.length:.2f} {_words(then.length_interval)}",
-        rule=_RULE,
+        rule=_RULE if _beyond_chance(best.gain) else _RULE_OF_POSITIONS,
         there=f"{now.length:.2f} {_words(now.length_interval)}: {best.repair.mistake}",
         change=best.repair.change,
         certainty=Certainty.LIKELY,

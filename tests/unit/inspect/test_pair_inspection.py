@@ -7,7 +7,7 @@ from pathlib import Path
 
 from support.inspections import broken, pair
 
-from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK
+from driftscope.errors import EXIT_GATE_FAILED, EXIT_INTERRUPTED, EXIT_OK
 
 
 def test_a_drafter_that_accepts_less_is_no_error(tmp_path: Path) -> None:
@@ -18,3 +18,8 @@ def test_an_error_of_either_counts(tmp_path: Path) -> None:
     both, bad = pair(tmp_path), broken(tmp_path)
     assert replace(both, first=bad).exit_code(strict=False) == EXIT_GATE_FAILED
     assert replace(both, second=bad).exit_code(strict=False) == EXIT_GATE_FAILED
+
+
+def test_ctrl_c_counts_more_than_an_error(tmp_path: Path) -> None:
+    both = replace(pair(tmp_path), first=broken(tmp_path), stopped=True)
+    assert both.exit_code(strict=False) == EXIT_INTERRUPTED

@@ -5,6 +5,7 @@ from __future__ import annotations
 from driftscope.analysis.compare.comparison_verdict import between_ends, signed, verdict
 from driftscope.analysis.compare.run_comparison import LENGTH, MARGINAL, Comparison, Difference
 from driftscope.analysis.number_words import number
+from driftscope.inspect.pair_inspection import NO_REPAIRS
 from driftscope.inspect.trial.paired_positions import PairTrial
 from driftscope.metrics.acceptance import MARGINAL as MARGINAL_DEFINITION
 from driftscope.metrics.acceptance import MEAN_LENGTH
@@ -30,10 +31,14 @@ def section(trial: PairTrial) -> Section:
         id="compare",
         name="Both drafters compared",
         lead=f"{verdict(trial.comparison)}. In the rounds of a server, acceptance length "
-        f"{' and '.join(served)}.",
+        f"{' and '.join(served)}. {_left_out(trial)}{NO_REPAIRS}",
         pictures=(_both(trial.comparison), _difference(trial.comparison)),
         body=_table(trial),
     )
+
+
+def _left_out(trial: PairTrial) -> str:
+    return "Ctrl-C stopped the trial: the other prompts are left out. " if trial.stopped else ""
 
 
 def _both(comparison: Comparison) -> Picture:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.number_words import number, percent
+from driftscope.analysis.number_words import count, number, percent
 from driftscope.analysis.statistics.interval import Interval
-from driftscope.inspect.trial.trial_result import Change, Trial, Tried, TriedRendering
+from driftscope.inspect.trial.trial_result import (
+    STOPPED,
+    Change,
+    Trial,
+    Tried,
+    TriedRendering,
+    by_reason,
+)
 from driftscope.inspect.trial.verdict import best_repair
 from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
 from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
@@ -98,14 +105,15 @@ def _repairs(trial: Trial) -> Section:
     return Section(
         id="repairs",
         name="Repairs that were tried",
-        lead=f"{len(trial.tried)} changes, one at a time. "
+        lead=f"{count(len(trial.tried), 'change')}, one at a time"
+        + (f" ({STOPPED}: another one may help more). " if trial.stopped else ". ")
         + (f"This one helps: {best.repair.change}." if best else "None helps beyond chance."),
         body=el(
             "div",
             _table(trial),
             [
-                el("p", f"Not tried: {each.id}: {each.reason}.", class_="note")
-                for each in trial.not_applicable
+                el("p", f"Not tried: {', '.join(ids)}: {reason}.", class_="note")
+                for reason, ids in by_reason(trial.not_applicable).items()
             ],
         ),
     )

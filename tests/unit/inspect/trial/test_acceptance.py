@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from driftscope.inspect.trial.acceptance import acceptance_of, gain, mean_length
+from driftscope.inspect.trial.acceptance import acceptance_of, gain, mean_gain, mean_length
 
 K = 5
 PROMPTS, ROUNDS = 32, 16
@@ -55,6 +55,24 @@ def test_a_repair_that_helps_is_found_with_its_size() -> None:
     assert found.p < 1e-6
     assert found.interval is not None and found.interval.low > 0
     assert found.difference == pytest.approx(mean_length(other) - mean_length(base))
+
+
+def test_means_over_all_positions_are_rarely_found_to_differ_by_chance() -> None:
+    source, found = np.random.default_rng(8), 0
+    for _ in range(200):
+        # Positions of one prompt are alike, and so are both sides.
+        prompt = source.normal(0, 1, (PROMPTS, 1))
+        noise = source.normal(0, 0.3, (2, PROMPTS, 1)) + source.normal(0, 1, (2, PROMPTS, 15))
+        base, other = (prompt + noise).tolist()
+        found += mean_gain(base, other).p < 0.05
+    assert 2 <= found <= 20  # 10 are expected
+
+
+def test_a_shift_of_all_positions_is_found_with_its_size() -> None:
+    base = np.random.default_rng(9).normal(0, 1, (PROMPTS, 15))
+    found = mean_gain(base.tolist(), (base + 0.25).tolist(), 30)
+    assert found.difference == pytest.approx(0.25)
+    assert found.p < 1e-6
 
 
 def test_the_same_rounds_differ_by_nothing() -> None:

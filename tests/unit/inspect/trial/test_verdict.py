@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.inspections import FIGURES, PROMPTS, K, rounds
 
 from driftscope.analysis.statistics.clusters import mean_interval
+from driftscope.analysis.statistics.interval import Interval
 from driftscope.inspect.checks.check_result import Level
-from driftscope.inspect.trial.acceptance import acceptance_of, gain
-from driftscope.inspect.trial.trial_result import Change, Trial, TriedRendering
+from driftscope.inspect.trial.acceptance import Gain, acceptance_of, gain, mean_gain
+from driftscope.inspect.trial.trial_result import (
+    AllPositions,
+    Change,
+    Trial,
+    Tried,
+    TriedRendering,
+)
 from driftscope.inspect.trial.verdict import verdict
 
 
@@ -44,6 +53,42 @@ def test_more_accepted_is_a_warning_unless_the_answers_may_be_easier(
     assert found.id == "accepts_more_with.first_token_off"
     assert found.level is level
     assert ("easier" in found.there) is (level is Level.NOTE)
+
+
+@pytest.mark.parametrize(("stopped", "ids"), [(False, ["nothing_accepted"]), (True, [])])
+def test_that_no_repair_helps_is_concluded_from_all_of_them_only(
+    stopped: bool, ids: list[str]
+) -> None:
+    dead = replace(
+        _trial(0.5, 2, 0), as_is=acceptance_of(rounds(0.0, 3), K), renderings=(), stopped=stopped
+    )
+    assert [each.id for each in verdict(dead)] == ids
+
+
+@pytest.mark.parametrize(
+    ("accepted", "probability", "found"),
+    [(0.2, 0.2, True), (0.2, 0.0, False), (0.0, 0.2, False), (-0.2, 0.2, False)],
+)
+def test_a_small_gain_is_certain_if_probability_and_acceptance_agree(
+    accepted: float, probability: float, found: bool
+) -> None:
+    base, source = rounds(0.5, 1), np.random.default_rng(4)
+    noise = source.normal(0, 0.05, (2, PROMPTS, 20))
+    zeros = np.zeros((PROMPTS, 20))
+    tried = Tried(
+        repair=Change(id="swapped", change="norms swapped", mistake="they were swapped"),
+        acceptance=acceptance_of(base, K),
+        # Rounds of a server alone do not show it.
+        gain=Gain(difference=0.2, interval=Interval(low=-0.2, high=0.6), p=0.3),
+        prompts=PROMPTS,
+        all_positions=AllPositions(
+            accepted=mean_gain(zeros.tolist(), (noise[0] + accepted).tolist()),
+            probability=mean_gain(zeros.tolist(), (noise[1] + probability).tolist(), 25),
+        ),
+    )
+    results = list(verdict(replace(_trial(0.5, 2, 0), tried=(tried,), renderings=())))
+    assert [each.id for each in results] == (["repaired_by.swapped"] if found else [])
+    assert all("all positions" in each.rule for each in results)
 
 
 def test_less_accepted_is_nothing() -> None:

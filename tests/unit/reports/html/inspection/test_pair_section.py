@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from support.inspections import PROMPTS, ROUNDS, K, pair, rounds
@@ -28,6 +29,14 @@ def test_a_worse_drafter_is_called_worse(tmp_path: Path) -> None:
     made = section(trial)
     assert [each.name for each in made.pictures[1].chart.series] == ["▼ worse"]
     assert made.lead is not None and made.lead.startswith("old accepts more from depth 1 on")
+
+
+def test_the_page_says_that_no_repair_was_tried_and_what_ctrl_c_left_out() -> None:
+    trial = _equal()
+    whole, cut = section(trial).lead, section(replace(trial, stopped=True)).lead
+    assert whole is not None and cut is not None
+    assert "No repair was tried" in whole and "Ctrl-C" not in whole
+    assert "Ctrl-C stopped the trial: the other prompts are left out." in cut
 
 
 def test_equal_drafters_show_no_difference() -> None:
