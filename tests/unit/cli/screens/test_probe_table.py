@@ -71,8 +71,13 @@ def test_nothing_is_cut_at_80_columns(
     [({"per_head": True}, "by head", "yes"), ({"labels": ["chat"]}, "requests", "chat")],
 )
 def test_what_is_recorded_in_another_way_has_its_column(
-    capsys: pytest.CaptureFixture[str], control: dict[str, Any], name: str, cell: str
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    control: dict[str, Any],
+    name: str,
+    cell: str,
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     show("run", [_worker(**control)], as_json=False)
     head, row, *_ = capsys.readouterr().out.splitlines()
     assert row[head.index(name) :].startswith(cell)
