@@ -48,5 +48,5 @@ def test_it_measures_another_k_on_a_real_server(tmp_path: Path) -> None:
         assert summary.k == run["k"]
         assert summary.cells
         client, server = (read_trace(tmp_path / run[name]) for name in ("client", "run"))
-        assert assert_alike(client, server, "smoke") > 12
+        assert assert_alike(client, server, "concurrency") > 12
     assert found["doubt"] or found["answer"]
