@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 OLD_RUN = CHECKOUT / "tests/unit/trace/data/run-1.0"
 ENGINES = ("vllm", "torch", "functorch", "triton", "transformers")
-PROMPTS = 32
-"""Prompts of the demonstration, which shows its finding with half of them."""
+PROMPTS = 24
+"""Number of the prompts of the demonstration: enough that it shows its finding."""
 
 
 @pytest.fixture(scope="module")
