@@ -25,7 +25,7 @@ def run_demo(folder: Path) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=400,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     assert str(folder / "report.html") in done.stdout + done.stderr
