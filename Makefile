@@ -148,7 +148,7 @@ bench: $(VENV)/installed-dev ## what recording costs (half an hour)
 	PYTHONPATH=. $(BIN)/python benchmarks/overhead.py --json $(BENCH_JSON)
 	PYTHONPATH=tests $(BIN)/python tests/unit/trace/test_size.py
 
-examples: $(VENV)/installed-dev ## run every example, on eight engines one after another
+examples: $(VENV)/installed-dev ## run every example, on nine engines one after another
 	DRIFTSCOPE_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/commands/test_examples.py tests/commands/test_example_queries.py
 
 prediction: $(VENV)/installed-dev ## TPOT at each K, predicted by the cost model and really run

@@ -2,12 +2,19 @@
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support.distributions import build_wheels
 
 # Two processes on two cores: with more threads each would wait for the other's.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Hundreds of processes start: each would compile every module of driftscope that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A script that starts the tests in the background has them ignore it, and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -23,6 +30,12 @@ STARTS = {
     "browser": "browser",
 }
 """Fixture -> the marker of every test that asks for it."""
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Wheel of each distribution, built from this checkout."""
+    return build_wheels(tmp_path_factory.mktemp("wheels"))
 
 
 @pytest.hookimpl(tryfirst=True)

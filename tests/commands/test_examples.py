@@ -6,13 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.sent_and_recorded import assert_alike
 
-from driftscope.analysis.replays.senders import external_id
 from driftscope.trace.read.reader import read_trace
 from driftscope.vocabulary import Ended
 
@@ -21,8 +20,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 DEPLOYED = ("containers", "monitoring")
 """Examples that are deployed next to a server, with Docker, rather than run."""
 ALL = os.environ.get("DRIFTSCOPE_TEST_EXAMPLES", "")
-"""Set by `make examples`: they start eight engines together."""
-slow = pytest.mark.skipif(not ALL, reason="starts several engines: make examples")
+"""Set by `make examples`: they start nine engines together."""
+slow = pytest.mark.skipif(not ALL, reason="starts an engine or several: make examples")
 
 
 def _run(name: str, folder: Path, limit: int) -> Path:
@@ -73,21 +72,12 @@ def test_every_example_is_listed_and_can_be_run() -> None:
         assert (EXAMPLES / name / "README.md").stat().st_size > 400
 
 
+@slow
 def test_template_change(tmp_path: Path) -> None:
     """Also that sender and probe tell the same of every request, round by round."""
     out = _run("template-change", tmp_path, 6) / "bench"
     client, server = (read_trace(out / "EAGLE-3" / name) for name in ("client", "server"))
-    rows = client.client.to_pylist()
-    assert len(rows) == 8 * 6 + 4 and {row["ended"] for row in rows} == {Ended.ANSWERED}
-    labels = server.request.select(["request", "label"]).to_pylist()
-    label_of = {external_id(row["request"]): row["label"] for row in labels}
-    accepted: defaultdict[str, list[int]] = defaultdict(list)
-    for row in server.verify.sort_by("step").to_pylist():
-        if row["drafted"]:
-            accepted[external_id(row["request"])].append(row["accepted"])
-    for row in rows:
-        assert label_of[row["response"]] == f"replay/template/{row['condition']}"
-        assert accepted.get(row["response"], []) == (row["accepted"] or [])
+    assert assert_alike(client, server, "template") == 8 * 6 + 4
     report = _report(out / "report.json")
     (replay,) = report["replays"]
     assert replay["joined"] == 48 and replay["outside_s"] > 0

@@ -12,14 +12,17 @@ from typing import Any
 import jsonschema
 import pytest
 from support.checkpoints import TARGET, changed
+from support.inspections import promise_document
 from support.runs import Spec, write_run
 
 from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from driftscope.json_report.document import INSPECTED_PAIR, INSPECTION
 from driftscope.json_report.schema import schema_of
-from driftscope_lab.trio import trio_path
+from driftscope_lab.trio import load_prompts, trio_path
 
 pytestmark = pytest.mark.process
+PROMPTS = 12
+"""Number of prompts on which two drafters are compared."""
 
 
 def _inspect(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -127,13 +130,17 @@ def test_the_files_of_two_drafters_are_checked_without_running_them(tmp_path: Pa
 def test_a_copy_does_not_differ_and_a_drafter_with_a_wrong_flag_does(tmp_path: Path) -> None:
     copy = changed(tmp_path / "copy")
     broken = changed(tmp_path / "broken", config=lambda fields: fields.update(norm_output=False))
-    arguments = trio_path() / "eagle31", "--target", TARGET, "--prompts", "trio"
+    prompts = tmp_path / "prompts.jsonl"
+    texts = [prompt.in_distribution for prompt in load_prompts()[:PROMPTS]]
+    rows = [json.dumps({"id": at, "body": {"prompt": text}}) for at, text in enumerate(texts)]
+    prompts.write_text("\n".join(rows))
+    arguments = trio_path() / "eagle31", "--target", TARGET, "--prompts", prompts
     compared = {}
     for each in (copy, broken):
         done = _inspect(arguments[0], each, *arguments[1:], "--json")
         document = json.loads(done.stdout)
         jsonschema.validate(document, schema_of(INSPECTED_PAIR))
-        assert document["trial"]["prompts"] == 32
+        assert document["trial"]["prompts"] == PROMPTS
         compared[each.name] = document["trial"]["comparison"]
     assert not any(each["differs"] for each in compared["copy"]["differences"])
     assert compared["broken"]["verdict"].startswith("eagle31 accepts more from depth")
@@ -141,13 +148,9 @@ def test_a_copy_does_not_differ_and_a_drafter_with_a_wrong_flag_does(tmp_path: P
     assert length["differs"] and length["interval"]["high"] < -1
 
 
-@pytest.mark.slow
 def test_a_run_that_accepts_less_than_the_inspection_is_named(tmp_path: Path) -> None:
-    document, run = tmp_path / "inspection.json", tmp_path / "live"
-    inspected = _inspect(
-        *(trio_path() / "eagle31", "--target", TARGET, "--prompts", "trio", "--json")
-    )
-    document.write_text(inspected.stdout)
+    """`tests/engines/test_inspected.py` compares the inspection of a drafter with its server."""
+    document, run = promise_document(tmp_path, (0.9, 0.85, 0.8, 0.8, 0.8)), tmp_path / "live"
     write_run(run, Spec(k=5, conditional=(0.5, 0.4, 0.3, 0.3, 0.3)))
     command = [sys.executable, "-m", "driftscope", "compare", str(document), str(run)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.distributions import attempt, build_wheels, new_environment, run
+from support.distributions import attempt, new_environment, run
 from support.runs import Spec, write_run
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -26,11 +26,6 @@ OF_THE_OTHER_HALF = (
 SIZE_MIB = 200
 """Largest size of what the serving half adds to an engine's environment."""
 NOT_OF_VLLM = ("driftscope-probe", "pyarrow", "wrapt")
-
-
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return build_wheels(tmp_path_factory.mktemp("wheels"))
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,6 @@ ROOTS = (".", "probes", "reports", "lab")
 PACKAGES = ("driftscope", "driftscope_probes", "driftscope_reports", "driftscope_lab")
 SHIPPED_BYTES = 12_000_000
 WEIGHTS = "driftscope_lab/trio/weights/"
-EPOCH = "1700000000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +43,8 @@ class Wheel:
 
 
 @pytest.fixture(scope="module")
-def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return build_wheels(tmp_path_factory.mktemp("wheels"))
-
-
-@pytest.fixture(scope="module")
-def wheels(paths: dict[str, Path]) -> dict[str, Wheel]:
-    return {name: _read(path) for name, path in paths.items()}
+def contents(wheels: dict[str, Path]) -> dict[str, Wheel]:
+    return {name: _read(path) for name, path in wheels.items()}
 
 
 def _read(path: Path) -> Wheel:
@@ -72,18 +66,18 @@ def _packages(wheel: Wheel) -> set[str]:
     return {name.split("/")[0] for name in wheel.sizes}
 
 
-def test_each_has_its_packages_and_nothing_else(wheels: dict[str, Wheel]) -> None:
-    assert {name: _packages(wheel) for name, wheel in wheels.items()} == {
+def test_each_has_its_packages_and_nothing_else(contents: dict[str, Wheel]) -> None:
+    assert {name: _packages(wheel) for name, wheel in contents.items()} == {
         "driftscope": {"driftscope", "driftscope_reports"},
         "driftscope-probe": {"driftscope", "driftscope_probes"},
         "driftscope-lab": {"driftscope_lab"},
     }
-    names = [name for wheel in wheels.values() for name in wheel.sizes]
+    names = [name for wheel in contents.values() for name in wheel.sizes]
     assert not [name for name in names if re.search(r"(^|/)(tests?/|test_)|\.pyc$", name)]
 
 
-def test_every_file_of_the_checkout_is_in_one_wheel(wheels: dict[str, Wheel]) -> None:
-    held = Counter(name for wheel in wheels.values() for name in wheel.sizes)
+def test_every_file_of_the_checkout_is_in_one_wheel(contents: dict[str, Wheel]) -> None:
+    held = Counter(name for wheel in contents.values() for name in wheel.sizes)
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=CHECKOUT,
@@ -111,13 +105,13 @@ def test_what_pyproject_leaves_out_is_what_the_probes_wheel_takes() -> None:
     assert [path.removeprefix("/") for path in wheel["exclude"]] == taken == sorted(taken)
 
 
-def test_each_package_is_typed(wheels: dict[str, Wheel]) -> None:
-    names = {name for wheel in wheels.values() for name in wheel.sizes}
+def test_each_package_is_typed(contents: dict[str, Wheel]) -> None:
+    names = {name for wheel in contents.values() for name in wheel.sizes}
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
 
 
-def test_each_names_its_licence_version_and_page(wheels: dict[str, Wheel]) -> None:
-    for name, wheel in wheels.items():
+def test_each_names_its_licence_version_and_page(contents: dict[str, Wheel]) -> None:
+    for name, wheel in contents.items():
         assert wheel.metadata["Name"] == name
         assert wheel.metadata["Version"] == __version__
         assert wheel.metadata["License-Expression"] == "Apache-2.0"
@@ -129,35 +123,35 @@ def test_each_names_its_licence_version_and_page(wheels: dict[str, Wheel]) -> No
         assert not wheel.lines("Project-URL"), "there is no public address yet"
 
 
-def test_every_classifier_is_one_that_indexes_know(wheels: dict[str, Wheel]) -> None:
+def test_every_classifier_is_one_that_indexes_know(contents: dict[str, Wheel]) -> None:
     from trove_classifiers import classifiers  # hatchling needs it
 
-    for wheel in wheels.values():
+    for wheel in contents.values():
         assert set(wheel.lines("Classifier")) <= classifiers
 
 
-def test_licences_and_notices_are_in_them(wheels: dict[str, Wheel]) -> None:
-    assert {name: set(wheel.licences) for name, wheel in wheels.items()} == {
+def test_licences_and_notices_are_in_them(contents: dict[str, Wheel]) -> None:
+    assert {name: set(wheel.licences) for name, wheel in contents.items()} == {
         "driftscope": {"LICENSE", "plotly-basic.LICENSE"},
         "driftscope-probe": {"LICENSE"},
         "driftscope-lab": {"LICENSE", "NOTICE"},
     }
-    assert f"{WEIGHTS}NOTICE" in wheels["driftscope-lab"].sizes
+    assert f"{WEIGHTS}NOTICE" in contents["driftscope-lab"].sizes
 
 
-def test_command_and_plugin_come_with_the_probe(wheels: dict[str, Wheel]) -> None:
-    assert "driftscope = driftscope.cli.app:run" in wheels["driftscope-probe"].entry_points
+def test_command_and_plugin_come_with_the_probe(contents: dict[str, Wheel]) -> None:
+    assert "driftscope = driftscope.cli.app:run" in contents["driftscope-probe"].entry_points
     plugin = "[vllm.general_plugins]\ndriftscope = driftscope_probes.vllm.plugin:register"
-    assert plugin in wheels["driftscope-probe"].entry_points
-    assert not wheels["driftscope"].entry_points and not wheels["driftscope-lab"].entry_points
+    assert plugin in contents["driftscope-probe"].entry_points
+    assert not contents["driftscope"].entry_points and not contents["driftscope-lab"].entry_points
 
 
-def test_each_depends_on_the_others_of_its_own_version(wheels: dict[str, Wheel]) -> None:
+def test_each_depends_on_the_others_of_its_own_version(contents: dict[str, Wheel]) -> None:
     ours = {
         name: [
             line for line in wheel.lines("Requires-Dist") if re.match(r"driftscope[^\[]*$", line)
         ]
-        for name, wheel in wheels.items()
+        for name, wheel in contents.items()
     }
     assert ours == {
         "driftscope": [f"driftscope-probe=={__version__}"],
@@ -166,14 +160,14 @@ def test_each_depends_on_the_others_of_its_own_version(wheels: dict[str, Wheel])
     }
 
 
-def test_the_trio_is_in_the_labs_wheel_and_small(wheels: dict[str, Wheel]) -> None:
-    sizes = wheels["driftscope-lab"].sizes
+def test_the_trio_is_in_the_labs_wheel_and_small(contents: dict[str, Wheel]) -> None:
+    sizes = contents["driftscope-lab"].sizes
     for model in ("target", "eagle3", "eagle31"):
         for file in ("model.safetensors", "config.json", "MODEL_CARD.md"):
             assert sizes[f"{WEIGHTS}{model}/{file}"] > 0
     assert {f"{WEIGHTS}prompts.json", f"{WEIGHTS}target/tokenizer.json"} <= set(sizes)
     assert sum(n for name, n in sizes.items() if name.startswith(WEIGHTS)) <= SHIPPED_BYTES
-    others = [name for key in ("driftscope", "driftscope-probe") for name in wheels[key].sizes]
+    others = [name for key in ("driftscope", "driftscope-probe") for name in contents[key].sizes]
     assert not [name for name in others if name.endswith(".safetensors")]
 
 
@@ -183,9 +177,8 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
         folder.mkdir()
     for name in SOURCES:
         _copy(CHECKOUT / name, copy / name)
-    epoch = {"SOURCE_DATE_EPOCH": EPOCH}
-    mine = build_wheels(first, environ=epoch)
-    theirs = build_wheels(second, copy, {**epoch, "TZ": "Asia/Tokyo", "LC_ALL": "C"})
+    mine = build_wheels(first)
+    theirs = build_wheels(second, copy, {"TZ": "Asia/Tokyo", "LC_ALL": "C"})
     for name in PROJECTS:
         assert mine[name].read_bytes() == theirs[name].read_bytes(), name
 

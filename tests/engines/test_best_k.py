@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.sent_and_recorded import assert_alike
 
 from driftscope.analysis.query.record_views import open_run
 from driftscope.pipeline import summarise
+from driftscope.trace.read.reader import read_trace
 
 pytestmark = pytest.mark.vllm
 
@@ -25,6 +27,7 @@ COMMAND = (
 
 
 def test_it_measures_another_k_on_a_real_server(tmp_path: Path) -> None:
+    """Also that sender and probe tell the same of every request, round by round."""
     done = subprocess.run(
         [sys.executable, "-m", "driftscope", *COMMAND],
         cwd=tmp_path,
@@ -44,5 +47,6 @@ def test_it_measures_another_k_on_a_real_server(tmp_path: Path) -> None:
         summary = summarise(open_run(tmp_path / run["run"]), f"K = {run['k']}")
         assert summary.k == run["k"]
         assert summary.cells
-        assert (tmp_path / run["client"]).is_dir()
+        client, server = (read_trace(tmp_path / run[name]) for name in ("client", "run"))
+        assert assert_alike(client, server, "concurrency") > 12
     assert found["doubt"] or found["answer"]

@@ -12,14 +12,13 @@ import re
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine_process.job import CORES, MAX_TOKENS, Job, run_job
+from support.engine_process.job import MAX_TOKENS, Job, run_jobs
+from verification.harmless import JOBS
 
 pytestmark = pytest.mark.vllm
 RENAMED = {
@@ -71,13 +70,14 @@ def test_doctor_names_the_hooks_that_no_longer_hold(changed: Path) -> None:
 
 
 def test_an_engine_serves_and_says_that_nothing_is_recorded(changed: Path, tmp_path: Path) -> None:
-    on = Job(drafter="eagle31", probe={"EVERY": "1"}, vllm_path=str(changed), sizes=(8,))
-    with ThreadPoolExecutor(2) as pool:
-        recording = pool.submit(run_job, on, tmp_path / "on", CORES[0])
-        serving = pool.submit(run_job, replace(on, probe={}), tmp_path / "off", CORES[-1])
-        assert all(len(ids) == MAX_TOKENS for ids in serving.result().tokens())
-        assert recording.result().tokens() == serving.result().tokens()
-    (said,) = [line for line in recording.result().log.splitlines() if "driftscope: " in line]
+    jobs = {
+        "on": Job(drafter="eagle31", probe={"EVERY": "1"}, vllm_path=str(changed), sizes=(8,)),
+        "off": JOBS["v1 off"],
+    }
+    done = run_jobs(jobs, tmp_path)
+    assert all(len(ids) == MAX_TOKENS for ids in done["off"].tokens())
+    assert done["on"].tokens() == done["off"].tokens()
+    (said,) = [line for line in done["on"].log.splitlines() if "driftscope: " in line]
     assert "nothing is recorded: " in said
     assert "of this vLLM is organised differently" in said
     assert any(method in said for method, _ in RENAMED.values())

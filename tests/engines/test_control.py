@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +13,8 @@ import pandas as pd
 import pytest
 from support.engine_process.control_main import CHANGES
 from support.engine_process.job import CORES, ENGINE_TIMEOUT_S, HERE, Job, environment, forks
-from support.engine_process.serving import Server, serve_all
+from support.engine_process.probe_command import probe_answer
+from support.engine_process.serving import Server, serve
 
 from driftscope.trace.read.reader import read_trace
 from driftscope_lab.trio import load_prompts
@@ -68,27 +66,25 @@ def test_rpc_to_the_workers_of_an_llm(tmp_path: Path, runner: str) -> None:
     assert answers[len(CHANGES) - 1]["control"]["budget"] == 0.5
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
-    """One server that opens vLLM's endpoints for control, and one that does not."""
-    options = {"control": ("--control",), "none": ("--budget", "2%", "--label", "a")}
-    with serve_all(tmp_path_factory.mktemp("control"), options) as started:
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server that opens vLLM's endpoints for control."""
+    with serve(tmp_path, "--control") as started:
         yield started
 
 
-def test_a_server_by_its_url_and_by_its_run_directory(servers: dict[str, Server]) -> None:
-    server = servers["control"]
-    (worker,) = _probe("status", server.url)["processes"]
+def test_a_server_by_its_url_and_by_its_run_directory(server: Server) -> None:
+    (worker,) = probe_answer("status", server.url)["processes"]
     assert (worker["recording"], worker["rate"]) == (True, 1.0)
     assert worker["run"] == str(server.run)
-    _probe("set", server.url, "--label", "chosen", "--every", "2")
+    probe_answer("set", server.url, "--label", "chosen", "--every", "2")
     time.sleep(FOLLOWED_S)
     _ask(server, "header", headers={"X-Driftscope-Label": "chosen"})
     _ask(server, "body", vllm_xargs={"driftscope_label": "chosen"})
     _ask(server, "other", headers={"X-Driftscope-Label": "other"})
     _ask(server, "unlabelled")
 
-    processes = _probe("stop", str(server.run))["processes"]
+    processes = probe_answer("stop", str(server.run))["processes"]
     assert [p["answered"] for p in processes] == [True, True]
     assert {p["source"].split("-")[0]: p["recording"] for p in processes} == {
         "engine0": None,
@@ -96,9 +92,9 @@ def test_a_server_by_its_url_and_by_its_run_directory(servers: dict[str, Server]
     }
     assert {tuple(p["control"]["labels"]) for p in processes} == {("chosen",)}
     _ask(server, "stopped", headers={"X-Driftscope-Label": "chosen"})
-    _probe("start", str(server.run))
-    _probe("set", str(server.run), "--all-labels", "--budget", "50%")
-    (worker,) = _probe("status", server.url)["processes"]
+    probe_answer("start", str(server.run))
+    probe_answer("set", str(server.run), "--all-labels", "--budget", "50%")
+    (worker,) = probe_answer("status", server.url)["processes"]
     assert worker["control"] | {"revision": 0} == {
         "revision": 0,
         "labels": [],
@@ -134,17 +130,6 @@ def test_a_server_by_its_url_and_by_its_run_directory(servers: dict[str, Server]
     assert set(drafted[drafted.name != "all"].rate) == {0.5}
 
 
-def test_a_server_without_control_says_how_to_reach_it(servers: dict[str, Server]) -> None:
-    server = servers["none"]
-    done = _run("stop", server.url)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "driftscope serve --control" in done.stderr
-    assert "run directory" in done.stderr
-    statuses = {p["source"][0]: p for p in _probe("status", str(server.run))["processes"]}
-    assert statuses["w"]["control"]["budget"] == 0.02
-    assert statuses["w"]["control"]["labels"] == statuses["e"]["control"]["labels"] == ["a"]
-
-
 def _ask(server: Server, name: str, **rest: Any) -> None:
     server.complete(
         name,
@@ -162,21 +147,3 @@ def _name(request: str) -> str:
 
 def _rows_by_request(drafts: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {str(name).split("-")[0]: rows for name, rows in drafts.groupby("request")}
-
-
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "driftscope", "probe", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def _probe(*arguments: str) -> dict[str, Any]:
-    done = _run(*arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer

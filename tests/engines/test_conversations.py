@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from driftscope_lab.trio.template import SPECIAL_TOKENS
 pytestmark = pytest.mark.vllm
 
 
-def _run(folder: Path, runner: str, **probe: str) -> tuple[Path, list[list[dict[str, Any]]]]:
+def _run(
+    folder: Path, runner: str, core: str, **probe: str
+) -> tuple[Path, list[list[dict[str, Any]]]]:
     """Return the run, and the rows of the requests: first prompts, the same again, second turns."""
     job = Job(drafter="eagle31", runner=runner, probe={"EVERY": "1", **probe})
     folder.mkdir()
@@ -28,7 +31,7 @@ def _run(folder: Path, runner: str, **probe: str) -> tuple[Path, list[list[dict[
     code = forks(runner).run(
         HERE / "conversations_main.py",
         [str(said)],
-        environment(job, folder, CORES[0]),
+        environment(job, folder, core),
         log,
         ENGINE_TIMEOUT_S,
     )
@@ -47,9 +50,33 @@ def _given(name: str) -> str:
     return name.partition("-")[0]
 
 
-@pytest.mark.parametrize("runner", ["v1", "v2"])
-def test_equal_prompts_and_conversations_are_recognised(tmp_path: Path, runner: str) -> None:
-    run, (first, again, second) = _run(tmp_path / "salted", runner, PROMPT_SALT="of both runs")
+RUNNERS = ("v1", "v2")
+SALTED, PLAIN = "salted", "plain"
+Run = tuple[Path, list[list[dict[str, Any]]]]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Run]:
+    """Run by kind of digests and runner; the engines of a runner have a core of their own."""
+    folder: Path = tmp_path_factory.mktemp("conversations")
+
+    def of(runner: str, core: str) -> dict[tuple[str, str], Run]:
+        salted = _run(folder / f"{SALTED}-{runner}", runner, core, PROMPT_SALT="of both runs")
+        return {
+            (SALTED, runner): salted,
+            (PLAIN, runner): _run(folder / f"{PLAIN}-{runner}", runner, core),
+        }
+
+    with ThreadPoolExecutor(len(RUNNERS)) as pool:
+        v1, v2 = pool.map(of, RUNNERS, CORES)
+    return {**v1, **v2}
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_equal_prompts_and_conversations_are_recognised(
+    runs: dict[tuple[str, str], Run], runner: str
+) -> None:
+    run, (first, again, second) = runs[SALTED, runner]
     digests = [row["prompt_digest"] for row in first]
     assert len(set(digests)) == PROMPTS
     assert [row["prompt_digest"] for row in again] == digests
@@ -62,15 +89,25 @@ def test_equal_prompts_and_conversations_are_recognised(tmp_path: Path, runner: 
     known = summarise(run, "run").independence
     assert known is not None and known.seen
 
-    _, (other, *_) = _run(tmp_path / "again", runner, PROMPT_SALT="of both runs")
-    assert [row["prompt_digest"] for row in other] == digests
-    _, (unsalted, *_) = _run(tmp_path / "unsalted", runner)
-    assert not {row["prompt_digest"] for row in unsalted} & set(digests)
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_digests_of_two_engines_are_equal_with_the_same_salt_and_only_then(
+    runs: dict[tuple[str, str], Run], runner: str
+) -> None:
+    def digests(kind: str, of: str) -> list[str]:
+        _, (first, *_) = runs[kind, of]
+        return [row["prompt_digest"] for row in first]
+
+    (other,) = set(RUNNERS) - {runner}
+    assert digests(SALTED, runner) == digests(SALTED, other)
+    assert not set(digests(PLAIN, runner)) & {*digests(SALTED, runner), *digests(PLAIN, other)}
 
 
-@pytest.mark.parametrize("runner", ["v1", "v2"])
-def test_regions_are_those_of_the_text_that_the_client_sees(tmp_path: Path, runner: str) -> None:
-    _, every = _run(tmp_path / "regions", runner)
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_regions_are_those_of_the_text_that_the_client_sees(
+    runs: dict[tuple[str, str], Run], runner: str
+) -> None:
+    _, every = runs[PLAIN, runner]
     special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
     for row in (row for rows in every for row in rows):
         found = text_regions(row["text"], [each.span() for each in special.finditer(row["text"])])
@@ -84,7 +121,7 @@ def test_regions_are_those_of_the_text_that_the_client_sees(tmp_path: Path, runn
 
 
 def test_digests_and_regions_can_be_switched_off(tmp_path: Path) -> None:
-    _, every = _run(tmp_path / "off", "v1", PROMPT_DIGESTS="off", REGIONS="off")
+    _, every = _run(tmp_path / "off", "v1", CORES[0], PROMPT_DIGESTS="off", REGIONS="off")
     rows = [row for rows in every for row in rows]
     assert {row["prompt_digest"] for row in rows} == {row["conversation"] for row in rows} == {None}
     assert {row["region_starts"] for row in rows} == {None}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.engine_process.job import Outcome, run_job
+from support.engine_process.job import run_jobs
 from verification.disk_faults import (
     FAULTS,
     JOB,
@@ -15,6 +14,7 @@ from verification.disk_faults import (
     with_killed_writer,
     with_silent_receiver,
 )
+from verification.harmless import JOBS
 
 from driftscope.trace.read.reader import read_trace
 
@@ -22,15 +22,17 @@ pytestmark = pytest.mark.vllm
 
 
 @pytest.fixture(scope="module")
-def off(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return run_job(replace(JOB, probe={}), tmp_path_factory.mktemp("off"))
+def served(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
+    """Tokens without the probe; the prompts of each batch are the same."""
+    jobs = {"off": JOBS["v1 off"]}
+    return run_jobs(jobs, tmp_path_factory.mktemp("off"))["off"].tokens()
 
 
 @pytest.mark.parametrize("fault", ["full", "removed"])
-def test_a_disk_that_fails(fault: str, off: Outcome, tmp_path: Path) -> None:
+def test_a_disk_that_fails(fault: str, served: list[list[int]], tmp_path: Path) -> None:
     fared = with_fault(FAULTS[fault], tmp_path)
     for batch in range(len(JOB.sizes)):
-        assert fared.outcome.tokens(batch) == off.tokens(batch)
+        assert fared.outcome.tokens(batch) == served
     assert "rows are being lost (disk_error); serving goes on" in fared.outcome.log
     if fault == "full":
         assert lost(fared) > 0, "the status file has kept room for itself"
@@ -38,10 +40,10 @@ def test_a_disk_that_fails(fault: str, off: Outcome, tmp_path: Path) -> None:
         assert fared.statuses == ()
 
 
-def test_a_writer_that_is_killed_is_replaced(off: Outcome, tmp_path: Path) -> None:
+def test_a_writer_that_is_killed_is_replaced(served: list[list[int]], tmp_path: Path) -> None:
     fared = with_killed_writer(tmp_path)
     for batch in range(len(JOB.sizes)):
-        assert fared.outcome.tokens(batch) == off.tokens(batch)
+        assert fared.outcome.tokens(batch) == served
     assert lost(fared) == 0
     assert all(status.closed for status in fared.statuses)
     assert sum(status.errors.get("writer", 0) for status in fared.statuses) >= 1
@@ -51,9 +53,9 @@ def test_a_writer_that_is_killed_is_replaced(off: Outcome, tmp_path: Path) -> No
     }
 
 
-def test_a_receiver_that_hangs(off: Outcome, tmp_path: Path) -> None:
+def test_a_receiver_that_hangs(served: list[list[int]], tmp_path: Path) -> None:
     fared = with_silent_receiver(tmp_path)
     for batch in range(len(JOB.sizes)):
-        assert fared.outcome.tokens(batch) == off.tokens(batch)
+        assert fared.outcome.tokens(batch) == served
     assert lost(fared) == 0
     assert all(status.closed for status in fared.statuses)

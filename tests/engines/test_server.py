@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,18 +18,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.engine_process.probe_command import probe_answer, run_probe
 from support.engine_process.serving import Server, serve_all
 
 from driftscope.ingest.catalogue import ingest
 from driftscope.telemetry.collect.engine_metrics import EngineName
 from driftscope.telemetry.watch.engine_view import view
 from driftscope.telemetry.watch.followed_engine import FollowedEndpoint
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.read.reader import Trace, read_trace
 from driftscope_lab.trio import load_prompts
+from driftscope_probes.recording.manifest_notes import IDENTIFIERS_OFF
 
 pytestmark = pytest.mark.vllm
 LOST_AT_MOST_S = 1.0
 TRAFFIC_ROUNDS = 20
+LABELS = ("label-0", "label-1")
 
 
 def ask(server: Server, count: int, max_tokens: int) -> list[dict[str, Any]]:
@@ -41,7 +45,7 @@ def ask(server: Server, count: int, max_tokens: int) -> list[dict[str, Any]]:
             prompt=texts[i],
             add_special_tokens=False,
             max_tokens=max_tokens,
-            vllm_xargs={"driftscope_label": f"label-{i % 2}"},
+            vllm_xargs={"driftscope_label": LABELS[i % 2]},
         )
 
     with ThreadPoolExecutor(count) as pool:
@@ -50,8 +54,11 @@ def ask(server: Server, count: int, max_tokens: int) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
-    """One server for each way to end."""
-    with serve_all(tmp_path_factory.mktemp("server"), {"sigint": (), "kill": ()}) as started:
+    """One server for each way to end: one that records no identifiers, and one for two labels that
+    does not open vLLM's endpoints for control."""
+    options = {"sigint": (), "kill": ("--label", LABELS[0], "--label", LABELS[1])}
+    environs = {"sigint": {"DRIFTSCOPE_IDENTIFIERS": "off"}}
+    with serve_all(tmp_path_factory.mktemp("server"), options, environs) as started:
         yield started
 
 
@@ -75,7 +82,21 @@ def test_what_vllm_publishes_itself_is_read(servers: dict[str, Server], tmp_path
     assert seen.ttft_s is not None and seen.tpot_s is not None
 
 
-def test_requests_are_recorded_and_sigint_loses_nothing(servers: dict[str, Server]) -> None:
+def test_a_server_without_control_says_how_to_reach_it(servers: dict[str, Server]) -> None:
+    server = servers["kill"]
+    done = run_probe("stop", server.url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "driftscope serve --control" in done.stderr
+    assert "run directory" in done.stderr
+    statuses = {p["source"][0]: p for p in probe_answer("status", str(server.run))["processes"]}
+    assert statuses["w"]["control"]["every"] == 1
+    for process in "we":
+        assert tuple(statuses[process]["control"]["labels"]) == LABELS
+
+
+@pytest.fixture(scope="module")
+def interrupted(servers: dict[str, Server]) -> tuple[Trace, list[dict[str, Any]]]:
+    """Trace and answers of a server that gets SIGINT while it answers, and ends well."""
     server = servers["sigint"]
     answers = ask(server, 4, 40)
     with ThreadPoolExecutor(1) as pool:
@@ -84,11 +105,17 @@ def test_requests_are_recorded_and_sigint_loses_nothing(servers: dict[str, Serve
         server.process.send_signal(signal.SIGINT)
         answers += late.result(timeout=60)
         assert server.process.wait(60) == 0
-    trace = read_trace(server.run)
+    return read_trace(server.run), answers
+
+
+def test_requests_are_recorded_and_sigint_loses_nothing(
+    interrupted: tuple[Trace, list[dict[str, Any]]],
+) -> None:
+    trace, answers = interrupted
     assert trace.problems == ()
     requests = trace.request.to_pandas().set_index("request")
     assert len(requests) == len(answers) == 10
-    assert set(requests.label) == {"label-0", "label-1"}
+    assert set(requests.label) == set(LABELS)
     verify = trace.verify.to_pandas()
     accepted_by_name = []
     for name, rows in verify.groupby("request"):
@@ -96,6 +123,22 @@ def test_requests_are_recorded_and_sigint_loses_nothing(servers: dict[str, Serve
         accepted_by_name.append(rows.sort_values("step").accepted.tolist())
     theirs = [a["metrics"]["speculative_decoding"]["per_step_accepted"] for a in answers]
     assert sorted(accepted_by_name) == sorted(theirs)
+
+
+def test_records_of_all_processes_join_by_the_same_hashes(
+    interrupted: tuple[Trace, list[dict[str, Any]]],
+) -> None:
+    trace, answers = interrupted
+    by_record = {
+        record: set(getattr(trace, record).column("request").to_pylist())
+        for record in ("draft", "verify", "request")
+    }
+    assert len({status.source.rpartition("-")[2] for status in trace.statuses}) == 2, "processes"
+    assert len(by_record["request"]) == len(answers)
+    assert by_record["draft"] == by_record["verify"] == by_record["request"]
+    assert all(re.fullmatch("[0-9a-f]{16}", name) for name in by_record["request"])
+    assert not [error for status in trace.statuses for error in status.errors]
+    assert IDENTIFIERS_OFF in trace.manifest.notes
 
 
 def test_kill_9_of_the_worker_leaves_a_readable_run(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.distributions import attempt, build_wheels, lent_packages, new_environment, run
+from support.distributions import attempt, lent_packages, new_environment, run
 from support.engine_process.serving import Server, serve
 
 from driftscope.pipeline import summarise
@@ -37,10 +37,9 @@ class Image:
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+def image(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Image:
     folder = tmp_path_factory.mktemp("image")
-    wheel = build_wheels(folder)["driftscope-probe"]
-    environment = new_environment(folder / "venv", wheel)
+    environment = new_environment(folder / "venv", wheels["driftscope-probe"])
     environ = lent_packages(environment, folder / "lent", without=ANALYSIS)
     return Image(bin=environment, environ=environ, folder=folder)
 

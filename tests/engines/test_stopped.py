@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +36,7 @@ def _run(folder: Path, way: str) -> tuple[Path, Said]:
     folder.mkdir()
     log, said = folder / "log.txt", folder / "said.json"
     main, env = HERE / "stopped_main.py", environment(job, folder, CORES[0])
-    if job.processes:
-        with log.open("wb") as sink:
-            command = [sys.executable, str(main), str(said), way]
-            code = subprocess.run(
-                command, env=env, stdout=sink, stderr=sink, timeout=ENGINE_TIMEOUT_S, check=False
-            ).returncode
-    else:
-        code = forks("v1").run(main, [str(said), way], env, log, ENGINE_TIMEOUT_S)
+    code = forks("v1").run(main, [str(said), way], env, log, ENGINE_TIMEOUT_S)
     assert (code == 0) is (way != KILLED), log.read_text(errors="replace")[-4000:]
     return folder / "run", json.loads(said.read_text())
 

@@ -25,6 +25,8 @@ SOURCES = (
 )
 """Everything that the wheels are built from."""
 PATHS = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+EPOCH = "1700000000"
+"""Time of change of every file in the wheels, in seconds."""
 LIMIT_S = 600
 
 
@@ -67,7 +69,8 @@ def build_wheels(
     """Build the wheel of every distribution into `folder`; return them by distribution."""
     command = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder)
     for project in PROJECTS.values():
-        run(*command, checkout / project, cwd=folder, environ=environ)
+        epoch = {"SOURCE_DATE_EPOCH": EPOCH, **(environ or {})}
+        run(*command, checkout / project, cwd=folder, environ=epoch)
     found = {path.name.split("-")[0].replace("_", "-"): path for path in folder.glob("*.whl")}
     assert set(found) == set(PROJECTS)
     return found

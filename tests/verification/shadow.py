@@ -28,17 +28,22 @@ ALWAYS = {**SHADOW, "SHADOW_EVERY": "1", "EVERY": "2"}
 BOTH_SIZES: dict[str, Any] = {"sizes": (8, 1)}
 COMPILED: dict[str, Any] = {"drafter": "eagle31", "compiled": True, "env": WITHOUT_AOT}
 JOBS = {
-    "off eagle3": Job(drafter="eagle3", **BOTH_SIZES),
     "shadow eagle3": Job(drafter="eagle3", probe=ALWAYS, **BOTH_SIZES),
     "off eagle31": Job(drafter="eagle31", **BOTH_SIZES),
     "shadow eagle31": Job(drafter="eagle31", probe=ALWAYS, **BOTH_SIZES, processes=True),
     "off compiled": Job(**COMPILED),
     "shadow compiled": Job(**COMPILED, probe=ALWAYS),
-    "off v2": Job(drafter="eagle3", **V2),
+    "off v2": Job(drafter="eagle31", **V2),
     "shadow v2": Job(drafter="eagle3", probe=ALWAYS, **V2),
 }
-WITHOUT = {name: name.replace("shadow", "off") for name in JOBS if name.startswith("shadow")}
-"""Engine with shadow rounds -> the equivalent one without the probe."""
+WITHOUT = {
+    "shadow eagle3": "off eagle31",
+    "shadow eagle31": "off eagle31",
+    "shadow compiled": "off compiled",
+    "shadow v2": "off v2",
+}
+"""Engine with shadow rounds -> one without the probe that serves the same tokens, which do not
+depend on the drafter."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,8 +40,7 @@ JOBS = {
     }.items()
     for drafter in ("eagle3", "eagle31")
 }
-for name in ("v1-eager eagle31", "v2 eagle31"):
-    JOBS[name] = replace(JOBS[name], processes=True)
+JOBS["v1-eager eagle31"] = replace(JOBS["v1-eager eagle31"], processes=True)
 JOBS["v1-compiled eagle3"] = replace(JOBS["v1-compiled eagle3"], env=WITHOUT_AOT)
 
 

@@ -101,7 +101,7 @@ def _matched(rows: ir.Table, lists: Elements, shape: Shape) -> dict[str, Any]:
 
 def _by_distance(rows: ir.Table, lists: Elements, shape: Shape, bins: int) -> dict[str, Any]:
     """Return the masses by depth and bin, on the sink, on nothing and on the chain itself, averaged
-    over layers; null unless each query's masses are finite and sum to 1."""
+    over layers; and whether they are `whole`: each query's masses are finite and sum to 1."""
     import ibis
 
     there = rows[DISTANCE_MASS].notnull()
@@ -115,21 +115,15 @@ def _by_distance(rows: ir.Table, lists: Elements, shape: Shape, bins: int) -> di
             others = [_element(lists, shape, name, depth, n) for name in (SINK_MASS, NULL_MASS)]
             off = (_total([*values, *others]) - 1.0).abs()
             whole &= (off < SUM_WITHIN).fill_null(False)
-    nothing = ibis.null("float64")
-
-    def kept(value: Any) -> Any:
-        return ibis.ifelse(whole, value, nothing)
-
     columns = {
-        distance_column(depth, at): kept(_total([each[at] for each in layers]) / len(layers))
+        distance_column(depth, at): _total([each[at] for each in layers]) / len(layers)
         for depth, layers in enumerate(by_layer)
         for at in range(bins)
     }
     for depth in range(shape.depths):
         for name in (SINK_MASS, NULL_MASS, SELF_MASS):
             mass = _mass(lists, shape, name, depth)
-            known = ibis.ifelse(finite(mass).fill_null(False), mass, 0.0)
-            columns[f"{name}_{depth}"] = kept(known)
+            columns[f"{name}_{depth}"] = ibis.ifelse(finite(mass).fill_null(False), mass, 0.0)
     return {**columns, "whole": whole, "misfits": there & ~fits, "with_distances": there}
 
 
@@ -199,10 +193,15 @@ def _sums_by_distance(chains: ir.Table, shape: Shape, bins: int) -> dict[str, An
         for depth in range(shape.depths)
         for name in (SINK_MASS, NULL_MASS, SELF_MASS)
     ]
+
+    def add(value: Any) -> Any:
+        # `whole` is long, and is computed once here: in each column it would be repeated.
+        return ibis.ifelse(chains.whole, value, 0.0).sum()
+
     return {
         "distance_chains": chains.whole.cast("int64").sum(),
-        "distance_weight": ibis.ifelse(chains.whole, chains.weight, 0.0).sum(),
+        "distance_weight": add(chains.weight),
         "misfits": chains.misfits.cast("int64").sum(),
         "with_distances": chains.with_distances.cast("int64").sum(),
-        **{name: (chains[name] * chains.weight).sum() for name in (*places, *others)},
+        **{name: add(chains[name] * chains.weight) for name in (*places, *others)},
     }

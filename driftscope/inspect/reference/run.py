@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -69,17 +69,22 @@ class ReferenceRun:
         name = f"reference-{self._requests}"
         self._requests += 1
         arrival_s = time.time()
-        result = generate(
+        result = self._generated(prompt_ids, max_tokens, lambda done: self._record(name, done))
+        self._writer.put(_request_row(name, label, arrival_s, prompt_ids, max_tokens, result))
+        return result
+
+    def _generated(
+        self, prompt_ids: Sequence[int], max_tokens: int, on_round: Callable[[Round], None]
+    ) -> Generation:
+        return generate(
             self._target,
             self._drafter,
             prompt_ids,
             max_tokens,
             self._k,
             eos_token_id=EOS_ID,
-            on_round=lambda done: self._record(name, done),
+            on_round=on_round,
         )
-        self._writer.put(_request_row(name, label, arrival_s, prompt_ids, max_tokens, result))
-        return result
 
     def _record(self, request: str, done: Round) -> None:
         self._steps += 1

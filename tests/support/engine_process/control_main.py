@@ -34,7 +34,7 @@ def main() -> None:
     llm = LLM(**engine(Job(drafter="eagle31")), distributed_executor_backend="uni")
     params = [
         SamplingParams(
-            temperature=0, max_tokens=14, ignore_eos=True, detokenize=False, extra_args=extra
+            temperature=0, max_tokens=9, ignore_eos=True, detokenize=False, extra_args=extra
         )
         for extra in ({LABEL: "a"}, {LABEL: "b"}, None)
     ]

@@ -60,9 +60,11 @@ class Job:
     """Situations for situations_main.py, instead of batches."""
     env: dict[str, str] = field(default_factory=dict)
     processes: bool = False
-    """Whether the engine starts as for users, with an import of vLLM and more for each process:
-    front end, engine core, workers. Otherwise everything runs in one fork of a process that has
-    imported vLLM."""
+    """Whether engine core and workers are processes of their own, as for users; each imports vLLM.
+    Otherwise the front end's process does everything."""
+    fresh: bool = False
+    """Whether the front end's process imports vLLM itself, as for users. Otherwise it is a fork of
+    a process that has imported vLLM."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +134,10 @@ def forks(runner: str) -> Forks:
         return _forks(runner)
 
 
+_UNPROBED: dict[str, Outcome] = {}
+"""Outcomes of jobs without the probe, by job."""
+
+
 def run_jobs(
     jobs: dict[str, Job], folder: Path, side_by_side: Sequence[str] = CORES
 ) -> dict[str, Outcome]:
@@ -148,15 +154,23 @@ def try_jobs(
     jobs: dict[str, Job], folder: Path, side_by_side: Sequence[str] = CORES
 ) -> dict[str, Outcome | Exception]:
     """Return the outcomes in the jobs' order, or the error of a job that failed. Jobs run in
-    parallel, one per core."""
+    parallel, one per core. A job without the probe runs once in this process: its answers are the
+    same each time."""
     cores: Queue[str] = Queue()
     for core in side_by_side[: os.cpu_count() or 1]:
         cores.put(core)
 
     def one(item: tuple[str, Job]) -> Outcome | Exception:
+        name, job = item
+        known = json.dumps(dataclasses.asdict(job))
+        if known in _UNPROBED:
+            return _UNPROBED[known]
         core = cores.get()
         try:
-            return run_job(item[1], folder / item[0], core)
+            outcome = run_job(job, folder / name, core)
+            if not job.probe:
+                _UNPROBED[known] = outcome
+            return outcome
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             return error
         finally:
@@ -171,13 +185,13 @@ def try_jobs(
 
 
 def _forked(job: Job) -> bool:
-    return not job.processes and job.device == "cpu" and job.vllm_path is None
+    return not job.fresh and job.device == "cpu" and job.vllm_path is None
 
 
 def _slowness(job: Job) -> tuple[bool, ...]:
     """Return the sort key that starts slow jobs first, so that no core runs one alone at the
     end."""
-    return job.runner == "v2", job.compiled, not _forked(job)
+    return job.runner == "v2", job.compiled, job.processes or not _forked(job)
 
 
 def environment(job: Job, folder: Path, core: str) -> dict[str, str]:

@@ -62,13 +62,21 @@ class Server:
 
 
 @contextlib.contextmanager
-def serve_all(folder: Path, options: dict[str, tuple[str, ...]]) -> Iterator[dict[str, Server]]:
-    """Yield a server for each set of options, by name; they start in parallel, one per core."""
+def serve_all(
+    folder: Path,
+    options: dict[str, tuple[str, ...]],
+    environs: Mapping[str, Mapping[str, str]] | None = None,
+) -> Iterator[dict[str, Server]]:
+    """Yield a server for each set of options, by name; they start in parallel, one per core.
+
+    `environs` has, by name, what the environment of a server differs in.
+    """
 
     def start(item: tuple[str, str]) -> Server:
         core, name = item
         (folder / name).mkdir()
-        server = serve(folder / name, *options[name], core=core)
+        environ = (environs or {}).get(name)
+        server = serve(folder / name, *options[name], core=core, environ=environ)
         return ends.enter_context(server)
 
     with contextlib.ExitStack() as ends:

@@ -1,8 +1,8 @@
 """Findings about broken drafters as a table: `make broken`.
 
 Each healthy drafter of the shipped trio and each broken one is recorded on the reference engine, on
-the same prompts, and analysed as a user would: `analyze` alone, and `check --baseline HEALTHY
---fail-on runs_part`.
+the same prompts, and analysed once; then the conclusions are drawn that a user would see:
+`analyze` alone, and `check --baseline HEALTHY --fail-on runs_part`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
+from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.findings.dead_drafter import NOTHING_BELOW
 from driftscope.analysis.findings.finding import Finding, Severity
+from driftscope.analysis.gate.baseline_relation import relation_of
+from driftscope.analysis.gate.rule import rule_of
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.cli.gate.gate_run import outcome, run_gate
-from driftscope.pipeline import conclude, summarise
-from driftscope.trace.read.reader import read_trace
+from driftscope.cli.gate.gate_run import judge_analysis, outcome
+from driftscope.pipeline import BASELINE, Inputs, conclude, measure
 from verification.broken.faults import FAULTS, HEALTHY
 from verification.broken.record import record
 
@@ -91,10 +93,11 @@ def _record(folder: Path, names: Sequence[str]) -> None:
 
 
 def _row(folder: Path, name: str, healthy: str) -> Row:
-    run = _summary(folder, name)
-    alone = conclude([run])
-    beside = conclude([run], (), _summary(folder, healthy))
-    judged = run_gate([_place(folder, name)], ["runs_part"], None, _place(folder, healthy))
+    (run, mine), (same, theirs) = (_measured(folder, each) for each in (name, healthy))
+    baseline = replace(same, label=BASELINE)
+    alone, beside = conclude([run]), conclude([run], (), baseline)
+    relations = {run.label: relation_of(mine, theirs)}
+    judged = judge_analysis([rule_of("runs_part")], beside, baseline, relations)
     return Row(
         name=name,
         healthy=healthy,
@@ -108,8 +111,10 @@ def _row(folder: Path, name: str, healthy: str) -> Row:
 
 
 @functools.cache  # each healthy run stands beside several broken ones
-def _summary(folder: Path, name: str) -> RunSummary:
-    return summarise(read_trace(_place(folder, name)), name)
+def _measured(folder: Path, name: str) -> tuple[RunSummary, Sums]:
+    """Return the summary of a run and its sums, as `check` reads them."""
+    measured = measure(Inputs(sources=[_place(folder, name)], labels=[name]))
+    return measured.runs[0], measured.sums[name]
 
 
 def _place(folder: Path, name: str) -> Path:

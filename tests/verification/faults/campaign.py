@@ -13,13 +13,13 @@ import os
 import resource
 import shutil
 import signal
+import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -81,20 +81,28 @@ def _readable(run: Path) -> bool:
     return True
 
 
-def campaign(seconds: float, processes: int, first: int = 0, limit_s: float = LIMIT_S) -> Found:
-    """Work through cases from number `first` on for `seconds`; a case that takes longer than
-    `limit_s` counts as hanging."""
+def campaign(
+    seconds: float,
+    processes: int,
+    first: int = 0,
+    limit_s: float = LIMIT_S,
+    most: int = sys.maxsize,
+) -> Found:
+    """Work through `most` cases from number `first` on, or those of `seconds`; a case that takes
+    longer than `limit_s` counts as hanging."""
     found, deadline = Found(), time.monotonic() + seconds
     _import_everything()
     with tempfile.TemporaryDirectory(prefix="driftscope-faults-") as name, peers.running():
         folder = Path(name)
         sound = sound_runs(folder / "sound")
         known = {run: figures_of(run) for run in sound}
-        numbers = count(first, CASES_PER_PROCESS)
+        number, end = first, first + most
         running: dict[Any, _Worker] = {}
-        while running or time.monotonic() < deadline:
-            while len(running) < processes and time.monotonic() < deadline:
-                worker = _Worker(next(numbers), sound, known, folder, deadline)
+        while running or (number < end and time.monotonic() < deadline):
+            while len(running) < processes and number < end and time.monotonic() < deadline:
+                cases = range(number, min(number + CASES_PER_PROCESS, end))
+                worker = _Worker(cases, sound, known, folder, deadline)
+                number = cases.stop
                 running[worker.process] = worker
             for process, worker in list(running.items()):
                 if worker.over(found, limit_s):
@@ -132,18 +140,18 @@ def _import_everything() -> None:
 
 
 class _Worker:
-    """A process that works through CASES_PER_PROCESS cases, or fewer if it dies."""
+    """A process that works through cases, given by their numbers, or fewer if it dies."""
 
     def __init__(
-        self, first: int, sound: Sequence[Path], known: Any, folder: Path, deadline: float
+        self, cases: range, sound: Sequence[Path], known: Any, folder: Path, deadline: float
     ) -> None:
         context = multiprocessing.get_context("fork")
         self._receive, send = context.Pipe(duplex=False)
-        self._sound, self._folder = sound, folder / str(first)
-        self._at, self._since = first, time.monotonic()
+        self._sound, self._folder = sound, folder / str(cases.start)
+        self._at, self._since = cases.start, time.monotonic()
         self.process = context.Process(
             target=_work,
-            args=(first, first + CASES_PER_PROCESS, sound, known, self._folder, deadline, send),
+            args=(cases, sound, known, self._folder, deadline, send),
         )
         self.process.start()
         send.close()
@@ -176,8 +184,7 @@ class _Worker:
 
 
 def _work(
-    first: int,
-    end: int,
+    cases: range,
     sound: Sequence[Path],
     known: Any,
     folder: Path,
@@ -185,7 +192,7 @@ def _work(
     send: Any,
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for number in range(first, end):
+    for number in cases:
         if time.monotonic() > deadline:
             return
         case = case_of(number, sound)

@@ -176,7 +176,7 @@ ROWS: Mapping[str, Row] = {
     ),
 }
 SHORT = (
-    "a setting that is no number",
+    "a share out of range",
     "a directory in use",
     "pyarrow does not import",
     "a method that is not in the list",

@@ -107,7 +107,7 @@ class Starts:
 
     def _without(self, row: Row, core: str) -> Tokens:
         folder = self._folder / "-".join(("off", *map(str, _kind(row)))).replace(" ", "-")
-        job = replace(self._job(row), probe={}, processes=False, env=WITHOUT_PLUGIN)
+        job = replace(self._job(row), probe={}, processes=False, fresh=False, env=WITHOUT_PLUGIN)
         if row.http:
             return tokens_over_http(replace(job, processes=True), folder, core).tokens
         return run_job(job, folder, core).tokens()
@@ -147,6 +147,7 @@ class Starts:
             drafter="eagle31",
             runner=row.runner,
             processes=row.processes,
+            fresh=row.processes,
             requests=REQUESTS,
             llm=self._drafters.get(row.drafter, {}),
         )

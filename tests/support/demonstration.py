@@ -1,0 +1,28 @@
+"""What `driftscope demo` must show of the shipped drafters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+LABELS = ("eagle3", "eagle3.1")
+GROWS, STEADY = 1.5, 1.2
+"""Bounds of the fed RMS at depth 8 over depth 1: the trio's model cards state 2.8 and 1.0."""
+PARTS_AFTER = 3
+
+
+def assert_shows_the_finding(report: dict[str, Any], folder: Path) -> None:
+    """Assert that the report in `folder`, given as its JSON document too, says where the drafters
+    part and why."""
+    runs = {run["label"]: run for run in report["runs"]}
+    assert tuple(runs) == LABELS
+    fed = {label: run["hidden"]["fed_rms"] for label, run in runs.items()}
+    assert fed["eagle3"][7] / fed["eagle3"][0] > GROWS
+    assert fed["eagle3.1"][7] / fed["eagle3.1"][0] < STEADY
+    (parting,) = [f for f in report["findings"] if f["id"] == "runs_part"]
+    assert parting["evidence"]["depth"] - 1 == PARTS_AFTER
+    for run in runs.values():
+        assert run["attention"]["self"][7] > run["attention"]["self"][1] > 0
+    page = (folder / "report.html").read_text()
+    assert "Attention moves to the chain's own tokens" in page.replace("&#x27;", "'")
+    assert "This target has no attention sink" in page
