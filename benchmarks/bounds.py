@@ -171,6 +171,12 @@ def _ablations(row: Row, _: int) -> Iterator[Rate]:
     yield Rate(name="error of the part", value=row.off, least=-PART_OFF, most=PART_OFF)
 
 
+def _shared_steps(row: Row, trials: int) -> Iterator[Rate]:
+    # At most 20 spans of time, of which few may be independent.
+    least = COVERED_OF_FEW - _slack(NOMINAL, trials)
+    yield Rate(name="coverage", value=row.covered, least=least)
+
+
 BOUNDS: Mapping[str, Callable[[Row, int], Iterator[Rate]]] = {
     "coverage": _coverage,
     "false_calls": _calls,
@@ -189,6 +195,7 @@ BOUNDS: Mapping[str, Callable[[Row, int], Iterator[Rate]]] = {
     "text_kinds": _text_kinds,
     "high_findings": _high_findings,
     "ablations": _ablations,
+    "shared_steps": _shared_steps,
 }
 """Rates of a row to check, by table; tables that are not here are for reading."""
 
@@ -211,7 +218,7 @@ def _name(row: Row) -> str:
     return ", ".join(words)
 
 
-_NAMES = ("run", "world", "figure", "pairing", "requests", "rounds", "part")
+_NAMES = ("run", "world", "figure", "pairing", "at_once", "requests", "rounds", "part")
 """Fields of a row that say what it is about."""
 
 

@@ -16,8 +16,9 @@ different numbers of tokens, `benchmarks.clusters`, prompts that repeat and sess
 `benchmarks.label_mix`, two runs that served other shares of two labels, and
 `benchmarks.text_kinds`, kinds of text within answers. Two more are those of
 `benchmarks.k_advice`: the advice on K where step times are known, and acceptance lengths from
-rounds cut anew. The last is that of `benchmarks.ablations`: what the loss of a drafter with a known
-cause is said to be made of.
+rounds cut anew. The last are those of `benchmarks.ablations`, what the loss of a drafter with a
+known cause is said to be made of, and of `benchmarks.shared_steps`, times of requests that are
+served at once.
 
 Exits with 1, and names the rate, if one does not meet its bound in `benchmarks.bounds`.
 
@@ -48,6 +49,7 @@ from benchmarks.label_mix import OtherMix, other_mixes
 from benchmarks.parting import WORLDS, Parted, parted
 from benchmarks.risk_sets import RiskSets, risk_sets
 from benchmarks.several_k import DepthCoverage, MixChanges, coverages, mix_changes
+from benchmarks.shared_steps import SharedSteps, shared_steps
 from benchmarks.text_kinds import TextKinds, text_kinds
 from benchmarks.time_changes import OverTime, over_time
 from benchmarks.unfinished import Unfinished, unfinished
@@ -460,6 +462,17 @@ def show_ablations(trials: int, say: Say) -> list[Ablated]:
     return rows
 
 
+def show_shared_steps(trials: int, say: Say) -> list[SharedSteps]:
+    say(f"\nMean times of requests served at once, {trials} runs each: intervals hold the truth\n")
+    say(f"{'at once':>8}{'requests':>10}{'over requests':>15}{'over time too':>15}{'wider':>7}")
+    rows = []
+    for row in shared_steps(trials):
+        held = f"{row.over_requests:15.1%}{row.covered:15.1%}"
+        say(f"{row.at_once:8}{row.requests:10}{held}{row.wider:7.2f}")
+        rows.append(row)
+    return rows
+
+
 TABLES = {
     "coverage": show_coverage,
     "false_calls": show_calls,
@@ -480,6 +493,7 @@ TABLES = {
     "text_kinds": show_text_kinds,
     "high_findings": show_high_findings,
     "ablations": show_ablations,
+    "shared_steps": show_shared_steps,
 }
 
 

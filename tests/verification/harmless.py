@@ -19,7 +19,7 @@ BOTH_SIZES = {"drafter": "eagle31", "sizes": (8, 1)}
 JOBS = {
     "v1 off": Job(**BOTH_SIZES),
     "v1 sampled": Job(**BOTH_SIZES, probe={"EVERY": str(SAMPLED_EVERY)}),
-    "v1 raising": Job(**BOTH_SIZES, probe={"TEST_RAISE": "after", "EVERY": "1"}),
+    "v1 raising": Job(**BOTH_SIZES, probe={"TEST_RAISE": "after", "EVERY": "1"}, processes=True),
     "v1 compiled off": Job(drafter="eagle31", compiled=True, env=WITHOUT_AOT),
     "v2 off": Job(drafter="eagle31", **V2),
     "v2 raising": Job(drafter="eagle31", **V2, probe={"TEST_RAISE": "before", "EVERY": "1"}),
