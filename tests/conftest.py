@@ -16,6 +16,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# A terminal's width would cut the words of the commands that tests run.
+os.environ.pop("COLUMNS", None)
+
 # A script that starts the tests in the background has them ignore it, and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
