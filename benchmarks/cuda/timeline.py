@@ -15,7 +15,14 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-OURS = ("_begin", "_enter", "_rms", "_leave", "_partial", "_combine")
+OURS = (
+    "clear_chain",
+    "enter_forward",
+    "measure_state",
+    "leave_forward",
+    "_partial",
+    "_combine",
+)
 """Names of the probe's kernels."""
 ONCE = "_partial"
 """Kernel that runs once a recorded round, for a drafter with one layer."""

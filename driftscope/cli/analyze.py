@@ -9,8 +9,7 @@ import typer
 
 from driftscope.analysis.conditions.columns import COLUMNS
 from driftscope.cli.shared import completion
-from driftscope.cli.shared.cluster_option import ClusterOption
-from driftscope.cli.shared.query_engine_option import DUCKDB, EngineOption
+from driftscope.cli.shared.analysis_options import DUCKDB, ClusterOption, EngineOption
 from driftscope.cli.shared.report_format import Format
 from driftscope.cli.shared.run_argument import named_run, named_runs_or_ablations
 

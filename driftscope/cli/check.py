@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from driftscope.cli.shared import completion
-from driftscope.cli.shared.cluster_option import ClusterOption
-from driftscope.cli.shared.query_engine_option import DUCKDB, EngineOption
+from driftscope.cli.shared.analysis_options import DUCKDB, ClusterOption, EngineOption
 from driftscope.cli.shared.run_argument import named_run_or_inspection, named_runs
 
 

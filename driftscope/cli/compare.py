@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from driftscope.cli.shared import completion
-from driftscope.cli.shared.cluster_option import ClusterOption
-from driftscope.cli.shared.query_engine_option import DUCKDB, EngineOption
+from driftscope.cli.shared.analysis_options import DUCKDB, ClusterOption, EngineOption
 from driftscope.cli.shared.run_argument import is_inspection, named_run, named_run_or_inspection
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def compare(
     and all differences between probes' runs are tested together (Holm). If A is the document of
     `driftscope inspect --json`, compares B with the acceptance that was measured offline.
     """
-    from driftscope.cli.shared.query_engine_option import maker_of
+    from driftscope.cli.shared.analysis_options import maker_of
     from driftscope.cli.shared.replay_comparison import both_replays, compare_replays
     from driftscope.cli.shared.report_comparison import compare_with_report
     from driftscope.cli.shared.run_choice import is_report

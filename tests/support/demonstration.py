@@ -1,4 +1,4 @@
-"""What `driftscope demo` must show of the shipped drafters."""
+"""Conclusions that `driftscope demo` must show of the shipped drafters."""
 
 from __future__ import annotations
 

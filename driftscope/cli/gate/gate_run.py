@@ -13,7 +13,7 @@ from driftscope.analysis.gate.judge import Judgement, Outcome, judge
 from driftscope.analysis.gate.rule import Rule, read_rules, rule_of
 from driftscope.cli.gate.gate_facts import Kind, facts_of
 from driftscope.cli.gate.inspection_baseline import promise_of, relations_to
-from driftscope.cli.shared.query_engine_option import DUCKDB
+from driftscope.cli.shared.analysis_options import DUCKDB
 from driftscope.cli.shared.run_argument import named_run_or_inspection
 from driftscope.cli.shared.run_choice import RunChoice
 from driftscope.cli.shared.run_labels import labels_of

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from driftscope.analysis.query.row_filters import Filter
+from driftscope.cli.shared.analysis_options import DUCKDB, maker_of
 from driftscope.cli.shared.progress_bar import steps
-from driftscope.cli.shared.query_engine_option import DUCKDB, maker_of
 from driftscope.pipeline import (
     BY_LABEL,
     EVERYTHING,

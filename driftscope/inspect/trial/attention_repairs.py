@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from driftscope.inspect.reference.latent_config import LatentConfig
-from driftscope.inspect.trial.repair import Repair
-from driftscope.inspect.trial.variant import Variant
+from driftscope.inspect.trial.variant import Repair, Variant
 
 _QUERIES, _CACHED = "q_b_proj.weight", "kv_a_proj_with_mqa.weight"
 _PLAIN_INPUTS = ("q_proj", "k_proj", "v_proj")

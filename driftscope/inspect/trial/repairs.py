@@ -18,8 +18,7 @@ from driftscope.inspect.checks.expected_tensors import EMBEDDING, HEAD
 from driftscope.inspect.files.drafter_files import AUX_LAYERS
 from driftscope.inspect.reference.config import default_aux_layers
 from driftscope.inspect.trial.attention_repairs import attention_repairs
-from driftscope.inspect.trial.repair import Repair
-from driftscope.inspect.trial.variant import Variant
+from driftscope.inspect.trial.variant import Repair, Variant
 
 FC, INPUT_NORM = "fc.weight", "input_norm.weight"
 _EMBEDDING_NORM, _HIDDEN_NORM = "midlayer.input_layernorm.weight", "midlayer.hidden_norm.weight"

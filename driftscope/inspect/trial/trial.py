@@ -25,7 +25,6 @@ from driftscope.inspect.trial.duration import Duration, Workload, duration
 from driftscope.inspect.trial.passages import ANSWER_TOKENS, BATCH, Passage, Teacher
 from driftscope.inspect.trial.rehearsal import rehearse
 from driftscope.inspect.trial.renderings import Conversations, Rendering, renderings
-from driftscope.inspect.trial.repair import Repair
 from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, repairs
 from driftscope.inspect.trial.trial_listener import TrialListener
 from driftscope.inspect.trial.trial_result import (
@@ -36,7 +35,7 @@ from driftscope.inspect.trial.trial_result import (
     TriedRendering,
     stopped_before,
 )
-from driftscope.inspect.trial.variant import Variant, as_served
+from driftscope.inspect.trial.variant import Repair, Variant, as_served
 
 LEAST_PASSAGES = 5
 """Smallest number of prompts from which anything is concluded."""

@@ -1,4 +1,4 @@
-"""What a trial tells those who wait for it."""
+"""The listener to a trial's progress."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from driftscope.inspect.files.safetensors_file import StoredTensor
 from driftscope.inspect.reference.config import DrafterConfig
 from driftscope.inspect.reference.drafter import Drafter
 from driftscope.inspect.reference.layers import Rotary
+from driftscope.inspect.trial.trial_result import Change
 
 _FIRST, _REFERENCE = "layers.0.", "midlayer."
 
@@ -157,3 +158,10 @@ def _scaling(files: DrafterFiles, config: DrafterConfig) -> dict[str, Any] | Non
     sizes = ("hidden_size", "num_attention_heads", "head_dim")
     found = {name: files.fields[name] for name in (*names, *sizes) if files.fields.get(name)}
     return {**found, "head_dim": config.layer.head_dim} if config.latent else found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair(Change):
+    """A change of a drafter that may fix it, with the drafter after it, ready to run."""
+
+    variant: Variant

@@ -1,4 +1,4 @@
-"""What a worker's timeline says of the probe's kernels."""
+"""Sums over the probe's kernels in a worker's timeline."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def timeline(tmp_path: Path) -> Path:
     for first in (0.0, 100.0, 200.0):
         events += [
             _event("target", first + 1, 50.0),
-            _event("_enter", first + 60, 2.0),
-            _event("_enter", first + 70, 3.0),
+            _event("enter_forward", first + 60, 2.0),
+            _event("enter_forward", first + 70, 3.0),
             _event("_partial", first + 80, 4.0),
         ]
     path = tmp_path / "timeline.json.gz"
     with gzip.open(path, "wt") as file:
-        json.dump({"traceEvents": [*reversed(events), {"ph": "i", "name": "_enter"}]}, file)
+        json.dump({"traceEvents": [*reversed(events), {"ph": "i", "name": "enter_forward"}]}, file)
     return path
 
 
@@ -37,7 +37,7 @@ def test_the_probes_kernels_are_summed_by_round(timeline: Path) -> None:
     found = summary(device_events(timeline))
     assert found["rounds"] == 2
     assert found["us_per_round"] == {
-        "_enter": {"launches": 2.0, "us": 5.0},
+        "enter_forward": {"launches": 2.0, "us": 5.0},
         "_partial": {"launches": 1.0, "us": 4.0},
     }
 
@@ -46,7 +46,7 @@ def test_one_round_is_shown_from_the_masses_before_to_its_own(timeline: Path) ->
     shown = summary(device_events(timeline))["one_round"]
     assert shown[:4] == [
         ["target", 0.0, 50.0],
-        ["_enter", 59.0, 2.0],
-        ["_enter", 69.0, 3.0],
+        ["enter_forward", 59.0, 2.0],
+        ["enter_forward", 69.0, 3.0],
         ["_partial", 79.0, 4.0],
     ]

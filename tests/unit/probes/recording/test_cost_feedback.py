@@ -1,4 +1,4 @@
-"""What the governor learns of the probe's cost on a GPU, in simulated engines of known cost.
+"""Costs that the governor learns on a GPU, in simulated engines of known cost.
 
 The host may issue one step ahead of the device, as vLLM's asynchronous scheduling does. The truth
 is how much longer the same steps take with the probe than without.

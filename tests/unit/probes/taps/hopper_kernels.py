@@ -119,7 +119,7 @@ def main() -> None:
     triton.runtime.driver.set_active(Hopper())
     part, launches = [""], []  # type: ignore[var-annotated]
     for module, names in (
-        (triton_kernels, ("_begin", "_enter", "_rms", "_leave")),
+        (triton_kernels, ("clear_chain", "enter_forward", "measure_state", "leave_forward")),
         (triton_masses, ("_partial", "_combine")),
     ):
         for name in names:

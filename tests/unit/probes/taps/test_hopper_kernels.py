@@ -31,7 +31,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each chain launches."""
+    """Launches of each chain."""
     cache = tmp_path_factory.mktemp("triton")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("DRIFTSCOPE_", "TRITON_"))}
     done = subprocess.run(
@@ -50,10 +50,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 def test_every_kernel_becomes_machine_code_that_fits(runs: list[dict[str, Any]]) -> None:
     launches = [launch for run in runs for launch in run["launches"]]
     assert {launch["kernel"] for launch in launches} == {
-        "_begin",
-        "_enter",
-        "_rms",
-        "_leave",
+        "clear_chain",
+        "enter_forward",
+        "measure_state",
+        "leave_forward",
         "_partial",
         "_combine",
     }

@@ -173,7 +173,7 @@ class Graph:
         self._launches: list[Callable[[], Any]] = []
         with monkeypatch.context() as patched:
             patched.setattr(TritonKernels, "_capturing", True)
-            for name in ("_enter", "_rms", "_leave"):
+            for name in ("enter_forward", "measure_state", "leave_forward"):
                 kernel = getattr(triton_kernels, name)
                 patched.setattr(triton_kernels, name, _Launcher(kernel, self._launches))
             capture()

@@ -1,4 +1,4 @@
-"""The `--engine` option: which engine runs the queries of a command."""
+"""Options of commands that analyse runs: who runs their queries, and which requests go together."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ EngineOption = Annotated[
         "the runs under the same paths, or spark://local[2].",
     ),
 ]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="COLUMN",
+        help="Column of requests whose equal values are not independent: session, conversation, "
+        "pair, prompt_digest, label or request; default: the first of the first four that the "
+        "recording has.",
+    ),
+]
+"""Option for the requests that are not independent of each other."""
 
 
 def maker_of(name: str) -> Callable[[], Engine]:
