@@ -7,6 +7,8 @@ from dataclasses import dataclass
 K = 8
 MAX_TOKENS = 96
 BATCH = 8
+CONTEXT = 1024
+"""Longest context that the engine serves, in tokens."""
 LABELS = {"in_distribution": "in distribution", "plain_text_roles": "plain-text roles"}
 """Workload labels of the trio's two prompt conditions."""
 DRAFTERS = {"eagle3": "eagle3", "eagle3.1": "eagle31"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,43 +15,53 @@ Schedule = Callable[[int], float]
 CLIP_NORM = 1.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Learning rates and weight decays. `muon` None: AdamW takes the matrices too.
+
+    `adamw_decay` is that of the matrices and embeddings which AdamW takes; norms have none.
+    """
+
+    adamw: float
+    muon: float | None
+    muon_decay: float = 0.0
+    adamw_decay: float = 0.0
+
+
 class Optimizer:
-    """Two optimizers that step together."""
+    """One or two optimizers that step together."""
 
     def __init__(
-        self,
-        module: nn.Module,
-        *,
-        adamw_rate: float,
-        muon_rate: float,
-        muon_weight_decay: float,
-        not_muon: str,
-        schedule: Schedule,
+        self, module: nn.Module, rates: Rates, *, not_muon: str, schedule: Schedule
     ) -> None:
         """`not_muon`: matrices with this in their name are embeddings or heads, left to AdamW."""
         named = list(module.named_parameters())
         matrices = [p for name, p in named if p.dim() == 2 and not_muon not in name]
-        rest = [p for name, p in named if p.dim() != 2 or not_muon in name]
-        muon = torch.optim.Muon(
-            matrices,
-            lr=muon_rate,
-            momentum=0.95,
-            weight_decay=muon_weight_decay,
-            ns_steps=5,
-            adjust_lr_fn="match_rms_adamw",
-        )
-        adamw = torch.optim.AdamW(
-            rest, lr=adamw_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
-        )
+        wide = [p for name, p in named if p.dim() == 2 and not_muon in name]
+        norms = [p for _, p in named if p.dim() != 2]
         self._module = module
         self._schedule = schedule
-        self._parts: list[tuple[torch.optim.Optimizer, float]] = [
-            (muon, muon_rate),
-            (adamw, adamw_rate),
+        self._parts: list[tuple[torch.optim.Optimizer, float]] = []
+        if rates.muon is not None:
+            muon = torch.optim.Muon(
+                matrices,
+                lr=rates.muon,
+                momentum=0.95,
+                weight_decay=rates.muon_decay,
+                ns_steps=5,
+                adjust_lr_fn="match_rms_adamw",
+            )
+            self._parts.append((muon, rates.muon))
+        decayed = wide if rates.muon is not None else [*matrices, *wide]
+        groups = [
+            {"params": decayed, "weight_decay": rates.adamw_decay},
+            {"params": norms, "weight_decay": 0.0},
         ]
+        adamw = torch.optim.AdamW(groups, lr=rates.adamw, betas=(0.9, 0.95), fused=True)
+        self._parts.append((adamw, rates.adamw))
 
     def state_dict(self) -> dict[str, object]:
-        """Return the states of both optimizers, in order."""
+        """Return the states of the optimizers, in order."""
         return {str(i): part.state_dict() for i, (part, _) in enumerate(self._parts)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

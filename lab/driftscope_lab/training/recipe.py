@@ -28,14 +28,17 @@ the recipe, because it changes the weights."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRecipe:
-    """Muon on matrices, AdamW on embedding and norms; the rate warms up, holds, then falls."""
+    """Muon on matrices, AdamW on embedding and norms, or AdamW on all; the rate warms up, holds,
+    then falls."""
 
     steps: int = 600
     tokens_per_step: int = 4096
     lengths: tuple[int, ...] = (512, 512, 512, 1024)
     """Row length of each step, in turn."""
     learning_rate: float = 6e-3
+    muon: bool = True
     muon_weight_decay: float = 0.05
+    adamw_weight_decay: float = 0.0
     warmup_steps: int = 40
     hold_share: float = 0.5
     final_share: float = 0.02
@@ -177,3 +180,43 @@ LARGE = Recipe(
 )
 """Recipe for a GPU: the target sees 1.05e9 tokens of the larger corpus; each row starts with `<s>`,
 on which a sink forms. Drafters learn four depths on rows of 1024 tokens."""
+
+CHAT_TARGET = DecoderConfig(
+    num_hidden_layers=6,
+    intermediate_size=448,
+    num_attention_heads=8,
+    num_key_value_heads=4,
+    head_dim=32,
+)
+"""Model of 3.5 M parameters: deeper and with more heads than TARGET, in which a sink may form."""
+CHAT_AUX_LAYERS = (2, 3, 5)
+"""Captured layers: as vLLM chooses them by default, from a low, a middle and a high layer."""
+_CHAT_LAYER = replace(CHAT_TARGET, num_hidden_layers=1)
+CHAT_DRAFTERS = {
+    "eagle3": DrafterConfig(layer=_CHAT_LAYER, aux_layers=CHAT_AUX_LAYERS),
+    "eagle31": DrafterConfig(
+        layer=_CHAT_LAYER, aux_layers=CHAT_AUX_LAYERS, fc_norm=True, norm_output=True
+    ),
+}
+"""Drafters of 1.1 M parameters each."""
+CHAT = Recipe(
+    target_model=CHAT_TARGET,
+    drafter_models=CHAT_DRAFTERS,
+    target=TargetRecipe(
+        steps=6000,
+        tokens_per_step=4096,
+        lengths=(256, 512, 256, 1024, 256, 512, 256, 2048),
+        learning_rate=3e-3,
+        muon=False,
+        adamw_weight_decay=0.1,
+        warmup_steps=60,
+        hold_share=0.6,
+        log_every=50,
+        validate_every=250,
+        validation_tokens=32 * 256,
+        checkpoint_every=250,
+    ),
+    sampling=SamplingRecipe(batches=24, batch_size=64, length=512, prompt_tokens=(48, 256)),
+    drafters=DrafterRecipe(steps=1000, batch_size=4, length=512, depths=4),
+)
+"""Recipe for two CPU cores: conversations of many kinds, code and prose."""

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from driftscope.inspect.reference.config import EOS_ID, PAD_ID
+from driftscope.inspect.reference.config import BOS_ID, EOS_ID, PAD_ID
 from driftscope.inspect.reference.model import Target
 from driftscope.inspect.reference.target import KVCache
 from driftscope_lab.training.compute import autocast, device_of
+from driftscope_lab.training.conversation_rows import Rows
 from driftscope_lab.training.progress import Progress
 from driftscope_lab.training.recipe import SamplingRecipe
-from driftscope_lab.training.training_rows import RowMaker
 from driftscope_lab.trio.template import ASSISTANT, SPECIAL_TOKENS
 
 ASSISTANT_ID = SPECIAL_TOKENS.index(ASSISTANT)
 
 
-def sample_rows(target: Target, rows: RowMaker, settings: SamplingRecipe, log: Progress) -> Tensor:
+def sample_rows(target: Target, rows: Rows, settings: SamplingRecipe, log: Progress) -> Tensor:
     """Return training prompts continued by the target: ids [rows, length].
 
     Every second batch is greedy, the others are sampled.
@@ -37,18 +38,49 @@ def sample_rows(target: Target, rows: RowMaker, settings: SamplingRecipe, log: P
     return torch.cat(written)
 
 
+def sample_conversations(
+    target: Target, rows: Rows, settings: SamplingRecipe, log: Progress
+) -> Tensor:
+    """Return the beginnings of conversations continued by the target, which also writes the ends of
+    turns and the user's next: ids [rows, length].
+
+    `settings.prompt_tokens` are the shortest and the longest beginning. Every second batch is
+    greedy, the others are sampled.
+    """
+    device = device_of(target)
+    generator = torch.Generator(device).manual_seed(settings.seed)
+    rng = random.Random(settings.seed)
+    written = []
+    for index in range(settings.batches):
+        beginnings = rows.rows(settings.length, held_out=False, seed=555 + index)
+        given = rng.randint(*settings.prompt_tokens)
+        ids = torch.from_numpy(beginnings[: settings.batch_size, :given]).to(device)
+        temperature = 0.0 if index % 2 == 0 else settings.temperature
+        count = settings.length - given
+        written.append(
+            continue_rows(target, ids, count, temperature, generator, never=(BOS_ID, PAD_ID))
+        )
+        log.note(f"sampling {index + 1}/{settings.batches}  temperature {temperature}")
+    return torch.cat(written)
+
+
 @torch.no_grad()
 def continue_rows(
-    target: Target, ids: Tensor, count: int, temperature: float, generator: torch.Generator
+    target: Target,
+    ids: Tensor,
+    count: int,
+    temperature: float,
+    generator: torch.Generator,
+    never: Sequence[int] = range(max(EOS_ID, PAD_ID) + 1),
 ) -> Tensor:
-    """Return `ids` [B, P] with `count` tokens appended to each row; special tokens are never
-    written, so that all rows of a batch have equal length."""
+    """Return `ids` [B, P] with `count` tokens appended to each row; the tokens `never`, by default
+    all special tokens, are not written."""
     cache = KVCache(ids.shape[1] + count)
     newest = ids
     for _ in range(count):
         with autocast(ids.device):
             logits = target.logits(target(newest, cache=cache).hidden[:, -1]).float()
-        logits[:, : max(EOS_ID, PAD_ID) + 1] = float("-inf")
+        logits[:, list(never)] = float("-inf")
         newest = _pick(logits, temperature, generator)
         ids = torch.cat([ids, newest], 1)
     return ids
@@ -60,7 +92,7 @@ def _pick(logits: Tensor, temperature: float, generator: torch.Generator) -> Ten
     return torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
 
 
-def _prompt_batches(rows: RowMaker, settings: SamplingRecipe) -> list[tuple[Tensor, int]]:
+def _prompt_batches(rows: Rows, settings: SamplingRecipe) -> list[tuple[Tensor, int]]:
     """Return full rows of similar prompt length, cut at their batch's longest prompt."""
     candidates = rows.rows(settings.length, held_out=False, seed=555)
     candidates = candidates[(candidates != PAD_ID).all(1)]

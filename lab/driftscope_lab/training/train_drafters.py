@@ -15,11 +15,11 @@ from driftscope.inspect.reference.model import Drafter, Target, save_drafter
 from driftscope_lab.training import recipe
 from driftscope_lab.training.checkpoint import Checkpoint
 from driftscope_lab.training.compute import device_of
+from driftscope_lab.training.conversation_rows import Rows
 from driftscope_lab.training.draft_loss import DraftLoss, Teaching, draft_loss, teach
-from driftscope_lab.training.optimizer import Optimizer, Schedule
+from driftscope_lab.training.optimizer import Optimizer, Rates, Schedule
 from driftscope_lab.training.progress import Progress
 from driftscope_lab.training.recipe import DrafterRecipe
-from driftscope_lab.training.training_rows import RowMaker
 
 INIT_STD = 0.02
 
@@ -50,9 +50,7 @@ class Trainee:
         self.aux_factors = [1.0 if fc_norm else 1.0 / rms for rms in aux_rms]
         self.optimizer = Optimizer(
             self.drafter,
-            adamw_rate=s.learning_rate,
-            muon_rate=s.muon_learning_rate,
-            muon_weight_decay=0.0,
+            Rates(adamw=s.learning_rate, muon=s.muon_learning_rate),
             not_muon="lm_head",
             schedule=_schedule(s),
         )
@@ -78,7 +76,7 @@ class Trainee:
 
 def train_drafters(
     target: Target,
-    rows: RowMaker,
+    rows: Rows,
     written: Tensor,
     s: DrafterRecipe,
     folder: Path,
@@ -140,7 +138,7 @@ def _aux_rms(target: Target, ids: Tensor, aux_layers: Sequence[int]) -> list[flo
     return [layer.square().mean().sqrt().item() for layer in aux]
 
 
-def _batches(rows: RowMaker, written: Tensor, s: DrafterRecipe) -> Iterator[Tensor]:
+def _batches(rows: Rows, written: Tensor, s: DrafterRecipe) -> Iterator[Tensor]:
     half = s.batch_size // 2
     generator = torch.Generator().manual_seed(s.seed)
     for epoch in itertools.count():

@@ -15,17 +15,17 @@ from driftscope.inspect.reference.model import Target, save_target
 from driftscope_lab.training import recipe
 from driftscope_lab.training.checkpoint import Checkpoint
 from driftscope_lab.training.compute import autocast
-from driftscope_lab.training.optimizer import Optimizer, Schedule
+from driftscope_lab.training.conversation_rows import Rows
+from driftscope_lab.training.optimizer import Optimizer, Rates, Schedule
 from driftscope_lab.training.progress import Progress
 from driftscope_lab.training.recipe import TargetRecipe
-from driftscope_lab.training.training_rows import RowMaker
 
 INIT_STD = 0.02
 CPU = torch.device("cpu")
 
 
 def train_target(
-    rows: RowMaker,
+    rows: Rows,
     settings: TargetRecipe,
     folder: Path,
     log: Progress,
@@ -44,9 +44,12 @@ def train_target(
     target.to(device)
     optimizer = Optimizer(
         target,
-        adamw_rate=settings.learning_rate,
-        muon_rate=settings.learning_rate,
-        muon_weight_decay=settings.muon_weight_decay,
+        Rates(
+            adamw=settings.learning_rate,
+            muon=settings.learning_rate if settings.muon else None,
+            muon_decay=settings.muon_weight_decay,
+            adamw_decay=settings.adamw_weight_decay,
+        ),
         not_muon="embed_tokens",
         schedule=_schedule(settings),
     )
@@ -96,7 +99,7 @@ def _initialize(target: Target) -> None:
             nn.init.normal_(parameter, 0.0, residual_std if into_residual else INIT_STD)
 
 
-def _batches(rows: RowMaker, settings: TargetRecipe, device: torch.device) -> Iterator[Tensor]:
+def _batches(rows: Rows, settings: TargetRecipe, device: torch.device) -> Iterator[Tensor]:
     """Yield batches of `tokens_per_step` tokens, with row lengths in turn."""
     streams = {
         length: _stream(rows, length, settings.tokens_per_step // length, device)
@@ -106,7 +109,7 @@ def _batches(rows: RowMaker, settings: TargetRecipe, device: torch.device) -> It
         yield next(streams[length])
 
 
-def _stream(rows: RowMaker, length: int, batch_size: int, device: torch.device) -> Iterator[Tensor]:
+def _stream(rows: Rows, length: int, batch_size: int, device: torch.device) -> Iterator[Tensor]:
     """Yield batches; each epoch is on the device as a whole, so that no batch waits."""
     for epoch in itertools.count():
         # Use one seed per length and epoch, so that no two passes cut the files identically.

@@ -1,0 +1,74 @@
+"""Training rows of conversations and documents, each of one length without padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from driftscope_lab.training.conversations import mixture
+from driftscope_lab.training.conversations.material import Material, material
+from driftscope_lab.training.corpus import SourceFile
+
+Ids = npt.NDArray[np.int64]
+
+ROW_TOKENS = 1 << 19
+"""Number of tokens that one call of `rows` makes."""
+CHARS_PER_TOKEN = 5
+"""Characters from which a row is cut, per token of the row: more than a token has on average."""
+TOKENIZER_ROWS, TOKENIZER_CHARS = 4000, 2000
+"""Number and length of the rows that the tokenizer learns its merges from."""
+
+
+class Rows(Protocol):
+    """Source of training rows."""
+
+    def rows(self, length: int, held_out: bool, seed: int) -> Ids:
+        """Return rows [rows, length] of token ids in random order."""
+        ...
+
+
+class ConversationRows:
+    """Makes rows of the mixture of conversations and documents."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        sides: Mapping[bool, Material],
+        shares: mixture.DocumentShares | None = None,
+    ) -> None:
+        """`sides` has the material of training files under False and of held-out files under
+        True."""
+        self._tokenizer = tokenizer
+        self._sides = sides
+        self._shares = shares or mixture.DocumentShares()
+
+    def rows(self, length: int, held_out: bool, seed: int) -> Ids:
+        """Return ROW_TOKENS / `length` rows, the same for the same seed."""
+        rng, count = Random(f"{seed} {held_out}"), ROW_TOKENS // length
+        rows = [self._row(rng, length, self._sides[held_out]) for _ in range(count)]
+        return np.array(rows, np.int64)
+
+    def _row(self, rng: Random, length: int, material: Material) -> list[int]:
+        """Return a row; one that comes out too short is drawn again."""
+        while True:
+            text = mixture.row_text(rng, material, length * CHARS_PER_TOKEN, self._shares)
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+            if len(ids) >= length:
+                return ids[:length]
+
+
+def both_sides(files: Sequence[SourceFile]) -> dict[bool, Material]:
+    """Return the material of training files under False and of held-out files under True."""
+    return {side: material(files, held_out=side) for side in (False, True)}
+
+
+def tokenizer_texts(training: Material) -> Iterator[str]:
+    """Yield the texts from which a tokenizer of conversations learns its merges."""
+    rng = Random(1)
+    for _ in range(TOKENIZER_ROWS):
+        yield mixture.row_text(rng, training, TOKENIZER_CHARS, mixture.DocumentShares())

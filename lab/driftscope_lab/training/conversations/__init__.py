@@ -1,0 +1,1 @@
+"""Conversations that a target is trained on: exchanges of many kinds, made from the corpus."""
