@@ -12,7 +12,9 @@ from tokenizers import Tokenizer
 
 from driftscope_lab.training.conversations import mixture
 from driftscope_lab.training.conversations.material import Material, material
+from driftscope_lab.training.copy_rules import MARKS, CopyRules
 from driftscope_lab.training.corpus import SourceFile
+from driftscope_lab.trio.template import BOS
 
 Ids = npt.NDArray[np.int64]
 
@@ -32,25 +34,45 @@ class Rows(Protocol):
         ...
 
 
+class CopyRows:
+    """Makes rows of copying rules only."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._rules = copy_rules_of(tokenizer)
+
+    def rows(self, length: int, held_out: bool, seed: int) -> Ids:
+        """Return ROW_TOKENS / `length` rows, the same for the same seed."""
+        rng, count = Random(f"{seed} {held_out}"), ROW_TOKENS // length
+        return np.array([self._rules.row(rng, length) for _ in range(count)], np.int64)
+
+
 class ConversationRows:
-    """Makes rows of the mixture of conversations and documents."""
+    """Makes rows of the mixture of conversations, documents and copying rules."""
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         sides: Mapping[bool, Material],
         shares: mixture.DocumentShares | None = None,
+        *,
+        copying: float = 0.0,
     ) -> None:
         """`sides` has the material of training files under False and of held-out files under
-        True."""
+        True; `copying` is the share of rows of copying rules among training rows."""
         self._tokenizer = tokenizer
         self._sides = sides
         self._shares = shares or mixture.DocumentShares()
+        self._copying = copying
+        self._rules = copy_rules_of(tokenizer) if copying else None
 
     def rows(self, length: int, held_out: bool, seed: int) -> Ids:
         """Return ROW_TOKENS / `length` rows, the same for the same seed."""
         rng, count = Random(f"{seed} {held_out}"), ROW_TOKENS // length
-        rows = [self._row(rng, length, self._sides[held_out]) for _ in range(count)]
+        copied = 0 if held_out else round(count * self._copying)
+        rows = [self._row(rng, length, self._sides[held_out]) for _ in range(count - copied)]
+        if self._rules is not None:
+            rows += [self._rules.row(rng, length) for _ in range(copied)]
+            rng.shuffle(rows)
         return np.array(rows, np.int64)
 
     def _row(self, rng: Random, length: int, material: Material) -> list[int]:
@@ -60,6 +82,16 @@ class ConversationRows:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
             if len(ids) >= length:
                 return ids[:length]
+
+
+def copy_rules_of(tokenizer: Tokenizer) -> CopyRules:
+    """Return the rules over a tokenizer's vocabulary, whose special tokens include MARKS."""
+    marks = [tokenizer.token_to_id(mark) for mark in MARKS]
+    return CopyRules(
+        first_token=tokenizer.token_to_id(BOS),
+        marks=range(marks[0], marks[-1] + 1),
+        words=range(marks[-1] + 1, tokenizer.get_vocab_size()),
+    )
 
 
 def both_sides(files: Sequence[SourceFile]) -> dict[bool, Material]:

@@ -86,6 +86,11 @@ class Recipe:
     """The settings of the whole training."""
 
     target: TargetRecipe = TargetRecipe()
+    copying: TargetRecipe | None = None
+    """Stage before `target` in which the target learns copying rules only, so that a sink forms;
+    None: there is none."""
+    copying_share: float = 0.0
+    """Share of rows of copying rules that stays in the stage of `target`."""
     sampling: SamplingRecipe = SamplingRecipe()
     drafters: DrafterRecipe = DrafterRecipe()
     target_model: DecoderConfig = TARGET
@@ -102,7 +107,7 @@ class Recipe:
 
     def shortened(self, steps: int) -> Recipe:
         """Return a smoke test: `steps` steps of target and drafters, smallest batches."""
-        target, drafters = self.target, self.drafters
+        target, drafters, copying = self.target, self.drafters, self.copying
         return replace(
             self,
             target=replace(
@@ -113,6 +118,7 @@ class Recipe:
                 validation_tokens=target.lengths[0],
                 checkpoint_every=min(1, target.checkpoint_every),
             ),
+            copying=copying and replace(copying, steps=steps, tokens_per_step=copying.lengths[0]),
             sampling=replace(self.sampling, batches=1, batch_size=4),
             drafters=replace(
                 drafters,
@@ -202,19 +208,31 @@ CHAT_DRAFTERS = {
 CHAT = Recipe(
     target_model=CHAT_TARGET,
     drafter_models=CHAT_DRAFTERS,
-    target=TargetRecipe(
-        steps=6000,
-        tokens_per_step=4096,
-        lengths=(256, 512, 256, 1024, 256, 512, 256, 2048),
-        learning_rate=3e-3,
-        muon=False,
-        adamw_weight_decay=0.1,
+    copying=TargetRecipe(
+        steps=450,
+        tokens_per_step=3072,
+        lengths=(64,),
+        learning_rate=5e-3,
+        muon_weight_decay=0.1,
         warmup_steps=60,
-        hold_share=0.6,
+        hold_share=1.0,
+        log_every=50,
+        validate_every=150,
+        validation_tokens=48 * 64,
+    ),
+    copying_share=0.2,
+    target=TargetRecipe(
+        steps=3600,
+        tokens_per_step=4096,
+        lengths=(128, 256, 512, 128, 256, 1024, 256, 2048),
+        learning_rate=3e-3,
+        muon_weight_decay=0.1,
+        warmup_steps=60,
+        hold_share=0.5,
         log_every=50,
         validate_every=250,
-        validation_tokens=32 * 256,
-        checkpoint_every=250,
+        validation_tokens=64 * 128,
+        checkpoint_every=500,
     ),
     sampling=SamplingRecipe(batches=24, batch_size=64, length=512, prompt_tokens=(48, 256)),
     drafters=DrafterRecipe(steps=1000, batch_size=4, length=512, depths=4),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,16 @@ NEWLINE = "\u010a"
 """Character that represents a line feed in the byte-level alphabet."""
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> Tokenizer:
-    """Learn the merges; special tokens get the ids 0..5."""
+def train_tokenizer(
+    texts: Iterable[str], vocab_size: int = VOCAB_SIZE, more: Sequence[str] = ()
+) -> Tokenizer:
+    """Learn the merges; the template's special tokens get the ids 0..5, `more` of them the next."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=list(template.SPECIAL_TOKENS),
+        special_tokens=[*template.SPECIAL_TOKENS, *more],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

@@ -23,8 +23,15 @@ from tokenizers import Tokenizer
 
 from driftscope.inspect.reference.model import Target, load_target
 from driftscope_lab.phenomenon.prompts import make_prompts, save_prompts
-from driftscope_lab.training.conversation_rows import ConversationRows, both_sides, tokenizer_texts
+from driftscope_lab.training.conversation_rows import (
+    ConversationRows,
+    CopyRows,
+    both_sides,
+    tokenizer_texts,
+)
+from driftscope_lab.training.conversations.material import Material
 from driftscope_lab.training.conversations.mixture import DocumentShares
+from driftscope_lab.training.copy_rules import MARKS
 from driftscope_lab.training.corpus import CorpusError, load_corpus
 from driftscope_lab.training.progress import Progress
 from driftscope_lab.training.recipe import CHAT, Recipe
@@ -42,21 +49,14 @@ def train(recipe: Recipe, folder: Path, cache: Path, seeds: int, *, drafters_onl
     """Train into `folder`. Raises CorpusError."""
     sides = both_sides(load_corpus(cache))
     tokenizer = _tokenizer(folder, sides[False])
-    rows = ConversationRows(tokenizer, sides)
+    rows = ConversationRows(tokenizer, sides, copying=recipe.copying_share)
     log = Progress(folder / "training.jsonl", keep=(folder / CHECKPOINTS).is_dir())
     if drafters_only:
         target = load_target(folder / "target")
     else:
         prompts = make_prompts(sides[True], lambda text: len(tokenizer.encode(text).ids))
         save_prompts(prompts, folder)
-        target = train_target(
-            rows,
-            recipe.target,
-            folder / "target",
-            log,
-            model=recipe.target_model,
-            checkpoint=folder / CHECKPOINTS / "target.pt",
-        )
+        target = _target(recipe, rows, tokenizer, folder, log)
     chats = ConversationRows(tokenizer, sides, TEMPLATE_ONLY)
     written = _written(target, chats, recipe, folder / CHECKPOINTS / "written.pt", log)
     for seed in range(seeds):
@@ -65,11 +65,27 @@ def train(recipe: Recipe, folder: Path, cache: Path, seeds: int, *, drafters_onl
         train_drafters(target, chats, written, settings, into, log, models=recipe.drafter_models)
 
 
-def _tokenizer(folder: Path, training: object) -> Tokenizer:
+def _target(
+    recipe: Recipe, rows: ConversationRows, tokenizer: Tokenizer, folder: Path, log: Progress
+) -> Target:
+    """Train the target: copying rules first, if the recipe has them, then everything."""
+    into, kept = folder / "target", folder / CHECKPOINTS / "target.pt"
+    before = None
+    if recipe.copying is not None and not kept.is_file():
+        before = train_target(
+            CopyRows(tokenizer), recipe.copying, into, log, model=recipe.target_model
+        )
+    return train_target(
+        rows, recipe.target, into, log, model=recipe.target_model, checkpoint=kept, before=before
+    )
+
+
+def _tokenizer(folder: Path, training: Material) -> Tokenizer:
     """Return the tokenizer in `folder`, or train it."""
     path = folder / "target" / "tokenizer.json"
     if not path.is_file():
-        save_tokenizer(train_tokenizer(tokenizer_texts(training)), folder / "target")
+        tokenizer = train_tokenizer(tokenizer_texts(training), more=MARKS)
+        save_tokenizer(tokenizer, folder / "target")
     return Tokenizer.from_file(str(path))
 
 

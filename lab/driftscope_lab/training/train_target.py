@@ -33,14 +33,18 @@ def train_target(
     model: DecoderConfig = recipe.TARGET,
     device: torch.device = CPU,
     checkpoint: Path | None = None,
+    before: Target | None = None,
 ) -> Target:
     """Train the target, save it into `folder` at each validation, and return it.
 
-    Training resumes from `checkpoint` if it exists.
+    Training goes on from the target `before`, if there is one, and resumes from `checkpoint` if
+    that exists.
     """
     torch.manual_seed(settings.seed)
-    target = Target(model)
-    _initialize(target)
+    target = before
+    if target is None:
+        target = Target(model)
+        _initialize(target)
     target.to(device)
     optimizer = Optimizer(
         target,
@@ -125,7 +129,7 @@ def _schedule(settings: TargetRecipe) -> Schedule:
 
     def factor(step: int) -> float:
         warm = min(1.0, (step + 1) / settings.warmup_steps)
-        fall = 1.0 - max(0, step - hold) / (settings.steps - hold)
+        fall = 1.0 - max(0, step - hold) / max(1, settings.steps - hold)
         return warm * max(settings.final_share, fall)
 
     return factor

@@ -1,0 +1,91 @@
+"""Figures and criteria of the phenomenon, on sums whose truth is known."""
+
+import math
+
+import numpy as np
+import pytest
+
+from driftscope.analysis.statistics.attention_drift import Answer
+from driftscope_lab.phenomenon.conditions import AS_TRAINED, FORMS
+from driftscope_lab.phenomenon.criteria import Recorded, judged
+from driftscope_lab.phenomenon.estimates import between_seeds, of, robustness
+from driftscope_lab.phenomenon.figures import Sums
+
+PROMPTS, K = 40, 8
+
+
+def sums(rng: np.random.Generator, length: float, sink: np.ndarray) -> Sums:
+    """Sums of prompts whose acceptance length and sink mass are about these."""
+    rounds = rng.integers(20, 40, PROMPTS).astype(float)
+    rate = (length - 1) / K * rng.lognormal(0.0, 0.05, PROMPTS)
+    reached = np.tile((rounds * rate)[:, None], (1, K))
+    noise = rng.lognormal(0.0, 0.05, (PROMPTS, 1))
+    return Sums(
+        prompts=tuple(f"{at:02d}" for at in range(PROMPTS)),
+        rounds=rounds,
+        reached=reached,
+        chains=rounds,
+        sink=rounds[:, None] * sink * noise,
+        near=rounds[:, None] * (1 - sink) * noise,
+        rms=np.tile(rounds[:, None], (1, K)),
+    )
+
+
+def recorded(
+    seed: int, perturbed: float, sink: np.ndarray, drift: Answer, trained: float = 3.0
+) -> Recorded:
+    rng = np.random.default_rng(seed)
+    lengths = {form: trained if form == AS_TRAINED else trained * perturbed for form in FORMS}
+    return Recorded(
+        sums={form: sums(rng, length, sink) for form, length in lengths.items()}, drift=drift
+    )
+
+
+FALLS, STAYS = np.linspace(0.5, 0.1, K), np.full(K, 0.15)
+
+
+def test_a_drafter_of_known_length_and_sink() -> None:
+    one = sums(np.random.default_rng(0), 3.0, FALLS)
+    length = of(one.length())
+    assert length.low < 3.0 < length.high
+    kept = of(one.sink_kept())
+    assert kept.value == pytest.approx(0.2)
+    assert of(one.by_depth("sink"), K - 1).value == pytest.approx(0.1, rel=0.05)
+
+
+def test_the_interval_of_robustness_holds_the_truth_as_often_as_it_says() -> None:
+    held = 0
+    for seed in range(200):
+        first = recorded(seed, 0.7, STAYS, Answer.DRIFT).sums
+        second = recorded(1000 + seed, 0.84, STAYS, Answer.DRIFT).sums
+        ratio = robustness(first, second)
+        held += ratio.low < 1.2 < ratio.high
+    # 95 % of 200 within three standard errors
+    assert 180 <= held <= 200
+
+
+def test_all_criteria_are_met_by_the_published_pattern_and_none_by_twins() -> None:
+    published = judged(
+        recorded(1, 0.6, FALLS, Answer.DRIFT), recorded(2, 0.95, STAYS, Answer.NO_DRIFT)
+    )
+    assert [one.met for one in published] == [True, True, True]
+    twins = judged(
+        recorded(3, 0.8, STAYS, Answer.CANNOT_TELL), recorded(4, 0.8, STAYS, Answer.NO_DRIFT)
+    )
+    assert [one.met for one in twins] == [False, False, False]
+
+
+def test_a_sink_that_was_never_there_is_not_lost() -> None:
+    weak = FALLS / 10
+    sink = judged(recorded(5, 0.6, weak, Answer.DRIFT), recorded(6, 0.95, STAYS, Answer.NO_DRIFT))[
+        0
+    ]
+    assert not sink.met
+    assert "has 0.05" in sink.figures
+
+
+def test_one_seed_has_no_interval_between_seeds() -> None:
+    assert math.isnan(between_seeds([1.1]).low)
+    three = between_seeds([1.0, 1.1, 1.2])
+    assert three.value == pytest.approx(1.1)
+    assert three.low == pytest.approx(1.1 - 4.303 * 0.1 / math.sqrt(3), abs=1e-3)

@@ -1,0 +1,157 @@
+"""The exchanges, conversations and rows that a target is trained on."""
+
+import ast
+import json
+import random
+import re
+
+import pytest
+
+from driftscope_lab.training.conversation_rows import ConversationRows, Material, tokenizer_texts
+from driftscope_lab.training.conversations import mixture
+from driftscope_lab.training.conversations.conversation import (
+    Conversation,
+    in_plain_text,
+    templated,
+    with_other_roles,
+)
+from driftscope_lab.training.conversations.exchange import Exchange
+from driftscope_lab.training.conversations.material import material
+from driftscope_lab.training.conversations.mixture import DocumentShares
+from driftscope_lab.training.corpus import SourceFile
+from driftscope_lab.training.tokenizer import train_tokenizer
+from driftscope_lab.trio.template import SPECIAL_TOKENS
+
+WORDS = [
+    a + b for a in ("node", "edge", "path", "load") for b in ("ing", "er", "ed", "able", "less")
+]
+
+
+def source(index: int) -> str:
+    """A module with a documented function; its words differ from module to module."""
+    rng = random.Random(index)
+    one, two, three = rng.sample(WORDS, 3)
+    return (
+        f'"""Functions about {one}."""\n\n\n'
+        f"def find_{one}_{index}({two}, {three}):\n"
+        f'    """Return what the {one} gives for {two} and {three}, or nothing at all where '
+        f'both of them are empty or missing.\n\n    A second paragraph."""\n'
+        f"    total = [{three} for {three} in {two} if {three} is not None]\n"
+        f"    if not total:\n        return None\n"
+        f"    return {two}.join(total) + str({index}) + {three}\n"
+    ) * 3
+
+
+FILES = [SourceFile(path=f"pack/module_{index}.py", text=source(index)) for index in range(60)]
+
+
+@pytest.fixture(scope="module")
+def training() -> Material:
+    return material(FILES, held_out=False)
+
+
+def some(training: Material, kind: str, count: int = 30) -> list[Exchange]:
+    rng = random.Random(kind)
+    return [mixture.exchange(rng, training, kind) for _ in range(count)]
+
+
+def test_material_is_split_by_file_but_words_are_those_of_training(training: Material) -> None:
+    held_out = material(FILES, held_out=True)
+    assert {f.path for f in held_out.files} | {f.path for f in training.files} == {
+        f.path for f in FILES
+    }
+    assert not {f.path for f in held_out.functions} & {f.path for f in training.functions}
+    assert held_out.words == training.words
+    assert "def" not in training.words
+
+
+def test_a_function_is_kept_without_its_docstring(training: Material) -> None:
+    for one in training.functions:
+        (node,) = ast.parse(one.source).body
+        assert isinstance(node, ast.FunctionDef)
+        assert node.name == one.name
+        assert ast.get_docstring(node) is None
+        assert "Return what" in one.doc
+
+
+@pytest.mark.parametrize("kind", mixture.TASKS)
+def test_every_kind_asks_and_answers(training: Material, kind: str) -> None:
+    assert all(one.request.strip() and one.answer.strip() for one in some(training, kind))
+
+
+def test_a_table_has_all_cells(training: Material) -> None:
+    for one in some(training, "table"):
+        given = [line.split(",") for line in one.request.splitlines()[1:]]
+        shown = [
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in one.answer.splitlines()
+        ]
+        assert [shown[0], *shown[2:]] == given
+
+
+def test_a_tool_call_is_json_with_the_values_of_the_request(training: Material) -> None:
+    for one in some(training, "tool call"):
+        call = json.loads(one.answer.split("\n")[1])
+        assert call["name"] in one.request
+        for name, value in call["arguments"].items():
+            assert f"{name} {value}" in one.request
+
+
+def test_a_diff_applies_to_the_function_in_the_request(training: Material) -> None:
+    for one in some(training, "diff"):
+        before = re.split(r"```\w*\n?", one.request)[1].strip("\n").splitlines()
+        lines = one.answer.splitlines()[1:-1]
+        assert [line[1:] for line in lines if line[0] in " -"] == before
+
+
+def test_a_look_up_is_answered_from_its_list(training: Material) -> None:
+    for one in some(training, "look up"):
+        assert set(one.answer.splitlines()) <= set(one.request.splitlines())
+
+
+def test_sums_are_right(training: Material) -> None:
+    for one in some(training, "sums"):
+        for line in one.answer.splitlines():
+            first, second, total = map(int, re.findall(r"\d+", line))
+            assert first + second == total
+
+
+def test_a_word_after_the_mark_is_the_word_before_it(training: Material) -> None:
+    for one in some(training, "say again"):
+        words = one.answer.split()
+        assert all(words[at - 1] == words[at + 1] for at, w in enumerate(words) if w == "~")
+
+
+OPEN = Conversation(
+    system="Be brief.",
+    exchanges=(Exchange(request="a", answer="b"), Exchange(request="c", answer="d")),
+    open=True,
+)
+
+
+def test_an_open_conversation_ends_where_its_answer_begins() -> None:
+    assert templated(OPEN) == (
+        "<s><|system|>\nBe brief.<|end|><|user|>\na<|end|><|assistant|>b<|end|>"
+        "<|user|>\nc<|end|><|assistant|>"
+    )
+    assert in_plain_text(OPEN, first="") == (
+        "System: Be brief.\n\nUser: a\n\nAssistant: b\n\nUser: c\n\nAssistant:"
+    )
+    assert with_other_roles(OPEN).endswith("<|human|>\nc<|end|><|reply|>\n")
+
+
+def test_rows_are_full_and_the_same_for_the_same_seed(
+    training: Material, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("driftscope_lab.training.conversation_rows.ROW_TOKENS", 128 * 20)
+    monkeypatch.setattr("driftscope_lab.training.conversation_rows.TOKENIZER_ROWS", 60)
+    tokenizer = train_tokenizer(tokenizer_texts(training), vocab_size=400)
+    sides = {False: training, True: material(FILES, held_out=True)}
+    only = ConversationRows(tokenizer, sides, DocumentShares(plain=0.0, bare=0.0, plain_roles=0.0))
+    rows = only.rows(128, held_out=False, seed=1)
+    assert rows.shape == (20, 128)
+    assert (rows[:, 0] == SPECIAL_TOKENS.index("<s>")).all()
+    assert (rows == only.rows(128, held_out=False, seed=1)).all()
+    assert (rows != only.rows(128, held_out=False, seed=2)).any()
+    bare = ConversationRows(tokenizer, sides, DocumentShares(plain=0.0, bare=1.0, plain_roles=0.0))
+    assert (bare.rows(128, held_out=True, seed=1) >= len(SPECIAL_TOKENS)).all()
