@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from driftscope.errors import DriftscopeError
 from driftscope.trace.format.status import read_statuses
 from driftscope_lab.demo import DRAFTERS
+from driftscope_lab.demo.environment import engine_environment
 
 POLL_S = 0.5
 
@@ -97,31 +97,12 @@ def _start(
         command.append(str(run))
     with log.open("wb") as sink:
         process = subprocess.Popen(  # noqa: S603  this Python and modules of ours
-            command, env=_environment(run, core), stdout=sink, stderr=subprocess.STDOUT
+            command,
+            env=engine_environment(run, core, len(DRAFTERS)),
+            stdout=sink,
+            stderr=subprocess.STDOUT,
         )
     return Child(label=label, run=run, log=log, process=process)
-
-
-def _environment(run: Path, core: int) -> dict[str, str]:
-    """Return the environment of an engine: a separate core if there are enough cores, and the V1
-    runner, which a CPU uses natively."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
-    env |= {
-        "DRIFTSCOPE_TRACE": str(run.absolute()),
-        "DRIFTSCOPE_STRICT": "1",
-        # A short run, where every round counts.
-        "DRIFTSCOPE_EVERY": "1",
-        "DRIFTSCOPE_DISTANCE_EVERY": "1",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_USE_V2_MODEL_RUNNER": "0",
-    }
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) >= len(DRAFTERS):
-        env["VLLM_CPU_OMP_THREADS_BIND"] = str(cores[core])
-    return env
 
 
 def _raise_if_failed(children: list[Child]) -> None:

@@ -1,0 +1,80 @@
+"""Runs of both drafters of a seed, recorded in live vLLM at the same time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from driftscope.errors import DriftscopeError
+from driftscope_lab.demo.environment import engine_environment
+
+DRAFTERS = {"EAGLE-3": "eagle3", "EAGLE-3.1": "eagle31"}
+"""Name of each drafter -> its folder under a seed."""
+SINK = "0,"
+"""The sink set of every run: the first token's slot."""
+FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seed:
+    """One seed's drafters: the folder that has `eagle3` and `eagle31`."""
+
+    name: str
+    folder: Path
+
+
+def seeds_of(weights: Path) -> tuple[Seed, ...]:
+    """Return the seeds trained on the target in `weights`: its folders seed-*, or those shipped
+    beside the target. Raises DriftscopeError without any."""
+    folders = sorted(path for path in weights.glob("seed-*") if _has_drafters(path))
+    if _has_drafters(weights):
+        folders.insert(0, weights)
+    if not folders:
+        raise DriftscopeError(f"{weights}: no folder with the drafters eagle3 and eagle31 in it")
+    return tuple(
+        Seed(name="shipped" if folder == weights else folder.name, folder=folder)
+        for folder in folders
+    )
+
+
+def _has_drafters(folder: Path) -> bool:
+    return all((folder / name / "config.json").is_file() for name in DRAFTERS.values())
+
+
+def record(weights: Path, seed: Seed, out: Path, prompts: int) -> dict[str, Path]:
+    """Record both drafters of a seed on `prompts` prompts in every condition; return the run of
+    each. Finished runs in `out` are kept.
+
+    Raises DriftscopeError if an engine fails.
+    """
+    runs = {name: out / seed.name / folder for name, folder in DRAFTERS.items()}
+    started = []
+    for core, (name, run) in enumerate(runs.items()):
+        if not run.with_suffix(f".{FINISHED}").is_file():
+            command = _command(weights, seed.folder / DRAFTERS[name], prompts)
+            started.append((run, _start(command, run, core)))
+    for run, process in started:
+        if process.wait():
+            raise DriftscopeError(
+                f"the engine of {run} ended with code {process.returncode}; its log is "
+                f"{run.with_suffix('.log')}"
+            )
+        run.with_suffix(f".{FINISHED}").touch()
+    return runs
+
+
+def _command(weights: Path, drafter: Path, prompts: int) -> Sequence[str]:
+    module = "driftscope_lab.phenomenon.engine"
+    return [sys.executable, "-m", module, str(weights), str(drafter), str(prompts)]
+
+
+def _start(command: Sequence[str], run: Path, core: int) -> subprocess.Popen[bytes]:
+    run.parent.mkdir(parents=True, exist_ok=True)
+    env = engine_environment(run, core, len(DRAFTERS)) | {"DRIFTSCOPE_SINK_TOKENS": SINK}
+    with run.with_suffix(".log").open("wb") as log:
+        return subprocess.Popen(  # noqa: S603  this Python and a module of ours
+            command, env=env, stdout=log, stderr=subprocess.STDOUT
+        )

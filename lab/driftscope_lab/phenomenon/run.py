@@ -1,0 +1,123 @@
+"""Records the phenomenon's evidence in live vLLM and prints it with the three criteria.
+
+python -m driftscope_lab.phenomenon.run [--weights DIR] [-o OUT] [--prompts N]
+
+Every drafter of every seed under DIR answers the held-out prompts in every condition. Runs that
+OUT already has are not recorded again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from driftscope.analysis.query.row_filters import Filter
+from driftscope.errors import DriftscopeError
+from driftscope.inspect.reference.model import load_target
+from driftscope.pipeline import summarise
+from driftscope_lab.evaluation.sink import first_token_mass
+from driftscope_lab.phenomenon import tables
+from driftscope_lab.phenomenon.conditions import AS_TRAINED
+from driftscope_lab.phenomenon.criteria import Recorded, judged
+from driftscope_lab.phenomenon.engine import K
+from driftscope_lab.phenomenon.figures import sums_of
+from driftscope_lab.phenomenon.prompts import PROMPTS, fitted, load_prompts
+from driftscope_lab.phenomenon.recording import record, seeds_of
+from driftscope_lab.training.conversations.conversation import templated
+from driftscope_lab.trio import encode, trio_path
+
+TARGET_TOKENS = 256
+"""Context in which the target's own attention is measured, in tokens."""
+HEAD_WITH_SINK = 0.3
+
+
+def evidence(weights: Path, out: Path, prompts: int) -> dict[str, dict[str, Recorded]]:
+    """Return what was recorded of each seed and drafter. Raises DriftscopeError."""
+    found = {}
+    for seed in seeds_of(weights):
+        sys.stderr.write(f"recording {seed.name}\n")
+        runs = record(weights, seed, out, prompts)
+        found[seed.name] = {name: _recorded(run) for name, run in runs.items()}
+    return found
+
+
+def _recorded(run: Path) -> Recorded:
+    trained = Filter(where=f"label = '{AS_TRAINED}'")
+    drift = summarise(run, run.name, only=trained).attention_drift
+    return Recorded(sums=sums_of(run, K), drift=drift.answer if drift else None)
+
+
+def target_lines(weights: Path) -> Iterator[str]:
+    """Yield the mean attention of the target's heads on the first token, by layer."""
+    length = lambda text: len(encode(text, weights))  # noqa: E731
+    rows = [
+        encode(templated(fitted(prompt, 2 * TARGET_TOKENS, length)), weights)[:TARGET_TOKENS]
+        for prompt in load_prompts(weights)
+    ]
+    ids = torch.tensor([row for row in rows if len(row) == TARGET_TOKENS])
+    mass = first_token_mass(load_target(weights / "target"), ids)
+    upper = [head for layer in mass[len(mass) // 2 :] for head in layer]
+    have = sum(head >= HEAD_WITH_SINK for head in upper)
+    yield (
+        f"Target: {have} of the {len(upper)} heads of its upper half give the first token at least "
+        f"{HEAD_WITH_SINK} of their attention ({len(ids)} prompts of {TARGET_TOKENS} tokens)."
+    )
+    yield "| layer | attention on the first token, by head |"
+    yield "|---|---|"
+    for index, layer in enumerate(mass, start=1):
+        yield f"| {index} | " + " ".join(f"{head:.2f}" for head in sorted(layer)[::-1]) + " |"
+
+
+def report(weights: Path, out: Path, prompts: int) -> Iterator[str]:
+    """Yield the evidence and the answers, line by line. Raises DriftscopeError."""
+    yield from target_lines(weights)
+    found = evidence(weights, out, prompts)
+    criteria = {seed: judged(*runs.values()) for seed, runs in found.items()}
+    parts = (
+        tables.lengths(found),
+        tables.by_depth(found),
+        tables.across_seeds(found),
+        tables.answers(criteria),
+    )
+    for part in parts:
+        yield ""
+        yield from part
+    (out / "criteria.json").write_text(
+        json.dumps({s: {c.name: c.met for c in found} for s, found in criteria.items()}, indent=1)
+        + "\n",
+        encoding="utf-8",
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command. Exit code 0: measured, whatever the answers; 1: an engine failed."""
+    options = _parser().parse_args(arguments)
+    torch.set_num_threads(1)
+    options.output.mkdir(parents=True, exist_ok=True)
+    try:
+        for line in report(options.weights, options.output, options.prompts):
+            sys.stdout.write(line + "\n")
+    except DriftscopeError as error:
+        sys.stderr.write(f"driftscope lab: {error}\n")
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m driftscope_lab.phenomenon.run",
+        description="Record the evidence of attention drift in the shipped models.",
+    )
+    parser.add_argument("--weights", type=Path, default=trio_path(), help="default: as shipped")
+    parser.add_argument("-o", "--output", type=Path, default=Path("build/phenomenon"))
+    parser.add_argument("--prompts", type=int, default=PROMPTS, help=f"default: {PROMPTS}")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
