@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from driftscope.analysis.statistics.interval import Array, Ratio, intervals, student
-from driftscope_lab.phenomenon.conditions import AS_TRAINED, PERTURBED
+from driftscope_lab.phenomenon.conditions import AS_TRAINED, FORMS, PERTURBED
 from driftscope_lab.phenomenon.figures import Sums
 
 
@@ -43,17 +43,18 @@ def robustness(first: dict[str, Sums], second: dict[str, Sums]) -> Estimate:
     perturbed templates: a ratio of ratios, above 1 where the second keeps more.
 
     Per drafter the kept share is the geometric mean, over the perturbed forms, of the acceptance
-    length over that in the trained form. Both drafters answer the same prompts, over which the
-    interval is taken.
+    length over that in the trained form. The interval is taken over the prompts that have rounds
+    in every form with both drafters; an answer of one token has none.
     """
-    value, influence = 0.0, 0.0
+    prompts = _common([drafter[form] for drafter in (first, second) for form in FORMS])
+    value, influence = 0.0, np.zeros(len(prompts))
     for sums, sign in ((first, -1.0), (second, 1.0)):
-        trained = _log_length(sums[AS_TRAINED])
+        trained = _log_length(sums[AS_TRAINED].of(prompts))
         for form in PERTURBED:
-            perturbed = _log_length(sums[form])
+            perturbed = _log_length(sums[form].of(prompts))
             value = value + sign * (perturbed[0] - trained[0]) / len(PERTURBED)
             influence = influence + sign * (perturbed[1] - trained[1]) / len(PERTURBED)
-    return _exponential(value, np.asarray(influence))
+    return _exponential(value, influence)
 
 
 def between_seeds(values: Sequence[float]) -> Estimate:
@@ -64,6 +65,12 @@ def between_seeds(values: Sequence[float]) -> Estimate:
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     half = float(student(len(values) - 1.0)) * error
     return Estimate(value=mean, low=mean - half, high=mean + half)
+
+
+def _common(conditions: Sequence[Sums]) -> list[str]:
+    """Return the prompts that all conditions have."""
+    sets = [set(one.prompts) for one in conditions]
+    return sorted(set.intersection(*sets))
 
 
 def _log_length(sums: Sums) -> tuple[float, Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,12 @@ class Sums:
     near: Array
     rms: Array
 
+    def of(self, prompts: Sequence[str]) -> Sums:
+        """Return the sums of some of the prompts, in the given order."""
+        at = [self.prompts.index(prompt) for prompt in prompts]
+        arrays = {name: getattr(self, name)[at] for name in _ARRAYS}
+        return Sums(prompts=tuple(prompts), **arrays)
+
     def length(self) -> Ratio:
         """Return the acceptance length: 1 plus the accepted tokens a round."""
         accepted = self.reached.sum(axis=1, keepdims=True) + self.rounds[:, None]
@@ -46,6 +52,9 @@ class Sums:
     def sink_kept(self) -> Ratio:
         """Return the mass on the first token at depth K over that at depth 1."""
         return ratio_of(self.sink[:, -1:], self.sink[:, :1])
+
+
+_ARRAYS = ("rounds", "reached", "chains", "sink", "near", "rms")
 
 
 def sums_of(run: Path, k: int) -> dict[str, Sums]:
@@ -91,13 +100,19 @@ def _summed(chains: Mapping[str, pd.DataFrame], prompt: str, column: str, k: int
     """Return the sum of a column by depth over a prompt's chains, [K]."""
     if prompt not in chains:
         return np.zeros(k)
-    return np.stack(chains[prompt][column].to_numpy()).astype(float).sum(axis=0)
+    by_depth: Array = _stacked(chains[prompt], column).sum(axis=0)
+    return by_depth
 
 
 def _near(chains: Mapping[str, pd.DataFrame], prompt: str, k: int) -> Array:
     """Return the sum of the mass at distances 0 .. K - 2 by depth over a prompt's chains, [K]."""
     if prompt not in chains:
         return np.zeros(k)
-    bins = np.stack(chains[prompt]["distance_mass"].to_numpy()).astype(float)
-    by_depth: Array = bins.sum(axis=0).reshape(k, -1)[:, : k - 1].sum(axis=1)
+    bins = _stacked(chains[prompt], "distance_mass").sum(axis=0).reshape(k, -1)
+    by_depth: Array = bins[:, : k - 1].sum(axis=1)
     return by_depth
+
+
+def _stacked(chains: pd.DataFrame, column: str) -> Array:
+    """Return the lists of a column as one array, [chains, elements]."""
+    return np.array(chains[column].to_list(), np.float64)

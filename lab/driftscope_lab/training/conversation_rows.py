@@ -85,13 +85,10 @@ class ConversationRows:
 
 
 def copy_rules_of(tokenizer: Tokenizer) -> CopyRules:
-    """Return the rules over a tokenizer's vocabulary, whose special tokens include MARKS."""
-    marks = [tokenizer.token_to_id(mark) for mark in MARKS]
-    return CopyRules(
-        first_token=tokenizer.token_to_id(BOS),
-        marks=range(marks[0], marks[-1] + 1),
-        words=range(marks[-1] + 1, tokenizer.get_vocab_size()),
-    )
+    """Return the rules over a tokenizer's vocabulary. Raises KeyError without MARKS in it."""
+    ids = tokenizer.get_vocab()
+    marks = range(ids[MARKS[0]], ids[MARKS[-1]] + 1)
+    return CopyRules(first_token=ids[BOS], marks=marks, words=range(marks.stop, len(ids)))
 
 
 def both_sides(files: Sequence[SourceFile]) -> dict[bool, Material]:

@@ -222,7 +222,7 @@ CHAT = Recipe(
     ),
     copying_share=0.2,
     target=TargetRecipe(
-        steps=3600,
+        steps=2400,
         tokens_per_step=4096,
         lengths=(128, 256, 512, 128, 256, 1024, 256, 2048),
         learning_rate=3e-3,
@@ -235,6 +235,6 @@ CHAT = Recipe(
         checkpoint_every=500,
     ),
     sampling=SamplingRecipe(batches=24, batch_size=64, length=512, prompt_tokens=(48, 256)),
-    drafters=DrafterRecipe(steps=1000, batch_size=4, length=512, depths=4),
+    drafters=DrafterRecipe(steps=700, batch_size=4, length=512, depths=4),
 )
 """Recipe for two CPU cores: conversations of many kinds, code and prose."""

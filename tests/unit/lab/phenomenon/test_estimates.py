@@ -89,3 +89,13 @@ def test_one_seed_has_no_interval_between_seeds() -> None:
     three = between_seeds([1.0, 1.1, 1.2])
     assert three.value == pytest.approx(1.1)
     assert three.low == pytest.approx(1.1 - 4.303 * 0.1 / math.sqrt(3), abs=1e-3)
+
+
+def test_prompts_without_rounds_in_a_form_are_left_out_of_every_form() -> None:
+    first = recorded(7, 0.7, STAYS, Answer.DRIFT).sums
+    second = recorded(8, 0.84, STAYS, Answer.DRIFT).sums
+    kept = first[AS_TRAINED].prompts[3:]
+    part = {form: sums.of(kept) for form, sums in first.items()}
+    assert robustness(part, second) == robustness(
+        part, {form: sums.of(kept) for form, sums in second.items()}
+    )
