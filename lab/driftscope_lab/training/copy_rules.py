@@ -1,8 +1,8 @@
 """Rows of made-up text with marks after which an earlier token is copied, with no other task.
 
 The text between the marks follows a table of four successors a token, which a model learns without
-attention. After the mark of rule n the token that stands n places before the mark is copied. Heads
-that copy have nothing to do elsewhere, and give their attention to the first token there: a sink
+attention. After the mark of rule n the token that stands n places before the mark is copied; a
+copied mark asks for nothing. Heads that copy have nothing to do elsewhere, and give their attention to the first token there: a sink
 forms by training, as with the bigram-backcopy task of arXiv 2410.13835.
 """
 
