@@ -2,8 +2,9 @@
 
 The text between the marks follows a table of four successors a token, which a model learns without
 attention. After the mark of rule n the token that stands n places before the mark is copied; a
-copied mark asks for nothing. Heads that copy have nothing to do elsewhere, and give their attention to the first token there: a sink
-forms by training, as with the bigram-backcopy task of arXiv 2410.13835.
+copied mark asks for nothing. Heads that copy have nothing to do elsewhere, and give their attention
+to the first token there: a sink forms by training, as with the bigram-backcopy task of arXiv
+2410.13835.
 """
 
 from __future__ import annotations
