@@ -1,20 +1,21 @@
 """Trains a target on conversations and documents, and drafters of several seeds on it.
 
-python -m driftscope_lab.training.train_chat -o DIR [--drafters-only] [--seeds N] [--steps N]
-                                             [--threads N] [--corpus-cache DIR]
+python -m driftscope_lab.training.train_chat -o DIR [--seeds 0 1 2] [--steps N] [--corpus-cache DIR]
 
-The target is trained once, with its tokenizer and held-out prompts, into DIR; EAGLE-3 and
-EAGLE-3.1 drafters of each seed into DIR/seed-0, DIR/seed-1 and so on. The target sees documents
-too, the drafters see conversations in the chat template only, half of them written by the target:
-drafters are trained so, and other forms of a conversation are therefore new to them alone. An
-interrupted training is resumed by the same command. Seeds and threads are fixed, so that the same
-machine and library versions give the same weights.
+The target is trained once, on two threads, with its tokenizer and held-out prompts, into DIR;
+EAGLE-3 and EAGLE-3.1 drafters of each seed, on one thread, into DIR/seed-0, DIR/seed-1 and so on.
+A target that DIR already has is kept, so that seeds can train at the same time by commands of their
+own. The target sees documents too; drafters see conversations in the chat template only, half of
+them written by the target: drafters are trained so, and other forms of a conversation are therefore
+new to them alone. Seeds and threads are fixed, so that the same machine and library versions give
+the same weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,44 +41,59 @@ from driftscope_lab.training.tokenizer import save_tokenizer, train_tokenizer
 from driftscope_lab.training.train_drafters import train_drafters
 from driftscope_lab.training.train_target import train_target
 
-SEEDS = 3
+SEEDS = (0, 1, 2)
+TARGET_THREADS, DRAFTER_THREADS = 2, 1
 TEMPLATE_ONLY = DocumentShares(plain=0.0, bare=0.0, plain_roles=0.0)
 CHECKPOINTS = "checkpoints"
+TRAINED = "target-trained"
+"""File in CHECKPOINTS that says that the target is finished."""
 
 
-def train(recipe: Recipe, folder: Path, cache: Path, seeds: int, *, drafters_only: bool) -> None:
+def train(recipe: Recipe, folder: Path, cache: Path, seeds: Sequence[int]) -> None:
     """Train into `folder`. Raises CorpusError."""
     sides = both_sides(load_corpus(cache))
     tokenizer = _tokenizer(folder, sides[False])
-    rows = ConversationRows(tokenizer, sides, copying=recipe.copying_share)
-    log = Progress(folder / "training.jsonl", keep=(folder / CHECKPOINTS).is_dir())
-    if drafters_only:
-        target = load_target(folder / "target")
-    else:
-        prompts = make_prompts(sides[True], lambda text: len(tokenizer.encode(text).ids))
-        save_prompts(prompts, folder)
-        target = _target(recipe, rows, tokenizer, folder, log)
     chats = ConversationRows(tokenizer, sides, TEMPLATE_ONLY)
-    written = _written(target, chats, recipe, folder / CHECKPOINTS / "written.pt", log)
-    for seed in range(seeds):
+    torch.set_num_threads(TARGET_THREADS)
+    target = _target(recipe, sides, tokenizer, folder)
+    written = _written(target, chats, recipe, folder)
+    torch.set_num_threads(DRAFTER_THREADS)
+    for seed in seeds:
         settings = replace(recipe.drafters, seed=recipe.drafters.seed + seed)
         into = folder / f"seed-{seed}"
+        log = Progress(into / "training.jsonl")
         train_drafters(target, chats, written, settings, into, log, models=recipe.drafter_models)
 
 
 def _target(
-    recipe: Recipe, rows: ConversationRows, tokenizer: Tokenizer, folder: Path, log: Progress
+    recipe: Recipe, sides: Mapping[bool, Material], tokenizer: Tokenizer, folder: Path
 ) -> Target:
-    """Train the target: copying rules first, if the recipe has them, then everything."""
-    into, kept = folder / "target", folder / CHECKPOINTS / "target.pt"
+    """Return the target in `folder`, or train it: copying rules first, if the recipe has them, then
+    everything."""
+    into, kept = folder / "target", folder / CHECKPOINTS
+    if (kept / TRAINED).is_file():
+        return load_target(into)
+    log = Progress(folder / "training.jsonl", keep=kept.is_dir())
+    prompts = make_prompts(sides[True], lambda text: len(tokenizer.encode(text).ids))
+    save_prompts(prompts, folder)
+    rows = ConversationRows(tokenizer, sides, copying=recipe.copying_share)
     before = None
-    if recipe.copying is not None and not kept.is_file():
+    if recipe.copying is not None and not (kept / "target.pt").is_file():
         before = train_target(
             CopyRows(tokenizer), recipe.copying, into, log, model=recipe.target_model
         )
-    return train_target(
-        rows, recipe.target, into, log, model=recipe.target_model, checkpoint=kept, before=before
+    target = train_target(
+        rows,
+        recipe.target,
+        into,
+        log,
+        model=recipe.target_model,
+        checkpoint=kept / "target.pt",
+        before=before,
     )
+    kept.mkdir(exist_ok=True)
+    (kept / TRAINED).touch()
+    return target
 
 
 def _tokenizer(folder: Path, training: Material) -> Tokenizer:
@@ -89,15 +105,14 @@ def _tokenizer(folder: Path, training: Material) -> Tokenizer:
     return Tokenizer.from_file(str(path))
 
 
-def _written(
-    target: Target, chats: ConversationRows, recipe: Recipe, path: Path, log: Progress
-) -> torch.Tensor:
-    """Return the target's own text, from `path` if it is there."""
+def _written(target: Target, chats: ConversationRows, recipe: Recipe, folder: Path) -> torch.Tensor:
+    """Return the target's own text, from `folder` if it is there."""
+    path = folder / CHECKPOINTS / "written.pt"
     if path.is_file():
         kept: torch.Tensor = torch.load(path, weights_only=True)
         return kept
+    log = Progress(folder / "sampling.jsonl")
     written = sample_conversations(target, chats, recipe.sampling, log)
-    path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(written, path)
     return written
 
@@ -105,12 +120,11 @@ def _written(
 def main(arguments: list[str] | None = None) -> int:
     """Run the command. Exit code 0: trained; 1: no corpus."""
     options = _parser().parse_args(arguments)
-    torch.set_num_threads(options.threads)
     torch.use_deterministic_algorithms(True)
     recipe = CHAT.shortened(options.steps) if options.steps else CHAT
     cache = options.corpus_cache or options.output / "corpus"
     try:
-        train(recipe, options.output, cache, options.seeds, drafters_only=options.drafters_only)
+        train(recipe, options.output, cache, options.seeds)
     except CorpusError as error:
         sys.stderr.write(f"driftscope lab: {error}\n")
         return 1
@@ -123,9 +137,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m driftscope_lab.training.train_chat", description="Train the chat models."
     )
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder to write into")
-    parser.add_argument("--drafters-only", action="store_true", help="keep the target in DIR")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"default: {SEEDS}")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: 2)")
+    parser.add_argument(
+        "--seeds", type=int, nargs="*", default=SEEDS, help="of the drafters (default: 0 1 2)"
+    )
     parser.add_argument(
         "--steps", type=int, metavar="N", help="only N, of the smallest batches: does it run?"
     )
