@@ -29,8 +29,9 @@ from driftscope_lab.phenomenon.figures import sums_of
 from driftscope_lab.phenomenon.prompts import PROMPTS, fitted, load_prompts
 from driftscope_lab.phenomenon.recording import record, seeds_of
 from driftscope_lab.training.conversations.conversation import templated
-from driftscope_lab.trio import encode, trio_path
+from driftscope_lab.trio import encode
 
+WEIGHTS = Path(__file__).parent / "weights"
 TARGET_TOKENS = 256
 """Context in which the target's own attention is measured, in tokens."""
 HEAD_WITH_SINK = 0.3
@@ -113,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m driftscope_lab.phenomenon.run",
         description="Record the evidence of attention drift in the shipped models.",
     )
-    parser.add_argument("--weights", type=Path, default=trio_path(), help="default: as shipped")
+    parser.add_argument("--weights", type=Path, default=WEIGHTS, help="default: as shipped")
     parser.add_argument("-o", "--output", type=Path, default=Path("build/phenomenon"))
     parser.add_argument("--prompts", type=int, default=PROMPTS, help=f"default: {PROMPTS}")
     return parser
