@@ -78,6 +78,9 @@ class DrafterRecipe:
     log_every: int = 20
     save_every: int = 100
     checkpoint_every: int = 0
+    reuse_last_layer: bool = False
+    """Whether a drafter's layer starts as a copy of the target's last layer, whose sizes it then
+    has; otherwise at random."""
     seed: int = 11
 
 
@@ -235,6 +238,6 @@ CHAT = Recipe(
         checkpoint_every=500,
     ),
     sampling=SamplingRecipe(batches=24, batch_size=64, length=512, prompt_tokens=(48, 256)),
-    drafters=DrafterRecipe(steps=700, batch_size=4, length=512, depths=4),
+    drafters=DrafterRecipe(steps=700, batch_size=4, length=512, depths=4, reuse_last_layer=True),
 )
 """Recipe for two CPU cores: conversations of many kinds, code and prose."""

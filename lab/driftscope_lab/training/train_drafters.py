@@ -45,6 +45,8 @@ class Trainee:
         self._settings = s
         self.drafter = Drafter(config)
         _initialize(self.drafter, target)
+        if s.reuse_last_layer:
+            _reuse_last_layer(self.drafter, target, aux_rms[-1])
         self.drafter.to(device_of(target))
         fc_norm = self.drafter.config.fc_norm
         self.aux_factors = [1.0 if fc_norm else 1.0 / rms for rms in aux_rms]
@@ -129,6 +131,24 @@ def _initialize(drafter: Drafter, target: Target) -> None:
             nn.init.normal_(parameter, 0.0, INIT_STD)
     drafter.lm_head.weight.data.copy_(target.model.embed_tokens.weight)
     drafter.norm.weight.data.copy_(target.model.norm.weight)
+
+
+@torch.no_grad()
+def _reuse_last_layer(drafter: Drafter, target: Target, rms: float) -> None:
+    """Start the drafter's layer as the target's last layer, read from the last captured state.
+
+    `rms` is that state's; the state reaches `fc` with an RMS of about 1. The half of attention's
+    input that is the embedding starts at random.
+    """
+    size = target.config.hidden_size
+    source, layer = target.model.layers[-1], drafter.midlayer
+    drafter.fc.weight[:, -size:] = torch.eye(size) * rms
+    layer.hidden_norm.weight.copy_(source.input_layernorm.weight)
+    layer.post_attention_layernorm.load_state_dict(source.post_attention_layernorm.state_dict())
+    layer.mlp.load_state_dict(source.mlp.state_dict())
+    for name, weight in source.self_attn.named_parameters():
+        own = layer.self_attn.get_parameter(name)
+        own[:, -weight.shape[1] :] = weight
 
 
 @torch.no_grad()
