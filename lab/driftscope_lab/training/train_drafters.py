@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from driftscope.inspect.reference.config import DrafterConfig
 from driftscope.inspect.reference.model import Drafter, Target, save_drafter
+from driftscope.inspect.reference.target import TargetLayer
 from driftscope_lab.training import recipe
 from driftscope_lab.training.checkpoint import Checkpoint
 from driftscope_lab.training.compute import device_of
@@ -141,7 +142,8 @@ def _reuse_last_layer(drafter: Drafter, target: Target, rms: float) -> None:
     input that is the embedding starts at random.
     """
     size = target.config.hidden_size
-    source, layer = target.model.layers[-1], drafter.midlayer
+    source: TargetLayer = target.model.layers[-1]  # type: ignore[assignment]
+    layer = drafter.midlayer
     drafter.fc.weight[:, -size:] = torch.eye(size) * rms
     layer.hidden_norm.weight.copy_(source.input_layernorm.weight)
     layer.post_attention_layernorm.load_state_dict(source.post_attention_layernorm.state_dict())
