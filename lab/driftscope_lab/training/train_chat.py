@@ -1,7 +1,7 @@
 """Trains a target on conversations and documents, and drafters of several seeds on it.
 
 python -m driftscope_lab.training.train_chat -o DIR [--seeds 0 1 2] [--steps N]
-                                             [--reuse-last-layer] [--corpus-cache DIR]
+                                             [--random-start] [--corpus-cache DIR]
 
 The target is trained once, on two threads, with its tokenizer and held-out prompts, into DIR;
 EAGLE-3 and EAGLE-3.1 drafters of each seed, on one thread, into DIR/seed-0, DIR/seed-1 and so on.
@@ -123,8 +123,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     torch.use_deterministic_algorithms(True)
     recipe = CHAT.shortened(options.steps) if options.steps else CHAT
-    if options.reuse_last_layer:
-        recipe = replace(recipe, drafters=replace(recipe.drafters, reuse_last_layer=True))
+    if options.random_start:
+        recipe = replace(recipe, drafters=replace(recipe.drafters, reuse_last_layer=False))
     cache = options.corpus_cache or options.output / "corpus"
     try:
         train(recipe, options.output, cache, options.seeds)
@@ -147,7 +147,9 @@ def _parser() -> argparse.ArgumentParser:
         "--steps", type=int, metavar="N", help="only N, of the smallest batches: does it run?"
     )
     parser.add_argument(
-        "--reuse-last-layer", action="store_true", help="start drafters as the target's last layer"
+        "--random-start",
+        action="store_true",
+        help="drafters do not start as the target's last layer",
     )
     parser.add_argument("--corpus-cache", type=Path, help="where the corpus's wheels are kept")
     return parser
