@@ -191,7 +191,7 @@ trio: $(VENV)/installed-dev ## train the shipped models again (half an hour), in
 	$(BIN)/python -m driftscope_lab.training.train -o build/trio
 
 chat-models: $(VENV)/installed-dev ## train the models of the phenomenon again (two hours), into build/chat
-	$(BIN)/python -m driftscope_lab.training.train_chat -o build/chat
+	$(BIN)/python -m driftscope_lab.phenomenon.train -o build/chat
 
 phenomenon: $(VENV)/installed-dev ## attention drift in models with a sink: record the evidence again, print it and the criteria
 	$(BIN)/python -m driftscope_lab.phenomenon.run -o build/phenomenon

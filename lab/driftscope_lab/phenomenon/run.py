@@ -55,11 +55,15 @@ def _recorded(run: Path) -> Recorded:
 
 def target_lines(weights: Path) -> Iterator[str]:
     """Yield the mean attention of the target's heads on the first token, by layer."""
-    length = lambda text: len(encode(text, weights))  # noqa: E731
+
+    def tokens(text: str) -> list[int]:
+        return encode(text, weights)
+
     rows = [
-        encode(templated(fitted(prompt, 2 * TARGET_TOKENS, length)), weights)[:TARGET_TOKENS]
+        tokens(templated(fitted(prompt, 2 * TARGET_TOKENS, lambda text: len(tokens(text)))))
         for prompt in load_prompts(weights)
     ]
+    rows = [row[:TARGET_TOKENS] for row in rows]
     ids = torch.tensor([row for row in rows if len(row) == TARGET_TOKENS])
     mass = first_token_mass(load_target(weights / "target"), ids)
     upper = [head for layer in mass[len(mass) // 2 :] for head in layer]

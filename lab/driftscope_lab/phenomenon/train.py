@@ -1,6 +1,6 @@
 """Trains a target on conversations and documents, and drafters of several seeds on it.
 
-python -m driftscope_lab.training.train_chat -o DIR [--seeds 0 1 2] [--steps N]
+python -m driftscope_lab.phenomenon.train -o DIR [--seeds 0 1 2] [--steps N]
                                              [--random-start] [--corpus-cache DIR]
 
 The target is trained once, on two threads, with its tokenizer and held-out prompts, into DIR;
@@ -137,7 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m driftscope_lab.training.train_chat", description="Train the chat models."
+        prog="python -m driftscope_lab.phenomenon.train", description="Train the chat models."
     )
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder to write into")
     parser.add_argument(
