@@ -13,7 +13,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test unit dev dist sizes docs pages lint type layers truth harmless shadow seeds situations inspect inspect-healthy ablate ablate-bench broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio chat-models phenomenon pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help sglang
+.PHONY: demo test unit dev dist sizes docs pages lint type layers truth harmless shadow seeds situations inspect inspect-healthy ablate ablate-bench broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -187,13 +187,10 @@ pictures: $(VENV)/installed-dev browser ## first screens of reports, into docs/p
 bench-scale: $(VENV)/installed-dev ## what analyze costs at 1e5, 1e6 and 1e7 rounds, beside a bare scan and pandas
 	PYTHONPATH=tests $(BIN)/python benchmarks/scale.py --json benchmarks/results/scale.json
 
-trio: $(VENV)/installed-dev ## train the shipped models again (half an hour), into build/trio
+trio: $(VENV)/installed-dev ## train the shipped models again, and drafters of two more seeds (two hours), into build/trio
 	$(BIN)/python -m driftscope_lab.training.train -o build/trio
 
-chat-models: $(VENV)/installed-dev ## train the models of the phenomenon again (two hours), into build/chat
-	$(BIN)/python -m driftscope_lab.phenomenon.train -o build/chat
-
-phenomenon: $(VENV)/installed-dev ## attention drift in models with a sink: record the evidence again, print it and the criteria
+phenomenon: $(VENV)/installed-dev ## attention drift in the shipped models: record the evidence again, print it and the criteria
 	$(BIN)/python -m driftscope_lab.phenomenon.run -o build/phenomenon
 
 browser: ## Chromium, which a test of the report renders it in

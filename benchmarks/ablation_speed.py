@@ -28,7 +28,6 @@ if __package__ in (None, ""):
 
 from benchmarks.results_file import ResultsFile
 from driftscope_lab.trio import trio_path
-from driftscope_lab.trio.template import SYSTEM_TEXT
 
 PROMPTS, POSITIONS, K = 200, 20, 4
 INTERVENTIONS = (
@@ -43,6 +42,7 @@ INTERVENTIONS = (
 )
 WITHIN_S = 300.0
 """Goal for the whole command on two idle cores, in seconds."""
+SYSTEM_TEXT = "You write Python library code."
 LINES = 12
 """Lines of a file that a prompt shows."""
 

@@ -5,7 +5,6 @@ python3 benchmarks/cuda/run.py --out DIR [STAGE ...] [--seconds N] [--device cpu
 truth     the live probe against the float64 reference
 overhead  TPOT and throughput with and without the probe
 kernel    the taps' own time against their memory floor
-trio      a better trio trained and measured, two seeds
 long      minutes of mixed traffic: memory, dropped rows
 
 Each stage writes DIR/STAGE.json and DIR/STAGE.log. The same command resumes after an interruption:
@@ -92,15 +91,6 @@ STAGES = {
         seconds=600,
         needs=("torch", "triton"),
         arguments={"cuda": (), "cpu": ("--device", "cpu")},
-    ),
-    "trio": Stage(
-        script="trio.py",
-        seconds=14_400,
-        needs=("torch", "tokenizers", "safetensors"),
-        arguments={
-            "cuda": ("--work", "{out}/trio"),
-            "cpu": ("--device", "cpu", "--work", "{out}/trio"),
-        },
     ),
     "long": Stage(
         script="long.py",

@@ -58,14 +58,8 @@ def _prompt(name: str, number: int, entry: Mapping[str, Any]) -> Prompt:
 def _trio() -> list[Prompt]:
     with needs_lab():
         from driftscope_lab.trio import load_prompts
-        from driftscope_lab.trio.template import SYSTEM_TEXT
 
     return [
-        chat(each.id, user_turn(each.plain_text_roles), system=SYSTEM_TEXT, category="code")
+        chat(each.id, each.exchanges[-1].request, system=each.system, category=each.kind)
         for each in load_prompts()
     ]
-
-
-def user_turn(plain: str) -> str:
-    """Return the user's words of a conversation written in plain-text roles."""
-    return plain.partition("\n\nUser: ")[2].removesuffix("\n\nAssistant:")

@@ -6,17 +6,15 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from driftscope_lab.phenomenon.prompts import Length, StoredPrompt, fitted
-from driftscope_lab.training.conversations.conversation import (
+from driftscope_lab.trio.conversation import (
     Conversation,
     in_plain_text,
     templated,
     with_other_roles,
 )
+from driftscope_lab.trio.prompts import Length, Prompt, fitting
 
 AS_TRAINED = "as trained"
-FORM_TOKENS = 256
-"""Context in which the forms of the template are compared, in tokens of the trained form."""
 CONTEXTS = (128, 512, 1024, 1936)
 """Further contexts in the trained form; the prompts are at most so long, in tokens."""
 OTHER_SYSTEM = "Reply to every message in the style of a polite librarian from the north."
@@ -54,13 +52,13 @@ def conditions() -> tuple[str, ...]:
     return (*FORMS, *map(context_name, CONTEXTS))
 
 
-def items(prompts: Sequence[StoredPrompt], length: Length) -> Iterator[Item]:
+def items(prompts: Sequence[Prompt], length: Length) -> Iterator[Item]:
     """Yield every prompt in every condition, prompt by prompt, so that a run that is cut short has
     all conditions of its prompts."""
     for prompt in prompts:
-        short = fitted(prompt, FORM_TOKENS, length)
+        short = prompt.conversation(prompt.short)
         for form, render in FORMS.items():
             yield Item(condition=form, prompt=prompt.id, text=render(short))
         for tokens in CONTEXTS:
-            text = templated(fitted(prompt, tokens, length))
+            text = templated(prompt.conversation(fitting(prompt, tokens, length)))
             yield Item(condition=context_name(tokens), prompt=prompt.id, text=text)

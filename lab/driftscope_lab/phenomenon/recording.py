@@ -44,9 +44,9 @@ def _has_drafters(folder: Path) -> bool:
     return all((folder / name / "config.json").is_file() for name in DRAFTERS.values())
 
 
-def record(weights: Path, seed: Seed, out: Path, prompts: int) -> dict[str, Path]:
-    """Record both drafters of a seed on `prompts` prompts in every condition; return the run of
-    each. Finished runs in `out` are kept.
+def record(weights: Path, seed: Seed, out: Path, prompts: int | None) -> dict[str, Path]:
+    """Record both drafters of a seed on the first `prompts` prompts, or all, in every condition;
+    return the run of each. Finished runs in `out` are kept.
 
     Raises DriftscopeError if an engine fails.
     """
@@ -66,9 +66,10 @@ def record(weights: Path, seed: Seed, out: Path, prompts: int) -> dict[str, Path
     return runs
 
 
-def _command(weights: Path, drafter: Path, prompts: int) -> Sequence[str]:
+def _command(weights: Path, drafter: Path, prompts: int | None) -> Sequence[str]:
     module = "driftscope_lab.phenomenon.engine"
-    return [sys.executable, "-m", module, str(weights), str(drafter), str(prompts)]
+    few = [] if prompts is None else [str(prompts)]
+    return [sys.executable, "-m", module, str(weights), str(drafter), *few]
 
 
 def _start(command: Sequence[str], run: Path, core: int) -> subprocess.Popen[bytes]:

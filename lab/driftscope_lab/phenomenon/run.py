@@ -18,26 +18,18 @@ import torch
 
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.errors import DriftscopeError
-from driftscope.inspect.reference.model import load_target
 from driftscope.pipeline import summarise
-from driftscope_lab.evaluation.sink import first_token_mass
 from driftscope_lab.phenomenon import tables
 from driftscope_lab.phenomenon.conditions import AS_TRAINED
 from driftscope_lab.phenomenon.criteria import Recorded, judged
 from driftscope_lab.phenomenon.engine import K
 from driftscope_lab.phenomenon.figures import sums_of
-from driftscope_lab.phenomenon.prompts import PROMPTS, fitted, load_prompts
 from driftscope_lab.phenomenon.recording import record, seeds_of
-from driftscope_lab.training.conversations.conversation import templated
-from driftscope_lab.trio import encode
-
-WEIGHTS = Path(__file__).parent / "weights"
-TARGET_TOKENS = 256
-"""Context in which the target's own attention is measured, in tokens."""
-HEAD_WITH_SINK = 0.3
+from driftscope_lab.phenomenon.target_sink import target_lines
+from driftscope_lab.trio import trio_path
 
 
-def evidence(weights: Path, out: Path, prompts: int) -> dict[str, dict[str, Recorded]]:
+def evidence(weights: Path, out: Path, prompts: int | None) -> dict[str, dict[str, Recorded]]:
     """Return what was recorded of each seed and drafter. Raises DriftscopeError."""
     found = {}
     for seed in seeds_of(weights):
@@ -53,32 +45,7 @@ def _recorded(run: Path) -> Recorded:
     return Recorded(sums=sums_of(run, K), drift=drift.answer if drift else None)
 
 
-def target_lines(weights: Path) -> Iterator[str]:
-    """Yield the mean attention of the target's heads on the first token, by layer."""
-
-    def tokens(text: str) -> list[int]:
-        return encode(text, weights)
-
-    rows = [
-        tokens(templated(fitted(prompt, 2 * TARGET_TOKENS, lambda text: len(tokens(text)))))
-        for prompt in load_prompts(weights)
-    ]
-    rows = [row[:TARGET_TOKENS] for row in rows]
-    ids = torch.tensor([row for row in rows if len(row) == TARGET_TOKENS])
-    mass = first_token_mass(load_target(weights / "target"), ids)
-    upper = [head for layer in mass[len(mass) // 2 :] for head in layer]
-    have = sum(head >= HEAD_WITH_SINK for head in upper)
-    yield (
-        f"Target: {have} of the {len(upper)} heads of its upper half give the first token at least "
-        f"{HEAD_WITH_SINK} of their attention ({len(ids)} prompts of {TARGET_TOKENS} tokens)."
-    )
-    yield "| layer | attention on the first token, by head |"
-    yield "|---|---|"
-    for index, layer in enumerate(mass, start=1):
-        yield f"| {index} | " + " ".join(f"{head:.2f}" for head in sorted(layer)[::-1]) + " |"
-
-
-def report(weights: Path, out: Path, prompts: int) -> Iterator[str]:
+def report(weights: Path, out: Path, prompts: int | None) -> Iterator[str]:
     """Yield the evidence and the answers, line by line. Raises DriftscopeError."""
     yield from target_lines(weights)
     found = evidence(weights, out, prompts)
@@ -118,9 +85,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m driftscope_lab.phenomenon.run",
         description="Record the evidence of attention drift in the shipped models.",
     )
-    parser.add_argument("--weights", type=Path, default=WEIGHTS, help="default: as shipped")
+    parser.add_argument("--weights", type=Path, default=trio_path(), help="default: as shipped")
     parser.add_argument("-o", "--output", type=Path, default=Path("build/phenomenon"))
-    parser.add_argument("--prompts", type=int, default=PROMPTS, help=f"default: {PROMPTS}")
+    parser.add_argument("--prompts", type=int, metavar="N", help="only the first N")
     return parser
 
 

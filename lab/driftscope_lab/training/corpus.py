@@ -16,12 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MANIFEST = Path(__file__).with_name("corpus.txt")
-LARGE_MANIFEST = Path(__file__).with_name("corpus-large.txt")
-"""Manifest with six more wheels than MANIFEST: a long training repeats each text less."""
-CORPUS_SHA256 = {
-    MANIFEST: "c0defb1c962fdc5c0933463b888100653ecde0583d07c3ecab4ba03b0537e3cd",
-    LARGE_MANIFEST: "3eb1c7efe3649acf5cff0f37dfd0ef3b4b0b9658981cd5a641b099d89ba6b63f",
-}
+CORPUS_SHA256 = "c0defb1c962fdc5c0933463b888100653ecde0583d07c3ecab4ba03b0537e3cd"
 
 HELD_OUT_SHARE = 20
 """One file in this many is held out, chosen by the md5 of its path."""
@@ -55,21 +50,13 @@ def load_corpus(cache: Path, manifest: Path = MANIFEST) -> list[SourceFile]:
     fetch_wheels(cache, manifest)
     wheels = pinned_wheels(cache, manifest)
     files = _selected(file for wheel in wheels for file in _read_wheel(wheel))
-    digest, expected = corpus_digest(files), CORPUS_SHA256[manifest]
-    if digest != expected:
+    digest = corpus_digest(files)
+    if digest != CORPUS_SHA256:
         raise CorpusError(
-            f"corpus in {cache}: sha256 {digest}, expected {expected}; "
+            f"corpus in {cache}: sha256 {digest}, expected {CORPUS_SHA256}; "
             "empty the folder and fetch again"
         )
     return files
-
-
-def load_folder(folder: Path) -> list[SourceFile]:
-    """Return every Python file under a folder, for a custom corpus; not checked."""
-    return _selected(
-        SourceFile(path=path.relative_to(folder).as_posix(), text=path.read_text(encoding="utf-8"))
-        for path in folder.rglob("*.py")
-    )
 
 
 def fetch_wheels(cache: Path, manifest: Path = MANIFEST) -> None:

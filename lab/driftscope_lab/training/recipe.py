@@ -7,18 +7,24 @@ from dataclasses import dataclass, field, replace
 
 from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
 
-TARGET = DecoderConfig()
-"""Model of 3.2 M parameters."""
-
-AUX_LAYERS = (1, 2, 3)
-DRAFT_LAYER = DecoderConfig(num_hidden_layers=1, intermediate_size=512)
+TARGET = DecoderConfig(
+    num_hidden_layers=6,
+    intermediate_size=448,
+    num_attention_heads=8,
+    num_key_value_heads=4,
+    head_dim=32,
+)
+"""Model of 3.5 M parameters, deep and with heads enough that a sink may form."""
+AUX_LAYERS = (2, 3, 5)
+"""Captured layers: as vLLM chooses them by default, from a low, a middle and a high layer."""
+_DRAFT_LAYER = replace(TARGET, num_hidden_layers=1)
 DRAFTERS = {
-    "eagle3": DrafterConfig(layer=DRAFT_LAYER, aux_layers=AUX_LAYERS),
+    "eagle3": DrafterConfig(layer=_DRAFT_LAYER, aux_layers=AUX_LAYERS),
     "eagle31": DrafterConfig(
-        layer=DRAFT_LAYER, aux_layers=AUX_LAYERS, fc_norm=True, norm_output=True
+        layer=_DRAFT_LAYER, aux_layers=AUX_LAYERS, fc_norm=True, norm_output=True
     ),
 }
-"""Drafters of 1.2 M parameters each, identical except for the norms of EAGLE-3.1."""
+"""Drafters of 1.1 M parameters each."""
 
 BF16_AUTOCAST = True
 """Whether matrix products run in bf16. A step of the target took 1.26 s instead of 1.63 s in
@@ -98,15 +104,6 @@ class Recipe:
     drafters: DrafterRecipe = DrafterRecipe()
     target_model: DecoderConfig = TARGET
     drafter_models: Mapping[str, DrafterConfig] = field(default_factory=lambda: DRAFTERS)
-    long_prompts: bool = False
-    """Whether held-out prompts of the lengths in `prompts.LONG` are made too."""
-
-    def seeded(self, seed: int) -> Recipe:
-        """Return the recipe with other seeds; 0 changes nothing."""
-        parts = {name: getattr(self, name) for name in ("target", "sampling", "drafters")}
-        return replace(
-            self, **{name: replace(one, seed=one.seed + seed) for name, one in parts.items()}
-        )
 
     def shortened(self, steps: int) -> Recipe:
         """Return a smoke test: `steps` steps of target and drafters, smallest batches."""
@@ -132,85 +129,7 @@ class Recipe:
         )
 
 
-FULL = Recipe()
-QUICK_TARGET = DecoderConfig(hidden_size=64, intermediate_size=176, head_dim=16)
-"""A quarter of the shipped target's width, and all its layers: they are what drafters capture."""
-_QUICK_LAYER = replace(QUICK_TARGET, num_hidden_layers=1, intermediate_size=128)
-QUICK = Recipe(
-    target_model=QUICK_TARGET,
-    drafter_models={name: replace(one, layer=_QUICK_LAYER) for name, one in DRAFTERS.items()},
-    target=TargetRecipe(
-        steps=6, tokens_per_step=512, lengths=(256,), validate_every=6, validation_tokens=512
-    ),
-    sampling=SamplingRecipe(batches=1, batch_size=8, length=128, prompt_tokens=(0, 100)),
-    drafters=DrafterRecipe(steps=6, batch_size=4, length=128),
-)
-"""Shows that the pipeline runs; the weights are worth nothing. Its models are small, because a CPU
-without bf16 instructions multiplies matrices of the shipped sizes for minutes."""
-
-LARGE_TARGET = DecoderConfig(num_hidden_layers=10)
-"""Model of 7.6 M parameters, 15.3 MB in bf16: the shipped target with ten layers, because sinks
-form in the middle of deeper stacks (arXiv 2410.10781), and with the same number of heads, so that
-it can also be split over two ranks."""
-LARGE_AUX_LAYERS = (2, 5, 8)
-_LARGE_LAYER = DecoderConfig(num_hidden_layers=1)
-LARGE_DRAFTERS = {
-    "eagle3": DrafterConfig(layer=_LARGE_LAYER, aux_layers=LARGE_AUX_LAYERS),
-    "eagle31": DrafterConfig(
-        layer=_LARGE_LAYER, aux_layers=LARGE_AUX_LAYERS, fc_norm=True, norm_output=True
-    ),
-}
-"""Drafters of 1.3 M parameters each."""
-LARGE = Recipe(
-    target_model=LARGE_TARGET,
-    drafter_models=LARGE_DRAFTERS,
-    long_prompts=True,
-    target=TargetRecipe(
-        steps=16_000,
-        tokens_per_step=65_536,
-        lengths=(512, 512, 1024),
-        warmup_steps=200,
-        log_every=100,
-        validate_every=1000,
-        validation_tokens=128 * 512,
-        checkpoint_every=500,
-    ),
-    sampling=SamplingRecipe(batches=32, batch_size=128, length=1024, prompt_tokens=(30, 700)),
-    drafters=DrafterRecipe(
-        steps=8000,
-        batch_size=16,
-        length=1024,
-        depths=4,
-        warmup_steps=200,
-        log_every=100,
-        save_every=1000,
-        checkpoint_every=500,
-    ),
-)
-"""Recipe for a GPU: the target sees 1.05e9 tokens of the larger corpus; each row starts with `<s>`,
-on which a sink forms. Drafters learn four depths on rows of 1024 tokens."""
-
-CHAT_TARGET = DecoderConfig(
-    num_hidden_layers=6,
-    intermediate_size=448,
-    num_attention_heads=8,
-    num_key_value_heads=4,
-    head_dim=32,
-)
-"""Model of 3.5 M parameters: deeper and with more heads than TARGET, in which a sink may form."""
-CHAT_AUX_LAYERS = (2, 3, 5)
-"""Captured layers: as vLLM chooses them by default, from a low, a middle and a high layer."""
-_CHAT_LAYER = replace(CHAT_TARGET, num_hidden_layers=1)
-CHAT_DRAFTERS = {
-    "eagle3": DrafterConfig(layer=_CHAT_LAYER, aux_layers=CHAT_AUX_LAYERS),
-    "eagle31": DrafterConfig(
-        layer=_CHAT_LAYER, aux_layers=CHAT_AUX_LAYERS, fc_norm=True, norm_output=True
-    ),
-}
-"""Drafters of 1.1 M parameters each."""
-CHAT = Recipe(
-    target_model=CHAT_TARGET,
-    drafter_models=CHAT_DRAFTERS,
+TRIO = Recipe(
     copying=TargetRecipe(
         steps=450,
         tokens_per_step=3072,

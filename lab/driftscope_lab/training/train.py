@@ -1,148 +1,148 @@
-"""Trains the trio: tokenizer, target, EAGLE-3 and EAGLE-3.1 drafters, prompts.
+"""Trains the trio: a target on conversations and documents, and drafters of several seeds on it.
 
-python -m driftscope_lab.training.train -o DIR [--recipe quick|full|large] [--device cuda]
-                                        [--seed N] [--corpus-cache DIR | --corpus-dir DIR]
+python -m driftscope_lab.training.train -o DIR [--seeds 0 1 2] [--steps N]
+                                        [--random-start] [--corpus-cache DIR]
 
-`full` takes about half an hour on one CPU core and 1 GB of memory. Seeds are fixed and one thread
-is used, so the same machine and library versions give the same weights; other CPUs round bf16
-products differently. `large` needs a GPU, uses the larger corpus, and resumes an interrupted
-training if the same command is given again.
+The target is trained once, on two threads, with its tokenizer and held-out prompts, into DIR;
+EAGLE-3 and EAGLE-3.1 drafters of each seed, on one thread, into DIR/seed-0, DIR/seed-1 and so on.
+A target that DIR already has is kept, so that seeds can train at the same time by commands of their
+own. The target sees documents too; drafters see conversations in the chat template only, half of
+them written by the target: drafters are trained so, and other forms of a conversation are therefore
+new to them alone. Seeds and threads are fixed, so that the same machine and library versions give
+the same weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
 
-from driftscope.inspect.reference.model import Target
-from driftscope_lab.training.compute import device_of
-from driftscope_lab.training.corpus import (
-    LARGE_MANIFEST,
-    MANIFEST,
-    CorpusError,
-    SourceFile,
-    load_corpus,
-    load_folder,
+from driftscope.inspect.reference.model import Target, load_target
+from driftscope_lab.training.conversation_rows import (
+    ConversationRows,
+    CopyRows,
+    both_sides,
+    tokenizer_texts,
 )
+from driftscope_lab.training.conversations.material import Material
+from driftscope_lab.training.conversations.mixture import DocumentShares
+from driftscope_lab.training.copy_rules import MARKS
+from driftscope_lab.training.corpus import CorpusError, SourceFile, load_corpus
+from driftscope_lab.training.held_out_prompts import make_prompts
 from driftscope_lab.training.notice import notice
 from driftscope_lab.training.progress import Progress
-from driftscope_lab.training.prompt_files import LONG, make_prompts, save_prompts
-from driftscope_lab.training.recipe import FULL, LARGE, QUICK, Recipe
-from driftscope_lab.training.target_sampling import sample_rows
+from driftscope_lab.training.recipe import TRIO, Recipe
+from driftscope_lab.training.target_sampling import sample_conversations
 from driftscope_lab.training.tokenizer import save_tokenizer, train_tokenizer
 from driftscope_lab.training.train_drafters import train_drafters
 from driftscope_lab.training.train_target import train_target
-from driftscope_lab.training.training_rows import RowMaker
+from driftscope_lab.trio.prompts import save_prompts
 
-CPU = torch.device("cpu")
+SEEDS = (0, 1, 2)
+TARGET_THREADS, DRAFTER_THREADS = 2, 1
+TEMPLATE_ONLY = DocumentShares(plain=0.0, bare=0.0, plain_roles=0.0)
 CHECKPOINTS = "checkpoints"
-RECIPES = {"quick": QUICK, "full": FULL, "large": LARGE}
+TRAINED = "target-trained"
+"""File in CHECKPOINTS that says that the target is finished."""
 
 
-def train(
-    files: list[SourceFile], recipe: Recipe, folder: Path, device: torch.device = CPU
-) -> None:
-    """Train on `files` and write the trio into `folder`."""
-    with _reproducibly() if device.type == "cpu" else nullcontext():
-        _train(files, recipe, folder, device)
+def train(files: Sequence[SourceFile], recipe: Recipe, folder: Path, seeds: Sequence[int]) -> None:
+    """Train on `files` and write target, drafters of each seed and held-out prompts into `folder`.
+    What is finished there is kept."""
+    sides = both_sides(files)
+    tokenizer = _tokenizer(folder, sides[False])
+    chats = ConversationRows(tokenizer, sides, TEMPLATE_ONLY)
+    torch.set_num_threads(TARGET_THREADS)
+    target = _target(recipe, sides, tokenizer, folder)
+    written = _written(target, chats, recipe, folder)
+    torch.set_num_threads(DRAFTER_THREADS)
+    for seed in seeds:
+        settings = replace(recipe.drafters, seed=recipe.drafters.seed + seed)
+        into = folder / f"seed-{seed}"
+        log = Progress(into / "training.jsonl", keep=into.is_dir())
+        train_drafters(target, chats, written, settings, into, log, models=recipe.drafter_models)
 
 
-def _train(files: list[SourceFile], recipe: Recipe, folder: Path, device: torch.device) -> None:
-    kept = folder / CHECKPOINTS
+def _target(
+    recipe: Recipe, sides: Mapping[bool, Material], tokenizer: Tokenizer, folder: Path
+) -> Target:
+    """Return the target in `folder`, trained first if it is not: copying rules, if the recipe has
+    them, then everything. It is read from its file, because drafters learn from what is shipped."""
+    into, kept = folder / "target", folder / CHECKPOINTS
+    if (kept / TRAINED).is_file():
+        return load_target(into)
     log = Progress(folder / "training.jsonl", keep=kept.is_dir())
-    tokenizer = train_tokenizer(file.text for file in files if not file.held_out)
-    save_tokenizer(tokenizer, folder / "target")
-    rows = RowMaker(tokenizer, files)
-    held_out, training = rows.tokens(held_out=True), rows.tokens(held_out=False)
-    log.note(f"{training} training, {held_out} held-out tokens")
-    save_prompts(make_prompts(tokenizer, rows), folder / "prompts.json")
-    if recipe.long_prompts:
-        for name, lengths in LONG.items():
-            save_prompts(make_prompts(tokenizer, rows, lengths), folder / f"prompts-{name}.json")
-    target = train_target(
+    prompts = make_prompts(sides[True], lambda text: len(tokenizer.encode(text).ids))
+    save_prompts(prompts, folder)
+    rows = ConversationRows(tokenizer, sides, copying=recipe.copying_share)
+    before = None
+    if recipe.copying is not None and not (kept / "target.pt").is_file():
+        before = train_target(
+            CopyRows(tokenizer), recipe.copying, into, log, model=recipe.target_model
+        )
+    train_target(
         rows,
         recipe.target,
-        folder / "target",
+        into,
         log,
         model=recipe.target_model,
-        device=device,
         checkpoint=kept / "target.pt",
+        before=before,
     )
-    train_drafters(
-        target,
-        rows,
-        _written(target, rows, recipe, kept / "written.pt", log),
-        recipe.drafters,
-        folder,
-        log,
-        models=recipe.drafter_models,
-        checkpoint=kept / "drafters.pt",
-    )
+    kept.mkdir(exist_ok=True)
+    (kept / TRAINED).touch()
+    return load_target(into)
 
 
-def _written(
-    target: Target, rows: RowMaker, recipe: Recipe, path: Path, log: Progress
-) -> torch.Tensor:
-    """Return the target's text, stored with the drafters' checkpoint, which needs it."""
-    device = device_of(target)
-    if recipe.drafters.checkpoint_every and path.is_file():
-        kept: torch.Tensor = torch.load(path, map_location=device, weights_only=True)
+def _tokenizer(folder: Path, training: Material) -> Tokenizer:
+    """Return the tokenizer in `folder`, or train it."""
+    path = folder / "target" / "tokenizer.json"
+    if not path.is_file():
+        tokenizer = train_tokenizer(tokenizer_texts(training), more=MARKS)
+        save_tokenizer(tokenizer, folder / "target")
+    return Tokenizer.from_file(str(path))
+
+
+def _written(target: Target, chats: ConversationRows, recipe: Recipe, folder: Path) -> torch.Tensor:
+    """Return the target's own text, from `folder` if it is there."""
+    path = folder / CHECKPOINTS / "written.pt"
+    if path.is_file():
+        kept: torch.Tensor = torch.load(path, weights_only=True)
         return kept
-    written = sample_rows(target, rows, recipe.sampling, log)
-    if recipe.drafters.checkpoint_every:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(written, path)
+    log = Progress(folder / "sampling.jsonl")
+    written = sample_conversations(target, chats, recipe.sampling, log)
+    torch.save(written, path)
     return written
 
 
-@contextmanager
-def _reproducibly() -> Iterator[None]:
-    """Use one thread and deterministic kernels within the context."""
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(deterministic)
-
-
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command. Exit code 0: trained; 1: no corpus, or no such device."""
+    """Run the command. Exit code 0: trained; 1: no corpus."""
     options = _parser().parse_args(arguments)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        sys.stderr.write("driftscope trio: torch sees no CUDA GPU; try --device cpu\n")
-        return 1
-    recipe = RECIPES[options.recipe].seeded(options.seed)
-    if options.steps:
-        recipe = recipe.shortened(options.steps)
-    manifest = LARGE_MANIFEST if options.recipe == "large" else MANIFEST
+    torch.use_deterministic_algorithms(True)
+    recipe = TRIO.shortened(options.steps) if options.steps else TRIO
+    if options.random_start:
+        recipe = replace(recipe, drafters=replace(recipe.drafters, reuse_last_layer=False))
     try:
-        files = _corpus(options.corpus_dir, options.corpus_cache, options.output, manifest)
+        files = _corpus(options.corpus_cache or options.output / "corpus", options.output)
     except CorpusError as error:
-        sys.stderr.write(f"driftscope trio: {error}\n")
+        sys.stderr.write(f"driftscope lab: {error}\n")
         return 1
-    train(files, recipe, options.output, torch.device(options.device))
+    train(files, recipe, options.output, options.seeds)
     sys.stdout.write(f"{options.output}\n")
     return 0
 
 
-def _corpus(
-    folder: Path | None, cache: Path | None, output: Path, manifest: Path
-) -> list[SourceFile]:
-    """Return a folder's own files, or those of the pinned wheels, and write their notices."""
-    if folder:
-        return load_folder(folder)
-    cache = cache or output / "corpus"
-    files = load_corpus(cache, manifest)
+def _corpus(cache: Path, output: Path) -> list[SourceFile]:
+    """Return the files of the pinned wheels, and write their notices. Raises CorpusError."""
+    files = load_corpus(cache)
     output.mkdir(parents=True, exist_ok=True)
-    (output / "NOTICE").write_text(notice(cache, manifest), encoding="utf-8")
+    (output / "NOTICE").write_text(notice(cache), encoding="utf-8")
     return files
 
 
@@ -151,21 +151,18 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m driftscope_lab.training.train", description="Train the trio."
     )
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder to write into")
-    parser.add_argument("--recipe", choices=list(RECIPES), default="full")
     parser.add_argument(
-        "--quick",
-        dest="recipe",
-        action="store_const",
-        const="quick",
-        help="a smoke run of under a minute",
+        "--seeds", type=int, nargs="*", default=SEEDS, help="of the drafters (default: 0 1 2)"
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--seed", type=int, default=0, help="other weights (default: 0)")
     parser.add_argument(
         "--steps", type=int, metavar="N", help="only N, of the smallest batches: does it run?"
     )
+    parser.add_argument(
+        "--random-start",
+        action="store_true",
+        help="drafters do not start as the target's last layer",
+    )
     parser.add_argument("--corpus-cache", type=Path, help="where the corpus's wheels are kept")
-    parser.add_argument("--corpus-dir", type=Path, help="train on the Python files found here")
     return parser
 
 

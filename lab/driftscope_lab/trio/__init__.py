@@ -12,33 +12,15 @@ Imports no torch; `encode` imports `tokenizers` when first called.
 from __future__ import annotations
 
 import functools
-import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+from driftscope_lab.trio.prompts import CONDITIONS, Condition, Prompt, read_prompts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 __all__ = ["CONDITIONS", "Condition", "Prompt", "encode", "load_prompts", "trio_path"]
-
-Condition = Literal["in_distribution", "plain_text_roles"]
-CONDITIONS: tuple[Condition, ...] = ("in_distribution", "plain_text_roles")
-"""The two renderings of a prompt: the chat template, and its roles written out in plain text."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """A held-out prompt; both texts contain special tokens, `source` is a corpus path."""
-
-    id: str
-    source: str
-    in_distribution: str
-    plain_text_roles: str
-
-    def text(self, condition: Condition) -> str:
-        """Return the rendering for `condition`."""
-        return self.in_distribution if condition == "in_distribution" else self.plain_text_roles
 
 
 def trio_path() -> Path:
@@ -48,8 +30,7 @@ def trio_path() -> Path:
 
 def load_prompts(folder: Path | None = None) -> list[Prompt]:
     """Return the held-out prompts of the shipped trio, or of a trio trained into `folder`."""
-    text = ((folder or trio_path()) / "prompts.json").read_text(encoding="utf-8")
-    return [Prompt(**record) for record in json.loads(text)]
+    return read_prompts(folder or trio_path())
 
 
 def encode(text: str, folder: Path | None = None) -> list[int]:

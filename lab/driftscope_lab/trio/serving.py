@@ -9,13 +9,13 @@ from driftscope_lab.trio import trio_path
 
 OPTIONS: tuple[tuple[str, ...], ...] = (
     ("--dtype", "float32"),
-    ("--max-model-len", "1024"),
+    ("--max-model-len", "2048"),
     ("--max-num-seqs", "16"),
     ("--served-model-name", "tiny"),
     ("--enforce-eager",),
 )
 """Options of vLLM. CPUs compute float32; eager, because compiling costs more than such small models
-gain; 1024 is the longest context that the models were trained on."""
+gain; 2048 is the longest context that the models were trained on."""
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",

@@ -6,8 +6,9 @@ import keyword
 import re
 from random import Random
 
-from driftscope_lab.training.conversations.exchange import Exchange, different_words, one_of
 from driftscope_lab.training.conversations.material import Function, Material
+from driftscope_lab.training.conversations.task import different_words, one_of
+from driftscope_lab.trio.conversation import Exchange
 
 ANSWER_LINES = 16
 """Largest number of lines of code that an answer continues."""

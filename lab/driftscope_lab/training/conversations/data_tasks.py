@@ -5,13 +5,9 @@ from __future__ import annotations
 import json
 from random import Random
 
-from driftscope_lab.training.conversations.exchange import (
-    Exchange,
-    different_words,
-    one_of,
-    some_words,
-)
 from driftscope_lab.training.conversations.material import Material
+from driftscope_lab.training.conversations.task import different_words, one_of, some_words
+from driftscope_lab.trio.conversation import Exchange
 
 
 def call_tool(rng: Random, material: Material) -> Exchange:

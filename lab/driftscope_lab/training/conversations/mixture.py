@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from random import Random
 
 from driftscope_lab.training.conversations import code_tasks, data_tasks, text_tasks
-from driftscope_lab.training.conversations.conversation import (
-    Conversation,
-    in_plain_text,
-    templated,
-)
-from driftscope_lab.training.conversations.exchange import Exchange, Task
 from driftscope_lab.training.conversations.material import Material
+from driftscope_lab.training.conversations.task import Task
 from driftscope_lab.trio import template
+from driftscope_lab.trio.conversation import Conversation, Exchange, in_plain_text, templated
 
 TASKS: Mapping[str, tuple[Task, float]] = {
     "continue code": (code_tasks.continue_code, 4.0),
@@ -37,7 +33,7 @@ TASKS: Mapping[str, tuple[Task, float]] = {
 """Name of each kind of exchange -> function that makes one, and its weight among the kinds."""
 
 SYSTEM_TEXTS = (
-    template.SYSTEM_TEXT,
+    "You write Python library code.",
     "You are a careful assistant.",
     "You help with code, text and data. Answer briefly.",
     "Answer exactly as asked.",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from driftscope_lab.training.conversations.exchange import Exchange, one_of, some_words
 from driftscope_lab.training.conversations.material import Material
+from driftscope_lab.training.conversations.task import one_of, some_words
+from driftscope_lab.trio.conversation import Exchange
 
 
 def continue_text(rng: Random, material: Material) -> Exchange:

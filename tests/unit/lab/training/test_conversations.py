@@ -6,43 +6,21 @@ import random
 import re
 
 import pytest
+from support.lab_corpus import FILES
 
 from driftscope_lab.training.conversation_rows import ConversationRows, Material, tokenizer_texts
 from driftscope_lab.training.conversations import mixture
-from driftscope_lab.training.conversations.conversation import (
+from driftscope_lab.training.conversations.material import material
+from driftscope_lab.training.conversations.mixture import DocumentShares
+from driftscope_lab.training.tokenizer import train_tokenizer
+from driftscope_lab.trio.conversation import (
     Conversation,
+    Exchange,
     in_plain_text,
     templated,
     with_other_roles,
 )
-from driftscope_lab.training.conversations.exchange import Exchange
-from driftscope_lab.training.conversations.material import material
-from driftscope_lab.training.conversations.mixture import DocumentShares
-from driftscope_lab.training.corpus import SourceFile
-from driftscope_lab.training.tokenizer import train_tokenizer
 from driftscope_lab.trio.template import SPECIAL_TOKENS
-
-WORDS = [
-    a + b for a in ("node", "edge", "path", "load") for b in ("ing", "er", "ed", "able", "less")
-]
-
-
-def source(index: int) -> str:
-    """A module with a documented function; its words differ from module to module."""
-    rng = random.Random(index)
-    one, two, three = rng.sample(WORDS, 3)
-    return (
-        f'"""Functions about {one}."""\n\n\n'
-        f"def find_{one}_{index}({two}, {three}):\n"
-        f'    """Return what the {one} gives for {two} and {three}, or nothing at all where '
-        f'both of them are empty or missing.\n\n    A second paragraph."""\n'
-        f"    total = [{three} for {three} in {two} if {three} is not None]\n"
-        f"    if not total:\n        return None\n"
-        f"    return {two}.join(total) + str({index}) + {three}\n"
-    ) * 3
-
-
-FILES = [SourceFile(path=f"pack/module_{index}.py", text=source(index)) for index in range(60)]
 
 
 @pytest.fixture(scope="module")

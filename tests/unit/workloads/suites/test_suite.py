@@ -19,6 +19,7 @@ from driftscope.workloads.suites.suite import load_suite, parse_suite, shipped_s
 from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableError
 from driftscope.workloads.suites.transforms.roles import written
 from driftscope_lab.trio import load_prompts
+from driftscope_lab.trio.conversation import in_plain_text, templated
 
 FACTS = Facts(url="http://x/v1", model="m", max_model_len=2300)
 ASKED = chat("k", "How are you?", system="Be brief.")
@@ -62,11 +63,12 @@ def test_shipped_prompts(name: str) -> None:
 
 
 def test_the_trios_prompts_are_those_that_it_was_held_out_from() -> None:
-    """Role names in plain text give the rendering that the trio's own evaluation used."""
+    """Both conditions are the renderings that the demonstration uses."""
     for prompt, held_out in zip(prompts_of("trio"), load_prompts(), strict=True):
-        assert f"<s>{written('roles', prompt.messages)}" == held_out.plain_text_roles
+        alone = held_out.conversation(1)
+        assert f"<s>{written('roles', prompt.messages)}" == in_plain_text(alone)
         rendered = "".join(f"<|{m['role']}|>\n{m['content']}<|end|>" for m in prompt.messages)
-        assert f"<s>{rendered}<|assistant|>" == held_out.in_distribution
+        assert f"<s>{rendered}<|assistant|>" == templated(alone)
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,12 @@
-"""One exchange of a conversation, and the shape of the functions that make one."""
+"""Shape of the functions that make an exchange, and what several of them need."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from random import Random
 
 from driftscope_lab.training.conversations.material import Material
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """A user's request and the assistant's answer."""
-
-    request: str
-    answer: str
-
+from driftscope_lab.trio.conversation import Exchange
 
 Task = Callable[[Random, Material], Exchange]
 """Function that makes an exchange of one kind."""

@@ -1,16 +1,27 @@
-"""A conversation, and its renderings as text: in the chat template and in forms that differ."""
+"""A conversation, and its renderings as text: in the chat template and in forms that differ.
+
+The models are trained on `templated`. The other renderings are perturbations of the template, under
+which drafters have been observed to lose acceptance.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from driftscope_lab.training.conversations.exchange import Exchange
 from driftscope_lab.trio.template import ASSISTANT, BOS, END
 
 OTHER_ROLES = {"system": "rules", "user": "human", "assistant": "reply"}
 """Names of roles that a model never saw, for the same turns."""
 PLAIN_ROLES = {"system": "System", "user": "User", "assistant": "Assistant"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A user's request and the assistant's answer."""
+
+    request: str
+    answer: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
