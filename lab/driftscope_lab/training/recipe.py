@@ -16,7 +16,7 @@ TARGET = DecoderConfig(
 )
 """Model of 3.5 M parameters, deep and with heads enough that a sink may form."""
 AUX_LAYERS = (2, 3, 5)
-"""Captured layers: as vLLM chooses them by default, from a low, a middle and a high layer."""
+"""Captured layers: a low, a middle and a high one."""
 _DRAFT_LAYER = replace(TARGET, num_hidden_layers=1)
 DRAFTERS = {
     "eagle3": DrafterConfig(layer=_DRAFT_LAYER, aux_layers=AUX_LAYERS),

@@ -71,7 +71,7 @@ def test_scaled_positions_are_those_of_transformers(tmp_path: Path) -> None:
     scaling = {"rope_type": "linear", "factor": 4.0}
     path = changed(tmp_path / "a", config=lambda fields: fields.update(rope_scaling=scaling))
     found = _variant(path).build("cpu").rotary
-    config = LlamaConfig(hidden_size=256, num_attention_heads=4, rope_scaling=dict(scaling))
+    config = LlamaConfig(hidden_size=256, num_attention_heads=8, rope_scaling=dict(scaling))
     positions = torch.arange(100)[None]
     cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1), positions)
     torch.testing.assert_close(found.cos[:100].float(), cos[0], atol=1e-5, rtol=0)
