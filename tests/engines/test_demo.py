@@ -13,8 +13,6 @@ from support.demonstration import LABELS, PARTS_AFTER, assert_shows_the_finding
 from typer.testing import CliRunner
 
 from driftscope.cli.app import app
-from driftscope_lab.evaluation.evaluate import EVALUATION
-from driftscope_lab.trio import trio_path
 
 pytestmark = pytest.mark.vllm
 
@@ -47,16 +45,12 @@ def assert_compare_says_which_is_better(folder: Path) -> None:
         assert depths[depth]["interval"]["low"] > 0
 
 
-def test_demo_on_live_vllm_agrees_with_the_model_cards(tmp_path: Path) -> None:
+def test_demo_on_live_vllm_shows_the_finding(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     report = run_demo(folder)
     assert_shows_the_finding(report, folder)
     assert_compare_says_which_is_better(folder)
     assert {run["probe"]["engine"].split()[0] for run in report["runs"]} == {"vllm"}
-    cards = json.loads((trio_path() / EVALUATION).read_text())
-    for run, drafter in zip(report["runs"], ("eagle3", "eagle31"), strict=True):
-        mine = [card for card in cards if card["drafter"] == drafter]
-        rounds = sum(card["rounds"] for card in mine)
-        # Prompts are equal and decoding is greedy: only near ties between float orders can differ.
-        assert run["rounds"] == pytest.approx(rounds, rel=0.01)
-        assert run["requests"] == pytest.approx(len(mine), abs=2)
+    for run in report["runs"]:
+        # Two conditions of 64 prompts; an answer that ends with its first token has no round.
+        assert run["requests"] == pytest.approx(2 * 64, abs=2)

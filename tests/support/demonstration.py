@@ -7,7 +7,9 @@ from typing import Any
 
 LABELS = ("eagle3", "eagle3.1")
 GROWS, STEADY = 1.5, 1.2
-"""Bounds of the fed RMS at depth 8 over depth 1: the trio's model cards state 2.8 and 1.0."""
+"""Bounds of the fed RMS at depth 8 over depth 1: `make phenomenon` prints 2.3 and 1.0."""
+KEPT = 0.8
+"""Most of the sink's attention that EAGLE-3 keeps at depth 8."""
 PARTS_AFTER = 3
 
 
@@ -21,8 +23,7 @@ def assert_shows_the_finding(report: dict[str, Any], folder: Path) -> None:
     assert fed["eagle3.1"][7] / fed["eagle3.1"][0] < STEADY
     (parting,) = [f for f in report["findings"] if f["id"] == "runs_part"]
     assert parting["evidence"]["depth"] - 1 == PARTS_AFTER
-    for run in runs.values():
-        assert run["attention"]["self"][7] > run["attention"]["self"][1] > 0
+    sink = {label: run["attention"]["sink"] for label, run in runs.items()}
+    assert sink["eagle3"][7] / sink["eagle3"][0] < KEPT < sink["eagle3.1"][7] / sink["eagle3.1"][0]
     page = (folder / "report.html").read_text()
-    assert "Attention moves to the chain's own tokens" in page.replace("&#x27;", "'")
-    assert "This target has no attention sink" in page
+    assert "This target has no attention sink" not in page

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.checkpoints import TARGET, changed
+from support.checkpoints import AUX, TARGET, Config, changed
 
 from driftscope.inspect.inspection import Inspection, inspect_files
 from driftscope.inspect.pair_inspection import PairInspection
@@ -33,7 +33,13 @@ def rounds(rate: float, seed: int) -> list[list[int]]:
 
 def broken(folder: Path, name: str = "broken", mistake: str = "norm_output is wrong") -> Inspection:
     """Return the inspection of a drafter with a flag that is wrong, and that one repair helps."""
-    path = changed(folder / name, config=lambda fields: fields.update(norm_output=False))
+
+    def config(fields: Config) -> None:
+        # SGLang counts layers that begin at 1 differently, which is a note.
+        fields[AUX] = fields["eagle_config"][AUX] = [1, 2, 3]
+        fields["norm_output"] = False
+
+    path = changed(folder / name, config=config)
     base, fixed, other = rounds(0.3, 2), rounds(0.7, 3), rounds(0.3, 4)
     tried = tuple(
         Tried(

@@ -27,7 +27,7 @@ def _words(page: str) -> str:
 
 def test_errors_come_first_and_name_the_line_to_change(tmp_path: Path) -> None:
     page = _words(to_html(broken(tmp_path)))
-    assert "▲ error broken: 1 error, 1 warning" in page
+    assert "▲ error broken: 1 error, 1 warning, 1 note" in page
     assert page.index("▲ error with") < page.index("◆ warning") < page.index("ℹ note")
     assert "Change: &quot;norm_output&quot;: true" in page
 
