@@ -3,7 +3,7 @@
 python -m driftscope_lab.phenomenon.run [--weights DIR] [-o OUT] [--prompts N]
 
 Every drafter of every seed under DIR answers the held-out prompts in every condition. Runs that
-OUT already has are not recorded again.
+OUT already has are not recorded again. OUT/figure.svg shows the figures by depth.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from driftscope_lab.phenomenon import tables
 from driftscope_lab.phenomenon.conditions import AS_TRAINED
 from driftscope_lab.phenomenon.criteria import Recorded, judged
 from driftscope_lab.phenomenon.engine import K
+from driftscope_lab.phenomenon.figure import svg
 from driftscope_lab.phenomenon.figures import sums_of
 from driftscope_lab.phenomenon.recording import record, seeds_of
 from driftscope_lab.phenomenon.target_sink import target_lines
@@ -59,6 +60,7 @@ def report(weights: Path, out: Path, prompts: int | None) -> Iterator[str]:
     for part in parts:
         yield ""
         yield from part
+    (out / "figure.svg").write_text(svg(found), encoding="utf-8")
     (out / "criteria.json").write_text(
         json.dumps({s: {c.name: c.met for c in found} for s, found in criteria.items()}, indent=1)
         + "\n",

@@ -1,7 +1,7 @@
 """Trains the trio: a target on conversations and documents, and drafters of several seeds on it.
 
-python -m driftscope_lab.training.train -o DIR [--seeds 0 1 2] [--steps N]
-                                        [--random-start] [--corpus-cache DIR]
+python -m driftscope_lab.training.train -o DIR [--seeds 0 1 2] [--steps N] [--corpus-cache DIR]
+                                        [--random-start] [--depths D] [--drafter-steps N]
 
 The target is trained once, on two threads, with its tokenizer and held-out prompts, into DIR;
 EAGLE-3 and EAGLE-3.1 drafters of each seed, on one thread, into DIR/seed-0, DIR/seed-1 and so on.
@@ -126,8 +126,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     torch.use_deterministic_algorithms(True)
     recipe = TRIO.shortened(options.steps) if options.steps else TRIO
-    if options.random_start:
-        recipe = replace(recipe, drafters=replace(recipe.drafters, reuse_last_layer=False))
+    given = {
+        "depths": options.depths,
+        "steps": options.drafter_steps,
+        "reuse_last_layer": False if options.random_start else None,
+    }
+    changed = {name: value for name, value in given.items() if value is not None}
+    recipe = replace(recipe, drafters=replace(recipe.drafters, **changed))
     try:
         files = _corpus(options.corpus_cache or options.output / "corpus", options.output)
     except CorpusError as error:
@@ -162,6 +167,8 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="drafters do not start as the target's last layer",
     )
+    parser.add_argument("--depths", type=int, metavar="D", help="to which drafters are trained")
+    parser.add_argument("--drafter-steps", type=int, metavar="N", help="of the drafters")
     parser.add_argument("--corpus-cache", type=Path, help="where the corpus's wheels are kept")
     return parser
 
