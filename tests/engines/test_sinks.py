@@ -23,7 +23,7 @@ from driftscope_lab.trio import trio_path
 
 pytestmark = pytest.mark.vllm
 DRAFTER = "eagle31"
-REQUESTS = 20
+REQUESTS = 40
 """Number of requests: enough that many chains follow the decision, which the writer's thread
 makes."""
 

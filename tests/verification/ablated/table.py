@@ -36,7 +36,7 @@ def main() -> int:
 def _ablated(drafter: str) -> bool:
     folder = trio_path()
     words = ["ablate", str(folder / drafter), "--target", str(folder / "target")]
-    done = CliRunner().invoke(app, [*words, "--prompts", "trio", "--k", "4"])
+    done = CliRunner().invoke(app, [*words, "--prompts", "trio", "--k", "8"])
     print(done.output)
     return done.exit_code == 0
 

@@ -23,7 +23,7 @@ K, VOCABULARY = 4, 1024
 def _passages() -> tuple[Teacher, list[Passage]]:
     teacher = Teacher(TARGET, "cpu")
     prompts = {each.id: encode(each.in_distribution) for each in load_prompts()[:2]}
-    return teacher, list(teacher.passages(prompts, {1, 2, 3}))
+    return teacher, list(teacher.passages(prompts, {2, 3, 5}))
 
 
 def _drafted(drafter: Path) -> list[Drafted]:

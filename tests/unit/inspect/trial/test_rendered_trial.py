@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 from support.checkpoints import TARGET, changed
+from support.inspections import PROMPTS, rounds
 
+from driftscope.analysis.statistics.interval import Interval
 from driftscope.cli.inspection.loaded_bench import TrialOptions, load_bench
 from driftscope.inspect.checks.check_result import CheckResult, Level
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
+from driftscope.inspect.trial.acceptance import acceptance_of, gain
 from driftscope.inspect.trial.renderings import Rendering
 from driftscope.inspect.trial.trial import (
     LEAST_PASSAGES,
@@ -21,7 +24,7 @@ from driftscope.inspect.trial.trial import (
     run_trial,
     try_renderings,
 )
-from driftscope.inspect.trial.trial_result import Change, Trial
+from driftscope.inspect.trial.trial_result import Change, Trial, TriedRendering
 from driftscope.inspect.trial.variant import as_served
 from driftscope.inspect.trial.verdict import rendering_results
 from driftscope_lab.trio import encode, load_prompts, trio_path
@@ -50,11 +53,45 @@ def test_prompts_as_trained_give_nothing() -> None:
     assert not _found(trial)
 
 
-def test_prompts_without_the_first_token_are_named() -> None:
+def test_prompts_without_the_first_token_are_tried_with_it() -> None:
     trial = _trial(trio_path() / "eagle31", _encoded(1))
-    (found,) = _found(trial)
+    assert [each.rendering.id for each in trial.renderings] == ["first_token_on"]
+
+
+def _simulated(rate: float, surer: Interval | None) -> Trial:
+    """Return a trial of a drafter that accepts at a rate of 0.3, and at `rate` with the first
+    token."""
+    base, other = rounds(0.3, 2), rounds(rate, 3)
+    rendering = TriedRendering(
+        rendering=Change(id="first_token_on", change="the first token", mistake="it is missing"),
+        acceptance=acceptance_of(other, 4),
+        gain=gain(base, other, 1),
+        prompts=PROMPTS,
+        surer=0.0,
+        surer_interval=surer,
+    )
+    return Trial(
+        prompts=PROMPTS,
+        k=4,
+        as_is=acceptance_of(base, 4),
+        figures={},
+        tried=(),
+        renderings=(rendering,),
+    )
+
+
+@pytest.mark.parametrize(
+    ("surer", "level"),
+    [(Interval(low=-0.3, high=-0.1), Level.WARNING), (Interval(low=0.1, high=0.3), Level.NOTE)],
+)
+def test_a_first_token_that_is_missed_is_named(surer: Interval, level: Level) -> None:
+    (found,) = _found(_simulated(0.5, surer))
     assert found.id == "accepts_more_with.first_token_on"
-    assert found.level is not Level.ERROR
+    assert found.level is level
+
+
+def test_a_first_token_that_changes_nothing_is_not_named() -> None:
+    assert not _found(_simulated(0.3, None))
 
 
 def test_a_target_with_another_template_than_the_drafter_is_named(tmp_path: Path) -> None:

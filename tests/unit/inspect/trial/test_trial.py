@@ -90,10 +90,10 @@ def test_a_wrong_flag_is_repaired_by_the_config_that_is_written(tmp_path: Path) 
 def test_captured_layers_that_are_off_by_one_are_repaired_in_both_places(tmp_path: Path) -> None:
     path = changed(tmp_path / "a", "eagle31", config=_layers(-1))
     best = best_repair(_trial(path))
-    assert best is not None and best.repair.fields == {AUX: [1, 2, 3]}
+    assert best is not None and best.repair.fields == {AUX: [2, 3, 5]}
     write_config(open_drafter(str(path)), best.repair, tmp_path / "fixed.json")
     fixed = json.loads((tmp_path / "fixed.json").read_text())
-    assert fixed[AUX] == fixed["eagle_config"][AUX] == [1, 2, 3]
+    assert fixed[AUX] == fixed["eagle_config"][AUX] == [2, 3, 5]
 
 
 def test_a_mistake_in_the_weights_is_repaired_by_weights_that_are_written(tmp_path: Path) -> None:
