@@ -44,7 +44,7 @@ def test_ctrl_c_keeps_what_is_measured_and_the_same_command_goes_on(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert not work.exists()
     document = json.loads((output / "ablation.json").read_text())
-    assert document["prompts"] == 64 and document["positions"] == 1280
+    assert document["prompts"] == 64 and document["positions"] == 1172
     page = tmp_path / "report.html"
     analyzed = [sys.executable, "-m", "driftscope", "analyze", str(output), "-o", str(page), "-q"]
     assert subprocess.run(analyzed, check=False).returncode == 0

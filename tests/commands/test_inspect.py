@@ -215,7 +215,7 @@ def test_ctrl_c_leaves_what_was_measured_in_every_output(tmp_path: Path) -> None
     assert "estimated duration: " in said
     trial = document["trial"]
     assert trial["prompts"] == 32
-    assert trial["acceptance"]["mean_length"] == pytest.approx(3.74, abs=0.01)
+    assert trial["acceptance"]["mean_length"] == pytest.approx(4.24, abs=0.01)
     left_out = [each["id"] for each in trial["not_applicable"] if "Ctrl-C" in each["reason"]]
     assert "first_token_off" in left_out
     assert len(left_out) + len(trial["tried"]) == 26

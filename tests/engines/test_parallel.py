@@ -26,8 +26,8 @@ pytestmark = [
 MASS_TOLERANCE = 2e-5
 RMS_TOLERANCE = 1e-4
 ENTROPY_TOLERANCE = 1e-3
-HEADS = 4
-CHAINS = 100
+HEADS = 8
+CHAINS = 60
 REQUESTS = 7
 BOTH_CORES = "0|1"
 _COMMON = Job(drafter="eagle31", main="parallel_main.py", processes=True, requests=REQUESTS)

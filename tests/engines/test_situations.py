@@ -240,7 +240,7 @@ def test_reasons_of_undrafted_steps_are_told_apart(engines: dict[str, Outcome]) 
     tight_v1, tight_v2 = (reasons(engines[f"tight {runner}"]) for runner in ("v1", "v2"))
     for found in (tight_v1, tight_v2):
         assert UndraftedReason.K_ZERO not in found and UndraftedReason.NO_DRAFT not in found
-        assert set(found[UndraftedReason.PREEMPTED]) <= {"preempted", "chunked"}
+        assert set(found[UndraftedReason.PREEMPTED]) <= {"preempted", "chunked", "mixed"}
         assert set(found[UndraftedReason.CONTEXT_LIMIT]) == {"context"}
         assert "budget" in found[UndraftedReason.TOKEN_BUDGET]
     lost = len(LOST.lose_drafts) * len(LOST.asks)

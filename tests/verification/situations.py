@@ -24,7 +24,7 @@ BLOCK, BLOCKS = 32, 20
 K_BY_BATCH = [[1, 2, K], [3, 3, 3], [4, 6, 0]]
 """K for each range of batch sizes."""
 WORDS = "([A-Z][0-9]{2} ){6}"
-STOP_TOKEN = 86
+STOP_TOKEN = 36
 """Token id at which a request stops: the tenth that the target generates for it."""
 WARM = {"temperature": 0.8, "seed": 3}
 GREEDY = {"temperature": 0, "ignore_eos": True, "max_tokens": 40}
@@ -183,7 +183,7 @@ def flows() -> tuple[Situation, ...]:
         Situation(
             name="ends",
             asks=(
-                Ask(name="ends0", prompt=_prompt(6, 90), sampling=_greedy(stop=["("])),
+                Ask(name="ends0", prompt=_prompt(6, 90), sampling=_greedy(stop=[":"])),
                 Ask(name="ends1", prompt=_prompt(8, 90), abort_after=12),
             ),
         ),

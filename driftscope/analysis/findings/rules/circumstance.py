@@ -24,6 +24,9 @@ COLLAPSE_BELOW = 0.7
 """Accepted tokens per round in the longest contexts over those in the shortest. Published figures
 by context length (speculators#684, LongBench-v2): 0.53 from 2k to 8k for a drafter that collapses,
 0.92 for one with a sliding window; the middle is 0.72."""
+LONG_FROM = 512
+"""Least length of a long context, in tokens, a choice: the figures above begin at 2k, and between
+shorter contexts a difference is that of the prompts."""
 SENSITIVE_BELOW = 0.8
 """Accepted tokens per round under the worst label over those under the best. Orientation from the
 paper (arXiv 2605.09992): without BOS a pre-norm drafter keeps 0.74, a post-norm one without any
@@ -40,7 +43,9 @@ def long_context_collapse(case: Case) -> Finding | None:
     """Find that rounds in long contexts accept clearly less than those in short ones, under the
     same labels."""
     contrast = case.run.groups.context_within_label
-    if contrast is None or not contrast.loses(COLLAPSE_BELOW):
+    if contrast is None or _begin(contrast.second) < LONG_FROM:
+        return None
+    if not contrast.loses(COLLAPSE_BELOW):
         return None
     groups = usable(case.run.groups.context)
     long = _named(groups, contrast.second)
@@ -160,7 +165,7 @@ def _open_context(case: Case) -> str:
     """Return how rounds differ by context length if labels may be the reason; "" if they do not
     differ, or if the reason is known."""
     groups, labels = usable(case.run.groups.context), usable(_labels(case))
-    if len(groups) < 2 or len(labels) < 2:
+    if len(groups) < 2 or len(labels) < 2 or _begin(groups[-1].name) < LONG_FROM:
         return ""
     kept = kept_of(groups[0], groups[-1], tests=1)
     if kept is None or not kept[0] < COLLAPSE_BELOW:
@@ -175,8 +180,12 @@ def _open_context(case: Case) -> str:
 
 def _doublings(short: str, long: str) -> float:
     """Return the number of doublings between two ranges of context lengths, given by name."""
-    begins = [int(name.split(" ")[0].replace(",", "")) for name in (short, long)]
-    return math.log2(begins[1] / begins[0])
+    return math.log2(_begin(long) / _begin(short))
+
+
+def _begin(name: str) -> int:
+    """Return the least length of a range of context lengths, given by name, in tokens."""
+    return int(name.split(" ")[0].replace(",", ""))
 
 
 def _open_label(case: Case) -> str:
@@ -294,6 +303,12 @@ _COLLAPSE = Threshold(
     means="accepted tokens per round, longest contexts over shortest",
     source="middle of 0.53 and 0.92, published by context length in speculators#684",
 )
+_LONG = Threshold(
+    name="LONG_FROM",
+    value=LONG_FROM,
+    means="least tokens of the longest contexts",
+    source="a choice; figures by context length are published from 2k on (speculators#684)",
+)
 _SENSITIVE = Threshold(
     name="SENSITIVE_BELOW",
     value=SENSITIVE_BELOW,
@@ -308,8 +323,9 @@ ENTRIES = (
         id="long_context_collapse",
         title="Acceptance collapses in long contexts",
         meaning="Rounds in the longest contexts accept clearly fewer tokens than those in the "
-        "shortest, under the same labels.",
-        thresholds=(_COLLAPSE,),
+        "shortest, under the same labels. Differences between contexts below 512 tokens are left to "
+        "the prompts.",
+        thresholds=(_COLLAPSE, _LONG),
         need=_CONTEXT,
         rule=long_context_collapse,
     ),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.runs import Spec, write_run
-from support.simulate import Truth, simulate
+from support.simulate import Prompts, Truth, simulate
 
 from benchmarks.circumstances import (
     BASE,
@@ -24,6 +24,7 @@ from benchmarks.circumstances import (
 )
 from driftscope.analysis.figures.request_codes import UNFINISHED
 from driftscope.analysis.findings.finding import Finding, Severity, Trust
+from driftscope.analysis.findings.rules import circumstance
 from driftscope.analysis.findings.rules.catalogue import CATALOGUE
 from driftscope.analysis.statistics.strata import Cells, context_within_label, labels_within_context
 from driftscope.pipeline import Analysis, conclude, summarise
@@ -170,6 +171,17 @@ def test_without_request_rows_contexts_are_compared_all_the_same(tmp_path: Path)
     for path in run.glob("request-*"):
         path.unlink()
     assert _found(_analysed(run), "long_context_collapse")
+
+
+@pytest.mark.parametrize("long_from", [1, circumstance.LONG_FROM])
+def test_a_difference_between_short_contexts_is_left_to_the_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_from: int
+) -> None:
+    """The same run is a collapse if any context counts as long."""
+    monkeypatch.setattr(circumstance, "LONG_FROM", long_from)
+    prompts = (Prompts(label="chat", tokens=(24, 300)),)
+    run = simulate(tmp_path / "run", replace(BASE, prompts=prompts, context=2 * FARTHER))
+    assert bool(_found(_analysed(run), "long_context_collapse")) == (long_from == 1)
 
 
 def test_long_contexts_in_which_nothing_is_accepted_collapse() -> None:
