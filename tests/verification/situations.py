@@ -122,7 +122,7 @@ def tight() -> tuple[Situation, ...]:
             asks=(
                 Ask(
                     name="context0",
-                    prompt=_prompt(40, MAX_MODEL_LEN - 44),
+                    prompt=_prompt(41, MAX_MODEL_LEN - 44),
                     sampling=_greedy(max_tokens=100),
                 ),
                 Ask(

@@ -29,7 +29,7 @@ K = 5
 
 
 def _prompts(_teacher: Teacher) -> dict[str, list[int]]:
-    return {each.id: encode(each.in_distribution) for each in load_prompts()[:16]}
+    return {each.id: encode(each.in_distribution) for each in load_prompts()[:32]}
 
 
 @functools.cache
