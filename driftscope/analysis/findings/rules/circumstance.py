@@ -323,8 +323,8 @@ ENTRIES = (
         id="long_context_collapse",
         title="Acceptance collapses in long contexts",
         meaning="Rounds in the longest contexts accept clearly fewer tokens than those in the "
-        "shortest, under the same labels. Differences between contexts below 512 tokens are left to "
-        "the prompts.",
+        "shortest, under the same labels. Differences between contexts below 512 tokens are left "
+        "to the prompts.",
         thresholds=(_COLLAPSE, _LONG),
         need=_CONTEXT,
         rule=long_context_collapse,
