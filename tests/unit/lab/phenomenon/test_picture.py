@@ -10,8 +10,8 @@ import numpy as np
 from driftscope.analysis.statistics.attention_drift import Answer
 from driftscope_lab.phenomenon.conditions import AS_TRAINED
 from driftscope_lab.phenomenon.criteria import Recorded
-from driftscope_lab.phenomenon.figure import svg
 from driftscope_lab.phenomenon.figures import Sums
+from driftscope_lab.phenomenon.picture import svg
 from driftscope_lab.phenomenon.tables import BY_DEPTH
 
 K = 8
