@@ -1,6 +1,6 @@
 """Test an alert end to end: live vLLM, Prometheus, Alertmanager and a webhook, all on loopback.
 
-Traffic is first in the drafter's distribution, then has its roles written as plain text, for
+Traffic is first in the drafter's distribution, then has other names for its roles, for
 longer than the past that the rules look at and with a pause in the middle, then is normal again:
 "acceptance fell" has to reach the webhook as firing, must not be resolved while the fault lasts,
 and has to be resolved after it. Run by `make alerts`; it prints a log and fails otherwise. With
@@ -34,6 +34,7 @@ from support.promtool import tool
 from driftscope.telemetry.dashboards.files import RULES, write
 from driftscope.telemetry.dashboards.rule_options import Thresholds, Times
 from driftscope_lab.trio import load_prompts
+from driftscope_lab.trio.conversation import templated, with_other_roles
 
 TIMES = Times(
     window="20s",
@@ -106,8 +107,8 @@ def _run(folder: Path, stack: contextlib.ExitStack, pictures: Path | None) -> No
     time.sleep(LEARN_S)
     _show(prometheus)
     assert _states(heard, "firing") <= {NEW}, f"fired on good traffic: {heard}"
-    traffic.plain = True
-    _say("traffic with plain-text roles")
+    traffic.renamed = True
+    _say("traffic with other names for the roles")
     _until(lambda: ALERT in _states(heard, "firing"), prometheus, "no alert fired")
     _say(f"webhook: {ALERT} firing")
     _show(prometheus)
@@ -121,7 +122,7 @@ def _run(folder: Path, stack: contextlib.ExitStack, pictures: Path | None) -> No
         time.sleep(seconds)
         assert ALERT not in _states(heard, "resolved"), "it was resolved before the repair"
     _show(prometheus)
-    traffic.plain = False
+    traffic.renamed = False
     _say("traffic in distribution")
     _until(lambda: ALERT in _states(heard, "resolved"), prometheus, "it did not resolve")
     _say(f"webhook: {ALERT} resolved")
@@ -129,6 +130,7 @@ def _run(folder: Path, stack: contextlib.ExitStack, pictures: Path | None) -> No
     _say(f"others that fired: {', '.join(sorted(_states(heard, 'firing') - {ALERT})) or 'none'}")
     assert traffic.failed == 0, f"{traffic.failed} requests failed"
     if pictures is not None:
+        pictures.mkdir(parents=True, exist_ok=True)
         _draw(
             folder,
             Window(url=f"http://127.0.0.1:{prometheus}", begin_s=begun_s, end_s=time.time()),
@@ -191,7 +193,7 @@ class _Traffic:
     """Clients that send one request after the other until they are stopped."""
 
     def __init__(self, server: Server) -> None:
-        self._server, self.plain, self.failed = server, False, 0
+        self._server, self.renamed, self.failed = server, False, 0
         self.stopped = threading.Event()
         self._busy = threading.Event()
         self._busy.set()
@@ -211,7 +213,8 @@ class _Traffic:
         while not self.stopped.is_set():
             self._busy.wait()
             prompt = prompts[at % len(prompts)]
-            text = prompt.plain_text_roles if self.plain else prompt.in_distribution
+            asked = prompt.conversation(prompt.short)
+            text = with_other_roles(asked) if self.renamed else templated(asked)
             try:
                 self._server.complete(
                     f"{number}-{at}", prompt=text, add_special_tokens=False, max_tokens=48
