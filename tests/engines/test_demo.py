@@ -49,6 +49,8 @@ def test_demo_on_live_vllm_shows_the_finding(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     report = run_demo(folder)
     assert_shows_the_finding(report, folder)
+    (parting,) = [f for f in report["findings"] if f["id"] == "runs_part"]
+    assert parting["evidence"]["depth"] - 1 == PARTS_AFTER
     assert_compare_says_which_is_better(folder)
     assert {run["probe"]["engine"].split()[0] for run in report["runs"]} == {"vllm"}
     for run in report["runs"]:

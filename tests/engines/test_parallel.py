@@ -27,8 +27,8 @@ MASS_TOLERANCE = 2e-5
 RMS_TOLERANCE = 1e-4
 ENTROPY_TOLERANCE = 1e-3
 HEADS = 8
-CHAINS = 60
-REQUESTS = 7
+CHAINS = 100
+REQUESTS = 10
 BOTH_CORES = "0|1"
 _COMMON = Job(drafter="eagle31", main="parallel_main.py", processes=True, requests=REQUESTS)
 TENSOR = {"tensor_parallel_size": 2}

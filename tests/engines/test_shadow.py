@@ -17,7 +17,7 @@ from driftscope.vocabulary import HIDE_CHAIN, LIVE_INTERVENTIONS, PIN_SIZE
 from engines.test_truth import MASS_TOLERANCE, RMS_TOLERANCE
 
 pytestmark = pytest.mark.vllm
-CHAINS = 80
+CHAINS = 100
 """Least number of chains of each intervention that are compared."""
 OTHERS = {
     "raising": Job(

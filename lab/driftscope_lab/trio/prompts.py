@@ -66,10 +66,9 @@ def fitting(prompt: Prompt, tokens: int, length: Length) -> int:
 
 
 def save_prompts(prompts: Sequence[Prompt], folder: Path) -> None:
-    """Write the prompts as FILE in `folder`."""
-    records = [dataclasses.asdict(one) for one in prompts]
-    text = json.dumps(records, indent=1, ensure_ascii=False) + "\n"
-    (folder / FILE).write_text(text, encoding="utf-8")
+    """Write the prompts as FILE in `folder`, one in a line."""
+    lines = [json.dumps(dataclasses.asdict(one), ensure_ascii=False) for one in prompts]
+    (folder / FILE).write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
 
 def read_prompts(folder: Path) -> list[Prompt]:

@@ -9,7 +9,7 @@ from engines.sglang.conftest import Outcomes
 
 pytestmark = pytest.mark.sglang
 TOLERANCE = 1e-5
-CHAINS = {"eagle31, batch of 8": 60, "every 3rd": 12}
+CHAINS = {"eagle31, batch of 8": 100, "every 3rd": 12}
 LEAST_CHAINS = 40
 
 

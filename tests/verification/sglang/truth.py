@@ -30,7 +30,7 @@ RETRACT = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "4"}
 """SGLang's own switch that has every 4th step retract a request, as if the cache were full."""
 JOBS = {
     "eagle3": Job(drafter="eagle3", probe=RECORD, sizes=(2, 1)),
-    "eagle31, batch of 8": Job(drafter="eagle31", probe=RECORD, sizes=(8,), requests=8),
+    "eagle31, batch of 8": Job(drafter="eagle31", probe=RECORD, sizes=(8,), requests=12),
     "chunked prefill": Job(
         drafter="eagle3", probe=RECORD, requests=4, engine={"chunked_prefill_size": 32}
     ),

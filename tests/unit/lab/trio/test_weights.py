@@ -10,7 +10,7 @@ from driftscope.inspect.reference.model import load_drafter, load_target
 from driftscope_lab.training.recipe import AUX_LAYERS, DRAFTERS, TARGET
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
-SHIPPED_BYTES = 13_000_000
+SHIPPED_BYTES = 12_000_000
 K = 8
 
 

@@ -177,7 +177,7 @@ def test_without_request_rows_contexts_are_compared_all_the_same(tmp_path: Path)
 def test_a_difference_between_short_contexts_is_left_to_the_prompts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_from: int
 ) -> None:
-    """The same run is a collapse if any context counts as long."""
+    """Without the bound, the finding would be made of the same run."""
     monkeypatch.setattr(circumstance, "LONG_FROM", long_from)
     prompts = (Prompts(label="chat", tokens=(24, 300)),)
     run = simulate(tmp_path / "run", replace(BASE, prompts=prompts, context=2 * FARTHER))
