@@ -22,11 +22,13 @@ CHAINS = 100
 OTHERS = {
     "raising": Job(
         drafter="eagle31",
+        requests=12,
         probe={**SHADOW, "SHADOW_EVERY": "2", "EVERY": "3", "TEST_RAISE": "after"},
         sizes=(8, 1),
     ),
     "beside shadow recording": Job(
         drafter="eagle31",
+        requests=12,
         probe={**SHADOW, "SHADOW_EVERY": "2", "EVERY": "2", "RECORDING": "shadow"},
         sizes=(8, 1),
     ),

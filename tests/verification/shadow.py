@@ -25,8 +25,13 @@ from verification.truth import V2, WITHOUT_AOT, continue_greedily, models
 
 SHADOW = {"SHADOW": "pin-size,hide-chain", "TOKEN_IDS": "1"}
 ALWAYS = {**SHADOW, "SHADOW_EVERY": "1", "EVERY": "2"}
-BOTH_SIZES: dict[str, Any] = {"sizes": (8, 1)}
-COMPILED: dict[str, Any] = {"drafter": "eagle31", "compiled": True, "env": WITHOUT_AOT}
+BOTH_SIZES: dict[str, Any] = {"sizes": (8, 1), "requests": 12}
+COMPILED: dict[str, Any] = {
+    "drafter": "eagle31",
+    "compiled": True,
+    "env": WITHOUT_AOT,
+    "requests": 12,
+}
 JOBS = {
     "shadow eagle3": Job(drafter="eagle3", probe=ALWAYS, **BOTH_SIZES),
     "off eagle31": Job(drafter="eagle31", **BOTH_SIZES),
