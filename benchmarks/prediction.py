@@ -180,7 +180,7 @@ def lengths(folder: Path) -> list[dict[str, float]]:
             "cut_anew": at.mean_length,
             "cut_off": float(mean_length_of(rates[: at.k])),
         }
-        for at in lengths_by_k(largest)
+        for at in lengths_by_k(largest).value
     ]
 
 

@@ -152,7 +152,7 @@ def summarise(
     """Return the summary of one run, whose engine stays open."""
     if isinstance(run, Path | Trace):
         run = _open(run, DuckDB)
-    sums = run if isinstance(run, Sums) else _sums(run, only)
+    sums = run if isinstance(run, Sums) else _sums(run, only, for_details=True)
     return summary_of(label, sums, details_of(sums, by))
 
 
@@ -162,7 +162,7 @@ def _measured(source: Source, label: str, inputs: Inputs, servers: Sequence[Trac
     if _is_replay(source):
         return MeasuredRuns(replays=(summarise_replay(_trace(source), label, servers),))
     with closing(_open(source, inputs.engine, inputs.cluster)) as tables:
-        sums = _sums(tables, inputs.only)
+        sums = _sums(tables, inputs.only, for_details=True)
         return MeasuredRuns(runs=(summarise(sums, label, by=inputs.by),), sums={label: sums})
 
 
@@ -172,7 +172,7 @@ def _baseline(run: Run, inputs: Inputs) -> MeasuredRuns:
     with closing(_open(run, inputs.engine, inputs.cluster)) as tables:
         if not speculates(tables):
             return MeasuredRuns(baseline=baseline_of(tables, BASELINE))
-        sums = _sums(tables)
+        sums = _sums(tables, for_details=True)
         return MeasuredRuns(baseline=summarise(sums, BASELINE), baseline_sums=sums)
 
 
@@ -181,7 +181,7 @@ def _open(run: Run, engine: Callable[[], Engine], cluster: str | None = None) ->
     return replace(tables, cluster=cluster)
 
 
-def _sums(tables: Tables, only: Filter = EVERYTHING) -> Sums:
+def _sums(tables: Tables, only: Filter = EVERYTHING, *, for_details: bool = False) -> Sums:
     """Return the sums over the rows to keep, without the requests that the recording or its cut
     shows in part; everything after this leaves them out, too."""
     begin_s, part = -math.inf, None
@@ -191,7 +191,7 @@ def _sums(tables: Tables, only: Filter = EVERYTHING) -> Sums:
         tables, begin_s = narrow(tables, only.conditions(last_s)), only.begin_s(last_s)
     cohort, left_out = cohort_of(tables, begin_s)
     kept = tables if left_out is None else narrow(tables, (), left_out)
-    return replace(collect(kept, cohort), slice=part)
+    return replace(collect(kept, cohort, for_details=for_details), slice=part)
 
 
 def _whole(run: Sums) -> Sums:

@@ -31,6 +31,7 @@ from driftscope.analysis.closeup.timeline import Timeline, timeline_of
 from driftscope.analysis.figures.request_codes import MAX_CLUSTERS, Requests
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.query.later import Later
 from driftscope.metrics.acceptance import mean_length
 from driftscope.metrics.attention import SELF
 from driftscope.metrics.chains import Array
@@ -55,8 +56,8 @@ SAMPLED = 500
 """Number of requests whose outputs are timed one by one, taken evenly from all requests."""
 
 
-def closeup_of(run: Sums) -> CloseUp:
-    """Return the close-up of a run."""
+def closeup_of(run: Sums) -> Later[CloseUp]:
+    """Read the rows of the close-up of a run, to be computed later."""
     requests, per, recorded = run.requests, _per_request(run), int(run.recorded.sum())
     chosen = ranked(per)
     opened = ends_of(chosen)
@@ -67,13 +68,16 @@ def closeup_of(run: Sums) -> CloseUp:
     )
     texts = texts_of_requests(run.tables, _names(requests, opened))
     by_head = chains_by_head(run.tables, recorded)
-    return CloseUp(
-        effects=_effects(run),
-        timeline=timeline_of(run.tables, *_span(run)),
-        durations=durations_of(requests, steps_that_drafted(run.tables), rounds),
-        heads=heads_of(by_head, run.shape.depths),
-        named=named_of(requests, per, chosen, rounds),
-        opened=opened_of(requests, opened, rounds, chains, texts),
+    timeline, drafted = timeline_of(run.tables, *_span(run)), steps_that_drafted(run.tables)
+    return Later(
+        lambda: CloseUp(
+            effects=_effects(run),
+            timeline=timeline,
+            durations=durations_of(requests, drafted, rounds),
+            heads=heads_of(by_head, run.shape.depths),
+            named=named_of(requests, per, chosen, rounds),
+            opened=opened_of(requests, opened, rounds, chains, texts),
+        )
     )
 
 

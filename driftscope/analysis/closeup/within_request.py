@@ -20,13 +20,14 @@ from driftscope.analysis.figures.chain_sample import COMPARED, chain_sample
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.internals import FED, WITHIN, column, internals
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ranked, whole
+from driftscope.analysis.query.later import Later
 from driftscope.analysis.statistics.multiple_comparisons import holm
 from driftscope.analysis.statistics.within_strata import Answer, Association, Rows, association
 from driftscope.metrics.attention import SELF
 from driftscope.metrics.hidden import GROWTH
 from driftscope.vocabulary import CONFIDENCE_BY_DEPTH, SELF_MASS
 
-CHAINS_WITHIN = 100_000
+CHAINS_WITHIN = 50_000
 """Number of chains that are looked at; of more, a sample of those that are compared."""
 LEAST_SD = 10 * 2.0**-11
 """Standard deviation within strata below which a measure counts as constant: ten times the step to
@@ -60,11 +61,11 @@ def answers(relations: Sequence[WithinRequest]) -> tuple[Answer, ...]:
     )
 
 
-def within_requests(run: Sums) -> tuple[WithinRequest, ...]:
-    """Return the relation to each measure of a run. The rows of `passes.verified` must be stored;
-    () without chains."""
+def within_requests(run: Sums) -> Later[tuple[WithinRequest, ...]]:
+    """Read the rows that give the relation to each measure of a run, to be computed later; ()
+    without chains. The rows of `passes.verified` must be stored."""
     if not run.recorded.any():
-        return ()
+        return Later(tuple)
     sample = chain_sample(run, CHAINS_WITHIN, chain_sample(run, COMPARED).requests)
     sample.show(run, WITHIN, np.arange(len(run.requests)))
     in_steps = sample.steps is not None
@@ -73,8 +74,8 @@ def within_requests(run: Sums) -> tuple[WithinRequest, ...]:
         run.tables.use(derived)
         parts.append(run.tables.engine.rows(internals(run.shape, derived, in_steps)))
     chains = pa.concat_tables(parts, promote_options="permissive")
-    chains = chains.sort_by([("cluster", "ascending"), ("position", "ascending")])
-    return tuple(relations(chains, run.shape.depths, run.clusters))
+    in_order = [("cluster", "ascending"), ("position", "ascending")]
+    return Later(lambda: tuple(relations(chains.sort_by(in_order), run.shape.depths, run.clusters)))
 
 
 def relations(

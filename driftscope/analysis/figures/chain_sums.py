@@ -66,8 +66,8 @@ class Chains:
     chunked: NDArray[np.int64]
     means: Mapping[str, Mean]
     """Means by list column, [clusters, its width]. Also `<mass>_mean` over several layers,
-    `no_drift` and `even_sink`, and `growth`, whose numerator is the RMS at the last depth and whose
-    denominator is the RMS at depth 1."""
+    `even_sink`, and `growth`, whose numerator is the RMS at the last depth and whose denominator is
+    the RMS at depth 1."""
 
     def __len__(self) -> int:
         """Return the number of chains in all cells."""
@@ -126,8 +126,8 @@ def chains_of(
         means |= {
             f"{name}_mean": mean(f"{name}_mean", shape.depths) for name in there if name in MASSES
         }
-    if "self_mass" in means and numerator("no_drift", 0) in table.column_names:
-        means |= {"no_drift": mean("no_drift", shape.depths), "even_sink": mean("even_sink", 1)}
+    if "self_mass" in means and numerator("even_sink", 0) in table.column_names:
+        means["even_sink"] = mean("even_sink", 1)
     if "fed_rms" in means:
         growth = (add("fed_last")[:, None], add("fed_first")[:, None])
         means["growth"] = Mean(top=growth[0], bottom=growth[1], cluster=cluster, crossed=prompt)

@@ -88,12 +88,10 @@ def acceptance_at(k: int, requests: int, rounds: Rounds) -> AcceptanceAtK:
     )
 
 
-def attention(chains: Chains) -> Attention:
-    """Return the masses of `chains` by depth."""
+def attention(chains: Chains, drift: tuple[float, ...] | None = None) -> Attention:
+    """Return the masses of `chains` by depth; `drift` is the deprecated `no_drift_self_mass`."""
     mean = {name: _mean(chains.over_layers(name)) for name in MASSES}
-    expected, even = chains.means.get("no_drift"), chains.means.get("even_sink")
-    drift = None if expected is None else _tuple(expected.all())
-    sink, own = mean["sink_mass"], mean["self_mass"]
+    even, sink, own = chains.means.get("even_sink"), mean["sink_mass"], mean["self_mass"]
     return Attention(
         sink_mass=mean["sink_mass"],
         prompt_mass=mean["prompt_mass"],

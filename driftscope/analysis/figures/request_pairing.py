@@ -82,13 +82,10 @@ def _keyed(keys: list[Key], wanted: NDArray[np.bool_]) -> dict[Hashable, int]:
 def keys_by_id(requests: Requests) -> list[Key]:
     """Return replica, id, label and prompt length of each request, [requests]; () if the length is
     not known."""
-    names = requests.keys.column("request").to_pylist()
-    return [
-        () if np.isnan(tokens) else (int(replica), name, label, tokens)
-        for replica, name, label, tokens in zip(
-            requests.replica, names, requests.labels, requests.prompt_tokens, strict=True
-        )
-    ]
+    names, known = requests.keys.column("request").to_pylist(), np.isfinite(requests.prompt_tokens)
+    columns = requests.replica.tolist(), names, requests.labels, requests.prompt_tokens.tolist()
+    keys = zip(*columns, strict=True)
+    return [key if there else () for key, there in zip(keys, known.tolist(), strict=True)]
 
 
 def keys_by_digest(requests: Requests) -> list[Key]:
@@ -102,7 +99,8 @@ def keys_by_order(requests: Requests) -> list[Key]:
     """Return label, prompt length and rank by arrival among requests equal in both, [requests]; ()
     if the length is not known."""
     known = np.isfinite(requests.prompt_tokens).tolist()
-    return _ranked(requests, list(zip(requests.labels, requests.prompt_tokens, strict=True)), known)
+    kinds = zip(requests.labels, requests.prompt_tokens.tolist(), strict=True)
+    return _ranked(requests, list(kinds), known)
 
 
 def _ranked(requests: Requests, kinds: list[Key], known: list[bool]) -> list[Key]:

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.units import Units
-from driftscope.analysis.query.column_arrays import Codes, Matrix, ranked, whole
+from driftscope.analysis.passes.views import REQUEST
+from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ranked, whole
 from driftscope.analysis.statistics.clusters import Make, ratio_over
 from driftscope.analysis.statistics.interval import Ratio, ratio_of
 from driftscope.analysis.statistics.risk_sets import conditional_ratio, marginal_ratio
@@ -214,10 +216,16 @@ def _columns(table: pa.Table, name: str, k: int) -> Counts:
 
 
 def over_buckets(table: pa.Table) -> pa.Table:
-    """Sum a pass by bucket and request over the buckets."""
-    how = {"bucket": None, "replica": None, "request": None, "first_s": "min", "last_s": "max"}
-    summed = [(name, how.get(name, "sum")) for name in table.column_names]
-    wanted = [(name, each) for name, each in summed if each]
-    totals = table.group_by(["replica", "request"]).aggregate(wanted)
-    names = {f"{name}_{each}": name for name, each in wanted}
-    return totals.rename_columns([names.get(name, name) for name in totals.column_names])
+    """Sum a pass by bucket and request over the buckets, in order of request."""
+    rows = table.sort_by([(name, "ascending") for name in REQUEST]).combine_chunks()
+    if not rows.num_rows:
+        return rows.drop_columns(["bucket"])
+    begins = [pc.not_equal(rows[name][1:], rows[name][:-1]) for name in REQUEST]
+    first = np.flatnonzero(np.append(True, pc.or_(*begins).to_numpy()))
+    totals = rows.select(list(REQUEST)).take(pa.array(first))
+    times = {"first_s": np.minimum, "last_s": np.maximum}
+    for name in rows.drop_columns(["bucket", *REQUEST]).column_names:
+        values = floats(rows, name) if name in times else whole(rows, name)
+        each = times.get(name, np.add).reduceat(values, first)
+        totals = totals.append_column(name, pa.array(each))
+    return totals

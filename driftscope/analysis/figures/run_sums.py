@@ -19,7 +19,7 @@ from driftscope.analysis.figures.suspected_repeats import with_suspected
 from driftscope.analysis.passes.broken import broken
 from driftscope.analysis.passes.chains import chains, shallower
 from driftscope.analysis.passes.requests import requests_of_chains
-from driftscope.analysis.passes.rounds import by_context, by_length, undrafted
+from driftscope.analysis.passes.rounds import by_batch, by_context, by_length, undrafted
 from driftscope.analysis.passes.views import CLUSTERS, REQUEST
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, sums, whole
@@ -75,8 +75,11 @@ class Sums:
     clusters: Codes
     """Cluster of each request, [requests]: its unit, or a group of units of a very large run."""
     chain_sums: Later[ChainSums]
-    """Sums of recorded chains, whose queries may still run; see `chains`."""
+    """Sums of recorded chains, whose queries may be to begin or still run; see `chains`."""
     shallower: Shallower
+    in_batch: Later[pa.Table]
+    """Rounds by request and by `bucket`, the power of two at or below the number of requests in
+    their step."""
     by_length: pa.Table | None
     """Rounds by request and by tokens drafted, as `length`; None in a run of one K."""
     recorded: NDArray[np.int64]
@@ -120,17 +123,21 @@ class Sums:
         return out
 
 
-def collect(tables: Tables, cohort: Cohort | None = None) -> Sums:
+def collect(tables: Tables, cohort: Cohort | None = None, *, for_details: bool = False) -> Sums:
     """Collect the sums of a run, whose `tables` already leave out what the `cohort` does.
+    `for_details`: begin `in_batch`, which only details need, beside the arithmetic of sums.
 
-    Chains are summed while the rest is collected and, on DuckDB, after it. Raises MixedTraceError,
-    DamagedTraceError or NoDataError.
+    Chains are summed when they are asked for or, on DuckDB, beside other work from when
+    `chain_sums` begins. Raises MixedTraceError, DamagedTraceError or NoDataError.
     """
     rows, shape = tables.engine.rows, shape_of(tables)
     in_context = rows(by_context(shape))
+    in_batch = tables.engine.later(by_batch(shape, narrowed=tables.is_narrowed))
+    if for_details:
+        in_batch.begin()
     by_drafted = _in_order(rows(by_length(shape))) if shape.mixed else None
     mix = np.zeros(shape.k + 1) if by_drafted is None else mix_of(by_drafted, shape.k)
-    verify = over_buckets(in_context).sort_by([(name, "ascending") for name in REQUEST])
+    verify = over_buckets(in_context)
     drawn = rows(requests_of_chains())
     requests = with_suspected(tables, requests_of(tables, verify, drawn))
     strata = np.unique(requests.labels.astype(str), return_inverse=True)[1]
@@ -142,6 +149,7 @@ def collect(tables: Tables, cohort: Cohort | None = None) -> Sums:
         shape=shape,
         requests=requests,
         in_context=in_context,
+        in_batch=in_batch,
         rounds=rounds_of(verify, requests.codes(verify), mix, requests.units),
         undrafted=whole(verify, "undrafted"),
         structured=whole(verify, "structured"),
@@ -173,19 +181,23 @@ def _chain_sums(
 
 
 def _chains(tables: Tables, requests: Requests, cells: Codes, shape: Shape) -> Later[pa.Table]:
-    """Start the sums of chains by cell, which take as long as all other queries together."""
+    """Return the sums of chains by cell, which take as long as all other queries together."""
     view = requests.keys.append_column("cluster", pa.array(cells, pa.int64()))
     tables.engine.view(CLUSTERS, view, view.schema)
-    started = []
+    parts = []
     for derived in tables.parts:
         tables.use(derived)
-        started.append((derived, tables.engine.later(chains(shape, derived, False))))
+        parts.append((derived, tables.engine.later(chains(shape, derived, False))))
+
+    def begin() -> None:
+        for _, quick in parts:
+            quick.begin()
 
     def finished() -> pa.Table:
-        each = [_finite(tables, shape, derived, quick.value) for derived, quick in started]
+        each = [_finite(tables, shape, derived, quick.value) for derived, quick in parts]
         return pa.concat_tables(each, promote_options="permissive")
 
-    return Later(finished)
+    return Later(finished, begin)
 
 
 def _finite(tables: Tables, shape: Shape, derived: Derived, quick: pa.Table) -> pa.Table:

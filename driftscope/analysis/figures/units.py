@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -157,12 +158,13 @@ def _codes(names: Names, column: str = "") -> Codes:
     number of its own, or shares one if the `column` is the user's choice."""
     if not _known(names) and column in ("", PROMPT):
         return np.arange(len(names))
-    numbers: dict[object, int] = {}
-    out = np.empty(len(names), dtype=np.int64)
-    for at, name in enumerate(names.tolist()):
-        key = ("alone", at) if name is None and column in ("", PROMPT) else ("name", name)
-        out[at] = numbers.setdefault(key, len(numbers))
-    return out
+    code, kinds = pd.factorize(names)
+    nameless = code < 0
+    code[nameless] = len(kinds)
+    if column in ("", PROMPT):
+        code[nameless] += np.arange(nameless.sum())
+    _, first, rank = np.unique(code, return_index=True, return_inverse=True)
+    return np.asarray(np.argsort(np.argsort(first))[rank])
 
 
 def _noun(kinds: Names) -> str:

@@ -52,7 +52,7 @@ def chains(shape: Shape, derived: Derived, careful: bool) -> ir.Table:
         **_bad_heads(mine, shape),
         **(_presence if careful else _presence_in_all)(lists, shape),
         **(_careful if careful else _quick)(lists, shape, weight),
-        **(_no_drift if careful else _quick_no_drift)(mine, shape, weight),
+        **(_even_sink if careful else _quick_even_sink)(mine, weight),
     )
 
 
@@ -114,10 +114,11 @@ def _presence(lists: Elements, shape: Shape) -> dict[str, Any]:
 
 def _presence_in_all(lists: Elements, shape: Shape) -> dict[str, Any]:
     """Count the rows that have each list, and once the rows in which any list has the wrong
-    length."""
+    length. A list that was left out is as long as one from which it follows."""
     import ibis
 
-    misfit = (lists.length(name) != lists.wanted(name) for name in shape.lists())
+    stored = filter(lists.is_stored, shape.lists())
+    misfit = (lists.length(name) != lists.wanted(name) for name in stored)
     rows = {f"{name}_rows": lists.number(name) for name in shape.lists()}
     return {**rows, "misfits": ibis.or_(ibis.literal(False), *misfit).sum()}
 
@@ -163,75 +164,34 @@ def _careful(lists: Elements, shape: Shape, weight: ir.NumericColumn) -> dict[st
 def _even(
     rows: ir.Table, derived: dict[str, str], shape: Shape, careful: bool
 ) -> dict[str, ir.FloatingValue]:
-    """Return, by chain, the weight of a slot outside the sink set at depth 1, and the mass that
-    even attention would give the sink set; null if the chain does not determine them."""
+    """Return, by chain, the mass that even attention would give the sink set; null if the chain
+    does not have the mass that it gave."""
     import ibis
 
-    if "self_mass" in shape.absent or ("sink_mass" in shape.absent and not shape.sinkless):
+    if {"self_mass", "sink_mass"} & set(shape.absent):
         return {}
     lists = Elements(rows, derived, shape, careful=careful)
-    nothing = ibis.null("float64")
-    sink = _first(lists, shape, "self_mass" if shape.sinkless else "sink_mass")
+    sink = attention.over_layers(lists.layers("sink_mass", 0))
     known = finite(sink) if careful else sink.notnull()
     visible = attention.visible_sink(rows.position, shape.sink_slots)
-    null = _first(lists, shape, "null_mass").fill_null(0.0)
-    free = attention.free_slots(rows.position, visible)
-    weight = attention.slot_weight(free, 0.0 if shape.sinkless else sink, null)
     even = attention.even_share(rows.position, visible)
-    return {
-        "slot_weight": ibis.ifelse(known, weight, nothing),
-        "even_sink": ibis.ifelse(known, even, nothing),
-    }
+    return {"even_sink": ibis.ifelse(known, even, ibis.null("float64"))}
 
 
-def _no_drift(rows: ir.Table, shape: Shape, weight: ir.NumericColumn) -> dict[str, Any]:
-    """Return the sums of the deprecated `no_drift_self`, over the same chains at each depth."""
+def _even_sink(rows: ir.Table, weight: ir.NumericColumn) -> dict[str, Any]:
+    return _mean("even_sink", 0, rows.even_sink, weight) if "even_sink" in rows.columns else {}
+
+
+def _quick_even_sink(rows: ir.Table, weight: Weight) -> dict[str, Any]:
     import ibis
 
-    if "slot_weight" not in rows.columns:
+    if "even_sink" not in rows.columns:
         return {}
-    known = finite(rows.slot_weight)
-    usable = ibis.ifelse(known, rows.slot_weight, ibis.null("float64"))
-    denominators = ibis.ifelse(known, weight, ibis.null("float64")).sum()
-    even = _mean("even_sink", 0, rows.even_sink, weight)
-    return {**even, **_no_drift_sums(usable, shape, weight, denominators)}
-
-
-def _quick_no_drift(rows: ir.Table, shape: Shape, weight: Weight) -> dict[str, Any]:
-    """Return the sums of the deprecated `no_drift_self`, if every number is finite."""
-    import ibis
-
-    if "slot_weight" not in rows.columns:
-        return {}
-
-    def there(value: ir.NumericColumn) -> ir.NumericScalar:
-        return _total(ibis.ifelse(value.notnull(), 1.0, ibis.null("float64")), weight)
-
+    there = ibis.ifelse(rows.even_sink.notnull(), 1.0, ibis.null("float64"))
     return {
         numerator("even_sink", 0): _total(rows.even_sink, weight),
-        denominator("even_sink", 0): there(rows.even_sink),
-        **_no_drift_sums(rows.slot_weight, shape, weight, there(rows.slot_weight)),
+        denominator("even_sink", 0): _total(there, weight),
     }
-
-
-def _no_drift_sums(
-    slot_weight: ir.NumericValue, shape: Shape, weight: Weight, denominators: ir.NumericScalar
-) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for depth in range(1, shape.depths + 1):
-        value = attention.no_drift_self(slot_weight, depth)
-        out[numerator("no_drift", depth - 1)] = _total(value, weight)
-        out[denominator("no_drift", depth - 1)] = denominators
-    return out
-
-
-def _first(lists: Elements, shape: Shape, name: str) -> ir.FloatingValue:
-    """Return a mass at depth 1, averaged over layers."""
-    import ibis
-
-    if name in shape.absent:
-        return ibis.null("float64")
-    return attention.over_layers(lists.layers(name, 0))
 
 
 def _mean(

@@ -12,15 +12,20 @@ S = TypeVar("S")
 
 class Later(Generic[T]):
     """A value that `make` returns, or waits for, when it is first asked for. What `make` raises is
-    raised then, and each time."""
+    raised then, and each time. `begin` starts work that can go on beside other work."""
 
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], T], begin: Callable[[], object] | None = None) -> None:
+        self._make, self._begin = make, begin
 
     @cached_property
     def value(self) -> T:
         """The value itself."""
         return self._make()
+
+    def begin(self) -> None:
+        """Start to make the value, if that can go on beside other work; `value` waits for it."""
+        if self._begin is not None:
+            self._begin()
 
     def wait(self) -> None:
         """Wait until the value is there."""
@@ -28,4 +33,4 @@ class Later(Generic[T]):
 
     def then(self, change: Callable[[T], S]) -> Later[S]:
         """Return what `change` makes of the value, later, too."""
-        return Later(lambda: change(self.value))
+        return Later(lambda: change(self.value), self.begin)

@@ -30,6 +30,10 @@ class Elements:
         self._careful = careful
         self._others = [name for name in shape.masses() if name != "generated_mass"]
 
+    def is_stored(self, name: str) -> bool:
+        """Return whether the list is a column of its own."""
+        return name not in self._derived
+
     def there(self, name: str) -> ir.BooleanColumn:
         """Return whether the row has the list."""
         import ibis

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -95,7 +95,7 @@ class Engine(Protocol):
 
     def later(self, query: Any) -> Later[pa.Table]:
         """Return the rows of an Ibis expression on the views as they are now, not on stored rows.
-        An engine that can do so runs the query while others run."""
+        An engine that can do so runs the query beside others, from when it is told to begin."""
         ...
 
     def close(self) -> None:
@@ -214,13 +214,20 @@ class DuckDB:
         """See `Engine`. The value raises what `rows` raises."""
         sql = sql_of(query.op(), self.dialect.name)
         self._lock()
-        running = self._background.submit(self._run_beside, sql, len(self._views))
-        self._running.append(running)
-        return Later(partial(self._finished, running))
+        views = len(self._views)
+
+        @cache
+        def running() -> Future[pa.Table]:
+            begun = self._background.submit(self._run_beside, sql, views)
+            self._running.append(begun)
+            return begun
+
+        return Later(lambda: self._finished(running()), running)
 
     def _run_beside(self, sql: str, views: int) -> pa.Table:
-        """Run a query on the second connection, which has its own copy of the views."""
-        for view in self._views[self._copied : views]:
+        """Run a query on the second connection, which has its own copy of the first `views`."""
+        copied = self._copied if self._copied <= views else 0  # later ones may have replaced some
+        for view in self._views[copied:views]:
             if view.rows is not None:
                 self._second.register(f"{view.name}_rows", view.rows)
             self._second.execute(view.definition)

@@ -67,7 +67,7 @@ def _extremes(view: str, record: str) -> ir.Table:
     for field in schema:
         column = rows[field.name]
         if not field.nullable:
-            aggregates[f"null_{field.name}"] = column.isnull().sum()
+            aggregates[f"null_{field.name}"] = rows.count() - column.count()
         if pa.types.is_string(field.type):
             aggregates[f"most_{field.name}"] = column.length().max()
         elif field.name in BOUNDS:

@@ -13,6 +13,7 @@ from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.distances import CLUSTERED, distance_column, distances
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, sums, whole
+from driftscope.analysis.query.later import Later
 from driftscope.analysis.statistics.attention_drift import (
     AttentionDrift,
     DistanceSums,
@@ -26,19 +27,19 @@ from driftscope.analysis.statistics.attention_drift import (
 from driftscope.errors import DamagedTraceError
 from driftscope.vocabulary import DISTANCE_MASS, NULL_MASS, SELF_MASS, SINK_MASS
 
-CHAINS_LOOKED_AT = 100_000
+CHAINS_LOOKED_AT = 50_000
 """Number of chains that are looked at; of more chains, a sample."""
 
 
-def attention_drift(run: Sums, cluster: Codes) -> AttentionDrift | None:
-    """Return the attention drift of a run; None if its drafter has one depth or no attention.
+def attention_drift(run: Sums, cluster: Codes) -> Later[AttentionDrift | None]:
+    """Read the masses that give the attention drift of a run, to be computed later; None if its
+    drafter has one depth or no attention.
 
     `cluster` is the cluster of each request, [requests]. Raises DamagedTraceError for masses by
     distance that no writer produces.
     """
-    masses = run.chains.means.get(SELF_MASS)
-    if run.shape.depths < 2 or masses is None or not run.recorded.any():
-        return None
+    if run.shape.depths < 2 or SELF_MASS in run.shape.absent or not run.recorded.any():
+        return Later(lambda: None)
     sample = chain_sample(run, CHAINS_LOOKED_AT)
     sample.show(run, CLUSTERED, cluster)
     in_steps = sample.steps is not None
@@ -53,7 +54,7 @@ def attention_drift(run: Sums, cluster: Codes) -> AttentionDrift | None:
             f"{run.tables.path}: draft rows whose {DISTANCE_MASS} is not K times layers times "
             f"{len(edges)} long; the run's files are damaged or not from one run"
         )
-    return _drift(table, run.shape, edges)
+    return Later(lambda: _drift(table, run.shape, edges) if SELF_MASS in run.chains.means else None)
 
 
 def _drift(table: pa.Table, shape: Shape, edges: tuple[int, ...]) -> AttentionDrift:
@@ -67,7 +68,18 @@ def _drift(table: pa.Table, shape: Shape, edges: tuple[int, ...]) -> AttentionDr
         matched = drift_in_matched_rounds(_matched_sums(table, depths))
         if matched.source is not Source.NONE or matched.chains > found.chains:
             found = matched
-    return replace(found, sink_kept=sink_kept(_sink_sums(table)))
+    return replace(
+        found, sink_kept=sink_kept(_sink_sums(table)), no_drift_self=_no_drift(table, depths)
+    )
+
+
+def _no_drift(table: pa.Table, depths: int) -> tuple[float, ...] | None:
+    """Return the deprecated expectation without drift, by depth; None if no chain determines it."""
+    weight = float(sums(table, "no_drift_weight").sum())
+    if not weight:
+        return None
+    depth = range(1, depths + 1)
+    return tuple(float(sums(table, f"no_drift_{each}").sum()) / weight for each in depth)
 
 
 def _edges(run: Sums) -> tuple[int, ...]:

@@ -61,6 +61,6 @@ def baseline_of(tables: Tables, label: str) -> BaselineRun:
             tpot_s_interval=mean_time_interval(tpot_s, spans),
             ttft_s_interval=mean_time_interval(ttft_s, spans),
         ),
-        cells=step_times(tables).cells,
+        cells=step_times(tables).value.cells,
         durations={name: each for name, each in spread.items() if each is not None},
     )

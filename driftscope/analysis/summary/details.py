@@ -14,7 +14,6 @@ from driftscope.analysis.figures.change_points import Changes, changes_of
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.side import Side, side_of
-from driftscope.analysis.passes.rounds import by_batch
 from driftscope.analysis.statistics.attention_drift import AttentionDrift
 from driftscope.analysis.summary.attention_drift import attention_drift
 from driftscope.analysis.summary.length_by_k import LengthAtK, lengths_by_k
@@ -49,25 +48,28 @@ def details_of(run: Sums, by: str = BY_LABEL) -> Details:
     """Collect the details of a run, split `by` a key of `driftscope.analysis.query.buckets.BY` or a
     span of time. Raises UsageError for an unknown way to split."""
     verification = verification_of(run)  # stores the chains that `within_requests` reads
-    in_batch = run.tables.engine.rows(by_batch(run.shape, narrowed=run.tables.is_narrowed))
+    times, lengths = step_times(run.tables), lengths_by_k(run)
+    within, drift = within_requests(run), attention_drift(run, run.clusters)
+    run.chain_sums.begin()  # the longest query, beside what follows up to `groups`
+    by_text, loops, live = text_rounds(run), loops_of(run), shadow_chains(run)
+    closeup = closeup_of(run)
     whole = run.cohort is None or run.cohort.enough
     return Details(
         verification=verification,
-        times=step_times(run.tables),
-        lengths_by_k=lengths_by_k(run),
-        within_request=within_requests(run),
+        times=times.value,
+        lengths_by_k=lengths.value,
+        within_request=within.value,
         side=side_of(run),
-        changes=changes_of(run, by_batch=in_batch) if whole else None,
-        # The sums of chains may still be queried until here; from here on they are needed.
+        changes=changes_of(run, by_batch=run.in_batch.value) if whole else None,
         groups=groups_of(
             run,
-            by_batch=in_batch,
+            by_batch=run.in_batch.value,
             by_execution=verification.by_execution,
-            by_text=text_rounds(run),
-            loops=loops_of(run),
+            by_text=by_text,
+            loops=loops,
         ),
-        closeup=closeup_of(run),
+        closeup=closeup.value,
         segments=segments_of(run) if by == BY_LABEL else segments_by(run, by),
-        attention_drift=attention_drift(run, run.clusters),
-        live_shadow=shadow_chains(run),
+        attention_drift=drift.value,
+        live_shadow=live,
     )

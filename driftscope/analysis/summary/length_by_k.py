@@ -23,9 +23,10 @@ from driftscope.analysis.figures.request_codes import evenly
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.match_runs import IN_ORDER, match_runs
 from driftscope.analysis.query.column_arrays import whole
+from driftscope.analysis.query.later import Later
 from driftscope.analysis.statistics.interval import Interval, ratio_intervals
 
-ROUNDS_IN_ORDER = 1_000_000
+ROUNDS_IN_ORDER = 500_000
 """Number of rounds that are put in order; of more rounds, those of evenly spread requests."""
 Counts = NDArray[np.int64]
 
@@ -40,23 +41,25 @@ class LengthAtK:
     """95% interval over clusters of requests."""
 
 
-def lengths_by_k(run: Sums) -> tuple[LengthAtK, ...]:
-    """Return the acceptance length for K = 1 .. the one that ran; () for a run of several K, whose
-    rounds do not show what a longer chain would have matched."""
+def lengths_by_k(run: Sums) -> Later[tuple[LengthAtK, ...]]:
+    """Read what gives the acceptance length for K = 1 .. the one that ran, to be computed later; ()
+    for a run of several K, whose rounds do not show what a longer chain would have matched."""
     if run.shape.mixed or not len(run.rounds):
-        return ()
+        return Later(tuple)
     there = np.flatnonzero(run.rounds.rounds > 0)
     chosen = evenly(run.rounds.request[there], run.rounds.rounds[there], ROUNDS_IN_ORDER)
     view = run.requests.keys.take(pa.array(chosen, pa.int64()))
     view = view.append_column("cluster", pa.array(np.arange(len(chosen)), pa.int64()))
     run.tables.engine.view(IN_ORDER, view, view.schema)
     runs = run.tables.engine.rows(match_runs())
-    return recut(
-        np.unique(run.clusters[chosen][whole(runs, "cluster")], return_inverse=True)[1],
-        whole(runs, "matches"),
-        whole(runs, "missed"),
-        whole(runs, "runs"),
-        k=run.shape.k,
+    return Later(
+        lambda: recut(
+            np.unique(run.clusters[chosen][whole(runs, "cluster")], return_inverse=True)[1],
+            whole(runs, "matches"),
+            whole(runs, "missed"),
+            whole(runs, "runs"),
+            k=run.shape.k,
+        )
     )
 
 

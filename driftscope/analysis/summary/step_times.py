@@ -9,6 +9,7 @@ import pyarrow as pa
 from driftscope.analysis.figures.step_cells import StepCell, cells_of
 from driftscope.analysis.passes.steps import steps, steps_in_blocks, typical_step
 from driftscope.analysis.query.column_arrays import floats, sums, whole
+from driftscope.analysis.query.later import Later
 from driftscope.analysis.query.record_views import Tables
 from driftscope.metrics.throughput import StepCost
 
@@ -17,7 +18,7 @@ ENOUGH_STEPS = 10
 too."""
 EXACT_STEPS = 5_000_000
 """Largest number of steps for which a median is exact; above, it is a t-digest's."""
-STEPS_READ = 1_000_000
+STEPS_READ = 500_000
 """Number of consecutive steps that the cost model reads; of more steps it reads evenly spread
 blocks."""
 
@@ -36,14 +37,19 @@ class StepTimes:
     """Seconds of these steps, the probe's own included."""
 
 
-def step_times(tables: Tables) -> StepTimes:
-    """Read the times of a run's steps."""
+def step_times(tables: Tables) -> Later[StepTimes]:
+    """Read the times of a run's steps, to be computed later."""
     counts = tables.engine.rows(steps())
-    return StepTimes(
-        cost=_cost(tables, counts),
-        cells=_cells(tables, counts),
-        probe_s=float(sums(counts, "probe_s")[0]),
-        step_s=float(sums(counts, "step_s")[0]),
+    cost = _cost(tables, counts)
+    every = -(-_one(counts, "steps") // STEPS_READ) or 1
+    blocks = tables.engine.rows(steps_in_blocks(every))
+    return Later(
+        lambda: StepTimes(
+            cost=cost,
+            cells=cells_of(blocks),
+            probe_s=float(sums(counts, "probe_s")[0]),
+            step_s=float(sums(counts, "step_s")[0]),
+        )
     )
 
 
@@ -59,11 +65,6 @@ def _cost(tables: Tables, counts: pa.Table) -> StepCost | None:
     if not 0 < draft_s < step_s:
         return None
     return StepCost(step_s=step_s, draft_s=draft_s, recorded=recorded)
-
-
-def _cells(tables: Tables, counts: pa.Table) -> tuple[StepCell, ...]:
-    every = -(-_one(counts, "steps") // STEPS_READ) or 1
-    return cells_of(tables.engine.rows(steps_in_blocks(every)))
 
 
 def _one(table: pa.Table, name: str) -> int:

@@ -32,11 +32,16 @@ def test_it_answers_as_the_query_itself() -> None:
     engine.close()
 
 
-def test_views_are_those_of_the_moment_it_began() -> None:
+@pytest.mark.parametrize("begun", ["never", "in order", "the other way round"])
+def test_views_are_those_of_the_moment_it_was_asked_for(begun: str) -> None:
     engine, query = _engine(), table("request").select("request")
     before = engine.later(query)
     engine.view("request", NUMBERS.slice(1), NUMBERS.schema)
     after = engine.later(query)
+    orders = {"in order": [before, after], "the other way round": [after, before]}
+    for each in orders.get(begun, []):
+        each.begin()
+        each.begin()  # it is begun already
     assert _names(after.value) == ["b"]
     assert _names(before.value) == ["a", "b"]
     engine.close()
@@ -58,8 +63,16 @@ def test_a_query_that_nobody_waits_for_ends_with_the_engine() -> None:
         "request",
         "SELECT CAST(sum(a.range) AS VARCHAR) AS request FROM range(10000000) a, range(10000000) b",
     )
-    engine.later(table("request").select("request"))
+    engine.later(table("request").select("request")).begin()
     engine.close()  # returns, although the query would take hours
+
+
+def test_a_changed_value_begins_with_the_one_that_it_is_made_of() -> None:
+    begun: list[int] = []
+    changed = Later(lambda: 1, lambda: begun.append(1)).then(str)
+    assert begun == []
+    changed.begin()
+    assert (begun, changed.value) == ([1], "1")
 
 
 def test_a_value_is_made_once() -> None:

@@ -56,7 +56,7 @@ def test_rounds_of_a_shorter_chain_are_counted_exactly(
 
 def test_with_the_k_that_ran_it_is_the_length_that_was_served(tmp_path: Path) -> None:
     run = collect(open_run(simulate(tmp_path / "run", Truth(k=5, requests=40, rounds=25))))
-    last = lengths_by_k(run)[-1]
+    last = lengths_by_k(run).value[-1]
     served = summarise(run, "run").acceptance
     assert last.k == 5
     assert last.mean_length == pytest.approx(served.mean_length)
@@ -65,4 +65,4 @@ def test_with_the_k_that_ran_it_is_the_length_that_was_served(tmp_path: Path) ->
 
 def test_a_run_of_several_k_has_none(tmp_path: Path) -> None:
     truth = Truth(k=5, requests=40, rounds=25, k_by_batch=((2, 5), (8, 2)))
-    assert lengths_by_k(collect(open_run(simulate(tmp_path / "run", truth)))) == ()
+    assert lengths_by_k(collect(open_run(simulate(tmp_path / "run", truth)))).value == ()
