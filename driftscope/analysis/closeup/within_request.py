@@ -27,7 +27,7 @@ from driftscope.metrics.attention import SELF
 from driftscope.metrics.hidden import GROWTH
 from driftscope.vocabulary import CONFIDENCE_BY_DEPTH, SELF_MASS
 
-CHAINS_WITHIN = 50_000
+CHAINS_WITHIN = 100_000
 """Number of chains that are looked at; of more, a sample of those that are compared."""
 LEAST_SD = 10 * 2.0**-11
 """Standard deviation within strata below which a measure counts as constant: ten times the step to

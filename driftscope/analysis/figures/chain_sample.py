@@ -16,11 +16,11 @@ from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.views import steps_of
 from driftscope.analysis.query.column_arrays import Codes
 
-BANDS = 50
+BANDS = 25
 """Number of bands of requests. With fewer, a run whose traffic changes is seen at too few moments;
 with more, an engine reads almost every part of the files."""
-COMPARED = 250_000
-"""Number of chains that are compared with their rounds one by one. With a quarter million tokens of
+COMPARED = 500_000
+"""Number of chains that are compared with their rounds one by one. With half a million tokens of
 one depth, a calibration error is off by less than 0.002."""
 MOST_STEPS = 2_000_000
 """Most steps that are listed for an engine; with more, it reads the rows of every step."""

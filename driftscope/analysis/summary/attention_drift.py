@@ -27,7 +27,7 @@ from driftscope.analysis.statistics.attention_drift import (
 from driftscope.errors import DamagedTraceError
 from driftscope.vocabulary import DISTANCE_MASS, NULL_MASS, SELF_MASS, SINK_MASS
 
-CHAINS_LOOKED_AT = 50_000
+CHAINS_LOOKED_AT = 100_000
 """Number of chains that are looked at; of more chains, a sample."""
 
 
