@@ -44,9 +44,10 @@ def run_ablation(
     long enough for a chain of K.
     """
     variant = as_served(files, target.layers)
-    variant.build("cpu")
+    variant.check()
     loaded = bench()
-    teacher, drafter = loaded.teacher, variant.build(loaded.teacher.device)
+    variant, teacher = variant.with_shared_head(loaded.facts.head), loaded.teacher
+    drafter = variant.build(teacher.device)
     dtype = served_dtype(target, files)
     plan = plan_of(loaded, drafter, dtype, options, chat_template(files.folder))
     narrow = dtype if any(each.served_dtype for each in plan.chains) else None

@@ -68,8 +68,9 @@ class Truth:
 @functools.cache
 def loaded(target_name: str, drafter_name: str) -> tuple[Any, Any]:
     target = load_target(trio_path() / target_name, torch.float64)
-    layers = target.config.num_hidden_layers
-    return target, load_drafter(trio_path() / drafter_name, torch.float64, target_layers=layers)
+    layers, head = target.config.num_hidden_layers, target.model.embed_tokens.weight
+    path = trio_path() / drafter_name
+    return target, load_drafter(path, torch.float64, target_layers=layers, head=head)
 
 
 def models(job: Job) -> tuple[Any, Any]:

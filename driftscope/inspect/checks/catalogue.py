@@ -15,6 +15,7 @@ from driftscope.inspect.checks import (
     values,
 )
 from driftscope.inspect.checks.check_result import CheckResult, Inspected, Level
+from driftscope.inspect.files.checkpoint_format import Family
 
 Check = Callable[[Inspected], Iterator[CheckResult]]
 FOR_ANY_DRAFTER: tuple[Check, ...] = (
@@ -40,6 +41,14 @@ FOR_EAGLE3: tuple[Check, ...] = (
     shared_weights.check_width,
     shared_weights.check_embedding,
 )
+FOR_EAGLE1: tuple[Check, ...] = (
+    shapes.check_shapes,
+    shapes.check_prefix,
+    positions.check_rope,
+    positions.check_context,
+    shared_weights.check_width,
+    shared_weights.check_embedding,
+)
 _ORDER = tuple(Level)
 
 
@@ -48,13 +57,17 @@ def run_checks(inspected: Inspected) -> list[CheckResult]:
 
     Raises CheckpointError for a file that cannot be read.
     """
-    checked = inspected.drafter.format.checked
-    checks = (*FOR_EAGLE3, *FOR_ANY_DRAFTER) if checked else FOR_ANY_DRAFTER
-    results = [result for check in checks for result in check(inspected)]
+    results = [result for check in _checks(inspected) for result in check(inspected)]
     return sorted(results, key=lambda result: _ORDER.index(result.level))
 
 
 def checks_made(inspected: Inspected) -> int:
     """Return how many checks `run_checks` makes."""
-    known = len(FOR_EAGLE3) if inspected.drafter.format.checked else 0
-    return known + len(FOR_ANY_DRAFTER)
+    return len(_checks(inspected))
+
+
+def _checks(inspected: Inspected) -> tuple[Check, ...]:
+    found = inspected.drafter.format
+    if not found.checked:
+        return FOR_ANY_DRAFTER
+    return (*(FOR_EAGLE1 if found.family is Family.EAGLE1 else FOR_EAGLE3), *FOR_ANY_DRAFTER)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 VLLM = "vLLM 0.32"
 VLLM_LOADER = f"{VLLM}, llama_eagle3.py load_weights"
 VLLM_MODEL = f"{VLLM}, llama_eagle3.py LlamaModel"
+VLLM_EAGLE1_LOADER = f"{VLLM}, llama_eagle.py load_weights"
+VLLM_EAGLE1_MODEL = f"{VLLM}, llama_eagle.py LlamaModel"
 VLLM_CAPTURE = f"{VLLM}, interfaces.py _set_aux_hidden_state_layers"
 VLLM_DEFAULT = f"{VLLM}, interfaces.py get_eagle3_default_aux_hidden_state_layers"
 VLLM_SPECULATORS = f"{VLLM}, speculators/algos.py update_eagle3"

@@ -13,11 +13,9 @@ HEAD, EMBEDDING, D2T, T2D = "lm_head.weight", "embed_tokens.weight", "d2t", "t2d
 def required(drafter: DrafterFiles) -> dict[str, Shape]:
     """Return the tensors without which a drafter cannot work, by their common name."""
     hidden = drafter.hidden_size
-    shapes = {
-        "fc.weight": (hidden, fc_inputs(drafter)),
-        "norm.weight": (hidden,),
-        "layers.0.hidden_norm.weight": (hidden,),
-    }
+    shapes: dict[str, Shape] = {"fc.weight": (hidden, fc_inputs(drafter))}
+    if drafter.format.family is not Family.EAGLE1:
+        shapes |= {"norm.weight": (hidden,), "layers.0.hidden_norm.weight": (hidden,)}
     for layer in range(drafter.layers):
         shapes |= {f"layers.{layer}.{name}": one for name, one in _layer(drafter, layer).items()}
     return shapes
@@ -26,8 +24,10 @@ def required(drafter: DrafterFiles) -> dict[str, Shape]:
 def optional(drafter: DrafterFiles) -> dict[str, Shape]:
     """Return the tensors that an engine can do without, or that other checks judge."""
     width, states = drafter.target_hidden_size, drafter.aux_states
-    shapes: dict[str, Shape] = {
-        EMBEDDING: (drafter.vocab_size, drafter.hidden_size),
+    shapes: dict[str, Shape] = {EMBEDDING: (drafter.vocab_size, drafter.hidden_size)}
+    if drafter.format.family is Family.EAGLE1:  # its head is the target's
+        return shapes
+    shapes |= {
         HEAD: (drafter.draft_vocab_size, drafter.hidden_size),
         D2T: (drafter.draft_vocab_size,),
         T2D: (drafter.vocab_size,),
@@ -40,21 +40,27 @@ def optional(drafter: DrafterFiles) -> dict[str, Shape]:
 
 
 def fc_inputs(drafter: DrafterFiles) -> int:
-    """Return the width that `fc` reads: captured states times their width."""
+    """Return the width that `fc` reads: captured states times their width, or the embedding and one
+    state of an EAGLE-1 drafter."""
+    if drafter.format.family is Family.EAGLE1:
+        return 2 * drafter.hidden_size
     return drafter.aux_states * drafter.target_hidden_size
 
 
 def _layer(drafter: DrafterFiles, layer: int) -> dict[str, Shape]:
     hidden, inner = drafter.hidden_size, drafter.size("intermediate_size")
-    reads = 2 * hidden if layer == 0 else hidden
+    first = layer == 0
+    is_eagle1 = drafter.format.family is Family.EAGLE1
+    reads = 2 * hidden if first and not is_eagle1 else hidden
     latent = drafter.format.family is Family.MLA
     attention = _latent_attention(drafter, reads) if latent else _attention(drafter, reads)
+    normed: dict[str, Shape] = {"input_layernorm.weight": (hidden,)}
     return {
+        **({} if first and is_eagle1 else normed),
         **{ATTENTION + name: shape for name, shape in attention.items()},
         "mlp.gate_proj.weight": (inner, hidden),
         "mlp.up_proj.weight": (inner, hidden),
         "mlp.down_proj.weight": (hidden, inner),
-        "input_layernorm.weight": (hidden,),
         "post_attention_layernorm.weight": (hidden,),
     }
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from driftscope.inspect.checks.check_result import CheckResult, Inspected, Level
-from driftscope.inspect.checks.engine_rules import VLLM_LOADER, VLLM_MODEL
+from driftscope.inspect.checks.engine_rules import (
+    VLLM_EAGLE1_LOADER,
+    VLLM_EAGLE1_MODEL,
+    VLLM_LOADER,
+    VLLM_MODEL,
+)
 from driftscope.inspect.checks.expected_tensors import (
     D2T,
     EMBEDDING,
@@ -14,6 +19,7 @@ from driftscope.inspect.checks.expected_tensors import (
     optional,
     required,
 )
+from driftscope.inspect.files.checkpoint_format import Family
 from driftscope.inspect.files.drafter_files import AUX_LAYERS, DrafterFiles
 
 _FEW = 3
@@ -46,7 +52,7 @@ def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
             level=Level.ERROR,
             title="tensors have other shapes than the config says",
             expected="the shapes that follow from the sizes in config.json",
-            rule=VLLM_MODEL,
+            rule=_model(drafter),
             there=_some(wrong),
             change="set the sizes in config.json to those that the weights were trained with",
         )
@@ -65,7 +71,7 @@ def check_prefix(inspected: Inspected) -> Iterator[CheckResult]:
             level=Level.WARNING,
             title="names of tensors begin with model.",
             expected="names without it: vLLM puts model. before each name",
-            rule=VLLM_LOADER,
+            rule=_loader(inspected.drafter),
             there=_some(prefixed),
             change="rename the tensors without model.",
         )
@@ -84,7 +90,7 @@ def _missing(drafter: DrafterFiles, needed: Iterable[str]) -> Iterator[CheckResu
             level=Level.ERROR,
             title="tensors are missing",
             expected=f"{len(missing)} more tensors; without them layers keep random weights",
-            rule=VLLM_MODEL,
+            rule=_model(drafter),
             there=f"no {_some(missing)}",
             change="save the checkpoint again, whole",
         )
@@ -94,8 +100,8 @@ def _unexpected(drafter: DrafterFiles, known: Iterable[str]) -> Iterator[CheckRe
     known = set(known)
     extra = [
         name
-        for name in drafter.tensors
-        if name not in known
+        for name, each in drafter.tensors.items()
+        if (name not in known or _is_foreign(drafter, each.name))
         and not name.startswith(_JUDGED_ELSEWHERE)
         and not any(part in name for part in _IGNORED)
     ]
@@ -105,16 +111,24 @@ def _unexpected(drafter: DrafterFiles, known: Iterable[str]) -> Iterator[CheckRe
             level=Level.ERROR,
             title="tensors have no place in the model",
             expected="only tensors of the architecture that config.json names",
-            rule=f"{VLLM_LOADER}: raises for a name that it does not know",
+            rule=f"{_loader(drafter)}: raises for a name that it does not know",
             there=_some(extra),
             change="correct architectures or num_hidden_layers in config.json, or drop the tensors",
         )
+
+
+def _is_foreign(drafter: DrafterFiles, name: str) -> bool:
+    """Whether a file's name of a tensor is one that only engines' models of EAGLE-3 know."""
+    return drafter.format.family is Family.EAGLE1 and "midlayer." in name
 
 
 def _fc_width(drafter: DrafterFiles) -> Iterator[CheckResult]:
     fc = drafter.tensors.get(_FC)
     wide = fc_inputs(drafter)
     if fc is None or fc.shape == (drafter.hidden_size, wide):
+        return
+    if drafter.format.family is Family.EAGLE1:
+        yield _eagle1_width(drafter, fc.shape)
         return
     there, width = fc.shape[-1], drafter.target_hidden_size
     named = drafter.aux_layers
@@ -124,7 +138,7 @@ def _fc_width(drafter: DrafterFiles) -> Iterator[CheckResult]:
         level=Level.ERROR,
         title="fc reads another number of captured states than the config names",
         expected=f"{drafter.aux_states} captured states x {width} = {wide} columns",
-        rule=f"{VLLM_MODEL}; a CPU's matrix product reads past the end without an error",
+        rule=f"{_model(drafter)}; a CPU's matrix product reads past the end without an error",
         there=f"fc.weight {_words(fc.shape)}"
         + (f": {there // width} captured states; {AUX_LAYERS} is {named}" if whole else ""),
         change=f'name {there // width} layers in "{AUX_LAYERS}"'
@@ -133,6 +147,28 @@ def _fc_width(drafter: DrafterFiles) -> Iterator[CheckResult]:
         if there % drafter.aux_states == 0
         else "correct hidden_size and target_hidden_size",
     )
+
+
+def _eagle1_width(drafter: DrafterFiles, there: tuple[int, ...]) -> CheckResult:
+    return CheckResult(
+        id="fc_width",
+        level=Level.ERROR,
+        title="fc does not read an embedding and one state",
+        expected=f"fc.weight {_words((drafter.hidden_size, fc_inputs(drafter)))}",
+        rule=f"{_model(drafter)}; a CPU's matrix product reads past the end without an error",
+        there=f"fc.weight {_words(there)}",
+        change="correct hidden_size, or architectures if this is no EAGLE-1 drafter",
+    )
+
+
+def _model(drafter: DrafterFiles) -> str:
+    """Return the place of vLLM's model of this drafter."""
+    return VLLM_EAGLE1_MODEL if drafter.format.family is Family.EAGLE1 else VLLM_MODEL
+
+
+def _loader(drafter: DrafterFiles) -> str:
+    """Return the place where vLLM loads the weights of this drafter."""
+    return VLLM_EAGLE1_LOADER if drafter.format.family is Family.EAGLE1 else VLLM_LOADER
 
 
 def _some(names: list[str]) -> str:

@@ -59,7 +59,7 @@ def check_embedding(inspected: Inspected) -> Iterator[CheckResult]:
             level=Level.WARNING,
             title="the embedding is not the target's",
             expected="the target's embedding, copied or fine-tuned",
-            rule="EAGLE-3 trains with the target's embedding",
+            rule="EAGLE trains with the target's embedding",
             there=f"rows of both have a mean cosine of {cosine:.2f}",
             change="leave embed_tokens out of the weights; with --target this is tried",
             certainty=Certainty.LIKELY,

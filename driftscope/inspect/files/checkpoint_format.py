@@ -16,6 +16,7 @@ class Family(StrEnum):
     LLAMA = "Llama"
     QWEN3 = "Qwen3"
     MLA = "DeepSeek, latent attention"
+    EAGLE1 = "Llama, of EAGLE-1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class CheckpointFormat:
         return self.family is not None
 
 
-EAGLE3 = "EAGLE-3"
+EAGLE3, EAGLE1 = "EAGLE-3", "EAGLE-1 or EAGLE-2"
 _LLAMA3 = frozenset(
     {
         "LlamaForCausalLMEagle3",
@@ -51,6 +52,8 @@ _ARCHITECTURES: Mapping[str, Family] = {
     "Eagle3DeepseekV3ForCausalLM": Family.MLA,
 }
 """Architectures that are checked whole. Source: the model registry of vLLM 0.32."""
+_EAGLE1 = frozenset({"EagleLlamaForCausalLM", "LlamaForCausalLMEagle"})
+"""Names of the architecture in vLLM and in SGLang."""
 _OTHERS = (
     ("LlamaForCausalLMEagle4", "EAGLE-4"),
     ("DFlash", "DFlash"),
@@ -59,7 +62,7 @@ _OTHERS = (
     ("PEagle", "P-EAGLE"),
     ("Medusa", "Medusa"),
     ("MTP", "MTP head"),
-    ("Eagle", "EAGLE-1 or EAGLE-2"),
+    ("Eagle", EAGLE1),
 )
 """Parts of an architecture's name, and the format that they mean; the first that matches counts."""
 _SPECULATORS = {"llama": Family.LLAMA, "qwen3": Family.QWEN3}
@@ -78,6 +81,8 @@ def recognise(config: Mapping[str, Any], names: Collection[str]) -> CheckpointFo
     for architecture in architectures:
         if architecture in _ARCHITECTURES:
             return CheckpointFormat(name=EAGLE3, family=_ARCHITECTURES[architecture])
+        if architecture in _EAGLE1:
+            return CheckpointFormat(name=EAGLE1, family=Family.EAGLE1)
         for part, name in _OTHERS:
             if part in architecture:
                 return CheckpointFormat(name=name)
@@ -112,12 +117,19 @@ def _by_content(
     if config.get("num_nextn_predict_layers") or any(".mtp" in f".{name}" for name in names):
         return CheckpointFormat(name="target with MTP heads")
     if "fc.weight" in names and any(name.startswith("layers.0.") for name in names):
-        return CheckpointFormat(name="EAGLE-1 or EAGLE-2")
+        return CheckpointFormat(name=EAGLE1, family=_family_of_eagle1(names))
     named = ", ".join(architectures) or "none"
     raise CheckpointError(
         f"config.json: architectures is {named}, which is no drafter that inspect knows; give the "
         "drafter's folder first and the target's with --target"
     )
+
+
+def _family_of_eagle1(names: set[str]) -> Family | None:
+    """Return the family of an EAGLE-1 drafter that names its target's architecture; None for one
+    whose attention is not that of Llama."""
+    others = ("q_norm.weight", "kv_a_proj_with_mqa.weight", "q_proj.bias")
+    return None if any(name.endswith(others) for name in names) else Family.EAGLE1
 
 
 def common_name(name: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -46,7 +46,9 @@ class Chain:
     `postnorm_rms` of that stream after the final norm, `fed_rms` of the state fed to the next
     depth. `aux_rms` has one entry per captured target layer, at slot p; `aux_norm_rms` has the RMS
     of the same states after `norm_before_fc` and `fc_norm`, None without either. `top1` is the
-    largest probability of the drafter's softmax, over its own vocabulary; `entropy` is in nats.
+    largest probability of the drafter's softmax, over its own vocabulary; `entropy` is in nats. An
+    EAGLE-1 drafter has no final norm, captures no layer and fuses at every depth: `postnorm_rms`,
+    `aux_rms` and `fc_rms` are None, and `in_rms` is that of the state beside the embedding.
     """
 
     position: int
@@ -59,13 +61,13 @@ class Chain:
     distance_mass: tuple[float, ...]
     in_rms: tuple[float, ...]
     prenorm_rms: tuple[float, ...]
-    postnorm_rms: tuple[float, ...]
+    postnorm_rms: tuple[float, ...] | None
     fed_rms: tuple[float, ...]
     top1: tuple[float, ...]
     entropy: tuple[float, ...]
-    aux_rms: tuple[float, ...]
+    aux_rms: tuple[float, ...] | None
     aux_norm_rms: tuple[float, ...] | None
-    fc_rms: float
+    fc_rms: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +126,10 @@ def draft_chains(
         )
         depths.append(_measure(drafter, hidden, step, masses, distances))
         ids, hidden, chain_keys = depths[-1].token_ids, step.fed, step.chain_keys
-    return _assemble(depths, anchors, aux, drafter.normed_aux(aux), fused, prompt_tokens)
+    chains = _assemble(depths, anchors, aux, drafter.normed_aux(aux), fused, prompt_tokens)
+    if not drafter.config.eagle1:
+        return chains
+    return [replace(each, postnorm_rms=None, aux_rms=None, fc_rms=None) for each in chains]
 
 
 def class_masses(attention: Tensor, slots: int, prompt_tokens: int, n_sink: int) -> Tensor:

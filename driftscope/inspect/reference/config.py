@@ -12,6 +12,10 @@ _AUX = "eagle_aux_hidden_state_layer_ids"
 _STATES = 3
 """Number of captured layers of a drafter whose config names none."""
 LLAMA_DRAFTER, QWEN3_DRAFTER = "LlamaForCausalLMEagle3", "Eagle3Qwen3ForCausalLM"
+EAGLE1_DRAFTER = "EagleLlamaForCausalLM"
+FINAL_STATE = -1
+"""Stands among captured layers for the target's last state after its final norm, which an EAGLE-1
+drafter reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +59,18 @@ class DecoderConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterConfig:
-    """An EAGLE-3 drafter; with both `fc_norm` and `norm_output` it is an EAGLE-3.1 drafter.
+    """An EAGLE-3 drafter; with both `fc_norm` and `norm_output` it is an EAGLE-3.1 drafter, with
+    `eagle1` an EAGLE-1 or EAGLE-2 drafter.
 
-    Source: the fields that vLLM's method `eagle3` reads, and the meaning of their absence there.
+    Source: the fields that vLLM's methods `eagle3` and `eagle` read, and the meaning of their
+    absence there.
     """
 
     layer: DecoderConfig
     """Sizes of the drafter itself; `num_hidden_layers` is its number of layers."""
     aux_layers: tuple[int, ...] = (1, 2, 3)
-    """Target layers whose output is captured, counted from 1 (0 is the embedding)."""
+    """Target layers whose output is captured, counted from 1 (0 is the embedding); see also
+    FINAL_STATE."""
     names_aux_layers: bool = True
     """Whether `config.json` names the captured layers. The config of most published drafters does
     not, and vLLM then captures its default layers, see `default_aux_layers`."""
@@ -81,7 +88,9 @@ class DrafterConfig:
     """Size of the drafter's vocabulary if it is smaller than the target's; None: the same size."""
     target_hidden_size: int | None = None
     """The target's hidden size if it differs; the drafter then has its own embedding."""
-
+    eagle1: bool = False
+    """Whether `fc` reads the embedding and one state at every depth, and there are no norms but
+    those inside the layers, of which the first has none at its input."""
     latent: LatentConfig | None = None
     """Sizes of latent attention, with which `layer.head_dim` is the rotated part of a head; None:
     grouped-query attention."""
@@ -94,6 +103,8 @@ class DrafterConfig:
     @property
     def architecture(self) -> str:
         """Name of the architecture in vLLM."""
+        if self.eagle1:
+            return EAGLE1_DRAFTER
         if self.latent:
             return LATENT_DRAFTER
         return QWEN3_DRAFTER if self.qk_norm else LLAMA_DRAFTER
@@ -105,6 +116,8 @@ class DrafterConfig:
         `target_layers` is the target's number of layers, which determines vLLM's default layers.
         Raises KeyError for a config that names no auxiliary layers if it is not given.
         """
+        if fields.get("architectures") == [EAGLE1_DRAFTER]:
+            return cls.eagle1_from_hf(fields)
         if "speculators_model_type" in fields:
             fields = engine_fields(fields)
         eagle, latent = fields.get("eagle_config") or {}, _latent(fields)
@@ -129,12 +142,21 @@ class DrafterConfig:
             },
         )
 
+    @classmethod
+    def eagle1_from_hf(cls, fields: dict[str, Any]) -> DrafterConfig:
+        """Read a parsed `config.json` of an EAGLE-1 drafter, whatever architecture it names: that
+        of the EAGLE repository is its target's. Raises KeyError for a size that is missing."""
+        layer = DecoderConfig.from_hf(fields)
+        return cls(layer=layer, aux_layers=(FINAL_STATE,), names_aux_layers=False, eagle1=True)
+
     def to_hf(self) -> dict[str, Any]:
         """Return the `config.json` of the drafter.
 
         The auxiliary layers are written unless `names_aux_layers` is off, because vLLM's default
         for them collapses on a target of few layers.
         """
+        if self.eagle1:
+            return {"architectures": [self.architecture], **self.layer.to_hf()}
         aux = {_AUX: list(self.aux_layers)} if self.names_aux_layers else {}
         only_if_set = {
             "norm_before_fc": self.norm_before_fc,

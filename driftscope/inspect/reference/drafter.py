@@ -1,4 +1,4 @@
-"""The reference drafter: EAGLE-3 and EAGLE-3.1 with their options, one step of many chains at once.
+"""The reference drafter: EAGLE-1, 3 and 3.1 with their options, one step of many chains at once.
 
 Slot i pairs the target's captured hidden states of token i with the embedding of token i+1. The
 chain anchored at slot p queries, at depth d (1-based), from slot p+d-1 and sees the slots 0..p+d-1:
@@ -114,6 +114,18 @@ class FirstLayer(LaterLayer):
         return x, normed if self._norm_before_residual else hidden
 
 
+class UnnormedLayer(LaterLayer):
+    """The first layer of an EAGLE-1 drafter: attention reads the output of `fc` as it is."""
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__(config)
+        del self.input_layernorm
+
+    def enter(self, embedding: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """Return the input of attention and the residual stream, the same [B, S, H]."""
+        return hidden, hidden
+
+
 class Drafter(nn.Module):
     """Decoder layers over the target's captured states, with a separate output head."""
 
@@ -123,6 +135,7 @@ class Drafter(nn.Module):
         super().__init__()
         layer, inputs = config.layer, len(config.aux_layers) * config.aux_size
         size, eps = layer.hidden_size, layer.rms_norm_eps
+        inputs += size if config.eagle1 else 0
         self.config = config
         if config.target_hidden_size:
             self.embed_tokens = nn.Embedding(layer.vocab_size, size)
@@ -131,10 +144,10 @@ class Drafter(nn.Module):
             self.input_norm = RMSNorm(inputs, eps)
         if config.fc_norm:
             self.fc_norm = nn.ModuleList(RMSNorm(config.aux_size, eps) for _ in config.aux_layers)
-        self.midlayer = FirstLayer(config)
+        self.midlayer = UnnormedLayer(config) if config.eagle1 else FirstLayer(config)
         later = range(1, layer.num_hidden_layers)
         self.layers = nn.ModuleDict({str(index): LaterLayer(config) for index in later})
-        self.norm = RMSNorm(size, eps)
+        self.norm = nn.Identity() if config.eagle1 else RMSNorm(size, eps)
         vocabulary = config.draft_vocab_size or layer.vocab_size
         self.lm_head = nn.Linear(size, vocabulary, bias=False)
         if config.draft_vocab_size:
@@ -166,7 +179,11 @@ class Drafter(nn.Module):
         return tuple(aux)
 
     def fuse(self, aux: Sequence[Tensor]) -> Tensor:
-        """Combine captured states, one [..., H] per layer, into depth 1's state [..., H]."""
+        """Combine captured states, one [..., H] per layer, into depth 1's state [..., H]. That of
+        an EAGLE-1 drafter is the one state as it is."""
+        if self.config.eagle1:
+            (state,) = aux
+            return state
         fused: Tensor = self.fc(torch.cat(list(self.normed_aux(aux) or aux), -1))
         return fused
 
@@ -178,7 +195,7 @@ class Drafter(nn.Module):
         """
         start = before.slots if before else 0
         positions = torch.arange(start, start + fused.shape[1], device=fused.device)
-        hidden, layers = fused, list[Slots]()
+        hidden, layers = self._with_embedding(embedding, fused), list[Slots]()
         for index, layer in enumerate(self._layers()):
             x, residual = layer.enter(embedding, hidden)
             slots = Slots(*layer.self_attn.keys_values(x, self.rotary, positions))
@@ -208,6 +225,7 @@ class Drafter(nn.Module):
         of each layer before values are read.
         """
         positions = anchors + depth - 1
+        hidden = self._with_embedding(embedding, hidden)
         attention, owns = list[Tensor](), list[tuple[Slots, ...]]()
         for index, layer in enumerate(self._layers()):
             x, residual = layer.enter(embedding, hidden)
@@ -228,6 +246,13 @@ class Drafter(nn.Module):
             attention=tuple(attention),
             chain_keys=ChainKeys(layers=tuple(owns)),
         )
+
+    def _with_embedding(self, embedding: Tensor, hidden: Tensor) -> Tensor:
+        """Return what enters the first layer beside the embedding, [B, S, H]."""
+        if not self.config.eagle1:
+            return hidden
+        both: Tensor = self.fc(torch.cat([embedding, hidden], -1))
+        return both
 
     def _layers(self) -> tuple[LaterLayer, ...]:
         """Return all layers, in the order of the network."""

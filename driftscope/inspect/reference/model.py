@@ -18,6 +18,8 @@ from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
 from driftscope.inspect.reference.drafter import Drafter
 from driftscope.inspect.reference.target import Target
 
+_FIRST, _REFERENCE = "layers.0.", "midlayer."
+"""Names of the first layer in files of some formats, and in the reference drafter."""
 __all__ = ["Drafter", "Target", "load_drafter", "load_target", "save_drafter", "save_target"]
 
 
@@ -29,13 +31,20 @@ def load_target(path: Path, dtype: torch.dtype = torch.float32) -> Target:
 
 
 def load_drafter(
-    path: Path, dtype: torch.dtype = torch.float32, *, target_layers: int | None = None
+    path: Path,
+    dtype: torch.dtype = torch.float32,
+    *,
+    target_layers: int | None = None,
+    head: torch.Tensor | None = None,
 ) -> Drafter:
-    """Read a drafter directory. Raises KeyError for a config that names no auxiliary layers,
-    unless `target_layers`, its target's number of layers, is given: the drafter then gets vLLM's
-    default."""
+    """Read a drafter directory. `head` is the target's, [vocabulary, H], for a drafter that has
+    none. Raises KeyError for a config that names no auxiliary layers, unless `target_layers`, its
+    target's number of layers, is given: the drafter then gets vLLM's default."""
     drafter = Drafter(DrafterConfig.from_hf(_read_config(path), target_layers))
-    drafter.load_state_dict(load_file(path / "model.safetensors"))
+    shared = {} if head is None else {"lm_head.weight": head}
+    stored = load_file(path / "model.safetensors")
+    named = {name.replace(_FIRST, _REFERENCE, 1): each for name, each in stored.items()}
+    drafter.load_state_dict({**shared, **named})
     return drafter.to(dtype).eval()
 
 
@@ -50,8 +59,13 @@ def save_target(target: Target, path: Path, dtype: torch.dtype = torch.bfloat16)
 
 
 def save_drafter(drafter: Drafter, path: Path, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Write a drafter directory that vLLM loads under method `eagle3`."""
-    _write(path, drafter.config.to_hf(), drafter.state_dict(), dtype)
+    """Write a drafter directory that vLLM loads under method `eagle3`, or `eagle` for EAGLE-1,
+    whose head is the target's and is not written."""
+    state = drafter.state_dict()
+    if drafter.config.eagle1:
+        named = {name.replace(_REFERENCE, _FIRST, 1): each for name, each in state.items()}
+        state = {name: each for name, each in named.items() if not name.startswith("lm_head.")}
+    _write(path, drafter.config.to_hf(), state, dtype)
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from driftscope.inspect.reference.config import DecoderConfig
+from driftscope.inspect.reference.config import FINAL_STATE, DecoderConfig
 from driftscope.inspect.reference.layers import MLP, Attention, RMSNorm, Rotary
 
 
@@ -106,7 +106,8 @@ class Target(nn.Module):
     def forward(
         self, ids: Tensor, *, aux_layers: Sequence[int] = (), cache: KVCache | None = None
     ) -> TargetOutput:
-        """Run `ids` [B, S] after the cached tokens. Layers count from 1; 0 is the embedding."""
+        """Run `ids` [B, S] after the cached tokens. Layers count from 1; 0 is the embedding, and
+        FINAL_STATE the state after the final norm."""
         start = cache.length if cache is not None else 0
         positions = torch.arange(start, start + ids.shape[1], device=ids.device)
         outputs = [self.embed(ids)]
@@ -114,8 +115,9 @@ class Target(nn.Module):
             outputs.append(layer(outputs[-1], self.rotary, positions, cache, index))
         if cache is not None:
             cache.length = start + ids.shape[1]
-        aux = tuple(outputs[layer] for layer in aux_layers)
-        return TargetOutput(hidden=self.model.norm(outputs[-1]), aux=aux)
+        final: Tensor = self.model.norm(outputs[-1])
+        aux = tuple(final if layer == FINAL_STATE else outputs[layer] for layer in aux_layers)
+        return TargetOutput(hidden=final, aux=aux)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits [..., vocabulary] for [..., H] after the final norm."""

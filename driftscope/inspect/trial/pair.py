@@ -34,8 +34,9 @@ def run_pair(
     """
     variants = [as_served(each, target_layers) for each in files]
     for variant in variants:
-        variant.build("cpu")
+        variant.check()
     loaded = bench()
+    variants = [each.with_shared_head(loaded.facts.head) for each in variants]
     listener.expected(lambda: loaded.expected(variants[0], k, drafters=len(variants)))
     layers = {layer for variant in variants for layer in variant.config.aux_layers}
     passages, teacher = loaded.passages(layers, k, listener), loaded.teacher

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from driftscope.boundary.file_input import first_line
 from driftscope.errors import CheckpointError
+from driftscope.inspect.reference.config import FINAL_STATE
 from driftscope.inspect.reference.layers import at_least_float32
 from driftscope.inspect.trial.target_loading import CPU, GPU, load_model, weight_of
 
@@ -219,6 +220,8 @@ def _captured(model: Any, layers: Collection[int], found: dict[int, Tensor]) -> 
         for layer in layers
         if 0 < layer <= len(body.layers)
     ]
+    if FINAL_STATE in layers:
+        hooks.append(body.norm.register_forward_hook(partial(keep, FINAL_STATE)))
     if 0 in layers:
         hooks.append(model.get_input_embeddings().register_forward_hook(partial(keep, 0)))
     try:

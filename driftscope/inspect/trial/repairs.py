@@ -38,17 +38,9 @@ class TargetFacts:
 
 def repairs(base: Variant, target: TargetFacts) -> list[Repair]:
     """Return the repairs that change anything, those of the config alone first."""
-    makers: tuple[Callable[[Variant, TargetFacts], Iterator[Repair]], ...] = (
-        _flags,
-        _norms_before_fc,
-        _captured_layers,
-        _rope,
-        _vocabulary,
-        _embedding_and_head,
-        _orders,
-        _swapped_norms,
-        _attention,
-    )
+    both = (_rope, _embedding_and_head, _attention)
+    only = (_halves_of_fc,) if base.config.eagle1 else _OF_EAGLE3
+    makers: tuple[Callable[[Variant, TargetFacts], Iterator[Repair]], ...] = (*only, *both)
     found = [repair for make in makers for repair in make(base, target)]
     return sorted(found, key=lambda repair: repair.weights)
 
@@ -57,6 +49,17 @@ def layers_needed(base: Variant, candidates: Sequence[Repair]) -> set[int]:
     """Return the target layers whose states the drafter or a repair reads."""
     each = [base, *(repair.variant for repair in candidates)]
     return {layer for variant in each for layer in variant.config.aux_layers}
+
+
+def _halves_of_fc(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
+    halves = base.state[FC].chunk(2, -1)
+    yield Repair(
+        id="fc_halves",
+        change="halves of the columns of fc exchanged",
+        mistake="fc reads the state before the embedding, not after it",
+        variant=replace(base, state={**base.state, FC: torch.cat(halves[::-1], -1)}),
+        weights=True,
+    )
 
 
 def _flags(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
@@ -219,7 +222,7 @@ def _embedding_and_head(base: Variant, target: TargetFacts) -> Iterator[Repair]:
     ids = torch.arange(len(head))
     if base.config.draft_vocab_size:
         ids = (ids + base.state["d2t"]).clamp(0, len(target.head) - 1)
-    if len(ids) <= len(target.head):
+    if len(ids) <= len(target.head) and not base.config.eagle1:  # which has the target's anyhow
         yield Repair(
             id="targets_head",
             change="lm_head: the target's rows",
@@ -288,3 +291,13 @@ def _swapped_norms(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
         variant=replace(base, state={**base.state, **changed}),
         weights=True,
     )
+
+
+_OF_EAGLE3 = (
+    _flags,
+    _norms_before_fc,
+    _captured_layers,
+    _vocabulary,
+    _orders,
+    _swapped_norms,
+)

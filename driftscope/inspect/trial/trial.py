@@ -112,8 +112,9 @@ def run_trial(
     few answers are long enough for a chain of K.
     """
     base = as_served(files, target_layers)
-    base.build("cpu")
+    base.check()
     loaded = bench()
+    base = base.with_shared_head(loaded.facts.head)
     candidates = repairs(base, loaded.facts)
     templates = loaded.template, chat_template(files.folder)
     made, left_out = renderings(

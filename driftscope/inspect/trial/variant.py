@@ -11,7 +11,7 @@ from torch import Tensor
 
 from driftscope.boundary.file_input import first_line
 from driftscope.errors import CheckpointError
-from driftscope.inspect.checks.expected_tensors import EMBEDDING
+from driftscope.inspect.checks.expected_tensors import EMBEDDING, HEAD
 from driftscope.inspect.files.checkpoint_format import Family
 from driftscope.inspect.files.drafter_files import DrafterFiles
 from driftscope.inspect.files.safetensors_file import StoredTensor
@@ -46,6 +46,18 @@ class Variant:
         """Return a variant whose config differs in these fields."""
         return replace(self, config=replace(self.config, **changes))
 
+    def with_shared_head(self, head: Tensor) -> Variant:
+        """Return a variant that has the target's head, [vocabulary, H], unless it has its own. A
+        drafter with another vocabulary cannot share it."""
+        if HEAD in self.state or self.config.draft_vocab_size:
+            return self
+        return replace(self, state={**self.state, HEAD: head})
+
+    def check(self) -> None:
+        """Raise CheckpointError if weights and config do not fit. No number is computed."""
+        size = self.config.layer.vocab_size, self.config.layer.hidden_size
+        self.with_shared_head(torch.empty(size, device="meta")).build("meta")
+
     def build(self, device: str) -> Drafter:
         """Return the reference drafter. Raises CheckpointError if weights and config do not fit."""
         drafter = _without_weights(self.config)
@@ -79,8 +91,13 @@ def as_served(files: DrafterFiles, target_layers: int) -> Variant:
     unfit = _unfit(files)
     if unfit is not None:
         raise CheckpointError(f"{files.folder}: is not run: {unfit}")
+    fields = dict(files.fields)
     try:
-        config = DrafterConfig.from_hf(dict(files.fields), target_layers)
+        config = (
+            DrafterConfig.eagle1_from_hf(fields)
+            if files.format.family is Family.EAGLE1
+            else DrafterConfig.from_hf(fields, target_layers)
+        )
     except (KeyError, ValueError, TypeError) as error:
         raise CheckpointError(f"{files.folder / 'config.json'}: is not run: {error}") from error
     if config.latent:  # vLLM's model of latent attention does not read the flag
@@ -90,6 +107,8 @@ def as_served(files: DrafterFiles, target_layers: int) -> Variant:
     if EMBEDDING in files.tensors:
         config = replace(config, target_hidden_size=files.target_hidden_size)
     state = {_reference_name(name): _tensor(each) for name, each in files.tensors.items()}
+    if config.eagle1:  # engines give it the target's head
+        state.pop(HEAD, None)
     return _completed(Variant(config=config, state=state, scaling=_scaling(files, config)))
 
 
@@ -101,6 +120,8 @@ def _unfit(files: DrafterFiles) -> str | None:
         return reason
     if files.quantized:
         return "its weights are quantised"
+    if "fc.bias" in files.tensors:
+        return "fc has a bias, which vLLM has no place for"
     if fields.get("attention_bias") or fields.get("mlp_bias"):
         return "the reference implementation has no biases"
     return None

@@ -38,6 +38,8 @@ class Job:
 
     drafter: str
     """Name of a shipped drafter, or the path of another."""
+    method: str = "eagle3"
+    """Method by which vLLM drafts."""
     target: str = "target"
     """Target model: "target" for the shipped one, or the path of another."""
     runner: str = "v1"
@@ -249,7 +251,7 @@ def engine(job: Job) -> dict[str, Any]:
         "disable_log_stats": False,
         "skip_tokenizer_init": True,
         "speculative_config": {
-            "method": "eagle3",
+            "method": job.method,
             "model": str(trio_path() / job.drafter),
             "num_speculative_tokens": K,
         },
