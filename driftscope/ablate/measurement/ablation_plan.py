@@ -76,6 +76,8 @@ def _without_effect(
     for each in wanted:
         if each.size is Size.NORMED and drafter.config.norm_output:
             found[each.id] = "its state is normed before it is fed as it is (norm_output)"
+        if each.size is Size.NORMED and drafter.config.eagle1:
+            found[each.id] = "an EAGLE-1 drafter has no final norm"
         if each.served_dtype and dtype is None:
             found[each.id] = "no config names a dtype narrower than float32 (torch_dtype)"
     return found

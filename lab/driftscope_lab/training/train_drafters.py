@@ -131,7 +131,7 @@ def _initialize(drafter: Drafter, target: Target) -> None:
         if parameter.dim() == 2:
             nn.init.normal_(parameter, 0.0, INIT_STD)
     drafter.lm_head.weight.data.copy_(target.model.embed_tokens.weight)
-    drafter.norm.weight.data.copy_(target.model.norm.weight)
+    drafter.get_parameter("norm.weight").data.copy_(target.model.norm.weight)
 
 
 @torch.no_grad()
@@ -145,7 +145,7 @@ def _reuse_last_layer(drafter: Drafter, target: Target, rms: float) -> None:
     source: TargetLayer = target.model.layers[-1]  # type: ignore[assignment]
     layer = drafter.midlayer
     drafter.fc.weight[:, -size:] = torch.eye(size) * rms
-    layer.hidden_norm.weight.copy_(source.input_layernorm.weight)
+    layer.get_parameter("hidden_norm.weight").copy_(source.input_layernorm.weight)
     layer.post_attention_layernorm.load_state_dict(source.post_attention_layernorm.state_dict())
     layer.mlp.load_state_dict(source.mlp.state_dict())
     for name, weight in source.self_attn.named_parameters():

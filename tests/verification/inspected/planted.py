@@ -155,13 +155,13 @@ PLANTED = (
     Planted(
         name="captured layers one too low (sglang#32334)",
         of=EAGLE31,
-        named=("repaired_by.captured_layers_1_2_3",),
+        named=("repaired_by.captured_layers_2_3_5",),
         config=_layers(-1),
     ),
     Planted(
         name="captured layers one too high",
         of=EAGLE3,
-        named=("repaired_by.captured_layers_1_2_3",),
+        named=("repaired_by.captured_layers_2_3_5",),
         config=_layers(1),
     ),
     Planted(
