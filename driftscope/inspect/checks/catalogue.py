@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from driftscope.inspect.checks import (
     captured_layers,
     draft_vocabulary,
+    eagle1_engines,
     norm_flags,
     positions,
     shapes,
@@ -44,6 +45,8 @@ FOR_EAGLE3: tuple[Check, ...] = (
 FOR_EAGLE1: tuple[Check, ...] = (
     shapes.check_shapes,
     shapes.check_prefix,
+    eagle1_engines.check_engine,
+    eagle1_engines.check_bias,
     positions.check_rope,
     positions.check_context,
     shared_weights.check_width,

@@ -52,7 +52,8 @@ _ARCHITECTURES: Mapping[str, Family] = {
     "Eagle3DeepseekV3ForCausalLM": Family.MLA,
 }
 """Architectures that are checked whole. Source: the model registry of vLLM 0.32."""
-_EAGLE1 = frozenset({"EagleLlamaForCausalLM", "LlamaForCausalLMEagle"})
+EAGLE1_IN_SGLANG = "LlamaForCausalLMEagle"
+_EAGLE1 = frozenset({"EagleLlamaForCausalLM", EAGLE1_IN_SGLANG})
 """Names of the architecture in vLLM and in SGLang."""
 _OTHERS = (
     ("LlamaForCausalLMEagle4", "EAGLE-4"),

@@ -10,6 +10,7 @@ from typing import Any
 from driftscope.errors import CheckpointError
 from driftscope.inspect.files.checkpoint import find_tensors, open_folder, read_config
 from driftscope.inspect.files.checkpoint_format import (
+    EAGLE1_IN_SGLANG,
     CheckpointFormat,
     Family,
     common_name,
@@ -92,6 +93,11 @@ class DrafterFiles:
     def quantized(self) -> bool:
         """Whether the config says that the weights are quantised."""
         return bool(self.fields.get("quantization_config"))
+
+    @property
+    def for_sglang(self) -> bool:
+        """Whether config.json names an architecture that SGLang alone knows."""
+        return EAGLE1_IN_SGLANG in (self.raw.get("architectures") or ())
 
     def flag(self, name: str) -> bool:
         """Return a norm flag as an engine reads it."""

@@ -91,6 +91,8 @@ class DrafterConfig:
     eagle1: bool = False
     """Whether `fc` reads the embedding and one state at every depth, and there are no norms but
     those inside the layers, of which the first has none at its input."""
+    fc_bias: bool = False
+    """Whether the `fc` of an EAGLE-1 drafter has a bias, as in SGLang."""
     latent: LatentConfig | None = None
     """Sizes of latent attention, with which `layer.head_dim` is the rotated part of a head; None:
     grouped-query attention."""

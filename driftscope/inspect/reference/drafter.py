@@ -139,7 +139,7 @@ class Drafter(nn.Module):
         self.config = config
         if config.target_hidden_size:
             self.embed_tokens = nn.Embedding(layer.vocab_size, size)
-        self.fc = nn.Linear(inputs, size, bias=False)
+        self.fc = nn.Linear(inputs, size, bias=config.fc_bias)
         if config.norm_before_fc:
             self.input_norm = RMSNorm(inputs, eps)
         if config.fc_norm:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from driftscope.boundary.file_input import first_line
 from driftscope.errors import CheckpointError
-from driftscope.inspect.checks.expected_tensors import EMBEDDING, HEAD
+from driftscope.inspect.checks.expected_tensors import EMBEDDING, FC_BIAS, HEAD
 from driftscope.inspect.files.checkpoint_format import Family
 from driftscope.inspect.files.drafter_files import DrafterFiles
 from driftscope.inspect.files.safetensors_file import StoredTensor
@@ -108,6 +108,7 @@ def as_served(files: DrafterFiles, target_layers: int) -> Variant:
         config = replace(config, target_hidden_size=files.target_hidden_size)
     state = {_reference_name(name): _tensor(each) for name, each in files.tensors.items()}
     if config.eagle1:  # engines give it the target's head
+        config = replace(config, fc_bias=FC_BIAS in state)
         state.pop(HEAD, None)
     return _completed(Variant(config=config, state=state, scaling=_scaling(files, config)))
 
@@ -120,7 +121,7 @@ def _unfit(files: DrafterFiles) -> str | None:
         return reason
     if files.quantized:
         return "its weights are quantised"
-    if "fc.bias" in files.tensors:
+    if FC_BIAS in files.tensors and not files.for_sglang:
         return "fc has a bias, which vLLM has no place for"
     if fields.get("attention_bias") or fields.get("mlp_bias"):
         return "the reference implementation has no biases"

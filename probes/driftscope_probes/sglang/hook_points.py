@@ -7,8 +7,8 @@ from driftscope_probes.taps.hook_point import Hook
 _WORKER = "sglang.srt.speculative.eagle_worker_v2"
 _PROCESSOR = "sglang.srt.managers.scheduler_components.batch_result_processor"
 RECORDED = (
-    "EAGLE-3 and 3.1 of Llama's layout, with speculative_eagle_topk 1: attention mass, RMS, top-1 "
-    "probability and entropy by depth; of EAGLE's other drafters, of trees and of n-grams: "
+    "EAGLE-1, 3 and 3.1 of Llama's layout, with speculative_eagle_topk 1: attention mass, RMS, "
+    "top-1 probability and entropy by depth; of EAGLE's other drafters, of trees and of n-grams: "
     "acceptance and timing. Per request: TTFT, TPOT, lengths, finish reason"
 )
 HOOKS = {
@@ -46,6 +46,11 @@ HOOKS = {
             module="sglang.srt.models.llama_eagle3",
             name="LlamaForCausalLMEagle3",
             purpose="the drafter whose states are recorded",
+        ),
+        Hook(
+            module="sglang.srt.models.llama_eagle",
+            name="LlamaForCausalLMEagle",
+            purpose="an EAGLE-1 drafter, whose states are recorded, too",
         ),
     ),
     "scheduler": (

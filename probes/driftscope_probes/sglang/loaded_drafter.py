@@ -1,6 +1,7 @@
 """A drafter that SGLang has loaded, and checks of it.
 
-Written against sglang.srt.speculative.eagle_worker_v2 and sglang.srt.models.llama_eagle3, 0.5.23.
+Written against sglang.srt.speculative.eagle_worker_v2, sglang.srt.models.llama_eagle3 and
+llama_eagle, 0.5.23.
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ EAGLE3 = Kind(
     outputs={"postnorm_rms": 0, "fed_rms": -1},
     norms=("model.norm",),
 )
-"""The kind of drafter whose inside is recorded; of others, acceptance and timing are."""
+EAGLE1 = Kind(
+    name="EAGLE-1",
+    methods=("EAGLE",),
+    drafters=("LlamaForCausalLMEagle",),
+    outputs={"prenorm_rms": -1, "fed_rms": -1},
+)
+KINDS = (EAGLE3, EAGLE1)
+"""The kinds of drafter whose inside is recorded; of others, acceptance and timing are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -107,17 +115,19 @@ class SglangDrafter:
     @property
     def final_norms(self) -> tuple[Any, ...]:
         """See Drafter."""
-        return (self.model.model.norm,)
+        return (self.model.model.norm,) if self.kind.norms else ()
 
     @property
     def aux_states(self) -> int:
-        """See Drafter."""
-        return int(self.model.model.num_aux_hidden_states)
+        """See Drafter: an EAGLE-1 drafter reads the target's last state, and captures no layer."""
+        return int(self.model.model.num_aux_hidden_states) if self.kind is EAGLE3 else 0
 
     @property
     def aux_norms(self) -> tuple[Any, ...]:
         """See Drafter: `fc_norm`, or else the norm of norm_before_fc."""
         inner = self.model.model
+        if self.kind is not EAGLE3:
+            return ()
         if inner.fc_norm is not None:
             return tuple(inner.fc_norm)
         return () if inner.input_norm is None else (inner.input_norm,)
@@ -142,10 +152,11 @@ def open_drafter(worker: Any) -> SglangDrafter:
     if worker.topk > 1:
         raise UnknownDrafterError(TREE)
     name = type(runner.model).__name__
-    if name not in EAGLE3.drafters:
+    kind = next((each for each in KINDS if name in each.drafters), None)
+    if kind is None:
+        supported = ", ".join(drafter for each in KINDS for drafter in each.drafters)
         raise UnknownDrafterError(
-            f"drafter {name} is not supported by this driftscope in SGLang; supported: "
-            f"{', '.join(EAGLE3.drafters)}"
+            f"drafter {name} is not supported by this driftscope in SGLang; supported: {supported}"
         )
     attention = {
         path: module
@@ -154,7 +165,7 @@ def open_drafter(worker: Any) -> SglangDrafter:
     }
     if reason := _unsupported(runner, attention):
         raise UnknownDrafterError(f"drafter {name}: {reason} not supported by this driftscope")
-    return SglangDrafter(worker=worker, attention=attention)
+    return SglangDrafter(worker=worker, attention=attention, kind=kind)
 
 
 def _unsupported(runner: Any, attention: dict[str, Any]) -> str | None:

@@ -1,27 +1,46 @@
-"""Drafters whose inside is not recorded in SGLang have acceptance and timing, and say so."""
+"""Drafters other than EAGLE-3 in SGLang: EAGLE-1, and those without an inside, which say so."""
+
+from pathlib import Path
 
 import pytest
+from support.eagle1_drafter import eagle1_drafter
 from verification.sglang.drafters import NODES
-from verification.sglang.truth import histograms
+from verification.sglang.truth import compare, histograms
 
 from driftscope.trace.read.reader import read_trace
 from engines.sglang.conftest import Outcomes
+from engines.sglang.test_truth import LEAST_CHAINS, TOLERANCE
 
 pytestmark = pytest.mark.sglang
 
 
-def test_eagle_1_has_acceptance_and_timing(sglang_outcome: Outcomes) -> None:
+def test_eagle_1_is_recorded_like_eagle_3(sglang_outcome: Outcomes, tmp_path: Path) -> None:
     outcome = sglang_outcome("EAGLE-1")
+    found = compare(outcome, drafter=eagle1_drafter(tmp_path / "drafter"))
+    assert found.drafted_equal == found.chains >= LEAST_CHAINS
+    assert found.accepted_equal == found.verified >= 0.9 * found.chains
+    assert max(found.mass_error, found.distance_error, found.rms_error) < TOLERANCE
+    assert max(found.top1_error, found.entropy_error / 2) < TOLERANCE
+    assert found.with_distances > 0
     trace = read_trace(outcome.run)
-    assert trace.draft.num_rows == 0
-    assert any("LlamaForCausalLMEagle is not supported" in note for note in trace.manifest.notes)
-    assert trace.manifest.method == "eagle" and trace.manifest.drafter_layers == 0
+    assert trace.manifest.method == "eagle" and trace.manifest.drafter_layers == 1
+    assert trace.manifest.aux_layers == ()
     counted = histograms(outcome)
     assert all(ours == theirs for theirs, ours in counted)
     assert any(sum(theirs[1:]) for theirs, _ in counted), "some draft is accepted"
     assert all(row["draft_s"] > 0 for row in trace.step.to_pylist() if row["k"])
     assert all(row["tpot_s"] > 0 for row in trace.request.to_pylist())
     assert not any(status.errors for status in trace.statuses)
+
+
+def test_sglang_adds_random_numbers_where_eagle_1_has_no_bias(
+    sglang_outcome: Outcomes, tmp_path: Path
+) -> None:
+    """`inspect` says so (bias_random_in_sglang): states and drafts are not those of the weights."""
+    outcome = sglang_outcome("EAGLE-1 without a bias")
+    found = compare(outcome, drafter=eagle1_drafter(tmp_path / "drafter"))
+    assert found.rms_error > 0.01
+    assert found.drafted_equal < found.chains
 
 
 def test_n_gram_has_acceptance_and_timing(sglang_outcome: Outcomes) -> None:

@@ -21,7 +21,7 @@ from support.checkpoints import (
 from torch import Tensor
 
 EAGLE3, EAGLE31 = "eagle3", "eagle31"
-_HEAD_SIZE = 64
+_HEAD_SIZE = 32
 _SEED = 9
 
 

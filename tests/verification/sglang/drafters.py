@@ -1,4 +1,4 @@
-"""Drafters other than EAGLE-3, which SGLang serves: acceptance and timing are recorded."""
+"""Drafters other than EAGLE-3, which SGLang serves: EAGLE-1, and n-grams without an inside."""
 
 from __future__ import annotations
 
@@ -6,30 +6,43 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file, save_file
+from support.eagle1_drafter import eagle1_drafter
 from support.sglang_process.job import Job, K
 
-from verification.zoo.eagle import EAGLE1
+from verification.sglang.truth import RECORD
 
 ARCHITECTURE = "LlamaForCausalLMEagle"
 """SGLang's model of an EAGLE-1 drafter, which its checkpoints have to name."""
 
 
 def eagle1(folder: Path) -> dict[str, Any]:
-    """Build an EAGLE-1 drafter and its target, and return the engine's arguments for them."""
-    EAGLE1.build(folder)
-    config = folder / "drafter/config.json"
-    config.write_text(
-        json.dumps({**json.loads(config.read_text()), "architectures": [ARCHITECTURE]})
-    )
+    """Build an EAGLE-1 drafter of the shipped target, and return the engine's arguments for it.
+
+    SGLang's `fc` has a bias, whose numbers are random if the file has none: here they are zero.
+    """
+    path = eagle1_drafter(folder / "drafter")
+    config, weights = path / "config.json", path / "model.safetensors"
+    fields = {**json.loads(config.read_text()), "architectures": [ARCHITECTURE]}
+    config.write_text(json.dumps(fields))
+    save_file({**load_file(weights), "fc.bias": torch.zeros(fields["hidden_size"])}, weights)
     return {
-        "model_path": str(folder / "target"),
-        "context_length": 512,
         "speculative_algorithm": "EAGLE",
-        "speculative_draft_model_path": str(folder / "drafter"),
+        "speculative_draft_model_path": str(path),
         "speculative_num_steps": K,
         "speculative_eagle_topk": 1,
         "speculative_num_draft_tokens": K + 1,
     }
+
+
+def eagle1_without_bias(folder: Path) -> dict[str, Any]:
+    """Build the same without the bias of `fc`."""
+    arguments = eagle1(folder)
+    weights = folder / "drafter" / "model.safetensors"
+    state = {name: each for name, each in load_file(weights).items() if name != "fc.bias"}
+    save_file(state, weights)
+    return arguments
 
 
 NODES = 4
@@ -40,5 +53,6 @@ JOBS = {
         probe={"EVERY": "1"},
         engine={"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": NODES},
     ),
-    "EAGLE-1": Job(drafter="", probe={"EVERY": "1"}, models=eagle1, largest_id=255),
+    "EAGLE-1": Job(drafter="", probe=RECORD, models=eagle1),
+    "EAGLE-1 without a bias": Job(drafter="", probe=RECORD, models=eagle1_without_bias),
 }

@@ -48,8 +48,9 @@ JOBS = {
 }
 
 
-def compare(outcome: Outcome, batch: int = 0) -> Truth:
-    """Replay every recorded chain of a batch in float64."""
+def compare(outcome: Outcome, batch: int = 0, *, drafter: Path | None = None) -> Truth:
+    """Replay every recorded chain of a batch in float64; `drafter` is the one that ran, unless it
+    is the job's."""
     trace = read_trace(outcome.run)
     chains = trace.draft.to_pylist()
     accepted = {(v["request"], v["position"]): v["accepted"] for v in trace.verify.to_pylist()}
@@ -57,7 +58,9 @@ def compare(outcome: Outcome, batch: int = 0) -> Truth:
     requests = outcome.batches[batch]["requests"]
     for ids, request in zip(prompts(len(requests)), requests, strict=True):
         mine = [chain for chain in chains if chain["request"] == request["meta"]["id"]]
-        pairs += _pairs(outcome.job, [*ids, *request["token_ids"]], len(ids), mine)
+        pairs += _pairs(
+            str(drafter or outcome.job.drafter), [*ids, *request["token_ids"]], len(ids), mine
+        )
     verified = [
         (accepted[key], expected)
         for row, _, expected in pairs
@@ -79,10 +82,10 @@ def compare(outcome: Outcome, batch: int = 0) -> Truth:
 
 
 def _pairs(
-    job: Job, tokens: list[int], prompt_tokens: int, rows: list[dict[str, Any]]
+    name: str, tokens: list[int], prompt_tokens: int, rows: list[dict[str, Any]]
 ) -> list[tuple[dict[str, Any], Any, int]]:
     """Return (recorded, reference, accepted tokens according to the reference) for each chain."""
-    target, drafter = loaded("target", job.drafter)
+    target, drafter = loaded("target", name)
     rows = [row for row in rows if row["position"] <= len(tokens) - 2]
     references = replay(
         target, drafter, tokens, prompt_tokens, [row["position"] for row in rows], K

@@ -110,11 +110,15 @@ class DrafterTaps:
         for name, layer in drafter.layers.items():
             observe = functools.partial(self._on_attention, name)
             yield functools.partial(layer.tap, observe, self.switch)
-        yield self._after(inner.fc, "combine", self._on_combine)
+        if drafter.aux_states:
+            yield self._after(inner.fc, "combine", self._on_combine)
+            yield self._before(inner.layers[0], "forward_in", self._on_first_layer)
+        else:
+            yield self._after(inner.fc, "combine", self._on_fused_state)
         for norm in drafter.aux_norms:
             yield self._after(norm, "aux_norm", self._on_captured_norm)
-        yield self._before(inner.layers[0], "forward_in", self._on_first_layer)
-        yield self._after(inner.norm, "final_norm", self._on_final_norm)
+        for norm in drafter.final_norms:
+            yield self._after(norm, "final_norm", self._on_final_norm)
         yield self._after(drafter.model.logits_processor, "forward_out", self._on_result)
 
     def _after(self, module: Any, name: str, action: Callable[[Any, Any], None]) -> Hook:
@@ -138,6 +142,10 @@ class DrafterTaps:
     def _on_combine(self, arguments: Any, _: Any) -> None:
         self._inside["captured"] = arguments[0]
 
+    def _on_fused_state(self, arguments: Any, _: Any) -> None:
+        """Note the state that EAGLE-1's `fc` reads beside the embedding."""
+        self._inside["entering"] = arguments[0].chunk(2, -1)[1]
+
     def _on_captured_norm(self, arguments: Any, output: Any) -> None:
         self._captured.append((arguments[0], output))
 
@@ -151,14 +159,16 @@ class DrafterTaps:
     def _on_result(self, _: Any, output: Any) -> None:
         """Put the states of a forward together at its end."""
         rows = self._rows
+        pick = _unchanged if rows is None else rows.result
+        results = {
+            "fed": pick(output.hidden_states),
+            "logits": pick(output.next_token_logits),
+        }
+        if not self._drafter.final_norms:  # the residual stream is what is fed
+            results["prenorm"] = results["fed"]
         if rows is None:
-            results = {"fed": output.hidden_states, "logits": output.next_token_logits}
             pass_on(self._states(_unchanged, results), self._kernels, self._layers)
         else:
-            results = {
-                "fed": rows.result(output.hidden_states),
-                "logits": rows.result(output.next_token_logits),
-            }
             self._kept = self._states(rows.inside, results)
         self._forget()
 

@@ -21,7 +21,7 @@ class ForwardStates:
     queries: tuple[torch.Tensor, ...]
     """Queries by layer, in order of depth in the network."""
     entering: torch.Tensor | None = None
-    """Input of the first layer."""
+    """Input of the first layer; of an EAGLE-1 drafter the state that `fc` reads."""
     prenorm: torch.Tensor | None = None
     postnorm: torch.Tensor | None = None
     fed: torch.Tensor | None = None
@@ -60,16 +60,16 @@ def joined(parts: Sequence[ForwardStates]) -> ForwardStates:
 
 
 def pass_on(
-    states: ForwardStates, kernels: Kernels, layers: Sequence[str], *, captured: int = 0
+    states: ForwardStates, kernels: Kernels, layers: Sequence[str], *, captured: int | None = None
 ) -> None:
     """Pass the states of the next depth to the kernels.
 
-    `captured`: number of captured layers at depth 1; 0 at later depths.
+    `captured`: number of captured layers at depth 1; None at later depths.
     """
     if captured:
         _pass_captured(states, kernels, captured)
     # At later depths the input is the state that the depth before has fed.
-    kernels.advance(states.entering if captured else None)
+    kernels.advance(None if captured is None else states.entering)
     for name, query in zip(layers, states.queries, strict=True):
         kernels.copy_query(name, query)
     outputs = (

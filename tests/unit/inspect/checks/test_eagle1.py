@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from support.eagle1_drafter import config_of
 
 from driftscope.inspect.checks.catalogue import FOR_ANY_DRAFTER, FOR_EAGLE1, checks_made, run_checks
-from driftscope.inspect.checks.check_result import CheckResult, Inspected
+from driftscope.inspect.checks.check_result import CheckResult, Inspected, Level
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
 from driftscope.inspect.reference.model import Drafter, load_target, save_drafter
@@ -37,19 +37,41 @@ def _results(drafter: Path) -> list[CheckResult]:
     )
 
 
-def test_a_whole_checkpoint_has_no_fault(drafter: Path) -> None:
-    assert _results(drafter) == []
+NOTES = ["architecture_of_one_engine", "bias_random_in_sglang"]
+
+
+def _name(drafter: Path, architecture: str) -> None:
+    path = drafter / "config.json"
+    fields = {**json.loads(path.read_text()), "architectures": [architecture]}
+    path.write_text(json.dumps(fields))
+
+
+def test_a_whole_checkpoint_has_notes_on_engines_only(drafter: Path) -> None:
+    found = _results(drafter)
+    assert [each.id for each in found] == NOTES
+    assert {each.level for each in found} == {Level.NOTE}
+    assert "EagleLlamaForCausalLM" in found[0].there and "SGLang" in found[0].title
     made = checks_made(Inspected(drafter=open_drafter(str(drafter)), target=None))
     assert made == len(FOR_EAGLE1) + len(FOR_ANY_DRAFTER)
 
 
 def test_one_that_names_its_targets_architecture_is_the_same(drafter: Path) -> None:
-    path = drafter / "config.json"
-    path.write_text(
-        json.dumps({**json.loads(path.read_text()), "architectures": ["LlamaForCausalLM"]})
-    )
+    _name(drafter, "LlamaForCausalLM")
     assert open_drafter(str(drafter)).format.name == "EAGLE-1 or EAGLE-2"
-    assert _results(drafter) == []
+    assert [each.id for each in _results(drafter)] == NOTES
+
+
+def test_one_for_sglang_should_have_a_bias_and_may_have_a_head(drafter: Path) -> None:
+    _name(drafter, "LlamaForCausalLMEagle")
+    found = {each.id: each for each in _results(drafter)}
+    assert found["bias_random_in_sglang"].level is Level.WARNING
+    file = drafter / "model.safetensors"
+    state = load_file(file)
+    for name, shape in (("fc.bias", (HIDDEN,)), ("lm_head.weight", (1024, HIDDEN))):
+        _add(name, *shape)(state)
+    save_file(state, file)
+    (only,) = _results(drafter)
+    assert only.id == "architecture_of_one_engine" and "vLLM" in only.title
 
 
 def _add(name: str, *shape: int) -> Callable[[State], None]:
@@ -86,7 +108,7 @@ def test_what_vllm_refuses_is_an_error(drafter: Path, name: str) -> None:
     state = load_file(file)
     plant(state)
     save_file(state, file)
-    found = {each.id: each for each in _results(drafter)}
+    found = {each.id: each for each in _results(drafter) if each.level is not Level.NOTE}
     assert found.keys() == {id_}
     assert words in found[id_].there
     assert "llama_eagle.py" in found[id_].rule

@@ -113,3 +113,13 @@ def test_a_bias_that_vllm_has_no_place_for_is_not_run(drafter: Path, tmp_path: P
     path = _planted(drafter, tmp_path, lambda state: state.update({"fc.bias": torch.ones(256)}))
     with pytest.raises(CheckpointError, match="fc has a bias"):
         as_served(open_drafter(str(path)), 6)
+
+
+def test_a_bias_of_one_for_sglang_is_run(drafter: Path, bench: Bench, tmp_path: Path) -> None:
+    path = _planted(drafter, tmp_path, lambda state: state.update({"fc.bias": torch.ones(256)}))
+    fields = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(
+        json.dumps({**fields, "architectures": ["LlamaForCausalLMEagle"]})
+    )
+    assert as_served(open_drafter(str(path)), 6).config.fc_bias
+    assert _trial(path, bench).as_is.length < _trial(drafter, bench).as_is.length - 1

@@ -110,6 +110,7 @@ def parts(tmp_path: Path) -> tuple[DrafterTaps, Model, Kernels]:
         layers={"layer": SglangAttentionLayer(model.model.layers[0].attn, None)},
         aux_states=LAYERS,
         aux_norms=tuple(model.model.fc_norm),
+        final_norms=(model.model.norm,),
     )
     guard = Guard(TraceWriter(tmp_path / "run", source="worker0-1"))
     taps = DrafterTaps(drafter, kernels, guard, in_graph=False)  # type: ignore[arg-type]
@@ -158,3 +159,43 @@ def test_hooks_are_gone_when_nothing_is_recorded(parts: Any) -> None:
     assert not kernels.seen and not taps.switch.active
     modules = [module for module in model.modules() if module._forward_hooks]
     assert not modules and "forward" not in vars(model.model.layers[0].attn)
+
+
+class Eagle1(nn.Module):
+    """A drafter laid out like SGLang's of EAGLE-1: `fc` reads embedding and state each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Module()
+        self.model.fc = nn.Linear(2 * DIM, DIM)
+        self.model.layers = nn.ModuleList([Layer()])
+        self.logits_processor = Processor()
+
+    def forward(self, state: torch.Tensor, rows: Any = slice(None)) -> Any:
+        hidden = self.model.fc(torch.cat([state + 1, state], -1))
+        out = self.model.layers[0](None, None, hidden)
+        return self.logits_processor(out, out, rows)
+
+
+def test_an_eagle_1_drafter_has_neither_captured_layers_nor_a_final_norm(tmp_path: Path) -> None:
+    model, kernels = Eagle1(), Kernels()
+    drafter: Any = SimpleNamespace(
+        model=model,
+        layers={"layer": SglangAttentionLayer(model.model.layers[0].attn, None)},  # type: ignore[index]
+        aux_states=0,
+        aux_norms=(),
+        final_norms=(),
+    )
+    guard = Guard(TraceWriter(tmp_path / "run", source="worker0-1"))
+    taps = DrafterTaps(drafter, kernels, guard, in_graph=False)  # type: ignore[arg-type]
+    taps.attach(None, "draft_runner")
+    wanted, state = torch.tensor([1, 4]), whole(6, DIM)
+    taps.extending(ForwardRows(wanted, pruned=False))
+    model(state)
+    states = taps.extended()
+    assert states is not None
+    taps.first_depth(states)
+    assert kernels.names == ["advance", "in_rms", *(n for n in LATER[1:] if n != "postnorm_rms")]
+    seen = dict(kernels.seen)
+    assert seen["in_rms"] == state[wanted].tolist(), "the state beside the embedding"
+    assert seen["prenorm_rms"] == seen["fed_rms"] == seen["logits"]
