@@ -8,6 +8,7 @@ from driftscope.inspect.checks import (
     captured_layers,
     draft_vocabulary,
     eagle1_engines,
+    mtp_heads,
     norm_flags,
     positions,
     shapes,
@@ -52,6 +53,12 @@ FOR_EAGLE1: tuple[Check, ...] = (
     shared_weights.check_width,
     shared_weights.check_embedding,
 )
+FOR_MTP: tuple[Check, ...] = (
+    mtp_heads.check_heads,
+    mtp_heads.check_entries,
+    mtp_heads.check_quantization,
+)
+_BY_FAMILY = {Family.EAGLE1: FOR_EAGLE1, Family.MTP: FOR_MTP}
 _ORDER = tuple(Level)
 
 
@@ -70,7 +77,7 @@ def checks_made(inspected: Inspected) -> int:
 
 
 def _checks(inspected: Inspected) -> tuple[Check, ...]:
-    found = inspected.drafter.format
-    if not found.checked:
+    family = inspected.drafter.format.family
+    if family is None:
         return FOR_ANY_DRAFTER
-    return (*(FOR_EAGLE1 if found.family is Family.EAGLE1 else FOR_EAGLE3), *FOR_ANY_DRAFTER)
+    return (*_BY_FAMILY.get(family, FOR_EAGLE3), *FOR_ANY_DRAFTER)

@@ -38,5 +38,5 @@ def check_bias(inspected: Inspected) -> Iterator[CheckResult]:
         expected=f"{FC_BIAS} for SGLang, and none for vLLM, which refuses it",
         rule=f"{SGLANG_EAGLE1}: fc has a bias, whose numbers stay random if the file has none",
         there=f"no {FC_BIAS}",
-        change=f"for SGLang, add {FC_BIAS} of zeros to a copy" if drafter.for_sglang else "",
+        change=f"for SGLang, add {FC_BIAS} of zeros to a copy" if drafter.for_sglang else None,
     )

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from driftscope.errors import CheckpointError
+from driftscope.inspect.files.mtp_heads import find_heads, heads_wanted
 
 
 class Family(StrEnum):
@@ -17,6 +18,7 @@ class Family(StrEnum):
     QWEN3 = "Qwen3"
     MLA = "DeepSeek, latent attention"
     EAGLE1 = "Llama, of EAGLE-1"
+    MTP = "of the target that it is part of"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +117,8 @@ def _by_content(
         return CheckpointFormat(name=EAGLE3, family=Family.MLA if latent else Family.LLAMA)
     if "medusa_num_heads" in config:
         return CheckpointFormat(name="Medusa")
-    if config.get("num_nextn_predict_layers") or any(".mtp" in f".{name}" for name in names):
-        return CheckpointFormat(name="target with MTP heads")
+    if heads_wanted(config) or find_heads(config, names):
+        return CheckpointFormat(name="target with MTP heads", family=Family.MTP)
     if "fc.weight" in names and any(name.startswith("layers.0.") for name in names):
         return CheckpointFormat(name=EAGLE1, family=_family_of_eagle1(names))
     named = ", ".join(architectures) or "none"

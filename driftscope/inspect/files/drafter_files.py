@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.errors import CheckpointError
-from driftscope.inspect.files.checkpoint import find_tensors, open_folder, read_config
+from driftscope.inspect.files.checkpoint import (
+    TensorFiles,
+    find_tensors,
+    open_folder,
+    read_config,
+)
 from driftscope.inspect.files.checkpoint_format import (
     EAGLE1_IN_SGLANG,
     CheckpointFormat,
@@ -16,6 +21,7 @@ from driftscope.inspect.files.checkpoint_format import (
     common_name,
     recognise,
 )
+from driftscope.inspect.files.mtp_heads import find_heads
 from driftscope.inspect.files.opening import CAREFUL, Opening
 from driftscope.inspect.files.safetensors_file import StoredTensor
 from driftscope.inspect.reference.config import engine_fields
@@ -128,8 +134,11 @@ def open_drafter(name: str, opening: Opening = CAREFUL) -> DrafterFiles:
     """
     folder = open_folder(name, opening)
     raw = read_config(folder)
-    tensors = find_tensors(folder, opening).tensors()
-    found = recognise(raw, tensors)
+    files = find_tensors(folder, opening)
+    found = recognise(raw, files.names)
+    if found.family is Family.MTP:
+        return _target_with_heads(folder, found, raw, files)
+    tensors = files.tensors()
     drafter = DrafterFiles(
         folder=folder,
         format=found,
@@ -139,6 +148,30 @@ def open_drafter(name: str, opening: Opening = CAREFUL) -> DrafterFiles:
     )
     if found.checked:
         _check_config(drafter)
+    return drafter
+
+
+def _target_with_heads(
+    folder: Path, found: CheckpointFormat, raw: Mapping[str, Any], files: TensorFiles
+) -> DrafterFiles:
+    """Return a target with MTP heads, of whose tensors only the heads' are opened, under their own
+    names."""
+    heads = find_heads(raw, files.names)
+    stored = {name: files.tensor(name) for name in (heads.names if heads else ())}
+    lost = [name for name, tensor in stored.items() if tensor is None]
+    if lost:
+        raise CheckpointError(
+            f"{folder}: its index names {lost[0]}, which no shard holds; copy the checkpoint again"
+        )
+    nested = raw.get("text_config")
+    drafter = DrafterFiles(
+        folder=folder,
+        format=found,
+        raw=raw,
+        fields={**raw, **nested} if isinstance(nested, dict) else raw,
+        tensors={name: tensor for name, tensor in stored.items() if tensor is not None},
+    )
+    _ = drafter.hidden_size
     return drafter
 
 

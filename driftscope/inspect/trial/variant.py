@@ -115,7 +115,7 @@ def as_served(files: DrafterFiles, target_layers: int) -> Variant:
 
 def _unfit(files: DrafterFiles) -> str | None:
     fields = files.fields
-    if files.format.family is None:
+    if files.format.family in (None, Family.MTP):
         return f"no reference implementation of {files.format.name}"
     if files.format.family is Family.MLA and (reason := _unfit_latent(fields)):
         return reason
