@@ -135,14 +135,19 @@ class Spark:
     def rows(self, query: Any) -> pa.Table:
         """See `driftscope.analysis.query.query_engine.Engine`. Raises DamagedTraceError if Spark
         cannot read the files or finish the query."""
-        with _reading(), _of_pandas():
-            return self._session.sql(sql_of(query.op(), self.dialect.name)).toArrow()
+        return self.later(query).value
 
     def later(self, query: Any) -> Later[pa.Table]:
-        """See `query_engine.Engine`. Runs at once: a cluster spreads each query over all of its
-        machines. Raises DamagedTraceError like `rows`."""
-        found = self.rows(query)
-        return Later(lambda: found)
+        """See `query_engine.Engine`. The query runs when its rows are asked for, because a cluster
+        spreads each over all of its machines. Raises DamagedTraceError like `rows`."""
+        with _reading():
+            frame = self._session.sql(sql_of(query.op(), self.dialect.name))  # binds the views
+
+        def fetched() -> pa.Table:
+            with _reading(), _of_pandas():
+                return frame.toArrow()
+
+        return Later(fetched)
 
     def close(self) -> None:
         """See `driftscope.analysis.query.query_engine.Engine`. The process keeps its connection to

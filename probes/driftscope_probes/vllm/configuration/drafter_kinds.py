@@ -50,8 +50,8 @@ KINDS = (
         methods=("eagle",),
         drafters=("EagleLlamaForCausalLM",),
         outputs=_RESIDUAL,
-        v1=WITNESS,
-        v2=WITNESS,
+        v1=TRUTH,
+        v2=TRUTH,
         note="no final norm: the residual stream is what is fed",
     ),
     Kind(
