@@ -76,4 +76,4 @@ def test_a_shift_of_the_captured_layers_is_named(folder: Path) -> None:
     if not sglang.exists():
         sglang = in_sglang("eagle3", folder / "sglang-eagle3").run
     warning = compared(vllm.run, sglang)["warning"]
-    assert "captured layers (0, 1, 2 against 1, 2, 3)" in warning
+    assert "captured layers (1, 2, 4 against 2, 3, 5)" in warning
