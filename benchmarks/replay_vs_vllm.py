@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.replay_client import server as stub
-from driftscope.analysis.replays.senders import summarise_replay
+from driftscope.analysis.replays.replay_reading import summarise_replay
 from driftscope.cli.bench import contenders_of
 from driftscope.trace.read.reader import read_trace
 from driftscope.workloads.bench.managed_server import running

@@ -29,7 +29,8 @@ from driftscope.analysis.query.column_arrays import floats
 from driftscope.analysis.query.query_engine import DuckDB, Engine
 from driftscope.analysis.query.record_views import Tables, narrow, open_run, tables_of
 from driftscope.analysis.query.row_filters import Filter
-from driftscope.analysis.replays.senders import ReplaySummary, is_replay, summarise_replay
+from driftscope.analysis.replays.replay_reading import summarise_replay
+from driftscope.analysis.replays.replay_summary import ReplaySummary, is_replay
 from driftscope.analysis.summary.baseline_run import baseline_of, speculates
 from driftscope.analysis.summary.computation import summary_of
 from driftscope.analysis.summary.details import details_of

@@ -18,7 +18,8 @@ from driftscope.analysis.findings.rules.catalogue import (
 from driftscope.analysis.first_screen.first_screen import FirstScreen, first_screen_of
 from driftscope.analysis.first_screen.replay_screen import replay_screen_of
 from driftscope.analysis.first_screen.replay_sentences import replay_sentences
-from driftscope.analysis.replays.senders import ReplayComparison, ReplaySummary
+from driftscope.analysis.replays.paired_replays import ReplayComparison
+from driftscope.analysis.replays.replay_summary import ReplaySummary
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 

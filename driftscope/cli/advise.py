@@ -45,7 +45,7 @@ def advise(
     from driftscope.analysis.cost.left_out import reasons
     from driftscope.analysis.findings.data_quality import losses_among, warnings_of
     from driftscope.analysis.findings.dead_drafter import is_dead
-    from driftscope.analysis.replays.senders import ReplaySummary
+    from driftscope.analysis.replays.replay_summary import ReplaySummary
     from driftscope.cli.shared.run_choice import RunChoice
     from driftscope.cli.shared.run_labels import labels_of
     from driftscope.errors import NoDataError

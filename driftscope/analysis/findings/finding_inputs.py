@@ -14,7 +14,8 @@ from driftscope.analysis.compare.run_comparison import (
 )
 from driftscope.analysis.cost.advice import Advice, advise, same_models
 from driftscope.analysis.figures.change_points import Level
-from driftscope.analysis.replays.senders import ReplayComparison, ReplaySummary, versus
+from driftscope.analysis.replays.paired_replays import ReplayComparison, versus
+from driftscope.analysis.replays.replay_summary import ReplaySummary
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 

@@ -12,7 +12,7 @@ from driftscope.analysis.first_screen.key_figure import KeyFigure
 from driftscope.analysis.first_screen.replay_sentences import replay_sentences, without_interval
 from driftscope.analysis.first_screen.subject import actions_about, cause, state_of, subject_of
 from driftscope.analysis.number_words import milliseconds, number
-from driftscope.analysis.replays.senders import NOT_RECORDED, Cell, ReplaySummary
+from driftscope.analysis.replays.replay_summary import NOT_RECORDED, Cell, ReplaySummary
 from driftscope.analysis.statistics.interval import FEW_REQUESTS
 from driftscope.analysis.statistics.paired_ratios import Ratio
 from driftscope.metrics.acceptance import MEAN_LENGTH

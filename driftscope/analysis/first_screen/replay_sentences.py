@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from driftscope.analysis.number_words import count, milliseconds, number
 from driftscope.analysis.replays.file_totals import NO_INTERVAL
-from driftscope.analysis.replays.senders import Cell, ReplaySummary
+from driftscope.analysis.replays.replay_summary import Cell, ReplaySummary
 from driftscope.vocabulary import Ended
 
 

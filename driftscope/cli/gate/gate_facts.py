@@ -14,7 +14,7 @@ from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
 from driftscope.analysis.gate.baseline_relation import Relation
 from driftscope.analysis.gate.evaluate import Facts
 from driftscope.analysis.gate.quantity import Quantity
-from driftscope.analysis.replays.senders import ReplaySummary
+from driftscope.analysis.replays.replay_summary import ReplaySummary
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import UsageError
 from driftscope.inspect.promise import Promise

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.analysis.figures.side import grouped
-from driftscope.analysis.replays.senders import ReplaySummary
+from driftscope.analysis.replays.replay_summary import ReplaySummary
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary.bounds import MAX_REPORT_BYTES

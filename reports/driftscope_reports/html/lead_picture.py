@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from driftscope.analysis.findings.finding_inputs import Case
-from driftscope.analysis.replays.senders import ReplaySummary
+from driftscope.analysis.replays.replay_summary import ReplaySummary
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.pipeline import Analysis
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Mark, Series, Unit

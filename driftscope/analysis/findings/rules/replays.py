@@ -8,7 +8,8 @@ from driftscope.analysis.findings.finding import Finding, Severity, Trust
 from driftscope.analysis.findings.finding_confidence import ends
 from driftscope.analysis.findings.finding_inputs import ReplayCase
 from driftscope.analysis.number_words import between, count, listed, number, percent
-from driftscope.analysis.replays.senders import GOOD, ReplayComparison
+from driftscope.analysis.replays.paired_replays import ReplayComparison
+from driftscope.analysis.replays.replay_summary import GOOD
 from driftscope.analysis.statistics.interval import FEW_REQUESTS
 from driftscope.metrics.client import mcnemar
 from driftscope.vocabulary import Ended

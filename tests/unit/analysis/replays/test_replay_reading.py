@@ -13,7 +13,8 @@ from support.replays import BASELINE, client_row, write_replay
 from support.runs import Spec, write_run
 
 from driftscope.analysis.findings.rules.catalogue import REPLAYS
-from driftscope.analysis.replays.senders import external_id, summarise_replay
+from driftscope.analysis.replays.replay_reading import summarise_replay
+from driftscope.analysis.replays.server_requests import external_id
 from driftscope.analysis.statistics.paired_ratios import paired_ratio
 from driftscope.json_report.report import to_dict
 from driftscope.metrics.client import mcnemar
