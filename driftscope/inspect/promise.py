@@ -6,7 +6,7 @@ acceptance length alone decides; differences by depth show where it comes from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,8 +116,17 @@ def _interval(ends: Mapping[str, float] | None) -> Interval | None:
     return None if ends is None else Interval.of(float(ends["low"]), float(ends["high"]))
 
 
-def compare_with_promise(promise: Promise, run: RunSummary) -> PromiseComparison:
-    """Compare a run's rounds of the inspection's K with the inspection.
+def rounds_like(k: int) -> str:
+    """Return the condition that a round meets if an inspection makes it, too: all of its K drafts
+    lie within the answer, beyond which the inspection does not know the target's tokens."""
+    return f"position + {k + 1} < prompt_tokens + output_tokens"
+
+
+def compare_with_promise(
+    promise: Promise, run: RunSummary, notes: Sequence[str] = ()
+) -> PromiseComparison:
+    """Compare a run's rounds of the inspection's K with the inspection; `notes` are on how the run
+    was measured.
 
     Raises MixedTraceError for a run that drafted no such rounds.
     """
@@ -126,7 +135,7 @@ def compare_with_promise(promise: Promise, run: RunSummary) -> PromiseComparison
         run=run.label,
         k=promise.k,
         differences=tuple(_differences(promise, at_k(run, promise.k))),
-        notes=tuple(notes_of(run)),
+        notes=(*notes_of(run), *notes),
     )
 
 

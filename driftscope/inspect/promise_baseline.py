@@ -33,14 +33,14 @@ def figures_like(run: Mapping[str, Any], promise: Promise) -> dict[str, Any]:
 
 
 def relation_to(promise: Promise, run: RunSummary) -> Relation:
-    """Return how a run compares with an inspection: as independent samples, by the run's rounds
-    that drafted the inspection's K.
+    """Return how a run compares with an inspection: as independent samples, by those rounds of the
+    summary, which has no others than the inspection makes, that drafted its K.
 
     Raises MixedTraceError for a run that drafted no such rounds.
     """
     served = at_k(run, promise.k)
     return Relation(
-        run=_named(served, promise.k) if run.acceptance.by_k else {},
+        run=_named(served, promise.k),
         basis=f" over rounds of K = {promise.k}",
         fixed=True,
     )

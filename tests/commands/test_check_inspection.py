@@ -14,9 +14,10 @@ from support.simulate import Truth, simulate
 
 from driftscope import check
 from driftscope.analysis.gate.judge import Judgement, Outcome
+from driftscope.analysis.query.row_filters import Filter
 from driftscope.cli.gate.gate_run import run_gate
 from driftscope.errors import MixedTraceError, NoDataError, UsageError
-from driftscope.inspect.promise import compare_with_promise, read_promise
+from driftscope.inspect.promise import compare_with_promise, read_promise, rounds_like
 from driftscope.pipeline import Inputs, analyze
 
 LENGTH = "acceptance.mean_length"
@@ -42,7 +43,7 @@ def test_a_run_that_accepts_less_fails_the_gate(
     document = promise_document(tmp_path, BETTER)
     done = driftscope("check", run, "--baseline", document, "--fail-on", LESS)
     assert done.returncode == 3
-    assert done.stdout.startswith(f"broken: {LESS} [live]: {LENGTH} = ")
+    assert done.stdout.startswith(f"broken: {LESS} [live]: {LENGTH} over rounds of K = {K} = ")
     assert f"baseline.{LENGTH} = " in done.stdout
     assert "whether the prompts are the same is not known" in done.stderr
     assert f"acceptance at K = {K} alone" in done.stderr
@@ -65,7 +66,8 @@ def test_the_gate_agrees_with_compare(
     tmp_path: Path, run: Path, rates: tuple[float, ...], broken: bool
 ) -> None:
     document = promise_document(tmp_path, rates)
-    (summary,) = analyze(Inputs(sources=[run], labels=["live"])).runs
+    like = Filter(where=rounds_like(K))
+    (summary,) = analyze(Inputs(sources=[run], labels=["live"], only=like)).runs
     compared = compare_with_promise(read_promise(document), summary)
     rules = [
         LESS,
@@ -119,7 +121,8 @@ def test_rounds_of_the_inspections_k_are_compared(tmp_path: Path) -> None:
     (judged,) = _judged(run, promise_document(tmp_path, (0.99, 0.99)), LESS)
     assert judged.outcome is Outcome.BROKEN
     figure = judged.values[f"{LENGTH} over rounds of K = 2"]
-    (summary,) = analyze(Inputs(sources=[run], labels=["run"])).runs
+    like = Filter(where=rounds_like(2))
+    (summary,) = analyze(Inputs(sources=[run], labels=["run"], only=like)).runs
     (at,) = [each for each in summary.acceptance.by_k if each.k == 2]
     assert getattr(figure, "value", None) == at.mean_length != summary.acceptance.mean_length
 
@@ -151,7 +154,8 @@ def test_the_document_of_the_gate_holds_both_figures(
     command = "--baseline", promise_document(tmp_path, BETTER), "--fail-on", LESS, "--json"
     (rule,) = json.loads(driftscope("check", run, *command).stdout)["rules"]
     assert rule["outcome"] == "broken"
-    assert rule["values"][f"baseline.{LENGTH}"]["value"] > rule["values"][LENGTH]["value"]
+    values = {name: each["value"] for name, each in rule["values"].items()}
+    assert values[f"baseline.{LENGTH}"] > values[f"{LENGTH} over rounds of K = {K}"]
 
 
 def test_check_in_a_test_takes_an_inspection(tmp_path: Path, run: Path) -> None:

@@ -27,9 +27,6 @@ REQUESTS = 16
 long for a step of two requests as for one of sixteen."""
 CLOSE = 1e-3
 """Largest difference of the acceptance lengths over the same rounds: the document is rounded."""
-LAST_ROUNDS = 0.12
-"""Largest difference that `compare` shows: it also counts the last rounds of an answer, which the
-inspection leaves out and a server makes."""
 BROKEN = "norm_output"
 
 
@@ -101,7 +98,7 @@ def test_vllm_accepts_what_the_inspection_promises(
     assert promised["low"] <= length["served"] <= promised["high"]
     offline = document["trial"]["acceptance"]["mean_length"]
     assert abs(served_length(served[drafter, runner]) - offline) < CLOSE
-    assert abs(length["difference"]) < LAST_ROUNDS
+    assert abs(length["difference"]) < CLOSE
     assert comparison["verdict"].startswith("no difference from the inspection is shown")
 
 

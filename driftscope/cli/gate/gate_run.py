@@ -64,7 +64,8 @@ def run_gate(
         if warning.id in _GUARDS:
             sys.stderr.write(f"{printable(f'{warning.run}: {warning.message}')}\n")
     if promise is not None:
-        return judge_analysis(asked, analysis, promise, relations_to(promise, measured.runs))
+        relations = relations_to(promise, choice.inputs())
+        return judge_analysis(asked, analysis, promise, relations)
     reference = measured.baseline_sums
     relations = {
         label: relation_of(sums, reference) for label, sums in measured.sums.items() if reference

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from driftscope.analysis.query.query_engine import Engine
 from driftscope.boundary.terminal_text import shown
+from driftscope.cli.inspection.like_rounds import runs_like
 from driftscope.errors import NoDataError
 from driftscope.inspect.promise import (
     PromiseComparison,
@@ -20,7 +21,7 @@ from driftscope.inspect.promise import (
     read_promise,
     to_json,
 )
-from driftscope.pipeline import Inputs, measure
+from driftscope.pipeline import Inputs
 
 
 def compare_with_inspection(
@@ -38,10 +39,11 @@ def compare_with_inspection(
     not draft its K.
     """
     promise = read_promise(document)
-    measured = measure(Inputs(sources=[run], labels=[label], engine=engine, cluster=cluster))
-    if not measured.runs:
+    inputs = Inputs(sources=[run], labels=[label], engine=engine, cluster=cluster)
+    runs, notes = runs_like(promise, inputs)
+    if not runs:
         raise NoDataError(f"{run}: is no run of a probe; record one to compare its acceptance")
-    comparison = compare_with_promise(promise, measured.runs[0])
+    comparison = compare_with_promise(promise, runs[0], notes)
     if as_json:
         typer.echo(to_json(comparison), nl=False)
     else:

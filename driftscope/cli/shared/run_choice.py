@@ -40,7 +40,11 @@ class RunChoice:
 
     def measured(self, *, quiet: bool = True) -> MeasuredRuns:
         """Read the runs, with a progress bar unless `quiet`. Raises DriftscopeError."""
-        inputs = Inputs(
+        return measure(self.inputs(), partial(steps, what="analysing", quiet=quiet))
+
+    def inputs(self) -> Inputs:
+        """Return what the pipeline reads. Raises DriftscopeError for a report that it cannot."""
+        return Inputs(
             sources=[read_report(path) if is_report(path) else path for path in self.paths],
             labels=self.labels,
             baseline=self.baseline,
@@ -49,7 +53,6 @@ class RunChoice:
             engine=maker_of(self.engine),
             cluster=self.cluster,
         )
-        return measure(inputs, partial(steps, what="analysing", quiet=quiet))
 
     def analysis(self, *, quiet: bool = True) -> Analysis:
         """Return the conclusions on the runs. A single report without a baseline gives the analysis

@@ -1,0 +1,52 @@
+"""A run is compared with an inspection over the rounds that both make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.inspections import promise_document
+from support.simulate import Truth, simulate
+
+from driftscope.cli.inspection.like_rounds import LAST_ROUNDS, runs_like
+from driftscope.inspect.promise import Promise, read_promise
+from driftscope.pipeline import Inputs, analyze
+from driftscope.trace.read.reader import read_trace
+
+K = 4
+TRUTH = Truth(k=K, requests=40, rounds=20)
+
+
+@pytest.fixture
+def promise(tmp_path: Path) -> Promise:
+    return read_promise(promise_document(tmp_path, (0.7, 0.6, 0.5, 0.4)))
+
+
+def test_the_last_rounds_of_answers_are_left_out(tmp_path: Path, promise: Promise) -> None:
+    path = simulate(tmp_path / "run", TRUTH)
+    inputs = Inputs(sources=[path], labels=["run"])
+    (run,), notes = runs_like(promise, inputs)
+    trace = read_trace(path)
+    ends = {
+        row["request"]: row["prompt_tokens"] + row["output_tokens"]
+        for row in trace.request.to_pylist()
+    }
+    within = [
+        row
+        for row in trace.verify.to_pylist()
+        if row["request"] in ends and row["position"] + 1 + K < ends[row["request"]]
+    ]
+    assert notes == ()
+    assert 0 < run.rounds == len(within) < analyze(inputs).runs[0].rounds
+
+
+def test_where_the_ends_are_not_known_all_rounds_count_and_a_note_says_so(
+    tmp_path: Path, promise: Promise
+) -> None:
+    path = simulate(tmp_path / "run", TRUTH)
+    for file in path.glob("request-*"):
+        file.unlink()
+    inputs = Inputs(sources=[path], labels=["run"])
+    (run,), notes = runs_like(promise, inputs)
+    assert notes == (LAST_ROUNDS,)
+    assert run.rounds == analyze(inputs).runs[0].rounds > 0
