@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from driftscope.analysis.conclusions import Analysis
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import NoDataError
@@ -16,6 +17,12 @@ LAST_ROUNDS = (
 )
 
 
+FROM_REPORT = (
+    "a report holds sums over all rounds: the last rounds of its answers are counted, which an "
+    "inspection leaves out"
+)
+
+
 def runs_like(promise: Promise, inputs: Inputs) -> tuple[tuple[RunSummary, ...], tuple[str, ...]]:
     """Return the summaries of the runs, without the last rounds of answers, and notes on how they
     were made. Rounds of requests that did not end are left out, too: where their answers end is not
@@ -23,7 +30,9 @@ def runs_like(promise: Promise, inputs: Inputs) -> tuple[tuple[RunSummary, ...],
 
     Raises what `driftscope.pipeline.measure` raises.
     """
+    stored = any(isinstance(each, Analysis) for each in inputs.sources)  # nothing can be left out
     try:
-        return measure(replace(inputs, only=Filter(where=rounds_like(promise.k)))).runs, ()
+        runs = measure(replace(inputs, only=Filter(where=rounds_like(promise.k)))).runs
     except NoDataError:
         return measure(inputs).runs, (LAST_ROUNDS,)
+    return runs, (FROM_REPORT,) if stored else ()

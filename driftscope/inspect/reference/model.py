@@ -20,7 +20,15 @@ from driftscope.inspect.reference.target import Target
 
 _FIRST, _REFERENCE = "layers.0.", "midlayer."
 """Names of the first layer in files of some formats, and in the reference drafter."""
-__all__ = ["Drafter", "Target", "load_drafter", "load_target", "save_drafter", "save_target"]
+__all__ = [
+    "Drafter",
+    "Target",
+    "load_drafter",
+    "load_target",
+    "reference_name",
+    "save_drafter",
+    "save_target",
+]
 
 
 def load_target(path: Path, dtype: torch.dtype = torch.float32) -> Target:
@@ -43,9 +51,15 @@ def load_drafter(
     drafter = Drafter(DrafterConfig.from_hf(_read_config(path), target_layers))
     shared = {} if head is None else {"lm_head.weight": head}
     stored = load_file(path / "model.safetensors")
-    named = {name.replace(_FIRST, _REFERENCE, 1): each for name, each in stored.items()}
+    named = {reference_name(name): each for name, each in stored.items()}
     drafter.load_state_dict({**shared, **named})
     return drafter.to(dtype).eval()
+
+
+def reference_name(name: str) -> str:
+    """Return the name in the reference drafter of a tensor in a file; some formats call the first
+    layer `layers.0.`."""
+    return _REFERENCE + name.removeprefix(_FIRST) if name.startswith(_FIRST) else name
 
 
 def save_target(target: Target, path: Path, dtype: torch.dtype = torch.bfloat16) -> None:

@@ -18,10 +18,8 @@ from driftscope.inspect.files.safetensors_file import StoredTensor
 from driftscope.inspect.reference.config import DrafterConfig
 from driftscope.inspect.reference.drafter import Drafter
 from driftscope.inspect.reference.layers import Rotary
+from driftscope.inspect.reference.model import reference_name
 from driftscope.inspect.trial.trial_result import Change
-
-_FIRST, _REFERENCE = "layers.0.", "midlayer."
-
 
 POSITIONS = 2048
 """Positions that a trial can use: more than the longest prompt, its answer and a chain."""
@@ -106,7 +104,7 @@ def as_served(files: DrafterFiles, target_layers: int) -> Variant:
     config = replace(config, aux_layers=tuple(sorted(set(config.aux_layers))))
     if EMBEDDING in files.tensors:
         config = replace(config, target_hidden_size=files.target_hidden_size)
-    state = {_reference_name(name): _tensor(each) for name, each in files.tensors.items()}
+    state = {reference_name(name): _tensor(each) for name, each in files.tensors.items()}
     if config.eagle1:  # engines give it the target's head
         config = replace(config, fc_bias=FC_BIAS in state)
         state.pop(HEAD, None)
@@ -157,10 +155,6 @@ def _without_weights(config: DrafterConfig) -> Drafter:
             "the drafter cannot be run: its config has a size that no layer can have "
             f"({first_line(error)})"
         ) from error
-
-
-def _reference_name(name: str) -> str:
-    return name.replace(_FIRST, _REFERENCE, 1) if name.startswith(_FIRST) else name
 
 
 def _tensor(stored: StoredTensor) -> Tensor:

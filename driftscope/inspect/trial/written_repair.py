@@ -9,7 +9,8 @@ from typing import Any
 
 from driftscope.boundary import strict_json
 from driftscope.errors import UsageError
-from driftscope.inspect.checks.expected_tensors import EMBEDDING
+from driftscope.inspect.checks.expected_tensors import EMBEDDING, HEAD
+from driftscope.inspect.files.checkpoint_format import Family
 from driftscope.inspect.files.drafter_files import AUX_LAYERS, DrafterFiles
 from driftscope.inspect.files.safetensors_file import StoredTensor
 from driftscope.inspect.trial.trial_result import Change, Tried
@@ -45,14 +46,17 @@ def write_weights(files: DrafterFiles, best: Tried, folder: Path) -> None:
     """Write the repaired config and weights into a new folder. Raises UsageError if it exists."""
     from safetensors.torch import save_file
 
+    from driftscope.inspect.reference.model import reference_name
+
     if folder.exists():
         raise UsageError(f"--write-weights {folder}: exists; give a new folder")
     folder.mkdir(parents=True)
     write_config(files, best.repair, folder / "config.json")
-    state, names = best.state, {}
-    for name, stored in files.tensors.items():
-        names[name.replace("layers.0.", "midlayer.", 1)] = stored
+    state = best.state
+    names = {reference_name(name): stored for name, stored in files.tensors.items()}
     dropped = {EMBEDDING} if best.repair.id == "targets_embedding" else set()
+    if HEAD not in files.tensors or files.format.family is Family.EAGLE1:
+        dropped.add(HEAD)  # the engine shares the target's, and refuses one of EAGLE-1
     tensors = {
         names[name].name if name in names else name: _as_stored(tensor, names.get(name))
         for name, tensor in state.items()

@@ -39,8 +39,7 @@ def ablation(tmp_path_factory: pytest.TempPathFactory) -> Ablation:
 def test_the_loss_of_one_trained_at_the_first_depth_lies_in_its_own_states(
     ablation: Ablation,
 ) -> None:
-    """Where the chain is fed the target's states, every depth is a first depth, which it learned by
-    heart."""
+    """The target's states make every depth a first depth, which this drafter learned by heart."""
     length = {each.intervention.id: each.acceptance.length for each in ablation.effects}
     assert length["right-states"] == length["right-both"] == K + 1
     assert length["right-tokens"] == length[AS_SERVED] < K
