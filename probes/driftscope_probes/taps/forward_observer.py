@@ -22,6 +22,7 @@ class ForwardObserver:
         self._drafter, self._kernels, self._switch = drafter, kernels, switch
         self._compiled, self._mode = drafter.compiled, drafter.forward_mode
         self._chained, self._outputs = drafter.kind.chained, tuple(drafter.kind.outputs.items())
+        self._aux_norms, self._aux_states = drafter.aux_norms, drafter.aux_states
         # Compiled code reuses memory as soon as it can.
         self._logits_change = drafter.samples or drafter.compiled
         stays = not in_graph and not self._logits_change and drafter.device.type == "cpu"
@@ -83,9 +84,7 @@ class ForwardObserver:
     def on_combined(self, captured: torch.Tensor, combined: torch.Tensor) -> None:
         """Measure the target's captured states, and the state that they are combined into."""
         fleeting = self._compiled
-        self._kernels.rms_of_chunks(
-            captured, "aux_rms", self._drafter.aux_states, fleeting=fleeting
-        )
+        self._kernels.rms_of_chunks(captured, "aux_rms", self._aux_states, fleeting=fleeting)
         self._kernels.rms_of_chunks(combined, "fc_rms", 1, fleeting=fleeting)
 
     def after_aux_norm(self, module: Any, args: Any, output: torch.Tensor) -> None:
@@ -141,7 +140,7 @@ class ForwardObserver:
         self._kernels.rms(residual, "prenorm_rms", fleeting=True)
 
     def _on_aux_norm(self, module: Any, normed: torch.Tensor) -> None:
-        norms, states = self._drafter.aux_norms, self._drafter.aux_states
+        norms, states = self._aux_norms, self._aux_states
         # There is one norm over all captured layers, or one for each.
         chunks = states if len(norms) == 1 else 1
         first = 0 if len(norms) == 1 else norms.index(module)

@@ -23,7 +23,7 @@ class HookSwitch:
 
     def __init__(self, guard: Guard, *, in_graph: bool) -> None:
         """`in_graph`: whether CUDA graphs record the taps."""
-        self._run, self._in_graph = guard.run, in_graph
+        self._run, self._run_all, self._in_graph = guard.run, guard.run_all, in_graph
         self.active = False
         """Whether a step is being recorded."""
         self.observe: Callable[..., Any] = guard.run
@@ -57,10 +57,10 @@ class HookSwitch:
 
     def flush_notes(self) -> None:
         """Run the hooks that were noted, after the chain is drafted."""
-        self.observe = run = self._run
-        for note in self.notes:
-            run(*note)
-        self.notes.clear()
+        self.observe = self._run
+        if self.notes:
+            self._run_all(self.notes)
+            self.notes.clear()
 
 
 def _capturing() -> bool:

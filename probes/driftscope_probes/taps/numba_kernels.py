@@ -7,8 +7,8 @@ the cost that this avoids.
 from __future__ import annotations
 
 import math
-from array import array
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -148,9 +148,24 @@ def _measure(
         _confidence(logits.reshape(depths, _LOGITS), size, half, values, columns[1], columns[2])
 
 
-_Kept = tuple[torch.Tensor, int, int, bool]
-"""Data that a tap stores of a state while the drafter runs: the tensor, the buffer column, the
-number of parts, and whether only the wanted rows are measured."""
+_Kept = tuple[int, int, bool]
+"""Data that a tap stores of a state beside its tensor: the buffer column, the number of parts, and
+whether only the wanted rows are measured."""
+
+
+class _Description(NamedTuple):
+    """What `_measure` is told of a chain's tensors; see `_described_states` and the others."""
+
+    layout: tuple[Any, ...]
+    """What it holds for: how the tensors lie in memory, and what each of them is."""
+    numbers: _Ints
+    """States, copies and logits, in sequence."""
+    addresses: _Ints
+    """Indices of the tensors' addresses in `numbers`."""
+    states: int
+    copies: int
+    size: int
+    half: bool
 
 
 class CompiledKernels(TorchKernels):
@@ -161,6 +176,8 @@ class CompiledKernels(TorchKernels):
         self._row_numbers, self._ints = buffers.rows.numpy(), buffers.values.numpy().view(np.int32)
         names = ("position", "top1", "entropy")
         self._places_of_all = np.array([self._columns[name] for name in names], dtype=np.int64)
+        self._described: _Description | None = None
+        """Description of the last chain whose tensors were all described."""
 
     def rms(self, x: torch.Tensor, name: str, *, fleeting: bool = False) -> None:
         """See Kernels."""
@@ -168,7 +185,8 @@ class CompiledKernels(TorchKernels):
             first = self._depth == 1
             if fleeting:
                 x = x.index_select(0, self._rows) if first else self._cut(x).clone()
-            self._kept.append((x, self._columns[name] + self._depth - 1, 1, first and not fleeting))
+            self._tensors.append(x)
+            self._kept.append((self._columns[name] + self._depth - 1, 1, first and not fleeting))
 
     def rms_of_chunks(
         self, x: torch.Tensor, name: str, chunks: int, first: int = 0, *, fleeting: bool = False
@@ -177,7 +195,8 @@ class CompiledKernels(TorchKernels):
         if self._batch:
             if fleeting:
                 x = x.index_select(0, self._rows)
-            self._kept.append((x, self._columns[name] + first, chunks, not fleeting))
+            self._tensors.append(x)
+            self._kept.append((self._columns[name] + first, chunks, not fleeting))
 
     def finish(self) -> None:
         """See Kernels."""
@@ -185,37 +204,79 @@ class CompiledKernels(TorchKernels):
         if not batch:
             super().finish()
             return
-        states, copies = self._described_states(), self._described_queries()
-        logits, size, half = self._described_logits()
-        numbers = array("q", states + copies + logits)
+        described = self._description()
         _measure(
-            np.frombuffer(numbers, np.int64) if numbers else _NOTHING,
-            len(states) // _STATE,
-            len(copies) // _COPY,
-            size,
-            half,
+            described.numbers,
+            described.states,
+            described.copies,
+            described.size,
+            described.half,
             self._row_numbers[:batch],
             self._position.numpy(),
             self._values,
             self._ints[:batch],
             self._places_of_all,
         )
-        if self._states:
-            self._measure_states()
-        if self._logits and not logits:
-            self._measure_logits()
+        if self._described is None:  # some need torch
+            if self._states:
+                self._measure_states()
+            if self._logits and not described.size:
+                self._measure_logits()
         self.skip()  # the addresses may be invalid from here on
 
     def _forget(self) -> None:
         super()._forget()
+        self._tensors: list[torch.Tensor] = []
+        """States to measure, of which `_kept` has the rest."""
         self._kept: list[_Kept] = []
+
+    def _description(self) -> _Description:
+        """Return the description of the chain's tensors. As a rule they lie in memory as those of
+        the chain before did, so that only their addresses are new."""
+        queries = self._queries
+        for layer in queries:
+            self._check_depths(layer, len(queries[layer]))
+        tensors = [*self._tensors, *chain.from_iterable(queries.values()), *self._logits]
+        layout = (
+            self._kept,
+            list(queries),
+            len(self._logits),
+            [x.dtype for x in tensors],
+            [x.shape for x in tensors],
+            [x.stride() for x in tensors],
+        )
+        described = self._described
+        if described is None or described.layout != layout:
+            return self._describe(layout, len(tensors))
+        described.numbers[described.addresses] = [x.data_ptr() for x in tensors]
+        return described
+
+    def _describe(self, layout: tuple[Any, ...], tensors: int) -> _Description:
+        states, copies = self._described_states(), self._described_queries()
+        logits, size, half = self._described_logits()
+        addresses = [
+            *range(0, len(states), _STATE),
+            *range(len(states), len(states) + len(copies), _COPY),
+            *range(len(states) + len(copies), len(states) + len(copies) + len(logits), _LOGITS),
+        ]
+        described = _Description(
+            layout,
+            np.array(states + copies + logits, dtype=np.int64),
+            np.array(addresses, dtype=np.int64),
+            len(states) // _STATE,
+            len(copies) // _COPY,
+            size,
+            half,
+        )
+        self._described = described if len(addresses) == tensors else None
+        return described
 
     def _described_states(self) -> list[int]:
         """Return for each state: address, row stride, size of a part, number of parts, buffer
         column of the first part, whether the wanted rows are meant (otherwise the first B), whether
         it is bfloat16."""
         described: list[int] = []
-        for x, column, parts, at_rows in self._kept:
+        for x, (column, parts, at_rows) in zip(self._tensors, self._kept, strict=True):
             half, strides = _HALF.get(x.dtype), x.stride()
             if half is None or len(strides) != 2 or strides[1] != 1:
                 wanted = x.index_select(0, self._rows) if at_rows else self._cut(x)
@@ -231,7 +292,6 @@ class CompiledKernels(TorchKernels):
         and sizes are in 2-byte units."""
         described: list[int] = []
         for layer, queries in self._queries.items():
-            self._check_depths(layer, len(queries))
             kept = self._buffers.queries[layer]
             if not all(_rows_fit(q) and q.dtype is kept.dtype for q in queries):
                 self._gather_layer(queries, self._room_for(layer, len(queries)))
@@ -245,7 +305,8 @@ class CompiledKernels(TorchKernels):
         return described
 
     def _described_logits(self) -> tuple[list[int], int, bool]:
-        """Return address and row stride by depth, the vocabulary size, whether bfloat16."""
+        """Return address and row stride by depth, the vocabulary size, whether bfloat16; size 0 if
+        torch must measure them."""
         logits = self._logits
         if not logits or not all(_fits(x) and x.dtype == logits[0].dtype for x in logits):
             return [], 0, False
@@ -257,7 +318,6 @@ class CompiledKernels(TorchKernels):
 
 _HALF = {torch.float32: 0, torch.bfloat16: 1}
 """Data types that the compiled kernels read; the value is 1 for bfloat16."""
-_NOTHING = np.empty(0, np.int64)
 
 
 def _fits(x: torch.Tensor) -> bool:

@@ -18,6 +18,7 @@ STEP_PATH = (
     "vllm/layers/attention_layer",
     "base/chain_buffers",
     "base/device_clock",
+    "base/guard",
     "base/host_arrays",
     "taps/kernels",
     "taps/triton_kernels",
@@ -148,7 +149,8 @@ MAY_LOOP = {
     ("taps/taps", "Taps._module_hooks"): "over layers and hooks, at start-up",
     ("taps/hook_set", "HookSet.install"): "over hooks, where steps that are recorded follow others",
     ("taps/hook_set", "HookSet._remove_all"): "over hooks, as above",
-    ("taps/hook_switch", "HookSwitch.flush_notes"): "over what hooks have seen",
+    ("base/guard", "Guard.run"): "over the accounts of its time, at most one",
+    ("base/guard", "Guard.run_all"): "over what hooks have seen, and as above",
     ("taps/forward_observer", "ForwardObserver._on_forward_out"): "over what a forward returns",
     ("vllm/runner_v2", "install_speculator"): "over classes, at start-up",
     (

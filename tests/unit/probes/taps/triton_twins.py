@@ -20,6 +20,7 @@ from driftscope.trace.format.distance_bins import edges_of
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import MASSES
 from driftscope_probes.base.chain_buffers import ChainBuffers, Layout
+from driftscope_probes.base.guard import Guard
 from driftscope_probes.drafter.attention_kind import AttentionKind
 from driftscope_probes.masses import triton_masses
 from driftscope_probes.masses.meter import Meter
@@ -569,11 +570,11 @@ def test_a_drafters_chain_is_the_one_computed_by_hand(
     drafter, sinks = make_drafter(**flags), (0, 3)
     buffers = ChainBuffers(Layout(depths=3, layers=2, aux=AUX), MAX_REQUESTS, CPU)
     meter = Meter(drafter, buffers, sinks, use_lse=False, use_triton=True)
-    kernels, guard = (
-        TritonKernels(buffers),
-        SimpleNamespace(run=lambda _, action, *args: action(*args)),
-    )
-    taps: Any = Taps(drafter, kernels, guard, in_graph=True)  # type: ignore[arg-type]
+    kernels = TritonKernels(buffers)
+    errors: list[Any] = []
+    writer: Any = SimpleNamespace(count_error=lambda *error: errors.append(error))
+    guard = Guard(writer)
+    taps: Any = Taps(drafter, kernels, guard, in_graph=True)
     proposer = SimpleNamespace(model=drafter.model)
     taps.attach(proposer, "model")
     batch = Batch(proposer)
@@ -582,6 +583,7 @@ def test_a_drafters_chain_is_the_one_computed_by_hand(
     kernels.begin(at.rows, at.position)
     batch.draft()
     kernels.finish()
+    assert errors == []
     by_head = torch.full((2, 3, len(LAYERS), HEADS, len(MASSES)), torch.nan)
     meter.measure(batch.view, at, by_head)
     depths = {name: buffers.part(name, 2).numpy().copy() for name in PER_DEPTH}
