@@ -50,7 +50,7 @@ def eagle1_drafter(folder: Path) -> Path:
     with torch.no_grad():
         drafter.fc.weight.copy_(_fitted(target, passages))
         drafter.lm_head.weight.copy_(teacher.head)
-    _train(drafter, target, passages)
+    fit(drafter, target, passages)
     save_drafter(drafter, folder, torch.float32)
     return folder
 
@@ -74,8 +74,8 @@ def _fitted(target: Target, passages: Sequence[Passage]) -> Tensor:
     return torch.linalg.solve(x.T @ x + size, x.T @ y).T.float()
 
 
-def _train(drafter: Drafter, target: Target, passages: Sequence[Passage]) -> None:
-    """Train the first depth on the tokens that follow."""
+def fit(drafter: Drafter, target: Target, passages: Sequence[Passage]) -> None:
+    """Train the first depth, but for the output head, on the tokens that follow."""
     drafter.lm_head.requires_grad_(requires_grad=False)
     learned = [each for each in drafter.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(learned, lr=LEARNING_RATE)

@@ -52,6 +52,11 @@ HOOKS = {
             name="LlamaForCausalLMEagle",
             purpose="an EAGLE-1 drafter, whose states are recorded, too",
         ),
+        Hook(
+            module="sglang.srt.models.mimo_mtp",
+            name="MiMoMTP",
+            purpose="MiMo's head, whose states are recorded, too",
+        ),
     ),
     "scheduler": (
         Hook(

@@ -1,7 +1,7 @@
 """A drafter that SGLang has loaded, and checks of it.
 
-Written against sglang.srt.speculative.eagle_worker_v2, sglang.srt.models.llama_eagle3 and
-llama_eagle, 0.5.23.
+Written against sglang.srt.speculative.eagle_worker_v2, sglang.srt.models.llama_eagle3, llama_eagle
+and mimo_mtp, 0.5.23.
 """
 
 from __future__ import annotations
@@ -38,7 +38,14 @@ EAGLE1 = Kind(
     drafters=("LlamaForCausalLMEagle",),
     outputs={"prenorm_rms": -1, "fed_rms": -1},
 )
-KINDS = (EAGLE3, EAGLE1)
+MIMO_MTP = Kind(
+    name="MTP, MiMo",
+    methods=("EAGLE", "NEXTN"),
+    drafters=("MiMoMTP",),
+    outputs={"postnorm_rms": 0, "fed_rms": -1},
+    norms=("model.final_layernorm",),
+)
+KINDS = (EAGLE3, EAGLE1, MIMO_MTP)
 """The kinds of drafter whose inside is recorded; of others, acceptance and timing are."""
 
 
@@ -115,11 +122,11 @@ class SglangDrafter:
     @property
     def final_norms(self) -> tuple[Any, ...]:
         """See Drafter."""
-        return (self.model.model.norm,) if self.kind.norms else ()
+        return tuple(self.model.get_submodule(path) for path in self.kind.norms)
 
     @property
     def aux_states(self) -> int:
-        """See Drafter: an EAGLE-1 drafter reads the target's last state, and captures no layer."""
+        """See Drafter: others than EAGLE-3 read the target's last state, and capture no layer."""
         return int(self.model.model.num_aux_hidden_states) if self.kind is EAGLE3 else 0
 
     @property

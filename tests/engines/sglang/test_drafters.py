@@ -1,22 +1,25 @@
-"""Drafters other than EAGLE-3 in SGLang: EAGLE-1, and those without an inside, which say so."""
+"""Drafters other than EAGLE-3 in SGLang: EAGLE-1, MiMo's head, and those without an inside."""
 
 from pathlib import Path
 
 import pytest
 from support.eagle1_drafter import eagle1_drafter
+from support.mtp_head import load_mtp
 from verification.sglang.drafters import NODES
 from verification.sglang.truth import compare, histograms
+from verification.truth import loaded
 
 from driftscope.trace.read.reader import read_trace
 from engines.sglang.conftest import Outcomes
 from engines.sglang.test_truth import LEAST_CHAINS, TOLERANCE
 
 pytestmark = pytest.mark.sglang
+NORMS_OF_A_HEAD = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms")
 
 
 def test_eagle_1_is_recorded_like_eagle_3(sglang_outcome: Outcomes, tmp_path: Path) -> None:
     outcome = sglang_outcome("EAGLE-1")
-    found = compare(outcome, drafter=eagle1_drafter(tmp_path / "drafter"))
+    found = compare(outcome, models=loaded("target", str(eagle1_drafter(tmp_path / "drafter"))))
     assert found.drafted_equal == found.chains >= LEAST_CHAINS
     assert found.accepted_equal == found.verified >= 0.9 * found.chains
     assert max(found.mass_error, found.distance_error, found.rms_error) < TOLERANCE
@@ -33,12 +36,33 @@ def test_eagle_1_is_recorded_like_eagle_3(sglang_outcome: Outcomes, tmp_path: Pa
     assert not any(status.errors for status in trace.statuses)
 
 
+def test_a_mimo_head_is_recorded_whole(sglang_outcome: Outcomes) -> None:
+    outcome = sglang_outcome("MTP, MiMo")
+    models = load_mtp(outcome.run.parent / "models" / "target")
+    found = compare(outcome, models=models, norms=NORMS_OF_A_HEAD)
+    assert found.drafted_equal == found.chains >= LEAST_CHAINS
+    assert found.accepted_equal == found.verified >= 0.9 * found.chains
+    assert max(found.mass_error, found.distance_error, found.rms_error) < TOLERANCE
+    assert max(found.top1_error, found.entropy_error / 2) < TOLERANCE
+    assert found.with_distances > 0
+    trace = read_trace(outcome.run)
+    assert trace.manifest.drafter.architecture == "MiMoMTP"
+    rows = trace.draft.to_pylist()
+    assert all(row["aux_rms"] is None and row["fc_rms"] is None for row in rows), "no such states"
+    assert (trace.manifest.drafter_layers, trace.manifest.aux_layers) == (1, ())
+    counted = histograms(outcome)
+    assert all(ours == theirs for theirs, ours in counted)
+    assert any(sum(theirs[1:]) for theirs, _ in counted), "some draft is accepted"
+    assert all(row["tpot_s"] > 0 for row in trace.request.to_pylist())
+    assert not any(status.errors for status in trace.statuses)
+
+
 def test_sglang_adds_random_numbers_where_eagle_1_has_no_bias(
     sglang_outcome: Outcomes, tmp_path: Path
 ) -> None:
     """`inspect` says so (bias_random_in_sglang): states and drafts are not those of the weights."""
     outcome = sglang_outcome("EAGLE-1 without a bias")
-    found = compare(outcome, drafter=eagle1_drafter(tmp_path / "drafter"))
+    found = compare(outcome, models=loaded("target", str(eagle1_drafter(tmp_path / "drafter"))))
     assert found.rms_error > 0.01
     assert found.drafted_equal < found.chains
 

@@ -1,4 +1,5 @@
-"""Drafters other than EAGLE-3, which SGLang serves: EAGLE-1, and n-grams without an inside."""
+"""Drafters other than EAGLE-3, which SGLang serves: EAGLE-1, a head for multi-token prediction, and
+n-grams without an inside."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from support.eagle1_drafter import eagle1_drafter
+from support.mtp_head import mtp_checkpoint
 from support.sglang_process.job import Job, K
 
 from verification.sglang.truth import RECORD
@@ -45,6 +47,17 @@ def eagle1_without_bias(folder: Path) -> dict[str, Any]:
     return arguments
 
 
+def mimo_head(folder: Path) -> dict[str, Any]:
+    """Build a checkpoint of MiMo that drafts for itself, and return the engine's arguments."""
+    return {
+        "model_path": str(mtp_checkpoint(folder / "target")),
+        "speculative_algorithm": "NEXTN",
+        "speculative_num_steps": K,
+        "speculative_eagle_topk": 1,
+        "speculative_num_draft_tokens": K + 1,
+    }
+
+
 NODES = 4
 """Nodes of an n-gram tree, its root included."""
 JOBS = {
@@ -54,5 +67,6 @@ JOBS = {
         engine={"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": NODES},
     ),
     "EAGLE-1": Job(drafter="", probe=RECORD, models=eagle1),
+    "MTP, MiMo": Job(drafter="", probe=RECORD, models=mimo_head),
     "EAGLE-1 without a bias": Job(drafter="", probe=RECORD, models=eagle1_without_bias),
 }

@@ -12,6 +12,7 @@ from typing import Any
 from support.engine_process.job import prompts
 from support.sglang_process.job import VERSION, Job, K, Outcome, run_job
 
+from driftscope.inspect.reference.model import Drafter, Target
 from driftscope.inspect.reference.replay import replay
 from driftscope.trace.read.reader import read_trace
 from driftscope.vocabulary import DISTANCE_MASS
@@ -48,9 +49,15 @@ JOBS = {
 }
 
 
-def compare(outcome: Outcome, batch: int = 0, *, drafter: Path | None = None) -> Truth:
-    """Replay every recorded chain of a batch in float64; `drafter` is the one that ran, unless it
-    is the job's."""
+def compare(
+    outcome: Outcome,
+    batch: int = 0,
+    *,
+    models: tuple[Target, Drafter] | None = None,
+    norms: tuple[str, ...] = NORMS,
+) -> Truth:
+    """Replay every recorded chain of a batch in float64; `models` are those that ran, unless they
+    are the job's, and `norms` the columns that they have."""
     trace = read_trace(outcome.run)
     chains = trace.draft.to_pylist()
     accepted = {(v["request"], v["position"]): v["accepted"] for v in trace.verify.to_pylist()}
@@ -58,9 +65,8 @@ def compare(outcome: Outcome, batch: int = 0, *, drafter: Path | None = None) ->
     requests = outcome.batches[batch]["requests"]
     for ids, request in zip(prompts(len(requests)), requests, strict=True):
         mine = [chain for chain in chains if chain["request"] == request["meta"]["id"]]
-        pairs += _pairs(
-            str(drafter or outcome.job.drafter), [*ids, *request["token_ids"]], len(ids), mine
-        )
+        used = models or loaded("target", outcome.job.drafter)
+        pairs += _pairs(used, [*ids, *request["token_ids"]], len(ids), mine)
     verified = [
         (accepted[key], expected)
         for row, _, expected in pairs
@@ -75,17 +81,20 @@ def compare(outcome: Outcome, batch: int = 0, *, drafter: Path | None = None) ->
         mass_error=worst(pairs, MASSES, relative=False),
         with_distances=len(carry),
         distance_error=worst(carry, (DISTANCE_MASS,), relative=False),
-        rms_error=worst(pairs, NORMS, relative=True),
+        rms_error=worst(pairs, norms, relative=True),
         top1_error=worst(pairs, ("top1",), relative=False),
         entropy_error=worst(pairs, ("entropy",), relative=False),
     )
 
 
 def _pairs(
-    name: str, tokens: list[int], prompt_tokens: int, rows: list[dict[str, Any]]
+    models: tuple[Target, Drafter],
+    tokens: list[int],
+    prompt_tokens: int,
+    rows: list[dict[str, Any]],
 ) -> list[tuple[dict[str, Any], Any, int]]:
     """Return (recorded, reference, accepted tokens according to the reference) for each chain."""
-    target, drafter = loaded("target", name)
+    target, drafter = models
     rows = [row for row in rows if row["position"] <= len(tokens) - 2]
     references = replay(
         target, drafter, tokens, prompt_tokens, [row["position"] for row in rows], K

@@ -16,6 +16,7 @@ from driftscope.vocabulary import Execution
 from driftscope_probes.base.guard import Guard
 from driftscope_probes.drafter.drafter import Drafter
 from driftscope_probes.sglang.chain.forward_states import ForwardStates, pass_on
+from driftscope_probes.sglang.loaded_drafter import EAGLE1
 from driftscope_probes.taps.hook_set import Hook, HookSet, Remove
 from driftscope_probes.taps.hook_switch import HookSwitch
 from driftscope_probes.taps.kernels import Kernels
@@ -113,8 +114,10 @@ class DrafterTaps:
         if drafter.aux_states:
             yield self._after(inner.fc, "combine", self._on_combine)
             yield self._before(inner.layers[0], "forward_in", self._on_first_layer)
-        else:
+        elif drafter.kind is EAGLE1:
             yield self._after(inner.fc, "combine", self._on_fused_state)
+        else:
+            yield self._after(inner.hidden_layernorm, "forward_in", self._on_state_norm)
         for norm in drafter.aux_norms:
             yield self._after(norm, "aux_norm", self._on_captured_norm)
         for norm in drafter.final_norms:
@@ -146,6 +149,10 @@ class DrafterTaps:
         """Note the state that EAGLE-1's `fc` reads beside the embedding."""
         self._inside["entering"] = arguments[0].chunk(2, -1)[1]
 
+    def _on_state_norm(self, arguments: Any, _: Any) -> None:
+        """Note the state that an MTP head norms before it adds the embedding."""
+        self._inside["entering"] = arguments[0]
+
     def _on_captured_norm(self, arguments: Any, output: Any) -> None:
         self._captured.append((arguments[0], output))
 
@@ -153,8 +160,11 @@ class DrafterTaps:
         entering = keywords.get("hidden_states")
         self._inside["entering"] = arguments[2] if entering is None else entering
 
-    def _on_final_norm(self, _: Any, output: Any) -> None:
-        self._inside["postnorm"], self._inside["prenorm"] = output
+    def _on_final_norm(self, arguments: Any, output: Any) -> None:
+        """Note both sides of the final norm, which adds the residual itself in some models."""
+        fused = isinstance(output, tuple)
+        normed, stream = output if fused else (output, arguments[0])
+        self._inside["postnorm"], self._inside["prenorm"] = normed, stream
 
     def _on_result(self, _: Any, output: Any) -> None:
         """Put the states of a forward together at its end."""
