@@ -10,10 +10,13 @@ from torch import nn
 
 from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.base.guard import Guard
+from driftscope_probes.drafter.drafter_kind import Kind
 from driftscope_probes.sglang.attention_layer import SglangAttentionLayer
 from driftscope_probes.sglang.chain.drafter_taps import DrafterTaps, ForwardRows
+from driftscope_probes.sglang.loaded_drafter import EAGLE1, MIMO_MTP
 
 DIM, LAYERS = 4, 3
+WANTED = torch.tensor([1, 4])
 
 
 def whole(*shape: int) -> torch.Tensor:
@@ -177,25 +180,63 @@ class Eagle1(nn.Module):
         return self.logits_processor(out, out, rows)
 
 
-def test_an_eagle_1_drafter_has_neither_captured_layers_nor_a_final_norm(tmp_path: Path) -> None:
-    model, kernels = Eagle1(), Kernels()
+class MimoHead(nn.Module):
+    """A drafter laid out like SGLang's of MiMo: each input has a norm, and so has the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Module()
+        self.model.hidden_layernorm, self.model.final_layernorm = Norm(), Norm()
+        self.model.layers = nn.ModuleList([Layer()])
+        self.logits_processor = Processor()
+
+    def forward(self, state: torch.Tensor, rows: Any = slice(None)) -> Any:
+        out = self.model.layers[0](None, None, self.model.hidden_layernorm(state))
+        normed = self.model.final_layernorm(out)
+        return self.logits_processor(normed, normed, rows)
+
+
+def _first_depth(
+    model: Any, kind: Kind, final_norms: tuple[Any, ...], state: torch.Tensor, folder: Path
+) -> Kernels:
+    """Return what reaches the kernels of depth 1 of requests whose rows are 1 and 4."""
+    kernels = Kernels()
     drafter: Any = SimpleNamespace(
+        kind=kind,
         model=model,
-        layers={"layer": SglangAttentionLayer(model.model.layers[0].attn, None)},  # type: ignore[index]
+        layers={"layer": SglangAttentionLayer(model.model.layers[0].attn, None)},
         aux_states=0,
         aux_norms=(),
-        final_norms=(),
+        final_norms=final_norms,
     )
-    guard = Guard(TraceWriter(tmp_path / "run", source="worker0-1"))
+    guard = Guard(TraceWriter(folder / "run", source="worker0-1"))
     taps = DrafterTaps(drafter, kernels, guard, in_graph=False)  # type: ignore[arg-type]
     taps.attach(None, "draft_runner")
-    wanted, state = torch.tensor([1, 4]), whole(6, DIM)
-    taps.extending(ForwardRows(wanted, pruned=False))
+    taps.extending(ForwardRows(WANTED, pruned=False))
     model(state)
     states = taps.extended()
     assert states is not None
     taps.first_depth(states)
+    return kernels
+
+
+def test_an_eagle_1_drafter_has_neither_captured_layers_nor_a_final_norm(tmp_path: Path) -> None:
+    state = whole(6, DIM)
+    kernels = _first_depth(Eagle1(), EAGLE1, (), state, tmp_path)
     assert kernels.names == ["advance", "in_rms", *(n for n in LATER[1:] if n != "postnorm_rms")]
     seen = dict(kernels.seen)
-    assert seen["in_rms"] == state[wanted].tolist(), "the state beside the embedding"
+    assert seen["in_rms"] == state[WANTED].tolist(), "the state beside the embedding"
     assert seen["prenorm_rms"] == seen["fed_rms"] == seen["logits"]
+
+
+def test_a_mimo_head_has_no_captured_layers_and_feeds_what_its_final_norm_returns(
+    tmp_path: Path,
+) -> None:
+    model, state = MimoHead(), whole(6, DIM)
+    norm: Any = model.model.final_layernorm
+    kernels = _first_depth(model, MIMO_MTP, (norm,), state, tmp_path)
+    assert kernels.names == ["advance", "in_rms", *LATER[1:]]
+    seen, stream = dict(kernels.seen), 2 * state[WANTED] + 1
+    assert seen["in_rms"] == state[WANTED].tolist(), "the state before its norm"
+    assert seen["prenorm_rms"] == stream.tolist()
+    assert seen["postnorm_rms"] == seen["fed_rms"] == seen["logits"] == (2 * stream).tolist()
