@@ -237,6 +237,7 @@ OLD_SEVERITIES: Mapping[str, str] = {"warning": MEDIUM, "note": INFO}
 """Words that alerts and reports used before, and the severity that each one means."""
 
 FINDINGS = (
+    "wrong_tokens",
     "hidden_state_grows",
     "hidden_state_stable",
     "attention_moves_to_chain",

@@ -62,7 +62,7 @@ def driftscope_command(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """See why speculative decoding stops paying: attention drift of a live drafter in vLLM."""
+    """See why speculative decoding stops paying: attention drift of a drafter in vLLM or SGLang."""
 
 
 COMMANDS: Mapping[str, Callable[..., Any]] = {

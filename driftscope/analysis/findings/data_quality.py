@@ -12,7 +12,11 @@ from driftscope.analysis.statistics.interval import FEW_REQUESTS
 from driftscope.analysis.summary.acceptance_by_k import first_token_differs
 from driftscope.analysis.summary.independence import ENOUGH_CLUSTERS
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.sampling_mode import drafts_greedily, warmest
+from driftscope.analysis.summary.sampling_mode import (
+    drafts_greedily,
+    tokens_are_wrong,
+    warmest,
+)
 from driftscope.vocabulary import CHOOSES_LENGTH, UndraftedReason
 
 LOSS = "loss"
@@ -257,9 +261,18 @@ def _chunked_prefill(run: RunSummary) -> str | None:
     )
 
 
+def _wrong_tokens(run: RunSummary) -> str | None:
+    if not tokens_are_wrong(run):
+        return None
+    return (
+        "the engine returns wrong tokens at temperature > 0 here, and some requests were sampled: "
+        "their acceptance says nothing about the drafter"
+    )
+
+
 def _greedy_drafts(run: RunSummary) -> str | None:
     warm = warmest(run)
-    if not warm or not drafts_greedily(run.manifest):
+    if not warm or not drafts_greedily(run.manifest) or tokens_are_wrong(run):
         return None
     return (
         f"requests were sampled (temperature up to {warm:g}), but the drafter drafts greedily, as "
@@ -275,6 +288,7 @@ _DOUBTS: tuple[tuple[str, str, Callable[[RunSummary], str | None]], ...] = (
     ("repeats_unseen", "acceptance", _repeats_unseen),
     ("one_request_decides", "acceptance", _one_decides),
     ("length_goes_with_ease", "acceptance", _length_goes_with_ease),
+    ("wrong_tokens", "acceptance", _wrong_tokens),
     ("greedy_drafts", "acceptance", _greedy_drafts),
     ("short_rounds", "acceptance", _short_rounds),
     ("counted_undrafted", "acceptance", _counted_undrafted),

@@ -15,8 +15,8 @@ SURE_ROUNDS = 300
 an accepted token the rate is below NOTHING_BELOW; 300 rounds are worth at least as many if rounds
 of one request are so similar that four or five count as one."""
 SURE_REQUESTS = 5
-"""Smallest number of requests for which a drafter is surely dead: fewer prompts may all be
-unusual."""
+"""Smallest number of independent requests, those of different prompts or sessions, for which a
+drafter is surely dead: fewer prompts may all be unusual."""
 
 
 def accepted_once(run: RunSummary) -> int:
@@ -42,8 +42,9 @@ def judge(run: RunSummary) -> tuple[Trust, str]:
         return Trust.LOW, f"{seen} leave a rate of up to {percent(high)}"
     if run.rounds < SURE_ROUNDS:
         return Trust.MEDIUM, f"{seen}: certain only from {SURE_ROUNDS} rounds on"
-    if run.requests < SURE_REQUESTS:
-        return Trust.MEDIUM, f"{seen}: certain only from {SURE_REQUESTS} requests on"
+    if run.clusters < SURE_REQUESTS:
+        least = f"{SURE_REQUESTS} {run.noun}s"
+        return Trust.MEDIUM, f"{seen}: certain only from {least} on"
     return Trust.HIGH, f"{seen} leave a rate below {percent(high)} (95 %, exact)"
 
 

@@ -33,8 +33,10 @@ from driftscope.analysis.first_screen.subject import (
     state_of,
     subject_of,
 )
+from driftscope.analysis.first_screen.wrong_tokens import wrong_tokens
 from driftscope.analysis.number_words import listed
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.sampling_mode import tokens_are_wrong
 
 __all__ = ["FirstScreen", "State", "first_screen_of"]
 
@@ -131,9 +133,11 @@ def first_screen_of(cases: Sequence[Case], findings: Sequence[Finding]) -> First
     )
 
 
-def _claims(cases: Sequence[Case], findings: Sequence[Finding]) -> list[Claim]:
+def _claims(every: Sequence[Case], findings: Sequence[Finding]) -> list[Claim]:
+    cases = [case for case in every if not tokens_are_wrong(case.run)]
     return [
         *(data(case.run) for case in cases),
+        *(wrong_tokens(case.run) for case in every if case not in cases),
         *(claim for case in cases if (claim := speed_against(case))),
         *(speed(case) for case in cases),
         *(acceptance(case) for case in cases),
@@ -185,7 +189,7 @@ def _about(lead: Claim, findings: Sequence[Finding]) -> Finding | None:
 
 
 _ABOUT = {
-    Topic.ACCEPTANCE: ("nothing_accepted", "acceptance_low"),
+    Topic.ACCEPTANCE: ("wrong_tokens", "nothing_accepted", "acceptance_low"),
     Topic.SPEED: ("slower_than_none", "nothing_accepted"),
 }
 """Findings that tell what to do if the claim on a topic is bad."""

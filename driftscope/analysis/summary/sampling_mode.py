@@ -12,6 +12,12 @@ def warmest(run: RunSummary) -> float | None:
     return max(run.side.temperatures, default=None) if run.side else None
 
 
+def tokens_are_wrong(run: RunSummary) -> bool:
+    """Whether the engine returned wrong tokens for some requests, because it verifies those of
+    sampled requests at temperatures that nobody asked for."""
+    return run.manifest.samples_wrongly and (warmest(run) or 0.0) > 0
+
+
 def drafts_greedily(manifest: Manifest) -> bool:
     """Whether the model drafts its likeliest tokens whatever the request's temperature: as recorded
     or, for an older run, whether it ran on vLLM's V1 runner."""

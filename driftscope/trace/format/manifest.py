@@ -110,6 +110,9 @@ class Manifest:
     draft_sampling: Text | None = None
     """Rule by which the drafter chooses its tokens: GREEDY or PROBABILISTIC. None: not recorded, or
     no model drafts."""
+    samples_wrongly: bool = False
+    """Whether the engine verifies drafts at other temperatures than the requests': tokens of
+    sampled requests are then wrong. False also if this is not known."""
     attention_backend: Text
     kv_cache_dtype: Text
     rank: RankNumber = 0

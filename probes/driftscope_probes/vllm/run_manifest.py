@@ -13,10 +13,12 @@ from driftscope.trace.format.manifest import Manifest, Model
 from driftscope.version import __version__
 from driftscope.vocabulary import SINK_SOUGHT, Strategy
 from driftscope_probes.base.settings import EAGER, Settings
+from driftscope_probes.base.start_guard import warn
 from driftscope_probes.masses.meter import Meter
 from driftscope_probes.recording.manifest_notes import IDENTIFIERS_OFF, SINKS_SOUGHT
 from driftscope_probes.recording.recorder_assembly import distance_every
 from driftscope_probes.vllm.configuration.place import place_in, run_id_of
+from driftscope_probes.vllm.configuration.sampling_check import loses_temperature
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
 _NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
@@ -99,9 +101,21 @@ def _manifest(
         sink_tokens=len(settings.sink_slots),
         sink_slots=settings.sink_slots,
         sink_source=settings.sink_source,
+        samples_wrongly=_samples_wrongly(runner),
         notes=notes if settings.identifiers else (IDENTIFIERS_OFF, *notes),
         **of_drafter,
     )
+
+
+def _samples_wrongly(runner: str) -> bool:
+    """Return whether vLLM's V1 runner verifies at wrong temperatures, and log it."""
+    wrong = runner == "v1" and loses_temperature()
+    if wrong:
+        warn(
+            "this vLLM returns wrong tokens at temperature > 0: its CPU build lacks Triton "
+            "for the CPU; send requests at temperature 0"
+        )
+    return wrong
 
 
 def _mode(config: Any) -> str:

@@ -134,6 +134,8 @@ class Truth:
     rms_batch: float = 0.0
     """Exponent of the batch size by which every RMS is multiplied, equal at all depths."""
     norm_output: bool = False
+    samples_wrongly: bool = False
+    """Whether the engine verifies sampled requests at wrong temperatures."""
     aux: tuple[float, ...] = (1.0, 4.0, 9.0)
     """RMS of the captured target layers."""
     aux_norm: tuple[float, ...] | None = None

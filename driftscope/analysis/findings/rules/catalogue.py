@@ -23,11 +23,13 @@ from driftscope.analysis.findings.rules import (
     text,
     two_runs,
     weak,
+    wrong_tokens,
 )
 from driftscope.analysis.findings.rules.healthy import ENTRIES as HEALTHY
 from driftscope.analysis.findings.rules.healthy import healthy
 
 _MODULES = (
+    wrong_tokens,
     hidden_state,
     attention,
     captured_states,
@@ -58,7 +60,10 @@ _END = "_low"
 
 
 def findings_about(case: Case) -> list[Finding]:
-    """Return the findings about one run, in the catalogue's order."""
+    """Return the findings about one run, in the catalogue's order; one only if its tokens are
+    wrong."""
+    if wrong := wrong_tokens.wrong_tokens(case):
+        return [wrong]
     findings = [finding for entry in _ASKED if (finding := entry.rule(case)) is not None]
     good = healthy(case, findings)
     findings = [*findings, *([good] if good else [])]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from support.runs import Spec, write_run
+from support.simulate import Truth, simulate
 from typer.testing import CliRunner
 
 from driftscope.analysis.cost.vllm_options import NO_SPECULATION
@@ -23,6 +24,7 @@ from driftscope_reports.markdown import to_markdown
 from driftscope_reports.terminal.run_table import render
 
 DEAD = (0.0, 0.0, 0.0, 0.0)
+NEARLY = (1e-6, 0.5, 0.5, 0.5)
 
 
 def _analysed(folder: Path, spec: Spec) -> Analysis:
@@ -32,6 +34,16 @@ def _analysed(folder: Path, spec: Spec) -> Analysis:
 def _dead(found: Analysis) -> Finding:
     (finding,) = (f for f in found.findings if f.id == "nothing_accepted")
     return finding
+
+
+def test_rounds_of_few_prompts_are_not_sure(tmp_path: Path) -> None:
+    """They may all be unusual, however often they are asked."""
+    truth = Truth(k=4, requests=40, rounds=20, conditional=NEARLY, repeats=20)
+    run = summarise(read_trace(simulate(tmp_path / "run", truth)), "run")
+    assert (run.requests, run.clusters, run.noun) == (40, 2, "prompt")
+    (dead,) = (f for f in conclude([run]).findings if f.id == "nothing_accepted")
+    assert dead.confidence is Trust.MEDIUM
+    assert dead.because.endswith("certain only from 5 prompts on")
 
 
 def test_none_of_so_many_rounds_is_sure(tmp_path: Path) -> None:

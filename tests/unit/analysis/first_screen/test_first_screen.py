@@ -196,6 +196,38 @@ def test_a_dead_drafter_is_said_first_and_nothing_of_its_inside(run: Run) -> Non
     assert screen.state is State.ACT
 
 
+def _sampled(run: RunSummary, temperature: float, *, wrongly: bool) -> RunSummary:
+    assert run.side is not None
+    side = replace(run.side, temperatures=(temperature,))
+    return replace(run, side=side, manifest=replace(run.manifest, samples_wrongly=wrongly))
+
+
+def test_wrong_tokens_are_said_first_and_nothing_of_the_drafter(run: Run) -> None:
+    """Even of one request; and a good run beside it is told by its own figure."""
+    wrong = _sampled(run(replace(DEAD, requests=1)), 0.7, wrongly=True)
+    found = conclude([wrong])
+    screen = _screen(found)
+    assert screen.state is State.ACT
+    assert screen.headline.startswith(
+        "The engine returns wrong tokens at temperature > 0, so that acceptance and speed say "
+        "nothing about the drafter"
+    )
+    assert [finding.id for finding in found.findings] == ["wrong_tokens"]
+    assert not screen.lines
+    assert screen.action.sentence.startswith("Send requests at temperature 0,")
+    beside = _screen(conclude([wrong, run(EVEN, "good")]))
+    assert beside.headline.startswith("run: the engine returns wrong tokens")
+    assert "good: a round yields" in _lines(beside)[Topic.ACCEPTANCE]
+
+
+@pytest.mark.parametrize(("temperature", "wrongly"), [(0.0, True), (0.7, False)])
+def test_right_tokens_of_a_dead_drafter_are_judged(
+    run: Run, temperature: float, wrongly: bool
+) -> None:
+    screen = _screen(conclude([_sampled(run(DEAD), temperature, wrongly=wrongly)]))
+    assert screen.headline.startswith("Nothing is accepted: speculation costs time")
+
+
 def test_one_request_is_too_little(run: Run) -> None:
     screen = _screen(conclude([run(replace(EVEN, requests=1))]))
     assert screen.headline == ("Too little to conclude. 1 request, 10 rounds, K = 4, no rows lost.")

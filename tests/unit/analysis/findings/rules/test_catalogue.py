@@ -87,6 +87,17 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
         (replace(HEALTHY, aux=(1.0, 4.0, 15.0)),),
         (replace(HEALTHY, aux=(1.0, 4.0, 15.0), aux_norm=(1.0, 1.1, 1.2)),),
     ),
+    "wrong_tokens": (
+        (
+            replace(
+                HEALTHY,
+                conditional=(0.01, 0.01, 0.01, 0.01),
+                prompts=(Prompts(temperature=0.7),),
+                samples_wrongly=True,
+            ),
+        ),
+        (replace(HEALTHY, prompts=(Prompts(temperature=0.0),), samples_wrongly=True),),
+    ),
     "nothing_accepted": (
         (replace(HEALTHY, conditional=(0.01, 0.01, 0.01, 0.01), between=0.0, within=0.0),),
         (replace(HEALTHY, conditional=(0.2, 0.01, 0.01, 0.01)),),
