@@ -38,6 +38,21 @@ class Inspection:
         """Return the number of results of a level."""
         return sum(result.level is level for result in self.results)
 
+    @property
+    def conclusion(self) -> str:
+        """That nothing is wrong, as far as was looked, in one sentence; "" if something was found,
+        or if nothing was compared."""
+        if not self.checked or self.count(Level.ERROR) or self.count(Level.WARNING):
+            return ""
+        if self.trial is None:
+            more = "" if self.target else "; with --target TARGET it is run, too"
+            return f"No mistake in the files{more}."
+        so_far = " so far" if self.trial.stopped else ""
+        return (
+            f"No mistake found{so_far}: no check failed, and none of "
+            f"{len(self.trial.tried)} repairs surely accepts more."
+        )
+
     def exit_code(self, *, strict: bool) -> int:
         """Return 130 after Ctrl-C, 3 with an error, or with a warning if `strict`; otherwise 0."""
         if self.stopped:

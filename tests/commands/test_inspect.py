@@ -34,6 +34,7 @@ def test_a_shipped_drafter_passes_even_strictly() -> None:
     done = _inspect(trio_path() / "eagle31", "--target", TARGET, "--files-only", "--strict")
     assert done.returncode == EXIT_OK, done.stdout
     assert "0 errors, 0 warnings" in " ".join(done.stdout.split())
+    assert "No mistake in the files." in done.stdout
     assert not done.stderr
 
 
@@ -42,6 +43,7 @@ def test_an_error_exits_with_3_and_names_the_line_to_change(tmp_path: Path) -> N
     done = _inspect(path, "--target", TARGET, "--files-only")
     assert done.returncode == EXIT_GATE_FAILED
     assert 'change: "fc_norm": true' in done.stdout
+    assert "No mistake" not in done.stdout
 
 
 def test_a_warning_exits_with_3_only_strictly(tmp_path: Path) -> None:

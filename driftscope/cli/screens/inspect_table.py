@@ -25,6 +25,8 @@ def print_inspection(inspection: Inspection) -> None:
     """Print an inspection to stdout."""
     console = Console(highlight=False)
     console.print(Text(_headline(inspection), "bold"))
+    if inspection.conclusion:
+        console.print(Text(inspection.conclusion, "green"))
     for result in inspection.results:
         _print_result(console, result)
     if not inspection.checked:

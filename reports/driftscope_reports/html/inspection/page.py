@@ -66,11 +66,15 @@ def _opening(
     words, name = _state(each)
     compared = f"{verdict(pair.trial.comparison)}." if pair and pair.trial else None
     counted = [_counts(one, label) for one, label in zip(each, names, strict=True)]
+    concluded = [one.conclusion for one in each if one.conclusion and not pair]
     return el(
         "section",
         el("div", el("p", words, class_=f"state {name}"), class_="badges"),
         el("h1", compared or counted[0]),
-        [el("p", line, class_="detail") for line in (counted if compared else counted[1:])],
+        [
+            el("p", line, class_="detail")
+            for line in (*(counted if compared else counted[1:]), *concluded)
+        ],
         class_="verdict",
         id="verdict",
     )
