@@ -31,7 +31,13 @@ def ablate(
     ] = 20,
     most_prompts: Annotated[
         int,
-        typer.Option("--most-prompts", metavar="N", min=5, help="Number of prompts that are used."),
+        typer.Option(
+            "--limit",
+            "--most-prompts",
+            metavar="N",
+            min=5,
+            help="Number of prompts that are used.",
+        ),
     ] = 200,
     interventions: Annotated[
         str | None,
