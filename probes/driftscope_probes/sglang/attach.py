@@ -18,7 +18,7 @@ from driftscope_probes.base.start_guard import (
     StartGuard,
     handed_down,
     leave_note,
-    say,
+    warn,
 )
 from driftscope_probes.control.control import Control
 from driftscope_probes.recording import telemetry_feed
@@ -111,7 +111,7 @@ def _timed(worker: Any, settings: Settings, writer: TraceWriter, note: str) -> T
     """Begin a run of acceptance and timing."""
     create_run(settings.trace, manifest_of_timed(worker, settings, note), join=True)
     writer.set_gauges(reason=note)
-    say(note)
+    warn(f"{note}; acceptance and timing are recorded")
     return TimedWorker(StepTimer(settings, writer, SglangSchedules()))
 
 

@@ -13,6 +13,7 @@ import torch
 
 from driftscope.errors import UnknownDrafterError
 from driftscope.vocabulary import Execution
+from driftscope_probes.base.start_guard import INTERNALS
 from driftscope_probes.drafter.attention_layer import AttentionLayer
 from driftscope_probes.drafter.drafter_kind import Kind
 from driftscope_probes.sglang.attention_layer import SglangAttentionLayer
@@ -163,7 +164,8 @@ def open_drafter(worker: Any) -> SglangDrafter:
     if kind is None:
         supported = ", ".join(drafter for each in KINDS for drafter in each.drafters)
         raise UnknownDrafterError(
-            f"drafter {name} is not supported by this driftscope in SGLang; supported: {supported}"
+            f"{INTERNALS}: drafter {name} is not supported by this driftscope in SGLang; "
+            f"supported: {supported}"
         )
     attention = {
         path: module
@@ -171,7 +173,9 @@ def open_drafter(worker: Any) -> SglangDrafter:
         if isinstance(module, RadixAttention)
     }
     if reason := _unsupported(runner, attention):
-        raise UnknownDrafterError(f"drafter {name}: {reason} not supported by this driftscope")
+        raise UnknownDrafterError(
+            f"{INTERNALS}: drafter {name}: {reason} not supported by this driftscope"
+        )
     return SglangDrafter(worker=worker, attention=attention, kind=kind)
 
 

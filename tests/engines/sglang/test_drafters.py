@@ -67,6 +67,23 @@ def test_sglang_adds_random_numbers_where_eagle_1_has_no_bias(
     assert found.drafted_equal < found.chains
 
 
+def test_a_draft_model_has_acceptance_and_timing_and_the_log_says_so(
+    sglang_outcome: Outcomes,
+) -> None:
+    """The target drafts for itself, so that almost all is accepted."""
+    outcome = sglang_outcome("draft model")
+    trace = read_trace(outcome.run)
+    assert trace.draft.num_rows == 0 and trace.manifest.method == "standalone"
+    (note,) = [n for n in trace.manifest.notes if "LlamaForCausalLM is not supported" in n]
+    assert f"driftscope: {note}; acceptance and timing are recorded" in outcome.log
+    counted = histograms(outcome)
+    assert all(ours == theirs for theirs, ours in counted)
+    assert sum(ours[-1] for _, ours in counted) > sum(sum(ours[:-1]) for _, ours in counted)
+    drafting = [row for row in trace.step.to_pylist() if row["k"]]
+    assert drafting and all(0 < row["draft_s"] < row["step_s"] for row in drafting)
+    assert not any(status.errors for status in trace.statuses)
+
+
 def test_n_gram_has_acceptance_and_timing(sglang_outcome: Outcomes) -> None:
     outcome = sglang_outcome("n-gram")
     trace = read_trace(outcome.run)

@@ -1,5 +1,5 @@
-"""Drafters other than EAGLE-3, which SGLang serves: EAGLE-1, a head for multi-token prediction, and
-n-grams without an inside."""
+"""Drafters other than EAGLE-3, which SGLang serves: EAGLE-1, a head for multi-token prediction,
+and, without their inside, draft models and n-grams."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from support.eagle1_drafter import eagle1_drafter
 from support.mtp_head import mtp_checkpoint
 from support.sglang_process.job import Job, K
 
+from driftscope_lab.trio import trio_path
 from verification.sglang.truth import RECORD
 
 ARCHITECTURE = "LlamaForCausalLMEagle"
@@ -58,6 +59,17 @@ def mimo_head(folder: Path) -> dict[str, Any]:
     }
 
 
+def draft_model(_: Path) -> dict[str, Any]:
+    """Return the engine's arguments for the target as its own draft model."""
+    return {
+        "speculative_algorithm": "STANDALONE",
+        "speculative_draft_model_path": str(trio_path() / "target"),
+        "speculative_num_steps": 3,
+        "speculative_eagle_topk": 1,
+        "speculative_num_draft_tokens": 4,
+    }
+
+
 NODES = 4
 """Nodes of an n-gram tree, its root included."""
 JOBS = {
@@ -66,6 +78,7 @@ JOBS = {
         probe={"EVERY": "1"},
         engine={"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": NODES},
     ),
+    "draft model": Job(drafter="", probe=RECORD, models=draft_model),
     "EAGLE-1": Job(drafter="", probe=RECORD, models=eagle1),
     "MTP, MiMo": Job(drafter="", probe=RECORD, models=mimo_head),
     "EAGLE-1 without a bias": Job(drafter="", probe=RECORD, models=eagle1_without_bias),

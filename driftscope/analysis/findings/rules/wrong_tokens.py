@@ -8,10 +8,6 @@ from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.summary.sampling_mode import tokens_are_wrong, warmest
 
 TITLE = "The engine returns wrong tokens at temperature > 0"
-STATEMENT = (
-    "it does not divide by the temperature of a request when it verifies drafts, but by numbers "
-    "that happen to be in memory"
-)
 
 
 def wrong_tokens(case: Case) -> Finding | None:
@@ -23,7 +19,8 @@ def wrong_tokens(case: Case) -> Finding | None:
         severity=Severity.HIGH,
         runs=(case.run.label,),
         title=TITLE,
-        statement=STATEMENT,
+        statement="it does not divide by the temperature of a request when it verifies drafts, but "
+        "by numbers that happen to be in memory",
         evidence={"temperature_highest": warmest(case.run)},
         confidence=Trust.HIGH,
         because="the probe ran the engine's own function at start-up, and its result was wrong",

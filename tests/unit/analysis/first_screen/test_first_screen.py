@@ -208,9 +208,9 @@ def test_wrong_tokens_are_said_first_and_nothing_of_the_drafter(run: Run) -> Non
     found = conclude([wrong])
     screen = _screen(found)
     assert screen.state is State.ACT
-    assert screen.headline.startswith(
-        "The engine returns wrong tokens at temperature > 0, so that acceptance and speed say "
-        "nothing about the drafter"
+    assert screen.headline == (
+        "The engine returns wrong tokens at temperature > 0: this run says nothing about the "
+        "drafter."
     )
     assert [finding.id for finding in found.findings] == ["wrong_tokens"]
     assert not screen.lines
