@@ -18,7 +18,7 @@ from driftscope_probes.masses.meter import Meter
 from driftscope_probes.recording.manifest_notes import IDENTIFIERS_OFF, SINKS_SOUGHT
 from driftscope_probes.recording.recorder_assembly import distance_every
 from driftscope_probes.vllm.configuration.place import place_in, run_id_of
-from driftscope_probes.vllm.configuration.sampling_check import loses_temperature
+from driftscope_probes.vllm.configuration.sampling_check import WRONG_TOKENS, loses_temperature
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
 _NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
@@ -111,10 +111,7 @@ def _samples_wrongly(runner: str) -> bool:
     """Return whether vLLM's V1 runner verifies at wrong temperatures, and log it."""
     wrong = runner == "v1" and loses_temperature()
     if wrong:
-        warn(
-            "this vLLM returns wrong tokens at temperature > 0: its CPU build lacks Triton "
-            "for the CPU; send requests at temperature 0"
-        )
+        warn(WRONG_TOKENS)
     return wrong
 
 

@@ -25,6 +25,7 @@ from support.engine_process.job import CORES, Job, run_job
 
 from driftscope.errors import DriftscopeError
 from driftscope.trace.read.reader import read_trace
+from driftscope_probes.vllm.configuration.sampling_check import WRONG_TOKENS
 from verification.starts.http_server import tokens_over_http
 from verification.starts.rows import CUSTOM, NONE, PARALLEL, ROWS, Row
 from verification.zoo import ZOO
@@ -50,7 +51,7 @@ class Started:
     same: bool
     """Whether every token is that of an engine without the plugin."""
     lines: tuple[str, ...]
-    """Lines of the log that the probe wrote."""
+    """Lines of the log that the probe wrote, but for the one about vLLM's own tokens."""
     rounds: int
     """Verified rounds in the run directory."""
     log: str
@@ -133,7 +134,11 @@ class Starts:
             else:
                 tokens = run_job(job, folder, core).tokens()
         text = log.read_text(errors="replace")
-        lines = [line[line.index(MARK) :] for line in text.splitlines() if MARK in line]
+        lines = [
+            line[line.index(MARK) :]
+            for line in text.splitlines()
+            if MARK in line and WRONG_TOKENS not in line
+        ]
         return Started(
             served=tokens is not None,
             same=tokens == self._tokens[_kind(row)],

@@ -10,6 +10,11 @@ from __future__ import annotations
 
 import torch
 
+WRONG_TOKENS = (
+    "this vLLM returns wrong tokens at temperature > 0: its CPU build lacks Triton for the CPU; "
+    "send requests at temperature 0"
+)
+"""Line in the log of an engine that loses temperatures."""
 _TEMPERATURES = (0.375, 1.625)
 """Numbers that memory is unlikely to hold by chance."""
 
