@@ -36,7 +36,7 @@ from driftscope.analysis.summary.computation import summary_of
 from driftscope.analysis.summary.details import details_of
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.segments import BY_LABEL
-from driftscope.errors import NoDataError
+from driftscope.errors import NoDataError, UsageError
 from driftscope.trace.format.manifest import read_manifest
 from driftscope.trace.read.reader import Trace, read_trace
 
@@ -73,7 +73,9 @@ class Inputs:
     baseline: Run | None = None
     """Run that the others are compared with; it need not speculate."""
     only: Filter = EVERYTHING
-    """Rows to keep of each run; the baseline keeps all of its rows."""
+    """Rows to keep of each run; the baseline keeps all of its rows, but for `baseline_only`."""
+    baseline_only: Filter = EVERYTHING
+    """Rows to keep of the baseline."""
     by: str = BY_LABEL
     """Property that splits a run into segments: a key of `buckets.BY`, or a span of time."""
     engine: Callable[[], Engine] = DuckDB
@@ -132,16 +134,19 @@ def compare(
     *,
     engine: Callable[[], Engine] = DuckDB,
     cluster: str | None = None,
+    only: Filter = EVERYTHING,
 ) -> Comparison:
     """Compare two runs request by request: by acceptance or, if one does not speculate, by time.
-    `cluster` is that of `Inputs`.
+    `cluster` is that of `Inputs`, and `only` the rows to keep of both.
 
-    Raises what `measure` raises.
+    Raises what `measure` raises, and UsageError for rows of a run that does not speculate.
     """
     runs = (_open(run, engine, cluster) for run in (first, second))
     with closing(next(runs)) as a, closing(next(runs)) as b:
         if speculates(a) and speculates(b):
-            return compare_sums(_whole(_sums(a)), _whole(_sums(b)), labels)
+            return compare_sums(_whole(_sums(a, only)), _whole(_sums(b, only)), labels)
+        if only != EVERYTHING:
+            raise UsageError("a condition is about rounds: both runs need speculation")
         compared = compare_times(requests_of(a), requests_of(b), labels)
         differing = unlike_servers(a.manifest, b.manifest, compared.pairing)
         return replace(compared, unlike=differing)
@@ -173,7 +178,7 @@ def _baseline(run: Run, inputs: Inputs) -> MeasuredRuns:
     with closing(_open(run, inputs.engine, inputs.cluster)) as tables:
         if not speculates(tables):
             return MeasuredRuns(baseline=baseline_of(tables, BASELINE))
-        sums = _sums(tables, for_details=True)
+        sums = _sums(tables, inputs.baseline_only, for_details=True)
         return MeasuredRuns(baseline=summarise(sums, BASELINE), baseline_sums=sums)
 
 

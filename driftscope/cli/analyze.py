@@ -7,17 +7,15 @@ from typing import Annotated
 
 import typer
 
-from driftscope.analysis.conditions.columns import COLUMNS
 from driftscope.cli.shared import completion
-from driftscope.cli.shared.analysis_options import DUCKDB, ClusterOption, EngineOption
+from driftscope.cli.shared.analysis_options import (
+    DUCKDB,
+    ClusterOption,
+    EngineOption,
+    WhereOption,
+)
 from driftscope.cli.shared.report_format import Format
 from driftscope.cli.shared.run_argument import named_run, named_runs_or_ablations
-
-WHERE = (
-    "Only rows that meet a condition such as \"label = 'chat' and context > 4096\", over "
-    f"{', '.join(COLUMNS)}; docs/conditions.md has the language."
-)
-
 
 DEFAULT = {
     Format.HTML: Path("report.html"),
@@ -80,14 +78,7 @@ def analyze(
             help="Run to compare speed and findings with, for example one without speculation.",
         ),
     ] = None,
-    where: Annotated[
-        str | None,
-        typer.Option(
-            metavar="EXPR",
-            autocompletion=completion.columns,
-            help=WHERE,
-        ),
-    ] = None,
+    where: WhereOption = None,
     since: Annotated[
         str | None,
         typer.Option(

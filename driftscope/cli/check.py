@@ -9,7 +9,12 @@ from typing import Annotated
 import typer
 
 from driftscope.cli.shared import completion
-from driftscope.cli.shared.analysis_options import DUCKDB, ClusterOption, EngineOption
+from driftscope.cli.shared.analysis_options import (
+    DUCKDB,
+    ClusterOption,
+    EngineOption,
+    WhereOption,
+)
 from driftscope.cli.shared.run_argument import named_run_or_inspection, named_runs
 
 
@@ -67,6 +72,7 @@ def check(
             "3).",
         ),
     ] = None,
+    where: WhereOption = None,
     cluster: ClusterOption = None,
     engine: EngineOption = DUCKDB,
     as_json: Annotated[
@@ -83,7 +89,14 @@ def check(
     from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK
 
     judgements = run_gate(
-        runs, fail_on or [], rules, baseline, engine, require=require or (), cluster=cluster
+        runs,
+        fail_on or [],
+        rules,
+        baseline,
+        engine,
+        require=require or (),
+        cluster=cluster,
+        where=where,
     )
     counts_as = {None: EXIT_NO_DATA, Undecided.PASS: EXIT_OK, Undecided.FAIL: EXIT_GATE_FAILED}
     code = outcome(judgements, counts_as[undecided])

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from driftscope.cli.shared import completion
-from driftscope.cli.shared.analysis_options import DUCKDB, ClusterOption, EngineOption
+from driftscope.cli.shared.analysis_options import (
+    DUCKDB,
+    ClusterOption,
+    EngineOption,
+    WhereOption,
+)
 from driftscope.cli.shared.run_argument import is_inspection, named_run, named_run_or_inspection
 
 if TYPE_CHECKING:
@@ -38,6 +43,7 @@ def compare(
         list[str] | None,
         typer.Option(metavar="NAME", help="Name of a run, once per run; default: directory name."),
     ] = None,
+    where: WhereOption = None,
     cluster: ClusterOption = None,
     engine: EngineOption = DUCKDB,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
@@ -50,17 +56,25 @@ def compare(
     and all differences between probes' runs are tested together (Holm). If A is the document of
     `driftscope inspect --json`, compares B with the acceptance that was measured offline.
     """
+    from driftscope.analysis.query.row_filters import Filter
     from driftscope.cli.shared.analysis_options import maker_of
     from driftscope.cli.shared.replay_comparison import both_replays, compare_replays
     from driftscope.cli.shared.report_comparison import compare_with_report
     from driftscope.cli.shared.run_choice import is_report
     from driftscope.cli.shared.run_labels import labels_of
+    from driftscope.errors import UsageError
     from driftscope.pipeline import compare as compare_runs
     from driftscope.trace.format.manifest import read_manifest
     from driftscope.trace.format.status import read_statuses
     from driftscope.trace.read.reader import losses_of
     from driftscope_reports.terminal.run_table import plain
 
+    if where is not None and (
+        is_inspection(first)
+        or any(is_report(run) for run in (first, second))
+        or both_replays(first, second)
+    ):
+        raise UsageError("--where: only the rows of two run directories of a probe can be chosen")
     if is_inspection(first):
         from driftscope.cli.inspection.promise_run import compare_with_inspection
 
@@ -82,8 +96,15 @@ def compare(
         compare_replays([first, second], names, as_json=as_json)
         return
     compared = compare_runs(
-        first, second, (names[0], names[1]), engine=maker_of(engine), cluster=cluster
+        first,
+        second,
+        (names[0], names[1]),
+        engine=maker_of(engine),
+        cluster=cluster,
+        only=Filter(where=where),
     )
+    if where is not None and not as_json:
+        typer.echo(f"Of both runs only --where {where}.")
     _print(compared, as_json=as_json)
 
 

@@ -11,6 +11,7 @@ from driftscope.analysis.gate.baseline_relation import Relation, relation_of
 from driftscope.analysis.gate.expression import FindingCondition
 from driftscope.analysis.gate.judge import Judgement, Outcome, judge
 from driftscope.analysis.gate.rule import Rule, read_rules, rule_of
+from driftscope.analysis.query.row_filters import Filter
 from driftscope.cli.gate.gate_facts import Kind, facts_of
 from driftscope.cli.gate.inspection_baseline import promise_of, relations_to
 from driftscope.cli.shared.analysis_options import DUCKDB
@@ -38,12 +39,14 @@ def run_gate(
     *,
     require: Sequence[str] = (),
     cluster: str | None = None,
+    where: str | None = None,
 ) -> list[Judgement]:
     """Evaluate every rule for every run or replay that it can be about. `baseline` is a run or the
-    JSON document of an inspection.
+    JSON document of an inspection, and `where` a condition on the rows of the runs and of a
+    baseline run.
 
-    Raises UsageError for a rule or an inspection that cannot be read, NoDataError or TraceError for
-    a run.
+    Raises UsageError for a rule, a condition or an inspection that cannot be read, NoDataError or
+    TraceError for a run.
     """
     asked = [rule_of(text) for text in fail_on]
     asked += [rule_of(text, required=True) for text in require]
@@ -51,10 +54,15 @@ def run_gate(
     if not asked:
         raise UsageError("no rule: give --fail-on FINDING|EXPR, --require EXPR, or --rules FILE")
     labels, promise = tuple(labels_of(runs, None)), promise_of(baseline)
+    if promise is not None and where is not None:
+        raise UsageError("--where: an inspection has no rows that a condition could keep")
+    only = Filter(where=where)
     choice = RunChoice(
         paths=tuple(runs),
         labels=labels,
         baseline=None if promise else baseline,
+        only=only,
+        baseline_only=only,
         engine=engine,
         cluster=cluster,
     )

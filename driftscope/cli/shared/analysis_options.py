@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from driftscope.analysis.conditions.columns import COLUMNS
+from driftscope.cli.shared import completion
+
 if TYPE_CHECKING:
     from driftscope.analysis.query.query_engine import Engine
 
@@ -32,6 +35,17 @@ ClusterOption = Annotated[
     ),
 ]
 """Option for the requests that are not independent of each other."""
+WhereOption = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="EXPR",
+        autocompletion=completion.columns,
+        help="Only rows that meet a condition such as \"label = 'chat' and context > 4096\", over "
+        f"{', '.join(COLUMNS)}; docs/conditions.md has the language.",
+    ),
+]
+"""Option for the rows to keep of every run."""
 
 
 def maker_of(name: str) -> Callable[[], Engine]:

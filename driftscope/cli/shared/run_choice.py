@@ -33,6 +33,7 @@ class RunChoice:
     labels: tuple[str, ...]
     baseline: Path | None = None
     only: Filter = EVERYTHING
+    baseline_only: Filter = EVERYTHING
     by: str = BY_LABEL
     engine: str = DUCKDB
     cluster: str | None = None
@@ -49,6 +50,7 @@ class RunChoice:
             labels=self.labels,
             baseline=self.baseline,
             only=self.only,
+            baseline_only=self.baseline_only,
             by=self.by,
             engine=maker_of(self.engine),
             cluster=self.cluster,
