@@ -18,6 +18,7 @@ from driftscope.analysis.replays.paired_replays import ReplayComparison, versus
 from driftscope.analysis.replays.replay_summary import ReplaySummary
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.sampling_mode import tokens_are_wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +99,16 @@ def replay_cases_of(
 def cases_of(
     runs: Sequence[RunSummary], baseline: RunSummary | BaselineRun | None = None
 ) -> tuple[Case, ...]:
-    """Return one case per run; all use the step times of the other runs of the same models."""
+    """Return one case per run; all use the step times of the other runs of the same models. A run
+    whose tokens are wrong is compared with nothing."""
     plain = baseline if isinstance(baseline, BaselineRun) else None
-    reference = baseline if isinstance(baseline, RunSummary) else next(iter(runs), None)
-    around = [*runs, *([baseline] if isinstance(baseline, RunSummary) else [])]
-    compared = [None if run is reference else comparison_of(reference, run) for run in runs]
+    given = [baseline] if isinstance(baseline, RunSummary) else []
+    around = [run for run in (*runs, *given) if not tokens_are_wrong(run)]
+    reference = next((run for run in (*given, *runs) if not tokens_are_wrong(run)), None)
+    compared = [
+        None if run is reference or tokens_are_wrong(run) else comparison_of(reference, run)
+        for run in runs
+    ]
     cases = []
     for run, comparison in zip(runs, compared, strict=True):
         others = tuple(other for other in around if other is not run)
@@ -111,7 +117,7 @@ def cases_of(
             Case(
                 run=run,
                 others=others,
-                reference=None if reference is run else reference,
+                reference=None if reference is run or tokens_are_wrong(run) else reference,
                 comparison=comparison,
                 accepts_less=accepts_less(comparison)
                 if run is not reference

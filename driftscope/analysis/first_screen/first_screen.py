@@ -137,7 +137,7 @@ def _claims(every: Sequence[Case], findings: Sequence[Finding]) -> list[Claim]:
     cases = [case for case in every if not tokens_are_wrong(case.run)]
     return [
         *(data(case.run) for case in cases),
-        *(wrong_tokens(case.run) for case in every if case not in cases),
+        *(wrong_tokens(case.run) for case in every if tokens_are_wrong(case.run)),
         *(claim for case in cases if (claim := speed_against(case))),
         *(speed(case) for case in cases),
         *(acceptance(case) for case in cases),

@@ -215,7 +215,9 @@ def test_wrong_tokens_are_said_first_and_nothing_of_the_drafter(run: Run) -> Non
     assert [finding.id for finding in found.findings] == ["wrong_tokens"]
     assert not screen.lines
     assert screen.action.sentence.startswith("Send requests at temperature 0,")
-    beside = _screen(conclude([wrong, run(EVEN, "good")]))
+    both = conclude([wrong, run(EVEN, "good")])
+    assert not any("run" in each.runs and "good" in each.runs for each in both.findings)
+    beside = _screen(both)
     assert beside.headline.startswith("run: the engine returns wrong tokens")
     assert "good: a round yields" in _lines(beside)[Topic.ACCEPTANCE]
 
