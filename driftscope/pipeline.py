@@ -61,6 +61,7 @@ Labelled: TypeAlias = tuple[Source, str]
 BASELINE = "baseline"
 """Label of the run that others are compared with."""
 EVERYTHING = Filter()
+_NO_ROUNDS = "a condition is about rounds: both runs need speculation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +147,7 @@ def compare(
         if speculates(a) and speculates(b):
             return compare_sums(_whole(_sums(a, only)), _whole(_sums(b, only)), labels)
         if only != EVERYTHING:
-            raise UsageError("a condition is about rounds: both runs need speculation")
+            raise UsageError(_NO_ROUNDS)
         compared = compare_times(requests_of(a), requests_of(b), labels)
         differing = unlike_servers(a.manifest, b.manifest, compared.pairing)
         return replace(compared, unlike=differing)
@@ -177,6 +178,8 @@ def _baseline(run: Run, inputs: Inputs) -> MeasuredRuns:
         return MeasuredRuns(baseline=summarise_replay(_trace(run), BASELINE))
     with closing(_open(run, inputs.engine, inputs.cluster)) as tables:
         if not speculates(tables):
+            if inputs.baseline_only != EVERYTHING:
+                raise UsageError(_NO_ROUNDS)
             return MeasuredRuns(baseline=baseline_of(tables, BASELINE))
         sums = _sums(tables, inputs.baseline_only, for_details=True)
         return MeasuredRuns(baseline=summarise(sums, BASELINE), baseline_sums=sums)

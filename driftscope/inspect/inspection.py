@@ -40,13 +40,13 @@ class Inspection:
 
     @property
     def conclusion(self) -> str:
-        """That nothing is wrong, as far as was looked, in one sentence; "" if something was found,
-        or if nothing was compared."""
+        """Sentence that nothing was found, with what was tried; "" if something was found, or if
+        the format is not checked."""
         if not self.checked or self.count(Level.ERROR) or self.count(Level.WARNING):
             return ""
         if self.trial is None:
-            more = "" if self.target else "; with --target TARGET it is run, too"
-            return f"No mistake in the files{more}."
+            more = "" if self.target else " Give --target TARGET to run the drafter, too."
+            return f"No mistake in the files.{more}"
         so_far = " so far" if self.trial.stopped else ""
         return (
             f"No mistake found{so_far}: no check failed, and none of "

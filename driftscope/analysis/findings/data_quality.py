@@ -12,11 +12,7 @@ from driftscope.analysis.statistics.interval import FEW_REQUESTS
 from driftscope.analysis.summary.acceptance_by_k import first_token_differs
 from driftscope.analysis.summary.independence import ENOUGH_CLUSTERS
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.sampling_mode import (
-    drafts_greedily,
-    tokens_are_wrong,
-    warmest,
-)
+from driftscope.analysis.summary.sampling_mode import drafts_greedily, tokens_are_wrong, warmest
 from driftscope.vocabulary import CHOOSES_LENGTH, UndraftedReason
 
 LOSS = "loss"

@@ -10,6 +10,7 @@ from pathlib import Path
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.cli.shared.analysis_options import DUCKDB, maker_of
 from driftscope.cli.shared.progress_bar import steps
+from driftscope.errors import UsageError
 from driftscope.pipeline import (
     BY_LABEL,
     EVERYTHING,
@@ -38,6 +39,11 @@ class RunChoice:
     engine: str = DUCKDB
     cluster: str | None = None
     """Column that the user chose as the unit of inference, see `Inputs.cluster`."""
+
+    def __post_init__(self) -> None:
+        """Raise UsageError if only a part of a report is wanted."""
+        if self.only != EVERYTHING and any(map(is_report, self.paths)):
+            raise UsageError("--where, --since: a report has no rows that could be chosen")
 
     def measured(self, *, quiet: bool = True) -> MeasuredRuns:
         """Read the runs, with a progress bar unless `quiet`. Raises DriftscopeError."""

@@ -154,10 +154,10 @@ whether only the wanted rows are measured."""
 
 
 class _Description(NamedTuple):
-    """What `_measure` is told of a chain's tensors; see `_described_states` and the others."""
+    """Arguments of `_measure` that describe a chain's tensors; see `_described_states`."""
 
     layout: tuple[Any, ...]
-    """What it holds for: how the tensors lie in memory, and what each of them is."""
+    """Layout of the tensors in memory and their columns, for which the description holds."""
     numbers: _Ints
     """States, copies and logits, in sequence."""
     addresses: _Ints

@@ -70,6 +70,26 @@ def test_a_report_has_no_rows_to_choose_from(runs: tuple[Path, Path], tmp_path: 
     assert isinstance(done.exception, UsageError)
 
 
+@pytest.mark.parametrize("command", ["analyze", "check"])
+def test_nothing_is_read_from_a_report_in_part(
+    runs: tuple[Path, Path], tmp_path: Path, command: str
+) -> None:
+    report = tmp_path / "report.html"
+    assert _run("analyze", runs[0], "-o", report, "--quiet").exit_code == EXIT_OK
+    rest = ["-o", tmp_path / "again.html"] if command == "analyze" else ["--require", "k == 3"]
+    done = _run(command, report, "--where", "label = 'kept'", *rest)
+    assert isinstance(done.exception, UsageError)
+
+
+def test_a_baseline_without_speculation_has_no_rounds(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    plain = simulate(tmp_path / "plain", replace(BEFORE, k_zero_above=0))
+    where = ("--where", "label = 'kept'")
+    done = _run("check", runs[0], "--baseline", plain, *where, "--require", "k == 3")
+    assert isinstance(done.exception, UsageError)
+
+
 def test_a_run_without_speculation_has_no_rounds(runs: tuple[Path, Path], tmp_path: Path) -> None:
     plain = simulate(tmp_path / "plain", replace(BEFORE, k_zero_above=0))
     done = _run("compare", runs[0], plain, "--where", "label = 'kept'")

@@ -24,8 +24,8 @@ def wrong_tokens(case: Case) -> Finding | None:
         evidence={"temperature_highest": warmest(case.run)},
         confidence=Trust.HIGH,
         because="the probe ran the engine's own function at start-up, and its result was wrong",
-        advice="Send requests at temperature 0, install triton-cpu beside vLLM, or serve on a GPU, "
-        "and record again. Do not judge the drafter by this run.",
+        advice="Send requests at temperature 0, or serve with Triton for the CPU or on a GPU, and "
+        "record again. Do not judge the drafter by this run.",
     )
 
 
