@@ -23,7 +23,7 @@ LEAST_APART = 0.01
 
 def common_mix(a: Side, b: Side) -> Mapping[str, float]:
     """Return the share of each label at which the runs are compared, in order of the name; {} if
-    they have one mix, or not two labels in common.
+    they have one mix, or no label in common. If only one label is common, it is compared alone.
 
     Labels with fewer than LEAST_CLUSTERS clusters of requests in either run count as one, OTHER; it
     is left out if it has too few itself.
@@ -33,7 +33,7 @@ def common_mix(a: Side, b: Side) -> Mapping[str, float]:
     known = set.intersection(*(_frequent(*each) for each in zip((a, b), names, strict=True)))
     shares = [_shares(side, each) for side, each in zip((a, b), names, strict=True)]
     apart = [abs(shares[0].get(n, 0.0) - shares[1].get(n, 0.0)) for n in {*shares[0], *shares[1]}]
-    if len(known) < 2 or max(apart) < LEAST_APART:
+    if not known or max(apart) < LEAST_APART:
         return {}
     mean = {name: (shares[0][name] + shares[1][name]) / 2 for name in sorted(known)}
     return {name: share / sum(mean.values()) for name, share in mean.items()}

@@ -33,6 +33,12 @@ def mix_words(comparison: Comparison) -> str:
     if they are taken as served."""
     if not comparison.mix:
         return ""
+    if len(comparison.mix) == 1:
+        (name,) = comparison.mix
+        return (
+            f"They served labels in other shares, and only {name or 'requests without a label'} "
+            "has enough prompts in both, so differences over all requests are taken there."
+        )
     shares = listed([f"{percent(share)} {name}" for name, share in comparison.mix.items()])
     return (
         "They served labels in other shares, so differences over all requests are taken at one "

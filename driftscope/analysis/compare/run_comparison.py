@@ -37,7 +37,7 @@ from driftscope.analysis.statistics.interval import (
     student,
     two_sided,
 )
-from driftscope.analysis.statistics.joint_difference import LEAST, Joint, joint
+from driftscope.analysis.statistics.joint_difference import LEAST, Joint, gap_of, joint
 from driftscope.analysis.statistics.multiple_comparisons import ALPHA, holm
 from driftscope.errors import MixedTraceError
 from driftscope.trace.format.manifest import Manifest
@@ -248,7 +248,7 @@ def _whole(a: Side, b: Side, paired: bool, mix: Mapping[str, float]) -> Iterator
             each,
             interval=edges.difference(at, None, 1) if exact else each.interval,
             p=float(joint_test.p[at]) if np.isfinite(joint_test.p[at]) else None,
-            simultaneous=edges.difference(at, joint_test.critical, k)
+            simultaneous=edges.difference(at, float(joint_test.critical[at]), k)
             if exact
             else _around(joint_test, at),
         )
@@ -321,18 +321,6 @@ def figures_of(rounds: Rounds, k: int) -> Ratio:
     return joined(rounds.length_ratio(), rounds.marginal_ratio().first(k))
 
 
-def gap_of(a: Ratio, b: Ratio, *, paired: bool) -> tuple[Matrix, Matrix, Matrix]:
-    """Return the difference, standard error and degrees of freedom of each figure."""
-    if paired:
-        apart = b.minus(a)
-        return apart.value, apart.error, apart.df
-    gap = b.value - a.value
-    va, vb = np.square(a.error), np.square(b.error)
-    spread = np.square(va) / np.maximum(a.df, 1) + np.square(vb) / np.maximum(b.df, 1)
-    df = np.where(spread > 0, np.square(va + vb) / np.where(spread > 0, spread, 1), 1.0)
-    return gap, np.sqrt(va + vb), df
-
-
 def p_values(gap: Matrix, error: Matrix, df: Matrix) -> Matrix:
     """Return two-sided p-values; NaN where the standard error is 0, because all requests agree and
     nothing can be tested."""
@@ -351,7 +339,7 @@ def _same_in_all(pairs: int) -> Interval | None:
 def _around(joint_test: Joint, at: int) -> Interval | None:
     if np.isnan(joint_test.p[at]):
         return None
-    half = joint_test.critical * joint_test.error[at]
+    half = joint_test.critical[at] * joint_test.error[at]
     return Interval.of(joint_test.gap[at] - half, joint_test.gap[at] + half)
 
 

@@ -10,7 +10,6 @@ from driftscope.analysis.compare.run_comparison import (
     WHOLE,
     Comparison,
     Difference,
-    gap_of,
     p_values,
     together,
 )
@@ -19,6 +18,7 @@ from driftscope.analysis.figures.request_pairing import UNPAIRED, pair
 from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.analysis.statistics.clusters import ratio_over
 from driftscope.analysis.statistics.interval import Interval, Ratio, ratio_of, student
+from driftscope.analysis.statistics.joint_difference import gap_of
 from driftscope.errors import NoDataError
 
 TPOT, TTFT = "latency.tpot_s", "latency.ttft_s"

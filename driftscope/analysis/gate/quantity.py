@@ -117,7 +117,10 @@ def _both(a: float, b: float, correlation: float) -> float:
 
 
 def _exp(logs: Quantity, value: float) -> Quantity:
-    return Quantity(value=value, low=math.exp(logs.low), high=math.exp(logs.high))
+    """Return the interval of a product or ratio from that of its logarithm; rounding leaves
+    `value` inside."""
+    low, high = math.exp(logs.low), math.exp(logs.high)
+    return Quantity(value=value, low=min(low, value), high=max(high, value))
 
 
 def _times(a: float, b: float) -> float:

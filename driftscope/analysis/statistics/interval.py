@@ -199,7 +199,10 @@ def joined(*ratios: Ratio) -> Ratio:
 
 
 def weighted(ratios: Sequence[Ratio], weights: Sequence[float]) -> Ratio:
-    """Return the average of ratios of the same clusters, with constant `weights` whose sum is 1."""
+    """Return the average of ratios of the same clusters, with constant `weights` whose sum is 1.
+
+    Its degrees of freedom are Satterthwaite's: few clusters decide if they make up most of the
+    variance, however many others there are."""
     shares = [np.nan_to_num(each.share) for each in ratios]
     share = np.sum([w * each for w, each in zip(weights, shares, strict=True)], axis=0)
     crossed = [each.crossed for each in ratios]
@@ -210,7 +213,7 @@ def weighted(ratios: Sequence[Ratio], weights: Sequence[float]) -> Ratio:
         ),
         df=np.min([degrees_of_freedom(share), *(each.df for each in ratios)], axis=0)
         if crossed[0]
-        else degrees_of_freedom(share),
+        else _df_of_sum(ratios, weights, share),
         units=np.sum([each.units for each in ratios], axis=0),
         heaviest=heaviest_of(share),
         share=share,
@@ -221,6 +224,14 @@ def weighted(ratios: Sequence[Ratio], weights: Sequence[float]) -> Ratio:
         if all(crossed)
         else None,
     )
+
+
+def _df_of_sum(ratios: Sequence[Ratio], weights: Sequence[float], share: Matrix) -> Array:
+    """Return the degrees of freedom of an average of ratios, [m]; those of each cluster's `share`
+    where no cluster differs."""
+    variances = [w * w * each.variance for w, each in zip(weights, ratios, strict=True)]
+    found = satterthwaite(np.array(variances), np.array([each.df for each in ratios]))
+    return np.where(np.isfinite(found), found, degrees_of_freedom(share))
 
 
 def ratio_of(top: Matrix, bottom: Matrix) -> Ratio:
@@ -247,6 +258,13 @@ def degrees_of_freedom(share: Matrix) -> Array:
     cluster's share of the weight, [clusters, m]. NaN without any weight."""
     squares = np.square(share).sum(axis=0)
     return np.asarray(1.0 / np.where(squares > 0, squares, np.nan) - 1.0)
+
+
+def satterthwaite(variances: Matrix, df: Matrix) -> Array:
+    """Return the degrees of freedom of a sum of independent estimated variances, [m]; both are by
+    part, [parts, m]. NaN without any variance (Satterthwaite 1946)."""
+    squares = (np.square(variances) / np.maximum(df, 1.0)).sum(axis=0)
+    return np.asarray(np.square(variances.sum(axis=0)) / np.where(squares > 0, squares, np.nan))
 
 
 def heaviest_of(share: Matrix) -> Array:

@@ -6,6 +6,10 @@ sign of each pair's difference is drawn (Romano 1989), or, without pairs, reques
 the two runs (Chung and Romano 2013). A depth at which one run never accepts is tested like any
 other.
 
+Values of few clusters may have most of the weight, as those of a rare label do at a common mix of
+labels; the exchange spreads them over both runs. Without pairs, |t| is therefore reduced by the
+ratio of Student's quantiles at Welch's degrees of freedom and at those of all requests.
+
 A cluster's value is the ratio plus n times what the cluster adds to it: the mean of the values is
 the ratio, and their spread is its variance over clusters.
 """
@@ -19,7 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driftscope.analysis.query.column_arrays import Matrix
-from driftscope.analysis.statistics.interval import CONFIDENCE, Array, Ratio
+from driftscope.analysis.statistics.interval import (
+    CONFIDENCE,
+    Array,
+    Ratio,
+    satterthwaite,
+    two_sided,
+)
 
 DRAWS = 999
 """Number of random exchanges: p-values are multiples of 1 / 1000."""
@@ -41,9 +51,9 @@ class Joint:
     p: Array
     """Adjusted p-value: calling every figure with a p below 0.05 different errs in one of 20
     comparisons of equal runs, however many figures there are. NaN if nothing can be tested."""
-    critical: float
-    """Value that the largest |t| of equal runs exceeds in one of 20 comparisons: the half-width of
-    simultaneous intervals in standard errors. NaN if nothing is tested."""
+    critical: Array
+    """Half-widths of simultaneous intervals in standard errors: in one of 20 comparisons of equal
+    runs some |t| exceeds its own. NaN if nothing is tested."""
 
 
 def joint(a: Ratio, b: Ratio, *, paired: bool) -> Joint:
@@ -53,7 +63,19 @@ def joint(a: Ratio, b: Ratio, *, paired: bool) -> Joint:
     first, second = (_null_values(each, same, known) for each in (a, b))
     if paired:
         return _tested(_Signs(second - first), b.minus(a).factor)
-    return _tested(_Deals(first, second), np.fmax(a.factor, b.factor))
+    return _tested(
+        _Deals(first, second), np.fmax(a.factor, b.factor), gap_of(a, b, paired=False)[2]
+    )
+
+
+def gap_of(a: Ratio, b: Ratio, *, paired: bool) -> tuple[Array, Array, Array]:
+    """Return b - a, its standard error and degrees of freedom (Welch's without pairs), [m] each."""
+    if paired:
+        apart = b.minus(a)
+        return apart.value, apart.error, apart.df
+    variances = np.square([a.error, b.error])
+    df = satterthwaite(variances, np.array([a.df, b.df]))
+    return b.value - a.value, np.sqrt(variances.sum(axis=0)), np.where(np.isfinite(df), df, 1.0)
 
 
 def departure(ratio: Ratio) -> Joint:
@@ -100,6 +122,7 @@ class _Signs:
     def __init__(self, differences: Matrix) -> None:
         self._of, self._squares = differences, np.square(differences).sum(axis=0)
         self.clusters = len(differences)
+        self.dealt_df = float(self.clusters - 1)
 
     def observed(self) -> tuple[Array, Array]:
         """Return the observed differences and their standard errors."""
@@ -127,6 +150,7 @@ class _Deals:
         self._values = np.hstack([both, np.square(both)])
         self._sum = self._values.sum(axis=0)
         self.clusters = min(self._sizes)
+        self.dealt_df = float(sum(self._sizes) - 2)
 
     def observed(self) -> tuple[Array, Array]:
         """Return the observed differences and their standard errors."""
@@ -160,23 +184,36 @@ def _statistic(gap: Array, error: Array) -> Array:
     return np.where(there, t, np.where(np.abs(gap) > 0, np.inf, 0.0))
 
 
-def _tested(exchange: _Signs | _Deals, factor: Array) -> Joint:
-    """Test the observed differences; `factor` widens their errors, [m], see `Ratio.factor`."""
+def _tested(exchange: _Signs | _Deals, factor: Array, df: Array | None = None) -> Joint:
+    """Test the observed differences; `factor` widens their errors, [m], see `Ratio.factor`, and
+    `df` are their degrees of freedom, if they can be fewer than those of the exchange."""
     gap, error = exchange.observed()
     gap, error = np.atleast_1d(gap), np.atleast_1d(error) * factor
-    t = _statistic(gap, error)
     if exchange.clusters < LEAST or not (error > 0).any():
         none = np.full(len(gap), np.nan)
-        return Joint(gap=gap, error=error, p=none, critical=float("nan"))
+        return Joint(gap=gap, error=error, p=none, critical=none)
     largest = np.concatenate(list(_largest(exchange)))
+    critical = float(np.quantile(largest, CONFIDENCE, method="higher"))
+    heavier = np.ones(len(gap)) if df is None else _heavier(critical, df, exchange.dealt_df)
+    t = _statistic(gap, error) / heavier
     p = (1 + (largest[:, None] >= t - 1e-9).sum(axis=0)) / (DRAWS + 1)
     some = (error > 0) | (np.abs(gap) > 0)
     return Joint(
         gap=gap,
         error=error,
         p=np.where(some, p, np.nan),
-        critical=float(np.quantile(largest, CONFIDENCE, method="higher")),
+        critical=critical * heavier,
     )
+
+
+def _heavier(critical: float, df: Array, dealt: float) -> Array:
+    """Return how much further out Student's t with `df` degrees of freedom has the tail that t with
+    `dealt` has at `critical`, [m]; at least 1."""
+    from scipy.special import stdtrit
+
+    tail = float(two_sided(np.asarray(critical), np.asarray(dealt)))
+    there = stdtrit(np.clip(df, 1.0, dealt), 1.0 - tail / 2)
+    return np.where(np.isfinite(there), there / critical, 1.0)
 
 
 def _largest(exchange: _Signs | _Deals) -> Iterator[NDArray[np.float64]]:

@@ -11,7 +11,12 @@ from support.simulate.sums import side
 
 from driftscope.analysis.compare.common_mix import common_mix, figures_at
 from driftscope.analysis.compare.comparison_verdict import mix_words, verdict
-from driftscope.analysis.compare.run_comparison import LENGTH, comparison, figures_of
+from driftscope.analysis.compare.run_comparison import (
+    LENGTH,
+    Comparison,
+    comparison,
+    figures_of,
+)
 from driftscope.analysis.figures.request_pairing import UNPAIRED, Pairing
 from driftscope.analysis.figures.side import Side
 from driftscope.analysis.statistics.mix_adjustment import OTHER
@@ -60,10 +65,35 @@ def test_one_mix_is_none_and_rare_labels_count_as_one() -> None:
 
 def test_the_verdict_names_the_mix() -> None:
     a, b = _shared(0.2, 1), _shared(0.8, 2)
-    none = np.empty(0, dtype=np.int64)
-    found = comparison(a, b, ("a", "b"), Pairing(how=UNPAIRED, first=none, second=none, alone=0))
+    found = _compared(a, b)
     (length,) = found.at(LENGTH)
     assert length.interval is not None
     assert length.interval.low < 0 < length.interval.high
     assert verdict(found).endswith(", at one mix of labels")
     assert "easy and" in mix_words(found)
+
+
+def test_a_label_with_too_few_prompts_is_left_out_and_said_so() -> None:
+    a, b = _run(1, replace(EASY, share=0.3), replace(HARD, share=0.7)), _run(2, EASY)
+    assert common_mix(a, b) == {"easy": 1.0}
+    found = _compared(a, b)
+    (length,) = found.at(LENGTH)
+    assert length.first == pytest.approx(figures_of(a.labelled("easy").rounds, 4).value[0])
+    assert "only easy has enough prompts in both" in mix_words(found)
+
+
+def test_runs_without_a_common_label_are_compared_as_served() -> None:
+    assert common_mix(_run(1, EASY), _run(2, HARD)) == {}
+
+
+def test_few_clusters_with_most_of_the_weight_leave_few_degrees_of_freedom() -> None:
+    run = _run(3, replace(EASY, share=0.15), replace(HARD, share=0.85))
+    clusters = [int((np.array(run.labels) == name).sum()) for name in ("easy", "hard")]
+    half, alone = figures_at(run, {"easy": 0.5, "hard": 0.5}, 4), figures_at(run, {"easy": 1.0}, 4)
+    assert clusters[0] < 20 < clusters[1]
+    assert alone.df[0] < half.df[0] < 2 * clusters[0]
+
+
+def _compared(a: Side, b: Side) -> Comparison:
+    none = np.empty(0, dtype=np.int64)
+    return comparison(a, b, ("a", "b"), Pairing(how=UNPAIRED, first=none, second=none, alone=0))

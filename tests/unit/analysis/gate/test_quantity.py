@@ -27,6 +27,12 @@ def test_an_interval_holds_its_value(a: Quantity, b: Quantity) -> None:
         assert found.value <= found.high + 1e-9
 
 
+def test_rounding_in_logarithms_leaves_a_product_inside_its_interval() -> None:
+    a = Quantity(value=914.2804288952059, low=914.2804288952059, high=915.2804288952059)
+    b = Quantity(value=962.0457891339117, low=962.0457891339117, high=963.0457891339117)
+    assert (a * b).low <= (a * b).value <= (a * b).high
+
+
 @given(numbers, numbers)
 def test_exact_numbers_stay_exact(a: float, b: float) -> None:
     x, y = Quantity.exact(a), Quantity.exact(b)
