@@ -55,10 +55,10 @@ def eagle1_drafter(folder: Path) -> Path:
     return folder
 
 
-def _inputs(target: Target, passage: Passage) -> tuple[Tensor, Tensor]:
+def _inputs(target: Target, passage: Passage, layer: int = FINAL_STATE) -> tuple[Tensor, Tensor]:
     """Return the embeddings of the next tokens and the states, [1, slots, H] each."""
     with torch.no_grad():
-        return target.embed(passage.ids[None, 1:].clone()), passage.states[FINAL_STATE].clone()
+        return target.embed(passage.ids[None, 1:].clone()), passage.states[layer].clone()
 
 
 @torch.no_grad()
@@ -81,7 +81,7 @@ def fit(drafter: Drafter, target: Target, passages: Sequence[Passage]) -> None:
     optimizer = torch.optim.AdamW(learned, lr=LEARNING_RATE)
     for at in range(STEPS):
         passage = passages[at % len(passages)]
-        embedded, states = _inputs(target, passage)
+        embedded, states = _inputs(target, passage, drafter.config.aux_layers[0])
         anchors = torch.arange(states.shape[1] - 1)
         step = drafter.step(
             embedding=embedded[:, anchors],

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from support.engine_process.job import PROMPTS, Job, K, Outcome, prompts, run_jobs
+from support.mtp_head import load_mtp
 
 from driftscope.inspect.reference.model import load_drafter, load_target
 from driftscope.inspect.reference.replay import replay
@@ -75,6 +76,8 @@ def loaded(target_name: str, drafter_name: str) -> tuple[Any, Any]:
 
 def models(job: Job) -> tuple[Any, Any]:
     """Return the reference's target and drafter of a job, in float64."""
+    if job.method == "mtp":
+        return load_mtp(Path(job.drafter), normed=False)
     return loaded(job.target, job.drafter)
 
 

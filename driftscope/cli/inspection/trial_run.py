@@ -9,6 +9,7 @@ from driftscope.cli.inspection.trial_progress import TrialProgress
 from driftscope.cli.shared.extras import MissingExtraError, needs
 from driftscope.errors import CheckpointError, NoDataError, UsageError
 from driftscope.inspect.checks.check_result import CheckResult, Level
+from driftscope.inspect.files.checkpoint_format import Family
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
 from driftscope.inspect.inspection import Inspection
@@ -59,9 +60,14 @@ def not_run(reason: str, expected: str = RUNNABLE) -> CheckResult:
 def _run(drafter: str, target: str, options: TrialOptions) -> Trial:
     from driftscope.inspect.trial.trial import run_trial
 
-    opened = open_target(target, options.opening)
+    opened, files = open_target(target, options.opening), open_drafter(drafter, options.opening)
+    if options.writes and files.format.family is Family.MTP:
+        raise UsageError(
+            "--write-config and --write-weights do not write a target, and MTP heads are part of "
+            "one; leave them out"
+        )
     return run_trial(
-        open_drafter(drafter, options.opening),
+        files,
         opened.layers,
         lambda: load_bench(opened, options),
         options.k,

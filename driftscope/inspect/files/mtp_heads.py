@@ -13,6 +13,8 @@ from typing import Any
 
 COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 """Fields of a config that say how many heads there are."""
+MIMO = "MiMo"
+"""Family whose heads the reference drafter runs."""
 _BODY = r"^(?:(?:model\.)?language_model\.)?(?:model\.)?"
 
 
@@ -50,7 +52,7 @@ LAYOUTS = (
         shared=True,
     ),
     MtpLayout(
-        family="MiMo",
+        family=MIMO,
         pattern=_BODY + r"mtp_layers\.(?P<head>\d+)\.(?P<rest>.+)$",
         norms=(
             "token_layernorm.weight",

@@ -47,8 +47,9 @@ class Chain:
     depth. `aux_rms` has one entry per captured target layer, at slot p; `aux_norm_rms` has the RMS
     of the same states after `norm_before_fc` and `fc_norm`, None without either. `top1` is the
     largest probability of the drafter's softmax, over its own vocabulary; `entropy` is in nats. An
-    EAGLE-1 drafter has no final norm, captures no layer and fuses at every depth: `postnorm_rms`,
-    `aux_rms` and `fc_rms` are None, and `in_rms` is that of the state beside the embedding.
+    EAGLE-1 drafter and an MTP head capture no layer and fuse at every depth: `aux_rms` and `fc_rms`
+    are None, and `in_rms` is that of the state beside the embedding. An EAGLE-1 drafter has no
+    final norm either: `postnorm_rms` is None.
     """
 
     position: int
@@ -127,9 +128,12 @@ def draft_chains(
         depths.append(_measure(drafter, hidden, step, masses, distances))
         ids, hidden, chain_keys = depths[-1].token_ids, step.fed, step.chain_keys
     chains = _assemble(depths, anchors, aux, drafter.normed_aux(aux), fused, prompt_tokens)
+    if not drafter.config.reads_final_state:
+        return chains
+    chains = [replace(each, aux_rms=None, fc_rms=None) for each in chains]
     if not drafter.config.eagle1:
         return chains
-    return [replace(each, postnorm_rms=None, aux_rms=None, fc_rms=None) for each in chains]
+    return [replace(each, postnorm_rms=None) for each in chains]
 
 
 def class_masses(attention: Tensor, slots: int, prompt_tokens: int, n_sink: int) -> Tensor:

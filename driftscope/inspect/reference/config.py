@@ -15,7 +15,7 @@ LLAMA_DRAFTER, QWEN3_DRAFTER = "LlamaForCausalLMEagle3", "Eagle3Qwen3ForCausalLM
 EAGLE1_DRAFTER = "EagleLlamaForCausalLM"
 FINAL_STATE = -1
 """Stands among captured layers for the target's last state after its final norm, which an EAGLE-1
-drafter reads."""
+drafter reads, and in SGLang an MTP head; vLLM gives that the output of the last layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +60,10 @@ class DecoderConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterConfig:
     """An EAGLE-3 drafter; with both `fc_norm` and `norm_output` it is an EAGLE-3.1 drafter, with
-    `eagle1` an EAGLE-1 or EAGLE-2 drafter.
+    `eagle1` an EAGLE-1 or EAGLE-2 drafter, with `mtp` a head for multi-token prediction as MiMo's.
 
-    Source: the fields that vLLM's methods `eagle3` and `eagle` read, and the meaning of their
-    absence there.
+    Source: the fields that vLLM's methods `eagle3`, `eagle` and `mtp` read, and the meaning of
+    their absence there.
     """
 
     layer: DecoderConfig
@@ -93,6 +93,11 @@ class DrafterConfig:
     those inside the layers, of which the first has none at its input."""
     fc_bias: bool = False
     """Whether the `fc` of an EAGLE-1 drafter has a bias, as in SGLang."""
+    mtp: bool = False
+    """Whether `fc` reads the normed state and the normed embedding at every depth, and what the
+    final norm returns is fed to the next depth."""
+    attention_bias: bool = False
+    """Whether the projections to queries, keys and values have biases."""
     latent: LatentConfig | None = None
     """Sizes of latent attention, with which `layer.head_dim` is the rotated part of a head; None:
     grouped-query attention."""
@@ -101,6 +106,12 @@ class DrafterConfig:
     def aux_size(self) -> int:
         """Width of one captured state."""
         return self.target_hidden_size or self.layer.hidden_size
+
+    @property
+    def reads_final_state(self) -> bool:
+        """Whether it reads the target's last state, and its own at later depths, not captured
+        layers."""
+        return self.eagle1 or self.mtp
 
     @property
     def architecture(self) -> str:
@@ -150,6 +161,21 @@ class DrafterConfig:
         of the EAGLE repository is its target's. Raises KeyError for a size that is missing."""
         layer = DecoderConfig.from_hf(fields)
         return cls(layer=layer, aux_layers=(FINAL_STATE,), names_aux_layers=False, eagle1=True)
+
+    @classmethod
+    def mtp_from_hf(cls, fields: dict[str, Any], *, attention_bias: bool) -> DrafterConfig:
+        """Read a parsed `config.json` of a target with MTP heads as MiMo's, whose head has layers
+        of the same shape. It reads what vLLM gives it, the target's last layer before the final
+        norm (MiMoModel in vllm/model_executor/models/mimo.py 0.32). Raises KeyError for a size that
+        is missing."""
+        return cls(
+            layer=replace(DecoderConfig.from_hf(fields), num_hidden_layers=1),
+            aux_layers=(DecoderConfig.from_hf(fields).num_hidden_layers,),
+            names_aux_layers=False,
+            norm_output=True,
+            mtp=True,
+            attention_bias=attention_bias,
+        )
 
     def to_hf(self) -> dict[str, Any]:
         """Return the `config.json` of the drafter.

@@ -1,4 +1,5 @@
-"""The reference drafter: EAGLE-1, 3 and 3.1 with their options, one step of many chains at once.
+"""The reference drafter: EAGLE-1, 3 and 3.1 with their options, and MTP heads as MiMo's; one step
+of many chains at once.
 
 Slot i pairs the target's captured hidden states of token i with the embedding of token i+1. The
 chain anchored at slot p queries, at depth d (1-based), from slot p+d-1 and sees the slots 0..p+d-1:
@@ -135,7 +136,7 @@ class Drafter(nn.Module):
         super().__init__()
         layer, inputs = config.layer, len(config.aux_layers) * config.aux_size
         size, eps = layer.hidden_size, layer.rms_norm_eps
-        inputs += size if config.eagle1 else 0
+        inputs += size if config.reads_final_state else 0
         self.config = config
         if config.target_hidden_size:
             self.embed_tokens = nn.Embedding(layer.vocab_size, size)
@@ -144,7 +145,9 @@ class Drafter(nn.Module):
             self.input_norm = RMSNorm(inputs, eps)
         if config.fc_norm:
             self.fc_norm = nn.ModuleList(RMSNorm(config.aux_size, eps) for _ in config.aux_layers)
-        self.midlayer = UnnormedLayer(config) if config.eagle1 else FirstLayer(config)
+        if config.mtp:
+            self.token_layernorm, self.hidden_layernorm = RMSNorm(size, eps), RMSNorm(size, eps)
+        self.midlayer = _first_layer(config)
         later = range(1, layer.num_hidden_layers)
         self.layers = nn.ModuleDict({str(index): LaterLayer(config) for index in later})
         self.norm = nn.Identity() if config.eagle1 else RMSNorm(size, eps)
@@ -180,8 +183,8 @@ class Drafter(nn.Module):
 
     def fuse(self, aux: Sequence[Tensor]) -> Tensor:
         """Combine captured states, one [..., H] per layer, into depth 1's state [..., H]. That of
-        an EAGLE-1 drafter is the one state as it is."""
-        if self.config.eagle1:
+        an EAGLE-1 drafter or MTP head is the one state as it is."""
+        if self.config.reads_final_state:
             (state,) = aux
             return state
         fused: Tensor = self.fc(torch.cat(list(self.normed_aux(aux) or aux), -1))
@@ -195,6 +198,8 @@ class Drafter(nn.Module):
         """
         start = before.slots if before else 0
         positions = torch.arange(start, start + fused.shape[1], device=fused.device)
+        if self.config.mtp:  # engines hide the token of the first slot from it
+            embedding = embedding * (positions > 0)[:, None]
         hidden, layers = self._with_embedding(embedding, fused), list[Slots]()
         for index, layer in enumerate(self._layers()):
             x, residual = layer.enter(embedding, hidden)
@@ -249,9 +254,13 @@ class Drafter(nn.Module):
 
     def _with_embedding(self, embedding: Tensor, hidden: Tensor) -> Tensor:
         """Return what enters the first layer beside the embedding, [B, S, H]."""
-        if not self.config.eagle1:
+        if not self.config.reads_final_state:
             return hidden
-        both: Tensor = self.fc(torch.cat([embedding, hidden], -1))
+        if self.config.mtp:
+            inputs = self.hidden_layernorm(hidden), self.token_layernorm(embedding)
+        else:
+            inputs = embedding, hidden
+        both: Tensor = self.fc(torch.cat(inputs, -1))
         return both
 
     def _layers(self) -> tuple[LaterLayer, ...]:
@@ -270,10 +279,17 @@ class Drafter(nn.Module):
         return torch.cat([scores, *chain], -1).to(at_least_float32(scores.dtype)).softmax(-1)
 
 
+def _first_layer(config: DrafterConfig) -> LaterLayer:
+    if config.mtp:
+        return LaterLayer(config)
+    return UnnormedLayer(config) if config.eagle1 else FirstLayer(config)
+
+
 def _projections(config: DrafterConfig, input_size: int) -> Attention | LatentAttention:
     if config.latent:
         return LatentAttention(config.layer, config.latent, input_size)
-    return Attention(config.layer, input_size, qk_norm=config.qk_norm)
+    bias = config.attention_bias
+    return Attention(config.layer, input_size, qk_norm=config.qk_norm, bias=bias)
 
 
 def _mix(attention: Tensor, context: Slots, own: tuple[Slots, ...]) -> Tensor:

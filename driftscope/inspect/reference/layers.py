@@ -63,17 +63,25 @@ class Rotary:
 class Attention(nn.Module):
     """The projections of grouped-query attention. `input_size` is 2H in a drafter's first layer.
 
-    `qk_norm` adds an RMSNorm on each head's queries and keys, as in Qwen3.
+    `qk_norm` adds an RMSNorm on each head's queries and keys, as in Qwen3; `bias` adds one to
+    queries, keys and values, as in Qwen2.
     """
 
-    def __init__(self, config: DecoderConfig, input_size: int, *, qk_norm: bool = False) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        input_size: int,
+        *,
+        qk_norm: bool = False,
+        bias: bool = False,
+    ) -> None:
         super().__init__()
         self.config = config
         query_size = config.num_attention_heads * config.head_dim
         key_size = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(input_size, query_size, bias=False)
-        self.k_proj = nn.Linear(input_size, key_size, bias=False)
-        self.v_proj = nn.Linear(input_size, key_size, bias=False)
+        self.q_proj = nn.Linear(input_size, query_size, bias=bias)
+        self.k_proj = nn.Linear(input_size, key_size, bias=bias)
+        self.v_proj = nn.Linear(input_size, key_size, bias=bias)
         self.o_proj = nn.Linear(query_size, config.hidden_size, bias=False)
         head = (config.head_dim, config.rms_norm_eps)
         self.q_norm: nn.Module = RMSNorm(*head) if qk_norm else nn.Identity()

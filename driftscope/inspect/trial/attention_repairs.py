@@ -21,7 +21,7 @@ def attention_repairs(base: Variant) -> Iterator[Repair]:
     """Yield the repairs of attention's projections."""
     latent = base.config.latent
     yield _in_pairs(base, latent) if latent else _in_halves(base)
-    if not base.config.eagle1:
+    if not base.config.reads_final_state:
         yield _halves(base, _LATENT_INPUTS if latent else _PLAIN_INPUTS)
 
 

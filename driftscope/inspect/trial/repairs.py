@@ -1,7 +1,8 @@
 """All repairs that are tried on a drafter: one change each, as public mistakes need it.
 
 Sources: SpecForge#879 and vllm#46488 (norm_output), speculators#610 and #670 (fc_norm and
-norm_before_fc), sglang#25454 and #32334 (captured layers).
+norm_before_fc), sglang#25454 and #32334 (captured layers); mimo.py of vLLM 0.32 and of SGLang
+0.5.23 (state of MTP heads).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 from driftscope.boundary.strict_json import dumps
 from driftscope.inspect.checks.expected_tensors import EMBEDDING, HEAD
 from driftscope.inspect.files.drafter_files import AUX_LAYERS
-from driftscope.inspect.reference.config import default_aux_layers
+from driftscope.inspect.reference.config import FINAL_STATE, default_aux_layers
 from driftscope.inspect.trial.attention_repairs import attention_repairs
 from driftscope.inspect.trial.variant import Repair, Variant
 
@@ -39,7 +40,7 @@ class TargetFacts:
 def repairs(base: Variant, target: TargetFacts) -> list[Repair]:
     """Return the repairs that change anything, those of the config alone first."""
     both = (_rope, _embedding_and_head, _attention)
-    only = (_halves_of_fc,) if base.config.eagle1 else _OF_EAGLE3
+    only = _OF_FINAL_STATE if base.config.reads_final_state else _OF_EAGLE3
     makers: tuple[Callable[[Variant, TargetFacts], Iterator[Repair]], ...] = (*only, *both)
     found = [repair for make in makers for repair in make(base, target)]
     return sorted(found, key=lambda repair: repair.weights)
@@ -53,10 +54,11 @@ def layers_needed(base: Variant, candidates: Sequence[Repair]) -> set[int]:
 
 def _halves_of_fc(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
     halves = base.state[FC].chunk(2, -1)
+    first, second = ("embedding", "state") if base.config.mtp else ("state", "embedding")
     yield Repair(
         id="fc_halves",
         change="halves of the columns of fc exchanged",
-        mistake="fc reads the state before the embedding, not after it",
+        mistake=f"fc reads the {first} before the {second}, not after it",
         variant=replace(base, state={**base.state, FC: torch.cat(halves[::-1], -1)}),
         weights=True,
     )
@@ -222,7 +224,7 @@ def _embedding_and_head(base: Variant, target: TargetFacts) -> Iterator[Repair]:
     ids = torch.arange(len(head))
     if base.config.draft_vocab_size:
         ids = (ids + base.state["d2t"]).clamp(0, len(target.head) - 1)
-    if len(ids) <= len(target.head) and not base.config.eagle1:  # which has the target's anyhow
+    if len(ids) <= len(target.head) and not base.config.reads_final_state:  # it has the target's
         yield Repair(
             id="targets_head",
             change="lm_head: the target's rows",
@@ -279,6 +281,33 @@ def _attention(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
     yield from attention_repairs(base)
 
 
+def _normed_state(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
+    if not base.config.mtp:
+        return
+    yield Repair(
+        id="normed_state",
+        change="the target's state after its final norm (SGLang gives it to the head, vLLM does "
+        "not)",
+        mistake="the head was trained on states after the target's final norm, and vLLM gives it "
+        "those before",
+        variant=base.with_config(aux_layers=(FINAL_STATE,)),
+    )
+
+
+def _swapped_norms_of_a_head(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
+    if not base.config.mtp:
+        return
+    names = "token_layernorm.weight", "hidden_layernorm.weight"
+    changed = {one: base.state[other] for one, other in zip(names, names[::-1], strict=True)}
+    yield Repair(
+        id="token_and_hidden_norm",
+        change="token_layernorm and hidden_layernorm exchanged",
+        mistake="token_layernorm and hidden_layernorm were exchanged",
+        variant=replace(base, state={**base.state, **changed}),
+        weights=True,
+    )
+
+
 def _swapped_norms(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
     changed = {
         _EMBEDDING_NORM: base.state[_HIDDEN_NORM],
@@ -293,6 +322,7 @@ def _swapped_norms(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
     )
 
 
+_OF_FINAL_STATE = (_halves_of_fc, _normed_state, _swapped_norms_of_a_head)
 _OF_EAGLE3 = (
     _flags,
     _norms_before_fc,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 CPU, GPU = "cpu", "cuda"
+_MIMO = "MiMoForCausalLM"
 
 
 def load_model(
@@ -20,10 +21,8 @@ def load_model(
 
     Raises whatever transformers raises. `device_map` replaces the place that follows from `device`.
     """
-    import transformers
-
     placed = {"device_map": device_map} if device_map else placement(device)
-    model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+    model: Any = _class_of(folder).from_pretrained(
         folder,
         dtype=torch.bfloat16 if device == GPU else torch.float32,
         local_files_only=True,
@@ -32,6 +31,16 @@ def load_model(
         **placed,
     )
     return model if placed else model.to(device)
+
+
+def _class_of(folder: Path) -> Any:
+    """Return the class of transformers that loads a target. MiMo's layers are those of Qwen2, whose
+    class leaves its heads for multi-token prediction out."""
+    import transformers
+
+    fields = transformers.PretrainedConfig.get_config_dict(folder, local_files_only=True)[0]
+    named = fields.get("architectures") or ()
+    return transformers.Qwen2ForCausalLM if _MIMO in named else transformers.AutoModelForCausalLM
 
 
 def placement(device: str, *, accelerate: bool | None = None) -> Mapping[str, Any]:

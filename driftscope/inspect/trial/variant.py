@@ -14,11 +14,13 @@ from driftscope.errors import CheckpointError
 from driftscope.inspect.checks.expected_tensors import EMBEDDING, FC_BIAS, HEAD
 from driftscope.inspect.files.checkpoint_format import Family
 from driftscope.inspect.files.drafter_files import DrafterFiles
+from driftscope.inspect.files.mtp_heads import MIMO, find_heads
 from driftscope.inspect.files.safetensors_file import StoredTensor
 from driftscope.inspect.reference.config import DrafterConfig
 from driftscope.inspect.reference.drafter import Drafter
 from driftscope.inspect.reference.layers import Rotary
 from driftscope.inspect.reference.model import reference_name
+from driftscope.inspect.reference.mtp_names import reference_name_of_mimo
 from driftscope.inspect.trial.trial_result import Change
 
 POSITIONS = 2048
@@ -89,13 +91,8 @@ def as_served(files: DrafterFiles, target_layers: int) -> Variant:
     unfit = _unfit(files)
     if unfit is not None:
         raise CheckpointError(f"{files.folder}: is not run: {unfit}")
-    fields = dict(files.fields)
     try:
-        config = (
-            DrafterConfig.eagle1_from_hf(fields)
-            if files.format.family is Family.EAGLE1
-            else DrafterConfig.from_hf(fields, target_layers)
-        )
+        config = _config(files, target_layers)
     except (KeyError, ValueError, TypeError) as error:
         raise CheckpointError(f"{files.folder / 'config.json'}: is not run: {error}") from error
     if config.latent:  # vLLM's model of latent attention does not read the flag
@@ -104,17 +101,40 @@ def as_served(files: DrafterFiles, target_layers: int) -> Variant:
     config = replace(config, aux_layers=tuple(sorted(set(config.aux_layers))))
     if EMBEDDING in files.tensors:
         config = replace(config, target_hidden_size=files.target_hidden_size)
-    state = {reference_name(name): _tensor(each) for name, each in files.tensors.items()}
+    state = {name: _tensor(each) for name, each in _stored(files).items()}
     if config.eagle1:  # engines give it the target's head
         config = replace(config, fc_bias=FC_BIAS in state)
         state.pop(HEAD, None)
     return _completed(Variant(config=config, state=state, scaling=_scaling(files, config)))
 
 
+def _config(files: DrafterFiles, target_layers: int) -> DrafterConfig:
+    fields = dict(files.fields)
+    if files.format.family is Family.EAGLE1:
+        return DrafterConfig.eagle1_from_hf(fields)
+    if files.format.family is Family.MTP:
+        biased = any(name.endswith("q_proj.bias") for name in files.tensors)
+        return DrafterConfig.mtp_from_hf(fields, attention_bias=biased)
+    return DrafterConfig.from_hf(fields, target_layers)
+
+
+def _stored(files: DrafterFiles) -> dict[str, StoredTensor]:
+    """Return the tensors by their names in the reference drafter."""
+    if files.format.family is not Family.MTP:
+        return {reference_name(name): each for name, each in files.tensors.items()}
+    heads = find_heads(files.raw, files.tensors)
+    if heads is None:
+        return {}
+    head = heads.of(min(heads.heads))
+    return {reference_name_of_mimo(rest): files.tensors[name] for rest, name in head.items()}
+
+
 def _unfit(files: DrafterFiles) -> str | None:
     fields = files.fields
-    if files.format.family in (None, Family.MTP):
+    if files.format.family is None:
         return f"no reference implementation of {files.format.name}"
+    if files.format.family is Family.MTP:
+        return _unfit_heads(files)
     if files.format.family is Family.MLA and (reason := _unfit_latent(fields)):
         return reason
     if files.quantized:
@@ -124,6 +144,17 @@ def _unfit(files: DrafterFiles) -> str | None:
     if fields.get("attention_bias") or fields.get("mlp_bias"):
         return "the reference implementation has no biases"
     return None
+
+
+def _unfit_heads(files: DrafterFiles) -> str | None:
+    heads = find_heads(files.raw, files.tensors)
+    if heads is None or not heads.heads:
+        return "it has no MTP heads of a known layout"
+    if heads.layout.family != MIMO:
+        return f"no reference implementation of MTP heads in the layout of {heads.layout.family}"
+    if len(heads.heads) > 1:
+        return f"it has {len(heads.heads)} MTP heads, and the reference implementation runs one"
+    return "its weights are quantised" if files.quantized else None
 
 
 def _unfit_latent(fields: Mapping[str, Any]) -> str | None:

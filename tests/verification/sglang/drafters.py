@@ -51,7 +51,7 @@ def eagle1_without_bias(folder: Path) -> dict[str, Any]:
 def mimo_head(folder: Path) -> dict[str, Any]:
     """Build a checkpoint of MiMo that drafts for itself, and return the engine's arguments."""
     return {
-        "model_path": str(mtp_checkpoint(folder / "target")),
+        "model_path": str(mtp_checkpoint(folder / "target", normed=True)),
         "speculative_algorithm": "NEXTN",
         "speculative_num_steps": K,
         "speculative_eagle_topk": 1,
