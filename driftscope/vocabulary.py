@@ -275,3 +275,12 @@ FINDINGS = (
 )
 """Ids of all findings, in the order of the catalogue, which a test compares with this list: shell
 completion offers them without importing the rules."""
+
+
+class Growth(StrEnum):
+    """Answer to whether the state fed to the next depth grows."""
+
+    GROWS = "grows"
+    KEEPS_ITS_SIZE = "keeps its size"
+    CANNOT_TELL = "cannot tell"
+    """Neither is excluded, or the truth lies between the two thresholds."""

@@ -35,6 +35,9 @@ def inspect(
     k: Annotated[
         int, typer.Option("--k", metavar="N", min=1, max=32, help="Tokens per draft.")
     ] = 5,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=5, help="Number of prompts that are used.")
+    ] = 32,
     allow_pickle: Annotated[
         bool,
         typer.Option(
@@ -76,6 +79,7 @@ def inspect(
     options = TrialOptions(
         prompts=prompts,
         k=k,
+        most_prompts=limit,
         config_file=write_config,
         weights_folder=write_weights,
         opening=opening_of(allow_pickle=allow_pickle, download=download),

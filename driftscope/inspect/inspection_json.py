@@ -6,11 +6,13 @@ from dataclasses import asdict
 from typing import Any
 
 from driftscope.analysis.statistics.interval import Interval
+from driftscope.inspect.inside.inside import Inside
 from driftscope.inspect.inspection import Inspection
 from driftscope.inspect.pair_inspection import PairInspection
 from driftscope.inspect.trial.acceptance import Acceptance
 from driftscope.inspect.trial.paired_positions import PairTrial
 from driftscope.inspect.trial.trial_result import AllPositions, Trial, TriedRendering
+from driftscope.json_report.attention_drift import drift_to_dict
 from driftscope.json_report.comparison import content as comparison_content
 from driftscope.json_report.document import INSPECTED_PAIR, INSPECTION, text
 
@@ -67,6 +69,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "k": trial.k,
         "acceptance": acceptance_content(trial.as_is),
         "figures": trial.figures,
+        "inside": _inside(trial.inside),
         "tried": [
             {
                 "id": each.repair.id,
@@ -84,6 +87,19 @@ def _trial(trial: Trial) -> dict[str, Any]:
         ],
         "renderings": [_rendering(each) for each in trial.renderings],
         "not_applicable": [asdict(each) for each in trial.not_applicable],
+    }
+
+
+def _inside(inside: Inside) -> dict[str, Any]:
+    right = inside.confidence.right
+    return {
+        "attention_drift": drift_to_dict(inside.attention),
+        "growth": inside.growth.value if inside.growth else None,
+        "growth_interval": _ends(inside.growth.interval) if inside.growth else None,
+        "growth_answer": inside.grows if inside.growth else None,
+        "confidence": inside.confidence.sure,
+        "right": [each.value if each else None for each in right],
+        "right_interval": [_ends(each.interval) if each else None for each in right],
     }
 
 

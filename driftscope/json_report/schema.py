@@ -34,7 +34,7 @@ from driftscope.json_report.document import (
     WATCH,
     layout,
 )
-from driftscope.vocabulary import LIVE_INTERVENTIONS, RMS_BY_DEPTH
+from driftscope.vocabulary import LIVE_INTERVENTIONS, RMS_BY_DEPTH, Growth
 
 Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
@@ -235,12 +235,25 @@ ALL_POSITIONS = _object(
     nullable=True,
 )
 """Gains over all positions of the answers; null where they were not counted."""
+INSIDE = _object(
+    {
+        "attention_drift": _DRIFT,
+        "growth": NUMBER,
+        "growth_interval": INTERVAL,
+        "growth_answer": {"enum": [*(each.value for each in Growth), None]},
+        "confidence": BY_DEPTH,
+        "right": BY_DEPTH,
+        "right_interval": INTERVALS,
+    }
+)
+"""The inside of a drafter along the chains of a trial."""
 TRIAL = _object(
     {
         "prompts": COUNT,
         "k": COUNT,
         "acceptance": TRIED_ACCEPTANCE,
         "figures": {"type": "object", "additionalProperties": BY_DEPTH},
+        "inside": INSIDE,
         "tried": _list(
             _object(
                 {

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 from support.checkpoints import AUX, TARGET, Config, changed
+from support.inside_sums import inside_sums
 
+from driftscope.inspect.inside.inside import inside_of
 from driftscope.inspect.inspection import Inspection, inspect_files
 from driftscope.inspect.pair_inspection import PairInspection
 from driftscope.inspect.trial.acceptance import acceptance_of, gain
@@ -58,6 +60,7 @@ def broken(folder: Path, name: str = "broken", mistake: str = "norm_output is wr
             **dict.fromkeys(FIGURES, (0.25, 0.24, 0.23, 0.22)),
             "self_mass": (0, 0.1, 0.1, 0.2),
         },
+        inside=inside_of(inside_sums(PROMPTS, K)),
         tried=tried,
     )
     inspection = inspect_files(str(path), str(TARGET))

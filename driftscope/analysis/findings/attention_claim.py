@@ -48,8 +48,24 @@ def attention_claim(run: RunSummary) -> AttentionClaim:
         answer=drift.answer,
         estimate=drift.shift.value if drift.shift else None,
         interval=drift.shift.interval if drift.shift else None,
-        words=_words(drift, run.noun),
+        words=drift_words(drift, run.noun),
     )
+
+
+def drift_words(drift: AttentionDrift, noun: str) -> str:
+    """Return the answer with its numbers in words, without a full stop. `noun` is the word for one
+    cluster."""
+    parts = [words for words in (shift_words(drift), sink_words(drift)) if words]
+    figures = "; ".join(parts)
+    if drift.answer is Answer.DRIFT:
+        return f"attention drifts over depth{_toward(drift)}: {figures}"
+    if drift.answer is Answer.NO_DRIFT:
+        return (
+            f"attention does not drift over depth: {figures} (within {100 * MARGIN:g} points "
+            "counts as no drift)"
+        )
+    reasons = "; ".join(part for part in (figures, _reason(drift, noun)) if part)
+    return f"whether attention drifts over depth cannot be told: {reasons}"
 
 
 def shift_words(drift: AttentionDrift) -> str:
@@ -104,20 +120,6 @@ def wanted_words(drift: AttentionDrift, noun: str = "request") -> str:
         f"record about {count(drift.wanted_clusters, noun)} ({drift.clusters:,} were "
         f"recorded){source}"
     )
-
-
-def _words(drift: AttentionDrift, noun: str) -> str:
-    parts = [words for words in (shift_words(drift), sink_words(drift)) if words]
-    figures = "; ".join(parts)
-    if drift.answer is Answer.DRIFT:
-        return f"attention drifts over depth{_toward(drift)}: {figures}"
-    if drift.answer is Answer.NO_DRIFT:
-        return (
-            f"attention does not drift over depth: {figures} (within {100 * MARGIN:g} points "
-            "counts as no drift)"
-        )
-    reasons = "; ".join(part for part in (figures, _reason(drift, noun)) if part)
-    return f"whether attention drifts over depth cannot be told: {reasons}"
 
 
 def _toward(drift: AttentionDrift) -> str:

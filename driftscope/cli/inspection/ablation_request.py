@@ -55,7 +55,12 @@ class AblationRequest:
         """
         wanted = _named(self.interventions)
         template = _template(self.template) if self.template else None
-        options = TrialOptions(prompts=self.prompts, k=self.k, opening=self.opening)
+        options = TrialOptions(
+            prompts=self.prompts,
+            k=self.k,
+            most_prompts=self.most_prompts,
+            opening=self.opening,
+        )
         with needs(EXTRA):
             from driftscope.ablate.ablation_run import run_ablation
             from driftscope.ablate.measurement.work_file import WorkFile
@@ -66,7 +71,7 @@ class AblationRequest:
                 return run_ablation(
                     files,
                     target,
-                    lambda: load_bench(target, options, self.most_prompts),
+                    lambda: load_bench(target, options),
                     self._options(wanted, template),
                     names=(self.drafter, self.target),
                     work=work,

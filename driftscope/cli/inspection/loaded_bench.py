@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # imports torch
 
 EXTRA = "inspect"
 MOST_PROMPTS = 32
-"""Number of prompts that are used; more narrow the intervals little."""
+"""Number of prompts that are used unless the command names another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,7 @@ class TrialOptions:
 
     prompts: str
     k: int
+    most_prompts: int = MOST_PROMPTS
     config_file: Path | None = None
     weights_folder: Path | None = None
     opening: Opening = CAREFUL
@@ -34,15 +35,15 @@ class TrialOptions:
         return bool(self.config_file or self.weights_folder)
 
 
-def load_bench(target: TargetFiles, options: TrialOptions, most: int = MOST_PROMPTS) -> Bench:
-    """Load the target, and let it encode at most `most` of the prompts.
+def load_bench(target: TargetFiles, options: TrialOptions) -> Bench:
+    """Load the target, and let it encode the first prompts.
 
     Raises DriftscopeError for prompts that cannot be read, or a target that cannot be loaded.
     """
     from driftscope.inspect.trial.trial import Bench
     from driftscope.workloads.suites.prompt_sources import prompts_of
 
-    chosen = prompts_of(options.prompts)[:most]
+    chosen = prompts_of(options.prompts)[: options.most_prompts]
 
     def encoded(teacher: Teacher) -> dict[str, list[int]]:
         return {each.key: teacher.encode(each.messages, each.text) for each in chosen}

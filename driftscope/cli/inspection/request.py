@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from driftscope.cli.inspection.loaded_bench import TrialOptions
+from driftscope.cli.inspection.loaded_bench import MOST_PROMPTS, TrialOptions
 from driftscope.cli.inspection.pair_run import with_pair_trial
 from driftscope.cli.inspection.trial_run import with_trial
 from driftscope.errors import UsageError
@@ -44,6 +44,8 @@ class Request:
         words += ["--allow-pickle"] if self.options.opening.read_pickle else []
         if self.target and self.run:
             words += ["--prompts", self.options.prompts, "--k", str(self.options.k)]
+            if self.options.most_prompts != MOST_PROMPTS:
+                words += ["--limit", str(self.options.most_prompts)]
         return shlex.join([*words, "-o", str(output)])
 
     def _single(self) -> Inspection:

@@ -60,6 +60,8 @@ def _print_trial(console: Console, trial: Trial) -> None:
         console.print(Text(f"{STOPPED}: another repair may help more", "yellow"))
     rates = " ".join(f"{rate:.2f}" for rate in trial.as_is.marginal)
     console.print(Text(f"accepted by depth: {rates}"))
+    for line in trial.inside.lines:
+        console.print(Text(f"{line[0].upper()}{line[1:]}."))
 
 
 def acceptance_cells(acceptance: Acceptance) -> tuple[str, str]:

@@ -157,8 +157,9 @@ def distance_masses(attention: Tensor, anchors: Tensor, depth: int, n_sink: int,
     come the chain's own slots p + 1, ..., p + d - 1. Slots of the sink set up to p are left out.
     """
     mean = attention.mean(0)
-    context = torch.arange(mean.shape[-1] - (depth - 1)).expand(len(anchors), -1)
-    chain = anchors[:, None] + torch.arange(1, depth)
+    device = anchors.device
+    context = torch.arange(mean.shape[-1] - (depth - 1), device=device).expand(len(anchors), -1)
+    chain = anchors[:, None] + torch.arange(1, depth, device=device)
     slot = torch.cat((context, chain), 1)
     is_sink = (slot < n_sink) & (slot <= anchors[:, None])
     away = (anchors + depth - 1)[:, None] - slot

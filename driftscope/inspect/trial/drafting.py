@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from driftscope.inspect.inside.chain_sums import ChainSums
+from driftscope.inspect.inside.inside_sums import InsideSums
 from driftscope.inspect.reference.chain import class_masses, rms
 from driftscope.inspect.reference.drafter import ChainKeys, Drafter, StepOutput
 from driftscope.inspect.reference.replay import DEFAULT_N_SINK
@@ -38,6 +40,8 @@ class Drafted:
     draft that is nearly right counts nearly 1."""
     figures: Tensor | None
     """Mean over the positions, [K, figures]; None if not measured."""
+    inside: InsideSums | None = None
+    """Sums over the positions; None if not measured."""
 
     def rounds(self) -> list[int]:
         """Return the accepted tokens of each round that an engine would make: the first starts at
@@ -59,6 +63,7 @@ def draft(
     context = drafter.context(drafter.embed(ids[None, 1:], target), fused)
     hidden, newest, chain_keys = fused[:, anchors], ids[anchors + 1], ChainKeys()
     matches, probabilities, figures = list[Tensor](), list[Tensor](), list[Tensor]()
+    inside = ChainSums(anchors, k)
     for depth in range(1, k + 1):
         step = drafter.step(
             embedding=drafter.embed(newest, target)[None],
@@ -74,6 +79,7 @@ def draft(
         probabilities.append(_probability(drafter, logits, right))
         if measured:
             figures.append(figures_of(step, logits, context.slots, passage.prompt_tokens))
+            inside.add(step, logits, context.slots, matches[-1])
         # A table of wrong differences can lead past the vocabulary.
         newest = newest.clamp(0, drafter.config.layer.vocab_size - 1)
         hidden, chain_keys = step.fed, step.chain_keys
@@ -83,6 +89,7 @@ def draft(
         accepted=accepted.sum(1),
         probability=(reached * torch.stack(probabilities, 1)).sum(1),
         figures=torch.stack(figures) if measured else None,
+        inside=inside.sums() if measured else None,
     )
 
 

@@ -14,6 +14,7 @@ from driftscope.inspect.checks.positions import rope_theta
 from driftscope.inspect.checks.text_files import chat_template
 from driftscope.inspect.files.drafter_files import DrafterFiles
 from driftscope.inspect.files.target_files import TargetFiles
+from driftscope.inspect.inside.inside import inside_of
 from driftscope.inspect.trial.acceptance import (
     acceptance_of,
     gain,
@@ -197,6 +198,7 @@ class Runner:
             k=self._k,
             as_is=as_is,
             figures=dict(zip(FIGURES, zip(*means, strict=True), strict=True)),
+            inside=inside_of([each.inside for each in drafted if each.inside is not None]),
             tried=tuple(sorted(tried, key=lambda each: -each.gain.difference)),
             not_applicable=tuple(stopped_before(candidates[len(tried) :])),
             stopped=stopped,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from driftscope.analysis.statistics.interval import Interval
+from driftscope.inspect.inside.inside import Inside
 from driftscope.inspect.trial.acceptance import Acceptance, Gain
 
 
@@ -86,6 +87,7 @@ class Trial:
     as_is: Acceptance
     figures: Mapping[str, tuple[float, ...]]
     """Means by depth of the figures that `drafting.FIGURES` names."""
+    inside: Inside
     tried: tuple[Tried, ...]
     """All repairs, the best first."""
     renderings: tuple[TriedRendering, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from driftscope.analysis.findings.attention_claim import drift_words
 from driftscope.analysis.number_words import count, number, percent
 from driftscope.analysis.statistics.interval import Interval
 from driftscope.inspect.trial.trial_result import (
@@ -70,7 +71,7 @@ def _masses(trial: Trial) -> Picture:
         title=f"Attention: {percent(sink[0])} to {percent(sink[-1])} on the sink, "
         f"{percent(own[-1])} on the chain itself at depth {trial.k}",
         how="Mean share of the drafter's attention by class of slot. The chain's own slots grow by "
-        "one with each depth, so a rising share alone is no drift.",
+        f"one with each depth, so a rising share alone is no drift.{_drift(trial)}",
         chart=_chart(_lines(values), "share of attention", Unit.SHARE),
         definitions=tuple(definition for _, _, definition in _MASSES),
     )
@@ -93,10 +94,31 @@ def _top1(trial: Trial) -> Picture:
     return Picture(
         id="confidence",
         title=f"Confidence: {percent(top1[0])} at depth 1, {percent(top1[-1])} at depth {trial.k}",
-        how="Mean probability that the drafter gives to its own draft token. Confidence far above "
-        "acceptance at a depth is confidence in wrong tokens.",
-        chart=_chart((line(0, "as it is", top1),), "probability", Unit.SHARE),
+        how="Mean probability that the drafter gives to its own draft token, over all positions. "
+        "Where drafts get that far with nothing wrong before, the two other lines compare it with "
+        "the share of tokens that are right: confidence far above it is confidence in wrong "
+        "tokens.",
+        chart=_chart(_confidence(trial), "probability", Unit.SHARE),
         definitions=(TOP1,),
+    )
+
+
+def _drift(trial: Trial) -> str:
+    drift = trial.inside.attention
+    if drift is None:
+        return ""
+    words = drift_words(drift, "prompt")
+    return f" By the rules of live runs, {words}."
+
+
+def _confidence(trial: Trial) -> tuple[Series, ...]:
+    found = trial.inside.confidence
+    rates = tuple(each.value if each else None for each in found.right)
+    spread = tuple(each.interval if each else None for each in found.right)
+    return (
+        line(0, "all positions", trial.figures["top1"]),
+        line(1, "sure, in accepted drafts", found.sure),
+        line(2, "right, in accepted drafts", rates, spread),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.checkpoints import TARGET, changed
+from support.inside_sums import inside_sums
 from support.inspections import PROMPTS, rounds
 
 from driftscope.analysis.statistics.interval import Interval
@@ -15,6 +16,7 @@ from driftscope.cli.inspection.loaded_bench import TrialOptions, load_bench
 from driftscope.inspect.checks.check_result import CheckResult, Level
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
+from driftscope.inspect.inside.inside import inside_of
 from driftscope.inspect.trial.acceptance import acceptance_of, gain
 from driftscope.inspect.trial.renderings import Rendering
 from driftscope.inspect.trial.trial import (
@@ -75,6 +77,7 @@ def _simulated(rate: float, surer: Interval | None) -> Trial:
         k=4,
         as_is=acceptance_of(base, 4),
         figures={},
+        inside=inside_of(inside_sums(PROMPTS, 4)),
         tried=(),
         renderings=(rendering,),
     )

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.inside_sums import inside_sums
 from support.inspections import FIGURES, PROMPTS, K, rounds
 
 from driftscope.analysis.statistics.clusters import mean_interval
 from driftscope.analysis.statistics.interval import Interval
 from driftscope.inspect.checks.check_result import Level
+from driftscope.inspect.inside.inside import inside_of
 from driftscope.inspect.trial.acceptance import Gain, acceptance_of, gain, mean_gain
 from driftscope.inspect.trial.trial_result import (
     AllPositions,
@@ -38,6 +40,7 @@ def _trial(rate: float, seed: int, surer: float) -> Trial:
         k=K,
         as_is=acceptance_of(base, K),
         figures=dict.fromkeys(FIGURES, (1.0,) * K),
+        inside=inside_of(inside_sums(PROMPTS, K)),
         tried=(),
         renderings=(tried,),
     )
