@@ -1,4 +1,4 @@
-"""What happens inside a drafter along the chains of one prompt, summed over the chains."""
+"""Sums what happens inside a drafter over the chains of one prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trial says about the inside of a drafter, by the rules of live runs: whether its attention
+"""The inside of a drafter as a trial shows it, by the rules of live runs: whether its attention
 drifts, whether its state grows, and how sure it is of tokens that are right."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is said of a drafter's inside: where it must say so, where it must not, and where it cannot
+"""Answers about a drafter's inside: where one must fire, where it must not, and where it cannot
 tell."""
 
 from __future__ import annotations
