@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
+from driftscope.boundary.terminal_text import shown
 from driftscope.inspect.files.opening import CAREFUL, Opening
 from driftscope.inspect.files.target_files import TargetFiles
 
@@ -14,6 +17,8 @@ if TYPE_CHECKING:  # imports torch
     from driftscope.inspect.trial.trial import Bench
 
 EXTRA = "inspect"
+_WEIGHTS = ".safetensors", ".bin"
+"""Ends of the names of files with weights."""
 MOST_PROMPTS = 32
 """Number of prompts that are used unless the command names another."""
 
@@ -36,7 +41,7 @@ class TrialOptions:
 
 
 def load_bench(target: TargetFiles, options: TrialOptions) -> Bench:
-    """Load the target, and let it encode the first prompts.
+    """Load the target, and let it encode the first prompts; a line on stderr says what is loaded.
 
     Raises DriftscopeError for prompts that cannot be read, or a target that cannot be loaded.
     """
@@ -48,5 +53,13 @@ def load_bench(target: TargetFiles, options: TrialOptions) -> Bench:
     def encoded(teacher: Teacher) -> dict[str, list[int]]:
         return {each.key: teacher.encode(each.messages, each.text) for each in chosen}
 
+    typer.echo(loading_line(target.folder), err=True)
     conversations = {each.key: each.messages for each in chosen if each.text is None}
     return Bench(target, encoded, conversations)
+
+
+def loading_line(folder: Path) -> str:
+    """Return how much there is to load: minutes pass before a large target answers."""
+    size = sum(file.stat().st_size for end in _WEIGHTS for file in folder.glob(f"*{end}"))
+    words = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+    return f"loading the target: {words} in {shown(str(folder))}"
