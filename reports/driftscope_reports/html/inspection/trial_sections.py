@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.findings.attention_claim import drift_words
 from driftscope.analysis.number_words import count, number, percent
 from driftscope.analysis.statistics.interval import Interval
 from driftscope.inspect.trial.trial_result import (
@@ -46,6 +45,7 @@ def _by_depth(trial: Trial) -> Section:
         name="The drafter as it is",
         lead=f"Acceptance length {number(trial.as_is.length)}{length}: {trial.as_is.rounds} rounds "
         f"of {trial.prompts} prompts at K = {trial.k}, as a server would make them.",
+        above=el("ul", [el("li", _sentence(line)) for line in trial.inside.lines]),
         pictures=(_accepted(trial), _masses(trial), _rms(trial), _top1(trial)),
     )
 
@@ -71,7 +71,7 @@ def _masses(trial: Trial) -> Picture:
         title=f"Attention: {percent(sink[0])} to {percent(sink[-1])} on the sink, "
         f"{percent(own[-1])} on the chain itself at depth {trial.k}",
         how="Mean share of the drafter's attention by class of slot. The chain's own slots grow by "
-        f"one with each depth, so a rising share alone is no drift.{_drift(trial)}",
+        "one with each depth, so a rising share alone is no drift.",
         chart=_chart(_lines(values), "share of attention", Unit.SHARE),
         definitions=tuple(definition for _, _, definition in _MASSES),
     )
@@ -103,12 +103,8 @@ def _top1(trial: Trial) -> Picture:
     )
 
 
-def _drift(trial: Trial) -> str:
-    drift = trial.inside.attention
-    if drift is None:
-        return ""
-    words = drift_words(drift, "prompt")
-    return f" By the rules of live runs, {words}."
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def _confidence(trial: Trial) -> tuple[Series, ...]:
