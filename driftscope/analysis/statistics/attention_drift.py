@@ -238,7 +238,7 @@ def drift_by_distance(sums: DistanceSums, edges: Sequence[int]) -> AttentionDrif
     at_depth_1 = np.hstack([np.zeros((clusters, 1)), before])
     own = ratio_of(sums.own - at_depth_1, sums.weight[:, None])
     trend = ratio_of((near[:, -1] - near[:, 1])[:, None], sums.weight[:, None])
-    by_depth = _estimates(shift)
+    by_depth = estimates(shift)
     return AttentionDrift(
         depths=depths,
         source=Source.DISTANCES,
@@ -249,8 +249,8 @@ def drift_by_distance(sums: DistanceSums, edges: Sequence[int]) -> AttentionDrif
         near_shift=by_depth,
         p=tuple(departure(shift).p.tolist()),
         first_step=by_depth[1],
-        trend=_estimates(trend)[0],
-        own_excess=_estimates(own),
+        trend=estimates(trend)[0],
+        own_excess=estimates(own),
         distances=_by_distance(sums, edges),
     )
 
@@ -273,7 +273,7 @@ def drift_in_matched_rounds(sums: MatchedSums) -> AttentionDrift:
         clusters=clusters,
         chains=chains,
         from_depth=first,
-        shift=_estimates(ratio_of(top, bottom))[0],
+        shift=estimates(ratio_of(top, bottom))[0],
         own_excess=_known(ratio_of(excess, weight)),
     )
 
@@ -285,13 +285,13 @@ def sink_kept(sums: SinkSums) -> Estimate | None:
     chains, weight = sums.chains[there], sums.weight[there, None]
     if len(chains) < FEWEST_CLUSTERS or chains.sum() < FEWEST_CHAINS:
         return None
-    first = _estimates(ratio_of(sums.first[there, None], weight))[0]
+    first = estimates(ratio_of(sums.first[there, None], weight))[0]
     even = float(sums.even[there].sum() / weight.sum())
     if first.interval is None or not first.interval.low > SINK_FLOOR:
         return None
     if not first.value >= SINK_TIMES_EVEN * even:
         return None
-    return _estimates(ratio_of(sums.last[there, None], sums.first[there, None]))[0]
+    return estimates(ratio_of(sums.last[there, None], sums.first[there, None]))[0]
 
 
 def _with_chains(sums: DistanceSums) -> DistanceSums:
@@ -307,7 +307,8 @@ def _with_chains(sums: DistanceSums) -> DistanceSums:
     )
 
 
-def _estimates(ratio: Ratio) -> tuple[Estimate, ...]:
+def estimates(ratio: Ratio) -> tuple[Estimate, ...]:
+    """Return each figure of a ratio with its interval."""
     spread = intervals(ratio) or (None,) * len(ratio.value)
     return tuple(
         Estimate(value=float(value), interval=interval)
@@ -317,8 +318,8 @@ def _estimates(ratio: Ratio) -> tuple[Estimate, ...]:
 
 def _known(ratio: Ratio) -> tuple[Estimate | None, ...]:
     """Return the estimates; None where nothing was measured."""
-    estimates = zip(_estimates(ratio), ratio.units, strict=True)
-    return tuple(each if units > 0 else None for each, units in estimates)
+    each_units = zip(estimates(ratio), ratio.units, strict=True)
+    return tuple(each if units > 0 else None for each, units in each_units)
 
 
 def _by_distance(sums: DistanceSums, edges: Sequence[int]) -> ByDistance:

@@ -19,9 +19,10 @@ from driftscope.analysis.statistics.attention_drift import (
     Estimate,
     SinkSums,
     drift_by_distance,
+    estimates,
     sink_kept,
 )
-from driftscope.analysis.statistics.interval import Ratio, intervals, rate_intervals, ratio_of
+from driftscope.analysis.statistics.interval import rate_intervals, ratio_of
 from driftscope.inspect.inside.inside_sums import InsideSums
 from driftscope.metrics.hidden import per_depth
 from driftscope.trace.format.distance_bins import edges_of
@@ -84,7 +85,7 @@ def inside_of(prompts: Sequence[InsideSums]) -> Inside:
     several = depths > 1
     return Inside(
         attention=_attention(prompts, depths) if several else None,
-        growth=_estimates(ratio_of(fed[:, -1:], fed[:, :1]))[0] if several else None,
+        growth=estimates(ratio_of(fed[:, -1:], fed[:, :1]))[0] if several else None,
         confidence=_confidence(prompts),
         depths=depths,
     )
@@ -140,14 +141,6 @@ def _rates(right: Matrix, reached: Matrix) -> tuple[Estimate | None, ...]:
         spread = rate_intervals(rate)
         out.append(Estimate(value=float(rate.value[0]), interval=spread[0] if spread else None))
     return tuple(out)
-
-
-def _estimates(ratio: Ratio) -> tuple[Estimate, ...]:
-    spread = intervals(ratio) or (None,) * len(ratio.value)
-    return tuple(
-        Estimate(value=float(value), interval=each)
-        for value, each in zip(ratio.value, spread, strict=True)
-    )
 
 
 def _growth_words(growth: Estimate, inside: Inside) -> str:
