@@ -145,7 +145,8 @@ def compare(
     runs = (_open(run, engine, cluster) for run in (first, second))
     with closing(next(runs)) as a, closing(next(runs)) as b:
         if speculates(a) and speculates(b):
-            return compare_sums(_whole(_sums(a, only)), _whole(_sums(b, only)), labels)
+            compared = compare_sums(_whole(_sums(a, only)), _whole(_sums(b, only)), labels)
+            return replace(compared, where=only.where)
         if only != EVERYTHING:
             raise UsageError(_NO_ROUNDS)
         compared = compare_times(requests_of(a), requests_of(b), labels)

@@ -103,8 +103,6 @@ def compare(
         cluster=cluster,
         only=Filter(where=where),
     )
-    if where is not None and not as_json:
-        typer.echo(f"Of both runs only --where {where}.")
     _print(compared, as_json=as_json)
 
 

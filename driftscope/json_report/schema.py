@@ -305,7 +305,13 @@ INSPECTED = _object(
     }
 )
 COMPARED = _object(
-    {"first": TEXT, "second": TEXT, "verdict": TEXT, "differences": _list(DIFFERENCE)}
+    {
+        "first": TEXT,
+        "second": TEXT,
+        "where": {"type": ["string", "null"]},
+        "verdict": TEXT,
+        "differences": _list(DIFFERENCE),
+    }
 )
 PAIR_TRIAL = _object(
     {

@@ -105,6 +105,8 @@ class Comparison:
     taken as served, see `driftscope.analysis.compare.common_mix`."""
     unlike: tuple[str, ...] = ()
     """Other ways in which the runs differ, see `driftscope.analysis.compare.run_differences`."""
+    where: str | None = None
+    """Condition that the compared rows of both runs meet; None: all rows."""
 
     def at(self, metric: str, segment: str = WHOLE) -> tuple[Difference, ...]:
         """Return the differences of one metric, by depth."""

@@ -37,6 +37,8 @@ _NAMES = {LENGTH: "acceptance length", **TIMES}
 def show(comparison: Comparison) -> None:
     """Print the comparison to stdout, the verdict first."""
     console = output_console(_PIPE_WIDTH)
+    if comparison.where:
+        console.print(f"Of both runs only --where {plain(comparison.where)}.", soft_wrap=True)
     console.print(f"{verdict(comparison)}.")
     console.print(_pairing(comparison))
     if warning := doubt(comparison.unlike):

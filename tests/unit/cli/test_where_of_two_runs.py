@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,9 @@ def test_a_comparison_is_of_the_part_that_was_asked_for(
     assert done.exit_code == EXIT_OK, done.output
     assert done.output.startswith(f"Of both runs only --where label = '{label}'.")
     assert ("differs" in done.output) == differs
+    document = json.loads(_run("compare", *runs, "--where", f"label = '{label}'", "--json").stdout)
+    assert document["where"] == f"label = '{label}'"
+    assert json.loads(_run("compare", *runs, "--json").stdout)["where"] is None
 
 
 @pytest.mark.parametrize(("label", "code"), [("kept", EXIT_OK), ("lost", EXIT_GATE_FAILED)])
