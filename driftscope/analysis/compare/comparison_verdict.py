@@ -15,7 +15,10 @@ from driftscope.analysis.number_words import (
     percent,
     runs_of_numbers,
 )
+from driftscope.analysis.statistics.mix_adjustment import OTHER
 
+_ALONE = {"": "requests without a label", OTHER: "rare labels together"}
+"""Words for names of labels that are no names."""
 TIMES = {TPOT: "time per output token", TTFT: "time to first token"}
 """Words for the metrics that are times."""
 
@@ -36,8 +39,8 @@ def mix_words(comparison: Comparison) -> str:
     if len(comparison.mix) == 1:
         (name,) = comparison.mix
         return (
-            f"They served labels in other shares, and only {name or 'requests without a label'} "
-            "has enough prompts in both, so differences over all requests are taken there."
+            "They served labels in other shares, so differences over all requests are taken where "
+            f"both have enough prompts: {_ALONE.get(name, name)}."
         )
     shares = listed([f"{percent(share)} {name}" for name, share in comparison.mix.items()])
     return (

@@ -79,7 +79,7 @@ def test_a_label_with_too_few_prompts_is_left_out_and_said_so() -> None:
     found = _compared(a, b)
     (length,) = found.at(LENGTH)
     assert length.first == pytest.approx(figures_of(a.labelled("easy").rounds, 4).value[0])
-    assert "only easy has enough prompts in both" in mix_words(found)
+    assert mix_words(found).endswith("where both have enough prompts: easy.")
 
 
 def test_runs_without_a_common_label_are_compared_as_served() -> None:
