@@ -26,10 +26,10 @@ def attention_repairs(base: Variant) -> Iterator[Repair]:
 
 
 def _in_halves(base: Variant) -> Repair:
-    names = [name for name in base.state if name.endswith(("q_proj.weight", "k_proj.weight"))]
+    turned = tuple(f"{one}_proj.{kind}" for one in "qk" for kind in ("weight", "bias"))
     state = dict(base.state)
-    for name in names:
-        heads = state[name].reshape(-1, base.config.layer.head_dim, state[name].shape[-1])
+    for name in (each for each in base.state if each.endswith(turned)):
+        heads = state[name].reshape(-1, base.config.layer.head_dim, *state[name].shape[1:])
         state[name] = torch.cat([heads[:, ::2], heads[:, 1::2]], 1).reshape(state[name].shape)
     return Repair(
         id="rope_layout",

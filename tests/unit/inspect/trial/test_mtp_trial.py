@@ -18,6 +18,7 @@ from driftscope.cli.app import app
 from driftscope.errors import CheckpointError, UsageError
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
+from driftscope.inspect.trial.attention_repairs import attention_repairs
 from driftscope.inspect.trial.trial import Bench, run_trial
 from driftscope.inspect.trial.trial_result import Trial
 from driftscope.inspect.trial.variant import as_served
@@ -27,6 +28,7 @@ from driftscope_lab.trio import encode, trio_path
 pytestmark = pytest.mark.slow
 K = 5
 HEAD = "model.mtp_layers.0."
+KINDS, HEAD_DIM = ("weight", "bias"), 32
 State = dict[str, torch.Tensor]
 
 
@@ -78,6 +80,13 @@ def _exchanged_norms(state: State) -> None:
     state[token], state[hidden] = state[hidden] / 8, state[token] * 8
 
 
+def _in_pairs(state: State) -> None:
+    """Lay queries and keys of the head out for interleaved positions, biases too."""
+    for name in (f"{HEAD}self_attn.{one}_proj.{kind}" for one in "qk" for kind in KINDS):
+        heads = state[name].reshape(-1, 2, HEAD_DIM // 2, *state[name].shape[1:])
+        state[name] = heads.transpose(1, 2).reshape(state[name].shape)
+
+
 PLANTED = {"fc_halves": _halves, "token_and_hidden_norm": _exchanged_norms}
 
 
@@ -100,6 +109,18 @@ def test_a_planted_mistake_is_named(
     assert best.repair.id == repair
     assert trial.as_is.length < 0.8 * healthy
     assert best.acceptance.length == pytest.approx(healthy, abs=0.05)
+
+
+def test_the_other_layout_of_positions_is_undone_in_weights_and_biases(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """It costs this head too little to be told from chance."""
+    planted = as_served(open_drafter(str(_planted(checkpoint, tmp_path, _in_pairs))), 6)
+    (repair,) = attention_repairs(planted)
+    healthy = as_served(open_drafter(str(checkpoint)), 6).state
+    assert all(torch.equal(repair.variant.state[name], each) for name, each in healthy.items())
+    changed = [name for name, each in healthy.items() if not torch.equal(planted.state[name], each)]
+    assert len(changed) == 4
 
 
 def _uneven_final_norm(state: State) -> None:
