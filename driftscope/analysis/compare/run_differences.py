@@ -18,6 +18,11 @@ to a length limit a few rounds draft fewer tokens than K."""
 DRAFTER = "drafter"
 """Name of the difference that a comparison is usually about."""
 TARGET = "target"
+_MIMO = "MiMoMTP"
+"""Begin of the head's architecture: MiMoMTPModel in vLLM, MiMoMTP in SGLang."""
+_STATE_OF_MIMO = {"vllm": "before its final norm", "sglang": "after its final norm"}
+"""State of the target that an engine gives to MiMo's MTP head. Sources: mimo.py of vLLM 0.32 and of
+SGLang 0.5.23."""
 
 
 def unlike(a: Manifest, b: Manifest, sides: tuple[Side, Side], pairing: str) -> tuple[str, ...]:
@@ -32,6 +37,7 @@ def unlike(a: Manifest, b: Manifest, sides: tuple[Side, Side], pairing: str) -> 
         ("K", drafted if drafted[0] != drafted[1] else None),
         ("prompts", [] if pairing == UNPAIRED else None),
         ("captured layers", _captured(a, b)),
+        ("the target's state that MiMo's head reads", _head_states(a, b)),
         (DRAFTER, [a.drafter.name, b.drafter.name] if models_differ(a, b, DRAFTER) else None),
         (TARGET, [a.target.name, b.target.name] if models_differ(a, b, TARGET) else None),
     ]
@@ -67,6 +73,14 @@ def _captured(a: Manifest, b: Manifest) -> list[str] | None:
     if not all(layers) or layers[0] == layers[1] or models_differ(a, b, DRAFTER):
         return None
     return [", ".join(map(str, each)) for each in layers]
+
+
+def _head_states(a: Manifest, b: Manifest) -> list[str] | None:
+    """Return which state of the target the MTP head of both runs reads, if engines differ in it."""
+    if not all(each.drafter.architecture.startswith(_MIMO) for each in (a, b)):
+        return None
+    states = [_STATE_OF_MIMO.get(each.engine, "") for each in (a, b)]
+    return states if all(states) and states[0] != states[1] else None
 
 
 def models_differ(a: Manifest, b: Manifest, part: str) -> bool:

@@ -101,6 +101,22 @@ def test_a_layer_shift_between_engines_is_named() -> None:
     )
 
 
+def _with_mimos_head(engine: str) -> Manifest:
+    plain = _manifest(engine, engine, "w", ())
+    named = {"vllm": "MiMoMTPModel", "sglang": "MiMoMTP"}[engine]
+    return replace(plain, drafter=replace(plain.drafter, architecture=named))
+
+
+def test_engines_give_mimos_head_other_states_of_the_target() -> None:
+    sides: Any = (_side(), _side())
+    vllm, sglang = _with_mimos_head("vllm"), _with_mimos_head("sglang")
+    assert (
+        "the target's state that MiMo's head reads (before its final norm against after its final "
+        "norm)"
+    ) in unlike(vllm, sglang, sides, PROMPTS)
+    assert unlike(vllm, _with_mimos_head("vllm"), sides, PROMPTS) == ()
+
+
 def test_another_drafter_may_capture_other_layers() -> None:
     mine, theirs = _manifest("vllm", "a", "w", (1, 2)), _manifest("vllm", "a", "v", (3, 4))
     named = unlike(mine, theirs, (_side(), _side()), PROMPTS)
