@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 from support.eagle1_drafter import eagle1_drafter
-from support.engine_process.job import PROMPTS, Job, K, Outcome, run_jobs
+from support.engine_process.job import PROMPTS, Job, Outcome, run_jobs
+from support.inspected_prompts import inspected
 from support.promised_rounds import served_length
 from typer.testing import CliRunner
 from verification.truth import RECORD, V2, compare
@@ -19,7 +20,7 @@ from driftscope.cli.app import app
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK
 from driftscope.inspect.reference.config import EOS_ID
 from driftscope.inspect.trial.passages import ANSWER_TOKENS
-from driftscope_lab.trio import CONDITIONS, load_prompts, trio_path
+from driftscope_lab.trio import trio_path
 from engines.test_truth import assert_true
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -51,18 +52,6 @@ def served(drafter: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return run_jobs(jobs, tmp_path_factory.mktemp("served"))
 
 
-def _inspected(drafter: Path, folder: Path) -> dict[str, Any]:
-    path = folder / "prompts.jsonl"
-    texts = [p.text(CONDITIONS[at % 2]) for at, p in enumerate(load_prompts()[:PROMPTS])]
-    rows = [json.dumps({"id": at, "body": {"prompt": text}}) for at, text in enumerate(texts)]
-    path.write_text("\n".join(rows))
-    options = ["--target", trio_path() / "target", "--prompts", path, "--k", K, "--json"]
-    done = CliRunner().invoke(app, ["inspect", str(drafter), *(str(each) for each in options)])
-    assert done.exit_code == EXIT_OK, done.output
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
-
-
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_every_measured_quantity_equals_the_reference(
     served: dict[str, Outcome], runner: str
@@ -74,7 +63,9 @@ def test_every_measured_quantity_equals_the_reference(
 def test_vllm_accepts_what_the_inspection_promises(
     drafter: Path, served: dict[str, Outcome], runner: str, tmp_path: Path
 ) -> None:
-    trial = _inspected(drafter, tmp_path)["trial"]
+    document = inspected(drafter, trio_path() / "target", tmp_path)
+    trial = document["trial"]
+    assert document["exit_code"] == EXIT_OK
     assert trial["prompts"] == PROMPTS
     assert trial["acceptance"]["mean_length"] > 1.5, "otherwise the test shows little"
     assert abs(served_length(served[runner]) - trial["acceptance"]["mean_length"]) < CLOSE

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine_process.job import PROMPTS, Job, K, Outcome, run_jobs
+from support.engine_process.job import PROMPTS, Job, Outcome, run_jobs
+from support.inspected_prompts import inspected
 from support.mtp_head import mtp_checkpoint
 from support.promised_rounds import served_length
-from typer.testing import CliRunner
 from verification.truth import RECORD, V2, compare
 
-from driftscope.cli.app import app
 from driftscope.inspect.reference.config import EOS_ID
 from driftscope.inspect.trial.passages import ANSWER_TOKENS
-from driftscope_lab.trio import CONDITIONS, load_prompts, trio_path
+from driftscope_lab.trio import trio_path
 from engines.test_truth import assert_true
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -63,18 +62,6 @@ def _as_published(checkpoint: Path, path: Path) -> Path:
     return path
 
 
-def _inspected(checkpoint: Path, folder: Path) -> dict[str, Any]:
-    path = folder / "prompts.jsonl"
-    texts = [p.text(CONDITIONS[at % 2]) for at, p in enumerate(load_prompts()[:PROMPTS])]
-    rows = [json.dumps({"id": at, "body": {"prompt": text}}) for at, text in enumerate(texts)]
-    path.write_text("\n".join(rows))
-    checkpoint = _as_published(checkpoint, folder / "published")
-    options = ["--target", checkpoint, "--prompts", path, "--k", K, "--json"]
-    done = CliRunner().invoke(app, ["inspect", str(checkpoint), *(str(each) for each in options)])
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
-
-
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_every_measured_quantity_equals_the_reference(
     served: dict[str, Outcome], runner: str
@@ -86,7 +73,8 @@ def test_every_measured_quantity_equals_the_reference(
 def test_vllm_accepts_what_the_inspection_promises(
     checkpoint: Path, served: dict[str, Outcome], runner: str, tmp_path: Path
 ) -> None:
-    trial = _inspected(checkpoint, tmp_path)["trial"]
+    published = _as_published(checkpoint, tmp_path / "published")
+    trial = inspected(published, published, tmp_path)["trial"]
     assert trial["prompts"] == PROMPTS
     assert trial["acceptance"]["mean_length"] > 1.5, "otherwise the test shows little"
     assert abs(served_length(served[runner]) - trial["acceptance"]["mean_length"]) < CLOSE
