@@ -41,21 +41,20 @@ class ChainSums:
     def add(self, step: StepOutput, logits: Tensor, slots: int, matches: Tensor) -> None:
         """Add the next depth: its `logits` [A, vocabulary], the number of verified slots, and which
         tokens are the target's, [A]."""
-        depth, layers = len(self._depths) + 1, len(step.attention)
-        bins: Tensor | float = 0.0
-        classes: Tensor | float = 0.0
-        for one in step.attention:
-            away = distance_masses(one[0], self._anchors, depth, DEFAULT_N_SINK, self._k)
-            bins = bins + away.sum(0) / layers
-            # The prompt's and the output's share are not needed, so that their border is any.
-            classes = classes + class_masses(one[0], slots, 0, DEFAULT_N_SINK).sum(0) / layers
-        assert isinstance(classes, Tensor) and isinstance(bins, Tensor)  # noqa: S101  a layer is there
+        depth = len(self._depths) + 1
+        away = [
+            distance_masses(one[0], self._anchors, depth, DEFAULT_N_SINK, self._k)
+            for one in step.attention
+        ]
+        # The prompt's and the output's share are not needed, so that their border is any.
+        classes = [class_masses(one[0], slots, 0, DEFAULT_N_SINK) for one in step.attention]
+        by_class = torch.stack(classes).mean(0).sum(0)
         top1 = logits.float().softmax(-1).amax(-1)
         self._depths.append(
             Depth(
-                bins=bins,
-                sink=float(classes[0]),
-                own=float(classes[-1]),
+                bins=torch.stack(away).mean(0).sum(0),
+                sink=float(by_class[0]),
+                own=float(by_class[-1]),
                 fed=float(rms(step.fed[0]).sum()),
                 reached=float(self._accepted.sum()),
                 sure=float((top1 * self._accepted).sum()),
