@@ -23,6 +23,11 @@ from driftscope.inspect.trial.variant import Repair, Variant
 
 FC, INPUT_NORM = "fc.weight", "input_norm.weight"
 _EMBEDDING_NORM, _HIDDEN_NORM = "midlayer.input_layernorm.weight", "midlayer.hidden_norm.weight"
+_SWAPPED_IDS = {
+    _EMBEDDING_NORM: "input_and_hidden_norm",
+    "token_layernorm.weight": "token_and_hidden_norm",
+}
+"""Id of the repair that exchanges the norm of the embedding with that of the state."""
 _MOST_PERMUTED = 3
 """Captured states of which all orders are tried; of more, only the reverse."""
 
@@ -295,28 +300,23 @@ def _normed_state(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
 
 
 def _swapped_norms_of_a_head(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
-    if not base.config.mtp:
-        return
-    names = "token_layernorm.weight", "hidden_layernorm.weight"
-    changed = {one: base.state[other] for one, other in zip(names, names[::-1], strict=True)}
-    yield Repair(
-        id="token_and_hidden_norm",
-        change="token_layernorm and hidden_layernorm exchanged",
-        mistake="token_layernorm and hidden_layernorm were exchanged",
-        variant=replace(base, state={**base.state, **changed}),
-        weights=True,
-    )
+    if base.config.mtp:
+        yield _swapped(base, "token_layernorm.weight", "hidden_layernorm.weight")
 
 
 def _swapped_norms(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
-    changed = {
-        _EMBEDDING_NORM: base.state[_HIDDEN_NORM],
-        _HIDDEN_NORM: base.state[_EMBEDDING_NORM],
-    }
-    yield Repair(
-        id="input_and_hidden_norm",
-        change="input_layernorm and hidden_norm exchanged",
-        mistake="input_layernorm and hidden_norm were exchanged",
+    yield _swapped(base, _EMBEDDING_NORM, _HIDDEN_NORM)
+
+
+def _swapped(base: Variant, first: str, second: str) -> Repair:
+    """Exchange the norms of the embedding and of the state."""
+    short = [name.removesuffix(".weight").rpartition(".")[2] for name in (first, second)]
+    changed = {first: base.state[second], second: base.state[first]}
+    words = " and ".join(short)
+    return Repair(
+        id=_SWAPPED_IDS[first],
+        change=f"{words} exchanged",
+        mistake=f"{words} were exchanged",
         variant=replace(base, state={**base.state, **changed}),
         weights=True,
     )
