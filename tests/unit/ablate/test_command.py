@@ -46,9 +46,9 @@ def test_the_document_follows_its_schema_and_says_what_does_not_apply(tmp_path: 
 def test_the_table_fits_into_80_columns_and_explains_the_parts() -> None:
     done = _ablate(trio_path() / "eagle3", *FEW)
     assert done.exit_code == 0, done.output
-    lines = done.output.splitlines()
+    lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    text = " ".join(done.output.split())
+    text = " ".join(done.stdout.split())
     assert "the drafter's own states" in text and "as served" in text
     assert "up to its first wrong token" in text
 
