@@ -5,11 +5,11 @@ python -m driftscope_lab.training.train -o DIR [--seeds 0 1 2] [--steps N] [--co
 
 The target is trained once, on two threads, with its tokenizer and held-out prompts, into DIR;
 EAGLE-3 and EAGLE-3.1 drafters of each seed, on one thread, into DIR/seed-0, DIR/seed-1 and so on.
-A target that DIR already has is kept, so that seeds can train at the same time by commands of their
-own. The target sees documents too; drafters see conversations in the chat template only, half of
-them written by the target: drafters are trained so, and other forms of a conversation are therefore
-new to them alone. Seeds and threads are fixed, so that the same machine and library versions give
-the same weights.
+What DIR already has is kept, so that seeds can train at the same time by commands of their own.
+The target sees documents too; drafters see conversations in the chat template only, half of them
+written by the target: drafters are trained so, and other forms of a conversation are therefore new
+to them alone. Seeds and threads are fixed, so that the same machine and library versions give the
+same weights.
 """
 
 from __future__ import annotations
@@ -48,19 +48,29 @@ SEEDS = (0, 1, 2)
 TARGET_THREADS, DRAFTER_THREADS = 2, 1
 TEMPLATE_ONLY = DocumentShares(plain=0.0, bare=0.0, plain_roles=0.0)
 CHECKPOINTS = "checkpoints"
-TRAINED = "target-trained"
-"""File in CHECKPOINTS that says that the target is finished."""
 
 
 def train(files: Sequence[SourceFile], recipe: Recipe, folder: Path, seeds: Sequence[int]) -> None:
     """Train on `files` and write target, drafters of each seed and held-out prompts into `folder`.
-    What is finished there is kept."""
+    What is finished there is kept.
+
+    The target writes the drafters' text as it was trained; then it is read from its file, where its
+    weights are rounded, because drafters learn the states of what is shipped.
+    """
     sides = both_sides(files)
     tokenizer = _tokenizer(folder, sides[False])
     chats = ConversationRows(tokenizer, sides, TEMPLATE_ONLY)
     torch.set_num_threads(TARGET_THREADS)
-    target = _target(recipe, sides, tokenizer, folder)
-    written = _written(target, chats, recipe, folder)
+    path = folder / CHECKPOINTS / "written.pt"
+    if not path.is_file():
+        target = _trained_target(recipe, sides, tokenizer, folder)
+        log = Progress(folder / "sampling.jsonl")
+        path.parent.mkdir(exist_ok=True)
+        partial = path.with_suffix(".partial")
+        torch.save(sample_conversations(target, chats, recipe.sampling, log), partial)
+        partial.replace(path)
+    written: torch.Tensor = torch.load(path, weights_only=True)
+    target = load_target(folder / "target")
     torch.set_num_threads(DRAFTER_THREADS)
     for seed in seeds:
         settings = replace(recipe.drafters, seed=recipe.drafters.seed + seed)
@@ -69,35 +79,30 @@ def train(files: Sequence[SourceFile], recipe: Recipe, folder: Path, seeds: Sequ
         train_drafters(target, chats, written, settings, into, log, models=recipe.drafter_models)
 
 
-def _target(
+def _trained_target(
     recipe: Recipe, sides: Mapping[bool, Material], tokenizer: Tokenizer, folder: Path
 ) -> Target:
-    """Return the target in `folder`, trained first if it is not: copying rules, if the recipe has
-    them, then everything. It is read from its file, because drafters learn from what is shipped."""
-    into, kept = folder / "target", folder / CHECKPOINTS
-    if (kept / TRAINED).is_file():
-        return load_target(into)
-    log = Progress(folder / "training.jsonl", keep=kept.is_dir())
+    """Train the target: copying rules, if the recipe has them, then everything. A training that has
+    a checkpoint in `folder` goes on from there."""
+    into, checkpoint = folder / "target", folder / CHECKPOINTS / "target.pt"
+    log = Progress(folder / "training.jsonl", keep=checkpoint.is_file())
     prompts = make_prompts(sides[True], lambda text: len(tokenizer.encode(text).ids))
     save_prompts(prompts, folder)
     rows = ConversationRows(tokenizer, sides, copying=recipe.copying_share)
     before = None
-    if recipe.copying is not None and not (kept / "target.pt").is_file():
+    if recipe.copying is not None and not checkpoint.is_file():
         before = train_target(
             CopyRows(tokenizer), recipe.copying, into, log, model=recipe.target_model
         )
-    train_target(
+    return train_target(
         rows,
         recipe.target,
         into,
         log,
         model=recipe.target_model,
-        checkpoint=kept / "target.pt",
+        checkpoint=checkpoint,
         before=before,
     )
-    kept.mkdir(exist_ok=True)
-    (kept / TRAINED).touch()
-    return load_target(into)
 
 
 def _tokenizer(folder: Path, training: Material) -> Tokenizer:
@@ -107,18 +112,6 @@ def _tokenizer(folder: Path, training: Material) -> Tokenizer:
         tokenizer = train_tokenizer(tokenizer_texts(training), more=MARKS)
         save_tokenizer(tokenizer, folder / "target")
     return Tokenizer.from_file(str(path))
-
-
-def _written(target: Target, chats: ConversationRows, recipe: Recipe, folder: Path) -> torch.Tensor:
-    """Return the target's own text, from `folder` if it is there."""
-    path = folder / CHECKPOINTS / "written.pt"
-    if path.is_file():
-        kept: torch.Tensor = torch.load(path, weights_only=True)
-        return kept
-    log = Progress(folder / "sampling.jsonl")
-    written = sample_conversations(target, chats, recipe.sampling, log)
-    torch.save(written, path)
-    return written
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -4,10 +4,14 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from support.lab_corpus import FILES
 
+from driftscope.inspect.reference.model import Target, load_target
+from driftscope_lab.training import train as training
 from driftscope_lab.training import train_drafters, train_target
 from driftscope_lab.training.corpus import CorpusError
 from driftscope_lab.training.optimizer import Schedule
@@ -20,8 +24,8 @@ from driftscope_lab.training.recipe import (
     SamplingRecipe,
     TargetRecipe,
 )
-from driftscope_lab.training.train import CHECKPOINTS, train
 from driftscope_lab.training.train import main as train_main
+from driftscope_lab.training.train import train
 from driftscope_lab.trio import load_prompts
 
 pytestmark = pytest.mark.slow
@@ -103,7 +107,34 @@ def test_an_interrupted_training_goes_on_where_it_was(tmp_path: Path) -> None:
                 train(FILES, SMALL, resumed, (0,))
     train(FILES, SMALL, resumed, (0,))
     assert weights(resumed) == weights(whole)
-    assert (resumed / CHECKPOINTS / "target-trained").is_file()
+
+
+def test_the_target_writes_before_its_weights_are_rounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it was interrupted while it wrote: a target of float32 is in the checkpoint, one that
+    is rounded in the file that ships."""
+    true, writers = training.sample_conversations, []
+
+    def interrupted_once(target: Target, *rest: Any) -> torch.Tensor:
+        writers.append(target)
+        if len(writers) == 1:
+            raise KeyboardInterrupt
+        return true(target, *rest)
+
+    monkeypatch.setattr(training, "sample_conversations", interrupted_once)
+    with pytest.raises(KeyboardInterrupt):
+        train(FILES, SMALL, tmp_path, (0,))
+    train(FILES, SMALL, tmp_path, ())
+    first, again = (writer.state_dict() for writer in writers)
+    shipped = load_target(tmp_path / "target").state_dict()
+    assert first.keys() == again.keys() == shipped.keys()
+    for name, kept in shipped.items():
+        assert torch.equal(first[name], again[name])
+        assert torch.equal(first[name].to(torch.bfloat16).float(), kept)
+    assert any(not torch.equal(first[name], kept) for name, kept in shipped.items())
+    train(FILES, SMALL, tmp_path, ())
+    assert len(writers) == 2
 
 
 def test_the_recipe_is_that_of_the_shipped_models() -> None:
