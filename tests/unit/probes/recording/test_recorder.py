@@ -5,93 +5,28 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.runs import Spec, manifest
+from support.recording_worker import Worker
 from support.tiny_drafter import HEADS, LAYERS, Batch, Call, K, by_hand
 
-from driftscope.trace.read.reader import Trace, read_trace
-from driftscope.trace.write.run_directory import create_run
-from driftscope.trace.write.writer import TraceWriter
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import MASSES
 from driftscope_probes.base.chain_buffers import ChainBuffers
 from driftscope_probes.base.host_ring import SLOTS
-from driftscope_probes.base.settings import RECORDINGS, Settings
+from driftscope_probes.base.settings import RECORDINGS
 from driftscope_probes.base.step_view import DeviceStep, DraftStep
 from driftscope_probes.masses.meter import MassPlan
 from driftscope_probes.recording.optional_masses import OptionalMasses
-from driftscope_probes.recording.recorder_assembly import assemble_recorder
 from driftscope_probes.steps.distance_choice import distance_choices
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
-from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 
 AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}
 """Record files keep 16 bits of a mantissa; one class is what the others leave of 1."""
-
-
-@dataclass
-class Worker:
-    """Calls a recorder like vLLM's hooks do, around a drafter that runs with or without graphs."""
-
-    drafter: VllmDrafter
-    settings: Settings
-    calls: list[str] = field(default_factory=list)
-    """How each chain was drafted."""
-    drafts: list[torch.Tensor] = field(default_factory=list)
-    """Tokens that were served."""
-    batches: list[Batch] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        path = self.settings.trace
-        create_run(path, manifest(Spec()))
-        self.proposer = SimpleNamespace(model=self.drafter.model)
-        self.writer = TraceWriter(path, source="worker0-1")
-        self.recorder = assemble_recorder(
-            self.drafter, self.settings, self.writer, schedules=VllmSchedules()
-        )
-        self.recorder.taps.attach(self.proposer, "model")
-
-    def step(self, prefilling: tuple[bool, bool] | None = (False, False), k: int = K) -> None:
-        """One step of the engine; None: the drafter does not run."""
-        self.recorder.step_started()
-        if prefilling is not None:
-            batch = Batch(self.proposer, prefilling, k=k)
-            self.batches.append(batch)
-            self.drafts.append(
-                self.recorder.draft(
-                    Call(
-                        batch,
-                        lambda: self._draft("served", batch),
-                        lambda: self._draft("eager", batch),
-                    )
-                )
-            )
-        self.recorder.step_ended(2)
-
-    def _draft(self, how: str, batch: Batch) -> torch.Tensor:
-        self.calls.append(how)
-        return batch.draft()
-
-    def trace(self) -> Trace:
-        """End the run and read it."""
-        self.recorder.close()
-        return read_trace(self.settings.trace)
-
-
-@pytest.fixture
-def start(tmp_path: Path, make_drafter: Callable[..., VllmDrafter]) -> Callable[..., Worker]:
-    def started(drafter: VllmDrafter | None = None, **changes: Any) -> Worker:
-        settings = Settings(**{"trace": tmp_path / "run", "sink_tokens": 2, "every": 1, **changes})
-        return Worker(drafter or make_drafter(), settings)
-
-    return started
 
 
 def test_the_memory_that_is_stated_is_what_all_buffers_take(
