@@ -63,7 +63,8 @@ from driftscope.analysis.gate.baseline_relation import Relation, of_acceptance
 from driftscope.analysis.gate.evaluate import Facts
 from driftscope.analysis.gate.judge import Outcome, judge
 from driftscope.analysis.gate.rule import rule_of
-from driftscope.analysis.statistics.interval import Interval, intervals, rate_intervals
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, rate_intervals
+from driftscope.analysis.statistics.intervals.interval import Interval
 
 TRIALS = 1000
 ANALYSES = 200

@@ -22,7 +22,8 @@ from driftscope.analysis.figures.request_pairing import BY_DIGEST, UNPAIRED, Pai
 from driftscope.analysis.figures.round_sums import Rounds
 from driftscope.analysis.figures.side import Side
 from driftscope.analysis.statistics.clusters import design_effect
-from driftscope.analysis.statistics.interval import intervals, student
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
+from driftscope.analysis.statistics.intervals.degrees_of_freedom import student
 
 LOGITS = (1.4, 0.94, 0.66, 0.41, 0.2)
 """Logit of acceptance at each depth, given the depth before."""

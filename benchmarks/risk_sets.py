@@ -16,7 +16,7 @@ from numpy.random import RandomState
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.round_sums import Rounds
-from driftscope.analysis.statistics.interval import rate_intervals
+from driftscope.analysis.statistics.intervals.cluster_intervals import rate_intervals
 
 K = 8
 FLAT = np.full(K, 1.4)

@@ -18,7 +18,9 @@ from support.simulate.sums import marginal_at_k, side
 
 from driftscope.analysis.figures.change_points import Series, changes
 from driftscope.analysis.figures.round_sums import Rounds
-from driftscope.analysis.statistics.interval import Interval, rate_intervals, ratio_of
+from driftscope.analysis.statistics.intervals.cluster_intervals import rate_intervals
+from driftscope.analysis.statistics.intervals.cluster_ratio import ratio_of
+from driftscope.analysis.statistics.intervals.interval import Interval
 
 BY_BATCH = Truth(requests=96, rounds=25, batches=(1, 2, 3, 6), k_by_batch=((2, 7), (4, 4), (6, 2)))
 FALLING = -0.3

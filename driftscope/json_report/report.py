@@ -15,7 +15,7 @@ from driftscope.analysis.findings.finding import Finding
 from driftscope.analysis.first_screen.claim import Claim
 from driftscope.analysis.first_screen.first_screen import FirstScreen
 from driftscope.analysis.replays.replay_summary import ReplaySummary
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.within_strata import Association
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary

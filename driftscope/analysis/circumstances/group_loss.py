@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import NormalDist
 
 from driftscope.analysis.circumstances.groups import Group
-from driftscope.analysis.statistics.interval import Interval, difference
+from driftscope.analysis.statistics.intervals.interval import Interval, difference
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 
 

@@ -21,11 +21,8 @@ from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.views import REQUEST
 from driftscope.analysis.query.column_arrays import whole
 from driftscope.analysis.statistics.clusters import rate_over_clusters
-from driftscope.analysis.statistics.interval import (
-    Interval,
-    intervals,
-    rate_intervals,
-)
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, rate_intervals
+from driftscope.analysis.statistics.intervals.interval import Interval
 
 MAX_GROUPS = 16
 """Largest number of temperatures that get a group, counted from the lowest."""

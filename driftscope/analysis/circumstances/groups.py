@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from driftscope.analysis.statistics.contrast import Contrast
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 
 QUARTERS = 4
 """Number of parts of a run in time. A request belongs to the part that it begins in, so that none

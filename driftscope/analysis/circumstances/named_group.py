@@ -5,7 +5,7 @@ from __future__ import annotations
 from driftscope.analysis.circumstances.groups import Group
 from driftscope.analysis.figures import measure
 from driftscope.analysis.figures.round_sums import Rounds
-from driftscope.analysis.statistics.interval import intervals
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
 
 
 def group_of(name: str, rounds: Rounds) -> Group:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.query.column_arrays import Codes
 from driftscope.analysis.statistics.clusters import summed
-from driftscope.analysis.statistics.interval import FEWEST_CLUSTERS, MOST_WEIGHT, Interval
+from driftscope.analysis.statistics.intervals.cluster_ratio import FEWEST_CLUSTERS, MOST_WEIGHT
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.metrics.association import moments, slope
 
 ENOUGH_REQUESTS = 10
@@ -21,8 +22,7 @@ number to 2^-17 only, and a slope over less than ten times that is noise."""
 MAX_POINTS = 300
 """Points kept for the picture, taken evenly from all requests in order of drift."""
 _MAX_CLUSTERS = 2000
-"""Number of requests above which they are resampled in groups, as in
-`driftscope.analysis.statistics.interval`."""
+"""Number of requests above which they are resampled in groups."""
 _BLOCK = 100
 RESAMPLES = 1000
 """Number of resamples, enough for a 95% interval: the percentile's own error is then about 0.7 % of

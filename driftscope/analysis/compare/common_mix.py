@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.side import Side
-from driftscope.analysis.statistics.interval import Ratio, joined, ratio_of, weighted
+from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, joined, ratio_of, weighted
 from driftscope.analysis.statistics.mix_adjustment import LEAST_CLUSTERS, OTHER
 from driftscope.analysis.statistics.risk_sets import marginal_ratio
 

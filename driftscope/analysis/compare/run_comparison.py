@@ -28,15 +28,10 @@ from driftscope.analysis.figures.round_sums import Rounds
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.side import UNKNOWN, Side, side_of
 from driftscope.analysis.query.column_arrays import Matrix
-from driftscope.analysis.statistics.interval import (
-    Interval,
-    Ratio,
-    difference,
-    exact_interval,
-    joined,
-    student,
-    two_sided,
-)
+from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, joined
+from driftscope.analysis.statistics.intervals.degrees_of_freedom import student, two_sided
+from driftscope.analysis.statistics.intervals.independent_cases import exact_interval
+from driftscope.analysis.statistics.intervals.interval import Interval, difference
 from driftscope.analysis.statistics.joint_difference import LEAST, Joint, gap_of, joint
 from driftscope.analysis.statistics.multiple_comparisons import ALPHA, holm
 from driftscope.errors import MixedTraceError

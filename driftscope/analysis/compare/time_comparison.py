@@ -17,7 +17,9 @@ from driftscope.analysis.figures.request_codes import Requests
 from driftscope.analysis.figures.request_pairing import UNPAIRED, pair
 from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.analysis.statistics.clusters import ratio_over
-from driftscope.analysis.statistics.interval import Interval, Ratio, ratio_of, student
+from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
+from driftscope.analysis.statistics.intervals.degrees_of_freedom import student
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.joint_difference import gap_of
 from driftscope.errors import NoDataError
 

@@ -41,7 +41,8 @@ from driftscope.analysis.cost.vllm_options import (
 )
 from driftscope.analysis.figures.step_cells import MIN_STEPS, StepCell
 from driftscope.analysis.number_words import count
-from driftscope.analysis.statistics.interval import FEW_REQUESTS, Interval
+from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.summary.acceptance_by_k import first_token_differs
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.trace.format.manifest import Manifest

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from driftscope.analysis.cost.model import CostModel, Span
 from driftscope.analysis.cost.round_lengths import RoundLength
 from driftscope.analysis.cost.served import Served
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 
 WIDEST = 3.0
 """Ratio of the upper to the lower end of a time or speed, above which the prediction has no

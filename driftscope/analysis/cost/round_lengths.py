@@ -10,7 +10,7 @@ import numpy as np
 
 from driftscope.analysis.cost.model import Z95
 from driftscope.analysis.number_words import number, percent
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.summary.length_by_k import LengthAtK
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import mean_length_of

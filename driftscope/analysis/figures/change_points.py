@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import Codes, Matrix, whole
 from driftscope.analysis.statistics import split_test
-from driftscope.analysis.statistics.interval import Interval, intervals, ratio_intervals
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, ratio_intervals
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.mix_adjustment import residuals
 from driftscope.analysis.statistics.split_test import LEAST, Requests, Split
 

@@ -23,12 +23,9 @@ from driftscope.analysis.figures.results import (
 from driftscope.analysis.figures.round_sums import Rounds
 from driftscope.analysis.query.column_arrays import sums
 from driftscope.analysis.statistics.clusters import rate_over_clusters
-from driftscope.analysis.statistics.interval import (
-    Interval,
-    intervals,
-    rate_intervals,
-    ratio_of,
-)
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, rate_intervals
+from driftscope.analysis.statistics.intervals.cluster_ratio import ratio_of
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.metrics import acceptance as formula
 from driftscope.metrics.attention import self_excess, sink_retention
 from driftscope.metrics.chains import Array

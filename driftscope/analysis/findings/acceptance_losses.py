@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from driftscope.analysis.compare.run_comparison import MARGINAL, Comparison, accepts_less
 from driftscope.analysis.findings.dead_drafter import NOTHING_BELOW
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 
 LOW_BELOW = 0.3

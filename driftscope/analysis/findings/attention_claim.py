@@ -17,7 +17,7 @@ from driftscope.analysis.statistics.attention_drift import (
     Estimate,
     Source,
 )
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 
 

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from driftscope.analysis.findings.finding import Finding
 from driftscope.analysis.findings.finding_inputs import Case
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

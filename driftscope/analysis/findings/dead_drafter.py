@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from driftscope.analysis.findings.finding import Trust
 from driftscope.analysis.number_words import count, percent
-from driftscope.analysis.statistics.interval import Interval, exact_interval
+from driftscope.analysis.statistics.intervals.independent_cases import exact_interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 
 NOTHING_BELOW = 0.05

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from driftscope.analysis.findings.finding import Trust
 from driftscope.analysis.number_words import count
-from driftscope.analysis.statistics.interval import FEW_CLUSTERS, LOW_CLUSTERS, Interval
+from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_CLUSTERS, LOW_CLUSTERS
+from driftscope.analysis.statistics.intervals.interval import Interval
 
 
 def judged(

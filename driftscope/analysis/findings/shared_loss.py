@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftscope.analysis.statistics.contrast import Contrast
-from driftscope.analysis.statistics.interval import ratio
+from driftscope.analysis.statistics.intervals.interval import ratio
 from driftscope.analysis.statistics.multiple_comparisons import ALPHA
 from driftscope.analysis.summary.run_summary import RunSummary
 

@@ -16,7 +16,7 @@ from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.first_screen.claim import Answer, Claim, Topic
 from driftscope.analysis.first_screen.confounders import confounders, doubt, to_match
 from driftscope.analysis.number_words import number, percent
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 
 NO_WORSE = 0.05

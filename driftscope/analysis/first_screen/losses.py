@@ -9,7 +9,7 @@ from driftscope.analysis.findings.dead_drafter import NOTHING_BELOW
 from driftscope.analysis.findings.finding import Finding, Severity, Trust
 from driftscope.analysis.first_screen.claim import Answer, Claim, Topic
 from driftscope.analysis.number_words import percent
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 
 EVEN_WITHIN = 0.1

@@ -13,7 +13,7 @@ from driftscope.analysis.first_screen.replay_sentences import replay_sentences, 
 from driftscope.analysis.first_screen.subject import actions_about, cause, state_of, subject_of
 from driftscope.analysis.number_words import milliseconds, number
 from driftscope.analysis.replays.replay_summary import NOT_RECORDED, Cell, ReplaySummary
-from driftscope.analysis.statistics.interval import FEW_REQUESTS
+from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
 from driftscope.analysis.statistics.paired_ratios import Ratio
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.client import CLIENT_TPOT

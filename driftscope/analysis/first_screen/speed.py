@@ -8,7 +8,7 @@ from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.first_screen.claim import Answer, Claim, Topic
 from driftscope.analysis.first_screen.confounders import confounders, doubt, to_match
 from driftscope.analysis.number_words import milliseconds, percent
-from driftscope.analysis.statistics.interval import Interval, ratio
+from driftscope.analysis.statistics.intervals.interval import Interval, ratio
 
 _WITHOUT = "Does speculation serve faster than no speculation?"
 _RECORD = "to know, record the same prompts without speculation and add --baseline RUN"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from driftscope.analysis.closeup.within_request import WithinRequest, answers
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.within_strata import (
     FEWEST_CLUSTERS,
     FEWEST_ROWS,

@@ -14,7 +14,8 @@ from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.side import Side, side_of
 from driftscope.analysis.gate.quantity import Quantity
 from driftscope.analysis.query.column_arrays import Codes, Matrix
-from driftscope.analysis.statistics.interval import Ratio, student
+from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio
+from driftscope.analysis.statistics.intervals.degrees_of_freedom import student
 
 LENGTH, MARGINAL = "acceptance.mean_length", "acceptance.marginal"
 AT_MIX = " at one mix of labels"

@@ -9,7 +9,8 @@ import numpy as np
 
 from driftscope.analysis.replays.replay_summary import OUTCOMES, Cell, Row
 from driftscope.analysis.replays.request_rows import Key, grouped, lengths, tpots
-from driftscope.analysis.statistics.interval import Interval, ratio_intervals
+from driftscope.analysis.statistics.intervals.cluster_intervals import ratio_intervals
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.paired_ratios import Sums, paired_ratio
 from driftscope.metrics.acceptance import mean_length
 from driftscope.metrics.client import tokens_per_second

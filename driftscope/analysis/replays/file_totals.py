@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Interval as Within
 from annotated_types import MaxLen
 
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.boundary.bounded_types import Count, DraftLength, Seconds, Share, Text
 from driftscope.boundary.bounds import MAX_COUNT, MAX_K
 from driftscope.trace.format.record_validation import validated

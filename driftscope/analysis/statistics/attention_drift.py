@@ -34,13 +34,10 @@ from enum import StrEnum
 import numpy as np
 
 from driftscope.analysis.query.column_arrays import Codes, Matrix
-from driftscope.analysis.statistics.interval import (
-    Array,
-    Interval,
-    Ratio,
-    intervals,
-    ratio_of,
-)
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
+from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
+from driftscope.analysis.statistics.intervals.degrees_of_freedom import Array
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.joint_difference import departure
 
 MARGIN = 0.05

@@ -19,13 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driftscope.analysis.query.column_arrays import Codes, Matrix, ranked
-from driftscope.analysis.statistics.interval import (
-    Interval,
-    Ratio,
-    intervals,
-    rate_intervals,
-    ratio_of,
-)
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, rate_intervals
+from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
+from driftscope.analysis.statistics.intervals.interval import Interval
 
 Make = Callable[..., Ratio]
 """Function that makes ratios of sums by cluster, such as `ratio_of`."""

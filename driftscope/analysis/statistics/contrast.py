@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from driftscope.analysis.statistics.interval import Interval, exact_interval
+from driftscope.analysis.statistics.intervals.independent_cases import exact_interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.multiple_comparisons import ALPHA
 
 

@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driftscope.analysis.query.column_arrays import Matrix
-from driftscope.analysis.statistics.interval import (
-    CONFIDENCE,
+from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio
+from driftscope.analysis.statistics.intervals.degrees_of_freedom import (
     Array,
-    Ratio,
     satterthwaite,
     two_sided,
 )
+from driftscope.analysis.statistics.intervals.interval import CONFIDENCE
 
 DRAWS = 999
 """Number of random exchanges: p-values are multiples of 1 / 1000."""

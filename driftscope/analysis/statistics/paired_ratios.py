@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from driftscope.analysis.statistics.interval import Interval, ratio_of, student
-from driftscope.analysis.statistics.interval import Ratio as Means
+from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio as Means
+from driftscope.analysis.statistics.intervals.cluster_ratio import ratio_of
+from driftscope.analysis.statistics.intervals.degrees_of_freedom import student
+from driftscope.analysis.statistics.intervals.interval import Interval
 
 FEWEST_PAIRS = 5
 """Smallest number of pairs for an interval: with fewer, a variance over prompts is meaningless."""

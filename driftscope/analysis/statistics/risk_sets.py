@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from driftscope.analysis.query.column_arrays import Matrix
-from driftscope.analysis.statistics.interval import Ratio, degrees_of_freedom, heaviest_of, ratio_of
+from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, heaviest_of, ratio_of
+from driftscope.analysis.statistics.intervals.degrees_of_freedom import degrees_of_freedom
 from driftscope.metrics.acceptance import running_product
 
 

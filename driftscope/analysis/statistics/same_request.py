@@ -15,13 +15,10 @@ import numpy as np
 from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.analysis.statistics.clusters import ratio_over
 from driftscope.analysis.statistics.contrast import Contrast, nothing_kept
-from driftscope.analysis.statistics.interval import (
-    Interval,
-    Ratio,
-    intervals,
-    ratio_of,
-    two_sided,
-)
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
+from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
+from driftscope.analysis.statistics.intervals.degrees_of_freedom import two_sided
+from driftscope.analysis.statistics.intervals.interval import Interval
 
 EACH_REQUEST = "each request"
 """Name of the strata of such a comparison."""

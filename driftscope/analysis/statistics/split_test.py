@@ -24,12 +24,9 @@ import numpy as np
 from numpy.random import RandomState
 
 from driftscope.analysis.query.column_arrays import Codes, Matrix
-from driftscope.analysis.statistics.interval import (
-    Interval,
-    Ratio,
-    intervals,
-    ratio_of,
-)
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
+from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
+from driftscope.analysis.statistics.intervals.interval import Interval
 
 ORDERS = 999
 """Number of random orders with which a split is compared; its p-value has a granularity of

@@ -20,14 +20,13 @@ import numpy as np
 
 from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.analysis.statistics.contrast import Contrast, nothing_kept
-from driftscope.analysis.statistics.interval import (
-    FEWEST_CLUSTERS,
-    MOST_WEIGHT,
-    Interval,
+from driftscope.analysis.statistics.intervals.cluster_ratio import FEWEST_CLUSTERS, MOST_WEIGHT
+from driftscope.analysis.statistics.intervals.degrees_of_freedom import (
     degrees_of_freedom,
     student,
     two_sided,
 )
+from driftscope.analysis.statistics.intervals.interval import Interval
 
 ENOUGH_REQUESTS = 10
 """Smallest number of requests of a group that is compared with another: with fewer, intervals are

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driftscope.analysis.query.column_arrays import ranked
-from driftscope.analysis.statistics.interval import Interval, student, two_sided
+from driftscope.analysis.statistics.intervals.degrees_of_freedom import student, two_sided
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.multiple_comparisons import ALPHA
 
 FEWEST_CLUSTERS = 10

@@ -24,7 +24,8 @@ from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.match_runs import IN_ORDER, match_runs
 from driftscope.analysis.query.column_arrays import whole
 from driftscope.analysis.query.later import Later
-from driftscope.analysis.statistics.interval import Interval, ratio_intervals
+from driftscope.analysis.statistics.intervals.cluster_intervals import ratio_intervals
+from driftscope.analysis.statistics.intervals.interval import Interval
 
 ROUNDS_IN_ORDER = 500_000
 """Number of rounds that are put in order; of more rounds, those of evenly spread requests."""

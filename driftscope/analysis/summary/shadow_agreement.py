@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.analysis.statistics.clusters import ratio_over
-from driftscope.analysis.statistics.interval import Interval, intervals, ratio_of
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
+from driftscope.analysis.statistics.intervals.cluster_ratio import ratio_of
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.vocabulary import LIVE_CHANGES
 
 

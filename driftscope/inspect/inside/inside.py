@@ -22,7 +22,8 @@ from driftscope.analysis.statistics.attention_drift import (
     estimates,
     sink_kept,
 )
-from driftscope.analysis.statistics.interval import rate_intervals, ratio_of
+from driftscope.analysis.statistics.intervals.cluster_intervals import rate_intervals
+from driftscope.analysis.statistics.intervals.cluster_ratio import ratio_of
 from driftscope.inspect.inside.inside_sums import InsideSums
 from driftscope.metrics.hidden import per_depth
 from driftscope.trace.format.distance_bins import edges_of

@@ -8,14 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.statistics.interval import (
-    CONFIDENCE,
-    Interval,
-    Ratio,
-    intervals,
-    rate_intervals,
-    ratio_of,
-)
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, rate_intervals
+from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
+from driftscope.analysis.statistics.intervals.interval import CONFIDENCE, Interval
 
 Rounds = Sequence[Sequence[int]]
 """Accepted tokens of each round, by prompt."""

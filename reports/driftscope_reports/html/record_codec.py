@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from driftscope.analysis.number_words import (
     percent,
     times,
 )
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis
 from driftscope_reports.html.sections.replays import length, ratio

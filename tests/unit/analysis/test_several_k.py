@@ -15,7 +15,7 @@ from driftscope.analysis.cost.advice import advise
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter
-from driftscope.analysis.statistics.interval import rate_intervals
+from driftscope.analysis.statistics.intervals.cluster_intervals import rate_intervals
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis, conclude, summarise
 from driftscope.trace.read.reader import read_trace

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.bounds import breaches
 from benchmarks.clusters import WORLDS, clustered, drawn, mean_length
-from driftscope.analysis.statistics.interval import intervals
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
 
 TRIALS = 40
 pytestmark = pytest.mark.slow

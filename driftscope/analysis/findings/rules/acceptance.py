@@ -20,7 +20,8 @@ from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.findings.suspects import in_order, suspects_of
 from driftscope.analysis.number_words import between, count, percent
 from driftscope.analysis.statistics.chance import as_many
-from driftscope.analysis.statistics.interval import Interval, share_interval
+from driftscope.analysis.statistics.intervals.independent_cases import share_interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.multiple_comparisons import ALPHA
 from driftscope.analysis.summary.run_summary import RunSummary
 

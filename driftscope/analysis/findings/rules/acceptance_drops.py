@@ -13,7 +13,7 @@ from driftscope.analysis.findings.finding import Finding, Severity, Trust
 from driftscope.analysis.findings.finding_confidence import ends, judged
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.number_words import count, lasted, number, percent
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.split_test import LEAST
 
 DROPPED_BELOW = 0.9

@@ -17,7 +17,7 @@ from driftscope.analysis.findings.norm_advice import unless_normed
 from driftscope.analysis.findings.shared_loss import shared_loss
 from driftscope.analysis.number_words import listed, number, percent
 from driftscope.analysis.statistics.contrast import Contrast
-from driftscope.analysis.statistics.interval import LOW_CLUSTERS
+from driftscope.analysis.statistics.intervals.cluster_ratio import LOW_CLUSTERS
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 
 COLLAPSE_BELOW = 0.7

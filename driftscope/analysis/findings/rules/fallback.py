@@ -7,7 +7,8 @@ from driftscope.analysis.findings.finding import Finding, Severity, Trust
 from driftscope.analysis.findings.finding_confidence import ends, judged
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.number_words import count, listed, number, percent
-from driftscope.analysis.statistics.interval import FEW_REQUESTS, difference
+from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
+from driftscope.analysis.statistics.intervals.interval import difference
 from driftscope.vocabulary import UndraftedReason
 
 MISSING_ABOVE = 0.05

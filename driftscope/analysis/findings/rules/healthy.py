@@ -10,7 +10,7 @@ from driftscope.analysis.findings.finding import Finding, Severity, Trust
 from driftscope.analysis.findings.finding_confidence import ends
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.number_words import between, count, listed, number, percent
-from driftscope.analysis.statistics.interval import FEW_REQUESTS
+from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
 
 ALIVE_ABOVE = 0.1
 """Smallest marginal acceptance at depth K of a healthy drafter: one round in ten is accepted whole.

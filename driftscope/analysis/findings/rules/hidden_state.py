@@ -9,7 +9,7 @@ from driftscope.analysis.findings.finding_confidence import ends, judged
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.findings.thresholds import GROWS_ABOVE
 from driftscope.analysis.number_words import between, number, times
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.hidden import per_depth
 

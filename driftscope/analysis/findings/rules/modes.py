@@ -9,7 +9,7 @@ from driftscope.analysis.findings.finding import Finding, Severity
 from driftscope.analysis.findings.finding_confidence import ends, judged
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.number_words import number
-from driftscope.analysis.statistics.interval import Interval, difference
+from driftscope.analysis.statistics.intervals.interval import Interval, difference
 from driftscope.analysis.summary.run_summary import RunSummary
 
 DISAGREE_ABOVE = 0.1

@@ -10,7 +10,7 @@ from driftscope.analysis.findings.finding_inputs import ReplayCase
 from driftscope.analysis.number_words import between, count, listed, number, percent
 from driftscope.analysis.replays.paired_replays import ReplayComparison
 from driftscope.analysis.replays.replay_summary import GOOD
-from driftscope.analysis.statistics.interval import FEW_REQUESTS
+from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
 from driftscope.metrics.client import mcnemar
 from driftscope.vocabulary import Ended
 

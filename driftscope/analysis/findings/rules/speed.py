@@ -13,7 +13,8 @@ from driftscope.analysis.findings.finding import Finding, Severity, Trust
 from driftscope.analysis.findings.finding_confidence import ends, judged
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.number_words import between_percent, count, listed, milliseconds, percent
-from driftscope.analysis.statistics.interval import FEW_REQUESTS, difference
+from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
+from driftscope.analysis.statistics.intervals.interval import difference
 from driftscope.analysis.summary.run_summary import RunSummary
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from driftscope.analysis.compare.run_comparison import WHOLE, Comparison
-from driftscope.analysis.statistics.interval import Interval, difference
+from driftscope.analysis.statistics.intervals.interval import Interval, difference
 from driftscope_reports.drawing.chart import Kind, Series
 
 WORSE, BETTER, SAME, APART = "▼ worse", "▲ better", "= no clear difference", "≠ differs"

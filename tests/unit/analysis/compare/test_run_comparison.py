@@ -31,7 +31,7 @@ from driftscope.analysis.figures.request_pairing import (
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.figures.side import side_of
 from driftscope.analysis.query.record_views import open_run
-from driftscope.analysis.statistics.interval import intervals, rate_intervals
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, rate_intervals
 from driftscope.analysis.statistics.multiple_comparisons import ALPHA, holm
 from driftscope.cli.app import app
 from driftscope.errors import MixedTraceError

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from driftscope.analysis.cost.vllm_options import NO_SPECULATION
 from driftscope.analysis.findings.dead_drafter import SURE_ROUNDS
 from driftscope.analysis.findings.finding import Finding, Severity, Trust
-from driftscope.analysis.statistics.interval import exact_interval
+from driftscope.analysis.statistics.intervals.independent_cases import exact_interval
 from driftscope.cli.app import app
 from driftscope.pipeline import Analysis, conclude, summarise
 from driftscope.trace.read.reader import read_trace

@@ -13,7 +13,7 @@ from driftscope.analysis.conclusions import Analysis, conclude
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.first_screen.claim import Answer, Topic
 from driftscope.analysis.first_screen.first_screen import FirstScreen, State
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import summarise

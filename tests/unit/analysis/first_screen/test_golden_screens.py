@@ -22,7 +22,7 @@ from support.simulate import Prompts, Truth, simulate
 
 from driftscope.analysis.conclusions import Analysis, conclude
 from driftscope.analysis.figures.results import Latency
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import summarise

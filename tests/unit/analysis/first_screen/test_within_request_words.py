@@ -9,7 +9,7 @@ from support.runs import Spec, write_run
 
 from driftscope.analysis.closeup.within_request import WithinRequest
 from driftscope.analysis.first_screen.within_request_words import CAVEAT, lead
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.within_strata import Association
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.attention import SELF

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from driftscope.analysis.replays.file_totals import FileTotals, to_workload, totals_of
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 
 WHOLE = FileTotals(
     condition="chat",

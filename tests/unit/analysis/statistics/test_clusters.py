@@ -18,7 +18,8 @@ from driftscope.analysis.statistics.clusters import (
     spans_of,
     summed,
 )
-from driftscope.analysis.statistics.interval import intervals, ratio_of
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
+from driftscope.analysis.statistics.intervals.cluster_ratio import ratio_of
 
 RANDOM = np.random.RandomState(0)
 VALUES = RANDOM.random_sample((60, 1))

@@ -11,7 +11,7 @@ from support.simulate.sums import side
 
 from driftscope.analysis.compare.run_comparison import MARGINAL, Comparison, comparison
 from driftscope.analysis.figures.request_pairing import BY_ID, UNPAIRED, Pairing
-from driftscope.analysis.statistics.interval import Ratio, ratio_of
+from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
 from driftscope.analysis.statistics.joint_difference import DRAWS, LEAST, joint
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.risk_sets import WORLDS, K, rounds_of_world, true_conditional
-from driftscope.analysis.statistics.interval import rate_intervals
+from driftscope.analysis.statistics.intervals.cluster_intervals import rate_intervals
 
 TRIALS = 60
 LEAST_HITS = 51

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import combine_pvalues
 
-from driftscope.analysis.statistics.interval import intervals, ratio_of
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
+from driftscope.analysis.statistics.intervals.cluster_ratio import ratio_of
 from driftscope.analysis.statistics.split_test import (
     LEAST,
     ORDERS,

@@ -13,7 +13,8 @@ from driftscope.analysis.cost.advice import Advice, same_models
 from driftscope.analysis.cost.predict import Estimate
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.number_words import number, percent
-from driftscope.analysis.statistics.interval import Interval, quantile_interval
+from driftscope.analysis.statistics.intervals.independent_cases import quantile_interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics import fallback, latency
 from driftscope.metrics.acceptance import MEAN_LENGTH

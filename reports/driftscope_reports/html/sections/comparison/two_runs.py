@@ -9,7 +9,7 @@ from driftscope.analysis.compare.run_comparison import LENGTH, MARGINAL, Compari
 from driftscope.analysis.cost.advice import Advice
 from driftscope.analysis.findings.finding_inputs import Case, comparison_of
 from driftscope.analysis.number_words import listed, milliseconds, number, percent, times
-from driftscope.analysis.statistics.interval import Interval
+from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.pipeline import Analysis

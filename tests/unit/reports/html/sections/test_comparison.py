@@ -10,7 +10,7 @@ from support.runs import Spec, write_run
 from support.simulate import Prompts, Truth, simulate
 
 from driftscope.analysis.compare.run_comparison import MARGINAL
-from driftscope.analysis.statistics.interval import Interval, difference
+from driftscope.analysis.statistics.intervals.interval import Interval, difference
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis, conclude, summarise
 from driftscope.trace.read.reader import read_trace
