@@ -1,5 +1,7 @@
 """The shipped files: that they load, how large they are, and what the drafters are known for."""
 
+import hashlib
+
 import pytest
 import torch
 
@@ -26,6 +28,13 @@ def test_a_model_folder_is_complete(name: str) -> None:
     assert {"config.json", "model.safetensors"} <= present
     if name == "target":
         assert {"tokenizer.json", "tokenizer_config.json", "generation_config.json"} <= present
+
+
+@pytest.mark.parametrize("name", ["target", *DRAFTERS])
+def test_the_data_card_has_the_digest_that_training_again_gives(name: str) -> None:
+    digest = hashlib.sha256((trio_path() / name / "model.safetensors").read_bytes()).hexdigest()
+    card = (trio_path() / "README.md").read_text(encoding="utf-8")
+    assert f"| {name} | `{digest}` |" in card
 
 
 def test_the_weights_load_with_the_recipes_sizes() -> None:
