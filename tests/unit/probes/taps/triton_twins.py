@@ -525,6 +525,23 @@ def test_any_number_of_requests(batch: int) -> None:
     _agree(Paged(positions=positions, prompts=tuple(p - 20 for p in positions)))
 
 
+LLAMA_8B = AttentionKind(heads=32, kv_heads=8, head_size=128, scale=128**-0.5)
+QUARTER = replace(LLAMA_8B, heads=8, kv_heads=2)
+"""A rank of four, because the interpreter is slow."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch", "context"),
+    [(LLAMA_8B, 2, 900), (QUARTER, 1, 32_000), (QUARTER, 8, 600), (QUARTER, 64, 60)],
+)
+def test_the_heads_of_an_8b_model(kind: AttentionKind, batch: int, context: int) -> None:
+    positions = tuple(context - b // 2 for b in range(batch))
+    case = Paged(positions=positions, prompts=tuple(p // 2 for p in positions), kind=kind)
+    _agree(case)
+    if batch < 64 and context < 32_000:
+        _agree(case, lse=True)
+
+
 @pytest.mark.parametrize(
     ("prompts", "unread"),
     # The longer class but for the tiles that it shares with others.
