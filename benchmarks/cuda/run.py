@@ -2,10 +2,11 @@
 
 python3 benchmarks/cuda/run.py --out DIR [STAGE ...] [--seconds N] [--device cpu] [--again]
 
-truth     the live probe against the float64 reference
-overhead  TPOT and throughput with and without the probe
-kernel    the taps' own time against their memory floor
-long      minutes of mixed traffic: memory, dropped rows
+truth       the live probe against the float64 reference, and its output with and without the probe
+overhead    TPOT and throughput with and without the probe
+long        minutes of mixed traffic: memory, dropped rows
+situations  chunked prompts, preemption, K by batch size ... against the reference
+kernel      the taps' own time against their memory floor, at an 8B model's shapes
 
 Each stage writes DIR/STAGE.json and DIR/STAGE.log. The same command resumes after an interruption:
 stages in DIR are not run again, except with --again. `--device cpu` is a smoke test of every stage
@@ -86,17 +87,26 @@ STAGES = {
             "cpu": ("--smoke", "--repeats", "2", "--tokens", "17", "--seconds", "{own}"),
         },
     ),
-    "kernel": Stage(
-        script="kernel.py",
-        seconds=600,
-        needs=("torch", "triton"),
-        arguments={"cuda": (), "cpu": ("--device", "cpu")},
-    ),
     "long": Stage(
         script="long.py",
         seconds=900,
         needs=("torch", "vllm"),
         arguments={"cuda": ("--seconds", "300"), "cpu": ("--device", "cpu", "--seconds", "20")},
+    ),
+    "situations": Stage(
+        script="situations.py",
+        seconds=900,
+        needs=("torch", "vllm", "safetensors"),
+        arguments={
+            "cuda": ("--seconds", "{own}"),
+            "cpu": ("--device", "cpu", "--seconds", "{own}"),
+        },
+    ),
+    "kernel": Stage(
+        script="kernel.py",
+        seconds=600,
+        needs=("torch", "triton"),
+        arguments={"cuda": (), "cpu": ("--device", "cpu")},
     ),
 }
 

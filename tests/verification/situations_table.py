@@ -11,10 +11,8 @@ them that are flagged.
 
 from __future__ import annotations
 
-import math
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,8 +21,8 @@ from support.engine_process.job import Job, Outcome, try_jobs
 from driftscope.trace.read.reader import read_trace
 from verification.analyzed import analyzed
 from verification.deep import deep_jobs, write_deep
-from verification.situations import SITUATION_JOBS, asks_of, k_jobs
-from verification.situations_truth import Compared, compared
+from verification.situation_figures import answered_alike, figures_of
+from verification.situations import SITUATION_JOBS, k_jobs
 from verification.truth import Truth, compare
 
 _HEAD = (
@@ -59,14 +57,16 @@ def print_stepped(jobs: dict[str, Job], ran: dict[str, Outcome]) -> None:
         if job.probe:
             print_situations(name, ran[name])
         elif name.endswith(" off") and probed in ran:
-            print(f"{probed:18} output as without the probe: {_same(ran[probed], ran[name])}")
+            alike = answered_alike(ran[probed], ran[name])
+            told = f"{sum(alike)} of {len(alike)} requests"
+            print(f"{probed:18} output as without the probe: {told}")
 
 
 def print_layers(name: str, outcome: Outcome) -> None:
     """Print a line for an engine, with its captured layers and who chose them below."""
     truth: Truth = compare(outcome)
     manifest = read_trace(outcome.run).manifest
-    k = _lengths([{"k": manifest.k}])
+    k = _lengths([manifest.k])
     print(
         f"{name:18} {'layers':13} {k:>11} {truth.chains:6} "
         f"{truth.drafted_equal:5}/{truth.chains:<4} "
@@ -79,35 +79,17 @@ def print_layers(name: str, outcome: Outcome) -> None:
 
 def print_situations(name: str, outcome: Outcome) -> None:
     """Print a line for each situation of an engine."""
-    by_situation: defaultdict[str, list[Compared]] = defaultdict(list)
-    for chain in compared(outcome, asks_of(outcome.job)):
-        by_situation[chain.name.rstrip("0123456789")].append(chain)
     code = analyzed(outcome.run).code
-    for situation, mine in by_situation.items():
-        wrong = [chain for chain in mine if chain.wrong or chain.empty]
-        right = [chain for chain in mine if not chain.empty]
-        judged = [chain for chain in right if chain.judged]
+    for one in figures_of(outcome):
         print(
-            f"{name:18} {situation:13} {_lengths([chain.row for chain in mine]):>11} "
-            f"{len(mine):6} {sum(chain.drafted_equal for chain in right):5}/{len(right):<4} "
-            f"{sum(chain.accepted_equal for chain in judged):5}/{len(judged):<4} "
-            f"{max((chain.mass_error for chain in right), default=math.nan):9.1e} "
-            f"{max((chain.rms_error for chain in right), default=math.nan):9.1e} {len(wrong):12} "
-            f"{sum(chain.row['chunked_prefill'] for chain in wrong):8} {code:8}"
+            f"{name:18} {one.situation:13} {_lengths(one.lengths):>11} {one.chains:6} "
+            f"{one.drafted_equal:5}/{one.right:<4} {one.accepted_equal:5}/{one.judged:<4} "
+            f"{one.mass_error:9.1e} {one.rms_error:9.1e} {one.wrong:12} {one.flagged:8} {code:8}"
         )
 
 
-def _lengths(rows: Sequence[dict[str, int]]) -> str:
-    return ",".join(map(str, sorted({row["k"] for row in rows})))
-
-
-def _same(on: Outcome, off: Outcome) -> str:
-    found = [
-        first["requests"][name] == second["requests"][name]
-        for first, second in zip(on.batches, off.batches, strict=True)
-        for name in first["requests"]
-    ]
-    return f"{sum(found)} of {len(found)} requests"
+def _lengths(lengths: Sequence[int]) -> str:
+    return ",".join(map(str, lengths))
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def test_results_of_another_device_are_not_taken(tmp_path: Path) -> None:
 def test_an_unknown_stage_is_a_matter_of_usage(tmp_path: Path) -> None:
     done = run("speed", "--out", tmp_path)
     assert done.returncode == 2
-    assert "no stage speed; there are truth, overhead, kernel, long" in done.stderr
+    assert "no stage speed; there are truth, overhead, long, situations, kernel" in done.stderr
 
 
 def test_a_stage_out_of_time_is_ended_and_goes_on_later(tmp_path: Path) -> None:
