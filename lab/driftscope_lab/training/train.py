@@ -63,12 +63,7 @@ def train(files: Sequence[SourceFile], recipe: Recipe, folder: Path, seeds: Sequ
     torch.set_num_threads(TARGET_THREADS)
     path = folder / CHECKPOINTS / "written.pt"
     if not path.is_file():
-        target = _trained_target(recipe, sides, tokenizer, folder)
-        log = Progress(folder / "sampling.jsonl")
-        path.parent.mkdir(exist_ok=True)
-        partial = path.with_suffix(".partial")
-        torch.save(sample_conversations(target, chats, recipe.sampling, log), partial)
-        partial.replace(path)
+        _write_text(_trained_target(recipe, sides, tokenizer, folder), chats, recipe, path)
     written: torch.Tensor = torch.load(path, weights_only=True)
     target = load_target(folder / "target")
     torch.set_num_threads(DRAFTER_THREADS)
@@ -103,6 +98,15 @@ def _trained_target(
         checkpoint=checkpoint,
         before=before,
     )
+
+
+def _write_text(target: Target, chats: ConversationRows, recipe: Recipe, path: Path) -> None:
+    """Let the target write the drafters' text into the file, which is there only if it is whole."""
+    log = Progress(path.parent.parent / "sampling.jsonl")
+    path.parent.mkdir(exist_ok=True)
+    partial = path.with_suffix(".partial")
+    torch.save(sample_conversations(target, chats, recipe.sampling, log), partial)
+    partial.replace(path)
 
 
 def _tokenizer(folder: Path, training: Material) -> Tokenizer:

@@ -1,5 +1,5 @@
-"""Operations that a recorded round adds on the serving thread, which docs/overhead.md and
-docs/gpu.md tell.
+"""Operations that a recorded round adds on the serving thread, as docs/overhead.md and docs/gpu.md
+state them.
 
 They are counted, not timed: a count says the same on every machine.
 """
@@ -22,7 +22,7 @@ from driftscope_probes.base.chain_buffers import ChainBuffers, Layout
 from driftscope_probes.taps.numba_kernels import CompiledKernels
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
-PAGE = Path(__file__).parents[4] / "docs" / "gpu.md"
+DOCS = Path(__file__).parents[4] / "docs"
 OPERATORS, CALLS = "torch operators", "calls of the probe's functions"
 PER_DEPTH = {OPERATORS: 0, CALLS: 36}
 """Operations of a depth from the third on, of a drafter with two layers of attention."""
@@ -90,8 +90,9 @@ def test_a_depth_adds_no_torch_operator(
     recorded, passed = added[1], added[1 << 30]
     assert passed[CALLS] == 0, "hooks rest in steps that are not recorded"
     assert {kind: recorded[kind] - passed[kind] for kind in recorded} == PER_DEPTH
+    assert f"only {PER_DEPTH[CALLS]} calls" in (DOCS / "overhead.md").read_text("utf-8")
 
 
 def test_the_page_about_gpus_says_how_much_a_round_copies() -> None:
     row = ChainBuffers(Layout(depths=4, layers=1, aux=3), 1, torch.device("cpu")).values
-    assert f"moves {row.nbytes} bytes for each request" in PAGE.read_text(encoding="utf-8")
+    assert f"moves {row.nbytes} bytes for each request" in (DOCS / "gpu.md").read_text("utf-8")
