@@ -13,7 +13,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test unit dev dist sizes docs pages lint type layers truth harmless shadow seeds situations inspect inspect-healthy ablate ablate-bench broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help sglang
+.PHONY: demo test unit dev dist sizes docs pages lint type layers same truth harmless shadow seeds situations inspect inspect-healthy ablate ablate-bench broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -62,6 +62,9 @@ pages: $(VENV)/installed-dev kinds-table ## write the generated pages of docs/
 	$(BIN)/python -m driftscope_probes.server.settings_page > docs/configuration.md
 	$(BIN)/python -m driftscope.json_report.schema > docs/report.schema.json
 	$(BIN)/driftscope dashboards -o build/dashboards && cp build/dashboards/runbooks/*.md docs/runbooks/
+
+same: $(VENV)/installed-dev ## what the commands answer today, against the record of what they answered (5 minutes)
+	PYTHONPATH=tests $(BIN)/python -m verification.same
 
 truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as a table
 	PYTHONPATH=tests $(BIN)/python -m verification.truth
