@@ -7,7 +7,6 @@ import email.message
 import re
 import shutil
 import subprocess
-import tomllib
 import zipfile
 from collections import Counter
 from collections.abc import Mapping
@@ -68,7 +67,7 @@ def _packages(wheel: Wheel) -> set[str]:
 
 def test_each_has_its_packages_and_nothing_else(contents: dict[str, Wheel]) -> None:
     assert {name: _packages(wheel) for name, wheel in contents.items()} == {
-        "driftscope": {"driftscope", "driftscope_reports"},
+        "driftscope": {"driftscope_reports"},
         "driftscope-probe": {"driftscope", "driftscope_probes"},
         "driftscope-lab": {"driftscope_lab"},
     }
@@ -76,7 +75,7 @@ def test_each_has_its_packages_and_nothing_else(contents: dict[str, Wheel]) -> N
     assert not [name for name in names if re.search(r"(^|/)(tests?/|test_)|\.pyc$", name)]
 
 
-def test_every_file_of_the_checkout_is_in_one_wheel_or_left_out_by_name(
+def test_every_file_of_the_checkout_is_in_one_wheel(
     contents: dict[str, Wheel],
 ) -> None:
     held = Counter(name for wheel in contents.values() for name in wheel.sizes)
@@ -95,16 +94,6 @@ def test_every_file_of_the_checkout_is_in_one_wheel_or_left_out_by_name(
         if path.is_relative_to(Path(root, package)) and (CHECKOUT / path).exists()
     }
     assert held == dict.fromkeys(ours, 1)
-
-
-def test_what_pyproject_leaves_out_is_what_the_probes_wheel_takes() -> None:
-    ours, probes = (
-        tomllib.loads((CHECKOUT / folder / "pyproject.toml").read_text(encoding="utf-8"))
-        for folder in (".", "probes")
-    )
-    wheel = ours["tool"]["hatch"]["build"]["targets"]["wheel"]
-    taken = probes["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["parts"]
-    assert [path.removeprefix("/") for path in wheel["exclude"]] == taken == sorted(taken)
 
 
 def test_each_package_is_typed(contents: dict[str, Wheel]) -> None:

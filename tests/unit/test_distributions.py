@@ -8,26 +8,23 @@ from driftscope import distributions
 from driftscope.distributions import half_missing, needs_analysis
 from driftscope.errors import UsageError
 
-NOWHERE = "driftscope.nowhere"
-OURS = ModuleNotFoundError(name=NOWHERE)
+MISSING = ModuleNotFoundError(name="duckdb")
 
 
 def test_a_missing_module_is_a_defect_where_all_is_installed() -> None:
-    assert half_missing(OURS) is None
+    assert half_missing(MISSING) is None
     with pytest.raises(ModuleNotFoundError), needs_analysis():
-        raise OURS
+        raise MISSING
 
 
 def test_without_the_analysis_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributions, "ANALYSIS", NOWHERE)
-    assert "pip install" in (half_missing(OURS) or "")
+    monkeypatch.setattr(distributions, "REPORTS", "nowhere_at_all")
+    assert "pip install" in (half_missing(MISSING) or "")
     with pytest.raises(UsageError, match="pip install"), needs_analysis():
-        raise OURS
+        raise MISSING
 
 
-@pytest.mark.parametrize("name", ["torch", "", None])
-def test_a_package_of_others_is_none_of_it(
-    monkeypatch: pytest.MonkeyPatch, name: str | None
-) -> None:
-    monkeypatch.setattr(distributions, "ANALYSIS", NOWHERE)
+@pytest.mark.parametrize("name", ["driftscope.nowhere", "", None])
+def test_a_module_of_ours_is_a_defect(monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+    monkeypatch.setattr(distributions, "REPORTS", "nowhere_at_all")
     assert half_missing(ModuleNotFoundError(name=name)) is None
