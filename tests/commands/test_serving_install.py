@@ -19,7 +19,6 @@ OF_THE_OTHER_HALF = (
     ("advise", "run"),
     ("compare", "run", "run"),
     ("findings",),
-    ("replay", "http://127.0.0.1:9"),
     ("bench", "trio", "--no-spec"),
     ("demo",),
 )
@@ -139,19 +138,3 @@ def test_the_plugin_loads_and_does_nothing(installed: Path, tmp_path: Path) -> N
         "print(*sorted({'pyarrow', 'numpy', 'opentelemetry', 'pydantic'} & set(sys.modules)))"
     )
     assert run(installed / "python", "-c", code, cwd=tmp_path).stdout == "\n"
-
-
-def test_halves_in_different_folders_are_named_so(
-    installed: Path, wheels: dict[str, Path], tmp_path: Path
-) -> None:
-    """Install as pip does for a user who may not write where driftscope-probe is."""
-    apart = tmp_path / "apart"
-    install = ("-m", "pip", "install", "--quiet", "--no-deps", "--target", apart)
-    run(installed / "python", *install, wheels["driftscope"], cwd=tmp_path)
-    appended = (
-        f"import sys; sys.path.append({str(apart)!r}); sys.argv = ['driftscope', 'findings']; "
-        "from driftscope.cli.app import main; main()"
-    )
-    done = attempt(installed / "python", "-c", appended, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "installed in different folders" in done.stderr
