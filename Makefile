@@ -13,7 +13,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test unit dev dist sizes docs pages lint type layers same truth harmless shadow seeds situations inspect inspect-healthy ablate ablate-bench broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help sglang
+.PHONY: demo test unit dev dist sizes docs pages lint type layers same truth harmless seeds situations inspect inspect-healthy ablate ablate-bench broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -71,9 +71,6 @@ truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as
 
 harmless: $(VENV)/installed-dev ## greedy output with the probe on, sampled and failing, against without
 	PYTHONPATH=tests $(BIN)/python -m verification.harmless
-
-shadow: $(VENV)/installed-dev ## chains under live interventions against the float64 reference, and the output beside them
-	PYTHONPATH=tests $(BIN)/python -m verification.shadow
 
 seeds: $(VENV)/installed-dev ## two seeds of one sampled run in vLLM, and what compare says of them (minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.seeds

@@ -29,15 +29,6 @@ BY_DEPTH = (*RMS_BY_DEPTH, *CONFIDENCE_BY_DEPTH)
 AUX = ("aux_rms", "aux_norm_rms")
 """Columns of `DraftRow` with one number for each captured target layer."""
 
-PIN_SIZE, HIDE_CHAIN = LIVE_INTERVENTIONS = ("pin-size", "hide-chain")
-"""Interventions on a chain that need no pass of the target, so that a serving engine can draft
-under them; `driftscope.ablate.intervention` defines them."""
-LIVE_CHANGES: Mapping[str, str] = {
-    PIN_SIZE: "the state's size kept",
-    HIDE_CHAIN: "the chain's own slots hidden",
-}
-"""Their changes in words that follow "with"."""
-
 REPLAY_LABEL = "replay/"
 """Beginning of the workload label of each request that `driftscope replay` sends; the suite and the
 condition follow: replay/SUITE/CONDITION."""

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from driftscope.vocabulary import HIDE_CHAIN, LIVE_CHANGES, PIN_SIZE
-
 
 class Attention(StrEnum):
     """Change of the drafter's attention."""
@@ -81,8 +79,8 @@ INTERVENTIONS: Mapping[str, Intervention] = {
             right_states=True,
         ),
         Intervention(
-            id=PIN_SIZE,
-            changes=LIVE_CHANGES[PIN_SIZE],
+            id="pin-size",
+            changes="the state's size kept",
             shows="whether the size alone costs acceptance",
             size=Size.PINNED,
         ),
@@ -93,8 +91,8 @@ INTERVENTIONS: Mapping[str, Intervention] = {
             size=Size.NORMED,
         ),
         Intervention(
-            id=HIDE_CHAIN,
-            changes=LIVE_CHANGES[HIDE_CHAIN],
+            id="hide-chain",
+            changes="the chain's own slots hidden",
             shows="whether the drafter needs its own tokens",
             attention=Attention.HIDE_CHAIN,
         ),

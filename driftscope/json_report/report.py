@@ -22,7 +22,6 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.json_report.attention_drift import drift_to_dict
 from driftscope.json_report.document import REPORT, document, layout, plain, rounded
 from driftscope.json_report.interval_ends import ends
-from driftscope.json_report.live_shadow import shadow_to_dict
 from driftscope.json_report.text_kinds import text_to_dict
 from driftscope.pipeline import Analysis
 from driftscope.version import __version__
@@ -177,7 +176,6 @@ def _run(run: RunSummary) -> dict[str, Any]:
             "sink_retention": attention.sink_retention,
         },
         "attention_drift": drift_to_dict(run.attention_drift),
-        "live_shadow": [shadow_to_dict(each) for each in run.live_shadow],
         "hidden": {
             "in_rms": hidden.in_rms,
             "prenorm_rms": hidden.prenorm_rms,

@@ -34,7 +34,7 @@ from driftscope.json_report.document import (
     WATCH,
     layout,
 )
-from driftscope.vocabulary import LIVE_INTERVENTIONS, RMS_BY_DEPTH, Growth
+from driftscope.vocabulary import RMS_BY_DEPTH, Growth
 
 Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
@@ -87,19 +87,6 @@ _DRIFT = _object(
     nullable=True,
 )
 """Attention drift; null without attention masses at two depths."""
-_AGREEMENT = _object({"length": NUMBER, "whole": COUNT, "reached": BY_DEPTH})
-_SHADOW = _object(
-    {
-        "intervention": {"enum": list(LIVE_INTERVENTIONS)},
-        **dict.fromkeys(("chains", "left_out", "clusters", "further", "less_far"), COUNT),
-        **dict.fromkeys(("shadow", "served"), _AGREEMENT),
-        "difference": NUMBER,
-        "difference_interval": INTERVAL,
-        "by_depth": BY_DEPTH,
-        "by_depth_interval": INTERVALS,
-    }
-)
-"""A live intervention: its chains beside the served ones of the same rounds."""
 FINDING = _object(
     {
         "id": TEXT,
@@ -143,7 +130,6 @@ RUN = _object(
             }
         ),
         "attention_drift": _DRIFT,
-        "live_shadow": _list(_SHADOW),
         "hidden": _object(
             {
                 **dict.fromkeys(RMS_BY_DEPTH, BY_DEPTH),

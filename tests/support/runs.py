@@ -22,7 +22,6 @@ from driftscope.trace.format.records import (
     RequestRow,
     ResourceRow,
     Row,
-    ShadowRow,
     StepRow,
     VerifyRow,
 )
@@ -30,7 +29,7 @@ from driftscope.trace.format.schema import SCHEMA_VERSION, schema_of, to_batch
 from driftscope.trace.format.segment import VERSION_KEY, segment_path
 from driftscope.trace.format.status import Status, status_path
 from driftscope.trace.write.record_files import RecordFiles
-from driftscope.vocabulary import MASS_CLASSES, PIN_SIZE
+from driftscope.vocabulary import MASS_CLASSES
 
 START_S = 1_750_000_000.0
 HEADS_APART = 0.01
@@ -229,17 +228,6 @@ def rows(spec: Spec) -> Iterator[Row]:
         process_bytes=1 << 30,
         host_available_bytes=8 << 30,
         gpu_used_bytes=None,
-    )
-    yield ShadowRow(
-        step=1,
-        time_s=START_S,
-        request="req-0",
-        position=spec.prompt_tokens - 1,
-        intervention=PIN_SIZE,
-        k=spec.k,
-        known=0,  # no figure counts it
-        agreed=0,
-        served_agreed=0,
     )
 
 

@@ -45,7 +45,7 @@ from driftscope.trace.read.reader import (
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
-QUERIED = ("draft", "verify", "step", "request", "shadow")
+QUERIED = ("draft", "verify", "step", "request")
 """Records that queries read."""
 OF_RANKS = ("draft", "step")
 """Records that each tensor-parallel rank writes."""

@@ -57,7 +57,6 @@ def summary_of(label: str, run: Sums, details: Details) -> RunSummary:
         lengths_by_k=details.lengths_by_k,
         within_request=details.within_request,
         attention_drift=details.attention_drift,
-        live_shadow=details.live_shadow,
         cohort=run.cohort,
         independence=independence_of(run.rounds, requests.units),
         slice=run.slice,

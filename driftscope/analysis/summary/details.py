@@ -18,8 +18,6 @@ from driftscope.analysis.statistics.attention_drift import AttentionDrift
 from driftscope.analysis.summary.attention_drift import attention_drift
 from driftscope.analysis.summary.length_by_k import LengthAtK, lengths_by_k
 from driftscope.analysis.summary.segments import BY_LABEL, segments_by, segments_of
-from driftscope.analysis.summary.shadow_agreement import ShadowAgreement
-from driftscope.analysis.summary.shadow_chains import shadow_chains
 from driftscope.analysis.summary.step_times import StepTimes, step_times
 from driftscope.analysis.summary.verification import Verification, verification_of
 
@@ -41,7 +39,6 @@ class Details:
     changes: Changes | None
     """Changes over time; None if too few requests were recorded whole."""
     attention_drift: AttentionDrift | None
-    live_shadow: tuple[ShadowAgreement, ...]
 
 
 def details_of(run: Sums, by: str = BY_LABEL) -> Details:
@@ -51,7 +48,7 @@ def details_of(run: Sums, by: str = BY_LABEL) -> Details:
     times, lengths = step_times(run.tables), lengths_by_k(run)
     within, drift = within_requests(run), attention_drift(run, run.clusters)
     run.chain_sums.begin()  # the longest query, beside what follows up to `groups`
-    by_text, loops, live = text_rounds(run), loops_of(run), shadow_chains(run)
+    by_text, loops = text_rounds(run), loops_of(run)
     closeup = closeup_of(run)
     whole = run.cohort is None or run.cohort.enough
     return Details(
@@ -71,5 +68,4 @@ def details_of(run: Sums, by: str = BY_LABEL) -> Details:
         closeup=closeup.value,
         segments=segments_of(run) if by == BY_LABEL else segments_by(run, by),
         attention_drift=drift.value,
-        live_shadow=live,
     )

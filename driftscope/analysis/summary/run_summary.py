@@ -32,7 +32,6 @@ from driftscope.analysis.figures.step_cells import StepCell
 from driftscope.analysis.statistics.attention_drift import AttentionDrift
 from driftscope.analysis.summary.independence import Independence
 from driftscope.analysis.summary.length_by_k import LengthAtK
-from driftscope.analysis.summary.shadow_agreement import ShadowAgreement
 from driftscope.metrics.fallback import Fallback
 from driftscope.metrics.throughput import StepCost
 from driftscope.trace.format.manifest import Manifest
@@ -91,9 +90,6 @@ class RunSummary:
     attention_drift: AttentionDrift | None = None
     """Movement of attention over depth, beyond the recency-matched null; None without attention
     masses at two depths, and in a report of an older version."""
-    live_shadow: tuple[ShadowAgreement, ...] = ()
-    """Chains under live interventions, by intervention; () without shadow rounds that can be
-    compared, and in a report of an older version."""
     cohort: Cohort | None = None
     """Rounds that the figures leave out; None if they leave out none, and in a report of an older
     version."""

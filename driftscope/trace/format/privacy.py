@@ -51,11 +51,6 @@ MARKED: Mapping[str, Mapping[str, str]] = {
         "region_copies": CONTENT,
     },
     "resource": {"source": IDENTIFIER},
-    "shadow": {
-        "request": IDENTIFIER,
-        "intervention": FIGURE,
-        "token_ids": CONTENT,
-    },
     "client": {
         "request": IDENTIFIER,
         "response": IDENTIFIER,

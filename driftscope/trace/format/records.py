@@ -272,40 +272,6 @@ class ResourceRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShadowRow:
-    """One chain that was drafted under an intervention and not served, compared with the tokens
-    that the target then produced.
-
-    The served chain of the same round is compared with the same tokens, so that the two are paired.
-    """
-
-    step: int
-    """Number of the draft step in its worker, from 1, as in DraftRow."""
-    time_s: float
-    """Time at which the chain was drafted, in seconds since the Unix epoch."""
-    request: str
-    """The engine's internal request id, as in DraftRow."""
-    position: int
-    """p: index of the last verified slot, as in DraftRow; the chain drafts the tokens from p+2."""
-    intervention: str
-    """Change of the chain, see `driftscope.vocabulary.LIVE_INTERVENTIONS`."""
-    k: int
-    """Number of tokens in the chain."""
-    known: int
-    """Number of tokens that the target was seen to produce at the places of the chain: k, or fewer
-    if the request ended or was interrupted."""
-    agreed: int
-    """Number of leading tokens of the chain that equal the target's."""
-    served_agreed: int
-    """Number of leading tokens of the served chain that equal the target's."""
-    token_ids: Ints | None = None
-    """Ids of the chain's tokens in the target's vocabulary. None: recording them was not
-    requested."""
-    replica: int = 0
-    """Data-parallel replica, as in DraftRow."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRow:
     """One request of a replay, as measured by the client; one row per planned request.
 
@@ -401,7 +367,7 @@ class ClientRow:
     """Whether the answer ends in a repetition loop. None: there was no answer."""
 
 
-Row = DraftRow | VerifyRow | StepRow | RequestRow | ResourceRow | ShadowRow | ClientRow
+Row = DraftRow | VerifyRow | StepRow | RequestRow | ResourceRow | ClientRow
 
 RECORDS: dict[str, type[Row]] = {
     "draft": DraftRow,
@@ -409,6 +375,5 @@ RECORDS: dict[str, type[Row]] = {
     "step": StepRow,
     "request": RequestRow,
     "resource": ResourceRow,
-    "shadow": ShadowRow,
     "client": ClientRow,
 }

@@ -33,7 +33,6 @@ HOOKS = (
     *("join", "masses", "prefilling", "shadow", "sinks"),
     *("extend_started", "extend_ended", "first_depth"),
     *("schedule", "verify_started", "request", "verify", "digest", "regions"),
-    *("shadow_chain", "shadow_tokens", "shadow_rows"),
     *("control", "encode", "telemetry", "write", "writer"),
 )
 """Keys of `Status.errors`: the recorder's hooks, those of SGLang's first depth, the

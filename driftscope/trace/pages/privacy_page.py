@@ -19,7 +19,7 @@ from driftscope.trace.format.privacy import (
 from driftscope.trace.format.records import RECORDS
 from driftscope.trace.pages.columns_page import columns_of
 
-_PROBE = ("draft", "verify", "step", "request", "resource", "shadow")
+_PROBE = ("draft", "verify", "step", "request", "resource")
 """Records that a probe in an engine writes; a replay writes the others."""
 _WITHOUT = {**dict.fromkeys(HASHED, "16 hex digits, a keyed hash"), TRACEPARENT: "null"}
 """Contents of columns of the probe's records under DRIFTSCOPE_IDENTIFIERS=off."""

@@ -40,7 +40,6 @@ class Trace:
     step: pa.Table
     request: pa.Table
     resource: pa.Table
-    shadow: pa.Table
     client: pa.Table
     statuses: tuple[Status, ...]
     problems: tuple[str, ...]

@@ -19,9 +19,6 @@ from driftscope.errors import SettingError, TelemetryError
 from driftscope.telemetry.export import settings as telemetry
 from driftscope.trace.format.control_file import MAX_EVERY, Change, ControlValueError, share_of
 from driftscope.vocabulary import (
-    HIDE_CHAIN,
-    LIVE_INTERVENTIONS,
-    PIN_SIZE,
     SINK_DEFAULT,
     SINK_GIVEN,
     SINK_SOUGHT,
@@ -39,8 +36,6 @@ sixteen, a recorded round takes at most 190 bytes (K = 8, one layer; `tests/unit
 measures it)."""
 IN_GRAPH, EAGER, SHADOW = RECORDINGS = ("in-graph", "eager", "shadow")
 STRATEGIES = ("auto", "lse", "keys")
-_ALSO_CALLED = {"pin_rms": PIN_SIZE, "hide_chain": HIDE_CHAIN}
-"""Other spellings of live interventions that are accepted."""
 RUN_ID = "DRIFTSCOPE_RUN_ID"
 """Variable that the processes of one start use to recognise each other; not a setting."""
 REQUEST_KEY = "DRIFTSCOPE_REQUEST_KEY"
@@ -86,12 +81,6 @@ class Settings:
     strategy: str = "auto"
     """Computation of attention masses: `lse` uses the served kernel's own log-sum-exp
     (FlashAttention), `keys` reads all keys, `auto` uses `lse` if the kernel returns it."""
-    shadow: tuple[str, ...] = ()
-    """Draft a chain that is not served under each of these interventions in some rounds, and count
-    how far the target agrees with it: `pin-size`, `hide-chain`, or both separated by a comma."""
-    shadow_every: int | None = None
-    """Draft these chains in each n-th draft step. Without it they take at most a quarter of the
-    budget, or 1 step in 8 n with `DRIFTSCOPE_EVERY` = n."""
     token_ids: bool = False
     """Whether the drafted token ids are also recorded."""
     identifiers: bool = True
@@ -143,10 +132,6 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
         **_sinks(values.get("sink_tokens")),
         recording=_choice("recording", values.get("recording", RECORDINGS[0]), RECORDINGS),
         strategy=_choice("strategy", values.get("strategy", STRATEGIES[0]), STRATEGIES),
-        shadow=_interventions(values.get("shadow", "")),
-        shadow_every=_number("shadow_every", values["shadow_every"], 1, MAX_EVERY)
-        if "shadow_every" in values
-        else None,
         token_ids=_flag("token_ids", values.get("token_ids", "")),
         identifiers=_flag("identifiers", values.get("identifiers", "on")),
         prompt_digests=_flag("prompt_digests", values.get("prompt_digests", "on")),
@@ -232,8 +217,6 @@ NAMES = (
     "sink_tokens",
     "recording",
     "strategy",
-    "shadow",
-    "shadow_every",
     "token_ids",
     "identifiers",
     "prompt_digests",
@@ -268,8 +251,6 @@ def _file(name: str) -> dict[str, str]:
         )
     if isinstance(labels := raw.get("labels"), list):
         raw["labels"] = ",".join(map(str, labels))
-    if isinstance(interventions := raw.get("shadow"), list):
-        raw["shadow"] = ",".join(map(str, interventions))
     if isinstance(sinks := raw.get("sink_tokens"), list):
         raw["sink_tokens"] = "".join(f"{slot}," for slot in sinks)
     return {key: str(value) for key, value in raw.items()}
@@ -338,18 +319,6 @@ def _labels(value: str) -> tuple[str, ...]:
     except ControlValueError as error:
         reason = str(error).removeprefix("labels: ")
         raise SettingError(f"DRIFTSCOPE_LABELS={value!r}: {reason}") from error
-
-
-def _interventions(value: str) -> tuple[str, ...]:
-    """Return the live interventions named in `value`, in the order of LIVE_INTERVENTIONS."""
-    given = [part.strip().lower() for part in value.split(",") if part.strip()]
-    named = {_ALSO_CALLED.get(each, each) for each in given}
-    if not named <= set(LIVE_INTERVENTIONS):
-        raise SettingError(
-            f"DRIFTSCOPE_SHADOW={value!r}: give one or more of {', '.join(LIVE_INTERVENTIONS)}, "
-            "separated by commas, or leave it unset"
-        )
-    return tuple(each for each in LIVE_INTERVENTIONS if each in named)
 
 
 def _choice(name: str, value: str, allowed: tuple[str, ...]) -> str:

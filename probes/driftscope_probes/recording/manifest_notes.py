@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from driftscope.trace.format.manifest import Manifest
 from driftscope.vocabulary import SINK_FOUND
-from driftscope_probes.base.settings import Settings
-from driftscope_probes.base.start_guard import warn
 from driftscope_probes.masses.sink_search import MIN_CHAINS, MIN_REQUESTS, SinkSet
 
 SINKS_SOUGHT = (
@@ -17,22 +15,6 @@ SINKS_SOUGHT = (
 """Note in the manifest of a run whose sink set has not been determined yet."""
 IDENTIFIERS_OFF = "request ids are keyed hashes, and no trace context was recorded"
 """Note in the manifest of a run that was recorded with DRIFTSCOPE_IDENTIFIERS=off."""
-
-ONLY_CHAINS = "they are drafted for chains of vLLM's V1 runner alone"
-"""Reason why another engine, or a drafter without recorded chains, has no shadow rounds."""
-
-
-def shadow_note(intervention: str, reason: str) -> str:
-    """Return the note on an intervention that was wanted and does not apply."""
-    return f"shadow rounds with {intervention}: not applicable, because {reason}"
-
-
-def no_shadow(settings: Settings) -> tuple[str, ...]:
-    """Return the notes of an engine in which no intervention applies, and log them."""
-    notes = tuple(shadow_note(each, ONLY_CHAINS) for each in settings.shadow)
-    for note in notes:
-        warn(note)
-    return notes
 
 
 def with_sinks(manifest: Manifest, sinks: SinkSet) -> Manifest:

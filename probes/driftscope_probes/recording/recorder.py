@@ -17,7 +17,6 @@ from driftscope_probes.masses.sink_search import SinkSearch
 from driftscope_probes.recording.chain_measurement import ChainMeasurement
 from driftscope_probes.recording.host_transfer import HostTransfer
 from driftscope_probes.recording.recorded_draft import RecordedDraft
-from driftscope_probes.shadow.shadow_rounds import ShadowRounds
 from driftscope_probes.steps.request_selection import RequestSelection
 from driftscope_probes.steps.sampler import Sampler
 from driftscope_probes.steps.step_schedule import NO_LENGTHS, ScheduleReader
@@ -41,8 +40,6 @@ class RecorderParts:
     recorded_draft: RecordedDraft
     encode: Encode
     """Builds the rows of finished steps, on the writer's thread."""
-    shadow: ShadowRounds | None = None
-    """Drafts chains under interventions; None: none are wanted."""
 
 
 class Recorder:
@@ -58,8 +55,6 @@ class Recorder:
         self._hooks, self._switch = parts.taps.hooks, parts.taps.switch
         self._chain, self._side_thread = parts.chain, parts.chain.side_thread
         self._transfer, self._run_recorded = parts.transfer, parts.recorded_draft.run
-        self._shadow = parts.shadow
-        """Drafts chains under interventions; None: none are wanted, or an error ended them."""
         self.control: object | None = None
         """Object that changes this recorder at run time, kept for callers over RPC."""
         self._number = 0
@@ -124,8 +119,6 @@ class Recorder:
         """Run the drafter, recorded if the step is sampled; return [B, K] int tokens."""
         if self._side_thread.busy:  # drafter and taps are about to write
             self._guard.run("join", self._side_thread.join)
-        if self._shadow is not None:
-            self._draft_shadow(self._shadow, call)
         self._guard.run("draft_started", self._on_draft_started, call)
         if self._switch.active:
             drafts, shadow, self._draft_s = self._run_recorded(call)
@@ -133,8 +126,6 @@ class Recorder:
                 self._switch.flush_notes()
                 self._guard.run("draft_ended", self._on_draft_ended, drafts, shadow)
             self._switch.active = False
-            if self._shadow is not None:
-                self._hand_over(self._shadow, drafts)
             return drafts
         if self._clock.on:
             self._clock.mark()
@@ -143,8 +134,6 @@ class Recorder:
         self._draft_s = time.perf_counter() - begun
         if self._clock.on:
             self._clock.mark()
-        if self._shadow is not None:
-            self._hand_over(self._shadow, drafts)
         return drafts
 
     def add_draft_time(self, seconds: float) -> None:
@@ -160,25 +149,7 @@ class Recorder:
         """Remove the taps and seal the trace."""
         self.taps.detach()
         self._guard.run("join", self._side_thread.join)
-        if self._shadow is not None:
-            self._shadow.close()
         self._writer.close()
-
-    def _draft_shadow(self, shadow: ShadowRounds, call: DraftCall) -> None:
-        failed = self._guard.failed
-        self._keep_shadow(self._guard.succeeds("shadow_chain", shadow.draft, call), failed)
-
-    def _hand_over(self, shadow: ShadowRounds, drafts: Any) -> None:
-        failed, hand_over = self._guard.failed, shadow.hand_over
-        done = self._guard.succeeds("shadow_tokens", hand_over, drafts, self._number + 1)
-        self._keep_shadow(done, failed)
-
-    def _keep_shadow(self, done: bool, failed: bool) -> None:
-        """End the shadow after an error, which costs no recorded chain: `failed` is what was known
-        of it before."""
-        self._guard.failed = failed
-        if not done or (self._shadow is not None and self._shadow.failed):
-            self._shadow = None
 
     def _on_step_started(self, scheduled: Any) -> None:
         self.selection.learn(self._schedules.labels(scheduled))

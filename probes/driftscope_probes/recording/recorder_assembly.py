@@ -23,8 +23,6 @@ from driftscope_probes.recording.host_transfer import HostTransfer
 from driftscope_probes.recording.optional_masses import OptionalMasses
 from driftscope_probes.recording.recorded_draft import RecordedDraft
 from driftscope_probes.recording.recorder import Recorder, RecorderParts
-from driftscope_probes.shadow.shadow_rate import BUDGET_SHARE, ShadowRate
-from driftscope_probes.shadow.shadow_rounds import ShadowRounds
 from driftscope_probes.steps.distance_choice import distance_choices
 from driftscope_probes.steps.request_selection import RequestSelection
 from driftscope_probes.steps.sampler import AIM, SEEN, Sampler
@@ -41,7 +39,6 @@ def assemble_recorder(
     *,
     schedules: ScheduleReader,
     masses_only: bool = False,
-    interventions: tuple[str, ...] = (),
     make_taps: MakeTaps = Taps,
     make_sampler: Callable[..., Sampler] = Sampler,
 ) -> Recorder:
@@ -49,14 +46,12 @@ def assemble_recorder(
 
     `schedules` reads what the engine schedules. `make_taps` and `make_sampler` are for an engine
     whose drafter is not one module that one call runs at all depths. `masses_only`: another rank
-    writes everything that does not depend on attention heads. `interventions`: those under which
-    chains that are not served are drafted. Raises ProbeError for an unsupported
-    attention backend.
+    writes everything that does not depend on attention heads. Raises ProbeError for an
+    unsupported attention backend.
     """
     layout = Layout(depths=drafter.k, layers=len(drafter.layers), aux=drafter.aux_states)
     guard = Guard(writer, test_raise=settings.test_raise, adds_to=(writer,))
-    aim = AIM * (1 - BUDGET_SHARE) if interventions else AIM
-    sampler = make_sampler(every=settings.every, budget=settings.budget, seen=SEEN, aim=aim)
+    sampler = make_sampler(every=settings.every, budget=settings.budget, seen=SEEN, aim=AIM)
     clock = DeviceClock(drafter.device)
     buffers = _buffers(drafter, layout)
     kernels, meter = _kernels(buffers), _meter(drafter, buffers, settings)
@@ -105,22 +100,8 @@ def assemble_recorder(
             transfer=HostTransfer(drafter, layout, settings, writer, chain),
             recorded_draft=RecordedDraft(settings.recording, chain, taps.switch, guard, clock),
             encode=ChainEncoder(layout, options, writer, sampler, schedules, search).handed_over,
-            shadow=_shadow(interventions, settings, sampler, selection, writer),
         )
     )
-
-
-def _shadow(
-    interventions: tuple[str, ...],
-    settings: Settings,
-    sampler: Sampler,
-    selection: RequestSelection,
-    writer: TraceWriter,
-) -> ShadowRounds | None:
-    if not interventions:
-        return None
-    rate = ShadowRate(sampler, settings.shadow_every)
-    return ShadowRounds(interventions, rate, selection, writer, keep_ids=settings.token_ids)
 
 
 def distance_every(meter: Meter, settings: Settings) -> int:

@@ -25,8 +25,6 @@ _UNSET = {
     "every": "by budget",
     "prompt_salt": "random at each start",
     "labels": "all",
-    "shadow": "none",
-    "shadow_every": "by budget",
     "otlp": "off",
     "prometheus": "off",
     "metric_labels": "none",

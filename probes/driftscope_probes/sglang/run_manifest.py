@@ -27,7 +27,7 @@ from driftscope.vocabulary import SINK_SOUGHT, Strategy
 from driftscope_probes.base.settings import RUN_ID, Settings
 from driftscope_probes.drafter.captured_layers import named_layers
 from driftscope_probes.masses.meter import Meter
-from driftscope_probes.recording.manifest_notes import IDENTIFIERS_OFF, SINKS_SOUGHT, no_shadow
+from driftscope_probes.recording.manifest_notes import IDENTIFIERS_OFF, SINKS_SOUGHT
 from driftscope_probes.recording.recorder_assembly import distance_every
 from driftscope_probes.sglang.loaded_drafter import SglangDrafter
 
@@ -108,7 +108,7 @@ def _manifest(
         sink_tokens=len(settings.sink_slots),
         sink_slots=settings.sink_slots,
         sink_source=settings.sink_source,
-        notes=(*(() if settings.identifiers else (IDENTIFIERS_OFF,)), *notes, *no_shadow(settings)),
+        notes=(*(() if settings.identifiers else (IDENTIFIERS_OFF,)), *notes),
         **of_drafter,
     )
 

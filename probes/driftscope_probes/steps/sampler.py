@@ -102,8 +102,6 @@ class Sampler:
         """Number of the step that is drawn next, if the rate is governed."""
         self._drawn_for: float | None = None
         """Rate that the next step was drawn with."""
-        self.beside = 0.0
-        """Expected share of a step that rounds outside this sampler take, see `shadow`."""
         self._known = Costs()
         """Costs at the last decision."""
         self._steps: deque[float] = deque(maxlen=WINDOW)
@@ -217,12 +215,7 @@ class Sampler:
         """The probe's expected share of a step at the rate in force, as of the last decision."""
         costs = self._known if self._known.step_s else self.costs
         taken = costs.passed_s + (costs.recorded_s - costs.passed_s) * self.rate
-        return self.beside + (taken / costs.step_s if costs.step_s else 0.0)
-
-    @property
-    def known_step_s(self) -> float:
-        """Median time of a step, in seconds, as of the last decision; 0 before the first one."""
-        return self._known.step_s
+        return taken / costs.step_s if costs.step_s else 0.0
 
     def _govern(self) -> None:
         """Set the rate at which the probe's mean time per step equals its target."""

@@ -28,22 +28,16 @@ from driftscope_probes.base.start_guard import (
     handed_down,
     leave_note,
     say,
-    warn,
 )
 from driftscope_probes.control.control import Control
 from driftscope_probes.drafter.captured_layers import CapturedLayers, with_captured
 from driftscope_probes.recording import telemetry_feed
-from driftscope_probes.recording.manifest_notes import no_shadow, with_sinks
+from driftscope_probes.recording.manifest_notes import with_sinks
 from driftscope_probes.recording.process_writer import open_writer, role_of
 from driftscope_probes.recording.recorder import Recorder
 from driftscope_probes.recording.recorder_assembly import assemble_recorder
 from driftscope_probes.recording.step_timer import StepTimer
 from driftscope_probes.vllm.configuration import checks
-from driftscope_probes.vllm.configuration.live_interventions import (
-    LiveInterventions,
-    ShadowEngine,
-    live_interventions,
-)
 from driftscope_probes.vllm.configuration.place import place_in, run_id_of
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter, open_drafter
 from driftscope_probes.vllm.run_manifest import manifest_of, manifest_of_lookup
@@ -76,8 +70,6 @@ class LoadedProposer:
     """Tracker of this runner's faults in the drafter's cache, if it has any."""
     draft_sampling: str | None = None
     """How draft tokens are chosen; see the manifest."""
-    interventions: tuple[str, ...] = ()
-    """Live interventions under which the runner's module can draft."""
 
 
 class _Loaded(NamedTuple):
@@ -114,19 +106,17 @@ def _attach(proposer: Any, loaded: LoadedProposer, config: Any, settings: Settin
         _separate_compile_cache(config)
         writer = _writer_of(proposer, settings, config)
         settings, notes = _of_one_rank(settings, place.rank, ranks)
-        shadow = _live_interventions(settings, loaded, drafter, config)
         recorder = assemble_recorder(
             drafter,
             settings,
             writer,
             schedules=VllmSchedules(loaded.cache),
             masses_only=place.rank > 0,
-            interventions=shadow.live,
         )
         manifest = manifest_of(drafter, loaded.runner, settings, recorder.meter)
         manifest = replace(
             manifest,
-            notes=(*manifest.notes, *notes, *shadow.notes),
+            notes=(*manifest.notes, *notes),
             draft_sampling=loaded.draft_sampling,
             device_bytes=recorder.device_bytes,
         )
@@ -216,7 +206,6 @@ def _begin_timed(proposer: Any, models: LoadedModels, settings: Settings) -> Non
     check_unused(settings.trace, run_id_of(config))
     writer = _writer_of(proposer, settings, config)
     manifest = manifest_of_lookup(models.runner, settings, config)
-    manifest = replace(manifest, notes=(*manifest.notes, *no_shadow(settings)))
     if fault is not None:
         lost = f"{INTERNALS}: {fault.reason}"
         manifest = replace(manifest, notes=(*manifest.notes, lost))
@@ -297,27 +286,6 @@ def _of_one_rank(settings: Settings, rank: int, ranks: int) -> tuple[Settings, t
         "there is no budget; DRIFTSCOPE_EVERY sets another rate"
     )
     return replace(settings, every=RANKS_EVERY), (note,)
-
-
-def _live_interventions(
-    settings: Settings, loaded: LoadedProposer, drafter: VllmDrafter, config: Any
-) -> LiveInterventions:
-    """Return the interventions that apply of those that are wanted; log the others."""
-    found = live_interventions(
-        settings.shadow,
-        ShadowEngine(
-            offered=loaded.interventions,
-            runner=loaded.runner,
-            draft_sampling=loaded.draft_sampling,
-            config=config,
-            kind=drafter.kind,
-            backend=drafter.backend,
-            layers=[layer.kind for layer in drafter.layers.values()],
-        ),
-    )
-    for note in found.notes:
-        warn(note)
-    return found
 
 
 def _check_can_seek(settings: Settings, config: Any) -> None:

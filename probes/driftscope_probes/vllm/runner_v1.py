@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from driftscope.trace.format.manifest import GREEDY, PROBABILISTIC
-from driftscope.vocabulary import HIDE_CHAIN, PIN_SIZE
 from driftscope_probes.base.method_hooks import hook_method, hook_unhooked
 from driftscope_probes.base.step_view import DeviceStep, DraftCallBase, DraftStep, make_draft_call
 from driftscope_probes.drafter.captured_layers import captured_by
-from driftscope_probes.shadow.shadow_call import VerifiedStep
 from driftscope_probes.vllm.attach import (
     RECORDER,
     LoadedModels,
@@ -27,14 +24,12 @@ from driftscope_probes.vllm.attach import (
     attach_recorder,
     begin_recording,
 )
-from driftscope_probes.vllm.pinned_size import size_pinned
 from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
 
 LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
 """Class names of proposers without a model."""
 ASKED_K = "num_speculative_tokens"
 _CHOOSES_GRAPH = "_determine_batch_execution_and_padding"
-_BUILDS_METADATA = "build_per_group_and_layer_attn_metadata"
 
 
 def install_runner(module: Any) -> None:
@@ -146,15 +141,7 @@ def _loaded(proposer: Any) -> LoadedProposer:
         without_graphs=hasattr(proposer, _CHOOSES_GRAPH),
         cache=CacheFaultTracker(),
         draft_sampling=_draft_sampling(proposer),
-        interventions=_interventions(proposer),
     )
-
-
-def _interventions(proposer: Any) -> tuple[str, ...]:
-    """Return the live interventions for which this vLLM has what they change."""
-    if not hasattr(proposer, _CHOOSES_GRAPH) or getattr(proposer, "uses_mrope", True):
-        return ()
-    return tuple(_UNDER) if hasattr(proposer, _BUILDS_METADATA) else (PIN_SIZE,)
 
 
 def _draft_sampling(proposer: Any) -> str | None:
@@ -211,7 +198,7 @@ class _ModelCall(DraftCallBase):
 
     def on_device(self) -> DeviceStep:
         batch, common = self.runner.input_batch, self.kwargs["common_attn_metadata"]
-        count, rows = batch.num_reqs, self.last_rows()
+        count, rows = batch.num_reqs, self._last_rows()
         return DeviceStep(
             rows=_rows_drafted_from(self.owner, rows, self.k),
             position=self.kwargs["target_positions"].index_select(0, rows).long(),
@@ -222,30 +209,13 @@ class _ModelCall(DraftCallBase):
             max_context=int(common.max_seq_len),
         )
 
-    def last_rows(self) -> torch.Tensor:
+    def _last_rows(self) -> torch.Tensor:
         """Return [B] int64: the row of each request's last verified token."""
         count, rows = self.runner.input_batch.num_reqs, self.kwargs["token_indices_to_sample"]
         if rows is None:
             rows = self.kwargs["common_attn_metadata"].query_start_loc[1 : count + 1] - 1
         last: torch.Tensor = rows[:count].long()
         return last
-
-    def under(self, intervention: str) -> torch.Tensor:
-        """See ShadowCall."""
-        with _UNDER[intervention](self):
-            chain: torch.Tensor = self.without_graphs()
-        return chain
-
-    def verified(self) -> VerifiedStep:
-        """See ShadowCall."""
-        count, given = self.runner.input_batch.num_reqs, self.kwargs
-        return VerifiedStep(
-            starts=given["common_attn_metadata"].query_start_loc[: count + 1],
-            rows=self.last_rows(),
-            positions=given["target_positions"],
-            tokens=given["target_token_ids"],
-            newest=given["next_token_ids"][:count],
-        )
 
     def without_graphs(self) -> Any:
         """Run the call on copies of the attention metadata, which `propose` changes in place."""
@@ -263,37 +233,6 @@ class _ModelCall(DraftCallBase):
             return self.original(self.owner, **{**self.kwargs, **changed})
         finally:
             delattr(proposer, _CHOOSES_GRAPH)
-
-
-def _size_pinned(call: _ModelCall) -> AbstractContextManager[None]:
-    return size_pinned(call.owner, call.last_rows())
-
-
-@contextmanager
-def _chain_hidden(call: _ModelCall) -> Iterator[None]:
-    """Let the queries of later depths see the slots up to the last verified one, and none of the
-    chain's own, as Attention.HIDE_CHAIN does offline. Positions and written slots stay."""
-    proposer = call.owner
-    build = getattr(proposer, _BUILDS_METADATA)
-
-    def hidden(common_attn_metadata: Any, draft_index: int = 0) -> Any:
-        if draft_index > 0:
-            seen = (common_attn_metadata.seq_lens - draft_index).clamp_min(1)
-            common_attn_metadata = dataclasses.replace(common_attn_metadata, seq_lens=seen)
-        return build(common_attn_metadata, draft_index=draft_index)
-
-    setattr(proposer, _BUILDS_METADATA, hidden)
-    try:
-        yield
-    finally:
-        delattr(proposer, _BUILDS_METADATA)
-
-
-_UNDER: Mapping[str, Callable[[_ModelCall], AbstractContextManager[None]]] = {
-    PIN_SIZE: _size_pinned,
-    HIDE_CHAIN: _chain_hidden,
-}
-"""Live interventions: contexts in which the drafter's own code drafts under them."""
 
 
 def _rows_drafted_from(proposer: Any, rows: torch.Tensor, k: int) -> torch.Tensor:

@@ -12,13 +12,10 @@ from typing import Any
 
 import torch
 
-from driftscope.errors import ProbeError
 from driftscope.trace.format.manifest import GREEDY, PROBABILISTIC
-from driftscope.vocabulary import PIN_SIZE
 from driftscope_probes.base.method_hooks import hook_method, hook_unhooked
 from driftscope_probes.base.step_view import DeviceStep, DraftCallBase, DraftStep, make_draft_call
 from driftscope_probes.drafter.captured_layers import captured_by
-from driftscope_probes.shadow.shadow_call import VerifiedStep
 from driftscope_probes.vllm.attach import (
     RECORDER,
     LoadedModels,
@@ -26,7 +23,6 @@ from driftscope_probes.vllm.attach import (
     attach_recorder,
     begin_recording,
 )
-from driftscope_probes.vllm.pinned_size import size_pinned
 
 ONE_MODULE_PER_DEPTH = "MultiModuleMTPSpeculator"
 LOOKUP = "NgramGPUSpeculator"
@@ -105,13 +101,11 @@ def _load_model(original: Any) -> Callable[..., Any]:
 
 
 def _loaded(speculator: Any) -> LoadedProposer:
-    without_graphs = _PASSES_GRAPHS_BY in inspect.signature(speculator.propose).parameters
     return LoadedProposer(
         runner="v2",
         layer_names=frozenset(speculator.draft_attn_layer_names),
-        without_graphs=without_graphs,
+        without_graphs=_PASSES_GRAPHS_BY in inspect.signature(speculator.propose).parameters,
         draft_sampling=_draft_sampling(speculator),
-        interventions=(PIN_SIZE,) if without_graphs else (),
     )
 
 
@@ -174,7 +168,7 @@ class _ModelCall(DraftCallBase):
     def on_device(self) -> DeviceStep:
         batch, metadata = self.given("input_batch"), self.given("attn_metadata")
         count, speculator = batch.num_reqs, self.owner
-        rows = self.last_rows()
+        rows = self._last_rows()
         prompts = self.runner.req_states.prompt_len.np[batch.idx_mapping_np[:count]]
         return DeviceStep(
             rows=_rows_drafted_from(speculator, rows),
@@ -186,32 +180,12 @@ class _ModelCall(DraftCallBase):
             max_context=int(batch.seq_lens_cpu_upper_bound[:count].max()),
         )
 
-    def last_rows(self) -> torch.Tensor:
+    def _last_rows(self) -> torch.Tensor:
         """Return [B] int64: the row of each request's last verified token."""
         batch = self.given("input_batch")
         ends = batch.query_start_loc[1 : batch.num_reqs + 1] - 1
         rows: torch.Tensor = (ends - self.given("num_rejected")[: batch.num_reqs]).long()
         return rows
-
-    def under(self, intervention: str) -> torch.Tensor:
-        """See ShadowCall. The speculator returns its own buffer, which the next call fills."""
-        if intervention != PIN_SIZE:
-            raise ProbeError(f"{intervention} is not offered on the V2 runner")
-        with size_pinned(self.owner, self.last_rows()):
-            chain: torch.Tensor = self.without_graphs().clone()
-        return chain
-
-    def verified(self) -> VerifiedStep:
-        """See ShadowCall."""
-        batch = self.given("input_batch")
-        count = batch.num_reqs
-        return VerifiedStep(
-            starts=batch.query_start_loc[: count + 1],
-            rows=self.last_rows(),
-            positions=batch.positions,
-            tokens=batch.input_ids,
-            newest=self.given("last_sampled")[batch.idx_mapping[:count].long()].flatten(),
-        )
 
     def without_graphs(self) -> Any:
         return self.original(self.owner, *self.args, **{**self.kwargs, _PASSES_GRAPHS_BY: True})

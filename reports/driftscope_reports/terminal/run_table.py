@@ -27,7 +27,6 @@ from driftscope.pipeline import Analysis
 from driftscope_reports.html.sections.replays import length, ratio
 from driftscope_reports.terminal import first_screen_text
 from driftscope_reports.terminal.first_screen_text import plain
-from driftscope_reports.terminal.live_shadow import shadow_lines
 
 __all__ = ["figure_rows", "plain", "render"]
 
@@ -74,7 +73,6 @@ def render(analysis: Analysis) -> RenderableType:
         "",
         *_findings(analysis),
         *((_table(analysis), "") if analysis.runs else ()),
-        *_live_shadow(analysis),
         *((_segments(analysis), "") if any(len(r.segments) > 1 for r in analysis.runs) else ()),
         *((_senders(analysis), "") if analysis.senders else ()),
         *((_versus(analysis), "") if analysis.versus else ()),
@@ -83,11 +81,6 @@ def render(analysis: Analysis) -> RenderableType:
 
 def _findings(analysis: Analysis) -> list[RenderableType]:
     return [*_finding_lines(analysis), ""] if analysis.findings else []
-
-
-def _live_shadow(analysis: Analysis) -> list[RenderableType]:
-    lines = shadow_lines(analysis.runs)
-    return [*lines, ""] if lines else []
 
 
 def _losses(analysis: Analysis) -> list[RenderableType]:

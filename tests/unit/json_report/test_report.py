@@ -113,7 +113,6 @@ PLAIN_KEYS = {
     "problems",
     "within_request",
     "attention_drift",
-    "live_shadow",
 }
 
 

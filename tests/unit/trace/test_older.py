@@ -16,7 +16,7 @@ from driftscope.trace.read.reader import read_trace
 
 DATA = Path(__file__).parent / "data"
 RUNS = ("run-1.0", "run-1.0-killed")
-LATER = ("client", "shadow")
+LATER = ("client",)
 """Records that were added since."""
 FROM_MANIFEST = {"rate": 0.5, "execution": "eager"}
 """These runs recorded every second draft step."""

@@ -46,12 +46,6 @@ HOOKS = {
             optional=True,
         ),
         Hook(
-            module="vllm.v1.spec_decode.llm_base_proposer",
-            name="SpecDecodeBaseProposer.build_per_group_and_layer_attn_metadata",
-            purpose="chains whose own slots are hidden (DRIFTSCOPE_SHADOW=hide-chain)",
-            optional=True,
-        ),
-        Hook(
             module="vllm.v1.worker.gpu_model_runner",
             name="GPUModelRunner._get_eagle3_aux_layers_from_config",
             purpose="source of the captured layers",

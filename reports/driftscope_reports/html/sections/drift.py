@@ -9,7 +9,7 @@ from driftscope.analysis.number_words import NOTHING, times
 from driftscope.analysis.statistics.attention_drift import Answer
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis
-from driftscope_reports.html.parts.run_series import about, by_run
+from driftscope_reports.html.parts.run_series import by_run
 from driftscope_reports.html.parts.section import Section
 from driftscope_reports.html.sections import (
     acceptance,
@@ -18,7 +18,7 @@ from driftscope_reports.html.sections import (
     confidence,
     hidden,
 )
-from driftscope_reports.markup import Markup, el
+from driftscope_reports.markup import el
 
 
 def section(analysis: Analysis) -> Section:
@@ -42,17 +42,10 @@ def section(analysis: Analysis) -> Section:
         "pictures of this page.",
         conclusion=_conclusion(runs),
         pictures=(*moved, *areas, *rest, *heads),
-        above=el("div", [*attention_drift.claims(runs), *_live(runs)]) if inside else None,
+        above=el("div", attention_drift.claims(runs)) if inside else None,
         affects=("masses", "acceptance"),
         missing=missing,
     )
-
-
-def _live(runs: Sequence[RunSummary]) -> list[Markup]:
-    """Return a sentence for each live intervention of each run."""
-    return [
-        el("p", f"{about(run, runs, found.words)}.") for run in runs for found in run.live_shadow
-    ]
 
 
 def _conclusion(runs: Sequence[RunSummary]) -> str:

@@ -88,8 +88,6 @@ def test_every_setting_has_a_variable() -> None:
         "IDENTIFIERS": "off",
         "RECORDING": "shadow",
         "STRATEGY": "keys",
-        "SHADOW": "hide-chain, pin_rms",
-        "SHADOW_EVERY": "9",
         "MAX_MB": "7",
         "TEST_RAISE": "after",
     }
@@ -108,8 +106,6 @@ def test_every_setting_has_a_variable() -> None:
         test_raise="after",
         recording="shadow",
         strategy="keys",
-        shadow=("pin-size", "hide-chain"),
-        shadow_every=9,
     )
 
 
@@ -192,9 +188,6 @@ def test_disable_may_be_spelt_out_as_no(value: str) -> None:
         ("BUDGET", "a little"),
         ("RECORDING", "live"),
         ("STRATEGY", "fast"),
-        ("SHADOW", "pin-size,right-tokens"),
-        ("SHADOW", "pin"),
-        ("SHADOW_EVERY", "0"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(name: str, value: str) -> None:
