@@ -55,9 +55,7 @@ __all__ = [
 
 Run: TypeAlias = Path | Trace
 """A run directory, or its rows in memory."""
-Source: TypeAlias = Run | Analysis
-"""A run, or the analysis that a report contains."""
-Labelled: TypeAlias = tuple[Source, str]
+Labelled: TypeAlias = tuple[Run, str]
 BASELINE = "baseline"
 """Label of the run that others are compared with."""
 EVERYTHING = Filter()
@@ -68,7 +66,7 @@ _NO_ROUNDS = "a condition is about rounds: both runs need speculation"
 class Inputs:
     """Runs to analyse, and how to read them."""
 
-    sources: Sequence[Source]
+    sources: Sequence[Run]
     labels: Sequence[str]
     """Name of each source; names differ."""
     baseline: Run | None = None
@@ -164,9 +162,7 @@ def summarise(
     return summary_of(label, sums, details_of(sums, by))
 
 
-def _measured(source: Source, label: str, inputs: Inputs, servers: Sequence[Trace]) -> MeasuredRuns:
-    if isinstance(source, Analysis):
-        return _renamed(source, label)
+def _measured(source: Run, label: str, inputs: Inputs, servers: Sequence[Trace]) -> MeasuredRuns:
     if _is_replay(source):
         return MeasuredRuns(replays=(summarise_replay(_trace(source), label, servers),))
     with closing(_open(source, inputs.engine, inputs.cluster)) as tables:
@@ -216,24 +212,10 @@ def _whole(run: Sums) -> Sums:
     return run
 
 
-def _renamed(report: Analysis, label: str) -> MeasuredRuns:
-    """Return what a report contains. The names of several runs follow its label in brackets."""
-    alone = len(report.runs) + len(report.senders) == 1
-
-    def name(inside: str) -> str:
-        return label if alone else f"{label} ({inside})"
-
-    return MeasuredRuns(
-        runs=tuple(replace(run, label=name(run.label)) for run in report.runs),
-        replays=tuple(replace(each, label=name(each.label)) for each in report.senders),
-    )
-
-
-def _servers_of_replays(sources: Sequence[Source]) -> list[Trace]:
+def _servers_of_replays(sources: Sequence[Run]) -> list[Trace]:
     """Return the probes' runs among the sources if there is a replay, whose requests they have."""
-    runs = [source for source in sources if not isinstance(source, Analysis)]
-    servers = [run for run in runs if not _is_replay(run)]
-    return [_trace(run) for run in servers] if len(servers) < len(runs) else []
+    servers = [run for run in sources if not _is_replay(run)]
+    return [_trace(run) for run in servers] if len(servers) < len(sources) else []
 
 
 def _is_replay(run: Run) -> bool:

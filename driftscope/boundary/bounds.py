@@ -56,8 +56,6 @@ MAX_JSON_DEPTH = 64
 """Nesting depth of a JSON file."""
 MAX_JSON_BYTES = 16 << 20
 """Bytes of a manifest, a status file, or a file of rules or settings."""
-MAX_REPORT_BYTES = 256 << 20
-"""Bytes of a report that is read back."""
 MAX_INPUT_BYTES = 1 << 30
 """Bytes of a file of prompts, a suite, or another tool's results."""
 MAX_STREAM_BYTES = 8 << 30

@@ -21,7 +21,6 @@ DEFAULT = {
     Format.HTML: Path("report.html"),
     Format.JSON: Path("report.json"),
     Format.MARKDOWN: Path("report.md"),
-    Format.PNG: Path("report-pictures"),
 }
 
 
@@ -30,7 +29,7 @@ def analyze(
         list[Path],
         typer.Argument(
             metavar="RUN",
-            help="Run directories, or reports to read back.",
+            help="Run directories.",
             callback=named_runs_or_ablations,
             autocompletion=completion.runs,
         ),
@@ -41,15 +40,13 @@ def analyze(
             "--output",
             "-o",
             metavar="FILE",
-            help="File to write, - for stdout, or a folder for png; default: report.html, .json, "
-            ".md or report-pictures. A file that is there is replaced.",
+            help="File to write, or - for stdout; default: report.html, .json or .md. A file that "
+            "is there is replaced.",
         ),
     ] = None,
     form: Annotated[
         Format,
-        typer.Option(
-            "--format", help="html, json, markdown (to paste), or png (one file per picture)."
-        ),
+        typer.Option("--format", help="html, json, or markdown (to paste)."),
     ] = Format.HTML,
     json_file: Annotated[
         Path | None,
@@ -92,9 +89,8 @@ def analyze(
 ) -> None:
     """Turn run directories into a drift report: one offline HTML file, and JSON on demand.
 
-    Several runs are shown side by side in one report. A report can be given instead of a run: its
-    data is then read from it. An ablation (a run directory or JSON of `driftscope ablate`) becomes
-    a page of its own, which says why acceptance falls.
+    Several runs are shown side by side in one report. An ablation (a run directory or JSON of
+    `driftscope ablate`) becomes a page of its own, which says why acceptance falls.
     """
     from driftscope.analysis.query.row_filters import Filter
     from driftscope.cli.inspection.why_report import WhyReport, is_ablation

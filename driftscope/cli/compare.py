@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,16 +16,13 @@ from driftscope.cli.shared.analysis_options import (
 )
 from driftscope.cli.shared.run_argument import is_inspection, named_run, named_run_or_inspection
 
-if TYPE_CHECKING:
-    from driftscope.analysis.compare.run_comparison import Comparison
-
 
 def compare(
     first: Annotated[
         Path,
         typer.Argument(
             metavar="A",
-            help="Run directory or report to compare with, or the JSON document of an inspection.",
+            help="Run directory to compare with, or the JSON document of an inspection.",
             callback=named_run_or_inspection,
             autocompletion=completion.runs,
         ),
@@ -34,7 +31,7 @@ def compare(
         Path,
         typer.Argument(
             metavar="B",
-            help="Run directory or report to compare.",
+            help="Run directory to compare.",
             callback=named_run,
             autocompletion=completion.runs,
         ),
@@ -59,21 +56,17 @@ def compare(
     from driftscope.analysis.query.row_filters import Filter
     from driftscope.cli.shared.analysis_options import maker_of
     from driftscope.cli.shared.replay_comparison import both_replays, compare_replays
-    from driftscope.cli.shared.report_comparison import compare_with_report
-    from driftscope.cli.shared.run_choice import is_report
     from driftscope.cli.shared.run_labels import labels_of
     from driftscope.errors import UsageError
+    from driftscope.json_report.comparison import to_json
     from driftscope.pipeline import compare as compare_runs
     from driftscope.trace.format.manifest import read_manifest
     from driftscope.trace.format.status import read_statuses
     from driftscope.trace.read.reader import losses_of
+    from driftscope_reports.terminal import comparison
     from driftscope_reports.terminal.run_table import plain
 
-    if where is not None and (
-        is_inspection(first)
-        or any(is_report(run) for run in (first, second))
-        or both_replays(first, second)
-    ):
+    if where is not None and (is_inspection(first) or both_replays(first, second)):
         raise UsageError("--where: only the rows of two run directories of a probe can be chosen")
     if is_inspection(first):
         from driftscope.cli.inspection.promise_run import compare_with_inspection
@@ -84,11 +77,6 @@ def compare(
         )
         return
     names = labels_of([first, second], label)
-    if is_report(first) or is_report(second):
-        both = (names[0], names[1])
-        read_back = compare_with_report((first, second), both, engine=engine, cluster=cluster)
-        _print(read_back, as_json=as_json)
-        return
     for name, run in zip(names, (first, second), strict=True):
         for loss in losses_of(read_statuses(run), read_manifest(run).lost):
             typer.echo(f"warning: {plain(f'{name}: {loss}')}", err=True)
@@ -103,13 +91,6 @@ def compare(
         cluster=cluster,
         only=Filter(where=where),
     )
-    _print(compared, as_json=as_json)
-
-
-def _print(compared: Comparison, *, as_json: bool) -> None:
-    from driftscope.json_report.comparison import to_json
-    from driftscope_reports.terminal import comparison
-
     if as_json:
         typer.echo(to_json(compared), nl=False)
     else:

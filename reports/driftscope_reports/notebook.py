@@ -16,7 +16,6 @@ from driftscope.trace.runs.run_folder import found
 from driftscope_reports.drawing.palette import LIGHT
 from driftscope_reports.drawing.plotly_figure import figure, painted
 from driftscope_reports.html.document import pictures, to_html
-from driftscope_reports.html.embedded_data import read_report
 from driftscope_reports.report_files import write_text
 
 if TYPE_CHECKING:
@@ -136,8 +135,7 @@ class Run:
         return self._table("request")
 
     def _table(self, record: str) -> pd.DataFrame:
-        """Return the rows of every run, labelled by the column `run`; empty for a report read
-        back."""
+        """Return the rows of every run, labelled by the column `run`."""
         import pandas as pd
 
         labels = [*(r.label for r in self.runs), *(s.label for s in self.analysis.senders)]
@@ -151,15 +149,12 @@ class Run:
 def load(
     *paths: str | Path, labels: Sequence[str] | None = None, baseline: str | Path | None = None
 ) -> Run:
-    """Return the runs in `paths`, compared with `baseline`, or the report whose data is read back.
+    """Return the runs in `paths`, compared with `baseline`.
 
     Each path is a run directory or "latest". Raises TraceError or NoDataError, as `driftscope
     analyze` does.
     """
-    given = [Path(path) for path in paths]
-    if len(given) == 1 and given[0].suffix.lower() in (".html", ".htm"):
-        return Run(read_report(given[0]))
-    given = [found(path) for path in given]
+    given = [found(Path(path)) for path in paths]
     traces = [read_trace(path) for path in given]
     names = list(labels) if labels else [path.resolve().name for path in given]
     reference = None if baseline is None else found(Path(baseline))

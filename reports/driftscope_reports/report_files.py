@@ -11,8 +11,3 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` atomically, see `driftscope.boundary.file_output.write_file`. Raises
     OSError."""
     write_file(path, text.encode("utf-8", "replace"), parents=True)
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write `content` to `path` atomically. Raises OSError."""
-    write_file(path, content, parents=True)

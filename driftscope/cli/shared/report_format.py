@@ -11,4 +11,3 @@ class Format(StrEnum):
     HTML = "html"
     JSON = "json"
     MARKDOWN = "markdown"
-    PNG = "png"

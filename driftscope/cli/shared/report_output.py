@@ -23,7 +23,7 @@ class ReportFiles:
     """Place and format of a report to write."""
 
     path: Path
-    """File of the report; a folder for pictures."""
+    """File of the report."""
     format: Format = Format.HTML
     json_path: Path | None = None
     """File of the figures as JSON, in addition to the report; STDOUT prints them, and the table
@@ -39,8 +39,6 @@ def write_reports(choice: RunChoice, files: ReportFiles, *, quiet: bool = False)
     """
     if files.json_path == files.path:
         raise UsageError(f"--json and --output both name {files.path}; give two files")
-    if files.path == STDOUT and files.format is Format.PNG:
-        raise UsageError("--output -: pictures are several files; give a folder")
     analysis = choice.analysis(quiet=quiet)
     existing = _existing(files)
     command = choice.command_line(files.path)
@@ -65,5 +63,4 @@ def write_reports(choice: RunChoice, files: ReportFiles, *, quiet: bool = False)
 def _existing(files: ReportFiles) -> frozenset[Path]:
     """Return the files that are there already among those to be written."""
     named = [path for path in (files.path, files.json_path) if path is not None]
-    inside = files.path.iterdir() if files.path.is_dir() else ()
-    return frozenset(path for path in (*named, *inside) if path.is_file())
+    return frozenset(path for path in named if path.is_file())

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-REPORTS = (".html", ".htm")
-
 
 def named_run(value: Path | None) -> Path | None:
-    """Return the run that one argument names; a report is returned as it is. Raises UsageError for
-    an ablation, which has no rounds."""
+    """Return the run that one argument names. Raises UsageError for an ablation, which has no
+    rounds."""
     run = named_run_or_ablation(value)
-    if run is None or run.suffix.lower() in REPORTS:
-        return run
+    if run is None:
+        return None
     from driftscope.errors import UsageError
     from driftscope.trace.runs.run_folder import is_ablation_run
 
@@ -28,9 +26,9 @@ def named_run(value: Path | None) -> Path | None:
 
 
 def named_run_or_ablation(value: Path | None) -> Path | None:
-    """Return the run or the ablation that one argument names; a report is returned as it is."""
-    if value is None or value.suffix.lower() in REPORTS:
-        return value
+    """Return the run or the ablation that one argument names."""
+    if value is None:
+        return None
     from driftscope.trace.runs.run_folder import found
 
     return found(value)

@@ -10,7 +10,6 @@ from pathlib import Path
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.cli.shared.analysis_options import DUCKDB, maker_of
 from driftscope.cli.shared.progress_bar import steps
-from driftscope.errors import UsageError
 from driftscope.pipeline import (
     BY_LABEL,
     EVERYTHING,
@@ -20,9 +19,6 @@ from driftscope.pipeline import (
     conclude,
     measure,
 )
-from driftscope_reports.html.embedded_data import read_report
-
-REPORTS = (".html", ".htm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +26,7 @@ class RunChoice:
     """Arguments and options of a command that say which runs it reads, and how."""
 
     paths: tuple[Path, ...]
-    """Run directories, and reports whose data is read back."""
+    """Run directories."""
     labels: tuple[str, ...]
     baseline: Path | None = None
     only: Filter = EVERYTHING
@@ -40,19 +36,14 @@ class RunChoice:
     cluster: str | None = None
     """Column that the user chose as the unit of inference, see `Inputs.cluster`."""
 
-    def __post_init__(self) -> None:
-        """Raise UsageError if only a part of a report is wanted."""
-        if self.only != EVERYTHING and any(map(is_report, self.paths)):
-            raise UsageError("--where, --since: a report has no rows that could be chosen")
-
     def measured(self, *, quiet: bool = True) -> MeasuredRuns:
         """Read the runs, with a progress bar unless `quiet`. Raises DriftscopeError."""
         return measure(self.inputs(), partial(steps, what="analysing", quiet=quiet))
 
     def inputs(self) -> Inputs:
-        """Return what the pipeline reads. Raises DriftscopeError for a report that it cannot."""
+        """Return what the pipeline reads."""
         return Inputs(
-            sources=[read_report(path) if is_report(path) else path for path in self.paths],
+            sources=self.paths,
             labels=self.labels,
             baseline=self.baseline,
             only=self.only,
@@ -63,10 +54,7 @@ class RunChoice:
         )
 
     def analysis(self, *, quiet: bool = True) -> Analysis:
-        """Return the conclusions on the runs. A single report without a baseline gives the analysis
-        that it was made from. Raises DriftscopeError."""
-        if len(self.paths) == 1 and self.baseline is None and is_report(self.paths[0]):
-            return read_report(self.paths[0])
+        """Return the conclusions on the runs. Raises DriftscopeError."""
         measured = self.measured(quiet=quiet)
         return conclude(measured.runs, measured.replays, measured.baseline)
 
@@ -84,8 +72,3 @@ class RunChoice:
         for name, value in options.items():
             words += [] if value is None else [name, str(value)]
         return shlex.join([*words, "-o", str(output)])
-
-
-def is_report(path: Path) -> bool:
-    """Whether `path` names a report rather than a run directory."""
-    return path.suffix.lower() in REPORTS and not path.is_dir()

@@ -1,4 +1,4 @@
-"""A chart before it is drawn: the same object becomes plotly, a static SVG, a PNG and a table.
+"""A chart before it is drawn: the same object becomes plotly, a static SVG and a table.
 
 Colours are names of CSS variables without the dashes ("run-0"), so that light, dark and print each
 define their own.

@@ -13,7 +13,6 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis
 from driftscope_reports.html import finding_cards, first_screen, provenance
 from driftscope_reports.html.answers import answers
-from driftscope_reports.html.embedded_data import embedded
 from driftscope_reports.html.lead_picture import lead_picture
 from driftscope_reports.html.page_frame import Content, framed
 from driftscope_reports.html.parts import section_html
@@ -153,7 +152,6 @@ def _page(analysis: Analysis, command: str | None) -> str:
         contents=_contents(made),
         main=main,
         pictures=[*([lead] if lead else []), *(p for section in made for p in section.pictures)],
-        data=embedded(analysis),
     )
     return framed(content)
 

@@ -35,8 +35,6 @@ class Content:
     main: Child
     pictures: Sequence[Picture]
     """All pictures in `main`."""
-    data: Markup | None = None
-    """Script element with data that is read back from the page."""
 
 
 def framed(content: Content) -> str:
@@ -57,7 +55,6 @@ def _body(content: Content, packed: bytes, code: str) -> Markup:
         _footer(),
         el("p", id="said", class_="hidden", role="status"),
         script_json({each.id: figure(each.chart) for each in content.pictures}, id="figures"),
-        content.data,
         Markup(
             f'<script type="text/plain" id="plotly">{base64.b64encode(packed).decode()}</script>'
         ),

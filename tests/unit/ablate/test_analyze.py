@@ -60,7 +60,7 @@ def test_json_goes_to_stdout_alone(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--format", "png"), "written as html or json"),
+        (("--format", "markdown"), "written as html or json"),
         (("--where", "label = 'a'"), "--where: does not apply to an ablation"),
         (("--by", "region"), "--by: does not apply"),
         (("--baseline", "RUN"), "--baseline: does not apply"),

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from support.simulate import Truth, simulate
@@ -18,8 +17,6 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.json_report.report import to_dict
 from driftscope.pipeline import Inputs, analyze, compare, summarise
 from driftscope.trace.read.reader import Trace, read_trace
-from driftscope_reports.html.document import to_html
-from driftscope_reports.html.embedded_data import read_report
 
 REPEATED = Truth(requests=80, repeats=5, rounds=20)
 CROSSED = Truth(requests=200, repeats=10, sessions=20, alike=0.5, rounds=10)
@@ -159,22 +156,6 @@ def _greedy(trace: Trace) -> Trace:
     verify["accepted"] = [first[key] for key in keys]
     table = pa.Table.from_pandas(verify, schema=trace.verify.schema, preserve_index=False)
     return replace(trace, verify=table)
-
-
-def test_a_report_that_is_read_back_has_the_same_clusters(
-    run: Callable[[str, Truth], Path], tmp_path: Path
-) -> None:
-    analysis = analyze(Inputs(sources=[run("crossed", CROSSED)], labels=["a"]))
-    (tmp_path / "report.html").write_text(to_html(analysis), encoding="utf-8")
-    back = read_report(tmp_path / "report.html").runs[0]
-    assert back.independence == analysis.runs[0].independence
-    interval, before = (each.acceptance.mean_length_interval for each in (back, analysis.runs[0]))
-    assert interval and before
-    assert interval.clusters == before.clusters
-    sides = back.side, analysis.runs[0].side
-    assert all(sides)
-    errors = [side.rounds.length_ratio().error for side in sides if side]
-    assert np.allclose(*errors)
 
 
 def test_figures_of_chains_times_and_steps_have_the_variance_over_prompts_and_sessions(

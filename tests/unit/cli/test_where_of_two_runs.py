@@ -67,24 +67,6 @@ def test_a_column_that_does_not_exist_is_a_usage_error(runs: tuple[Path, Path]) 
     assert isinstance(done.exception, UsageError)
 
 
-def test_a_report_has_no_rows_to_choose_from(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    report = tmp_path / "report.html"
-    assert _run("analyze", runs[0], "-o", report, "--quiet").exit_code == EXIT_OK
-    done = _run("compare", report, runs[1], "--where", "label = 'kept'")
-    assert isinstance(done.exception, UsageError)
-
-
-@pytest.mark.parametrize("command", ["analyze", "check"])
-def test_nothing_is_read_from_a_report_in_part(
-    runs: tuple[Path, Path], tmp_path: Path, command: str
-) -> None:
-    report = tmp_path / "report.html"
-    assert _run("analyze", runs[0], "-o", report, "--quiet").exit_code == EXIT_OK
-    rest = ["-o", tmp_path / "again.html"] if command == "analyze" else ["--require", "k == 3"]
-    done = _run(command, report, "--where", "label = 'kept'", *rest)
-    assert isinstance(done.exception, UsageError)
-
-
 def test_a_baseline_without_speculation_has_no_rounds(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -23,7 +22,6 @@ from driftscope.trace.format.control_file import CONTROL, ControlValueError, rea
 from driftscope.workloads.suites.readers import read_prompts
 from driftscope.workloads.suites.suite import load_suite
 from driftscope_probes.base.settings import settings_from
-from driftscope_reports.html.embedded_data import read_report
 from verification.faults.command import check_files, outcome_of
 from verification.faults.texts import argument_of, encodable, file_name_of, text_of
 
@@ -112,7 +110,6 @@ def _check_line(error: DriftscopeError) -> None:
     shown(line).encode()
 
 
-REPORT = "report.html"
 Reader = Callable[[Path], object]
 
 
@@ -174,18 +171,8 @@ concurrency: [1, 4]
         """{"revision": 1, "every": 4, "labels": ["a"], "per_head": true, "recording": false}""",
         _read_control,
     ),
-    REPORT: ("", read_report),
 }
-"""Files from users, by name: sound content and its reader. A report's content is generated."""
-
-
-@functools.cache
-def _report(run: Path) -> str:
-    """Return a real report's content; one per process."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / REPORT
-        assert outcome_of(["analyze", run, "-q", "-o", path]).code == 0
-        return path.read_text(encoding="utf-8")
+"""Files from users, by name: sound content and its reader."""
 
 
 def read_file(random: Random, run: Path, folder: Path) -> None:
@@ -193,7 +180,7 @@ def read_file(random: Random, run: Path, folder: Path) -> None:
     name = random.choice(sorted(SEEDS))
     content, read = SEEDS[name]
     path = folder / name
-    path.write_bytes(_damaged(_report(run) if name == REPORT else content, random))
+    path.write_bytes(_damaged(content, random))
     try:
         read(path)
     except DriftscopeError as error:

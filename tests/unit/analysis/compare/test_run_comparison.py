@@ -34,7 +34,6 @@ from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, rate_intervals
 from driftscope.analysis.statistics.multiple_comparisons import ALPHA, holm
 from driftscope.cli.app import app
-from driftscope.errors import MixedTraceError
 
 RECORDED = Path(__file__).parent / "data" / "seeds"
 DRIFTS = Truth(requests=120, rounds=30)
@@ -226,27 +225,3 @@ def test_the_command_says_the_verdict_first(tmp_path: Path) -> None:
     assert content["parts_from"] == 4
     assert content["correction"] == "max-|t|, signs of pairs drawn"
     assert content["differences"][0]["metric"] == LENGTH
-
-
-def test_a_report_is_compared_as_the_run_that_it_was_made_of(tmp_path: Path) -> None:
-    paths = [simulate(tmp_path / name, truth) for name, truth in (("a", DRIFTS), ("b", HOLDS))]
-    report = tmp_path / "a.html"
-    made = CliRunner().invoke(app, ["analyze", str(paths[0]), "-q", "-o", str(report)])
-    assert made.exit_code == 0, made.output
-    of_runs, of_report = (
-        json.loads(CliRunner().invoke(app, ["compare", str(a), str(paths[1]), "--json"]).stdout)
-        for a in (paths[0], report)
-    )
-    for of_run, read_back in zip(of_runs["differences"], of_report["differences"], strict=True):
-        assert read_back["metric"] == of_run["metric"]
-        assert read_back["difference"] == pytest.approx(of_run["difference"])
-    assert of_report["pairing"] == of_runs["pairing"]
-
-
-def test_a_report_of_two_runs_is_no_run(tmp_path: Path) -> None:
-    paths = [simulate(tmp_path / name, truth) for name, truth in (("a", DRIFTS), ("b", HOLDS))]
-    report = tmp_path / "both.html"
-    CliRunner().invoke(app, ["analyze", *map(str, paths), "-q", "-o", str(report)])
-    compared = CliRunner().invoke(app, ["compare", str(report), str(paths[0])])
-    assert isinstance(compared.exception, MixedTraceError)
-    assert "one in each report" in str(compared.exception)

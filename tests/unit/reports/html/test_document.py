@@ -31,7 +31,6 @@ from driftscope.trace.read.reader import read_trace
 from driftscope_reports.drawing.chart import Kind
 from driftscope_reports.html.document import MAX_BYTES, provenance, sections, to_html
 from driftscope_reports.html.document import pictures as drawn_of
-from driftscope_reports.html.embedded_data import read_report
 from driftscope_reports.html.first_screen import split
 from driftscope_reports.html.page_frame import LICENCE, asset, plotly, script
 from driftscope_reports.html.sections.attention import masses
@@ -202,7 +201,7 @@ def test_the_interval_of_the_headline_stands_below_it() -> None:
         assert split(headline) == parts
 
 
-def test_a_part_of_a_run_says_so_above_the_headline(tmp_path: Path) -> None:
+def test_a_part_of_a_run_says_so_above_the_headline() -> None:
     whole, part = (
         analyze(Inputs(sources=[GALLERY / "server"], labels=["run"], only=only))
         for only in (Filter(), Filter(since="3s"))
@@ -213,9 +212,6 @@ def test_a_part_of_a_run_says_so_above_the_headline(tmp_path: Path) -> None:
     assert 0 < kept < whole.runs[0].requests == 96
     chip = f"Part of the run: only --since 3s: {kept} of 96 requests"
     assert words.index(chip) < words.index("tokens per round")
-    again = tmp_path / "part.html"
-    again.write_text(to_html(part), encoding="utf-8")
-    assert chip in Page(to_html(read_report(again))).words, "a report read back says so, too"
 
 
 def test_a_drafter_that_is_to_be_turned_off_gets_no_other_advice(tmp_path: Path) -> None:
@@ -300,7 +296,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     analysis = analysis_of(tmp_path, specs)
     text = to_html(analysis, command=" ".join(HOSTILE))
     page = Page(text)
-    assert page.tags.count("script") == 4
+    assert page.tags.count("script") == 3
     assert page.tags.count("style") == 1
     assert not {"img", "b-", "foreignobject"} & set(page.tags)
     assert page.on == []

@@ -17,7 +17,6 @@ from driftscope.trace.read.reader import read_trace
 from driftscope_reports.drawing.chart import Kind, is_number
 from driftscope_reports.html.document import pictures as drawn_of
 from driftscope_reports.html.document import sections, to_html
-from driftscope_reports.html.embedded_data import read_report
 from driftscope_reports.html.parts.heatmap import APART, BETTER, WORSE
 from driftscope_reports.html.parts.section import Picture
 from driftscope_reports.html.sections import step_outcomes
@@ -165,18 +164,6 @@ def test_acceptance_is_compared_as_compare_does(tmp_path: Path) -> None:
         assert ours and theirs
         alone = difference(b.marginal[each.depth - 1], theirs, a.marginal[each.depth - 1], ours)
         assert each.interval.high - each.interval.low < 0.85 * (alone.high - alone.low)
-
-
-def test_a_report_read_back_still_compares(tmp_path: Path) -> None:
-    truth = Truth(requests=40, rounds=10, k=4)
-    for name, each in (("a", truth), ("b", replace(truth, conditional=(0.8, 0.3, 0.3, 0.3)))):
-        run = summarise(read_trace(simulate(tmp_path / name, each)), name)
-        (tmp_path / f"{name}.html").write_text(to_html(conclude([run])))
-    back = [read_report(tmp_path / f"{name}.html").runs[0] for name in "ab"]
-    found = conclude(back).cases[1].comparison
-    assert found is not None
-    assert found.pairs == 40
-    assert found.parts_from == 2
 
 
 def test_runs_that_served_other_labels_say_at_which_mix_they_differ(tmp_path: Path) -> None:
