@@ -17,9 +17,7 @@ import numpy as np
 from support.simulate import Prompts, Truth, chunks
 from support.simulate.sums import rounds_by_key
 
-from driftscope.analysis.circumstances.groups import Group, Groups
-from driftscope.analysis.circumstances.named_group import group_of
-from driftscope.analysis.circumstances.separation import range_name, strata_of
+from driftscope.analysis.circumstances import Group, Groups, group_of, range_name, strata_of
 from driftscope.analysis.figures.round_sums import Rounds
 from driftscope.analysis.findings.catalogue_entry import Entry
 from driftscope.analysis.findings.finding_inputs import Case

@@ -18,9 +18,7 @@ from support.simulate import Prompts, Truth, chunks
 from support.simulate.sums import rounds_by_key
 from support.simulate.text import NEAR
 
-from driftscope.analysis.circumstances.groups import Groups
-from driftscope.analysis.circumstances.named_group import group_of
-from driftscope.analysis.circumstances.text_kinds import within_requests_of
+from driftscope.analysis.circumstances import Groups, group_of, within_requests_of
 from driftscope.analysis.figures.round_sums import Rounds
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.findings.rules.text import boundary_dip, region_costs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from driftscope.analysis.circumstances.groups import Group, Groups
+from driftscope.analysis.circumstances import Group, Groups
 from driftscope.analysis.statistics.contrast import Contrast
 from driftscope.json_report.interval_ends import ends
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 
-from driftscope.analysis.circumstances.groups import Group
+from driftscope.analysis.circumstances import Group
 from driftscope.analysis.compare.run_differences import TARGET, models_differ
 from driftscope.analysis.figures.results import ByDepth, Hidden
 from driftscope.analysis.findings.acceptance_losses import Loss

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from driftscope.analysis.circumstances.groups import Group
+from driftscope.analysis.circumstances import Group
 from driftscope.analysis.compare.run_comparison import (
     Comparison,
     accepts_less,

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from driftscope.analysis.circumstances.grouping import groups_of
-from driftscope.analysis.circumstances.groups import Groups
-from driftscope.analysis.circumstances.loops import loops_of
-from driftscope.analysis.circumstances.text_kinds import text_rounds
+from driftscope.analysis.circumstances import Groups, groups_of, loops_of, text_rounds
 from driftscope.analysis.closeup.closeup import CloseUp, closeup_of
 from driftscope.analysis.closeup.within_request import WithinRequest, within_requests
 from driftscope.analysis.figures.change_points import Changes, changes_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from driftscope.analysis.circumstances.groups import NO_GROUPS, Groups
+from driftscope.analysis.circumstances import NO_GROUPS, Groups
 from driftscope.analysis.closeup.closeup import CloseUp
 from driftscope.analysis.closeup.within_request import WithinRequest
 from driftscope.analysis.figures.change_points import Changes

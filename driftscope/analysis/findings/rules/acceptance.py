@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.circumstances.groups import LOOP_ROUNDS
+from driftscope.analysis.circumstances import LOOP_ROUNDS
 from driftscope.analysis.cost.vllm_options import NO_SPECULATION
 from driftscope.analysis.findings.acceptance_losses import Loss, loss_of
 from driftscope.analysis.findings.catalogue_entry import ALWAYS, Deciding, Entry, Need, Threshold

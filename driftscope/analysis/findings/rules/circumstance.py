@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from driftscope.analysis.circumstances.group_loss import kept_of, usable
-from driftscope.analysis.circumstances.groups import Group
-from driftscope.analysis.circumstances.label_origin import origin_of, origins
+from driftscope.analysis.circumstances import Group, kept_of, origin_of, origins, usable
 from driftscope.analysis.figures.request_codes import UNFINISHED
 from driftscope.analysis.findings.catalogue_entry import Entry, Need, Threshold
 from driftscope.analysis.findings.finding import Finding, Severity, Trust

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.circumstances.group_loss import kept_of, usable
+from driftscope.analysis.circumstances import kept_of, usable
 from driftscope.analysis.findings.catalogue_entry import Entry, Need, Threshold
 from driftscope.analysis.findings.finding import Finding, Severity
 from driftscope.analysis.findings.finding_confidence import ends, judged

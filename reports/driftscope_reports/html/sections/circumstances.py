@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from driftscope.analysis.circumstances.groups import Group
+from driftscope.analysis.circumstances import Group
 from driftscope.analysis.number_words import NOTHING, count, number
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import MEAN_LENGTH

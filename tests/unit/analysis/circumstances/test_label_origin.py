@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.simulate import Prompts, Truth, simulate
 
-from driftscope.analysis.circumstances.label_origin import TRAFFIC, origin_of, origins
+from driftscope.analysis.circumstances import TRAFFIC, origin_of, origins
 from driftscope.pipeline import Inputs, analyze
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from driftscope.analysis.circumstances.groups import Group
+from driftscope.analysis.circumstances import Group
 from driftscope.analysis.closeup.durations import AT, TPOT, TTFT, Distribution
 from driftscope.analysis.closeup.timeline import ACCEPTED, REJECTED
 from driftscope.analysis.compare.run_comparison import LENGTH, MARGINAL, Comparison

@@ -1,0 +1,534 @@
+"""A run's rounds by circumstance: context length, batch, label, time, kind of text and others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from driftscope.analysis.figures import measure
+from driftscope.analysis.figures.chain_sums import Chains
+from driftscope.analysis.figures.round_sums import Counts, Rounds
+from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.passes.rounds import rounds_in_buckets, whole_at_the_end
+from driftscope.analysis.passes.views import REQUEST, SUSPECTS
+from driftscope.analysis.query.buckets import NEAR_TOKENS, TEXT, TEXT_SEPARATOR
+from driftscope.analysis.query.column_arrays import Codes, whole
+from driftscope.analysis.query.record_views import cut
+from driftscope.analysis.statistics.clusters import rate_over_clusters
+from driftscope.analysis.statistics.contrast import Contrast
+from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, rate_intervals
+from driftscope.analysis.statistics.intervals.interval import Interval, difference
+from driftscope.analysis.statistics.same_request import Halves, within_requests
+from driftscope.analysis.statistics.strata import (
+    ENOUGH_REQUESTS,
+    Cells,
+    context_within_label,
+    labels_within_context,
+)
+from driftscope.vocabulary import REPLAY_LABEL, Region
+
+QUARTERS = 4
+"""Number of parts of a run in time. A request belongs to the part that it begins in, so that none
+is in two."""
+LOOP_ROUNDS = 20
+"""Number of consecutive rounds, each accepted whole, at the end of a request that are called a
+loop, if there are more such requests than chance gives: at K = 1 and an acceptance of 0.95 a
+sequence of 20 has a probability of 36 %, at K = 4 of 1.7 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One group of a run's rounds."""
+
+    name: str
+    requests: int
+    rounds: int
+    mean_length: float
+    """Acceptance length to compare with that of other groups of the run: in a run of several K, the
+    effect of the group's own mix of K is removed (indirect standardisation)."""
+    mean_length_interval: Interval | None
+    """95% interval; None with fewer than two requests."""
+    marginal: tuple[float, ...]
+    marginal_interval: tuple[Interval | None, ...] | None
+    served_length: float | None = None
+    """Acceptance length as served; equal to `mean_length` in a run of one K."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """Groups of one run's rounds by circumstance; a group without a round is left out."""
+
+    context: tuple[Group, ...] = ()
+    """Groups by length of the context, each range twice as long as the one before, shortest
+    first."""
+    batch: tuple[Group, ...] = ()
+    """Groups by requests in the step, in ranges of the same kind, smallest first."""
+    temperature: tuple[Group, ...] = ()
+    """Groups by the request's sampling temperature, lowest first; requests without a known one are
+    left out."""
+    finish: tuple[Group, ...] = ()
+    """Groups by finish reason."""
+    label: tuple[Group, ...] = ()
+    time: tuple[Group, ...] = ()
+    """Groups by quarter of the run's duration, first to last."""
+    region: tuple[Group, ...] = ()
+    """Groups by kind of the text that a round drafts, in the order of `Region.ALL`; empty if
+    regions were not recorded."""
+    copied: tuple[Group, ...] = ()
+    """Groups by whether that text repeats an earlier passage; empty as `region`."""
+    regions_within_request: tuple[Contrast, ...] = ()
+    """Each region compared with the other text of the same answers."""
+    boundary_within_request: Contrast | None = None
+    """The first tokens of blocks compared with the rest of the same region and request."""
+    execution: tuple[Group, ...] = ()
+    """Recorded rounds by execution of the drafter; empty if all ran in the same way."""
+    structured: tuple[Group, ...] = ()
+    """Requests that lost a draft to a grammar, then the other requests; empty if no request lost
+    one."""
+    duration_s: float = 0.0
+    failed_share: float = 0.0
+    """Decode steps that should have drafted and did not, as a share of all decode steps."""
+    failed_share_interval: Interval | None = None
+    boundary_share: float = 0.0
+    """Steps that lost their draft to a grammar, as a share of the decode steps of requests with
+    such a step."""
+    boundary_share_interval: Interval | None = None
+    looping: int = 0
+    """Number of finished requests whose last LOOP_ROUNDS rounds were all accepted whole."""
+    long_enough: int = 0
+    """Number of finished requests with at least LOOP_ROUNDS rounds."""
+    loops_by_chance: float = 0.0
+    """Number of requests that would end so by chance, see `loops.Loops.by_chance`."""
+    self_last_interval: Interval | None = None
+    """Interval of the mass on the chain itself at depth K."""
+    sink_last_interval: Interval | None = None
+    aux_ratio: float | None = None
+    """Largest over smallest RMS of the captured target layers as the fc reads them."""
+    aux_ratio_interval: Interval | None = None
+    shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Share of each quarter's rounds, by label."""
+    context_within_label: Contrast | None = None
+    """Long contexts compared with short ones under the same labels; None if no label has both."""
+    labels_within_context: tuple[Contrast, ...] = ()
+    """Pairs of labels compared in the same ranges of context lengths; pairs without a common range
+    are left out."""
+    contexts_of_labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Ranges of context lengths in which each label has enough requests, shortest first."""
+
+
+NO_GROUPS = Groups()
+"""Groups of a summary that was not made from a trace."""
+
+
+TRAFFIC = ""
+"""Origin of the labels that clients gave."""
+
+
+def origin_of(label: str) -> str:
+    """Return the suite that a label names, as the beginning of the label, or TRAFFIC."""
+    if not label.startswith(REPLAY_LABEL):
+        return TRAFFIC
+    suite, _, condition = label.removeprefix(REPLAY_LABEL).partition("/")
+    return f"{REPLAY_LABEL}{suite}/" if condition else TRAFFIC
+
+
+def origins(labels: Iterable[str]) -> tuple[str, ...]:
+    """Return the different origins of `labels`, the traffic first."""
+    return tuple(sorted({origin_of(label) for label in labels}))
+
+
+def usable(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups with enough requests to be compared."""
+    return [group for group in groups if group.requests >= ENOUGH_REQUESTS]
+
+
+def kept_of(reference: Group, other: Group, *, tests: int) -> tuple[float, Interval] | None:
+    """Return the accepted tokens per round of `other` over those of `reference`, with its 95%
+    interval; None if the difference is not certain. With several `tests`, each must be more certain
+    (Bonferroni)."""
+    a, b = reference.mean_length - 1.0, other.mean_length - 1.0
+    spans = reference.mean_length_interval, other.mean_length_interval
+    if spans[0] is None or spans[1] is None or a <= 0:
+        return None
+    widen = NormalDist().inv_cdf(1 - 0.025 / tests) / NormalDist().inv_cdf(0.975)
+    x, y = _around(a, spans[0], widen), _around(b, spans[1], widen)
+    apart = difference(a, x, b, y) if x and y else None
+    if apart is None or not apart.low > 0:
+        return None
+    kept = Interval.of(1 - apart.high / a, 1 - apart.low / a)
+    return None if kept is None else (b / a, kept)
+
+
+def _around(value: float, of_length: Interval, widen: float) -> Interval | None:
+    """Return the interval of accepted tokens per round, widened, from the interval of the
+    acceptance length."""
+    low, high = of_length.low - 1.0, of_length.high - 1.0
+    return Interval.of(value - widen * (value - low), value + widen * (high - value))
+
+
+def group_of(name: str, rounds: Rounds) -> Group:
+    """Return the group of these rounds; there must be at least one."""
+    acceptance = measure.acceptance(rounds, spread=True)
+    comparable = rounds.comparable_ratio()
+    spread = intervals(comparable)
+    return Group(
+        name=name,
+        requests=rounds.requests,
+        rounds=len(rounds),
+        mean_length=float(comparable.value[0]),
+        mean_length_interval=spread[0] if spread else None,
+        served_length=acceptance.mean_length,
+        marginal=acceptance.marginal,
+        marginal_interval=acceptance.marginal_interval,
+    )
+
+
+HEALTHIEST = 0.97
+"""Largest acceptance of a draft token, given the one before, that ordinary text explains: above
+every published rate (the highest is 0.9, of an MTP head)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loops:
+    """Finished requests that end in LOOP_ROUNDS rounds accepted whole."""
+
+    looping: int
+    long_enough: int
+    """Number of finished requests with at least LOOP_ROUNDS rounds."""
+    by_chance: float
+    """Number of requests that would end so by chance, at each request's own share of rounds
+    accepted whole, but no more than HEALTHIEST gives. It is too high rather than too low: a loop's
+    own rounds raise the share."""
+
+
+def loops_of(run: Sums) -> Loops:
+    """Count the requests of a run that end in a loop; only those that may are queried."""
+    rounds = run.rounds
+    finished = run.requests.finished[rounds.request]
+    enough = finished & (rounds.rounds >= LOOP_ROUNDS)
+    accepted_whole = rounds.exhausted[:, list(run.shape.ks)].sum(axis=1)
+    maybe = enough & (accepted_whole >= LOOP_ROUNDS)
+    looping = _ends_whole(run, rounds.request[maybe]) if maybe.any() else 0
+    shares = np.minimum(accepted_whole[maybe] / rounds.rounds[maybe], HEALTHIEST**run.shape.k)
+    return Loops(
+        looping=looping,
+        long_enough=int(enough.sum()),
+        by_chance=float((shares**LOOP_ROUNDS).sum()),
+    )
+
+
+def _ends_whole(run: Sums, requests: Codes) -> int:
+    """Return how many of `requests` have only wholly accepted rounds among their last
+    LOOP_ROUNDS."""
+    some = run.requests.keys.take(pa.array(requests, pa.int64()))
+    some = some.append_column("cluster", pa.array(requests, pa.int64()))
+    run.tables.engine.view(SUSPECTS, some, some.schema)
+    last_rounds = run.tables.engine.rows(whole_at_the_end(run.shape, LOOP_ROUNDS))
+    return int((whole(last_rounds, "whole") == LOOP_ROUNDS).sum())
+
+
+def within_strata(run: Sums) -> dict[str, Any]:
+    """Return the fields of `Groups` that compare ranges of context lengths and labels."""
+    return strata_of(*cells_of(run))
+
+
+def strata_of(cells: Cells, contexts: list[str], labels: list[str]) -> dict[str, Any]:
+    """Compare the rounds in `cells` within strata; `contexts` and `labels` are names."""
+    return {
+        "context_within_label": context_within_label(cells, contexts, labels),
+        "labels_within_context": tuple(
+            pair
+            for pair in labels_within_context(cells, contexts, labels)
+            if origin_of(pair.first) == origin_of(pair.second)
+        ),
+        "contexts_of_labels": _contexts_of_labels(cells, contexts, labels),
+    }
+
+
+def cells_of(run: Sums) -> tuple[Cells, list[str], list[str]]:
+    """Return the rounds in cells, the names of the ranges of context lengths, and the names of
+    labels.
+
+    Requests that did not finish have no known label, and are left out if others did finish.
+    """
+    request = run.requests.codes(run.in_context)
+    rounds = run.rounds_of(run.in_context, request)
+    known = run.requests.finished
+    wanted = known[request] if known.any() else np.ones(len(request), dtype=np.bool_)
+    mine = wanted & (rounds.rounds > 0)
+    powers, context = np.unique(whole(run.in_context, "bucket")[mine], return_inverse=True)
+    names, label = np.unique(run.requests.labels[request[mine]].astype(str), return_inverse=True)
+    cells = Cells(
+        request=run.clusters[request[mine]],
+        label=label,
+        context=context,
+        tokens=rounds.comparable_tokens()[mine, 0],
+        rounds=rounds.rounds[mine].astype(np.float64),
+    )
+    return cells, [f"{range_name(each)} tokens" for each in powers.tolist()], names.tolist()
+
+
+def range_name(power: int) -> str:
+    """Return the name of the range from 2^power to below 2^(power + 1)."""
+    first, last = 2**power, 2 ** (power + 1) - 1
+    return f"{first:,} to {last:,}" if last > first else f"{first}"
+
+
+def _contexts_of_labels(
+    cells: Cells, contexts: list[str], labels: list[str]
+) -> dict[str, tuple[str, ...]]:
+    there = np.zeros((len(labels), len(contexts)), dtype=np.int64)
+    np.add.at(there, (cells.label, cells.context), 1)
+    return {
+        label: tuple(name for name, n in zip(contexts, row, strict=True) if n >= ENOUGH_REQUESTS)
+        for label, row in zip(labels, there.tolist(), strict=True)
+    }
+
+
+OTHER_TEXT = "other text of the same answers"
+NEAR = f"within {NEAR_TOKENS} tokens of its begin"
+FAR = "the rest of the block"
+COPIED, NEW = "copied", "new"
+Names = NDArray[np.str_]
+
+
+def text_rounds(run: Sums) -> pa.Table | None:
+    """Return the rounds by request and kind of text, see `buckets.TEXT`; None if no finished
+    request has regions."""
+    if not run.requests.has_regions:
+        return None
+    cut(run.tables, "verify", "verify", TEXT)
+    rows = run.tables.engine.rows(rounds_in_buckets(run.shape))
+    return rows.sort_by([(name, "ascending") for name in ("bucket", *REQUEST)])
+
+
+def text_groups(run: Sums, table: pa.Table | None) -> dict[str, Any]:
+    """Return the fields of `Groups` about kinds of text, from `text_rounds`."""
+    if table is None or not table.num_rows:
+        return {}
+    rounds = run.rounds_of(table, run.requests.codes(table))
+    parts = [name.split(TEXT_SEPARATOR) for name in table.column("bucket").to_pylist()]
+    region, place, copied = np.asarray(parts, dtype=np.str_).T
+    copied = np.where(copied == "1", COPIED, NEW)
+    return {
+        "region": tuple(_groups(rounds, region, Region.ALL)),
+        "copied": tuple(_groups(rounds, copied, (COPIED, NEW))),
+        **within_requests_of(rounds, region, place == "near"),
+    }
+
+
+def within_requests_of(rounds: Rounds, region: Names, near: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return the fields of `Groups` that compare kinds of text inside each request; `region` and
+    `near` are those of the rows of `rounds`, [rows]."""
+    return {
+        "regions_within_request": tuple(_regions_within(rounds, region)),
+        "boundary_within_request": _boundary_within(rounds, region, near),
+    }
+
+
+def _groups(rounds: Rounds, names: Names, order: tuple[str, ...]) -> Iterator[Group]:
+    for name in order:
+        mine = rounds.where(names == name)
+        if len(mine):
+            yield group_of(name, mine)
+
+
+def _regions_within(rounds: Rounds, region: Names) -> Iterator[Contrast]:
+    """Yield each region compared with all other text of the same answers."""
+    for name in Region.ALL:
+        second = region == name
+        if second.any():
+            halves = _halves(rounds, second, np.zeros(len(region), dtype=np.int64))
+            if contrast := within_requests(halves, OTHER_TEXT, name):
+                yield contrast
+
+
+def _boundary_within(rounds: Rounds, region: Names, near: NDArray[np.bool_]) -> Contrast | None:
+    """Compare the first tokens of blocks with the rest of the same region in the same request."""
+    stratum = np.unique(region, return_inverse=True)[1]
+    return within_requests(_halves(rounds, near, stratum), FAR, NEAR)
+
+
+def _halves(rounds: Rounds, second: NDArray[np.bool_], stratum: NDArray[np.int64]) -> Halves:
+    """Return the sums of both kinds by request and stratum."""
+    strata = int(stratum.max(initial=0)) + 1
+    key, at = np.unique(rounds.request * strata + stratum, return_inverse=True)
+    there, accepted = np.zeros((len(key), 2)), np.zeros((len(key), 2))
+    place = (at, second.astype(np.int64))
+    np.add.at(there, place, rounds.rounds)
+    np.add.at(accepted, place, rounds.comparable_tokens()[:, 0] - rounds.rounds)
+    first = np.unique(at, return_index=True)[1]
+    return Halves(
+        accepted=accepted,
+        rounds=there,
+        request=rounds.request[first],
+        cluster=rounds.cluster[first],
+        crossed=None if rounds.crossed is None else rounds.crossed[first],
+    )
+
+
+MAX_GROUPS = 16
+"""Largest number of temperatures that get a group, counted from the lowest."""
+
+
+def groups_of(
+    run: Sums,
+    *,
+    by_batch: pa.Table,
+    by_execution: pa.Table | None,
+    by_text: pa.Table | None,
+    loops: Loops,
+) -> Groups:
+    """Return the groups of a run; the tables come from the passes of the same names."""
+    rounds = run.rounds
+    quarter = _quarters(run)
+    labels = np.array([str(label) for label in run.requests.labels])[rounds.request]
+    known = run.requests.finished[rounds.request]
+    labelled = rounds.where(known)
+    reasons = np.array([str(reason) for reason in run.requests.finish_reason])[rounds.request]
+    steps, touched = rounds.rounds + run.undrafted, run.structured > 0
+    failed = _share(run.undrafted - run.deliberate, steps, rounds)
+    boundary = _share(run.structured[touched], steps[touched], rounds.where(touched))
+    there = rounds.rounds > 0
+    begin, end = run.first_s[there], run.last_s[there]
+    return Groups(
+        context=tuple(_by_power(run, run.in_context, " tokens")),
+        batch=tuple(_by_power(run, by_batch)),
+        temperature=tuple(_by_temperature(run)),
+        finish=tuple(group for group in _by_value(rounds, reasons) if group.name),
+        label=tuple(_by_value(labelled, labels[known])),
+        time=tuple(_by_value(rounds, quarter)),
+        execution=_by_execution(run, by_execution),
+        structured=_by_structure(run),
+        duration_s=float(end.max() - begin.min()) if there.any() else 0.0,
+        failed_share=failed[0],
+        failed_share_interval=failed[1],
+        boundary_share=boundary[0],
+        boundary_share_interval=boundary[1],
+        looping=loops.looping,
+        long_enough=loops.long_enough,
+        loops_by_chance=loops.by_chance,
+        shares=_shares(labelled, labels[known], quarter[known]),
+        **within_strata(run),
+        **text_groups(run, by_text),
+        **_of_chains(run),  # last, because the sums of chains may still be queried
+    )
+
+
+def _by_value(rounds: Rounds, value: NDArray[np.str_]) -> Iterator[Group]:
+    for each in np.unique(value[rounds.rounds > 0]).tolist():
+        yield group_of(each, rounds.where(value == each))
+
+
+def _by_power(run: Sums, table: pa.Table, unit: str = "") -> Iterator[Group]:
+    """Yield groups by ranges, each twice as wide as the one before."""
+    buckets = _sorted(table, "bucket")
+    rounds, power = run.rounds_of(buckets, run.requests.codes(buckets)), whole(buckets, "bucket")
+    for each in np.unique(power[rounds.rounds > 0]).tolist():
+        yield group_of(f"{range_name(each)}{unit}", rounds.where(power == each))
+
+
+def _by_temperature(run: Sums) -> Iterator[Group]:
+    rounds = run.rounds
+    degrees = run.requests.temperature[rounds.request]
+    for each in np.unique(degrees[np.isfinite(degrees) & (rounds.rounds > 0)])[:MAX_GROUPS]:
+        yield group_of(f"{each:g}", rounds.where(degrees == each))
+
+
+def _quarters(run: Sums) -> NDArray[np.str_]:
+    """Return the quarter of the run of each row of rounds, [rows], named so that the names sort by
+    time."""
+    begin, there = run.first_s, run.rounds.rounds > 0
+    first, last = begin[there].min(initial=np.inf), begin[there].max(initial=-np.inf)
+    lasted = max(float(last - first), np.finfo(np.float64).tiny)
+    part = np.clip((begin - first) / lasted * QUARTERS, 0, QUARTERS - 1).astype(int)
+    names = np.array([f"quarter {n + 1}" for n in range(QUARTERS)])
+    return np.asarray(names[part])
+
+
+def _shares(
+    rounds: Rounds, labels: NDArray[np.str_], quarter: NDArray[np.str_]
+) -> dict[str, tuple[float, ...]]:
+    there = rounds.rounds > 0
+    parts, names = np.unique(quarter[there]), np.unique(labels[there]).tolist()
+    whole_of = {part: rounds.rounds[quarter == part].sum() for part in parts}
+    return {
+        label: tuple(
+            float(rounds.rounds[(quarter == part) & (labels == label)].sum() / whole_of[part])
+            for part in parts
+        )
+        for label in names
+    }
+
+
+_Share = tuple[float, Interval | None]
+
+
+def _of_chains(run: Sums) -> dict[str, Any]:
+    """Return the fields of `Groups` that are measured in recorded chains."""
+    aux = _aux_ratio(run.chains)
+    return {
+        "self_last_interval": _last_interval(run.chains, "self_mass"),
+        "sink_last_interval": _last_interval(run.chains, "sink_mass"),
+        "aux_ratio": None if aux is None else aux[0],
+        "aux_ratio_interval": None if aux is None else aux[1],
+    }
+
+
+def _last_interval(chains: Chains, name: str) -> Interval | None:
+    """Return the interval of a mass at depth K, averaged over layers and chains."""
+    mean = chains.over_layers(name)
+    by_depth = None if mean is None else rate_intervals(mean.ratio())
+    return by_depth[-1] if by_depth else None
+
+
+def _share(some: Counts, steps: Counts, rounds: Rounds) -> tuple[float, Interval | None]:
+    """Return a share of the steps, [rows] like `rounds`, and its interval."""
+    return rate_over_clusters(some, steps, rounds.cluster, rounds.crossed)
+
+
+def _aux_ratio(chains: Chains) -> _Share | None:
+    """Return the largest over the smallest RMS of the captured layers, after the norm before the fc
+    if there is one, otherwise as captured, with its interval."""
+    mean = chains.means.get("aux_norm_rms", chains.means.get("aux_rms"))
+    if mean is None or mean.top.shape[1] < 2:
+        return None
+    rms = mean.all()
+    if not np.isfinite(rms).all() or rms.min() <= 0:
+        return None
+    most, least = int(rms.argmax()), int(rms.argmin())
+    # Both are measured in the same chains, so their weights cancel.
+    one = replace(mean, top=mean.top[:, [most]], bottom=mean.top[:, [least]])
+    spread = intervals(one.ratio())
+    return float(rms[most] / rms[least]), spread[0] if spread else None
+
+
+def _by_execution(run: Sums, table: pa.Table | None) -> tuple[Group, ...]:
+    if table is None:
+        return ()
+    clusters = table.sort_by([(name, "ascending") for name in ("execution", "cluster")])
+    rounds = run.rounds_of(clusters, whole(clusters, "cluster"))
+    ran = np.asarray(clusters.column("execution").to_pylist(), dtype=np.str_)
+    there = sorted(set(ran) & set(run.shape.executions))
+    return tuple(group_of(each, rounds.where(ran == each)) for each in there)
+
+
+def _sorted(table: pa.Table, bucket: str) -> pa.Table:
+    return table.sort_by([(name, "ascending") for name in (bucket, *REQUEST)])
+
+
+def _by_structure(run: Sums) -> tuple[Group, ...]:
+    if not run.structured.any():
+        return ()
+    touched = np.zeros(len(run.requests), dtype=np.bool_)
+    touched[run.rounds.request[run.structured > 0]] = True
+    mine = touched[run.rounds.request]
+    both = (("that lost drafts to a grammar", mine), ("the others", ~mine))
+    parts = [(name, run.rounds.where(some)) for name, some in both]
+    return tuple(group_of(name, rounds) for name, rounds in parts if len(rounds))
