@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from driftscope.analysis.closeup.within_request import answers
 from driftscope.analysis.figures.cohort import Served
 from driftscope.analysis.figures.results import AcceptanceAtK
+from driftscope.analysis.figures.within_request import answers
 from driftscope.analysis.findings.finding import Finding
 from driftscope.analysis.first_screen.claim import Claim
 from driftscope.analysis.first_screen.first_screen import FirstScreen

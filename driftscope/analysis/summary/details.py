@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from driftscope.analysis.circumstances import Groups, groups_of, loops_of, text_rounds
 from driftscope.analysis.closeup.closeup import CloseUp, closeup_of
-from driftscope.analysis.closeup.within_request import WithinRequest, within_requests
 from driftscope.analysis.figures.change_points import Changes, changes_of
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.side import Side, side_of
+from driftscope.analysis.figures.within_request import WithinRequest, within_requests
 from driftscope.analysis.statistics.attention_drift import AttentionDrift
 from driftscope.analysis.summary.attention_drift import attention_drift
 from driftscope.analysis.summary.length_by_k import LengthAtK, lengths_by_k

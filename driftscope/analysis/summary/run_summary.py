@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from driftscope.analysis.circumstances import NO_GROUPS, Groups
 from driftscope.analysis.closeup.closeup import CloseUp
-from driftscope.analysis.closeup.within_request import WithinRequest
 from driftscope.analysis.figures.change_points import Changes
 from driftscope.analysis.figures.cohort import Cohort
 from driftscope.analysis.figures.results import (
@@ -29,6 +28,7 @@ from driftscope.analysis.figures.results import (
 from driftscope.analysis.figures.side import Side
 from driftscope.analysis.figures.slice import Slice
 from driftscope.analysis.figures.step_cells import StepCell
+from driftscope.analysis.figures.within_request import WithinRequest
 from driftscope.analysis.statistics.attention_drift import AttentionDrift
 from driftscope.analysis.summary.independence import Independence
 from driftscope.analysis.summary.length_by_k import LengthAtK

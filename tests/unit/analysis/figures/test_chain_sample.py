@@ -81,8 +81,8 @@ def test_reading_only_its_steps_changes_no_figure(
     run = write_run(tmp_path / "run", Spec(requests=300))
     for name in (
         "driftscope.analysis.summary.verification.COMPARED",
-        "driftscope.analysis.closeup.within_request.COMPARED",
-        "driftscope.analysis.closeup.within_request.CHAINS_WITHIN",
+        "driftscope.analysis.figures.within_request.COMPARED",
+        "driftscope.analysis.figures.within_request.CHAINS_WITHIN",
         "driftscope.analysis.summary.attention_drift.CHAINS_LOOKED_AT",
     ):
         monkeypatch.setattr(name, 500)

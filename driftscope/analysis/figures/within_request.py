@@ -4,13 +4,14 @@ A row is one depth i of one round that verification reached: i - 1 tokens were a
 is whether token i was accepted, its measure what was known of the drafter when it proposed token i:
 the attention mass of that query on the chain itself, or how much the state fed to that query had
 grown. Rows are compared within one request and one depth only, so that neither labels, prompts nor
-depths are mixed; how far the answer has come is a covariate.
-"""
+depths are mixed; how far the answer has come is a covariate."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +19,54 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.figures.chain_sample import COMPARED, chain_sample
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.passes.internals import FED, WITHIN, column, internals
+from driftscope.analysis.passes.chains import deep_enough
+from driftscope.analysis.passes.verified import KEY, verified_chains
+from driftscope.analysis.passes.views import sampled
+from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ranked, whole
 from driftscope.analysis.query.later import Later
+from driftscope.analysis.query.list_elements import Elements
+from driftscope.analysis.query.record_views import Derived
 from driftscope.analysis.statistics.multiple_comparisons import holm
 from driftscope.analysis.statistics.within_strata import Answer, Association, Rows, association
+from driftscope.metrics import attention
 from driftscope.metrics.attention import SELF
 from driftscope.metrics.hidden import GROWTH
 from driftscope.vocabulary import CONFIDENCE_BY_DEPTH, SELF_MASS
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+WITHIN = "within_requests"
+"""Name of the view of the requests whose chains are looked at."""
+FED = "fed_rms"
+
+
+def column(name: str, index: int) -> str:
+    """Return the column of a quantity at depth `index` + 1."""
+    return f"{name}_{index}"
+
+
+@cache
+def internals(shape: Shape, derived: Derived, in_steps: bool) -> ir.Table:
+    """Return the verified chains of one file layout, one row each: request, position, tokens
+    accepted and drafted, and by depth the mass on the chain itself (averaged over layers), the RMS
+    fed forward and the drafter's confidence, as far as they were recorded. `in_steps` is that of
+    `passes.views.sampled`."""
+    rows = sampled(deep_enough(shape), WITHIN, in_steps)
+    lists = Elements(rows, dict(derived), shape)
+    columns = {}
+    for index in range(shape.depths):
+        if SELF_MASS not in shape.absent:
+            own = attention.over_layers(lists.layers(SELF_MASS, index))
+            columns[column(SELF_MASS, index)] = own
+        for name in (FED, *CONFIDENCE_BY_DEPTH):
+            columns[column(name, index)] = lists.at(name, index)
+    chains = rows.select(*KEY, chain_s=rows.time_s, **columns)
+    rounds = verified_chains()
+    both = rounds.join(chains, [*KEY, rounds.drafted_s == chains.chain_s])
+    return both.select(*KEY, "accepted", "drawn", *columns)
+
 
 CHAINS_WITHIN = 100_000
 """Number of chains that are looked at; of more, a sample of those that are compared."""
