@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from driftscope.analysis.closeup.durations import TPOT, TTFT, Distribution, distribution
+from driftscope.analysis.closeup import TPOT, TTFT, Distribution, distribution
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.figures.step_cells import StepCell
 from driftscope.analysis.passes.kinds import lengths_of_rounds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftscope.analysis.circumstances import Groups, groups_of, loops_of, text_rounds
-from driftscope.analysis.closeup.closeup import CloseUp, closeup_of
+from driftscope.analysis.closeup import CloseUp, closeup_of
 from driftscope.analysis.figures.change_points import Changes, changes_of
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.figures.run_sums import Sums

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from driftscope.analysis.circumstances import NO_GROUPS, Groups
-from driftscope.analysis.closeup.closeup import CloseUp
+from driftscope.analysis.closeup import CloseUp
 from driftscope.analysis.figures.change_points import Changes
 from driftscope.analysis.figures.cohort import Cohort
 from driftscope.analysis.figures.results import (

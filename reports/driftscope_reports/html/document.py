@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from driftscope.analysis.closeup.effect import Effect
+from driftscope.analysis.closeup import Effect
 from driftscope.analysis.findings.data_quality import LOSS, QualityWarning, losses_among
 from driftscope.analysis.number_words import listed
 from driftscope.analysis.summary.run_summary import RunSummary

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from driftscope.analysis.closeup.rows import HEAD_CHAINS
+from driftscope.analysis.closeup import HEAD_CHAINS
 from driftscope.analysis.figures.results import ByDepth
 from driftscope.analysis.findings.rules.attention import has_sink
 from driftscope.analysis.number_words import listed, percent

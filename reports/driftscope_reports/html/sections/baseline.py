@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from driftscope.analysis.closeup.durations import Distribution
+from driftscope.analysis.closeup import Distribution
 from driftscope.analysis.figures.results import Latency
 from driftscope.pipeline import Analysis
 

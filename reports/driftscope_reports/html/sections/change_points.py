@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from driftscope.analysis.closeup.timeline import Timeline
+from driftscope.analysis.closeup import Timeline
 from driftscope.analysis.figures.change_points import ChangePoint, Changes
 from driftscope.analysis.number_words import NOTHING, between, listed, number
 from driftscope.analysis.statistics.intervals.interval import Interval

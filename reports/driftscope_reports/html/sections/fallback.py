@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from driftscope.analysis.closeup.timeline import ACCEPTED, Timeline
+from driftscope.analysis.closeup import ACCEPTED, Timeline
 from driftscope.analysis.number_words import listed, percent
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.fallback import REJECTED as REJECTED_ROUNDS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.closeup.requests import NAMED_EACH, NamedRequest
+from driftscope.analysis.closeup import NAMED_EACH, NamedRequest
 from driftscope.analysis.number_words import NOTHING, milliseconds, number, percent, times
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from driftscope.analysis.closeup.closeup import SAMPLED
-from driftscope.analysis.closeup.durations import AT, BETWEEN, DRAFT, STEP, TPOT, TTFT, Distribution
+from driftscope.analysis.closeup import AT, BETWEEN, DRAFT, SAMPLED, STEP, TPOT, TTFT, Distribution
 from driftscope.analysis.cost.advice import Advice
 from driftscope.analysis.cost.advice_words import answer
 from driftscope.analysis.findings.finding_inputs import Case

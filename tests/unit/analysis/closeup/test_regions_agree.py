@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from support.runs import Spec, manifest, rows
 
-from driftscope.analysis.closeup.requests import MAX_ROUNDS, OPENED_EACH, OpenedRequest
+from driftscope.analysis.closeup import MAX_ROUNDS, OPENED_EACH, OpenedRequest
 from driftscope.analysis.query.buckets import Bucket
 from driftscope.analysis.query.record_views import IN_BUCKETS, cut, open_run
 from driftscope.pipeline import summarise

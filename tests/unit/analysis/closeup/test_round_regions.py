@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from driftscope.analysis.closeup.round_regions import regions_of
+from driftscope.analysis.closeup import regions_of
 from driftscope.vocabulary import Region
 
 PROMPT = 100

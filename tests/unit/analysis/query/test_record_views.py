@@ -17,7 +17,7 @@ from support.folders import folder_names
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
-from driftscope.analysis.closeup import rows
+from driftscope.analysis import closeup
 from driftscope.analysis.figures import request_codes
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.passes.rounds import by_context
@@ -158,7 +158,7 @@ def test_requests_are_opened_alike_in_a_run_of_many_chains(
     """There they are looked for one by one, where their steps are."""
     path = simulate(tmp_path / "run", Truth(requests=40, rounds=12))
     usual = summarise(open_run(path), "run").closeup
-    monkeypatch.setattr(rows, "ONE_BY_ONE", 0)
+    monkeypatch.setattr(closeup, "ONE_BY_ONE", 0)
     assert summarise(open_run(path), "run").closeup == usual
 
 

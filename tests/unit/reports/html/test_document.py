@@ -18,8 +18,7 @@ from support.analyses import PAIR, analysis_of, pair
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
-from driftscope.analysis.closeup.closeup import SAMPLED
-from driftscope.analysis.closeup.requests import NAMED_EACH
+from driftscope.analysis.closeup import NAMED_EACH, SAMPLED
 from driftscope.analysis.figures.request_codes import MAX_CLUSTERS
 from driftscope.analysis.number_words import milliseconds
 from driftscope.analysis.query.record_views import open_run

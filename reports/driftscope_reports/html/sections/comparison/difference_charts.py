@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from driftscope.analysis.circumstances import Group
-from driftscope.analysis.closeup.durations import AT, TPOT, TTFT, Distribution
-from driftscope.analysis.closeup.timeline import ACCEPTED, REJECTED
+from driftscope.analysis.closeup import ACCEPTED, AT, REJECTED, TPOT, TTFT, Distribution
 from driftscope.analysis.compare.run_comparison import LENGTH, MARGINAL, Comparison
 from driftscope.analysis.cost.advice import Advice, same_models
 from driftscope.analysis.cost.predict import Estimate

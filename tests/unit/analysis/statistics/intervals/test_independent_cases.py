@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from driftscope.analysis.closeup.durations import AT
+from driftscope.analysis.closeup import AT
 from driftscope.analysis.statistics.intervals.independent_cases import quantile_interval
 
 

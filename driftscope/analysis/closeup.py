@@ -1,0 +1,732 @@
+"""Details of a run that a report shows in addition to means; bounded, whatever the run's size."""
+
+from __future__ import annotations
+
+import functools
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from driftscope.analysis.figures.request_codes import MAX_CLUSTERS, Requests
+from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.passes.kinds import BY_HEAD, kinds_of_steps
+from driftscope.analysis.passes.views import REQUEST, table
+from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ints, whole
+from driftscope.analysis.query.later import Later
+from driftscope.analysis.query.record_views import PART, SERVED, Derived, Tables
+from driftscope.analysis.statistics.clusters import summed
+from driftscope.analysis.statistics.intervals.cluster_ratio import FEWEST_CLUSTERS, MOST_WEIGHT
+from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.boundary import strict_json
+from driftscope.boundary.file_input import first_line
+from driftscope.errors import DamagedTraceError
+from driftscope.metrics.acceptance import mean_length
+from driftscope.metrics.association import moments, slope
+from driftscope.metrics.attention import SELF
+from driftscope.metrics.chains import Array, finite_mean
+from driftscope.metrics.fallback import UNKNOWN
+from driftscope.metrics.hidden import GROWTH
+from driftscope.regions.round_places import first_drafted, regions_at
+from driftscope.trace.format.derived_columns import DERIVED_KEY, restore
+from driftscope.vocabulary import AUX, DISTANCE_MASS, MASS_CLASSES, MASSES, Region
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+AT = tuple(i / 40 for i in range(41))
+"""Probabilities of the quantiles kept: enough to draw a smooth curve."""
+TTFT, TPOT, BETWEEN, STEP, DRAFT = "ttft_s", "tpot_s", "between_outputs_s", "step_s", "draft_s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """Distribution of one duration."""
+
+    count: int
+    mean_s: float
+    quantiles_s: tuple[float, ...]
+    """Quantiles at the probabilities `AT`, in seconds."""
+    p99_s: float
+
+
+def durations_of(
+    requests: Requests, steps: pa.Table, rounds: pa.Table
+) -> Mapping[str, Distribution]:
+    """Return the distributions of the durations that the run has, by name; `rounds` may cover only
+    some of its requests."""
+    probe_s = floats(steps, "probe_s")
+    samples = {
+        TTFT: requests.ttft_s,
+        TPOT: requests.tpot_s,
+        BETWEEN: _between(rounds, requests),
+        STEP: floats(steps, "step_s") - probe_s,
+        DRAFT: floats(steps, "draft_s") - probe_s,
+    }
+    made = {name: distribution(values) for name, values in samples.items()}
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def _between(rounds: pa.Table, requests: Requests) -> NDArray[np.float64]:
+    """Return the times from each output of a request to its next, in seconds; an output is one
+    token plus the accepted drafts."""
+    request, time_s = requests.codes(rounds), floats(rounds, "time_s")
+    order = np.lexsort((time_s, request))
+    same = np.diff(request[order]) == 0
+    gaps: NDArray[np.float64] = np.diff(time_s[order])[same]
+    return gaps
+
+
+def distribution(values: NDArray[np.float64]) -> Distribution | None:
+    """Return the distribution of the `values`, in seconds, that are finite and not negative; None
+    without one."""
+    values = values[np.isfinite(values) & (values >= 0)]
+    if not len(values):
+        return None
+    *kept, p99 = np.quantile(values, [*AT, 0.99])
+    return Distribution(
+        count=len(values),
+        mean_s=float(f"{values.mean():.6g}"),
+        quantiles_s=tuple(float(f"{value:.5g}") for value in kept),
+        p99_s=float(f"{p99:.5g}"),
+    )
+
+
+ENOUGH_REQUESTS = 10
+"""Smallest number of requests for which a slope is given; with fewer, one request decides it."""
+NO_SPREAD = 1e-4
+"""Range of the drift, relative to its size, below which requests count as equal: a trace keeps a
+number to 2^-17 only, and a slope over less than ten times that is noise."""
+MAX_POINTS = 300
+"""Points kept for the picture, taken evenly from all requests in order of drift."""
+_MAX_CLUSTERS = 2000
+"""Number of requests above which they are resampled in groups."""
+_BLOCK = 100
+RESAMPLES = 1000
+"""Number of resamples, enough for a 95% interval: the percentile's own error is then about 0.7 % of
+coverage."""
+SEED = 20260511
+
+Values = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """Effect of one measure of drift on the acceptance length."""
+
+    measure: str
+    """Name of the drift metric, as in `driftscope.metrics`."""
+    requests: int
+    """Number of requests that have both numbers."""
+    slope: float | None
+    """Tokens per round for one unit of drift; None with too few requests or no spread."""
+    interval: Interval | None
+    drift: tuple[float, ...]
+    """Drift of the points kept, lowest first."""
+    mean_length: tuple[float, ...]
+    rounds: tuple[int, ...]
+
+
+def effect_of(
+    measure: str,
+    drift: Values,
+    mean_length: Values,
+    rounds: Values,
+    cluster: Codes | None = None,
+) -> Effect | None:
+    """Return the effect over requests from arrays of [requests], with an interval over the
+    `cluster` of each; None if no request has both numbers."""
+    known = np.isfinite(drift) & np.isfinite(mean_length) & (rounds > 0)
+    if not known.any():
+        return None
+    x, y, weight = drift[known], mean_length[known], rounds[known]
+    order = np.argsort(x, kind="stable")
+    kept = order[np.unique(np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).astype(np.int64))]
+    code = np.arange(len(drift)) if cluster is None else cluster
+    estimate, interval = _slope(x, y, weight, code[known])
+    return Effect(
+        measure=measure,
+        requests=len(x),
+        slope=estimate,
+        interval=interval,
+        drift=_short(x[kept]),
+        mean_length=_short(y[kept]),
+        rounds=tuple(int(n) for n in weight[kept]),
+    )
+
+
+def _slope(
+    x: Values, y: Values, weight: Values, cluster: Codes
+) -> tuple[float | None, Interval | None]:
+    if len(x) < ENOUGH_REQUESTS or np.ptp(x) <= NO_SPREAD * np.abs(x).max():
+        return None, None
+    sums = moments(x - x.mean(), y - y.mean(), weight)
+    estimate = float(slope(sums.sum(axis=0)))
+    if not np.isfinite(estimate):
+        return None, None
+    of_cluster = summed(np.asarray(sums, dtype=np.float64), cluster)
+    again = slope(_resampled(of_cluster))
+    heaviest = summed(weight.astype(np.float64)[:, None], cluster).max()
+    if (
+        heaviest > MOST_WEIGHT * weight.sum()
+        or len(of_cluster) < FEWEST_CLUSTERS
+        or not np.isfinite(again).any()
+    ):
+        return estimate, None
+    low, high = np.nanpercentile(again, [2.5, 97.5])
+    return estimate, Interval.of(float(low), float(high))
+
+
+def _resampled(sums: Values) -> Values:
+    """Return sums over as many requests as there are, drawn with replacement, [resamples, m]."""
+    groups = min(len(sums), _MAX_CLUSTERS)
+    grouped = np.zeros((groups, sums.shape[1]))
+    np.add.at(grouped, np.arange(len(sums)) % groups, sums)
+    random = np.random.RandomState(SEED)
+    even = np.full(groups, 1.0 / groups)
+    drawn = [random.multinomial(groups, even, size=_BLOCK) for _ in range(RESAMPLES // _BLOCK)]
+    return np.concatenate([times.astype(np.float64) @ grouped for times in drawn])
+
+
+def _short(values: Values) -> tuple[float, ...]:
+    return tuple(float(f"{value:.5g}") for value in values)
+
+
+MAX_ROWS = 128
+"""Largest number of heads kept, all layers together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """Attention masses per head, averaged over chains."""
+
+    layers: int
+    heads: int
+    """Heads per layer."""
+    masses: Mapping[str, tuple[tuple[float, ...], ...]]
+    """Masses by class of slots; one row per head, layer by layer, with the mass by depth."""
+
+
+def heads_of(table: pa.Table, k: int) -> Heads | None:
+    """Return means over the chains of `table`; None if no chain has masses by head."""
+    if not table.num_rows:
+        return None
+    layers, heads = int(ints(table, "layers")[0]), int(ints(table, "heads")[0])
+    width = k * layers * heads * len(MASS_CLASSES)
+    flat = [row for row in table.column("head_mass").to_pylist() if len(row) == width]
+    if not flat or not width:
+        return None
+    values = np.array(flat, dtype=np.float64)
+    mean = finite_mean(values.reshape(len(values), k, layers * heads, len(MASS_CLASSES)))
+    return Heads(
+        layers=layers,
+        heads=heads,
+        masses={
+            name: tuple(_short_heads(row) for row in mean[:, :MAX_ROWS, at].T)
+            for at, name in enumerate(MASS_CLASSES)
+            if np.nan_to_num(mean[:, :, at]).any()
+        },
+    )
+
+
+def _short_heads(row: np.ndarray) -> tuple[float, ...]:
+    return tuple(float(f"{value:.4g}") for value in row)
+
+
+BINS = 96
+"""Number of windows: enough for a day in quarters of an hour, and for a picture as wide as a
+screen."""
+SHORTEST_S = 1e-6
+"""Shortest window in seconds; a run may have a single step."""
+ACCEPTED = "accepted"
+"""Outcome of a round in which at least one drafted token was accepted."""
+REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Decode steps, once per request, counted in windows of equal length."""
+
+    start_s: float
+    """Unix time of the first step."""
+    window_s: float
+    steps: Mapping[str, tuple[int, ...]]
+    """Steps per window by outcome: ACCEPTED, REJECTED, or the reason why nothing was drafted."""
+    tokens_per_round: tuple[float | None, ...]
+    """Acceptance length in each window; None in a window without a round."""
+
+
+def timeline_of(tables: Tables, start_s: float, end_s: float) -> Timeline | None:
+    """Return the timeline of a run whose decode steps lie between the two Unix times, also those
+    of requests that figures leave out; None if a time is not finite."""
+    if not math.isfinite(start_s) or not math.isfinite(end_s):
+        return None
+    window = max((end_s - start_s) / BINS, SHORTEST_S)
+    counted = tables.engine.rows(_counts(start_s, window))
+    at = np.clip(whole(counted, "window"), 0, BINS - 1)
+    number, tokens = whole(counted, "steps"), whole(counted, "tokens")
+    kind = np.asarray(counted.column("kind").to_pylist(), dtype=np.object_)
+    rounds = np.isin(kind, (ACCEPTED, REJECTED))
+    names = [ACCEPTED, REJECTED, *sorted(set(kind[~rounds]))]
+    yielded = np.bincount(at[rounds], weights=tokens[rounds], minlength=BINS)
+    in_rounds = np.bincount(at[rounds], weights=number[rounds], minlength=BINS)
+    return Timeline(
+        start_s=start_s,
+        window_s=window,
+        steps={name: _by_window(at, number, kind == name) for name in names},
+        tokens_per_round=tuple(
+            float(f"{token / n:.5g}") if n else None
+            for token, n in zip(yielded.tolist(), in_rounds.tolist(), strict=True)
+        ),
+    )
+
+
+def _by_window(at: Codes, number: Codes, mine: NDArray[np.bool_]) -> tuple[int, ...]:
+    counts = np.bincount(at[mine], weights=number[mine], minlength=BINS)
+    return tuple(int(count) for count in counts)
+
+
+def _counts(start_s: float, window_s: float) -> ir.Table:
+    """Return the number of decode steps by window and outcome."""
+    import ibis
+
+    rows = table(SERVED, "verify")
+    drafted, accepted = rows.drafted.fill_null(0), rows.accepted.fill_null(0)
+    kind = ibis.cases(
+        (drafted > 0, ibis.ifelse(accepted > 0, ACCEPTED, REJECTED)),
+        else_=rows.reason.fill_null(UNKNOWN),
+    )
+    window = ((rows.time_s - start_s) / window_s).floor().cast("int64")
+    windowed = rows.mutate(window=window, kind=kind, tokens=accepted + 1)
+    return windowed.group_by("window", "kind").aggregate(
+        steps=lambda t: t.count(), tokens=lambda t: t.tokens.sum()
+    )
+
+
+def regions_of(
+    position: Sequence[int], request: Mapping[str, Any] | None
+) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+    """Return the region of each round at these positions, and whether its text is copied; empty if
+    the `request`, a request row, has no regions, has some of a later version, or is not known."""
+    if request is None or not request["region_starts"]:
+        return (), ()
+    tokens = first_drafted(position, request["prompt_tokens"])
+    names = dict(enumerate(Region.ALL))
+    known = [names.get(code) for code in request["region_codes"]]
+    found = [known[at] for at in regions_at(tokens, request["region_starts"])]
+    if None in found:
+        return (), ()
+    copies = request["region_copies"] or ()
+    copied = tuple(bisect_right(copies, each) % 2 == 1 for each in tokens)
+    return tuple(name for name in found if name), copied
+
+
+ROUND_COLUMNS = (*REQUEST, "time_s", "position", "drafted", "accepted", "reason")
+NOT_OPENED = ("top1", "entropy", *AUX, BY_HEAD, DISTANCE_MASS)
+"""List columns of chains that a close-up of single requests does not show."""
+STEPS = 100_000
+"""Number of steps whose durations are read, taken evenly from all steps."""
+ONE_BY_ONE = 1_000_000
+"""Number of chains in a run above which the chains of single requests are found by their steps."""
+HEAD_CHAINS = 10_000
+"""Number of chains for means by head, taken evenly from all chains: 64 heads of each are 10 kB."""
+
+
+def rounds_of_requests(tables: Tables, names: Sequence[str]) -> pa.Table:
+    """Return the decode steps of the requests with these names, on any replica."""
+    rows = table("verify")
+    rounds = tables.engine.rows(_of(rows, names).select(*ROUND_COLUMNS))
+    return _sorted(rounds, "time_s", "replica", "request", "position")
+
+
+def chains_of_requests(
+    tables: Tables, names: Sequence[str], drafted_in: NDArray[np.int64], chains: int
+) -> pa.Table:
+    """Return the recorded chains of these requests, with the list columns that files leave out.
+
+    `drafted_in`, [requests, 2], holds the first and last step of each request. In a run of many
+    `chains` only these steps are searched, request by request, so that most files are not read at
+    all.
+    """
+    rows = table(PART, "draft").drop(*NOT_OPENED)
+    query = _of(rows, names)
+    if chains > ONE_BY_ONE:
+        each = [
+            _of(rows, [name]).filter(rows.step.between(first, last))
+            for name, (first, last) in zip(names, drafted_in.tolist(), strict=True)
+        ]
+        query = functools.reduce(lambda a, b: a.union(b), each)
+    parts = []
+    for derived in tables.parts:
+        tables.use(derived)
+        try:
+            parts.append(_restored(tables.engine.rows(query), derived))
+        except ValueError as error:
+            raise DamagedTraceError(
+                f"{tables.path}: a draft file lacks columns that others are made from "
+                f"({first_line(error)}); move it away to analyse the rest of the run"
+            ) from error
+    recorded_chains = pa.concat_tables(parts, promote_options="permissive")
+    return _sorted(recorded_chains, "time_s", "replica", "request", "position")
+
+
+def _restored(rows: pa.Table, derived: Derived) -> pa.Table:
+    """Return the rows with the list columns that their files leave out."""
+    there = rows.drop_columns([name for name, _ in derived])
+    metadata = {DERIVED_KEY: strict_json.dumps(dict(derived)).encode()}
+    whole_rows = restore(there.replace_schema_metadata(metadata))
+    return whole_rows.select(rows.column_names).replace_schema_metadata(None)
+
+
+def texts_of_requests(tables: Tables, names: Sequence[str]) -> pa.Table:
+    """Return the kinds of text of the answers of these requests, one row each."""
+    rows = table("request")
+    columns = (*REQUEST, "prompt_tokens", "region_starts", "region_codes", "region_copies")
+    return tables.engine.rows(_of(rows, names).select(*columns))
+
+
+def steps_that_drafted(tables: Tables) -> pa.Table:
+    """Return the durations of steps that drafted, of every n-th step if there are many."""
+    rows = table("step")
+    many = int(whole(tables.engine.rows(kinds_of_steps()), "rows").sum())
+    drew = rows.filter((rows.chains > 0) & (rows.step % _every(many, STEPS) == 0))
+    steps = tables.engine.rows(drew.select("step", "replica", "step_s", "draft_s", "probe_s"))
+    return _sorted(steps, "step", "replica", "step_s", "draft_s")
+
+
+def chains_by_head(tables: Tables, chains: int) -> pa.Table:
+    """Return the chains with masses by head, of every n-th step if there are many chains."""
+    rows = table("draft")
+    there = rows.filter(rows[BY_HEAD].notnull() & (rows.step % _every(chains, HEAD_CHAINS) == 0))
+    columns = (*REQUEST, "step", "layers", "heads", BY_HEAD)
+    masses_by_head = tables.engine.rows(there.select(*columns))
+    return _sorted(masses_by_head, "step", "replica", "request")
+
+
+def _of(rows: ir.Table, names: Sequence[str]) -> ir.Table:
+    return rows.filter(rows.request.isin(sorted(set(names))))
+
+
+def _every(many: int, wanted: int) -> int:
+    return max(1, -(-many // wanted))
+
+
+def _sorted(rows: pa.Table, *names: str) -> pa.Table:
+    return rows.sort_by([(name, "ascending") for name in names])
+
+
+NAMED_EACH = 50
+"""Number of requests named at each end."""
+OPENED_EACH = 6
+"""Number of requests at each end whose rounds are kept."""
+MAX_ROUNDS = 48
+"""Number of rounds kept of an opened request, counted from its first round."""
+ENOUGH_ROUNDS = 3
+"""Smallest number of rounds of a ranked request; with fewer, its acceptance length is chance."""
+
+Floats = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedRequest:
+    """One request of the table; None for a number that does not exist."""
+
+    request: str
+    label: str
+    rounds: int
+    mean_length: float
+    growth: float | None
+    self_mass: float | None
+    """Attention mass on the chain itself at depth K."""
+    prompt_tokens: int | None
+    output_tokens: int | None
+    ttft_s: float | None
+    tpot_s: float | None
+    temperature: float | None
+    accepted: str
+    """Tokens accepted in each of its first rounds, in order; `-` stands for a step without a
+    draft."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedRequest:
+    """Rounds of one named request, in order; None for a list that was not recorded."""
+
+    request: str
+    steps: int
+    """Decode steps of the request; the lists are shorter if it had more than are kept."""
+    position: tuple[int, ...]
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    reason: tuple[str | None, ...]
+    masses: Mapping[str, tuple[Floats | None, ...]]
+    """Masses by column of the trace: per round, by depth, averaged over layers."""
+    fed_rms: tuple[Floats | None, ...]
+    token_ids: tuple[tuple[int, ...] | None, ...]
+    """Drafted tokens of each round; None where they were not recorded."""
+    region: tuple[str, ...] = ()
+    """Kind of text that each round drafts, one of `Region.ALL`; empty if it was not recorded."""
+    copied: tuple[bool, ...] = ()
+    """Whether the text of each round repeats an earlier passage; empty as `region`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerRequest:
+    """Figures per request, arrays of [requests] each; NaN for a number that does not exist."""
+
+    rounds: NDArray[np.float64]
+    mean_length: NDArray[np.float64]
+    growth: NDArray[np.float64]
+    self_mass: NDArray[np.float64]
+
+
+def ranked(per: PerRequest) -> NDArray[np.int64]:
+    """Return the requests to name, worst first: both ends of the requests with enough rounds."""
+    known = np.flatnonzero(per.rounds >= min(ENOUGH_ROUNDS, per.rounds.max(initial=0.0)))
+    known = known[per.rounds[known] > 0]
+    order = known[np.argsort(per.mean_length[known], kind="stable")]
+    if len(order) <= 2 * NAMED_EACH:
+        return order
+    return np.concatenate([order[:NAMED_EACH], order[-NAMED_EACH:]])
+
+
+def named_of(
+    requests: Requests, per: PerRequest, chosen: NDArray[np.int64], rounds: pa.Table
+) -> tuple[NamedRequest, ...]:
+    """Return the rows of the table; `rounds` has the rounds of `chosen`, and possibly of others."""
+    strips = _strips(rounds, requests, chosen)
+    return tuple(
+        NamedRequest(
+            request=_name(requests, code),
+            label=str(requests.labels[code]),
+            rounds=int(per.rounds[code]),
+            mean_length=float(f"{per.mean_length[code]:.5g}"),
+            growth=_known(per.growth[code]),
+            self_mass=_known(per.self_mass[code]),
+            prompt_tokens=_count(requests.prompt_tokens[code]),
+            output_tokens=_count(requests.output_tokens[code]),
+            ttft_s=_known(requests.ttft_s[code]),
+            tpot_s=_known(requests.tpot_s[code]),
+            temperature=_known(requests.temperature[code]),
+            accepted=strips.get(code, ""),
+        )
+        for code in chosen.tolist()
+    )
+
+
+def ends_of(chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first and the last of `chosen`, whose rounds are shown."""
+    if len(chosen) <= 2 * OPENED_EACH:
+        return chosen
+    return np.concatenate([chosen[:OPENED_EACH], chosen[-OPENED_EACH:]])
+
+
+def opened_of(
+    requests: Requests,
+    opened: NDArray[np.int64],
+    rounds: pa.Table,
+    chains: pa.Table,
+    texts: pa.Table,
+) -> tuple[OpenedRequest, ...]:
+    """Return the rounds of each request in `opened`; rounds and chains are in order of time, and
+    `texts` has the kinds of text of the answers."""
+    of_round, of_chain = requests.codes(rounds), requests.codes(chains)
+    answers = dict(zip(requests.codes(texts).tolist(), texts.to_pylist(), strict=True))
+    return tuple(
+        _opened(
+            _name(requests, code),
+            rounds.take(np.flatnonzero(of_round == code)),
+            chains.take(np.flatnonzero(of_chain == code)),
+            answers.get(code),
+        )
+        for code in opened.tolist()
+    )
+
+
+def _opened(
+    name: str, rounds: pa.Table, chains: pa.Table, answer: Mapping[str, Any] | None
+) -> OpenedRequest:
+    steps, rounds = rounds.num_rows, rounds.slice(0, MAX_ROUNDS)
+    latest = {p: at for at, p in enumerate(ints(chains, "position").tolist())}
+    position = ints(rounds, "position").tolist()
+    at = [latest.get(p) for p in position]
+    region, copied = regions_of(position, answer)
+    return OpenedRequest(
+        request=name,
+        steps=steps,
+        position=tuple(position),
+        drafted=tuple(ints(rounds, "drafted").tolist()),
+        accepted=tuple(ints(rounds, "accepted").tolist()),
+        reason=tuple(rounds.column("reason").to_pylist()),
+        masses={
+            column: tuple(_layered(_cell(chains, column, i), _layers(chains, i)) for i in at)
+            for column in MASSES
+            if chains.column(column).null_count < chains.num_rows
+        },
+        fed_rms=tuple(_floats(_cell(chains, "fed_rms", i)) for i in at),
+        token_ids=tuple(_ints(_cell(chains, "token_ids", i)) for i in at),
+        region=region,
+        copied=copied,
+    )
+
+
+def _strips(rounds: pa.Table, requests: Requests, chosen: NDArray[np.int64]) -> dict[int, str]:
+    codes, wanted = requests.codes(rounds), set(chosen.tolist())
+    drafted, accepted = ints(rounds, "drafted").tolist(), ints(rounds, "accepted").tolist()
+    signs: dict[int, list[str]] = {}
+    for at, code in enumerate(codes.tolist()):
+        if code in wanted:
+            signs.setdefault(code, []).append(str(accepted[at]) if drafted[at] else "-")
+    return {
+        code: " ".join(all_of[:MAX_ROUNDS]) + (" …" if len(all_of) > MAX_ROUNDS else "")
+        for code, all_of in signs.items()
+    }
+
+
+def _name(requests: Requests, code: int) -> str:
+    """Return the engine's id of a request, with its replica if that is not the first."""
+    name = str(requests.keys.column("request")[code].as_py())
+    replica = int(requests.replica[code])
+    return name if not replica else f"{name} (replica {replica})"
+
+
+def _cell(chains: pa.Table, name: str, at: int | None) -> list[float] | None:
+    value: list[float] | None = None if at is None else chains.column(name)[at].as_py()
+    return value
+
+
+def _layers(chains: pa.Table, at: int | None) -> int:
+    return 1 if at is None else max(int(chains.column("layers")[at].as_py()), 1)
+
+
+def _layered(values: list[float] | None, layers: int) -> Floats | None:
+    if values is None:
+        return None
+    return _floats(finite_mean(np.asarray(values).reshape(-1, layers), axis=1).tolist())
+
+
+def _floats(values: list[float] | None) -> Floats | None:
+    return None if values is None else tuple(float(f"{value:.3g}") for value in values)
+
+
+def _ints(values: list[float] | None) -> tuple[int, ...] | None:
+    return None if values is None else tuple(int(value) for value in values)
+
+
+def _known(value: float) -> float | None:
+    return float(f"{value:.5g}") if np.isfinite(value) else None
+
+
+def _count(value: float) -> int | None:
+    return int(value) if np.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseUp:
+    """Details of one run: single requests, moments and durations."""
+
+    effects: tuple[Effect, ...]
+    timeline: Timeline | None
+    durations: Mapping[str, Distribution]
+    heads: Heads | None
+    named: tuple[NamedRequest, ...]
+    """Requests of the table, worst acceptance first."""
+    opened: tuple[OpenedRequest, ...]
+    """A few requests from both ends of `named`, with their rounds."""
+
+
+SAMPLED = 500
+"""Number of requests whose outputs are timed one by one, taken evenly from all requests."""
+
+
+def closeup_of(run: Sums) -> Later[CloseUp]:
+    """Read the rows of the close-up of a run, to be computed later."""
+    requests, per, recorded = run.requests, _per_request(run), int(run.recorded.sum())
+    chosen = ranked(per)
+    opened = ends_of(chosen)
+    sampled = np.unique(np.linspace(0, len(requests) - 1, min(len(requests), SAMPLED)).astype(int))
+    rounds = rounds_of_requests(run.tables, _names(requests, np.union1d(sampled, chosen)))
+    chains = chains_of_requests(
+        run.tables, _names(requests, opened), run.drafted_in[opened], recorded
+    )
+    texts = texts_of_requests(run.tables, _names(requests, opened))
+    by_head = chains_by_head(run.tables, recorded)
+    timeline, drafted = timeline_of(run.tables, *_span(run)), steps_that_drafted(run.tables)
+    return Later(
+        lambda: CloseUp(
+            effects=_effects(run),
+            timeline=timeline,
+            durations=durations_of(requests, drafted, rounds),
+            heads=heads_of(by_head, run.shape.depths),
+            named=named_of(requests, per, chosen, rounds),
+            opened=opened_of(requests, opened, rounds, chains, texts),
+        )
+    )
+
+
+def _span(run: Sums) -> tuple[float, float]:
+    """Return the times of the first and the last decode step; infinite without one."""
+    if run.cohort is not None:
+        return run.cohort.start_s, run.cohort.end_s
+    first, last = (each[np.isfinite(each)] for each in (run.first_s, run.last_s))
+    return float(first.min(initial=np.inf)), float(last.max(initial=-np.inf))
+
+
+def _names(requests: Requests, codes: NDArray[np.int64]) -> list[str]:
+    names: list[str] = requests.keys.column("request").take(codes).to_pylist()
+    return names
+
+
+def _effects(run: Sums) -> tuple[Effect, ...]:
+    """Return the effects by cell; a cell is one request unless there are very many requests."""
+    n = int(run.cells.max(initial=-1)) + 1
+    mine = run.cells[run.rounds.request]
+    count = _summed(mine, run.rounds.rounds, n)
+    tokens = _summed(mine, run.rounds.comparable_tokens()[:, 0], n)
+    length = _length(tokens - count, count)
+    growth, own = _drift(run, n)
+    measures = ((GROWTH.name, growth), (SELF.name, own))
+    effects = [
+        effect_of(name, drift, length, count, run.cluster_of_cell) for name, drift in measures
+    ]
+    return tuple(effect for effect in effects if effect is not None)
+
+
+def _per_request(run: Sums) -> PerRequest:
+    n = len(run.requests)
+    mine = run.rounds.request
+    count, accepted = _summed(mine, run.rounds.rounds, n), _summed(mine, run.rounds.accepted, n)
+    growth = own = np.full(n, np.nan)
+    if n <= MAX_CLUSTERS:  # otherwise drift is known only per group of requests
+        growth, own = _drift(run, n)
+    length = _length(accepted, count)
+    return PerRequest(rounds=count, mean_length=length, growth=growth, self_mass=own)
+
+
+def _summed(of: Codes, values: NDArray[np.int64] | Matrix, n: int) -> Matrix:
+    return np.asarray(np.bincount(of, weights=values, minlength=n), dtype=np.float64)
+
+
+def _length(accepted: Array, rounds: Array) -> NDArray[np.float64]:
+    pairs = zip(accepted.tolist(), rounds.tolist(), strict=True)
+    return np.array([mean_length(a, n) if n else np.nan for a, n in pairs], dtype=np.float64)
+
+
+def _drift(run: Sums, n: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return growth of the hidden state and attention on the chain at the last depth, [clusters]
+    each."""
+    chains, out = run.chains, []
+    for mean in (chains.means.get("growth"), chains.over_layers("self_mass")):
+        values = np.full(n, np.nan)
+        if mean is not None:
+            top, bottom = mean.top[:, -1], mean.bottom[:, -1]
+            values[chains.cell] = np.where(
+                bottom > 0, top / np.where(bottom > 0, bottom, 1), np.nan
+            )
+        out.append(values)
+    return out[0], out[1]
