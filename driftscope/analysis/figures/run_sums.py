@@ -23,7 +23,7 @@ from driftscope.analysis.passes.rounds import by_batch, by_context, by_length, u
 from driftscope.analysis.passes.views import CLUSTERS, REQUEST
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, sums, whole
-from driftscope.analysis.query.later import Later
+from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import Derived, Tables
 from driftscope.metrics.fallback import UNKNOWN
 

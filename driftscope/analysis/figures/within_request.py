@@ -24,8 +24,8 @@ from driftscope.analysis.passes.verified import KEY, verified_chains
 from driftscope.analysis.passes.views import sampled
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ranked, whole
-from driftscope.analysis.query.later import Later
 from driftscope.analysis.query.list_elements import Elements
+from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import Derived
 from driftscope.analysis.statistics.multiple_comparisons import holm
 from driftscope.analysis.statistics.within_strata import Answer, Association, Rows, association

@@ -6,20 +6,121 @@ object runs on any engine that has a view of that name, and is compiled once per
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+import stat
+import tempfile
+import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from driftscope.analysis.query.later import Later
-from driftscope.analysis.query.scratch import Scratch
-from driftscope.errors import DamagedTraceError
+from driftscope.errors import DamagedTraceError, UsageError
+
+PREFIX = "driftscope-queries-"
+ABANDONED_S = 60.0
+"""Age in seconds below which a folder may belong to a process that has not locked it yet."""
+PATTERN = frozenset("*?[\\")
+"""Characters that engines read as a pattern, or as an escape in one."""
+
+
+class Scratch:
+    """A folder of this process, below $TMPDIR; it is removed at `close` or at exit.
+
+    The folder is locked, so that a later process can remove the folder of a process that was
+    killed. Raises UsageError if $TMPDIR cannot be used.
+    """
+
+    def __init__(self) -> None:
+        base = tempfile.gettempdir()
+        if PATTERN & set(base):
+            raise UsageError(
+                f"TMPDIR={base!r}: queries cannot use a folder with one of "
+                f"{' '.join(sorted(PATTERN))} in its name; set TMPDIR to another"
+            )
+        _remove_abandoned(base)
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+        handle = _locked(self.path)
+        self._finalizer = weakref.finalize(self, _remove, self.path, handle, os.getpid())
+
+    def close(self) -> None:
+        """Remove the folder; a second call does nothing."""
+        self._finalizer()
+
+
+def _locked(folder: Path) -> int | None:
+    """Return a handle that holds the lock on `folder`; None if another process holds it."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _remove(folder: Path, handle: int | None, owner: int) -> None:
+    if os.getpid() != owner:  # a forked child: the folder is still its parent's
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    if handle is not None:
+        os.close(handle)
+
+
+@cache
+def _remove_abandoned(base: str) -> None:
+    """Remove the folders of this user's processes that ended without removing them; once per
+    process."""
+    for folder in Path(base).glob(f"{PREFIX}*"):
+        try:
+            status = folder.lstat()
+            mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            if not mine or time.time() - status.st_mtime < ABANDONED_S:
+                continue
+            handle = _locked(folder)
+        except OSError:  # another process was faster
+            continue
+        if handle is not None:
+            _remove(folder, handle, os.getpid())
+
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Later(Generic[T]):
+    """A value that `make` returns, or waits for, when it is first asked for. What `make` raises is
+    raised then, and each time. `begin` starts work that can go on beside other work."""
+
+    def __init__(self, make: Callable[[], T], begin: Callable[[], object] | None = None) -> None:
+        self._make, self._begin = make, begin
+
+    @cached_property
+    def value(self) -> T:
+        """The value itself."""
+        return self._make()
+
+    def begin(self) -> None:
+        """Start to make the value, if that can go on beside other work; `value` waits for it."""
+        if self._begin is not None:
+            self._begin()
+
+    def wait(self) -> None:
+        """Wait until the value is there."""
+        _ = self.value
+
+    def then(self, change: Callable[[T], S]) -> Later[S]:
+        """Return what `change` makes of the value, later, too."""
+        return Later(lambda: change(self.value), self.begin)
+
 
 MEMORY_LIMIT = "1200MiB"
 """Memory limit of DuckDB, above which it spills to disk. It leaves room under 2 GiB for Python and

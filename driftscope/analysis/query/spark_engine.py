@@ -15,8 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from driftscope.analysis.query.later import Later
-from driftscope.analysis.query.query_engine import Content, Dialect, Files, column, sql_of
+from driftscope.analysis.query.query_engine import Content, Dialect, Files, Later, column, sql_of
 from driftscope.errors import DamagedTraceError, UsageError
 
 SCHEME = "spark://"

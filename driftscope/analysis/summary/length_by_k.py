@@ -23,7 +23,7 @@ from driftscope.analysis.figures.request_codes import evenly
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.match_runs import IN_ORDER, match_runs
 from driftscope.analysis.query.column_arrays import whole
-from driftscope.analysis.query.later import Later
+from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.statistics.intervals.cluster_intervals import ratio_intervals
 from driftscope.analysis.statistics.intervals.interval import Interval
 

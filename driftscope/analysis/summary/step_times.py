@@ -9,7 +9,7 @@ import pyarrow as pa
 from driftscope.analysis.figures.step_cells import StepCell, cells_of
 from driftscope.analysis.passes.steps import steps, steps_in_blocks, typical_step
 from driftscope.analysis.query.column_arrays import floats, sums, whole
-from driftscope.analysis.query.later import Later
+from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import Tables
 from driftscope.metrics.throughput import StepCost
 

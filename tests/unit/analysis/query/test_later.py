@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from driftscope.analysis.passes.views import table
-from driftscope.analysis.query.later import Later
-from driftscope.analysis.query.query_engine import DuckDB
+from driftscope.analysis.query.query_engine import DuckDB, Later
 from driftscope.errors import DamagedTraceError
 
 NUMBERS = pa.table({"request": ["a", "b"], "replica": pa.array([0, 0], pa.int64())})

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from driftscope.analysis.query.scratch import ABANDONED_S, Scratch
+from driftscope.analysis.query.query_engine import ABANDONED_S, Scratch
 from driftscope.errors import UsageError
 
 CHILD = """
 import sys
-from driftscope.analysis.query.scratch import Scratch
+from driftscope.analysis.query.query_engine import Scratch
 mine = Scratch()
 print(mine.path, flush=True)
 sys.stdin.read()
