@@ -181,7 +181,7 @@ class Segment:
     ttft_s: float | None
     tpot_s: float | None
     by: str = "label"
-    """Criterion by which the run was split: see `driftscope.analysis.query.buckets`."""
+    """Criterion by which the run was split: see `driftscope.analysis.query.row_filters`."""
     mean_length_interval: Interval | None = None
 
 

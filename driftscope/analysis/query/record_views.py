@@ -21,9 +21,9 @@ import pyarrow as pa
 from driftscope.analysis.conditions.columns import COLUMNS, OF_STEPS, Names
 from driftscope.analysis.conditions.condition import Condition
 from driftscope.analysis.query import row_filters
-from driftscope.analysis.query.buckets import Bucket
 from driftscope.analysis.query.query_engine import Content, DuckDB, Engine, Files, sql_of
 from driftscope.analysis.query.row_check import check_view
+from driftscope.analysis.query.row_filters import Bucket
 from driftscope.errors import DamagedTraceError
 from driftscope.trace.format.derived_columns import derived_of
 from driftscope.trace.format.manifest import Manifest, read_manifest

@@ -11,9 +11,50 @@ from datetime import UTC, datetime
 from driftscope.analysis.conditions.columns import OF_REGIONS, OF_REQUESTS, OF_RUNS, Names
 from driftscope.analysis.conditions.condition import Condition, condition_of
 from driftscope.analysis.query.query_engine import Dialect
-from driftscope.analysis.query.region_columns import LISTS, region_column
 from driftscope.errors import UsageError
 from driftscope.trace.format.manifest import Manifest
+from driftscope.vocabulary import Language, Region
+
+LISTS = (
+    *("region_starts", "region_codes", "region_languages"),
+    *("region_boundaries", "region_copies"),
+)
+"""Columns of RequestRow from which regions of rounds follow."""
+_TOKEN = "(t.position + 2 - r.prompt_tokens)"  # noqa: S105  a token of text, no secret
+"""Place of a round's first drafted token in the answer; the request is `r`, the round `t`."""
+
+
+def region_column(name: str, dialect: Dialect) -> str:
+    """Return the SQL of a column of `OF_REGIONS`, for a round `t` joined with its request `r`."""
+    return _COLUMNS[name](dialect)
+
+
+def _region(dialect: Dialect) -> str:
+    return _named("r.region_codes", Region.ALL, dialect)
+
+
+def _language(dialect: Dialect) -> str:
+    return _named("r.region_languages", Language.ALL, dialect)
+
+
+def _named(codes: str, vocabulary: Sequence[str], dialect: Dialect) -> str:
+    """Return the SQL of the name that a list with a code for each region has for a round."""
+    place = dialect.number_up_to("r.region_starts", _TOKEN)
+    names = " ".join(f"WHEN {at} THEN {dialect.text(name)}" for at, name in enumerate(vocabulary))
+    return f"CASE {dialect.element(codes, place)} {names} END"
+
+
+def _boundary(dialect: Dialect) -> str:
+    place = dialect.number_up_to("r.region_boundaries", _TOKEN)
+    return f"{_TOKEN} - {dialect.element('r.region_boundaries', place)}"
+
+
+def _copied(dialect: Dialect) -> str:
+    place = dialect.number_up_to("r.region_copies", _TOKEN)
+    return f"CASE WHEN r.region_copies IS NOT NULL THEN {place} % 2 END"
+
+
+_COLUMNS = {"region": _region, "language": _language, "boundary": _boundary, "copied": _copied}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,3 +176,107 @@ _DRAWN = (
 
 def _with(rows: str, name: str, key: Sequence[str]) -> str:
     return f"LEFT JOIN ({rows}) {name} ON {' AND '.join(f't.{k} = {name}.{k}' for k in key)}"
+
+
+RANK = "rank"
+"""Split by tensor-parallel rank: the same rounds, with each rank's recording of their chains."""
+_POWER = "lpad(cast(cast(floor(log2(greatest({}, 1))) AS int) AS varchar(9)), 2, '0')"
+_WINDOW = "lpad(cast(cast(floor((time_s - {}) / {}) AS bigint) AS varchar(20)), 15, '0')"
+NEAR_TOKENS = 4
+"""Number of a block's first tokens that are called near its boundary."""
+TEXT_SEPARATOR = "|"
+_NOT_RECORDED = "(not recorded)"
+_BOUNDARY = (
+    f"CASE WHEN region IS NULL THEN '{_NOT_RECORDED}' WHEN boundary IS NULL THEN 'none before' "
+    "WHEN boundary < 4 THEN '00 to 03' WHEN boundary < 16 THEN '04 to 15' ELSE '16 and more' END"
+)
+"""Tokens since the last boundary, see `RequestRow.region_boundaries`."""
+_NEARNESS = {
+    "00 to 03": "0 to 3 tokens after a boundary",
+    "04 to 15": "4 to 15 tokens after a boundary",
+    "16 and more": "16 and more tokens after a boundary",
+}
+BY_K = "k"
+"""Split by the number of tokens that a round drafted, or that a recorded chain has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Expression for the bucket of a row, as text that sorts."""
+
+    sql: str
+    """SQL that all engines understand; it contains no text from a user."""
+    names: Names
+    """Columns of `driftscope.analysis.conditions.columns` that the SQL uses."""
+
+
+def _of(column: str, sql: str) -> Bucket:
+    return Bucket(sql=sql.format(column), names=frozenset((column,)))
+
+
+BY: Mapping[str, Bucket] = {
+    "label": _of("label", "coalesce({}, '(unlabelled)')"),
+    "context": _of("context", _POWER),
+    "prompt": _of("prompt_tokens", _POWER),
+    "batch": _of("batch", "lpad(cast({} AS varchar(9)), 4, '0')"),
+    "temperature": _of("temperature", "cast({} AS varchar(20))"),
+    "structured": _of("structured", "coalesce({}, '(not stated)')"),
+    "finish": _of("finish_reason", "{}"),
+    "execution": _of("execution", "coalesce({}, '(not recorded)')"),
+    "runner": _of("runner", "{}"),
+    "mode": _of("mode", "{}"),
+    BY_K: _of("k", "lpad(cast({} AS varchar(4)), 4, '0')"),
+    RANK: Bucket(sql="", names=frozenset()),
+    "replica": _of("replica", "cast({} AS varchar(9))"),
+    "region": _of("region", f"coalesce({{}}, '{_NOT_RECORDED}')"),
+    "language": _of("language", f"coalesce({{}}, '{_NOT_RECORDED}')"),
+    "boundary": Bucket(sql=_BOUNDARY, names=frozenset(("region", "boundary"))),
+    "copied": _of(
+        "copied", f"CASE {{}} WHEN 1 THEN 'copied' WHEN 0 THEN 'new' ELSE '{_NOT_RECORDED}' END"
+    ),
+}
+"""Ways to split a run, apart from spans of time, each with the bucket of a row."""
+TEXT = Bucket(
+    sql=f"region || '{TEXT_SEPARATOR}' || CASE WHEN boundary < {NEAR_TOKENS} THEN 'near' "
+    f"ELSE 'far' END || '{TEXT_SEPARATOR}' || cast(copied AS varchar(1))",
+    names=frozenset(("region", "boundary", "copied")),
+)
+"""Bucket of a round's kind of text, whether a block begins right before it, and whether it is
+copied; null where regions were not recorded."""
+BY_HOUR = "hour"
+WINDOWS = "or a time span such as 10m"
+_HOUR_S = 3600.0
+MIN_SPAN_S = 1e-3
+"""Shortest span in seconds; times of rounds are no more precise."""
+
+
+def bucket_of(by: str, begin_s: float) -> Bucket:
+    """Return the bucket of rows of a run that begins at `begin_s`, Unix time.
+
+    Raises UsageError for an unknown way to split.
+    """
+    if by in BY:
+        return BY[by]
+    span = _HOUR_S if by == BY_HOUR else span_s(by)
+    if span is None or span < MIN_SPAN_S:
+        raise UsageError(f"--by {by!r}: not one of {', '.join((*BY, BY_HOUR))}, {WINDOWS}")
+    begin_s = begin_s if math.isfinite(begin_s) else 0.0  # a run without rounds
+    return Bucket(sql=_WINDOW.format(repr(begin_s), repr(span)), names=frozenset(("time_s",)))
+
+
+def name_of(by: str, bucket: str) -> str:
+    """Return the name of a segment."""
+    if by in ("context", "prompt"):
+        return f"{2 ** int(bucket):,} to {2 ** (int(bucket) + 1) - 1:,} tokens"
+    if by == "batch":
+        return f"batch {int(bucket)}"
+    if by == BY_K:
+        return f"K = {int(bucket)}"
+    if by == "boundary":
+        return _NEARNESS.get(bucket, bucket)
+    if by == BY_HOUR:
+        return f"hour {int(bucket) + 1}"
+    if span_s(by):
+        amount, unit = float(by.strip()[:-1]), by.strip()[-1]
+        return f"{int(bucket) * amount:g} to {(int(bucket) + 1) * amount:g} {unit}"
+    return bucket

@@ -39,7 +39,7 @@ class Details:
 
 
 def details_of(run: Sums, by: str = BY_LABEL) -> Details:
-    """Collect the details of a run, split `by` a key of `driftscope.analysis.query.buckets.BY` or a
+    """Collect the details of a run, split `by` a key of `driftscope.analysis.query.row_filters.BY` or a
     span of time. Raises UsageError for an unknown way to split."""
     verification = verification_of(run)  # stores the chains that `within_requests` reads
     times, lengths = step_times(run.tables), lengths_by_k(run)

@@ -19,9 +19,9 @@ from driftscope.analysis.figures.run_sums import Sums, collect
 from driftscope.analysis.passes.chains import chains_in_buckets, denominator, numerator
 from driftscope.analysis.passes.rounds import duration, rounds_in_buckets
 from driftscope.analysis.passes.views import REQUEST
-from driftscope.analysis.query.buckets import BY_K, RANK, Bucket, bucket_of, name_of
 from driftscope.analysis.query.column_arrays import floats, sums
 from driftscope.analysis.query.record_views import PART, cut, narrow, open_run, ranks_of
+from driftscope.analysis.query.row_filters import BY_K, RANK, Bucket, bucket_of, name_of
 from driftscope.metrics.hidden import growth
 from driftscope.metrics.latency import mean_s
 
@@ -37,7 +37,7 @@ def segments_of(run: Sums) -> tuple[Segment, ...]:
 
 
 def segments_by(run: Sums, by: str) -> tuple[Segment, ...]:
-    """Return one segment per bucket of `by`, see `driftscope.analysis.query.buckets`, made from the
+    """Return one segment per bucket of `by`, see `driftscope.analysis.query.row_filters`, made from the
     decode steps and chains in the bucket.
 
     Raises UsageError for an unknown way to split.

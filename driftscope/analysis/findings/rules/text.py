@@ -7,7 +7,7 @@ from driftscope.analysis.findings.finding import Finding, Severity
 from driftscope.analysis.findings.finding_confidence import ends, judged
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.number_words import number, percent
-from driftscope.analysis.query.buckets import NEAR_TOKENS
+from driftscope.analysis.query.row_filters import NEAR_TOKENS
 from driftscope.analysis.statistics.contrast import Contrast
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 from driftscope.vocabulary import Region

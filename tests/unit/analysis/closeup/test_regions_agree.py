@@ -13,8 +13,8 @@ import pytest
 from support.runs import Spec, manifest, rows
 
 from driftscope.analysis.closeup import MAX_ROUNDS, OPENED_EACH, OpenedRequest
-from driftscope.analysis.query.buckets import Bucket
 from driftscope.analysis.query.record_views import IN_BUCKETS, cut, open_run
+from driftscope.analysis.query.row_filters import Bucket
 from driftscope.pipeline import summarise
 from driftscope.trace.format.records import RequestRow
 from driftscope.trace.write.run_directory import create_run

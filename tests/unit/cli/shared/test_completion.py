@@ -12,7 +12,7 @@ import pytest
 
 from driftscope.analysis.conditions.columns import COLUMNS
 from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
-from driftscope.analysis.query.buckets import BY
+from driftscope.analysis.query.row_filters import BY
 from driftscope.cli.shared import completion
 from driftscope.vocabulary import FINDINGS
 
