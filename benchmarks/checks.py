@@ -18,8 +18,7 @@ from pathlib import Path
 
 from benchmarks.scale import analyze, make
 from driftscope.analysis.query.query_engine import DuckDB
-from driftscope.analysis.query.record_views import QUERIED, open_run
-from driftscope.analysis.query.row_check import check_view
+from driftscope.analysis.query.record_views import QUERIED, check_view, open_run
 from driftscope.trace.format.segment import digest_of
 from driftscope.trace.format.status import read_statuses
 from driftscope.trace.read.integrity import damaged_files

@@ -16,9 +16,8 @@ from driftscope.analysis.figures.chain_sums import Chains
 from driftscope.analysis.figures.round_sums import Counts, Rounds
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.rounds import rounds_in_buckets, whole_at_the_end
-from driftscope.analysis.passes.views import REQUEST, SUSPECTS
 from driftscope.analysis.query.column_arrays import Codes, whole
-from driftscope.analysis.query.record_views import cut
+from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, cut
 from driftscope.analysis.query.row_filters import NEAR_TOKENS, TEXT, TEXT_SEPARATOR
 from driftscope.analysis.statistics.clusters import rate_over_clusters
 from driftscope.analysis.statistics.contrast import Contrast

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from driftscope.analysis.figures.request_codes import MAX_CLUSTERS, Requests
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.kinds import BY_HEAD, kinds_of_steps
-from driftscope.analysis.passes.views import REQUEST, table
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ints, whole
 from driftscope.analysis.query.query_engine import Later
-from driftscope.analysis.query.record_views import PART, SERVED, Derived, Tables
+from driftscope.analysis.query.record_views import PART, REQUEST, SERVED, Derived, Tables, table
 from driftscope.analysis.statistics.clusters import summed
 from driftscope.analysis.statistics.intervals.cluster_ratio import FEWEST_CLUSTERS, MOST_WEIGHT
 from driftscope.analysis.statistics.intervals.interval import Interval

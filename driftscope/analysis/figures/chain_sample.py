@@ -13,8 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.passes.views import steps_of
 from driftscope.analysis.query.column_arrays import Codes
+from driftscope.analysis.query.record_views import steps_of
 
 BANDS = 25
 """Number of bands of requests. With fewer, a run whose traffic changes is seen at too few moments;

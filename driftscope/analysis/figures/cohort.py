@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.figures.request_codes import index_of
 from driftscope.analysis.passes.lifetimes import ended_requests, lifetimes, outcomes
-from driftscope.analysis.passes.views import REQUEST
 from driftscope.analysis.query.column_arrays import Matrix, floats, whole
-from driftscope.analysis.query.record_views import Tables
+from driftscope.analysis.query.record_views import REQUEST, Tables
 from driftscope.analysis.statistics.lifetimes import Lifetimes, Selection, selection_of
 from driftscope.metrics import acceptance as formula
 

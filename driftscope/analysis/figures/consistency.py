@@ -17,8 +17,7 @@ from driftscope.analysis.passes.kinds import (
 from driftscope.analysis.passes.requests import requests_that_finished
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import whole
-from driftscope.analysis.query.foreign_files import chains_too_long, two_drafters
-from driftscope.analysis.query.record_views import Tables
+from driftscope.analysis.query.record_views import Tables, chains_too_long, two_drafters
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
 from driftscope.vocabulary import AUX, MASS_CLASSES, Execution
 

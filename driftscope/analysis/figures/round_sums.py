@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.units import Units
-from driftscope.analysis.passes.views import REQUEST
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ranked, whole
+from driftscope.analysis.query.record_views import REQUEST
 from driftscope.analysis.statistics.clusters import Make, ratio_over
 from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
 from driftscope.analysis.statistics.risk_sets import conditional_ratio, marginal_ratio

@@ -20,11 +20,10 @@ from driftscope.analysis.passes.broken import broken
 from driftscope.analysis.passes.chains import chains, shallower
 from driftscope.analysis.passes.requests import requests_of_chains
 from driftscope.analysis.passes.rounds import by_batch, by_context, by_length, undrafted
-from driftscope.analysis.passes.views import CLUSTERS, REQUEST
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, sums, whole
 from driftscope.analysis.query.query_engine import Later
-from driftscope.analysis.query.record_views import Derived, Tables
+from driftscope.analysis.query.record_views import CLUSTERS, REQUEST, Derived, Tables
 from driftscope.metrics.fallback import UNKNOWN
 
 

@@ -10,9 +10,8 @@ import pyarrow as pa
 from driftscope.analysis.figures.request_codes import Requests
 from driftscope.analysis.figures.units import SUSPECTED, Units
 from driftscope.analysis.passes.rounds import first_rounds
-from driftscope.analysis.passes.views import SUSPECTS
 from driftscope.analysis.query.column_arrays import Codes, whole
-from driftscope.analysis.query.record_views import Tables
+from driftscope.analysis.query.record_views import SUSPECTS, Tables
 from driftscope.analysis.statistics.look_alikes import look_alikes
 
 FIRST_ROUNDS = 10

@@ -21,12 +21,11 @@ from driftscope.analysis.figures.chain_sample import COMPARED, chain_sample
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.chains import deep_enough
 from driftscope.analysis.passes.verified import KEY, verified_chains
-from driftscope.analysis.passes.views import sampled
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ranked, whole
 from driftscope.analysis.query.list_elements import Elements
 from driftscope.analysis.query.query_engine import Later
-from driftscope.analysis.query.record_views import Derived
+from driftscope.analysis.query.record_views import Derived, sampled
 from driftscope.analysis.statistics.multiple_comparisons import holm
 from driftscope.analysis.statistics.within_strata import Answer, Association, Rows, association
 from driftscope.metrics import attention

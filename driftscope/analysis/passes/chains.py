@@ -11,10 +11,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from driftscope.analysis.passes.kinds import BY_HEAD
-from driftscope.analysis.passes.views import REQUEST, clusters, table
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.list_elements import Elements
-from driftscope.analysis.query.record_views import IN_BUCKETS, PART, Derived
+from driftscope.analysis.query.record_views import (
+    IN_BUCKETS,
+    PART,
+    REQUEST,
+    Derived,
+    clusters,
+    table,
+)
 from driftscope.metrics import attention
 from driftscope.metrics.chains import finite, weight_of, weighted
 from driftscope.vocabulary import MASS_CLASSES

@@ -15,10 +15,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from driftscope.analysis.passes.chains import deep_enough
-from driftscope.analysis.passes.views import sampled
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.list_elements import Elements
-from driftscope.analysis.query.record_views import Derived
+from driftscope.analysis.query.record_views import Derived, sampled
 from driftscope.metrics import attention
 from driftscope.metrics.chains import finite
 from driftscope.vocabulary import (

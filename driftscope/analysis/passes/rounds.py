@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from driftscope.analysis.passes.views import REQUEST, SUSPECTS, clusters, table
 from driftscope.analysis.query.chain_shape import Shape
-from driftscope.analysis.query.record_views import IN_BUCKETS
+from driftscope.analysis.query.record_views import IN_BUCKETS, REQUEST, SUSPECTS, clusters, table
 from driftscope.vocabulary import UndraftedReason
 
 if TYPE_CHECKING:

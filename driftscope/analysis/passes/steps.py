@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from driftscope.analysis.passes.views import table
+from driftscope.analysis.query.record_views import table
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

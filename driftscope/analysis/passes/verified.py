@@ -11,8 +11,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from driftscope.analysis.passes.rounds import counts
-from driftscope.analysis.passes.views import LOOKED_AT, REQUEST, clusters, sampled, table
 from driftscope.analysis.query.chain_shape import Shape
+from driftscope.analysis.query.record_views import LOOKED_AT, REQUEST, clusters, sampled, table
 from driftscope.metrics.chains import finite
 
 if TYPE_CHECKING:

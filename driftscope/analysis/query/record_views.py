@@ -10,23 +10,26 @@ one file layout after another.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from driftscope.analysis.conditions.columns import COLUMNS, OF_STEPS, Names
 from driftscope.analysis.conditions.condition import Condition
 from driftscope.analysis.query import row_filters
 from driftscope.analysis.query.query_engine import Content, DuckDB, Engine, Files, sql_of
-from driftscope.analysis.query.row_check import check_view
 from driftscope.analysis.query.row_filters import Bucket
+from driftscope.boundary.bounds import MAX_TEXT_CHARS
 from driftscope.errors import DamagedTraceError
 from driftscope.trace.format.derived_columns import derived_of
+from driftscope.trace.format.distance_bins import DOUBLINGS, SUM_WITHIN
 from driftscope.trace.format.manifest import Manifest, read_manifest
+from driftscope.trace.format.row_bounds import BOUNDS
 from driftscope.trace.format.schema import conform, record_defaults, schema_of
 from driftscope.trace.format.segment import SEALED, segments, source_of
 from driftscope.trace.format.status import Status, read_statuses
@@ -39,11 +42,114 @@ from driftscope.trace.read.reader import (
     defaults_of,
     losses_of,
     read_record,
+    read_segment,
     unreadable,
 )
+from driftscope.vocabulary import DISTANCE_MASS, NULL_MASS, SINK_MASS
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
+
+
+def check_view(engine: Engine, view: str, record: str, run: Path, bins: int | None = None) -> None:
+    """Raise DamagedTraceError if `view`, rows of `record`, contains values that no recorder
+    writes.
+
+    `bins`: number of bins of the masses by distance, if the run's manifest states it.
+    """
+    (extremes,) = engine.rows(_extremes(view, record)).to_pylist()
+    if not extremes["rows"]:
+        return
+    for field in schema_of(record):
+        name = field.name
+        if not field.nullable and extremes.get(f"null_{name}"):
+            raise _damaged(run, record, f"{name} is null in {extremes[f'null_{name}']} rows")
+        low, high = _bounds(field)
+        least, most = extremes.get(f"least_{name}"), extremes.get(f"most_{name}")
+        if least is not None and not least >= low:
+            raise _damaged(run, record, f"{name} is {least:g}, less than {low:g}")
+        if most is not None and not most <= high:
+            raise _damaged(run, record, f"{name} is {most:g}, more than {high:g}")
+    if extremes.get("with_distances"):
+        (extremes,) = engine.rows(_distance_extremes(view, record)).to_pylist()
+        for words in _distance_faults(extremes, bins):
+            raise _damaged(run, record, words)
+
+
+def _bounds(field: pa.Field) -> tuple[float, float]:
+    """Return the bounds of a number; for a text, the bounds of its length."""
+    return BOUNDS.get(field.name, (0, MAX_TEXT_CHARS))
+
+
+@cache
+def _extremes(view: str, record: str) -> ir.Table:
+    """Return one row with the number of rows, and the nulls, minimum and maximum of each column."""
+    import ibis
+
+    schema = schema_of(record)
+    rows = ibis.table(ibis.Schema.from_pyarrow(schema), name=view)
+    aggregates = {"rows": rows.count()}
+    for field in schema:
+        column = rows[field.name]
+        if not field.nullable:
+            aggregates[f"null_{field.name}"] = rows.count() - column.count()
+        if pa.types.is_string(field.type):
+            aggregates[f"most_{field.name}"] = column.length().max()
+        elif field.name in BOUNDS:
+            aggregates[f"least_{field.name}"] = column.min()
+            aggregates[f"most_{field.name}"] = column.max()
+    if DISTANCE_MASS in schema.names:
+        aggregates["with_distances"] = rows[DISTANCE_MASS].notnull().sum()
+    return rows.aggregate(**aggregates)
+
+
+@cache
+def _distance_extremes(view: str, record: str) -> ir.Table:
+    """Return one row of aggregates over the chains that have masses by distance. From it
+    `_distance_faults` checks these masses, as `driftscope.trace.format.distance_bins` does in
+    memory. Rows in which some depths have no masses are checked there only: in a sum they are not a
+    number."""
+    import ibis
+
+    rows = ibis.table(ibis.Schema.from_pyarrow(schema_of(record)), name=view)
+    rows = rows.filter(rows[DISTANCE_MASS].notnull())
+    masses, queries = rows[DISTANCE_MASS], (rows.k * rows.layers).nullif(0)
+    bins, total = masses.length() / queries, masses.sums().cast("float64")
+    for name in (SINK_MASS, NULL_MASS):
+        known = rows[name].filter(lambda mass: ~mass.isnan())
+        total += known.sums().cast("float64").fill_null(0.0)
+    off = (total / queries - 1.0).abs()
+    return rows.aggregate(
+        least_bins=bins.fill_null(0.0).min(),
+        most_bins=bins.max(),
+        least_distance_mass=masses.mins().min(),
+        most_off=ibis.ifelse(off.isnan(), ibis.null("float64"), off).max(),
+    )
+
+
+def _distance_faults(extremes: Mapping[str, Any], bins: int | None) -> Iterator[str]:
+    """Yield in words what is wrong with the masses by distance."""
+    least, most = extremes["least_bins"], extremes["most_bins"]
+    if least is None:
+        return
+    wanted = bins or most
+    if not least == most == wanted or wanted <= DOUBLINGS + 1:
+        yield f"{DISTANCE_MASS} is not K times layers times {wanted or 0:g} bins long in some rows"
+    if (low := extremes["least_distance_mass"]) is not None and low < 0.0:
+        yield f"{DISTANCE_MASS} is {low:g}, less than 0"
+    if (off := extremes["most_off"]) is not None and off > SUM_WITHIN:
+        yield (
+            f"{DISTANCE_MASS}, {SINK_MASS} and {NULL_MASS} sum to a number other than 1, by up to "
+            f"{off:.2g} per depth"
+        )
+
+
+def _damaged(run: Path, record: str, words: str) -> DamagedTraceError:
+    return DamagedTraceError(
+        f"{run}: the rows of its {record} files cannot come from the recorder ({words}); record "
+        "the run again, or move the damaged file away"
+    )
+
 
 QUERIED = ("draft", "verify", "step", "request")
 """Records that queries read."""
@@ -397,3 +503,97 @@ def _fits(kind: pa.DataType, wanted: pa.DataType) -> bool:
         or (pa.types.is_integer(kind) and pa.types.is_floating(wanted))
         or pa.types.is_null(kind)
     )
+
+
+REQUEST = ("replica", "request")
+"""Columns that identify a request: independent replicas may use the same request names."""
+CLUSTERS = "clusters"
+"""Name of the view that assigns each request to its cluster."""
+LOOKED_AT = "looked_at"
+"""Name of the view of the requests whose chains are compared with their rounds, one by one."""
+SUSPECTS = "suspects"
+"""Name of the view of some requests, numbered, that are examined more closely."""
+
+
+def table(name: str, record: str | None = None, **more: str) -> ir.Table:
+    """Return the view `name`, with the columns of a record, and with `more` columns by name and
+    type."""
+    import ibis
+
+    schema = ibis.Schema.from_pyarrow(queried(record or name))
+    return ibis.table({**dict(schema.items()), **more}, name=name)
+
+
+def steps_of(name: str) -> str:
+    """Return the name of the view of the steps of a sample of requests."""
+    return f"{name}_steps"
+
+
+def sampled(rows: ir.Table, name: str, in_steps: bool) -> ir.Table:
+    """Return those of the `rows`, chains, that belong to the requests in the view `name`, with the
+    number of their request; see `driftscope.analysis.figures.chain_sample`.
+
+    `in_steps`: the steps of these requests are in a view, too. They select the same rows sooner,
+    because an engine skips the parts of a file whose steps it need not read.
+    """
+    import ibis
+
+    if in_steps:
+        steps = ibis.table({"step": "int64"}, name=steps_of(name))
+        rows = rows.semi_join(steps, "step")
+    return rows.join(clusters(name), REQUEST)
+
+
+def clusters(name: str = CLUSTERS) -> ir.Table:
+    """Return a view that numbers requests."""
+    import ibis
+
+    columns = {"replica": "int64", "request": "string", "cluster": "int64"}
+    return ibis.table(columns, name=name)
+
+
+NAMED = 5
+"""Largest number of files that an error names."""
+_LENGTHS = {"draft": "k", "step": "k", "verify": "drafted"}
+
+
+def chains_too_long(tables: Tables, configured: int, longest: int) -> str:
+    """Return the error text for chains of more tokens than the run was configured for."""
+    paths = [
+        path
+        for record, column in _LENGTHS.items()
+        for path in _files(tables.path, record, column, lambda most: most > configured)
+    ]
+    return (
+        f"{tables.path}: chains of K = {longest} in a run whose manifest says K = {configured}, so "
+        f"its files belong to two runs{_listed(paths)}; {_DO}"
+    )
+
+
+def two_drafters(tables: Tables, layers: list[int]) -> str:
+    """Return the error text for chains of drafters with different numbers of layers."""
+    named_layers = tables.manifest.drafter_layers
+    own = named_layers if named_layers in layers else layers[0]
+    paths = _files(tables.path, "draft", "layers", lambda most: most != own)
+    return (
+        f"{tables.path}: drafters of {' and '.join(map(str, layers))} layers in one run, so its "
+        f"files belong to two runs{_listed(paths)}; {_DO}"
+    )
+
+
+_DO = "move the files of the other run into a folder of their own, with its manifest.json"
+
+
+def _files(run: Path, record: str, column: str, strange: Callable[[int], bool]) -> Iterable[Path]:
+    for path in segments(run, record):
+        table = read_segment(path, [])
+        if column in table.column_names and table.num_rows:
+            most = pc.max(table.column(column)).as_py()
+            if most is not None and strange(int(most)):
+                yield path
+
+
+def _listed(files: Iterable[Path]) -> str:
+    names = sorted({path.name for path in files})
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f" ({', '.join(names[:NAMED])}{more})" if names else ""

@@ -18,9 +18,8 @@ from driftscope.analysis.figures.round_sums import Rounds
 from driftscope.analysis.figures.run_sums import Sums, collect
 from driftscope.analysis.passes.chains import chains_in_buckets, denominator, numerator
 from driftscope.analysis.passes.rounds import duration, rounds_in_buckets
-from driftscope.analysis.passes.views import REQUEST
 from driftscope.analysis.query.column_arrays import floats, sums
-from driftscope.analysis.query.record_views import PART, cut, narrow, open_run, ranks_of
+from driftscope.analysis.query.record_views import PART, REQUEST, cut, narrow, open_run, ranks_of
 from driftscope.analysis.query.row_filters import BY_K, RANK, Bucket, bucket_of, name_of
 from driftscope.metrics.hidden import growth
 from driftscope.metrics.latency import mean_s

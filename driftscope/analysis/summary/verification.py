@@ -22,8 +22,8 @@ from driftscope.analysis.passes.verified import (
     repeated_chains,
     repeated_rounds,
 )
-from driftscope.analysis.passes.views import LOOKED_AT
 from driftscope.analysis.query.column_arrays import whole
+from driftscope.analysis.query.record_views import LOOKED_AT
 from driftscope.metrics.confidence import BINS
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from driftscope.analysis.passes.views import table
 from driftscope.analysis.query.query_engine import DuckDB, Later
+from driftscope.analysis.query.record_views import table
 from driftscope.errors import DamagedTraceError
 
 NUMBERS = pa.table({"request": ["a", "b"], "replica": pa.array([0, 0], pa.int64())})
