@@ -39,8 +39,8 @@ class Details:
 
 
 def details_of(run: Sums, by: str = BY_LABEL) -> Details:
-    """Collect the details of a run, split `by` a key of `driftscope.analysis.query.row_filters.BY` or a
-    span of time. Raises UsageError for an unknown way to split."""
+    """Collect the details of a run, split `by` a key of `driftscope.analysis.query.row_filters.BY`
+    or a span of time. Raises UsageError for an unknown way to split."""
     verification = verification_of(run)  # stores the chains that `within_requests` reads
     times, lengths = step_times(run.tables), lengths_by_k(run)
     within, drift = within_requests(run), attention_drift(run, run.clusters)

@@ -36,8 +36,8 @@ def segments_of(run: Sums) -> tuple[Segment, ...]:
 
 
 def segments_by(run: Sums, by: str) -> tuple[Segment, ...]:
-    """Return one segment per bucket of `by`, see `driftscope.analysis.query.row_filters`, made from the
-    decode steps and chains in the bucket.
+    """Return one segment per bucket of `by`, see `driftscope.analysis.query.row_filters`, made
+    from the decode steps and chains in the bucket.
 
     Raises UsageError for an unknown way to split.
     """
