@@ -61,7 +61,6 @@ pages: $(VENV)/installed-dev kinds-table ## write the generated pages of docs/
 	$(BIN)/python -m driftscope.trace.pages.privacy_page > docs/privacy.md
 	$(BIN)/python -m driftscope_probes.server.settings_page > docs/configuration.md
 	$(BIN)/python -m driftscope.json_report.schema > docs/report.schema.json
-	$(BIN)/driftscope dashboards -o build/dashboards && cp build/dashboards/runbooks/*.md docs/runbooks/
 
 same: $(VENV)/installed-dev ## what the commands answer today, against the record of what they answered (5 minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.same

@@ -11,9 +11,7 @@ import yaml
 from support.distributions import CHECKOUT, PROJECTS, SOURCES
 from support.promtool import promtool
 
-from driftscope.telemetry.dashboards.alerts import Thresholds
-from driftscope.telemetry.dashboards.files import RULES, write
-from driftscope.telemetry.dashboards.recording import Times
+from driftscope.cli.dashboards import FILES, RULES
 
 EXAMPLE = CHECKOUT / "examples" / "containers"
 OURS = "driftscope"
@@ -55,14 +53,13 @@ def test_no_port_is_open_to_other_machines(services: dict[str, Any]) -> None:
     assert ports and all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_what_is_read_is_what_is_written(services: dict[str, Any], tmp_path: Path) -> None:
+def test_what_is_read_is_what_is_written(services: dict[str, Any]) -> None:
     assert services["dashboards"]["command"] == ["dashboards", "-o", SHARED]
-    write(tmp_path, Times(), Thresholds())
     (rules,) = yaml.safe_load((EXAMPLE / "prometheus.yml").read_text())["rule_files"]
     provider = EXAMPLE / "provisioning" / "dashboards" / "driftscope.yaml"
     (folder,) = yaml.safe_load(provider.read_text())["providers"]
     for path in (rules, folder["options"]["path"]):
-        assert (tmp_path / Path(path).relative_to(SHARED)).exists(), path
+        assert (FILES / Path(path).relative_to(SHARED)).exists(), path
     for name in ("prometheus", "grafana"):
         assert any(volume.endswith(f":{SHARED}:ro") for volume in services[name]["volumes"])
         assert "dashboards" in services[name]["depends_on"]
@@ -70,11 +67,10 @@ def test_what_is_read_is_what_is_written(services: dict[str, Any], tmp_path: Pat
 
 @pytest.mark.prometheus
 def test_prometheus_accepts_its_configuration(tmp_path: Path) -> None:
-    write(tmp_path, Times(), Thresholds())
     text = (EXAMPLE / "prometheus.yml").read_text()
     path = tmp_path / "prometheus.yml"
-    path.write_text(text.replace(f"{SHARED}/{RULES}", str(tmp_path / RULES)))
-    assert str(tmp_path) in path.read_text()
+    path.write_text(text.replace(f"{SHARED}/{RULES}", str(FILES / RULES)))
+    assert str(FILES) in path.read_text()
     assert "SUCCESS" in promtool("check", "config", path)
 
 

@@ -24,6 +24,8 @@ from support.first_screens import few_colours
 WIDTH, ROW = 1280, 30
 """Pixels of the page, and of one row of Grafana's grid."""
 COLUMNS = 24
+DEFAULTS = {"window": "20s", "fell": "0.8", "outlier": "0.85"}
+"""Values of the dashboards' variables that are not labels."""
 _POINTS = 240
 _TICKS = {"percentunit": ".0%", "short": ".3~g", "ops": ".3~g"}
 _STYLE = """
@@ -81,7 +83,10 @@ def picture(browser: Browser, dashboard: Mapping[str, Any], window: Window, path
 def _lines(panel: Mapping[str, Any], window: Window) -> Iterator[tuple[str, list[Any], list[Any]]]:
     """Yield legend, times and values of each series of a panel; every choice is "all"."""
     for target in panel["targets"]:
-        for found in window.series(re.sub(r"\$(model|drafter|instance)\b", ".*", target["expr"])):
+        expr = re.sub(r"\$(job|model|drafter|instance)\b", ".*", target["expr"])
+        for name, value in DEFAULTS.items():
+            expr = expr.replace(f"${name}", value)
+        for found in window.series(expr):
             legend = _legend(target["legendFormat"], found["metric"])
             points = _with_gaps(found["values"], window.step_s)
             yield legend, [at * 1000 for at, _ in points], [value for _, value in points]

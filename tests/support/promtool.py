@@ -28,11 +28,11 @@ def promtool(*arguments: str | Path) -> str:
 
 
 def check_rules_with(
-    folder: Path, rules: Path, series: list[dict[str, str]], expected: list[dict[str, Any]]
+    folder: Path, rules: list[Path], series: list[dict[str, str]], expected: list[dict[str, Any]]
 ) -> None:
     """Evaluate `rules` over `series` with promtool and compare the values of expressions."""
     test = {
-        "rule_files": [str(rules)],
+        "rule_files": [str(path) for path in rules],
         "evaluation_interval": "1m",
         "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": expected}],
     }

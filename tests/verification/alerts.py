@@ -26,26 +26,26 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from support.alert_rules import INTERVAL, KEEP, edited_rules
 from support.chromium import chromium
 from support.dashboard_picture import Window, picture
 from support.engine_process.serving import Server, serve
 from support.promtool import tool
 
-from driftscope.telemetry.dashboards.files import RULES, write
-from driftscope.telemetry.dashboards.rule_options import Thresholds, Times
+from driftscope.cli.dashboards import FILES
 from driftscope_lab.trio import load_prompts
 from driftscope_lab.trio.conversation import templated, with_other_roles
 
-TIMES = Times(
-    window="20s",
-    chain_window="20s",
-    past="40s",
-    gap="25s",
-    hold="25s",
-    keep="5s",
-    memory="10m",
-    evaluate="1s",
-)
+TIMES = {
+    "5m": "20s",
+    "30m": "20s",
+    "7d": "40s",
+    "1h": "25s",
+    "10m": "25s",
+    "1d": "10m",
+    KEEP: "5s",
+    INTERVAL: "1s",
+}
 """Production rules with days shortened to seconds."""
 LEARN_S = 75
 """Good traffic, in seconds, until there is a past to compare with: a window, the gap and most of
@@ -132,16 +132,15 @@ def _run(folder: Path, stack: contextlib.ExitStack, pictures: Path | None) -> No
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)
         _draw(
-            folder,
             Window(url=f"http://127.0.0.1:{prometheus}", begin_s=begun_s, end_s=time.time()),
             pictures,
         )
 
 
-def _draw(folder: Path, window: Window, pictures: Path) -> None:
+def _draw(window: Window, pictures: Path) -> None:
     with chromium() as browser:
         for name in DRAWN:
-            (file,) = folder.rglob(f"driftscope-{name}.json")
+            file = FILES / "grafana" / f"driftscope-{name}.json"
             dashboard = json.loads(file.read_text())
             path = pictures / f"dashboard-{name}.png"
             shown = picture(browser, dashboard, window, path)
@@ -149,12 +148,13 @@ def _draw(folder: Path, window: Window, pictures: Path) -> None:
 
 
 def _write_config(folder: Path, scrape: int, prometheus: int, alertmanager: int, hook: int) -> None:
-    write(folder, TIMES, Thresholds(least_rounds=0.5, acceptance=0.9, acceptance_back=0.93))
+    edits = {">= 1)": ">= 0.5)", "bool 0.8\n": "bool 0.9\n", "bool 0.85": "bool 0.93"}
+    rules = edited_rules(folder / "rules.yml", TIMES, edits=edits)
     (folder / "prometheus.yml").write_text(
         json.dumps(
             {
                 "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-                "rule_files": [str(folder / RULES)],
+                "rule_files": [str(rules)],
                 "alerting": {
                     "alertmanagers": [
                         {"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from driftscope.telemetry.dashboards.files import RULES, write
-from driftscope.telemetry.dashboards.rule_options import Thresholds, Times
+from support.alert_rules import edited_rules
+
 from verification.alert_rules.promtool_play import EVALUATE_MIN, Firing, play
 from verification.alert_rules.scenarios import Expected, Scenario
 
 
 def played(folder: Path, scenario: Scenario) -> dict[str, Firing]:
     """Return when each alert fired, by the rules with their default durations."""
-    write(folder, Times(), Thresholds(references=scenario.references))
-    return play(folder, folder / RULES, scenario.series(), scenario.hours)
+    rules = edited_rules(folder / "rules.yml", references=scenario.references)
+    return play(folder, [rules], scenario.series(), scenario.hours)
 
 
 def faults(scenario: Scenario, fired: Mapping[str, Firing]) -> Iterator[str]:

@@ -31,7 +31,7 @@ class Firing:
 
 
 def play(
-    folder: Path, rules: Path, series: Sequence[dict[str, str]], hours: float
+    folder: Path, rules: Sequence[Path], series: Sequence[dict[str, str]], hours: float
 ) -> dict[str, Firing]:
     """Return by name the alerts that fired."""
     window = f"[{int(hours) + 1}h:{EVALUATE_MIN}m]"
@@ -42,7 +42,7 @@ def play(
     ]
     # promtool compares and prints what it found only where that differs: nothing is what we expect.
     test = {
-        "rule_files": [str(rules)],
+        "rule_files": [str(path) for path in rules],
         "evaluation_interval": f"{EVALUATE_MIN}m",
         "tests": [
             {

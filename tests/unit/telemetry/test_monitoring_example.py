@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,21 +11,19 @@ import pytest
 import yaml
 from support.promtool import promtool, tool
 
-from driftscope.telemetry.dashboards.files import RULES, write
-from driftscope.telemetry.dashboards.rule_options import Thresholds, Times
+from driftscope.cli.dashboards import FILES, RULES
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "monitoring"
 
 
 @pytest.mark.prometheus
 @pytest.mark.parametrize("name", ["prometheus.yml", "scrape.yml"])
 def test_prometheus_accepts_its_configuration(tmp_path: Path, name: str) -> None:
-    write(tmp_path, Times(), Thresholds())
     text = (EXAMPLE / name).read_text()
     inside = "/etc/prometheus/rules/driftscope.rules.yml"
     assert inside in text
-    (tmp_path / name).write_text(text.replace(inside, str(tmp_path / RULES)))
+    (tmp_path / name).write_text(text.replace(inside, str(FILES / RULES)))
     assert "SUCCESS" in promtool("check", "config", tmp_path / name)
 
 
@@ -80,7 +79,7 @@ def test_the_page_on_kubernetes_names_what_there_is() -> None:
 
 @pytest.mark.process
 def test_the_rules_fit_a_manifest_by_the_page_s_own_command(tmp_path: Path) -> None:
-    write(tmp_path / "monitoring", Times(), Thresholds())
+    shutil.copytree(FILES, tmp_path / "monitoring")
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     (command,) = re.findall(r"\{ printf.*?(?= \| kubectl)", page, re.DOTALL)
     made = subprocess.run(
@@ -88,4 +87,4 @@ def test_the_rules_fit_a_manifest_by_the_page_s_own_command(tmp_path: Path) -> N
     )
     manifest = yaml.safe_load(made.stdout)
     assert manifest["kind"] == "PrometheusRule"
-    assert manifest["spec"] == yaml.safe_load((tmp_path / "monitoring" / RULES).read_text())
+    assert manifest["spec"] == yaml.safe_load((FILES / RULES).read_text())

@@ -1,2 +1,0 @@
-"""Grafana dashboards and Prometheus rules, generated from the instruments' names and
-descriptions."""

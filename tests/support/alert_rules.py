@@ -1,0 +1,53 @@
+"""The package's Prometheus rules, as a user would edit them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from driftscope.cli.dashboards import FILES, RULES
+
+ENGINES = FILES / "prometheus" / "engines"
+KEEP, INTERVAL = "keep_firing_for: ", "interval: "
+REFERENCE_HINT = '# 0 * model:driftscope_engines:seen{gen_ai_request_model="chat-8b"} + 3.2 or'
+
+
+def rules_in(file: Path = FILES / RULES) -> list[dict[str, Any]]:
+    """Return the rules of a file in their order."""
+    return [rule for group in yaml.safe_load(file.read_text())["groups"] for rule in group["rules"]]
+
+
+def edited_rules(
+    file: Path,
+    times: Mapping[str, str] | None = None,
+    references: Mapping[str, float] | None = None,
+    edits: Mapping[str, str] | None = None,
+) -> Path:
+    """Write driftscope's rules to `file`, edited as their first lines describe; return `file`.
+
+    `times` replaces durations: those of the file, or those after KEEP and INTERVAL.
+    `references`: acceptance length by model. `edits`: other text to replace.
+    """
+    text = (FILES / RULES).read_text()
+    for model, length in (references or {}).items():
+        line = REFERENCE_HINT.removeprefix("# ").replace("chat-8b", model)
+        text = _replaced(text, REFERENCE_HINT, line.replace("3.2", f"{length:g}"))
+    for old, new in (edits or {}).items():
+        text = _replaced(text, old, new)
+    chosen = times or {}
+
+    def time(match: re.Match[str]) -> str:
+        key, duration = match[1] or "", match[2]
+        return key + chosen.get(key or duration, duration)
+
+    file.write_text(re.sub(rf"({KEEP}|{INTERVAL})?\b(5m|30m|7d|1h|10m|1d|30s)\b", time, text))
+    return file
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    assert old in text, old
+    return text.replace(old, new)

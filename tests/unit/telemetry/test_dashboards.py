@@ -1,0 +1,494 @@
+"""Dashboards, rules and runbooks: valid for the real tools, right over known series."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
+from support.alert_rules import ENGINES, INTERVAL, KEEP, edited_rules, rules_in
+from support.promtool import check_rules_with, promtool
+from typer.testing import CliRunner
+from verification.alert_rules.judgement import faults, played
+from verification.alert_rules.promtool_play import Firing, play
+from verification.alert_rules.scenarios import FELL, SCENARIOS, Expected, Scenario
+
+from driftscope.cli.app import app
+from driftscope.cli.dashboards import FILES, RULES
+from driftscope.telemetry.collect import engine_metrics, instruments
+from driftscope.telemetry.collect.engine_metrics import EngineName
+from driftscope.telemetry.collect.instruments import COUNTER, GAUGE, INSTRUMENTS
+from driftscope.telemetry.export.scrape import label_name, metric_name
+
+ALERT_RULES = [rule for rule in rules_in() if "alert" in rule]
+RECORDED = {rule["record"]: rule["expr"] for rule in rules_in() if "record" in rule}
+TIMES = {"30m": "5m", "7d": "30m", "1h": "10m", "10m": "2m", KEEP: "5m", INTERVAL: "1m"}
+GOOD, BAD, AGAIN = 60, 30, 60
+"""Minutes of three phases; in the middle one something is wrong with engine a."""
+AT_GOOD, AT_BAD, AT_END = "59m", "76m", "149m"
+ENGINE = 'job="j", instance="{}", gen_ai_request_model="m", driftscope_drafter="d"'
+
+RATES = {
+    "driftscope_rounds_total": (600, 600),
+    "driftscope_tokens_accepted_total": (1200, 1200),
+    "driftscope_acceptance_length_sum": (1800, 600),
+    "driftscope_acceptance_length_count": (600, 600),
+    "driftscope_chains_recorded_total": (600, 600),
+    "driftscope_rounds_rejected_total": (60, 60),
+    'driftscope_steps_undrafted_total{driftscope_reason="k_zero"}': (150, 150),
+    'driftscope_rounds_reached_total{driftscope_depth="1"}': (480, 480),
+    'driftscope_rounds_reached_total{driftscope_depth="2"}': (60, 6),
+    'driftscope_attention_mass_sum{driftscope_depth="2", driftscope_class="self"}': (60, 120),
+    'driftscope_attention_mass_count{driftscope_depth="2", driftscope_class="self"}': (600, 600),
+    'driftscope_hidden_rms_sum{driftscope_depth="2", driftscope_place="fed"}': (1800, 1800),
+    'driftscope_hidden_rms_count{driftscope_depth="2", driftscope_place="fed"}': (600, 600),
+    "driftscope_hidden_growth_sum": (720, 1800),
+    "driftscope_hidden_growth_count": (600, 600),
+    'driftscope_confidence_top1_sum{driftscope_depth="2"}': (300, 300),
+    'driftscope_confidence_top1_count{driftscope_depth="2"}': (600, 600),
+    "driftscope_draft_duration_seconds_sum": (2.4, 24.0),
+    "driftscope_draft_duration_seconds_count": (600, 600),
+    "driftscope_verify_duration_seconds_sum": (6.0, 6.0),
+    "driftscope_verify_duration_seconds_count": (600, 600),
+    'driftscope_probe_time_seconds_total{driftscope_source="worker0"}': (0.6, 0.6),
+    "driftscope_step_time_seconds_total": (60, 60),
+    "gen_ai_server_time_to_first_token_seconds_sum": (3, 3),
+    "gen_ai_server_time_to_first_token_seconds_count": (60, 60),
+    "gen_ai_server_time_per_output_token_seconds_sum": (0.6, 0.6),
+    "gen_ai_server_time_per_output_token_seconds_count": (60, 60),
+    'driftscope_rows_dropped_total{driftscope_source="worker0", driftscope_cause="queue_full"}': (
+        0,
+        10,
+    ),
+    'driftscope_rows_dropped_total{driftscope_source="worker0", driftscope_cause="disk_limit"}': (
+        0,
+        10,
+    ),
+    'driftscope_probe_errors_total{driftscope_source="worker0", driftscope_hook="draft"}': (0, 10),
+}
+"""Counters by what they gain in a minute, when all is well and when it is not."""
+BEHIND = 'driftscope_export_behind_seconds{driftscope_signal="metrics"}'
+UP = 'driftscope_probe_up{driftscope_source="engine0", driftscope_reason=""}'
+
+FIRES = {
+    # Nothing is accepted, so that drafting is lost time as well.
+    "acceptance_length_sum": {
+        "DriftscopeAcceptanceFell",
+        "DriftscopeFleetOutlier",
+        "DriftscopeSlowerThanNone",
+    },
+    "hidden_growth_sum": {"DriftscopeHiddenGrowth"},
+    'reached_total{driftscope_depth="2"': {"DriftscopeDeadDepths"},
+    "draft_duration_seconds_sum": {"DriftscopeSlowerThanNone"},
+    "queue_full": {"DriftscopeProbeDropping"},
+    "probe_errors": {"DriftscopeProbeDropping"},
+    "disk_limit": {"DriftscopeTraceFull"},
+    "export_behind": {"DriftscopeExportBehind"},
+    "probe_up": {"DriftscopeProbeDown"},
+}
+"""Faults by a part of their series, with the alerts that must fire."""
+LASTING = {"disk_limit": {"DriftscopeTraceFull"}}
+"""Alerts that still fire at the end: a trace that is full stays full."""
+
+
+@pytest.fixture(scope="module")
+def short_rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return edited_rules(tmp_path_factory.mktemp("dashboards") / "rules.yml", TIMES)
+
+
+def _series(wrong: str) -> list[dict[str, str]]:
+    out = []
+    for engine in "abc":
+        for name, (good, bad) in RATES.items():
+            rates = (good, bad if wrong and wrong in name and engine == "a" else good, good)
+            out.append({"series": _labelled(name, engine), "values": _counter(rates)})
+        late = 400 if wrong and wrong in BEHIND and engine == "a" else 10
+        down = int(bool(wrong) and wrong in UP and engine == "a")
+        out.append(
+            {
+                "series": _labelled(UP, engine),
+                "values": f"1x{GOOD} {1 - down}x{BAD} 1x{AGAIN}",
+            }
+        )
+        out.append(
+            {
+                "series": _labelled(BEHIND, engine),
+                "values": f"10x{GOOD} {late}x{BAD} 10x{AGAIN}",
+            }
+        )
+    return out
+
+
+def _labelled(name: str, engine: str) -> str:
+    metric, _, labels = name.rstrip("}").partition("{")
+    own = ", ".join(filter(None, (ENGINE.format(engine), labels)))
+    return f"{metric}{{{own}}}"
+
+
+def _counter(rates: tuple[float, float, float]) -> str:
+    """Return a series in promtool's notation: start, step and number of further samples."""
+    start, parts = 0.0, []
+    for rate, minutes in zip(rates, (GOOD, BAD, AGAIN), strict=True):
+        parts.append(f"{start:g}+{rate:g}x{minutes - 1}")
+        start += rate * minutes
+    return " ".join(parts)
+
+
+def _firing(names: set[str]) -> list[dict[str, Any]]:
+    return [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(names)]
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("wrong", FIRES)
+def test_an_alert_fires_for_its_cause_alone_and_resolves(
+    short_rules: Path, tmp_path: Path, wrong: str
+) -> None:
+    firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    check_rules_with(
+        tmp_path,
+        [short_rules],
+        _series(wrong),
+        [
+            {"expr": firing, "eval_time": AT_GOOD, "exp_samples": []},
+            {"expr": firing, "eval_time": AT_BAD, "exp_samples": _firing(FIRES[wrong])},
+            {
+                "expr": firing,
+                "eval_time": AT_END,
+                "exp_samples": _firing(LASTING.get(wrong, set())),
+            },
+        ],
+    )
+
+
+def test_every_alert_is_tried() -> None:
+    in_scenarios = {expected.alert for scenario in SCENARIOS for expected in scenario.expected}
+    tried = set().union(*FIRES.values()) | in_scenarios
+    assert tried == {rule["alert"] for rule in ALERT_RULES}
+
+
+def test_an_alert_is_kept_after_its_condition_and_has_a_runbook() -> None:
+    """Prometheus then does not end it for a gap in the series."""
+    text = (FILES / RULES).read_text()
+    pages = {path.stem for path in (FILES / "runbooks").iterdir()}
+    assert pages == {rule["alert"] for rule in ALERT_RULES}
+    for rule in ALERT_RULES:
+        assert rule["keep_firing_for"] == "30m" and rule["annotations"]["action"]
+        assert f"      # runbook_url: https://RUNBOOKS/{rule['alert']}.md\n" in text
+        page = (FILES / "runbooks" / f"{rule['alert']}.md").read_text()
+        assert rule["annotations"]["description"] in page
+
+
+def _compared(name: str, mean: float) -> dict[str, float]:
+    """Return the values of three engines, each with 10 observations per second."""
+    of = f"model:driftscope_{name}"
+    return {
+        f"{of}_count:rate": 30.0,
+        f"{of}_sum:rate": 30.0 * mean,
+        f"{of}:mean": mean,
+        f"{of}:was_away": 0.0,
+        f"{of}_count:learned": 30.0,
+        f"{of}_sum:learned": 30.0 * mean,
+        f"{of}:reference": mean,
+        f"{of}:ratio": 1.0,
+        f"{of}:last_ratio": 1.0,
+        f"{of}:away": 0.0,
+    }
+
+
+VALUES = {
+    "engine:driftscope_rounds:rate": 10.0,
+    "engine:driftscope_acceptance_length:mean": 3.0,
+    'engine_depth:driftscope_acceptance_marginal:ratio{driftscope_depth="2"}': 0.1,
+    "engine_depth_class:driftscope_attention_mass:mean": 0.1,
+    "engine_depth_place:driftscope_hidden_rms:mean": 3.0,
+    "engine:driftscope_hidden_growth:mean": 1.2,
+    "engine_depth:driftscope_confidence_top1:mean": 0.5,
+    "engine:driftscope_steps:rate": 12.5,
+    "engine_reason:driftscope_undrafted:ratio": 0.2,
+    "engine:driftscope_rejected_rounds:ratio": 0.08,
+    "engine:driftscope_draft_seconds:mean": 0.004,
+    "engine:driftscope_verify_seconds:mean": 0.01,
+    "engine:driftscope_speedup:estimate": 3 * 0.01 / 0.014,
+    "engine:driftscope_probe_overhead:ratio": 0.01,
+    "engine:driftscope_time_to_first_token_seconds:mean": 0.05,
+    "engine:driftscope_time_per_output_token_seconds:mean": 0.01,
+    "engine:driftscope_chains:increase": 3000.0,
+    "model:driftscope_acceptance_length:median": 3.0,
+    "model:driftscope_engines:seen": 1.0,
+    **_compared("acceptance_length", mean=3.0),
+    **_compared("hidden_growth", mean=1.2),
+}
+
+
+@pytest.mark.prometheus
+def test_every_recording_rule_gives_what_the_counters_say(
+    short_rules: Path, tmp_path: Path
+) -> None:
+    assert {name.partition("{")[0] for name in VALUES} == set(RECORDED)
+    expected = [
+        {
+            "expr": f"abs(max({name}) - {value}) < bool 1e-9",
+            "eval_time": AT_GOOD,
+            "exp_samples": [{"labels": "{}", "value": 1}],
+        }
+        for name, value in VALUES.items()
+    ]
+    check_rules_with(tmp_path, [short_rules], _series(""), expected)
+
+
+@pytest.mark.prometheus
+def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
+    files = [*FILES.glob("prometheus/**/*.yml"), edited_rules(tmp_path / "x", TIMES, {"m": 3.2})]
+    assert promtool("check", "rules", *files).count("SUCCESS") == len(files) == 8
+
+
+def test_dashboards_are_grafana_s() -> None:
+    """Each key and value survives Grafana's own model of a dashboard."""
+    files = sorted((FILES / "grafana").glob("*.json"))
+    assert len(files) == 4
+    for file in files:
+        raw = json.loads(file.read_text())
+        assert list(_lost(raw, _as_grafana_has_it(raw))) == []
+        for panel in raw["panels"]:
+            assert panel["description"] and panel["targets"]
+            assert panel["datasource"]["uid"] == "${datasource}"
+        variables = {variable["name"] for variable in raw["templating"]["list"]}
+        assert {"datasource", "job", "model", "drafter", "instance"} <= variables
+        used = set(re.findall(r"\$\{?(\w+)", json.dumps([raw["panels"], raw["templating"]])))
+        assert used == variables - {"instance"} or used == variables
+
+
+def test_grafana_s_model_would_notice() -> None:
+    raw = {"title": "x", "panelz": [], "refresh": "30s"}
+    assert list(_lost(raw, _as_grafana_has_it(raw))) == [".panelz"]
+
+
+def _as_grafana_has_it(raw: Any) -> Any:
+    return json.loads(JSONEncoder().encode(Dashboard.from_json(raw)))
+
+
+def _lost(ours: Any, theirs: Any, path: str = "") -> Any:
+    if isinstance(ours, dict):
+        for key, value in ours.items():
+            if not isinstance(theirs, dict) or key not in theirs:
+                yield f"{path}.{key}"
+            else:
+                yield from _lost(value, theirs[key], f"{path}.{key}")
+    elif isinstance(ours, list):
+        if len(ours) != len(theirs):
+            yield path
+        for at, (a, b) in enumerate(zip(ours, theirs, strict=False)):
+            yield from _lost(a, b, f"{path}[{at}]")
+    elif ours != theirs:
+        yield path
+
+
+COMMON = {"job", "instance", *map(label_name, (instruments.MODEL, instruments.DRAFTER))}
+LABELS = {
+    **{
+        metric_name(instrument): {*COMMON, *map(label_name, instrument.attributes)}
+        for instrument in INSTRUMENTS.values()
+    },
+    "ALERTS": {*COMMON, "alertname", "alertstate", "severity"},
+}
+"""Labels by metric of the catalogue, without the suffixes of Prometheus."""
+
+
+def _suffixed(names: set[str]) -> set[str]:
+    """Return the catalogue's metrics as Prometheus names their series."""
+    for one in INSTRUMENTS.values():
+        kinds = {COUNTER: ("_total",), GAUGE: ("",)}
+        names |= {metric_name(one) + end for end in kinds.get(one.kind, ("_sum", "_count"))}
+    return names
+
+
+def _expressions() -> Iterator[str]:
+    for file in (FILES / "grafana").glob("*.json"):
+        raw = json.loads(file.read_text())
+        yield from (target["expr"] for panel in raw["panels"] for target in panel["targets"])
+        yield from (v["query"] for v in raw["templating"]["list"] if v["type"] == "query")
+    yield from (rule["expr"] for rule in rules_in())
+
+
+def test_panels_and_rules_name_metrics_and_labels_of_the_catalogue() -> None:
+    known = _suffixed({*RECORDED, "ALERTS"})
+    named: set[str] = set()
+    for expr in _expressions():
+        plain = re.sub(r"#.*|\"[^\"]*\"", " ", expr)
+        of_series = re.findall(r"([\w:]+)\{([^}]*)\}", plain)
+        for metric, labels in of_series:
+            base = metric.removesuffix("_total").removesuffix("_sum").removesuffix("_count")
+            allowed = set().union(*LABELS.values()) if ":" in metric else LABELS[base]
+            assert set(re.findall(r"(\w+)\s*=", labels)) <= allowed, expr
+        grouped = re.findall(r"(?:by|on) \(([^)]*)\)", plain)
+        assert {label.strip() for labels in grouped for label in labels.split(",")} <= set().union(
+            *LABELS.values()
+        ), expr
+        rest = re.sub(r"(by|on) \([^)]*\)|\{[^}]*\}|, \w+\)$", " ", plain)
+        named |= set(re.findall(r"[a-z_:]*driftscope[a-z0-9_:]*|gen_ai_[a-z_]+|ALERTS", rest))
+    assert named <= known
+    assert len(named) > 40
+
+
+def test_legends_name_labels_of_the_catalogue() -> None:
+    labels = set().union(*LABELS.values())
+    for file in (FILES / "grafana").glob("*.json"):
+        assert set(re.findall(r"\{\{(\w+)\}\}", file.read_text())) <= labels
+
+
+def test_the_command_copies_every_file_and_keeps_edited_ones(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["dashboards", "-o", str(tmp_path), "--json"])
+    copied = {path.relative_to(tmp_path) for path in tmp_path.rglob("*.*")}
+    there = {path.relative_to(FILES) for path in FILES.rglob("*.*")}
+    assert copied == there and len(json.loads(done.stdout)["written"]) == len(there) == 21
+    (tmp_path / RULES).write_text("mine")
+    done = CliRunner().invoke(app, ["dashboards", "-o", str(tmp_path)])
+    assert (tmp_path / RULES).read_text() == "mine"
+    assert f"kept: {tmp_path / RULES}" in done.stderr and done.exit_code == 0
+
+
+ON_PAGE = 'job="serving",instance="a:8000",model_name="m"'
+COUNTERS = {
+    EngineName.VLLM: (
+        f"vllm:spec_decode_num_drafts_total{{{ON_PAGE}}}",
+        f"vllm:spec_decode_num_accepted_tokens_total{{{ON_PAGE}}}",
+        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{ON_PAGE},position="0"}}',
+    ),
+    EngineName.TRTLLM: (
+        f'trtllm_spec_decode_drafted_tokens_total{{{ON_PAGE},token_position="0"}}',
+        f"trtllm_spec_decode_num_accepted_tokens_total{{{ON_PAGE}}}",
+        f'trtllm_spec_decode_accepted_tokens_total{{{ON_PAGE},token_position="0"}}',
+    ),
+    EngineName.LLAMACPP: (
+        'llamacpp:spec_decode_num_drafts_total{instance="a:8000"}',
+        'llamacpp:spec_decode_num_accepted_tokens_total{instance="a:8000"}',
+        'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{instance="a:8000",position="0"}',
+    ),
+}
+"""Counters of rounds, of accepted tokens and of rounds that accepted the first position."""
+
+
+def _engine_rules(engine: EngineName) -> list[Path]:
+    return [ENGINES / f"{engine}.rules.yml", ENGINES / "alerts.rules.yml"]
+
+
+def test_rules_of_engines_name_what_the_engines_publish() -> None:
+    for engine, metrics in engine_metrics.ENGINES.items():
+        known = metrics.names | {"sglang:generation_tokens_total"}
+        text = " ".join(rule["expr"] for rule in rules_in(_engine_rules(engine)[0]))
+        prefix = re.escape(engine)
+        assert set(re.findall(rf"\b{prefix}[a-z_:]+", text)) <= known
+
+
+def test_alerts_of_engines_are_those_of_the_probe() -> None:
+    """Without the probe's own figures; each is computed by the same rule."""
+    theirs = rules_in(ENGINES / "alerts.rules.yml")
+    ours = {rule.get("record") or rule["alert"]: rule["expr"] for rule in rules_in()}
+    assert {rule.get("record") or rule["alert"]: rule["expr"] for rule in theirs}.items() <= (
+        ours.items()
+    )
+    made = {rule["record"] for name in EngineName for rule in rules_in(_engine_rules(name)[0])}
+    assert made <= set(RECORDED)
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("engine", COUNTERS)
+def test_counters_give_the_length_and_the_first_depth(tmp_path: Path, engine: EngineName) -> None:
+    rounds, accepted, first = COUNTERS[engine]
+    series = [
+        {"series": rounds, "values": "0+600x20"},
+        {"series": accepted, "values": "0+900x20"},
+        {"series": first, "values": "0+450x20"},
+    ]
+    labels = 'gen_ai_request_model="m",instance="a:8000",job="serving"'
+    labels = 'instance="a:8000"' if engine is EngineName.LLAMACPP else labels
+    position = "token_position" if engine is EngineName.TRTLLM else "position"
+    check_rules_with(
+        tmp_path,
+        _engine_rules(engine),
+        series,
+        [
+            _expected("engine:driftscope_acceptance_length:mean", f"{{{labels}}}", 2.5),
+            _expected(
+                "engine_depth:driftscope_acceptance_marginal:ratio",
+                f'{{{labels},{position}="0"}}',
+                0.75,
+            ),
+        ],
+    )
+
+
+@pytest.mark.prometheus
+def test_sglang_has_tokens_and_verifications(tmp_path: Path) -> None:
+    """60 rounds, 2 requests and 182 tokens a minute, of which 2 come from prompts: 180 / 60."""
+    series = [
+        {"series": f"sglang:spec_verify_calls_total{{{ON_PAGE}}}", "values": "0+60x20"},
+        {"series": f"sglang:generation_tokens_total{{{ON_PAGE}}}", "values": "0+182x20"},
+        {"series": f"sglang:num_requests_total{{{ON_PAGE}}}", "values": "0+2x20"},
+    ]
+    name = "engine:driftscope_acceptance_length:mean"
+    labels = '{gen_ai_request_model="m",instance="a:8000",job="serving"}'
+    rules = _engine_rules(EngineName.SGLANG)
+    check_rules_with(tmp_path, rules, series, [_expected(name, labels, 3.0)])
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("falls", [True, False])
+def test_an_alert_fires_when_acceptance_falls_and_only_then(tmp_path: Path, falls: bool) -> None:
+    """A day at 3 tokens per round, then 12 hours at 2, or at 2.9."""
+    rounds, accepted, first = COUNTERS[EngineName.VLLM]
+    later = 1200 if falls else 2280
+    series = [
+        {"series": rounds, "values": "0+1200x1440"},
+        {"series": accepted, "values": f"0+2400x720 1728000+{later}x720"},
+        {"series": first, "values": "0+900x1440"},
+    ]
+    fired = play(tmp_path, _engine_rules(EngineName.VLLM), series, hours=36)
+    if falls:
+        assert 24 < fired["DriftscopeAcceptanceFell"].begins_h < 25
+    else:
+        assert "DriftscopeAcceptanceFell" not in fired
+
+
+def _expected(name: str, labels: str, value: float) -> dict[str, object]:
+    # Floating-point sums differ in the last digit, and promtool compares every digit.
+    sample = {"labels": labels, "value": value}
+    return {"expr": f"round({name}, 0.001)", "eval_time": "20m", "exp_samples": [sample]}
+
+
+@pytest.mark.prometheus
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_alerts_last_from_an_incident_to_its_repair(tmp_path: Path, scenario: Scenario) -> None:
+    assert list(faults(scenario, played(tmp_path, scenario))) == []
+
+
+INCIDENT = Scenario(
+    name="", hours=100, engines=(), expected=(Expected(alert=FELL, from_h=10, until_h=40),)
+)
+
+
+@pytest.mark.parametrize(
+    ("fired", "words"),
+    [
+        ({}, "did not fire"),
+        ({FELL: Firing(begins_h=16, ends_h=40.5, gaps=0)}, "fired at hour 16.00"),
+        ({FELL: Firing(begins_h=10.3, ends_h=17, gaps=0)}, "ended at hour 17.00"),
+        ({FELL: Firing(begins_h=10.3, ends_h=40.5, gaps=9)}, "did not fire at 9 evaluations"),
+        ({FELL: Firing(begins_h=10.3, ends_h=99, gaps=0)}, "ended at hour 99.00"),
+    ],
+)
+def test_a_rule_that_fails_an_incident_is_noticed(fired: dict[str, Firing], words: str) -> None:
+    assert any(words in fault for fault in faults(INCIDENT, fired))
+
+
+def test_an_alert_that_is_not_expected_is_noticed() -> None:
+    lasting = {FELL: Firing(begins_h=10.3, ends_h=40.5, gaps=0)}
+    other = {"DriftscopeTraceFull": Firing(begins_h=1, ends_h=2, gaps=0)}
+    assert list(faults(INCIDENT, lasting)) == []
+    assert list(faults(INCIDENT, lasting | other)) == ["DriftscopeTraceFull fired at hour 1.00"]
