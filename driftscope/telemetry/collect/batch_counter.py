@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from driftscope.boundary.bounds import MAX_K, MAX_LAYERS
 from driftscope.metrics.fallback import UNKNOWN
-from driftscope.metrics.live import over_layers
+from driftscope.metrics.live import layer_means
 from driftscope.telemetry.collect import instruments as i
 from driftscope.telemetry.collect.batch_columns import Matrix, matrix, numbers, rows_where, strings
 from driftscope.telemetry.collect.tally import Tally
@@ -154,7 +154,7 @@ def _masses(batch: pa.RecordBatch, k: int) -> Mapping[str, Matrix]:
     for name in MASS_CLASSES:
         flat = matrix(batch, f"{name}_mass", k * layers)
         if flat is not None:
-            out[name] = np.asarray(over_layers(flat.reshape(len(flat), k, layers)), np.float64)
+            out[name] = np.asarray(layer_means(flat.reshape(len(flat), k, layers)), np.float64)
     return out
 
 
