@@ -25,10 +25,8 @@ from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.boundary import strict_json
 from driftscope.boundary.file_input import first_line
 from driftscope.errors import DamagedTraceError
-from driftscope.metrics.acceptance import mean_length
-from driftscope.metrics.association import moments, slope
-from driftscope.metrics.attention import SELF
-from driftscope.metrics.chains import Array, finite_mean
+from driftscope.metrics.acceptance import mean_length, moments, slope
+from driftscope.metrics.attention import SELF, Array, finite_mean
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.metrics.hidden import GROWTH
 from driftscope.regions.round_places import first_drafted, regions_at

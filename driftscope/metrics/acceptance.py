@@ -12,6 +12,8 @@ server runs, and no round drafts beyond a length limit. So there are two rates b
   `vllm:spec_decode_num_drafts`) give this rate.
 
 They are equal where every round drafts K tokens.
+
+Associations of acceptance with drift prove no cause.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from driftscope.metrics.attention import Array
 from driftscope.metrics.definition import Definition
 
 Counts = NDArray[Any]
 """Counts by depth, [K], possibly scaled by a constant (a published histogram may be in percent)."""
-
 MARGINAL = Definition(
     name="acceptance.marginal",
     title="Marginal acceptance",
@@ -92,6 +94,27 @@ TOKEN_RATE = Definition(
     unit="1",
     range="0 to 1",
     source="vLLM's draft acceptance rate",
+)
+DRIFT_COST = Definition(
+    name="effect.slope",
+    title="Acceptance length by drift",
+    meaning="Slope of the least-squares line through the requests: tokens per round that a request "
+    "yields more (or fewer) for each additional unit of drift; each request is weighted by its "
+    "number of rounds. It shows an association, not a cause.",
+    unit="{token}",
+    range="any; 0 if drift and acceptance are unrelated",
+    source="driftscope; interval by resampling requests",
+)
+WITHIN_REQUEST = Definition(
+    name="within_request.per_sd",
+    title="Acceptance within a request",
+    meaning="Change of the share of draft tokens accepted at a depth, for one standard deviation "
+    "of a measure of the drafter, between tokens of one request and one depth in chains accepted "
+    "up to that depth; how far the answer has come is a covariate. It shows an association, not a "
+    "cause.",
+    unit="1",
+    range="-1 to 1; 0 if acceptance does not go with the measure",
+    source="driftscope; linear probability model with strata, jackknife over requests",
 )
 
 
@@ -192,3 +215,19 @@ def as_labelled(rates: Sequence[float], reported: float, *, within: float = 0.05
         if min(abs(mean_length_of(each) - reported - extra) for extra in (0.0, 1.0)) <= within
     ]
     return fits[0] if len(fits) == 1 else None
+
+
+def moments(x: Array, y: Array, weight: Array) -> Array:
+    """Return the terms that `slope` needs for each point, [n, 5]; the rows of several points add
+    up."""
+    return np.stack([weight, weight * x, weight * y, weight * x * x, weight * x * y], axis=-1)
+
+
+def slope(sums: Array) -> Array:
+    """Return the slope of the line through points whose summed moments are `sums`, [..., 5].
+
+    NaN if all x are equal.
+    """
+    w, x, y, xx, xy = np.moveaxis(sums, -1, 0)
+    spread = w * xx - x * x
+    return np.where(spread > 0, (w * xy - x * y) / np.where(spread > 0, spread, 1.0), np.nan)

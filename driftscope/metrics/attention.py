@@ -3,6 +3,10 @@
 The query at depth d sees p + d slots: the verified slots 0..p and the d - 1 slots that the chain
 added (p is `DraftRow.position`). Masses are softmax probabilities summed over a class of slots,
 averaged over heads by the probe, over layers and chains here.
+
+A mean over chains is kept as two sums, so that it adds up over requests, files and engines. A chain
+that was sampled at the rate r weighs 1 / r (Horvitz and Thompson 1952), so that a rate that changes
+during a run leaves the mean unbiased.
 """
 
 from __future__ import annotations
@@ -11,14 +15,16 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from driftscope.metrics.chains import finite
+import numpy as np
+from numpy.typing import NDArray
+
 from driftscope.metrics.definition import Definition
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
 
+Array = NDArray[np.floating[Any]]
 _PAPER = "Attention Drift, arXiv 2605.09992; classes as in driftscope's trace"
-
 SINK = Definition(
     name="attention.sink",
     title="Attention on the sink",
@@ -91,6 +97,38 @@ RETENTION = Definition(
 )
 
 
+def finite(value: ir.NumericValue) -> ir.BooleanValue:
+    """Whether a value is a finite number; null for null. NaN sorts above infinity in SQL."""
+    return value.abs() < math.inf
+
+
+def weighted(value: ir.NumericValue, weight: ir.NumericValue) -> ir.NumericScalar:
+    """Return the sum of finite values times their weights: the numerator of a mean."""
+    import ibis
+
+    return ibis.ifelse(finite(value), value * weight, ibis.null("float64")).sum()
+
+
+def weight_of(value: ir.NumericValue, weight: ir.NumericValue) -> ir.NumericScalar:
+    """Return the sum of the weights of finite values: the denominator of a mean."""
+    import ibis
+
+    return ibis.ifelse(finite(value), weight, ibis.null("float64")).sum()
+
+
+def ratio(top: Array, bottom: Array) -> Array:
+    """Return top / bottom; NaN where nothing was counted."""
+    return np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1.0), np.nan)
+
+
+def finite_mean(values: Array, axis: int = 0) -> Array:
+    """Return the mean of the finite numbers along one axis; NaN where there are none."""
+    known = np.isfinite(values)
+    count = known.sum(axis=axis)
+    total = np.where(known, values, 0.0).sum(axis=axis)
+    return np.asarray(np.where(count > 0, total / np.where(count > 0, count, 1), np.nan))
+
+
 def sink_retention(sink: Sequence[float]) -> tuple[float, ...]:
     """Return sink retention by depth, from the sink's mass."""
     return tuple(mass / sink[0] if sink[0] > 0 else math.nan for mass in sink)
@@ -153,3 +191,10 @@ def no_drift_self(weight: Any, depth: int) -> Any:
     """
     added = weight * (depth - 1)
     return added / (added + 1.0)
+
+
+def layer_means(masses: Array) -> Array:
+    """Return [n, K] from [n, K, layers], like `driftscope.metrics.attention.layer_means`; NaN
+    instead of null."""
+    finite = np.isfinite(masses)
+    return ratio(np.where(finite, masses, 0.0).sum(axis=2), finite.sum(axis=2))

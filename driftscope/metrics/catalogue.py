@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from driftscope.metrics import acceptance as a
-from driftscope.metrics import (
-    agreement,
-    association,
-    client,
-    confidence,
-    fallback,
-    hidden,
-    latency,
-    overhead,
-    throughput,
-)
 from driftscope.metrics import attention as t
+from driftscope.metrics import confidence, fallback, hidden, latency, overhead
 from driftscope.metrics.definition import Definition
 
 DEFINITIONS: dict[str, Definition] = {
@@ -22,7 +12,7 @@ DEFINITIONS: dict[str, Definition] = {
     for definition in (
         *(a.MEAN_LENGTH, a.MARGINAL, a.CONDITIONAL, a.TOKEN_RATE),
         *(a.MEAN_LENGTH_BY_REQUEST, a.MEAN_LENGTH_BY_TOKEN),
-        *(agreement.AGREEMENT, agreement.LOSS_PARTS),
+        *(confidence.AGREEMENT, confidence.LOSS_PARTS),
         *(t.SINK, t.PROMPT, t.GENERATED, t.SELF, t.NULL),
         *(t.NEAR_SHIFT, t.OWN_EXCESS, t.RETENTION),
         *(hidden.IN_RMS, hidden.PRENORM_RMS, hidden.POSTNORM_RMS, hidden.FED_RMS),
@@ -31,12 +21,10 @@ DEFINITIONS: dict[str, Definition] = {
         *(latency.TTFT, latency.TPOT, latency.BETWEEN_OUTPUTS, latency.STEP),
         *(latency.INTER_TOKEN, latency.DRAFT_STEP, latency.VERIFY_STEP),
         *(fallback.REJECTED, fallback.UNDRAFTED, fallback.EFFECTIVE_K),
-        *(client.CLIENT_TTFT, client.CLIENT_TPOT, client.THROUGHPUT, client.PER_USER),
-        *(client.AGAINST, client.OUTCOME),
-        overhead.OVERHEAD,
-        overhead.BUDGETED,
-        *(throughput.RELATIVE_SPEED, throughput.PREDICTED_TPOT, throughput.SPEEDUP),
-        association.DRIFT_COST,
-        association.WITHIN_REQUEST,
+        *(latency.CLIENT_TTFT, latency.CLIENT_TPOT, latency.THROUGHPUT, latency.PER_USER),
+        *(latency.AGAINST, latency.OUTCOME),
+        *(overhead.OVERHEAD, overhead.BUDGETED),
+        *(latency.RELATIVE_SPEED, latency.PREDICTED_TPOT, latency.SPEEDUP),
+        *(a.DRIFT_COST, a.WITHIN_REQUEST),
     )
 }

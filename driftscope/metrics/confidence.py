@@ -1,4 +1,4 @@
-"""Metrics of the drafter's confidence in its own tokens."""
+"""The drafter's confidence in its own tokens, and its agreement with the target at each depth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from driftscope.metrics.definition import Definition
 
 BINS = 10
 """Number of equally wide confidence bins, as in published reliability curves (Guo et al. 2017)."""
-
 TOP1 = Definition(
     name="confidence.top1",
     title="Confidence",
@@ -44,6 +43,24 @@ ECE = Definition(
     unit="1",
     range="0 to 1",
     source="expected calibration error, Guo et al. 2017",
+)
+AGREEMENT = Definition(
+    name="agreement",
+    title="Agreement",
+    meaning="Share of the positions at which the token drafted at this depth is the target's, "
+    "whatever came before it in the chain.",
+    unit="1",
+    range="0 to 1",
+    source="driftscope ablate",
+)
+LOSS_PARTS = Definition(
+    name="decomposition",
+    title="Parts of the loss of agreement",
+    meaning="Agreement at depth 1 minus that at depth K, divided into what right tokens give back, "
+    "what right states give back, and the rest. The first two are means over both orders.",
+    unit="1",
+    range="-1 to 1",
+    source="driftscope ablate; the Shapley value of two factors",
 )
 
 

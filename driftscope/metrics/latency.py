@@ -1,10 +1,19 @@
-"""Latency metrics as a user of the server experiences them, from finished requests."""
+"""Times of requests and steps in the engine and at the client, and speeds estimated from them.
+
+CLIENT_TTFT and its siblings are measured by the sender of requests, see
+`driftscope.trace.format.records.ClientRow`.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from driftscope.metrics.acceptance import mean_length_of
 from driftscope.metrics.definition import Definition
 
 TTFT = Definition(
@@ -69,6 +78,101 @@ VERIFY_STEP = Definition(
     range="0 or more",
     source="driftscope",
 )
+CLIENT_TTFT = Definition(
+    name="client.ttft_s",
+    title="Time to first token, measured by the client",
+    meaning="Time from sending a request to the first piece of its answer, including the network "
+    "and the server's queue; mean over answered requests.",
+    unit="s",
+    range="0 or more",
+    source="driftscope replay",
+)
+CLIENT_TPOT = Definition(
+    name="client.tpot_s",
+    title="Time per output token, measured by the client",
+    meaning="Time from the first piece of an answer to the last, divided by the number of tokens "
+    "after the first; mean over answered requests, each counting once.",
+    unit="s",
+    range="0 or more",
+    source="driftscope replay; as `vllm bench serve` computes it",
+)
+THROUGHPUT = Definition(
+    name="client.throughput",
+    title="Output tokens per second",
+    meaning="Output tokens of answered requests of all users, divided by the time from sending the "
+    "first of these requests to the end of the last.",
+    unit="{token}/s",
+    range="0 or more",
+    source="driftscope replay; as `vllm bench serve` computes it",
+)
+PER_USER = Definition(
+    name="client.per_user",
+    title="Tokens per second per user",
+    meaning="1 divided by the time per output token: how fast one user sees an answer grow.",
+    unit="{token}/s",
+    range="more than 0",
+    source="driftscope",
+)
+AGAINST = Definition(
+    name="client.against_baseline",
+    title="Against the baseline",
+    meaning="Ratio of a condition's figure to the baseline's, over the prompts that both answered, "
+    "with a 95% interval by resampling prompts; both sides of a pair are resampled together.",
+    unit="1",
+    range="more than 0",
+    source="driftscope (paired percentile bootstrap)",
+)
+OUTCOME = Definition(
+    name="client.outcomes",
+    title="Outcomes",
+    meaning="Share of answers with this outcome: as requested (JSON, tool call), or faulty "
+    "(stopped too early, garbled, ending in a repetition loop).",
+    unit="1",
+    range="0 to 1",
+    source="driftscope.workloads.client.outcome",
+)
+Array = NDArray[np.float64]
+RELATIVE_SPEED = Definition(
+    name="throughput.relative",
+    title="Estimated speed by K",
+    meaning="Tokens per second with this K, relative to the K that ran. An estimate: it assumes "
+    "that drafting time is proportional to K and that verification does not depend on K.",
+    unit="1",
+    range="more than 0",
+    source="driftscope, from measured acceptance and step times",
+)
+PREDICTED_TPOT = Definition(
+    name="throughput.predicted_tpot_s",
+    title="Predicted time per output token",
+    meaning="Time of a step at this K and batch size, by a model fitted on measured steps, divided "
+    "by the tokens that a round with K draft tokens yields.",
+    unit="s",
+    range="more than 0",
+    source="driftscope, from measured acceptance and step times",
+)
+SPEEDUP = Definition(
+    name="throughput.speedup",
+    title="Estimated speed against no speculation",
+    meaning="Tokens per second with the drafter, relative to the target alone; below 1 speculation "
+    "costs more time than it saves. An estimate: it assumes that verifying takes as long as a step "
+    "of the target alone, which holds best for small batches.",
+    unit="1",
+    range="more than 0",
+    source="driftscope, from measured acceptance and step times",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """Typical time of one step that drafts K tokens."""
+
+    step_s: float
+    """Time in seconds of the whole model step: target, sampling and drafter."""
+    draft_s: float
+    """Time in seconds of the drafter within the step."""
+    recorded: bool = False
+    """Whether the times come from recorded steps, which the probe slows by more than its own
+    time."""
 
 
 def inter_token_s(tpot_s: ArrayLike, output_tokens: ArrayLike) -> float | None:
@@ -93,3 +197,47 @@ def mean_s(values: ArrayLike) -> float | None:
     seconds = np.asarray(values, dtype=np.float64)
     seconds = seconds[np.isfinite(seconds)]
     return float(seconds.mean()) if len(seconds) else None
+
+
+def tokens_per_second(tokens: int, seconds: float) -> float | None:
+    """Return THROUGHPUT; None if no time has passed."""
+    return tokens / seconds if seconds > 0 else None
+
+
+def per_user(tpot_s: float | None) -> float | None:
+    """Return PER_USER; None without a time per token."""
+    return 1.0 / tpot_s if tpot_s else None
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Return the two-sided exact p-value for the hypothesis that outcomes are wrong equally often
+    in both runs of a pair.
+
+    It depends only on the pairs that differ (McNemar 1947, in its exact binomial form).
+    """
+    n, k = only_first + only_second, min(only_first, only_second)
+    if n == 0:
+        return 1.0
+    tail = sum(math.comb(n, i) for i in range(k + 1)) / (1 << n)
+    return min(1.0, 2.0 * tail)
+
+
+def tpot_s(step_s: Array, tokens_per_round: Array) -> Array:
+    """Return the seconds per output token of a request that takes part in every step."""
+    return step_s / tokens_per_round
+
+
+def relative_speed(marginal: Sequence[float], cost: StepCost) -> tuple[float, ...]:
+    """Return the speed with K = 1 .. len(marginal), relative to the last; needs positive times."""
+    k_ran = len(marginal)
+    rest_s = cost.step_s - cost.draft_s
+    rates = [
+        mean_length_of(marginal[:k]) / (rest_s + cost.draft_s * k / k_ran)
+        for k in range(1, k_ran + 1)
+    ]
+    return tuple(rate / rates[-1] for rate in rates)
+
+
+def speedup(mean_length: float, cost: StepCost) -> float:
+    """Return the speed with the drafter over the target's alone; needs a positive step time."""
+    return mean_length * (cost.step_s - cost.draft_s) / cost.step_s

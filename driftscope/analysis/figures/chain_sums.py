@@ -14,7 +14,7 @@ from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, sums, whole
 from driftscope.analysis.statistics.clusters import ratio_over
 from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
-from driftscope.metrics.chains import Array, ratio
+from driftscope.metrics.attention import Array, ratio
 from driftscope.vocabulary import MASSES
 
 

@@ -27,8 +27,7 @@ from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
 from driftscope.analysis.statistics.intervals.cluster_ratio import ratio_of
 from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.metrics import acceptance as formula
-from driftscope.metrics.attention import self_excess, sink_retention
-from driftscope.metrics.chains import Array
+from driftscope.metrics.attention import Array, self_excess, sink_retention
 from driftscope.metrics.confidence import calibration_error
 from driftscope.metrics.hidden import growth, imbalance
 from driftscope.vocabulary import AUX, MASSES, RMS_BY_DEPTH

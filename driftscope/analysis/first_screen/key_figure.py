@@ -11,8 +11,7 @@ from driftscope.analysis.first_screen.speed import model_ratio, speed_ratio
 from driftscope.analysis.number_words import ks_of, milliseconds, number, percent
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import MEAN_LENGTH
-from driftscope.metrics.latency import TPOT
-from driftscope.metrics.throughput import PREDICTED_TPOT
+from driftscope.metrics.latency import PREDICTED_TPOT, TPOT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

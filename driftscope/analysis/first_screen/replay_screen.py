@@ -16,7 +16,7 @@ from driftscope.analysis.replays.replay_summary import NOT_RECORDED, Cell, Repla
 from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
 from driftscope.analysis.statistics.paired_ratios import Ratio
 from driftscope.metrics.acceptance import MEAN_LENGTH
-from driftscope.metrics.client import CLIENT_TPOT
+from driftscope.metrics.latency import CLIENT_TPOT
 from driftscope.vocabulary import Ended
 
 _RECORD = f"Send {FEW_REQUESTS} or more requests of different prompts."

@@ -9,7 +9,7 @@ from driftscope.analysis.passes.chains import deep_enough
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.list_elements import Elements
 from driftscope.analysis.query.record_views import Derived
-from driftscope.metrics.chains import finite
+from driftscope.metrics.attention import finite
 from driftscope.vocabulary import BY_DEPTH, MASSES
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from driftscope.analysis.query.record_views import (
     table,
 )
 from driftscope.metrics import attention
-from driftscope.metrics.chains import finite, weight_of, weighted
+from driftscope.metrics.attention import finite, weight_of, weighted
 from driftscope.vocabulary import MASS_CLASSES
 
 if TYPE_CHECKING:

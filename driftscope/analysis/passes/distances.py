@@ -19,7 +19,7 @@ from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.list_elements import Elements
 from driftscope.analysis.query.record_views import Derived, sampled
 from driftscope.metrics import attention
-from driftscope.metrics.chains import finite
+from driftscope.metrics.attention import finite
 from driftscope.vocabulary import (
     DISTANCE_MASS,
     GENERATED_MASS,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from driftscope.analysis.passes.rounds import counts
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.record_views import LOOKED_AT, REQUEST, clusters, sampled, table
-from driftscope.metrics.chains import finite
+from driftscope.metrics.attention import finite
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

@@ -13,8 +13,7 @@ from driftscope.analysis.statistics.intervals.cluster_intervals import ratio_int
 from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.paired_ratios import Sums, paired_ratio
 from driftscope.metrics.acceptance import mean_length
-from driftscope.metrics.client import tokens_per_second
-from driftscope.metrics.latency import mean_s
+from driftscope.metrics.latency import mean_s, tokens_per_second
 
 
 def cells_of(

@@ -9,7 +9,7 @@ from typing import Any
 from driftscope.analysis.replays.file_totals import FileTotals
 from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.paired_ratios import Ratio
-from driftscope.metrics.client import per_user
+from driftscope.metrics.latency import per_user
 from driftscope.trace.format.manifest import CLIENT, Manifest
 
 OUTCOMES = ("json_ok", "tool_ok", "early_stop", "garbled", "looping")

@@ -14,9 +14,8 @@ from driftscope.analysis.summary.independence import independence_of
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.step_times import StepTimes
 from driftscope.metrics.fallback import effective_k, fallback
-from driftscope.metrics.latency import inter_token_s, mean_s
+from driftscope.metrics.latency import StepCost, inter_token_s, mean_s
 from driftscope.metrics.overhead import cost_of, outside_steps, overhead_fraction
-from driftscope.metrics.throughput import StepCost
 
 
 def summary_of(label: str, run: Sums, details: Details) -> RunSummary:

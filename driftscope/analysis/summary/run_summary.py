@@ -33,7 +33,7 @@ from driftscope.analysis.statistics.attention_drift import AttentionDrift
 from driftscope.analysis.summary.independence import Independence
 from driftscope.analysis.summary.length_by_k import LengthAtK
 from driftscope.metrics.fallback import Fallback
-from driftscope.metrics.throughput import StepCost
+from driftscope.metrics.latency import StepCost
 from driftscope.trace.format.manifest import Manifest
 
 

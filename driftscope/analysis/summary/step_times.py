@@ -11,7 +11,7 @@ from driftscope.analysis.passes.steps import steps, steps_in_blocks, typical_ste
 from driftscope.analysis.query.column_arrays import floats, sums, whole
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import Tables
-from driftscope.metrics.throughput import StepCost
+from driftscope.metrics.latency import StepCost
 
 ENOUGH_STEPS = 10
 """Smallest number of unrecorded steps for a median step time; with fewer, recorded ones count

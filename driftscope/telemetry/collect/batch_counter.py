@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from driftscope.boundary.bounds import MAX_K, MAX_LAYERS
+from driftscope.metrics.attention import layer_means
 from driftscope.metrics.fallback import UNKNOWN
-from driftscope.metrics.live import layer_means
 from driftscope.telemetry.collect import instruments as i
 from driftscope.telemetry.collect.batch_columns import Matrix, matrix, numbers, rows_where, strings
 from driftscope.telemetry.collect.tally import Tally

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from driftscope.metrics.acceptance import mean_length, running_product
 from driftscope.metrics.fallback import UNKNOWN
+from driftscope.metrics.latency import StepCost, speedup
 from driftscope.metrics.overhead import all_in, cost_of
-from driftscope.metrics.throughput import StepCost, speedup
 from driftscope.telemetry.collect import instruments as i
 from driftscope.telemetry.collect.instruments import CLASS, DEPTH, PLACE, REASON, Instrument
 from driftscope.telemetry.collect.tally import Point, Snapshot, difference

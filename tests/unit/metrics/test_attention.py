@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.expressions import evaluate
 
-from driftscope.metrics import live
 from driftscope.metrics.attention import (
     even_share,
     free_slots,
+    layer_means,
     no_drift_self,
     over_layers,
     slot_weight,
@@ -94,6 +94,6 @@ def test_a_sink_counts_as_far_as_it_is_in_the_context(
 
 
 def test_a_serving_process_averages_over_the_same_layers() -> None:
-    assert live.over_layers(np.array([[[0.4, np.nan], [np.nan, np.nan]]])) == pytest.approx(
+    assert layer_means(np.array([[[0.4, np.nan], [np.nan, np.nan]]])) == pytest.approx(
         np.array([[0.4, np.nan]]), nan_ok=True
     )

@@ -11,15 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.expressions import evaluate
 
-from driftscope.metrics.attention import sink_retention
+from driftscope.metrics.attention import ratio, sink_retention, weight_of, weighted
 from driftscope.metrics.catalogue import DEFINITIONS
-from driftscope.metrics.chains import ratio, weight_of, weighted
 from driftscope.metrics.confidence import calibration_error
 from driftscope.metrics.fallback import UNKNOWN, effective_k, fallback
 from driftscope.metrics.hidden import growth, imbalance
-from driftscope.metrics.latency import inter_token_s, life_s, mean_s
+from driftscope.metrics.latency import StepCost, inter_token_s, life_s, mean_s, relative_speed
 from driftscope.metrics.overhead import overhead_fraction
-from driftscope.metrics.throughput import StepCost, relative_speed
 from driftscope.vocabulary import UndraftedReason
 
 

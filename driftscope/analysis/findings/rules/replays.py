@@ -11,7 +11,7 @@ from driftscope.analysis.number_words import between, count, listed, number, per
 from driftscope.analysis.replays.paired_replays import ReplayComparison
 from driftscope.analysis.replays.replay_summary import GOOD
 from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
-from driftscope.metrics.client import mcnemar
+from driftscope.metrics.latency import mcnemar
 from driftscope.vocabulary import Ended
 
 OUTCOME_P = 0.01

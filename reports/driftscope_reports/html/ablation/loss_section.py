@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driftscope.ablate.decomposition import Decomposition, Part
-from driftscope.metrics.agreement import AGREEMENT, LOSS_PARTS
+from driftscope.metrics.confidence import AGREEMENT, LOSS_PARTS
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series, Unit
 from driftscope_reports.html.parts.section import Picture, Section, Size
 from driftscope_reports.html.parts.tables import table

@@ -10,8 +10,7 @@ from driftscope.analysis.first_screen.claim import capital
 from driftscope.analysis.first_screen.within_request_words import clauses, lead
 from driftscope.analysis.number_words import between, number, percent
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
-from driftscope.metrics.association import DRIFT_COST, WITHIN_REQUEST
+from driftscope.metrics.acceptance import DRIFT_COST, MARGINAL, MEAN_LENGTH, WITHIN_REQUEST
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import Analysis
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series, Unit

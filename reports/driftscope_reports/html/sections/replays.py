@@ -9,7 +9,7 @@ from driftscope.analysis.replays.paired_replays import ReplayComparison
 from driftscope.analysis.replays.replay_summary import NOT_RECORDED, Cell, ReplaySummary
 from driftscope.analysis.statistics.paired_ratios import Ratio
 from driftscope.metrics.acceptance import MEAN_LENGTH
-from driftscope.metrics.client import (
+from driftscope.metrics.latency import (
     AGAINST,
     CLIENT_TPOT,
     CLIENT_TTFT,

@@ -13,7 +13,7 @@ from driftscope.analysis.number_words import listed, milliseconds
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics import latency
 from driftscope.metrics.definition import Definition
-from driftscope.metrics.throughput import PREDICTED_TPOT, SPEEDUP
+from driftscope.metrics.latency import PREDICTED_TPOT, SPEEDUP
 from driftscope.pipeline import Analysis
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Mark, Series, Unit
 from driftscope_reports.drawing.palette import colour

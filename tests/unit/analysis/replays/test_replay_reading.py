@@ -17,7 +17,7 @@ from driftscope.analysis.replays.replay_reading import summarise_replay
 from driftscope.analysis.replays.server_requests import external_id
 from driftscope.analysis.statistics.paired_ratios import paired_ratio
 from driftscope.json_report.report import to_dict
-from driftscope.metrics.client import mcnemar
+from driftscope.metrics.latency import mcnemar
 from driftscope.pipeline import Analysis, Inputs, analyze
 from driftscope.trace.format.records import ClientRow
 from driftscope.trace.read.reader import read_trace

@@ -18,7 +18,7 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics import fallback, latency
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.definition import Definition
-from driftscope.metrics.throughput import PREDICTED_TPOT
+from driftscope.metrics.latency import PREDICTED_TPOT
 from driftscope.vocabulary import UndraftedReason
 from driftscope_reports.drawing.chart import Axis, Chart, Unit, depths
 from driftscope_reports.html.parts.heatmap import Gap, Good, bars, compared, gap
