@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +16,10 @@ from driftscope.analysis.figures import measure
 from driftscope.analysis.figures.chain_sums import Chains
 from driftscope.analysis.figures.round_sums import Counts, Rounds
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.passes.rounds import rounds_in_buckets, whole_at_the_end
+from driftscope.analysis.passes.rounds import rounds_in_buckets
+from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, whole
-from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, cut
+from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, clusters, cut, table
 from driftscope.analysis.query.row_filters import NEAR_TOKENS, TEXT, TEXT_SEPARATOR
 from driftscope.analysis.statistics.clusters import rate_over_clusters
 from driftscope.analysis.statistics.contrast import Contrast
@@ -31,6 +33,9 @@ from driftscope.analysis.statistics.strata import (
     labels_within_context,
 )
 from driftscope.vocabulary import REPLAY_LABEL, Region
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
 
 QUARTERS = 4
 """Number of parts of a run in time. A request belongs to the part that it begins in, so that none
@@ -220,6 +225,21 @@ def loops_of(run: Sums) -> Loops:
         long_enough=int(enough.sum()),
         by_chance=float((shares**LOOP_ROUNDS).sum()),
     )
+
+
+@cache
+def whole_at_the_end(shape: Shape, last: int) -> ir.Table:
+    """Count, for each request in SUSPECTS, those of its `last` rounds that drafted a full K and
+    were accepted whole."""
+    import ibis
+
+    rows = table("verify")
+    rows = rows.filter(rows.drafted > 0).join(clusters(SUSPECTS), REQUEST)
+    order = ibis.window(group_by="cluster", order_by=rows.time_s.desc())
+    rows = rows.mutate(back=ibis.row_number().over(order))
+    rows = rows.filter(rows.back < last)
+    taken = rows.drafted.isin(shape.ks) & (rows.accepted >= rows.drafted)
+    return rows.group_by("cluster").aggregate(whole=taken.sum())
 
 
 def _ends_whole(run: Sums, requests: Codes) -> int:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from driftscope.analysis.figures.request_codes import Requests
 from driftscope.analysis.figures.units import SUSPECTED, Units
-from driftscope.analysis.passes.rounds import first_rounds
 from driftscope.analysis.query.column_arrays import Codes, whole
-from driftscope.analysis.query.record_views import SUSPECTS, Tables
+from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, Tables, clusters, table
 from driftscope.analysis.statistics.look_alikes import look_alikes
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
 
 FIRST_ROUNDS = 10
 """Number of rounds at the beginning of an answer that have to agree."""
@@ -61,3 +65,16 @@ def _beginnings(tables: Tables, requests: Requests, looked_at: Codes) -> Codes:
     flat = rounds.reshape(len(looked_at), -1)
     code = np.unique(flat, axis=0, return_inverse=True)[1].reshape(-1)
     return np.asarray(np.where((flat >= 0).all(axis=1), code, -1), dtype=np.int64)
+
+
+@cache
+def first_rounds(first: int) -> ir.Table:
+    """Return the `first` rounds of each request in SUSPECTS, `nth` counts from 0."""
+    import ibis
+
+    rows = table("verify")
+    rows = rows.filter(rows.drafted > 0).join(clusters(SUSPECTS), REQUEST)
+    order = ibis.window(group_by="cluster", order_by=(rows.time_s, rows.position))
+    rows = rows.mutate(nth=ibis.row_number().over(order))
+    rows = rows.filter(rows.nth < first)
+    return rows.select("cluster", "nth", "drafted", accepted=rows.accepted.fill_null(0))

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from driftscope.analysis.query.chain_shape import Shape
-from driftscope.analysis.query.record_views import IN_BUCKETS, REQUEST, SUSPECTS, clusters, table
+from driftscope.analysis.query.record_views import IN_BUCKETS, REQUEST, table
 from driftscope.vocabulary import UndraftedReason
 
 if TYPE_CHECKING:
@@ -107,31 +107,3 @@ def duration() -> ir.Table:
     """Return the times of the first and the last decode step."""
     rows = table("verify")
     return rows.aggregate(first_s=rows.time_s.min(), last_s=rows.time_s.max())
-
-
-@cache
-def whole_at_the_end(shape: Shape, last: int) -> ir.Table:
-    """Count, for each request in SUSPECTS, those of its `last` rounds that drafted a full K and
-    were accepted whole."""
-    import ibis
-
-    rows = table("verify")
-    rows = rows.filter(rows.drafted > 0).join(clusters(SUSPECTS), REQUEST)
-    order = ibis.window(group_by="cluster", order_by=rows.time_s.desc())
-    rows = rows.mutate(back=ibis.row_number().over(order))
-    rows = rows.filter(rows.back < last)
-    taken = rows.drafted.isin(shape.ks) & (rows.accepted >= rows.drafted)
-    return rows.group_by("cluster").aggregate(whole=taken.sum())
-
-
-@cache
-def first_rounds(first: int) -> ir.Table:
-    """Return the `first` rounds of each request in SUSPECTS, `nth` counts from 0."""
-    import ibis
-
-    rows = table("verify")
-    rows = rows.filter(rows.drafted > 0).join(clusters(SUSPECTS), REQUEST)
-    order = ibis.window(group_by="cluster", order_by=(rows.time_s, rows.position))
-    rows = rows.mutate(nth=ibis.row_number().over(order))
-    rows = rows.filter(rows.nth < first)
-    return rows.select("cluster", "nth", "drafted", accepted=rows.accepted.fill_null(0))
