@@ -21,7 +21,7 @@ from driftscope.analysis.compare.run_differences import unlike_servers
 from driftscope.analysis.compare.time_comparison import compare_times
 from driftscope.analysis.conclusions import Analysis, Baseline, conclude
 from driftscope.analysis.figures.cohort import cohort_of, longer, requests_with_steps
-from driftscope.analysis.figures.request_codes import requests_of
+from driftscope.analysis.figures.requests import requests_of
 from driftscope.analysis.figures.run_sums import Sums, collect
 from driftscope.analysis.figures.slice import Slice
 from driftscope.analysis.passes.rounds import duration
@@ -81,7 +81,7 @@ class Inputs:
     """Maker of the engine that runs the queries of one run."""
     cluster: str | None = None
     """Column of requests that says which of them are not independent, see
-    `driftscope.analysis.figures.units`; None: the first that the recording knows."""
+    `driftscope.analysis.figures.requests`; None: the first that the recording knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

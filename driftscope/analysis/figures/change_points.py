@@ -9,7 +9,7 @@ session count as independent of each other, and a run that does not change is sp
 of cases (`make calibration`). Each level of further splits is tested at a share of ALPHA, so that
 all tests of one level together keep to it.
 
-A cluster is a unit of `driftscope.analysis.figures.units`. Unless it is a session or a
+A cluster is a unit of `driftscope.analysis.figures.requests`. Unless it is a session or a
 conversation, requests that follow each other may be alike without any change of the drafter. If
 they are, beside one step or slope, the run cannot tell traffic from the drafter: see
 `Changes.alike`.

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures.request_codes import index_of
+from driftscope.analysis.figures.requests import index_of
 from driftscope.analysis.passes.lifetimes import ended_requests, lifetimes, outcomes
 from driftscope.analysis.query.column_arrays import Matrix, floats, whole
 from driftscope.analysis.query.record_views import REQUEST, Tables

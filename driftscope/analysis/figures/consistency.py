@@ -7,6 +7,7 @@ from collections import Counter
 import pyarrow as pa
 
 from driftscope.analysis.figures.captured_layers import captured_states
+from driftscope.analysis.figures.requests import requests_that_finished
 from driftscope.analysis.passes.kinds import (
     OPTIONAL,
     kinds_of_chains,
@@ -14,7 +15,6 @@ from driftscope.analysis.passes.kinds import (
     lengths_of_rounds,
     one_with,
 )
-from driftscope.analysis.passes.requests import requests_that_finished
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import whole
 from driftscope.analysis.query.record_views import Tables, chains_too_long, two_drafters

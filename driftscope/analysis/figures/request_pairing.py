@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures.request_codes import Requests
+from driftscope.analysis.figures.requests import Requests
 from driftscope.analysis.query.column_arrays import Codes
 
 ENOUGH_PAIRED = 0.9

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures.units import Units
+from driftscope.analysis.figures.requests import Units
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ranked, whole
 from driftscope.analysis.query.record_views import REQUEST
 from driftscope.analysis.statistics.clusters import Make, ratio_over
@@ -40,7 +40,7 @@ class Rounds:
     """Acceptance length of the run's rounds that drafted exactly 0 .. K tokens, minus that of all
     rounds, [K + 1]; 0 in a run of one K."""
     unit: Codes | None = None
-    """Unit of the request of each row, [rows], see `driftscope.analysis.figures.units`; None: each
+    """Unit of the request of each row, [rows], see `driftscope.analysis.figures.requests`; None: each
     request is one."""
     crossed: Codes | None = None
     """Prompt of each row, [rows], if prompts and units cross."""

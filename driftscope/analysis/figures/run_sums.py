@@ -12,13 +12,17 @@ from numpy.typing import NDArray
 from driftscope.analysis.figures.chain_sums import Chains, chains_of, doubtful, finite_sums
 from driftscope.analysis.figures.cohort import Cohort
 from driftscope.analysis.figures.consistency import check_chains, check_rounds, shape_of
-from driftscope.analysis.figures.request_codes import Requests, cells_of, requests_of
+from driftscope.analysis.figures.requests import (
+    Requests,
+    cells_of,
+    requests_of,
+    requests_of_chains,
+    with_suspected,
+)
 from driftscope.analysis.figures.round_sums import Rounds, mix_of, over_buckets, rounds_of
 from driftscope.analysis.figures.slice import Slice
-from driftscope.analysis.figures.suspected_repeats import with_suspected
 from driftscope.analysis.passes.broken import broken
 from driftscope.analysis.passes.chains import chains, shallower
-from driftscope.analysis.passes.requests import requests_of_chains
 from driftscope.analysis.passes.rounds import by_batch, by_context, by_length, undrafted
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, sums, whole

@@ -10,13 +10,13 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures.request_codes import MAX_CLUSTERS, Requests
 from driftscope.analysis.figures.request_pairing import (
     Key,
     keys_by_digest,
     keys_by_id,
     keys_by_order,
 )
+from driftscope.analysis.figures.requests import MAX_CLUSTERS, Requests
 from driftscope.analysis.figures.round_sums import Rounds
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import Codes, ranked

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 Codes = NDArray[np.int64]
-"""Requests as small integers, see `driftscope.analysis.figures.request_codes`."""
+"""Requests as small integers, see `driftscope.analysis.figures.requests`."""
 Matrix = NDArray[np.float64]
 
 

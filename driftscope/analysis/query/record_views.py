@@ -97,7 +97,7 @@ class Tables:
     left out."""
     cluster: str | None = None
     """Column of request rows that the user chose as the unit of inference, see
-    `driftscope.analysis.figures.units`; None: the first that the recording knows."""
+    `driftscope.analysis.figures.requests`; None: the first that the recording knows."""
 
     def close(self) -> None:
         """Release the engine's resources."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driftscope.analysis.figures import measure
-from driftscope.analysis.figures.request_codes import Requests
+from driftscope.analysis.figures.requests import Requests
 from driftscope.analysis.figures.results import Latency, Recording
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.record_views import Tables

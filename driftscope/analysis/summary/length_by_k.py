@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures.request_codes import evenly
+from driftscope.analysis.figures.requests import evenly
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.match_runs import IN_ORDER, match_runs
 from driftscope.analysis.query.column_arrays import whole

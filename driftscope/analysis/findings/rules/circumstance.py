@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from driftscope.analysis.circumstances import Group, kept_of, origin_of, origins, usable
-from driftscope.analysis.figures.request_codes import UNFINISHED
+from driftscope.analysis.figures.requests import UNFINISHED
 from driftscope.analysis.findings.catalogue_entry import Entry, Need, Threshold
 from driftscope.analysis.findings.finding import Finding, Severity, Trust
 from driftscope.analysis.findings.finding_confidence import ends, judged

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.closeup import Effect
-from driftscope.analysis.figures.request_codes import MAX_CLUSTERS
+from driftscope.analysis.figures.requests import MAX_CLUSTERS
 from driftscope.analysis.first_screen.claim import capital
 from driftscope.analysis.first_screen.within_request_words import clauses, lead
 from driftscope.analysis.number_words import between, number, percent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from driftscope.analysis.figures.request_codes import UNLABELLED
+from driftscope.analysis.figures.requests import UNLABELLED
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.number_words import milliseconds, number, percent, times
 from driftscope.analysis.statistics.intervals.interval import Interval

@@ -11,7 +11,7 @@ from support.simulate import Truth, simulate
 
 from driftscope.analysis.compare.run_comparison import Difference
 from driftscope.analysis.compare.time_comparison import TPOT, compare_times
-from driftscope.analysis.figures.request_codes import Requests
+from driftscope.analysis.figures.requests import Requests
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.query.record_views import open_run
 

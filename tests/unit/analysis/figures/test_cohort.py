@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from support.simulate import Prompts, Truth, simulate
 
-from driftscope.analysis.figures.request_codes import UNFINISHED
+from driftscope.analysis.figures.requests import UNFINISHED
 from driftscope.analysis.findings.finding import Trust
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter

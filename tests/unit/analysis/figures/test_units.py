@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from driftscope.analysis.figures.request_codes import cells_of
-from driftscope.analysis.figures.units import Units, units_of
+from driftscope.analysis.figures.requests import Units, cells_of, units_of
 from driftscope.errors import UsageError
 
 ROWS = 12
@@ -104,7 +103,7 @@ def test_an_unknown_column_is_refused_in_one_line() -> None:
 def test_requests_of_one_unit_are_in_one_cluster_of_a_very_large_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("driftscope.analysis.figures.request_codes.MAX_CLUSTERS", 10)
+    monkeypatch.setattr("driftscope.analysis.figures.requests.MAX_CLUSTERS", 10)
     random = np.random.RandomState(0)
     strata, unit = random.randint(0, 3, 200), random.randint(0, 50, 200)
     cells, clusters = cells_of(strata, unit)

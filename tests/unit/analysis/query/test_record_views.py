@@ -18,7 +18,7 @@ from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
 from driftscope.analysis import closeup
-from driftscope.analysis.figures import request_codes
+from driftscope.analysis.figures import requests
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.passes.rounds import by_context
 from driftscope.analysis.query.chain_shape import Shape
@@ -143,7 +143,7 @@ def test_requests_beyond_the_bound_are_put_together_within_their_label(
     """Measured values do not change; intervals are over groups."""
     path = write_run(tmp_path / "run", Spec(labels=("a", "b"), odd=2.0))
     apart = summarise(open_run(path), "run")
-    monkeypatch.setattr(request_codes, "MAX_CLUSTERS", 30)
+    monkeypatch.setattr(requests, "MAX_CLUSTERS", 30)
     together = collect(open_run(path))
     assert len(np.unique(together.cells)) == 20
     found = summarise(together, "run")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from support.runs import Spec, rows, verify, write_rows, write_run
 
-from driftscope.analysis.figures.request_codes import UNLABELLED
+from driftscope.analysis.figures.requests import UNLABELLED
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.findings.rules.attention import has_sink
 from driftscope.analysis.passes.verified import joined

@@ -8,8 +8,8 @@ import numpy as np
 from support.simulate import Truth
 from support.simulate.sums import side
 
+from driftscope.analysis.figures.requests import own_units
 from driftscope.analysis.figures.round_sums import Rounds
-from driftscope.analysis.figures.units import own_units
 from driftscope.analysis.summary.independence import Independence, independence_of
 
 

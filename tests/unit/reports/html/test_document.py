@@ -19,7 +19,7 @@ from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
 from driftscope.analysis.closeup import NAMED_EACH, SAMPLED
-from driftscope.analysis.figures.request_codes import MAX_CLUSTERS
+from driftscope.analysis.figures.requests import MAX_CLUSTERS
 from driftscope.analysis.number_words import milliseconds
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter

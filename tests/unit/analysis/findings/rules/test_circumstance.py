@@ -22,7 +22,7 @@ from benchmarks.circumstances import (
     named,
     two,
 )
-from driftscope.analysis.figures.request_codes import UNFINISHED
+from driftscope.analysis.figures.requests import UNFINISHED
 from driftscope.analysis.findings.finding import Finding, Severity, Trust
 from driftscope.analysis.findings.rules import circumstance
 from driftscope.analysis.findings.rules.catalogue import CATALOGUE

@@ -1,0 +1,425 @@
+"""Requests of a run: their codes, and which of them count as independent of each other.
+
+A request's unit is the first of these that the recording knows: session, conversation, question of
+a replay, prompt; otherwise it is the request itself. A workload label is never a unit unless
+`--cluster label` asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, whole
+from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, Tables, clusters, table
+from driftscope.analysis.statistics.clusters import nested, spans_of
+from driftscope.analysis.statistics.look_alikes import look_alikes
+from driftscope.errors import UsageError
+from driftscope.metrics.latency import life_s
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+
+@cache
+def requests_of_chains() -> ir.Table:
+    """Return the requests that have a recorded chain, with their number of chains and the first and
+    last step with one."""
+    draft = table("draft")
+    return draft.group_by(*REQUEST).aggregate(
+        chains=draft.count(), first_step=draft.step.min(), last_step=draft.step.max()
+    )
+
+
+@cache
+def requests_that_finished() -> ir.Table:
+    """Return the request rows, one per finished request, in order of time."""
+    rows = table("request")
+    return rows.select(
+        *REQUEST,
+        "label",
+        "arrival_s",
+        "prompt_tokens",
+        "output_tokens",
+        "ttft_s",
+        "tpot_s",
+        "temperature",
+        "structured",
+        "finish_reason",
+        "prompt_digest",
+        "conversation",
+        "session",
+        "pair",
+        "time_s",
+        has_regions=rows.region_starts.notnull(),
+    ).order_by("time_s", *REQUEST)
+
+
+SESSION, CONVERSATION, PAIR, PROMPT = "session", "conversation", "pair", "prompt_digest"
+COLUMNS = (SESSION, CONVERSATION, PAIR, PROMPT, "label", "request")
+"""Columns of a request that may be chosen as its unit."""
+NOUNS = {
+    SESSION: "session",
+    CONVERSATION: "conversation",
+    PAIR: "question",
+    PROMPT: "prompt",
+    "label": "label",
+    "request": "request",
+}
+"""Word for one unit, by the column that it comes from."""
+MIXED = "request group"
+"""Word for units that come from several columns."""
+SUSPECTED = "likely prompt"
+Names = NDArray[np.object_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Units:
+    """Unit of each request of a run."""
+
+    unit: Codes
+    """Number of each request's unit, from 0, [requests]."""
+    crossed: Codes | None = None
+    """Number of each request's prompt, if prompts and units cross; None if one is nested in the
+    other."""
+    noun: str = NOUNS["request"]
+    """Word for one unit."""
+    seen: bool = False
+    """Whether repeated prompts can be seen: the recording has digests, or a column was chosen."""
+    suspected: bool = False
+    """Whether units are groups of requests that only look alike."""
+    in_time: Codes | None = None
+    """Session or conversation of each request; None if the recording knows none."""
+    prompt: Codes | None = None
+    """Number of each request's prompt, -1 if not known; None if no prompt is known to repeat."""
+
+    def __len__(self) -> int:
+        return len(self.unit)
+
+
+def own_units(requests: int) -> Units:
+    """Return units of which each is one request."""
+    return Units(unit=np.arange(requests))
+
+
+def units_of(finished: pa.Table, at: Codes, requests: int, column: str | None = None) -> Units:
+    """Return the units of `requests` requests.
+
+    `finished` has the rows of those that ended, which are at the indices `at`. `column` is the
+    column that the user chose as unit. Raises UsageError for an unknown one.
+    """
+    if column is not None and column not in COLUMNS:
+        raise UsageError(f"--cluster {column!r}: give one of {', '.join(COLUMNS)}")
+    names = {name: _names(finished, name, at, requests) for name in COLUMNS}
+    if column is not None:
+        return Units(unit=_codes(names[column], column), noun=NOUNS[column], seen=True)
+    names[CONVERSATION] = _continued(names[CONVERSATION], names[PROMPT])
+    seen = any(each is not None for each in names[PROMPT])
+    if not any(_known(names[name]) for name in (SESSION, CONVERSATION, PAIR, PROMPT)):
+        return own_units(requests)
+    return _joined(names, seen)
+
+
+def _joined(names: dict[str, Names], seen: bool) -> Units:
+    """Return the units by sessions and conversations, by prompts, or by both where they cross."""
+    alone = np.array([None] * len(names[PROMPT]), dtype=object)
+    of_time, of_prompt = (
+        _first(names, columns, alone) for columns in ((SESSION, CONVERSATION), (PAIR, PROMPT))
+    )
+    timed, prompts = _codes(of_time[0]), _codes(of_prompt[0])
+    in_time = timed if _known(of_time[0]) else None
+    prompt = _repeated(names[PROMPT])
+    plain = Units(unit=prompts, noun=_noun(of_prompt[1]), seen=seen, in_time=in_time, prompt=prompt)
+    if in_time is None:
+        return plain
+    unit, kinds = _combined(of_time, of_prompt)
+    if nested(unit, prompts):
+        return plain
+    crossed = None if nested(prompts, unit) else prompts
+    return replace(plain, unit=unit, crossed=crossed, noun=_noun(kinds))
+
+
+_Found = tuple[Names, Names]
+"""Name of the unit of each request, None if it has none, and the column that it comes from."""
+
+
+def _first(names: dict[str, Names], columns: tuple[str, ...], alone: Names) -> _Found:
+    """Return the first of these columns that each request has."""
+    found, kind = alone.copy(), alone.copy()
+    for column in reversed(columns):
+        there = np.array([each is not None for each in names[column]], dtype=np.bool_)
+        found[there] = _objects([(column, each) for each in names[column][there]])
+        kind[there] = NOUNS[column]
+    return found, kind
+
+
+def _combined(first: _Found, second: _Found) -> tuple[Codes, Names]:
+    """Return the units by the first kind of name, or by the second where a request has no first."""
+    has = np.array([each is not None for each in first[0]], dtype=np.bool_)
+    names, kinds = first[0].copy(), first[1].copy()
+    names[~has], kinds[~has] = second[0][~has], second[1][~has]
+    return _codes(names), kinds
+
+
+def _names(finished: pa.Table, column: str, at: Codes, requests: int) -> Names:
+    out = np.full(requests, None, dtype=object)
+    recorded = finished.column(column) if column in finished.column_names else None
+    if recorded is not None and recorded.null_count < len(recorded):
+        out[at] = recorded.to_pylist()
+    return out
+
+
+def _continued(conversation: Names, prompt: Names) -> Names:
+    """Return the conversations that have a later turn; a prompt alone is none."""
+    pairs = zip(conversation, prompt, strict=True)
+    going_on = {root for root, own in pairs if root is not None and root != own}
+    kept = [each if each in going_on else None for each in conversation]
+    return _objects(kept)
+
+
+def _repeated(prompt: Names) -> Codes | None:
+    codes = _codes(prompt)
+    known = np.array([each is not None for each in prompt], dtype=np.bool_)
+    if not known.any() or len(np.unique(codes[known])) == known.sum():
+        return None
+    return np.where(known, codes, -1)
+
+
+def _known(names: Names) -> bool:
+    return any(each is not None for each in names)
+
+
+def _codes(names: Names, column: str = "") -> Codes:
+    """Return a number for each name, in order of its first request; a request without a name has a
+    number of its own, or shares one if the `column` is the user's choice."""
+    if not _known(names) and column in ("", PROMPT):
+        return np.arange(len(names))
+    code, kinds = pd.factorize(names)
+    nameless = code < 0
+    code[nameless] = len(kinds)
+    if column in ("", PROMPT):
+        code[nameless] += np.arange(nameless.sum())
+    _, first, rank = np.unique(code, return_index=True, return_inverse=True)
+    return np.asarray(np.argsort(np.argsort(first))[rank])
+
+
+def _noun(kinds: Names) -> str:
+    words = {each or NOUNS["request"] for each in kinds.tolist()}
+    if len(words) > 1:
+        words -= {NOUNS["request"]}
+    return words.pop() if len(words) == 1 else MIXED
+
+
+def _objects(values: Sequence[object]) -> Names:
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out
+
+
+UNLABELLED = "(unlabelled)"
+UNFINISHED = "(not finished)"
+"""Label of requests with steps in the run but without a request row: the run broke off before their
+end."""
+MAX_CLUSTERS = 8192
+"""Number of requests above which they are grouped at random for what is measured in chains:
+intervals over so many groups are as wide as over requests, and memory is bounded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Requests:
+    """Every request that any table of the run mentions, arrays of [requests] each, in order of
+    replica and name."""
+
+    keys: pa.Table
+    """Replica and name of each request."""
+    labels: NDArray[np.object_]
+    """Workload label of each request."""
+    ttft_s: Matrix
+    """Time to first token in seconds; in this field and the next five, NaN stands for an unknown
+    number."""
+    tpot_s: Matrix
+    arrival_s: Matrix
+    prompt_tokens: Matrix
+    output_tokens: Matrix
+    temperature: Matrix
+    finish_reason: NDArray[np.object_]
+    """Reason why each request ended; "" if it is not known."""
+    structured: NDArray[np.object_]
+    """Kind of structured output that each request asked for; "" if it is not known."""
+    replica: NDArray[np.int64]
+    units: Units
+    """Which requests count as independent of each other."""
+    digests: NDArray[np.object_]
+    """Digest of each request's prompt; "" if it is not known."""
+    has_regions: bool = False
+    """Whether regions of some request's answer were recorded."""
+
+    def __len__(self) -> int:
+        return int(self.keys.num_rows)
+
+    def codes(self, table: pa.Table) -> Codes:
+        """Return the request that each row of `table`, which has replica and request columns,
+        belongs to, [rows]."""
+        return index_of(table, self.keys)
+
+    @property
+    def spans(self) -> Codes | None:
+        """Span of time in which each request arrived, [requests]; None if there are too few."""
+        return spans_of(self.arrival_s, life_s(self.ttft_s, self.tpot_s, self.output_tokens))
+
+    @property
+    def finished(self) -> NDArray[np.bool_]:
+        """Whether each request has a request row, [requests]."""
+        return np.asarray(self.labels != UNFINISHED)
+
+
+def requests_of(tables: Tables, *mentions: pa.Table) -> Requests:
+    """Return the requests of a run, including those that only other tables mention."""
+    finished = tables.engine.rows(requests_that_finished())
+    keys = _distinct([finished, *mentions])
+    at = index_of(finished, keys)
+    labels = np.full(keys.num_rows, UNFINISHED, dtype=np.object_)
+    labels[at] = pc.fill_null(finished.column("label"), UNLABELLED).to_pylist()
+    texts = {}
+    for name in ("finish_reason", "structured", "prompt_digest"):
+        texts[name] = np.full(keys.num_rows, "", dtype=np.object_)
+        texts[name][at] = pc.fill_null(finished.column(name), "").to_pylist()
+    numbers = {}
+    for name in _NUMBERS:
+        numbers[name] = np.full(keys.num_rows, np.nan)
+        numbers[name][at] = floats(finished, name)
+    return Requests(
+        keys=keys,
+        labels=labels,
+        units=units_of(finished, at, keys.num_rows, tables.cluster),
+        digests=texts.pop("prompt_digest"),
+        has_regions=pc.any(finished.column("has_regions")).as_py() is True,
+        replica=np.asarray(keys.column("replica").to_numpy(), dtype=np.int64),
+        **texts,
+        **numbers,
+    )
+
+
+_NUMBERS = ("ttft_s", "tpot_s", "arrival_s", "prompt_tokens", "output_tokens", "temperature")
+
+
+def cells_of(strata: Codes, unit: Codes) -> tuple[Codes, Codes]:
+    """Return the cell of each request, for which chains are summed, and the cluster of each
+    request, [requests] each: a cell's requests are of one stratum and one cluster.
+
+    A cluster is a unit, or a group of units if there are more than MAX_CLUSTERS requests, so that
+    requests of one unit are never in two clusters.
+    """
+    if len(strata) <= MAX_CLUSTERS:
+        return np.arange(len(strata)), unit
+    each = max(MAX_CLUSTERS // (int(strata.max()) + 1), 1)
+    group = unit % each
+    return np.asarray(strata * each + group), group
+
+
+def evenly(requests: Codes, rows: NDArray[np.int64], most: int) -> Codes:
+    """Return every n-th of `requests`, so that they have about `most` of all `rows`; all of them if
+    they have no more than that."""
+    every = max(1, -(-int(rows.sum()) // most))
+    return requests[::every]
+
+
+def _distinct(tables: list[pa.Table]) -> pa.Table:
+    both = pa.concat_tables(
+        [
+            pa.table(
+                {
+                    "replica": table.column("replica").cast(pa.int64()),
+                    "request": table.column("request").cast(pa.string()),
+                }
+            )
+            for table in tables
+        ]
+    )
+    distinct = both.group_by(["replica", "request"]).aggregate([])
+    return distinct.sort_by([("replica", "ascending"), ("request", "ascending")])
+
+
+def index_of(table: pa.Table, keys: pa.Table, *, missing: int | None = None) -> Codes:
+    """Return the row of `keys` with the request of each row of `table`, [rows]; `missing` where it
+    has none. Both tables have replica and request columns."""
+    positions = pc.index_in(
+        _names_request_codes(table), value_set=_names_request_codes(keys).combine_chunks()
+    )
+    known = positions if missing is None else pc.fill_null(positions, missing)
+    return np.asarray(known.to_numpy(), dtype=np.int64)
+
+
+def _names_request_codes(table: pa.Table) -> pa.ChunkedArray:
+    replica = table.column("replica").cast(pa.string())
+    return pc.binary_join_element_wise(replica, table.column("request").cast(pa.string()), "/")
+
+
+FIRST_ROUNDS = 10
+"""Number of rounds at the beginning of an answer that have to agree."""
+LOOKED_AT = 10_000
+"""Number of requests that are looked at; of more, the first in order of their names."""
+
+
+def with_suspected(tables: Tables, requests: Requests) -> Requests:
+    """Return the requests with units of those that look alike, if the recording says nothing about
+    repeated prompts and enough of them do."""
+    units = requests.units
+    if units.seen or units.in_time is not None:
+        return requests
+    label = np.unique(requests.labels.astype(str), return_inverse=True)[1]
+    length = np.unique(requests.prompt_tokens, return_inverse=True)[1].reshape(-1)
+    looked_at = _candidates(requests, label, length)
+    if len(looked_at) < 2:
+        return requests
+    beginning = np.full(len(requests), -1, dtype=np.int64)
+    beginning[looked_at] = _beginnings(tables, requests, looked_at)
+    group = look_alikes(label, length, beginning)
+    if group is None:
+        return requests
+    suspected = Units(unit=group, noun=SUSPECTED, suspected=True, prompt=units.prompt)
+    return replace(requests, units=suspected)
+
+
+def _candidates(requests: Requests, label: Codes, length: Codes) -> Codes:
+    """Return the greedy requests whose label and prompt length another one shares."""
+    greedy = np.flatnonzero((requests.temperature == 0) & np.isfinite(requests.prompt_tokens))
+    kind = label[greedy] * (int(length.max(initial=0)) + 1) + length[greedy]
+    _, at, size = np.unique(kind, return_inverse=True, return_counts=True)
+    return np.asarray(greedy[size[at] > 1][:LOOKED_AT], dtype=np.int64)
+
+
+def _beginnings(tables: Tables, requests: Requests, looked_at: Codes) -> Codes:
+    """Return a number for each request, equal for equal first rounds; -1 for fewer rounds."""
+    view = requests.keys.take(pa.array(looked_at, pa.int64()))
+    view = view.append_column("cluster", pa.array(np.arange(len(looked_at)), pa.int64()))
+    tables.engine.view(SUSPECTS, view, view.schema)
+    rows = tables.engine.rows(first_rounds(FIRST_ROUNDS))
+    rounds = np.full((len(looked_at), FIRST_ROUNDS, 2), -1, dtype=np.int64)
+    place = whole(rows, "cluster"), whole(rows, "nth")
+    for at, name in enumerate(("drafted", "accepted")):
+        rounds[(*place, np.full(len(place[0]), at))] = whole(rows, name)
+    flat = rounds.reshape(len(looked_at), -1)
+    code = np.unique(flat, axis=0, return_inverse=True)[1].reshape(-1)
+    return np.asarray(np.where((flat >= 0).all(axis=1), code, -1), dtype=np.int64)
+
+
+@cache
+def first_rounds(first: int) -> ir.Table:
+    """Return the `first` rounds of each request in SUSPECTS, `nth` counts from 0."""
+    import ibis
+
+    rows = table("verify")
+    rows = rows.filter(rows.drafted > 0).join(clusters(SUSPECTS), REQUEST)
+    order = ibis.window(group_by="cluster", order_by=(rows.time_s, rows.position))
+    rows = rows.mutate(nth=ibis.row_number().over(order))
+    rows = rows.filter(rows.nth < first)
+    return rows.select("cluster", "nth", "drafted", accepted=rows.accepted.fill_null(0))
