@@ -18,7 +18,7 @@ from support.simulate import Prompts, Truth, chunks
 from support.simulate.sums import rounds_by_key
 
 from driftscope.analysis.circumstances import Group, Groups, group_of, range_name, strata_of
-from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.findings.catalogue_entry import Entry
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.findings.rules.circumstance import ENTRIES

@@ -19,7 +19,7 @@ from numpy.random import RandomState
 
 from driftscope.analysis.compare.run_comparison import comparison
 from driftscope.analysis.figures.request_pairing import BY_DIGEST, UNPAIRED, Pairing
-from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.figures.side import Side
 from driftscope.analysis.statistics.clusters import design_effect
 from driftscope.analysis.statistics.intervals.cluster_intervals import intervals

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.statistics.intervals.cluster_intervals import rate_intervals
 
 K = 8

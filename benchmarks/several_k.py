@@ -17,7 +17,7 @@ from support.simulate import Truth
 from support.simulate.sums import marginal_at_k, side
 
 from driftscope.analysis.figures.change_points import Series, changes
-from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.statistics.intervals.cluster_intervals import rate_intervals
 from driftscope.analysis.statistics.intervals.cluster_ratio import ratio_of
 from driftscope.analysis.statistics.intervals.interval import Interval

@@ -19,7 +19,7 @@ from support.simulate.sums import rounds_by_key
 from support.simulate.text import NEAR
 
 from driftscope.analysis.circumstances import Groups, group_of, within_requests_of
-from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.findings.rules.text import boundary_dip, region_costs
 

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.figures import measure
 from driftscope.analysis.figures.chain_sums import Chains
-from driftscope.analysis.figures.round_sums import Counts, Rounds
+from driftscope.analysis.figures.rounds import Counts, Rounds, rounds_in_buckets
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.passes.rounds import rounds_in_buckets
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, whole
 from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, clusters, cut, table

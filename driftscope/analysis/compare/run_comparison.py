@@ -24,7 +24,7 @@ from driftscope.analysis.figures.request_pairing import (
     pair_keys,
     unpaired,
 )
-from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.side import UNKNOWN, Side, side_of
 from driftscope.analysis.query.column_arrays import Matrix

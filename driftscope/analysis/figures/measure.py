@@ -20,7 +20,7 @@ from driftscope.analysis.figures.results import (
     ReliabilityBin,
     Spread,
 )
-from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.query.column_arrays import sums
 from driftscope.analysis.statistics.clusters import rate_over_clusters
 from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, rate_intervals

@@ -19,11 +19,19 @@ from driftscope.analysis.figures.requests import (
     requests_of_chains,
     with_suspected,
 )
-from driftscope.analysis.figures.round_sums import Rounds, mix_of, over_buckets, rounds_of
+from driftscope.analysis.figures.rounds import (
+    Rounds,
+    by_batch,
+    by_context,
+    by_length,
+    mix_of,
+    over_buckets,
+    rounds_of,
+    undrafted,
+)
 from driftscope.analysis.figures.slice import Slice
 from driftscope.analysis.passes.broken import broken
 from driftscope.analysis.passes.chains import chains, shallower
-from driftscope.analysis.passes.rounds import by_batch, by_context, by_length, undrafted
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, sums, whole
 from driftscope.analysis.query.query_engine import Later

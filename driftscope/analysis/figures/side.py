@@ -17,7 +17,7 @@ from driftscope.analysis.figures.request_pairing import (
     keys_by_order,
 )
 from driftscope.analysis.figures.requests import MAX_CLUSTERS, Requests
-from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import Codes, ranked
 

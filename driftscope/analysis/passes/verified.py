@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from driftscope.analysis.passes.rounds import counts
+from driftscope.analysis.figures.rounds import counts
 from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.record_views import LOOKED_AT, REQUEST, clusters, sampled, table
 from driftscope.metrics.attention import finite

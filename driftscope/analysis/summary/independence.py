@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from driftscope.analysis.figures.requests import Units
-from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.statistics.clusters import design_effect, intraclass_correlation
 
 ENOUGH_CLUSTERS = 100

@@ -9,7 +9,7 @@ import numpy as np
 
 from driftscope.analysis.compare.run_comparison import Comparison, comparison
 from driftscope.analysis.figures.request_pairing import Pairing
-from driftscope.analysis.figures.round_sums import Counts, Rounds
+from driftscope.analysis.figures.rounds import Counts, Rounds
 from driftscope.analysis.figures.side import Side
 from driftscope.inspect.trial.acceptance import Acceptance
 

@@ -7,7 +7,7 @@ from support.simulate.draw import Chunk, Ints, chunks
 from support.simulate.truth import Truth
 
 from driftscope.analysis.figures.change_points import Series
-from driftscope.analysis.figures.round_sums import Rounds, mix_over
+from driftscope.analysis.figures.rounds import Rounds, mix_over
 from driftscope.analysis.figures.side import Side
 
 

@@ -9,7 +9,7 @@ from support.simulate import Truth
 from support.simulate.sums import side
 
 from driftscope.analysis.figures.requests import own_units
-from driftscope.analysis.figures.round_sums import Rounds
+from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.summary.independence import Independence, independence_of
 
 
