@@ -57,8 +57,7 @@ from benchmarks.within_request import Related, related
 from driftscope.analysis.compare.run_comparison import comparison
 from driftscope.analysis.figures.change_points import changes
 from driftscope.analysis.figures.measure import acceptance
-from driftscope.analysis.figures.request_pairing import BY_ID, UNPAIRED, Pairing
-from driftscope.analysis.figures.side import Side
+from driftscope.analysis.figures.side import BY_ID, UNPAIRED, Pairing, Side
 from driftscope.analysis.gate.baseline_relation import Relation, of_acceptance
 from driftscope.analysis.gate.evaluate import Facts
 from driftscope.analysis.gate.judge import Outcome, judge

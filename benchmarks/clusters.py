@@ -18,9 +18,8 @@ import numpy as np
 from numpy.random import RandomState
 
 from driftscope.analysis.compare.run_comparison import comparison
-from driftscope.analysis.figures.request_pairing import BY_DIGEST, UNPAIRED, Pairing
 from driftscope.analysis.figures.rounds import Rounds
-from driftscope.analysis.figures.side import Side
+from driftscope.analysis.figures.side import BY_DIGEST, UNPAIRED, Pairing, Side
 from driftscope.analysis.statistics.clusters import design_effect
 from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
 from driftscope.analysis.statistics.intervals.degrees_of_freedom import student

@@ -14,7 +14,7 @@ from support.simulate import Truth
 from support.simulate.sums import side
 
 from driftscope.analysis.compare.run_comparison import Comparison, comparison
-from driftscope.analysis.figures.request_pairing import BY_ID, UNPAIRED, Pairing
+from driftscope.analysis.figures.side import BY_ID, UNPAIRED, Pairing
 
 NEVER = 1e-9
 FIRST = Truth().conditional[0]

@@ -8,7 +8,7 @@ from driftscope.analysis.compare.comparison_verdict import verdict
 from driftscope.analysis.compare.run_comparison import Comparison
 from driftscope.analysis.compare.run_differences import doubt
 from driftscope.analysis.compare.time_comparison import TPOT
-from driftscope.analysis.figures.request_pairing import UNPAIRED
+from driftscope.analysis.figures.side import UNPAIRED
 from driftscope.analysis.statistics.multiple_comparisons import ALPHA
 from driftscope.json_report.document import COMPARISON, plain, text
 

@@ -15,18 +15,20 @@ import numpy as np
 
 from driftscope.analysis.compare.common_mix import common_mix, figures_at
 from driftscope.analysis.compare.run_differences import unlike
-from driftscope.analysis.figures.request_pairing import (
+from driftscope.analysis.figures.rounds import Rounds
+from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.figures.side import (
     BY_DIGEST,
     BY_ID,
     BY_ORDER,
+    UNKNOWN,
     UNPAIRED,
     Pairing,
+    Side,
     pair_keys,
+    side_of,
     unpaired,
 )
-from driftscope.analysis.figures.rounds import Rounds
-from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.figures.side import UNKNOWN, Side, side_of
 from driftscope.analysis.query.column_arrays import Matrix
 from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, joined
 from driftscope.analysis.statistics.intervals.degrees_of_freedom import student, two_sided

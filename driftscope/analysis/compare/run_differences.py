@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from driftscope.analysis.figures.request_pairing import UNPAIRED
-from driftscope.analysis.figures.side import Side
+from driftscope.analysis.figures.side import UNPAIRED, Side
 from driftscope.analysis.number_words import listed
 from driftscope.trace.format.manifest import Manifest, Model
 

@@ -13,8 +13,8 @@ from driftscope.analysis.compare.run_comparison import (
     p_values,
     together,
 )
-from driftscope.analysis.figures.request_pairing import UNPAIRED, pair
 from driftscope.analysis.figures.requests import Requests
+from driftscope.analysis.figures.side import UNPAIRED, pair
 from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.analysis.statistics.clusters import ratio_over
 from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of

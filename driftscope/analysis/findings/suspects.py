@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from driftscope.analysis.compare.run_comparison import accepts_less
-from driftscope.analysis.figures.request_pairing import UNPAIRED
+from driftscope.analysis.figures.side import UNPAIRED
 from driftscope.analysis.findings.acceptance_losses import Loss
 from driftscope.analysis.findings.causes import CAUSES, WITHOUT_WEIGHTS
 from driftscope.analysis.findings.evidence import Scene, Verdict

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from driftscope.analysis.compare.common_mix import common_mix, figures_at
-from driftscope.analysis.figures.request_pairing import UNPAIRED, Pairing, pair
 from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.figures.side import Side, side_of
+from driftscope.analysis.figures.side import UNPAIRED, Pairing, Side, pair, side_of
 from driftscope.analysis.gate.quantity import Quantity
 from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio

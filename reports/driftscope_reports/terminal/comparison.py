@@ -18,7 +18,7 @@ from driftscope.analysis.compare.run_comparison import (
     Difference,
 )
 from driftscope.analysis.compare.run_differences import doubt
-from driftscope.analysis.figures.request_pairing import UNPAIRED
+from driftscope.analysis.figures.side import UNPAIRED
 from driftscope.analysis.number_words import (
     count,
     milliseconds,

@@ -9,7 +9,7 @@ from driftscope.analysis.compare.run_comparison import (
     Difference,
     accepts_less,
 )
-from driftscope.analysis.figures.request_pairing import UNPAIRED
+from driftscope.analysis.figures.side import UNPAIRED
 from driftscope.analysis.findings.acceptance_losses import loss_against
 from driftscope.analysis.findings.catalogue_entry import Entry, Need, Threshold
 from driftscope.analysis.findings.finding import Finding, Severity, Trust

@@ -17,8 +17,7 @@ from driftscope.analysis.compare.run_comparison import (
     comparison,
     figures_of,
 )
-from driftscope.analysis.figures.request_pairing import UNPAIRED, Pairing
-from driftscope.analysis.figures.side import Side
+from driftscope.analysis.figures.side import UNPAIRED, Pairing, Side
 from driftscope.analysis.statistics.mix_adjustment import OTHER
 
 EASY, HARD = Prompts(label="easy", shift=0.8), Prompts(label="hard", shift=-0.8)

@@ -21,15 +21,15 @@ from driftscope.analysis.compare.run_comparison import (
     compare,
     comparison,
 )
-from driftscope.analysis.figures.request_pairing import (
+from driftscope.analysis.figures.run_sums import collect
+from driftscope.analysis.figures.side import (
     BY_DIGEST,
     BY_ID,
     BY_ORDER,
     UNPAIRED,
     Pairing,
+    side_of,
 )
-from driftscope.analysis.figures.run_sums import collect
-from driftscope.analysis.figures.side import side_of
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, rate_intervals
 from driftscope.analysis.statistics.multiple_comparisons import ALPHA, holm

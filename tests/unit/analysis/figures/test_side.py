@@ -11,8 +11,7 @@ from support.simulate import Truth
 from support.simulate.sums import side
 
 from driftscope.analysis.compare.run_comparison import pair_sides
-from driftscope.analysis.figures.request_pairing import BY_ID, UNPAIRED
-from driftscope.analysis.figures.side import Side, grouped
+from driftscope.analysis.figures.side import BY_ID, UNPAIRED, Side, grouped
 
 
 def _named(truth: Truth, prefix: str = "id") -> Side:

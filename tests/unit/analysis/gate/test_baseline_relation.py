@@ -11,8 +11,7 @@ from support.simulate.sums import side
 
 from driftscope.analysis.compare.run_comparison import LENGTH, comparison
 from driftscope.analysis.figures.measure import acceptance
-from driftscope.analysis.figures.request_pairing import UNPAIRED, Pairing
-from driftscope.analysis.figures.side import Side
+from driftscope.analysis.figures.side import UNPAIRED, Pairing, Side
 from driftscope.analysis.gate.baseline_relation import AT_MIX, Relation, at_one_mix
 from driftscope.analysis.gate.evaluate import Facts
 from driftscope.analysis.gate.judge import Judgement, Outcome, judge

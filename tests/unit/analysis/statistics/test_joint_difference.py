@@ -10,7 +10,7 @@ from support.simulate import Truth
 from support.simulate.sums import side
 
 from driftscope.analysis.compare.run_comparison import MARGINAL, Comparison, comparison
-from driftscope.analysis.figures.request_pairing import BY_ID, UNPAIRED, Pairing
+from driftscope.analysis.figures.side import BY_ID, UNPAIRED, Pairing
 from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
 from driftscope.analysis.statistics.joint_difference import DRAWS, LEAST, joint
 
