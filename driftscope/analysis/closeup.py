@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from driftscope.analysis.figures.chain_shape import BY_HEAD, kinds_of_steps
 from driftscope.analysis.figures.requests import MAX_CLUSTERS, Requests
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.passes.kinds import BY_HEAD, kinds_of_steps
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ints, whole
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import PART, REQUEST, SERVED, Derived, Tables, table

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from driftscope.analysis.figures.chain_shape import Shape
 from driftscope.analysis.passes.chains import denominator, numerator
-from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, sums, whole
 from driftscope.analysis.statistics.clusters import ratio_over
 from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of

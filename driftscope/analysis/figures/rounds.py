@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from driftscope.analysis.figures.chain_shape import Shape
 from driftscope.analysis.figures.requests import Units
-from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ranked, whole
 from driftscope.analysis.query.record_views import IN_BUCKETS, REQUEST, table
 from driftscope.analysis.statistics.clusters import Make, ratio_over

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from driftscope.analysis.figures.chain_shape import Shape, check_chains, check_rounds, shape_of
 from driftscope.analysis.figures.chain_sums import Chains, chains_of, doubtful, finite_sums
 from driftscope.analysis.figures.cohort import Cohort
-from driftscope.analysis.figures.consistency import check_chains, check_rounds, shape_of
 from driftscope.analysis.figures.requests import (
     Requests,
     cells_of,
@@ -32,7 +32,6 @@ from driftscope.analysis.figures.rounds import (
 from driftscope.analysis.figures.slice import Slice
 from driftscope.analysis.passes.broken import broken
 from driftscope.analysis.passes.chains import chains, shallower
-from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, sums, whole
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import CLUSTERS, REQUEST, Derived, Tables

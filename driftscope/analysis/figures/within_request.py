@@ -18,12 +18,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.chain_sample import COMPARED, chain_sample
+from driftscope.analysis.figures.chain_shape import Elements, Shape
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.chains import deep_enough
 from driftscope.analysis.passes.verified import KEY, verified_chains
-from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ranked, whole
-from driftscope.analysis.query.list_elements import Elements
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import Derived, sampled
 from driftscope.analysis.statistics.multiple_comparisons import holm

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from driftscope.analysis.figures.chain_shape import Elements, Shape
 from driftscope.analysis.passes.chains import deep_enough
-from driftscope.analysis.query.chain_shape import Shape
-from driftscope.analysis.query.list_elements import Elements
 from driftscope.analysis.query.record_views import Derived
 from driftscope.metrics.attention import finite
 from driftscope.vocabulary import BY_DEPTH, MASSES

@@ -10,9 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from driftscope.analysis.passes.kinds import BY_HEAD
-from driftscope.analysis.query.chain_shape import Shape
-from driftscope.analysis.query.list_elements import Elements
+from driftscope.analysis.figures.chain_shape import BY_HEAD, Elements, Shape
 from driftscope.analysis.query.record_views import (
     IN_BUCKETS,
     PART,

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from driftscope.analysis.figures.chain_shape import Elements, Shape
 from driftscope.analysis.passes.chains import deep_enough
-from driftscope.analysis.query.chain_shape import Shape
-from driftscope.analysis.query.list_elements import Elements
 from driftscope.analysis.query.record_views import Derived, sampled
 from driftscope.metrics import attention
 from driftscope.metrics.attention import finite

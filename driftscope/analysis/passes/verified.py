@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from driftscope.analysis.figures.chain_shape import Shape
 from driftscope.analysis.figures.rounds import counts
-from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.record_views import LOOKED_AT, REQUEST, clusters, sampled, table
 from driftscope.metrics.attention import finite
 

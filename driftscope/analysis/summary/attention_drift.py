@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from driftscope.analysis.figures.chain_sample import chain_sample
+from driftscope.analysis.figures.chain_shape import Shape
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.passes.distances import CLUSTERED, distance_column, distances
-from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.column_arrays import Codes, Matrix, sums, whole
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.statistics.attention_drift import (

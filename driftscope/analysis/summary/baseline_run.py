@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from driftscope.analysis.closeup import TPOT, TTFT, Distribution, distribution
+from driftscope.analysis.figures.chain_shape import lengths_of_rounds
 from driftscope.analysis.figures.requests import requests_that_finished
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.figures.step_cells import StepCell
-from driftscope.analysis.passes.kinds import lengths_of_rounds
 from driftscope.analysis.query.column_arrays import floats
 from driftscope.analysis.query.record_views import Tables
 from driftscope.analysis.statistics.clusters import mean_time_interval, spans_of

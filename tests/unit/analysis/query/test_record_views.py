@@ -19,9 +19,9 @@ from support.simulate import Truth, simulate
 
 from driftscope.analysis import closeup
 from driftscope.analysis.figures import requests
+from driftscope.analysis.figures.chain_shape import Shape
 from driftscope.analysis.figures.rounds import by_context
 from driftscope.analysis.figures.run_sums import collect
-from driftscope.analysis.query.chain_shape import Shape
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import DamagedTraceError
