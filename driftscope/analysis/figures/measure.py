@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures.chain_sums import Chains, Mean
+from driftscope.analysis.figures.chains import Chains, Mean
 from driftscope.analysis.figures.results import (
     Acceptance,
     AcceptanceAtK,

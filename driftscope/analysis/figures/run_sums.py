@@ -10,7 +10,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.chain_shape import Shape, check_chains, check_rounds, shape_of
-from driftscope.analysis.figures.chain_sums import Chains, chains_of, doubtful, finite_sums
+from driftscope.analysis.figures.chains import (
+    Chains,
+    broken,
+    chains,
+    chains_of,
+    doubtful,
+    finite_sums,
+    shallower,
+)
 from driftscope.analysis.figures.cohort import Cohort
 from driftscope.analysis.figures.requests import (
     Requests,
@@ -30,8 +38,6 @@ from driftscope.analysis.figures.rounds import (
     undrafted,
 )
 from driftscope.analysis.figures.slice import Slice
-from driftscope.analysis.passes.broken import broken
-from driftscope.analysis.passes.chains import chains, shallower
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, sums, whole
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import CLUSTERS, REQUEST, Derived, Tables

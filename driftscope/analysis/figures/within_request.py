@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.figures.chain_sample import COMPARED, chain_sample
 from driftscope.analysis.figures.chain_shape import Elements, Shape
+from driftscope.analysis.figures.chains import deep_enough
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.passes.chains import deep_enough
 from driftscope.analysis.passes.verified import KEY, verified_chains
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ranked, whole
 from driftscope.analysis.query.query_engine import Later

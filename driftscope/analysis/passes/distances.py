@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from driftscope.analysis.figures.chain_shape import Elements, Shape
-from driftscope.analysis.passes.chains import deep_enough
+from driftscope.analysis.figures.chains import deep_enough
 from driftscope.analysis.query.record_views import Derived, sampled
 from driftscope.metrics import attention
 from driftscope.metrics.attention import finite

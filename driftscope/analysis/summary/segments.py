@@ -12,11 +12,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures import measure
-from driftscope.analysis.figures.chain_sums import Chains
+from driftscope.analysis.figures.chains import Chains, chains_in_buckets, denominator, numerator
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.figures.rounds import Rounds, duration, rounds_in_buckets
 from driftscope.analysis.figures.run_sums import Sums, collect
-from driftscope.analysis.passes.chains import chains_in_buckets, denominator, numerator
 from driftscope.analysis.query.column_arrays import floats, sums
 from driftscope.analysis.query.record_views import PART, REQUEST, cut, narrow, open_run, ranks_of
 from driftscope.analysis.query.row_filters import BY_K, RANK, Bucket, bucket_of, name_of

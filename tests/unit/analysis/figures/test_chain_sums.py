@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from driftscope.analysis.figures.chain_shape import Shape
-from driftscope.analysis.figures.chain_sums import finite_sums
+from driftscope.analysis.figures.chains import finite_sums
 from driftscope.vocabulary import AUX, BY_DEPTH, MASSES
 
 
