@@ -20,11 +20,16 @@ from driftscope.analysis.compare.run_comparison import compare as compare_sums
 from driftscope.analysis.compare.run_differences import unlike_servers
 from driftscope.analysis.compare.time_comparison import compare_times
 from driftscope.analysis.conclusions import Analysis, Baseline, conclude
-from driftscope.analysis.figures.cohort import cohort_of, longer, requests_with_steps
 from driftscope.analysis.figures.requests import requests_of
 from driftscope.analysis.figures.rounds import duration
-from driftscope.analysis.figures.run_sums import Sums, collect
-from driftscope.analysis.figures.slice import Slice
+from driftscope.analysis.figures.run_sums import (
+    Slice,
+    Sums,
+    cohort_of,
+    collect,
+    longer,
+    requests_with_steps,
+)
 from driftscope.analysis.query.column_arrays import floats
 from driftscope.analysis.query.query_engine import DuckDB, Engine
 from driftscope.analysis.query.record_views import Tables, narrow, open_run, tables_of

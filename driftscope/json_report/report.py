@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from driftscope.analysis.figures.cohort import Served
 from driftscope.analysis.figures.results import AcceptanceAtK
+from driftscope.analysis.figures.run_sums import Served
 from driftscope.analysis.figures.within_request import answers
 from driftscope.analysis.findings.finding import Finding
 from driftscope.analysis.first_screen.claim import Claim

@@ -1,9 +1,12 @@
-"""Sums of a run: the results of all passes over its rows that an analysis needs."""
+"""Sums of a run: the results of all passes over its rows, and the requests that they leave out."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +22,10 @@ from driftscope.analysis.figures.chains import (
     finite_sums,
     shallower,
 )
-from driftscope.analysis.figures.cohort import Cohort
 from driftscope.analysis.figures.requests import (
     Requests,
     cells_of,
+    index_of,
     requests_of,
     requests_of_chains,
     with_suspected,
@@ -37,11 +40,201 @@ from driftscope.analysis.figures.rounds import (
     rounds_of,
     undrafted,
 )
-from driftscope.analysis.figures.slice import Slice
+from driftscope.analysis.number_words import count
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, sums, whole
 from driftscope.analysis.query.query_engine import Later
-from driftscope.analysis.query.record_views import CLUSTERS, REQUEST, Derived, Tables
+from driftscope.analysis.query.record_views import CLUSTERS, REQUEST, SERVED, Derived, Tables, table
+from driftscope.analysis.statistics.lifetimes import Lifetimes, Selection, selection_of
+from driftscope.metrics import acceptance as formula
 from driftscope.metrics.fallback import UNKNOWN
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Options that cut a run, and how many requests the whole run has."""
+
+    where: str | None = None
+    since: str | None = None
+    requests: int
+    """Number of requests of the whole run that have a decode step."""
+
+    def words(self, kept: int) -> str:
+        """Return the cut in words: "only --since 1s: 10 of 241 requests"; `kept` is the number of
+        requests that are left."""
+        options = (("--since", self.since), ("--where", self.where))
+        cut = " and ".join(f"{name} {value}" for name, value in options if value is not None)
+        return f"only {cut}: {kept:,} of {count(self.requests, 'request')}"
+
+
+@cache
+def lifetimes(view: str) -> ir.Table:
+    """Return the rounds of each request, and the times of its first and last decode step, in a view
+    of decode steps."""
+    rows = table(view, "verify")
+    return rows.group_by(*REQUEST).aggregate(
+        rounds=(rows.drafted.fill_null(0) > 0).sum(),
+        first_s=rows.time_s.min(),
+        last_s=rows.time_s.max(),
+    )
+
+
+@cache
+def ended_requests() -> ir.Table:
+    """Return the requests whose end was recorded, whatever conditions the run has."""
+    return table("request_all", "request").select(*REQUEST).distinct()
+
+
+@cache
+def outcomes() -> ir.Table:
+    """Count all rounds that meet the run's conditions by tokens accepted, with the largest number
+    of tokens that one of them drafted."""
+    rows = table(SERVED, "verify")
+    rows = rows.filter(rows.drafted > 0).mutate(accepted=rows.accepted.fill_null(0))
+    return rows.group_by("accepted").aggregate(
+        rounds=lambda t: t.count(), longest=lambda t: t.drafted.max()
+    )
+
+
+ALL_ROUNDS = "verify_all"
+"""Name of the view of all rounds of a run, whatever its conditions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """Rounds as vLLM counts them: also those that figures leave out."""
+
+    requests: int
+    rounds: int
+    mean_length: float
+    counted: tuple[float, ...]
+    """Rounds accepted up to each depth over all rounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cohort:
+    """How many rounds the figures of a run leave out, and why."""
+
+    running: int
+    """Number of requests that had not finished when the recording ended."""
+    late_requests: int
+    """Number of requests that began too late to be seen whole."""
+    late_rounds: int
+    early_requests: int
+    """Number of requests that began before the beginning of a `--since` cut."""
+    early_rounds: int
+    duration_s: float | None
+    """Time in seconds within which 95% of the requests finish decoding; None if all of them
+    finished, or if too few did to know it."""
+    enough: bool
+    """Whether at least half of the rounds are left. If not, the figures use all rounds, and have
+    neither interval nor trend."""
+    served: Served
+    start_s: float
+    """Unix time of the first decode step of all requests."""
+    end_s: float
+
+    @property
+    def left_out(self) -> int:
+        """Number of rounds that the figures leave out."""
+        return self.late_rounds + self.early_rounds if self.enough else 0
+
+
+def cohort_of(tables: Tables, begin_s: float = -math.inf) -> tuple[Cohort | None, pa.Table | None]:
+    """Return the cohort of a run that was cut at `begin_s`, and the requests that it leaves out;
+    (None, None) if it is all requests, or if the run has no round."""
+    lives, keys, spans = _lifetimes(tables)
+    if not lives.rounds.sum():
+        return None, None
+    chosen = selection_of(lives, begin_s)
+    outside = chosen.early | chosen.late
+    if not (lives.rounds[outside] > 0).any():
+        return None, None
+    cohort = _cohort(tables, lives, chosen, spans)
+    return cohort, keys.filter(pa.array(outside)) if chosen.enough else None
+
+
+def _cohort(
+    tables: Tables, lives: Lifetimes, chosen: Selection, spans: tuple[float, float]
+) -> Cohort:
+    rounds = lives.rounds
+    return Cohort(
+        running=int((~lives.ended).sum()),
+        late_requests=int((rounds[chosen.late] > 0).sum()),
+        late_rounds=int(rounds[chosen.late].sum()),
+        early_requests=int((rounds[chosen.early] > 0).sum()),
+        early_rounds=int(rounds[chosen.early].sum()),
+        duration_s=chosen.duration_s,
+        enough=chosen.enough,
+        served=_served(tables, int((rounds > 0).sum())),
+        start_s=spans[0],
+        end_s=spans[1],
+    )
+
+
+def _served(tables: Tables, requests: int) -> Served:
+    counted = tables.engine.rows(outcomes())
+    accepted = np.maximum(whole(counted, "accepted"), 0)
+    rounds = whole(counted, "rounds")
+    histogram = np.bincount(accepted, rounds, int(whole(counted, "longest").max()) + 1)
+    n = int(histogram.sum())
+    return Served(
+        requests=requests,
+        rounds=n,
+        mean_length=float(formula.mean_length(accepted @ rounds, n)),
+        counted=formula.marginal_rates(formula.counts_of(histogram), n),
+    )
+
+
+def _lifetimes(tables: Tables) -> tuple[Lifetimes, pa.Table, tuple[float, float]]:
+    """Return the lives of all requests that have a decode step under the run's conditions, their
+    keys, and the times of the first and the last of these steps."""
+    lived = tables.engine.rows(lifetimes(ALL_ROUNDS))
+    end_s = _ends_of_servers(lived)
+    met = tables.engine.rows(lifetimes("verify")) if tables.conditions else lived
+    at = index_of(met, lived)
+    keys = met.select(list(REQUEST))
+    lives = Lifetimes(
+        start_s=floats(lived, "first_s")[at],
+        last_s=floats(lived, "last_s")[at],
+        end_s=end_s[at],
+        ended=_are_in(keys, tables.engine.rows(ended_requests())),
+        rounds=whole(met, "rounds"),
+    )
+    first_s, last_s = floats(met, "first_s"), floats(met, "last_s")
+    return lives, keys, (float(first_s.min(initial=np.inf)), float(last_s.max(initial=-np.inf)))
+
+
+def _ends_of_servers(lived: pa.Table) -> Matrix:
+    """Return, for each request, the last decode step of its replica, [requests]."""
+    replica, last_s = whole(lived, "replica"), floats(lived, "last_s")
+    _, server = np.unique(replica, return_inverse=True)
+    end_s = np.full(int(server.max(initial=-1)) + 1, -np.inf)
+    np.fmax.at(end_s, server, last_s)
+    return np.asarray(end_s[server])
+
+
+def _are_in(keys: pa.Table, others: pa.Table) -> NDArray[np.bool_]:
+    if not others.num_rows:
+        return np.zeros(keys.num_rows, dtype=np.bool_)
+    return np.asarray(index_of(keys, others, missing=-1) >= 0)
+
+
+def requests_with_steps(tables: Tables) -> int:
+    """Return the number of requests of the whole run that have a decode step."""
+    return int(tables.engine.rows(lifetimes(ALL_ROUNDS)).num_rows)
+
+
+def longer(cohort: Cohort) -> str:
+    """Return in words what to record so that enough requests are seen whole."""
+    if not cohort.late_requests:
+        return "choose an earlier --since"
+    more = "stop recording after the requests, or record longer"
+    if cohort.duration_s is None:
+        return f"{more}: too few of them finished"
+    return f"{more} than {2 * cohort.duration_s:,.1f} seconds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from driftscope.analysis.figures.cohort import Cohort, longer
+from driftscope.analysis.figures.run_sums import Cohort, longer
 from driftscope.analysis.number_words import count, ks_of, lasted, listed, number, percent
 from driftscope.analysis.replays.replay_summary import ReplaySummary
 from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS

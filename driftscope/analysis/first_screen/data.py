@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.figures.cohort import longer
+from driftscope.analysis.figures.run_sums import longer
 from driftscope.analysis.first_screen.claim import Answer, Claim, Topic
 from driftscope.analysis.number_words import count, ks_of, number, percent
 from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS

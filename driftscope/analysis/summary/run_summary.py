@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from driftscope.analysis.circumstances import NO_GROUPS, Groups
 from driftscope.analysis.closeup import CloseUp
 from driftscope.analysis.figures.change_points import Changes
-from driftscope.analysis.figures.cohort import Cohort
 from driftscope.analysis.figures.results import (
     NO_SPREAD,
     Acceptance,
@@ -25,8 +24,8 @@ from driftscope.analysis.figures.results import (
     Segment,
     Spread,
 )
+from driftscope.analysis.figures.run_sums import Cohort, Slice
 from driftscope.analysis.figures.side import Side
-from driftscope.analysis.figures.slice import Slice
 from driftscope.analysis.figures.step_cells import StepCell
 from driftscope.analysis.figures.within_request import WithinRequest
 from driftscope.analysis.statistics.attention_drift import AttentionDrift
