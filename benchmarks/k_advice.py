@@ -22,7 +22,7 @@ from driftscope.analysis.cost.model import CostModel, evened, fit
 from driftscope.analysis.cost.predict import Times, times_at, times_over
 from driftscope.analysis.cost.round_lengths import CUT_OFF_BY, ONE_TOKEN, RoundLength
 from driftscope.analysis.cost.served import Served
-from driftscope.analysis.figures.step_cells import StepCell
+from driftscope.analysis.figures.steps import StepCell
 from driftscope.analysis.summary.length_by_k import recut
 
 START = 8

@@ -39,7 +39,7 @@ from driftscope.analysis.cost.vllm_options import (
     schedule_option,
     search_command,
 )
-from driftscope.analysis.figures.step_cells import MIN_STEPS, StepCell
+from driftscope.analysis.figures.steps import MIN_STEPS, StepCell
 from driftscope.analysis.number_words import count
 from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
 from driftscope.analysis.statistics.intervals.interval import Interval

@@ -10,7 +10,7 @@ from itertools import combinations
 
 import numpy as np
 
-from driftscope.analysis.figures.step_cells import GROUPS, StepCell
+from driftscope.analysis.figures.steps import GROUPS, StepCell
 
 RUN_EFFECT = 0.05
 """Relative standard deviation of a step's time from one run to the next, until two runs of one K

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from driftscope.analysis.cost.measured_cells import Cell, cells_of_runs, run_effect, unrecorded
-from driftscope.analysis.figures.step_cells import StepCell
+from driftscope.analysis.figures.steps import StepCell
 from driftscope.analysis.statistics.isotonic import isotonic
 
 Z95 = 1.959964

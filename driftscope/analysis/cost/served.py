@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from driftscope.analysis.figures.step_cells import StepCell
+from driftscope.analysis.figures.steps import StepCell
 from driftscope.analysis.number_words import ks_of
 
 

@@ -9,11 +9,10 @@ from driftscope.analysis.closeup import TPOT, TTFT, Distribution, distribution
 from driftscope.analysis.figures.chain_shape import lengths_of_rounds
 from driftscope.analysis.figures.requests import requests_that_finished
 from driftscope.analysis.figures.results import Latency
-from driftscope.analysis.figures.step_cells import StepCell
+from driftscope.analysis.figures.steps import StepCell, step_times
 from driftscope.analysis.query.column_arrays import floats
 from driftscope.analysis.query.record_views import Tables
 from driftscope.analysis.statistics.clusters import mean_time_interval, spans_of
-from driftscope.analysis.summary.step_times import step_times
 from driftscope.errors import NoDataError
 from driftscope.metrics.latency import life_s, mean_s
 from driftscope.trace.format.manifest import Manifest

@@ -6,13 +6,13 @@ from driftscope.analysis.figures import measure
 from driftscope.analysis.figures.requests import Requests
 from driftscope.analysis.figures.results import Latency, Recording
 from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.figures.steps import StepTimes
 from driftscope.analysis.query.record_views import Tables
 from driftscope.analysis.statistics.clusters import mean_time_interval
 from driftscope.analysis.summary.acceptance_by_k import by_k
 from driftscope.analysis.summary.details import Details
 from driftscope.analysis.summary.independence import independence_of
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.step_times import StepTimes
 from driftscope.metrics.fallback import effective_k, fallback
 from driftscope.metrics.latency import StepCost, inter_token_s, mean_s
 from driftscope.metrics.overhead import cost_of, outside_steps, overhead_fraction

@@ -26,7 +26,7 @@ from driftscope.analysis.figures.results import (
 )
 from driftscope.analysis.figures.run_sums import Cohort, Slice
 from driftscope.analysis.figures.side import Side
-from driftscope.analysis.figures.step_cells import StepCell
+from driftscope.analysis.figures.steps import StepCell
 from driftscope.analysis.figures.within_request import WithinRequest
 from driftscope.analysis.statistics.attention_drift import AttentionDrift
 from driftscope.analysis.summary.independence import Independence

@@ -18,7 +18,7 @@ from driftscope.analysis.cost.measured_cells import RUN_EFFECT, cells_of_runs, r
 from driftscope.analysis.cost.model import evened, fit
 from driftscope.analysis.cost.predict import WIDEST, Prediction
 from driftscope.analysis.cost.vllm_options import BY_BATCH, FIXED, NO_SPECULATION
-from driftscope.analysis.figures.step_cells import GROUPS, MIN_STEPS, StepCell
+from driftscope.analysis.figures.steps import GROUPS, MIN_STEPS, StepCell
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import summarise
 from driftscope.trace.read.reader import read_trace

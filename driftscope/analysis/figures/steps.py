@@ -1,16 +1,76 @@
-"""Step times by K and batch size in the order of the steps, to which the cost model is fitted."""
+"""Times of the workers' steps: over all, and by K and batch size."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.column_arrays import floats, ints
+from driftscope.analysis.query.column_arrays import floats, ints, sums, whole
+from driftscope.analysis.query.query_engine import Later
+from driftscope.analysis.query.record_views import Tables, table
+from driftscope.metrics.throughput import StepCost
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+BLOCK_STEPS = 1000
+"""Number of neighbouring steps in a block; blocks are read whole if not all steps are read."""
+
+
+@cache
+def steps() -> ir.Table:
+    """Return the number of steps and their total times."""
+    rows = table("step")
+    return rows.aggregate(
+        steps=rows.count(),
+        probe_s=rows.probe_s.sum(),
+        step_s=rows.step_s.sum(),
+        drew=(rows.chains > 0).sum(),
+        plain=((rows.chains > 0) & ~rows.recorded).sum(),
+    )
+
+
+@cache
+def typical_step(recorded: bool, exact: bool) -> ir.Table:
+    """Return median times of steps that drafted, without the probe's own time; only of unrecorded
+    steps unless `recorded`. Unless `exact`, a mergeable sketch (t-digest) is used."""
+    rows = table("step")
+    rows = rows.filter(rows.chains > 0)
+    rows = rows if recorded else rows.filter(~rows.recorded)
+    step_s, draft_s = rows.step_s - rows.probe_s, rows.draft_s - rows.probe_s
+    if exact:
+        return rows.aggregate(step_s=step_s.median(), draft_s=draft_s.median())
+    return rows.aggregate(step_s=step_s.approx_median(), draft_s=draft_s.approx_median())
+
+
+@cache
+def steps_in_blocks(each: int) -> ir.Table:
+    """Return the steps of every `each`-th block of neighbouring steps, one row per step."""
+    rows = table("step")
+    if each > 1:
+        rows = rows.filter((rows.step // BLOCK_STEPS) % each == 0)
+    return rows.select(
+        "replica",
+        "step",
+        "time_s",
+        "requests",
+        "chains",
+        "k",
+        "recorded",
+        "step_s",
+        "draft_s",
+        "probe_s",
+        "gpu_draft_s",
+        "gpu_probe_s",
+    )
+
 
 GROUPS = 10
 """Number of groups of neighbouring steps whose medians give a cell's standard error. Consecutive
@@ -118,3 +178,61 @@ def _median(values: NDArray[np.float64]) -> tuple[float, float]:
     """Return the median, and its standard error from the medians of groups of neighbours."""
     groups = [float(np.median(group)) for group in np.array_split(values, GROUPS)]
     return float(np.median(values)), float(np.std(groups, ddof=1) / np.sqrt(GROUPS))
+
+
+ENOUGH_STEPS = 10
+"""Smallest number of unrecorded steps for a median step time; with fewer, recorded ones count
+too."""
+EXACT_STEPS = 5_000_000
+"""Largest number of steps for which a median is exact; above, it is a t-digest's."""
+STEPS_READ = 500_000
+"""Number of consecutive steps that the cost model reads; of more steps it reads evenly spread
+blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Times of the steps of one run."""
+
+    cost: StepCost | None
+    """Median times of steps that drafted; None if no step's time can be split."""
+    cells: tuple[StepCell, ...]
+    """Step times by K and batch size."""
+    probe_s: float
+    """Seconds that the probe took in the workers' steps."""
+    step_s: float
+    """Seconds of these steps, the probe's own included."""
+
+
+def step_times(tables: Tables) -> Later[StepTimes]:
+    """Read the times of a run's steps, to be computed later."""
+    counts = tables.engine.rows(steps())
+    cost = _cost(tables, counts)
+    every = -(-_one(counts, "steps") // STEPS_READ) or 1
+    blocks = tables.engine.rows(steps_in_blocks(every))
+    return Later(
+        lambda: StepTimes(
+            cost=cost,
+            cells=cells_of(blocks),
+            probe_s=float(sums(counts, "probe_s")[0]),
+            step_s=float(sums(counts, "step_s")[0]),
+        )
+    )
+
+
+def _cost(tables: Tables, counts: pa.Table) -> StepCost | None:
+    """Return median times of steps that drafted, without the probe's own time; a prefill is an
+    outlier."""
+    recorded = _one(counts, "plain") < ENOUGH_STEPS
+    drew = _one(counts, "drew")
+    if not drew:
+        return None
+    typical = tables.engine.rows(typical_step(recorded, drew <= EXACT_STEPS))
+    step_s, draft_s = (float(floats(typical, name)[0]) for name in ("step_s", "draft_s"))
+    if not 0 < draft_s < step_s:
+        return None
+    return StepCost(step_s=step_s, draft_s=draft_s, recorded=recorded)
+
+
+def _one(table: pa.Table, name: str) -> int:
+    return int(whole(table, name).sum())
