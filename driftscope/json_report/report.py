@@ -10,7 +10,7 @@ from typing import Any
 
 from driftscope.analysis.figures.results import AcceptanceAtK
 from driftscope.analysis.figures.run_sums import Served
-from driftscope.analysis.figures.within_request import answers
+from driftscope.analysis.figures.verified_chains import answers
 from driftscope.analysis.findings.finding import Finding
 from driftscope.analysis.first_screen.claim import Claim
 from driftscope.analysis.first_screen.first_screen import FirstScreen

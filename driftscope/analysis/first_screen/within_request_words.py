@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from driftscope.analysis.figures.within_request import WithinRequest, answers
+from driftscope.analysis.figures.verified_chains import WithinRequest, answers
 from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.within_strata import (
     FEWEST_CLUSTERS,

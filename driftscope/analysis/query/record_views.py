@@ -529,7 +529,7 @@ def steps_of(name: str) -> str:
 
 def sampled(rows: ir.Table, name: str, in_steps: bool) -> ir.Table:
     """Return those of the `rows`, chains, that belong to the requests in the view `name`, with the
-    number of their request; see `driftscope.analysis.figures.chain_sample`.
+    number of their request; see `driftscope.analysis.figures.verified_chains`.
 
     `in_steps`: the steps of these requests are in a view, too. They select the same rows sooner,
     because an engine skips the parts of a file whose steps it need not read.

@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from driftscope.analysis.figures.chain_sample import chain_sample
 from driftscope.analysis.figures.chain_shape import Shape
 from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.figures.verified_chains import chain_sample
 from driftscope.analysis.passes.distances import CLUSTERED, distance_column, distances
 from driftscope.analysis.query.column_arrays import Codes, Matrix, sums, whole
 from driftscope.analysis.query.query_engine import Later

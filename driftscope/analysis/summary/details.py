@@ -11,12 +11,16 @@ from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.side import Side, side_of
 from driftscope.analysis.figures.steps import StepTimes, step_times
-from driftscope.analysis.figures.within_request import WithinRequest, within_requests
+from driftscope.analysis.figures.verified_chains import (
+    Verification,
+    WithinRequest,
+    verification_of,
+    within_requests,
+)
 from driftscope.analysis.statistics.attention_drift import AttentionDrift
 from driftscope.analysis.summary.attention_drift import attention_drift
 from driftscope.analysis.summary.length_by_k import LengthAtK, lengths_by_k
 from driftscope.analysis.summary.segments import BY_LABEL, segments_by, segments_of
-from driftscope.analysis.summary.verification import Verification, verification_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

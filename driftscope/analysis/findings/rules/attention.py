@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from driftscope.analysis.figures.within_request import answers
+from driftscope.analysis.figures.verified_chains import answers
 from driftscope.analysis.findings.acceptance_losses import loss_of
 from driftscope.analysis.findings.attention_claim import shift_words, sink_words
 from driftscope.analysis.findings.catalogue_entry import Entry, Need, Threshold

@@ -12,7 +12,7 @@ import pytest
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
-from driftscope.analysis.figures.within_request import answers, relations
+from driftscope.analysis.figures.verified_chains import answers, relations
 from driftscope.analysis.statistics.within_strata import Answer
 from driftscope.metrics.attention import SELF
 from driftscope.metrics.hidden import GROWTH

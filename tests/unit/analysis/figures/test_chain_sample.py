@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from support.runs import Spec, write_run
 
-from driftscope.analysis.figures import chain_sample as module
-from driftscope.analysis.figures.chain_sample import BANDS, chain_sample
+from driftscope.analysis.figures import verified_chains as module
+from driftscope.analysis.figures.verified_chains import BANDS, chain_sample
 from driftscope.pipeline import summarise
 
 REQUESTS = 5_000
@@ -80,9 +80,9 @@ def test_reading_only_its_steps_changes_no_figure(
 ) -> None:
     run = write_run(tmp_path / "run", Spec(requests=300))
     for name in (
-        "driftscope.analysis.summary.verification.COMPARED",
-        "driftscope.analysis.figures.within_request.COMPARED",
-        "driftscope.analysis.figures.within_request.CHAINS_WITHIN",
+        "driftscope.analysis.figures.verified_chains.COMPARED",
+        "driftscope.analysis.figures.verified_chains.COMPARED",
+        "driftscope.analysis.figures.verified_chains.CHAINS_WITHIN",
         "driftscope.analysis.summary.attention_drift.CHAINS_LOOKED_AT",
     ):
         monkeypatch.setattr(name, 500)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support.runs import Spec, write_run
 
-from driftscope.analysis.figures.within_request import WithinRequest
+from driftscope.analysis.figures.verified_chains import WithinRequest
 from driftscope.analysis.first_screen.within_request_words import CAVEAT, lead
 from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.within_strata import Association

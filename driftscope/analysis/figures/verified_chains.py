@@ -1,0 +1,428 @@
+"""Recorded chains one by one, beside the rounds that verified them.
+
+The chains are those of a sample of requests. Chains, rounds and their join are stored in the engine
+under names of their own, DRAWN, DONE and VERIFIED, because they are read several times.
+
+Acceptance is related to the drafter's internals within requests: a row is one depth i of one round
+that verification reached, i - 1 tokens were accepted. Its outcome is whether token i was accepted,
+its measure what was known of the drafter when it proposed token i: the attention mass of that query
+on the chain itself, or how much the state fed to that query had grown. Rows are compared within one
+request and one depth only, so that neither labels, prompts nor depths are mixed; how far the answer
+has come is a covariate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from driftscope.analysis.figures.chain_shape import Elements, Shape
+from driftscope.analysis.figures.chains import deep_enough
+from driftscope.analysis.figures.rounds import counts
+from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ranked, whole
+from driftscope.analysis.query.query_engine import Later
+from driftscope.analysis.query.record_views import (
+    LOOKED_AT,
+    REQUEST,
+    Derived,
+    clusters,
+    sampled,
+    steps_of,
+    table,
+)
+from driftscope.analysis.statistics.multiple_comparisons import holm
+from driftscope.analysis.statistics.within_strata import Answer, Association, Rows, association
+from driftscope.metrics import attention
+from driftscope.metrics.attention import SELF
+from driftscope.metrics.chains import finite
+from driftscope.metrics.confidence import BINS
+from driftscope.metrics.hidden import GROWTH
+from driftscope.vocabulary import CONFIDENCE_BY_DEPTH, SELF_MASS
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+BANDS = 25
+"""Number of bands of requests. With fewer, a run whose traffic changes is seen at too few moments;
+with more, an engine reads almost every part of the files."""
+COMPARED = 500_000
+"""Number of chains that are compared with their rounds one by one. With half a million tokens of
+one depth, a calibration error is off by less than 0.002."""
+MOST_STEPS = 2_000_000
+"""Most steps that are listed for an engine; with more, it reads the rows of every step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChainSample:
+    """Requests whose chains are looked at."""
+
+    requests: Codes
+    """Numbers of the requests, ascending."""
+    steps: NDArray[np.int64] | None
+    """Steps outside of which no chain of these requests was recorded; None: any step."""
+
+    def show(self, run: Sums, name: str, cluster: Codes) -> None:
+        """Define the view `name` on the requests, each with its number in `cluster`, [requests of
+        the run], and the view of their steps that `passes.views.sampled` reads."""
+        engine = run.tables.engine
+        view = run.requests.keys.take(pa.array(self.requests, pa.int64()))
+        view = view.append_column("cluster", pa.array(cluster[self.requests], pa.int64()))
+        engine.view(name, view, view.schema)
+        if self.steps is not None:
+            steps = pa.table({"step": pa.array(self.steps, pa.int64())})
+            engine.view(steps_of(name), steps, steps.schema)
+
+
+def chain_sample(run: Sums, most: int, among: Codes | None = None) -> ChainSample:
+    """Return a sample of about `most` recorded chains; all of them, if there are no more.
+
+    `among`: the numbers of the requests to choose from, by default all of the run.
+    """
+    there = np.flatnonzero(run.recorded) if among is None else among
+    every = max(1, -(-int(run.recorded[there].sum()) // most))
+    if every == 1:
+        return ChainSample(requests=there, steps=None)
+    by_time = there[np.argsort(run.drafted_in[there, 0], kind="stable")]
+    band = max(1, len(there) // every // BANDS)
+    rank = np.arange(len(by_time))
+    requests = np.sort(by_time[rank % (band * every) < band])
+    return ChainSample(requests=requests, steps=_steps(run.drafted_in[requests]))
+
+
+def _steps(spans: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Return the steps within any of the `spans`, [requests, 2], ascending; None if there are more
+    than MOST_STEPS."""
+    in_order = spans[np.argsort(spans[:, 0], kind="stable")]
+    first = in_order[:, 0]
+    reached = np.maximum.accumulate(in_order[:, 1])
+    # The steps of a span that no earlier one has.
+    begin = np.maximum(first, np.concatenate([first[:1], reached[:-1] + 1]))
+    number = np.maximum(reached - begin + 1, 0)
+    if not 0 <= int(number.astype(np.float64).sum()) <= MOST_STEPS:
+        return None
+    ends = np.cumsum(number)
+    return np.asarray(np.repeat(begin - (ends - number), number) + np.arange(int(number.sum())))
+
+
+DRAWN, DONE, VERIFIED = "drawn", "done", "verified"
+KEY = ("cluster", "position")
+"""Number of a request, and the position at which its chain starts."""
+
+
+@cache
+def drawn(in_steps: bool = False) -> ir.Table:
+    """Return the chains of these requests; `in_steps` is that of `passes.views.sampled`."""
+    rows = sampled(table("draft"), LOOKED_AT, in_steps)
+    return rows.select(*KEY, "top1", "rate", "execution", drafted_s=rows.time_s, drawn=rows.k)
+
+
+@cache
+def done() -> ir.Table:
+    """Return the rounds of these requests."""
+    rows = table("verify")
+    rows = rows.filter(rows.drafted > 0).join(clusters(LOOKED_AT), REQUEST)
+    return rows.select(*KEY, "accepted", "time_s")
+
+
+@cache
+def repeated_chains() -> ir.Table:
+    """Count the positions of a request that were drafted more than once."""
+    return _repeated(_kept(DRAWN, drawn()))
+
+
+@cache
+def repeated_rounds() -> ir.Table:
+    """Count the positions of a request that were verified more than once."""
+    return _repeated(_kept(DONE, done()))
+
+
+def verified_chains() -> ir.Table:
+    """Return the rows stored under VERIFIED."""
+    return _kept(VERIFIED, joined(repeated=False))
+
+
+def _kept(name: str, rows: ir.Table) -> ir.Table:
+    import ibis
+
+    return ibis.table(rows.schema(), name=name)
+
+
+def _repeated(rows: ir.Table) -> ir.Table:
+    keys = rows.group_by(*KEY).aggregate(rows=lambda t: t.count())
+    return keys.filter(keys.rows > 1).aggregate(keys=lambda t: t.count())
+
+
+@cache
+def joined(repeated: bool) -> ir.Table:
+    """Join recorded chains with the rounds that verified them, one row per verified chain.
+
+    The engine core writes a round later than the worker wrote its chain, or dies in between, so a
+    round belongs to the latest chain of its request and position. A request's last chain is often
+    never verified, and with sampling most rounds have no recorded chain. If no position was
+    `repeated`, no search for the latest chain is needed.
+    """
+    import ibis
+
+    chains, rounds = _kept(DRAWN, drawn()), _kept(DONE, done())
+    if not repeated:
+        return _joined(chains, rounds).select(*KEY, *_PAIR_COLUMNS)
+    order = ibis.window(group_by=KEY, order_by="drafted_s")
+    chains = chains.mutate(next_s=chains.drafted_s.lead().over(order))
+    both = _joined(chains, rounds)
+    both = both.filter(both.next_s.isnull() | (both.time_s < both.next_s))
+    latest = ibis.window(group_by=(*KEY, "drafted_s"), order_by=both.time_s.desc())
+    both = both.mutate(place=ibis.row_number().over(latest))
+    return both.filter(both.place == 0).select(*KEY, *_PAIR_COLUMNS)
+
+
+_PAIR_COLUMNS = ("accepted", "top1", "rate", "execution", "drawn", "drafted_s")
+
+
+def _joined(chains: ir.Table, rounds: ir.Table) -> ir.Table:
+    return rounds.join(chains, [*KEY, rounds.time_s >= chains.drafted_s])
+
+
+@cache
+def number_verified() -> ir.Table:
+    """Count the recorded chains whose round is in the run."""
+    return verified_chains().aggregate(chains=lambda t: t.count())
+
+
+@cache
+def reliability(bins: int) -> ir.Table:
+    """Sum confidence and acceptance of verified chains by depth and bin of confidence.
+
+    Only depths that verification reached are included: the target's answer to a token after a
+    rejected one is not known.
+    """
+    import ibis
+
+    both = verified_chains()
+    both = both.filter(both.top1.notnull())
+    depth = ibis.range(0, ibis.least(both.accepted + 1, both.drawn)).unnest()
+    deep = both.select("accepted", "top1", weight=1.0 / both.rate, depth=depth)
+    deep = deep.filter(deep.accepted >= deep.depth)
+    sure = deep.top1[deep.depth.cast("int32")].cast("float64")
+    deep = deep.select("depth", "weight", hit=deep.accepted > deep.depth, sure=sure)
+    deep = deep.filter(finite(deep.sure))
+    deep = deep.mutate(bin=ibis.least((deep.sure * bins).floor().cast("int64"), bins - 1))
+    return deep.group_by("depth", "bin").aggregate(
+        tokens=deep.count(),
+        weight=deep.weight.sum(),
+        sure=(deep.sure * deep.weight).sum(),
+        accepted=ibis.ifelse(deep.hit, deep.weight, 0.0).sum(),
+    )
+
+
+@cache
+def by_execution(shape: Shape) -> ir.Table:
+    """Sum verified chains by execution and request."""
+    both = verified_chains()
+    made = counts(both.drawn, both.accepted, shape)
+    return both.group_by("execution", "cluster").aggregate(**made)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Verification:
+    """Outcome of the recorded chains that were checked."""
+
+    looked_at: int
+    verified: int
+    """Number of checked chains whose round is in the run."""
+    by_confidence: pa.Table | None
+    """Verified tokens, see `passes.verified.reliability`, without a row if no confidence was
+    recorded; None if no chain was verified."""
+    by_execution: pa.Table | None
+    """Verified chains, see `passes.verified.by_execution`; None if all ran in the same way."""
+
+
+NOTHING = Verification(looked_at=0, verified=0, by_confidence=None, by_execution=None)
+"""Result for a run without recorded chains."""
+
+
+def verification_of(run: Sums) -> Verification:
+    """Compare the chains of a run with their rounds."""
+    if not run.recorded.any():
+        return NOTHING
+    looked_at = look_at(run)
+    rows = run.tables.engine.rows
+    verified = int(whole(rows(number_verified()), "chains").sum())
+    apart = verified and len(set(run.shape.executions)) > 1
+    return Verification(
+        looked_at=looked_at,
+        verified=verified,
+        by_confidence=rows(reliability(BINS)) if verified else None,
+        by_execution=rows(by_execution(run.shape)) if apart else None,
+    )
+
+
+def look_at(run: Sums) -> int:
+    """Keep the verified chains of some requests at hand, and return how many chains these requests
+    have."""
+    engine, sample = run.tables.engine, chain_sample(run, COMPARED)
+    sample.show(run, LOOKED_AT, np.arange(len(run.requests)))
+    engine.keep(DRAWN, drawn(sample.steps is not None))
+    engine.keep(DONE, done())
+    queries = (repeated_chains(), repeated_rounds())
+    repeated = any(whole(engine.rows(query), "keys").sum() for query in queries)
+    engine.keep(VERIFIED, joined(repeated))
+    return int(run.recorded[sample.requests].sum())
+
+
+WITHIN = "within_requests"
+"""Name of the view of the requests whose chains are looked at."""
+FED = "fed_rms"
+
+
+def column(name: str, index: int) -> str:
+    """Return the column of a quantity at depth `index` + 1."""
+    return f"{name}_{index}"
+
+
+@cache
+def internals(shape: Shape, derived: Derived, in_steps: bool) -> ir.Table:
+    """Return the verified chains of one file layout, one row each: request, position, tokens
+    accepted and drafted, and by depth the mass on the chain itself (averaged over layers), the RMS
+    fed forward and the drafter's confidence, as far as they were recorded. `in_steps` is that of
+    `passes.views.sampled`."""
+    rows = sampled(deep_enough(shape), WITHIN, in_steps)
+    lists = Elements(rows, dict(derived), shape)
+    columns = {}
+    for index in range(shape.depths):
+        if SELF_MASS not in shape.absent:
+            own = attention.over_layers(lists.layers(SELF_MASS, index))
+            columns[column(SELF_MASS, index)] = own
+        for name in (FED, *CONFIDENCE_BY_DEPTH):
+            columns[column(name, index)] = lists.at(name, index)
+    chains = rows.select(*KEY, chain_s=rows.time_s, **columns)
+    rounds = verified_chains()
+    both = rounds.join(chains, [*KEY, rounds.drafted_s == chains.chain_s])
+    return both.select(*KEY, "accepted", "drawn", *columns)
+
+
+CHAINS_WITHIN = 100_000
+"""Number of chains that are looked at; of more, a sample of those that are compared."""
+LEAST_SD = 10 * 2.0**-11
+"""Standard deviation within strata below which a measure counts as constant: ten times the step to
+which a sealed trace rounds a number near 1."""
+FIRST_GROWN = 3
+"""First depth whose query is fed a state that has grown: query 2 is fed the state of query 1, the
+reference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithinRequest:
+    """How acceptance goes with one measure within requests."""
+
+    measure: str
+    """Name of the measure's definition, as in `driftscope.metrics`."""
+    alone: Association | None
+    """Relation to the measure; None if there is too little to estimate it."""
+    beyond_confidence: Association | None
+    """Association that is left beside the drafter's own confidence (top-1 probability and
+    entropy), which may lie on the path from the measure to acceptance."""
+
+
+def answers(relations: Sequence[WithinRequest]) -> tuple[Answer, ...]:
+    """Return whether acceptance goes with each measure of a run. The p-values are adjusted by
+    Holm's rule, since all measures are asked together."""
+    known = [each.alone for each in relations if each.alone]
+    adjusted = dict(zip(map(id, known), holm([each.p for each in known]), strict=True))
+    return tuple(
+        Answer.CANNOT_TELL if each.alone is None else each.alone.answer(adjusted[id(each.alone)])
+        for each in relations
+    )
+
+
+def within_requests(run: Sums) -> Later[tuple[WithinRequest, ...]]:
+    """Read the rows that give the relation to each measure of a run, to be computed later; ()
+    without chains. The rows of `passes.verified` must be stored."""
+    if not run.recorded.any():
+        return Later(tuple)
+    sample = chain_sample(run, CHAINS_WITHIN, chain_sample(run, COMPARED).requests)
+    sample.show(run, WITHIN, np.arange(len(run.requests)))
+    in_steps = sample.steps is not None
+    parts = []
+    for derived in run.tables.parts:
+        run.tables.use(derived)
+        parts.append(run.tables.engine.rows(internals(run.shape, derived, in_steps)))
+    chains = pa.concat_tables(parts, promote_options="permissive")
+    in_order = [("cluster", "ascending"), ("position", "ascending")]
+    return Later(lambda: tuple(relations(chains.sort_by(in_order), run.shape.depths, run.clusters)))
+
+
+def relations(
+    chains: pa.Table, depths: int, clusters: Codes | None = None
+) -> Iterator[WithinRequest]:
+    """Yield the relation to each measure that the `chains`, rows of `passes.internals`, have;
+    `clusters` are those of all requests."""
+    request = whole(chains, "cluster")
+    unit = request if clusters is None else clusters[request]
+    measures = ((SELF.name, SELF_MASS, _own_mass), (GROWTH.name, FED, _log_growth))
+    for name, needed, measure in measures:
+        if _recorded(chains, column(needed, 0)):
+            x = np.column_stack([measure(chains, index) for index in range(depths)])
+            yield WithinRequest(
+                measure=name,
+                alone=association(_rows(chains, x, (), unit), least_sd=LEAST_SD),
+                beyond_confidence=association(
+                    _rows(chains, x, CONFIDENCE_BY_DEPTH, unit), least_sd=LEAST_SD
+                ),
+            )
+
+
+def _recorded(chains: pa.Table, name: str) -> bool:
+    return name in chains.column_names and bool(np.isfinite(floats(chains, name)).any())
+
+
+def _own_mass(chains: pa.Table, index: int) -> Matrix:
+    return floats(chains, column(SELF_MASS, index))
+
+
+def _log_growth(chains: pa.Table, index: int) -> Matrix:
+    """Return the logarithm of the growth of what the query of this depth was fed; NaN where it is
+    the reference itself."""
+    if index + 1 < FIRST_GROWN:
+        return np.full(chains.num_rows, np.nan)
+    first, fed = floats(chains, column(FED, 0)), floats(chains, column(FED, index - 1))
+    good = (first > 0) & (fed > 0)
+    grown = np.where(good, fed, 1) / np.where(good, first, 1)
+    return np.asarray(np.where(good, np.log(grown), np.nan))
+
+
+def _rows(chains: pa.Table, x: Matrix, confidence: tuple[str, ...], unit: Codes) -> Rows:
+    """Return a row for each depth that verification reached; `x` is the measure, [chains, depths],
+    and `unit` the cluster of each chain."""
+    request, position = whole(chains, "cluster"), whole(chains, "position")
+    accepted, drawn = whole(chains, "accepted"), whole(chains, "drawn")
+    depths = x.shape[1]
+    index = np.arange(depths)
+    reached = (index < drawn[:, None]) & (index <= accepted[:, None])
+    chain, depth = np.nonzero(reached)
+    known = [
+        np.column_stack([floats(chains, column(name, at)) for at in range(depths)])[reached]
+        for name in confidence
+    ]
+    return Rows(
+        cluster=unit[chain],
+        stratum=request[chain] * depths + depth,
+        y=(accepted[chain] > depth).astype(np.float64),
+        x=x[reached],
+        covariates=np.column_stack([_log_progress(request, position)[chain], *known]),
+    )
+
+
+def _log_progress(request: NDArray[np.int64], position: NDArray[np.int64]) -> Matrix:
+    """Return the logarithm of how many tokens the answer had, counted from the first of these
+    chains."""
+    _, code = ranked(request)
+    first = np.full(int(code.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, code, position)
+    return np.asarray(np.log1p((position - first[code]).astype(np.float64)))
