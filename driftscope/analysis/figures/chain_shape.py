@@ -1,4 +1,4 @@
-"""Shape of a run's chains: their lists, the elements of these, and checks that all rows belong together.
+"""Shape of a run's chains: their lists, and checks that all rows belong together.
 
 Everything after the checks may rely on them.
 """

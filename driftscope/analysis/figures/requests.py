@@ -351,14 +351,12 @@ def _distinct(tables: list[pa.Table]) -> pa.Table:
 def index_of(table: pa.Table, keys: pa.Table, *, missing: int | None = None) -> Codes:
     """Return the row of `keys` with the request of each row of `table`, [rows]; `missing` where it
     has none. Both tables have replica and request columns."""
-    positions = pc.index_in(
-        _names_request_codes(table), value_set=_names_request_codes(keys).combine_chunks()
-    )
+    positions = pc.index_in(_keyed_names(table), value_set=_keyed_names(keys).combine_chunks())
     known = positions if missing is None else pc.fill_null(positions, missing)
     return np.asarray(known.to_numpy(), dtype=np.int64)
 
 
-def _names_request_codes(table: pa.Table) -> pa.ChunkedArray:
+def _keyed_names(table: pa.Table) -> pa.ChunkedArray:
     replica = table.column("replica").cast(pa.string())
     return pc.binary_join_element_wise(replica, table.column("request").cast(pa.string()), "/")
 

@@ -142,8 +142,8 @@ class Rounds:
     """Acceptance length of the run's rounds that drafted exactly 0 .. K tokens, minus that of all
     rounds, [K + 1]; 0 in a run of one K."""
     unit: Codes | None = None
-    """Unit of the request of each row, [rows], see `driftscope.analysis.figures.requests`; None: each
-    request is one."""
+    """Unit of the request of each row, [rows], see `figures.requests`; None: each request is
+    one."""
     crossed: Codes | None = None
     """Prompt of each row, [rows], if prompts and units cross."""
 

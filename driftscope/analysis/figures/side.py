@@ -1,5 +1,5 @@
-"""Rounds of one run by request, in the form in which runs are compared, and pairs of requests of two
-runs that asked the same."""
+"""Rounds of one run by request, in the form in which two runs are compared, and pairs of requests
+that asked the same."""
 
 from __future__ import annotations
 
