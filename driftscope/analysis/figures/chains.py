@@ -28,7 +28,7 @@ from driftscope.analysis.query.record_views import (
 from driftscope.analysis.statistics.clusters import ratio_over
 from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
 from driftscope.metrics import attention
-from driftscope.metrics.chains import Array, finite, ratio, weight_of, weighted
+from driftscope.metrics.attention import Array, finite, ratio, weight_of, weighted
 from driftscope.vocabulary import BY_DEPTH, MASS_CLASSES, MASSES
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from driftscope.analysis.query.column_arrays import floats, ints, sums, whole
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import Tables, table
-from driftscope.metrics.throughput import StepCost
+from driftscope.metrics.latency import StepCost
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

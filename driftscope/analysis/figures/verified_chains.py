@@ -40,8 +40,7 @@ from driftscope.analysis.query.record_views import (
 from driftscope.analysis.statistics.multiple_comparisons import holm
 from driftscope.analysis.statistics.within_strata import Answer, Association, Rows, association
 from driftscope.metrics import attention
-from driftscope.metrics.attention import SELF
-from driftscope.metrics.chains import finite
+from driftscope.metrics.attention import SELF, finite
 from driftscope.metrics.confidence import BINS
 from driftscope.metrics.hidden import GROWTH
 from driftscope.vocabulary import CONFIDENCE_BY_DEPTH, SELF_MASS
