@@ -19,14 +19,13 @@ from support.simulate.sums import rounds_by_key
 
 from driftscope.analysis.circumstances import Group, Groups, group_of, range_name, strata_of
 from driftscope.analysis.figures.rounds import Rounds
-from driftscope.analysis.findings.catalogue_entry import Entry
-from driftscope.analysis.findings.finding_inputs import Case
-from driftscope.analysis.findings.rules.circumstance import ENTRIES
 from driftscope.analysis.statistics.strata import Cells
+from driftscope.findings.case import Case, Entry
+from driftscope.findings.rules_circumstances import CIRCUMSTANCE_ENTRIES
 
 RULES: dict[str, Entry[Case]] = {
     entry.id: entry
-    for entry in ENTRIES
+    for entry in CIRCUMSTANCE_ENTRIES
     if entry.id in ("long_context_collapse", "template_sensitivity", "context_or_label")
 }
 SHORT, LONG, WIDE = (60, 250), (1100, 3900), (60, 3900)

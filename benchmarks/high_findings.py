@@ -19,7 +19,7 @@ from pathlib import Path
 from support.simulate import Prompts, Truth
 from support.simulate.write import simulate
 
-from driftscope.analysis.findings.finding import Finding, Severity
+from driftscope.findings.finding import Finding, Severity
 from driftscope.pipeline import Inputs, analyze
 
 HEALTHY = Truth(

@@ -20,8 +20,8 @@ from support.simulate.text import NEAR
 
 from driftscope.analysis.circumstances import Groups, group_of, within_requests_of
 from driftscope.analysis.figures.rounds import Rounds
-from driftscope.analysis.findings.finding_inputs import Case
-from driftscope.analysis.findings.rules.text import boundary_dip, region_costs
+from driftscope.findings.case import Case
+from driftscope.findings.rules_circumstances import boundary_dip, region_costs
 
 BASE = Truth(k=4, requests=60, rounds=40, conditional=(0.85, 0.8, 0.76, 0.72))
 ALIKE = {"prose": (0.6, 0.0), "json": (0.25, 0.0), "code": (0.15, 0.0)}

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.random import RandomState
 
 from driftscope.analysis.figures.change_points import Changes, Series, changes
-from driftscope.analysis.findings.finding import Severity
-from driftscope.analysis.findings.rules.acceptance_drops import (
+from driftscope.findings.finding import Severity
+from driftscope.findings.rules_changes import (
     explanation_of,
     severity_of,
     worst_drop,

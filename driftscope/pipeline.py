@@ -19,7 +19,6 @@ from driftscope.analysis.compare.run_comparison import Comparison
 from driftscope.analysis.compare.run_comparison import compare as compare_sums
 from driftscope.analysis.compare.run_differences import unlike_servers
 from driftscope.analysis.compare.time_comparison import compare_times
-from driftscope.analysis.conclusions import Analysis, Baseline, conclude
 from driftscope.analysis.figures.requests import requests_of
 from driftscope.analysis.figures.rounds import duration
 from driftscope.analysis.figures.run_sums import (
@@ -42,6 +41,7 @@ from driftscope.analysis.summary.details import details_of
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.segments import BY_LABEL
 from driftscope.errors import NoDataError, UsageError
+from driftscope.findings.conclusions import Analysis, Baseline, conclude
 from driftscope.trace.format.manifest import read_manifest
 from driftscope.trace.read.reader import Trace, read_trace
 

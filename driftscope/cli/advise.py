@@ -43,12 +43,12 @@ def advise(
     """
     from driftscope.analysis.cost.advice import advise as advice_on
     from driftscope.analysis.cost.left_out import reasons
-    from driftscope.analysis.findings.data_quality import losses_among, warnings_of
-    from driftscope.analysis.findings.dead_drafter import is_dead
     from driftscope.analysis.replays.replay_summary import ReplaySummary
     from driftscope.cli.shared.run_choice import RunChoice
     from driftscope.cli.shared.run_labels import labels_of
     from driftscope.errors import NoDataError
+    from driftscope.findings.causes import is_dead
+    from driftscope.findings.rules_data import losses_among, warnings_of
     from driftscope.json_report.advice import dead_to_json, to_json
     from driftscope_reports.terminal import advice_table
     from driftscope_reports.terminal.run_table import plain as printable

@@ -7,8 +7,8 @@ from typing import Any
 from driftscope.analysis.cost.advice import Advice
 from driftscope.analysis.cost.advice_words import answer
 from driftscope.analysis.cost.vllm_options import NO_SPECULATION
-from driftscope.analysis.findings.dead_drafter import none_accepted
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.causes import none_accepted
 from driftscope.json_report.document import ADVICE, VERSIONS, layout, plain
 
 DEAD = "every K costs time and gives nothing"

@@ -11,14 +11,13 @@ from typing import Any
 from driftscope.analysis.figures.results import AcceptanceAtK
 from driftscope.analysis.figures.run_sums import Served
 from driftscope.analysis.figures.verified_chains import answers
-from driftscope.analysis.findings.finding import Finding
-from driftscope.analysis.first_screen.claim import Claim
-from driftscope.analysis.first_screen.first_screen import FirstScreen
 from driftscope.analysis.replays.replay_summary import ReplaySummary
 from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.statistics.within_strata import Association
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.finding import Claim, Finding
+from driftscope.findings.first_screen import FirstScreen
 from driftscope.json_report.attention_drift import drift_to_dict
 from driftscope.json_report.document import REPORT, document, layout, plain, rounded
 from driftscope.json_report.interval_ends import ends

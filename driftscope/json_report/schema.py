@@ -11,11 +11,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from driftscope.analysis.findings.finding import Severity, Trust
-from driftscope.analysis.first_screen.claim import Answer, Topic
-from driftscope.analysis.first_screen.first_screen import State
 from driftscope.analysis.statistics.attention_drift import Answer as DriftAnswer
 from driftscope.analysis.statistics.attention_drift import Source
+from driftscope.findings.finding import Answer, Severity, Topic, Trust
+from driftscope.findings.first_screen import State
 from driftscope.json_report.document import (
     ABLATION,
     ADVICE,

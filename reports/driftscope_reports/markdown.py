@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from driftscope.analysis.findings.data_quality import LOSS, QualityWarning, losses_among
-from driftscope.analysis.findings.finding import Finding
 from driftscope.analysis.number_words import NOTHING, ks_of, listed, number
+from driftscope.findings.finding import Finding
+from driftscope.findings.rules_data import LOSS, QualityWarning, losses_among
 from driftscope.pipeline import Analysis
 from driftscope.version import __version__
 from driftscope_reports.terminal.run_table import figure_rows, marked, plain

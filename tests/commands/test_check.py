@@ -14,11 +14,11 @@ from support.runs import Spec, write_run
 from support.simulate import Cost, Truth, simulate
 
 from driftscope import check
-from driftscope.analysis.findings.finding import Severity
-from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
 from driftscope.analysis.gate.rule import rule_of
 from driftscope.cli.gate.gate_run import judge_analysis, outcome, run_gate
 from driftscope.errors import NoDataError, UsageError
+from driftscope.findings.catalogue import CATALOGUE, REPLAYS
+from driftscope.findings.finding import Severity
 from driftscope.pipeline import conclude, summarise
 from driftscope.trace.read.reader import read_trace
 from driftscope.vocabulary import Ended

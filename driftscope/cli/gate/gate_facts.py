@@ -7,16 +7,15 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeAlias
 
-from driftscope.analysis.findings.catalogue_entry import Deciding, Entry
-from driftscope.analysis.findings.finding import Finding, Severity, Trust
-from driftscope.analysis.findings.finding_inputs import ReplayCase
-from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
 from driftscope.analysis.gate.baseline_relation import Relation
 from driftscope.analysis.gate.evaluate import Facts
 from driftscope.analysis.gate.quantity import Quantity
 from driftscope.analysis.replays.replay_summary import ReplaySummary
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import UsageError
+from driftscope.findings.case import Deciding, Entry, ReplayCase
+from driftscope.findings.catalogue import CATALOGUE, REPLAYS
+from driftscope.findings.finding import Finding, Severity, Trust
 from driftscope.inspect.promise import Promise
 from driftscope.inspect.promise_baseline import figures_like
 from driftscope.json_report.report import plain_to_dict, replay_to_dict, run_to_dict

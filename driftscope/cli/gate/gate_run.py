@@ -6,7 +6,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from driftscope.analysis.findings.data_quality import LOSS
 from driftscope.analysis.gate.baseline_relation import Relation, relation_of
 from driftscope.analysis.gate.expression import FindingCondition
 from driftscope.analysis.gate.judge import Judgement, Outcome, judge
@@ -19,6 +18,7 @@ from driftscope.cli.shared.run_argument import named_run_or_inspection
 from driftscope.cli.shared.run_choice import RunChoice
 from driftscope.cli.shared.run_labels import labels_of
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, UsageError
+from driftscope.findings.rules_data import LOSS
 from driftscope.inspect.promise import Promise
 from driftscope.json_report.check import to_json
 from driftscope.pipeline import Analysis, Baseline, conclude

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from driftscope.analysis.conclusions import Analysis
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import NoDataError
+from driftscope.findings.conclusions import Analysis
 from driftscope.inspect.promise import Promise, rounds_like
 from driftscope.pipeline import Inputs, measure
 

@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from driftscope.analysis.findings.attention_claim import drift_words
-from driftscope.analysis.findings.rules.hidden_state import STABLE_BELOW
-from driftscope.analysis.findings.thresholds import GROWS_ABOVE
 from driftscope.analysis.number_words import between, between_percent, percent, times
 from driftscope.analysis.query.column_arrays import Matrix
 from driftscope.analysis.statistics.attention_drift import (
@@ -24,6 +21,8 @@ from driftscope.analysis.statistics.attention_drift import (
 )
 from driftscope.analysis.statistics.intervals.cluster_intervals import rate_intervals
 from driftscope.analysis.statistics.intervals.cluster_ratio import ratio_of
+from driftscope.findings.causes import GROWS_ABOVE
+from driftscope.findings.rules_attention import STABLE_BELOW, drift_words
 from driftscope.inspect.inside.inside_sums import InsideSums
 from driftscope.metrics.hidden import per_depth
 from driftscope.trace.format.distance_bins import edges_of

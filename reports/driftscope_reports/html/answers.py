@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.first_screen.claim import TITLES, Answer, Topic
-from driftscope.analysis.first_screen.first_screen import FirstScreen
+from driftscope.findings.finding import TITLES, Answer, Topic
+from driftscope.findings.first_screen import FirstScreen
 from driftscope_reports.html.parts.section_html import folded
 from driftscope_reports.html.terms import meaning_of, term
 from driftscope_reports.markup import Markup, el

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from driftscope.analysis.closeup import Effect
-from driftscope.analysis.findings.data_quality import LOSS, QualityWarning, losses_among
 from driftscope.analysis.number_words import listed
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.rules_data import LOSS, QualityWarning, losses_among
 from driftscope.pipeline import Analysis
 from driftscope_reports.html import finding_cards, first_screen, provenance
 from driftscope_reports.html.answers import answers

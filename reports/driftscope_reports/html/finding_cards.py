@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from driftscope.analysis.findings.finding import Finding, Severity, Suspect, Trust
-from driftscope.analysis.first_screen.action import URGENT
-from driftscope.analysis.first_screen.subject import subject_of
 from driftscope.analysis.number_words import listed
+from driftscope.findings.finding import Finding, Severity, Suspect, Trust
+from driftscope.findings.first_screen import URGENT, subject_of
 from driftscope.pipeline import Analysis
 from driftscope_reports.html.copying import to_copy
 from driftscope_reports.html.parts.section_html import folded

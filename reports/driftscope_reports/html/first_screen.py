@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from driftscope.analysis.findings.data_quality import QualityWarning
-from driftscope.analysis.first_screen.action import Action
-from driftscope.analysis.first_screen.claim import Topic, capital
-from driftscope.analysis.first_screen.first_screen import FirstScreen, State
-from driftscope.analysis.first_screen.key_figure import KeyFigure
 from driftscope.analysis.number_words import number
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.finding import Topic, capital
+from driftscope.findings.first_screen import Action, FirstScreen, KeyFigure, State
+from driftscope.findings.rules_data import QualityWarning
 from driftscope.pipeline import Analysis
 from driftscope_reports.html.copying import to_copy
 from driftscope_reports.html.lead_picture import lead_picture

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from driftscope.analysis.findings.finding_inputs import Case
 from driftscope.analysis.replays.replay_summary import ReplaySummary
+from driftscope.findings.case import Case
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.pipeline import Analysis
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Mark, Series, Unit

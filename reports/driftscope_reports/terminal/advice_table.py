@@ -11,10 +11,10 @@ from driftscope.analysis.cost.advice import Advice
 from driftscope.analysis.cost.advice_words import answer, faster, to_measure
 from driftscope.analysis.cost.predict import WIDEST, Estimate
 from driftscope.analysis.cost.vllm_options import NO_SPECULATION
-from driftscope.analysis.findings.dead_drafter import none_accepted
 from driftscope.analysis.number_words import NOTHING, between_percent, milliseconds, percent
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary.output_console import output_console
+from driftscope.findings.causes import none_accepted
 from driftscope.json_report.advice import DEAD
 from driftscope_reports.terminal.run_table import plain
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.table import Table
 
-from driftscope.analysis.findings.catalogue_entry import Entry, Threshold
-from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
 from driftscope.boundary.output_console import output_console
+from driftscope.findings.case import Entry, Threshold
+from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.json_report.operation import catalogue_to_json
 
 _PIPE_WIDTH = 160

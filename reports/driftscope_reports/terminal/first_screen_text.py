@@ -6,10 +6,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from driftscope.analysis.first_screen.action import Action
-from driftscope.analysis.first_screen.first_screen import FirstScreen
-from driftscope.analysis.first_screen.subject import State
 from driftscope.boundary import terminal_text
+from driftscope.findings.first_screen import Action, FirstScreen, State
 from driftscope.pipeline import Analysis
 
 BADGES = {

@@ -10,8 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from driftscope.analysis.figures.change_points import Changes
-from driftscope.analysis.findings.data_quality import losses_among
-from driftscope.analysis.findings.finding import Finding, Severity, Suspect
 from driftscope.analysis.number_words import (
     NOTHING,
     ks_of,
@@ -23,6 +21,8 @@ from driftscope.analysis.number_words import (
 )
 from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.finding import Finding, Severity, Suspect
+from driftscope.findings.rules_data import losses_among
 from driftscope.pipeline import Analysis
 from driftscope_reports.html.sections.replays import length, ratio
 from driftscope_reports.terminal import first_screen_text

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from support.simulate import Truth, simulate
 
-from driftscope.analysis.findings.finding import Severity, Trust
-from driftscope.analysis.findings.rules.catalogue import REPEATS_UNSEEN
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.catalogue import REPEATS_UNSEEN
+from driftscope.findings.finding import Severity, Trust
 from driftscope.json_report.report import to_dict
 from driftscope.pipeline import Inputs, analyze, compare, summarise
 from driftscope.trace.read.reader import Trace, read_trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib.resources import files
 
-from driftscope.analysis.findings.rules.text import WORDS
+from driftscope.findings.rules_circumstances import WORDS
 from driftscope.vocabulary import Region
 
 

@@ -18,12 +18,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.findings.dead_drafter import NOTHING_BELOW
-from driftscope.analysis.findings.finding import Finding, Severity
 from driftscope.analysis.gate.baseline_relation import relation_of
 from driftscope.analysis.gate.rule import rule_of
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.cli.gate.gate_run import judge_analysis, outcome
+from driftscope.findings.causes import NOTHING_BELOW
+from driftscope.findings.finding import Finding, Severity
 from driftscope.pipeline import BASELINE, Inputs, conclude, measure
 from verification.broken.faults import FAULTS, HEALTHY
 from verification.broken.record import record

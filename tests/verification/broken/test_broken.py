@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from driftscope.analysis.findings.finding import Severity, Trust
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK
+from driftscope.findings.finding import Severity, Trust
 from verification.broken.faults import EAGLE31, FAULTS, HEALTHY
 from verification.broken.table import Row, rows, show
 

@@ -66,7 +66,7 @@ class Section:
     body: Markup | None = None
     """Other content below the pictures."""
     affects: tuple[str, ...] = ()
-    """Quality warnings shown here, see `driftscope.analysis.findings.data_quality`."""
+    """Quality warnings shown here, see `driftscope.findings.rules_data`."""
     missing: str | None = None
     """Reason why there is nothing to show."""
 

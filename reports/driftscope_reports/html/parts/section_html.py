@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from driftscope.analysis.findings.data_quality import QualityWarning
+from driftscope.findings.rules_data import QualityWarning
 from driftscope.metrics.definition import Definition
 from driftscope_reports.drawing.chart import Axis, span
 from driftscope_reports.drawing.svg import LEFT, RIGHT, legend, svg

@@ -8,9 +8,9 @@ from itertools import zip_longest
 
 from driftscope.analysis.closeup import HEAD_CHAINS
 from driftscope.analysis.figures.results import ByDepth
-from driftscope.analysis.findings.rules.attention import has_sink
 from driftscope.analysis.number_words import listed, percent
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.rules_attention import has_sink
 from driftscope.metrics.attention import GENERATED, NULL, PROMPT, SELF, SINK
 from driftscope_reports.drawing.chart import Chart, Kind, Series, Unit, depths
 from driftscope_reports.drawing.palette import MASS_CLASSES, MassClass

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from driftscope.analysis.findings.attention_claim import attention_claim, shift_words
 from driftscope.analysis.statistics.attention_drift import (
     MARGIN,
     Answer,
@@ -17,6 +16,7 @@ from driftscope.analysis.statistics.attention_drift import (
     Source,
 )
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.rules_attention import attention_claim, shift_words
 from driftscope.metrics.attention import NEAR_SHIFT, OWN_EXCESS, SINK
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series, Unit, depths
 from driftscope_reports.drawing.palette import colour

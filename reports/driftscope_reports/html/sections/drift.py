@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from driftscope.analysis.findings.attention_claim import attention_claim
 from driftscope.analysis.number_words import NOTHING, times
 from driftscope.analysis.statistics.attention_drift import Answer
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.rules_attention import attention_claim
 from driftscope.pipeline import Analysis
 from driftscope_reports.html.parts.run_series import by_run
 from driftscope_reports.html.parts.section import Section

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from driftscope.analysis.closeup import Effect
 from driftscope.analysis.figures.requests import MAX_CLUSTERS
-from driftscope.analysis.first_screen.claim import capital
-from driftscope.analysis.first_screen.within_request_words import clauses, lead
 from driftscope.analysis.number_words import between, number, percent
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.finding import capital
+from driftscope.findings.rules_attention import clauses, within_request_sentences
 from driftscope.metrics.acceptance import DRIFT_COST, MARGINAL, MEAN_LENGTH, WITHIN_REQUEST
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import Analysis
@@ -28,7 +28,7 @@ def section(analysis: Analysis) -> Section:
         id="effect",
         name="What goes with acceptance",
         conclusion=_conclusion(runs) if scattered else None,
-        lead=lead(runs) if scattered else None,
+        lead=within_request_sentences(runs) if scattered else None,
         pictures=(*scattered, _deaths(runs)),
         affects=("acceptance",),
         missing=None

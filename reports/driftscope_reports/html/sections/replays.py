@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.findings.rules.replays import OUTCOME_WORDS
 from driftscope.analysis.number_words import NOTHING, milliseconds, number, percent
 from driftscope.analysis.replays.file_totals import NO_INTERVAL, FileTotals
 from driftscope.analysis.replays.paired_replays import ReplayComparison
 from driftscope.analysis.replays.replay_summary import NOT_RECORDED, Cell, ReplaySummary
 from driftscope.analysis.statistics.paired_ratios import Ratio
+from driftscope.findings.rules_replays import OUTCOME_WORDS
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.latency import (
     AGAINST,

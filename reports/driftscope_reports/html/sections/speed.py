@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from driftscope.analysis.closeup import AT, BETWEEN, DRAFT, SAMPLED, STEP, TPOT, TTFT, Distribution
 from driftscope.analysis.cost.advice import Advice
 from driftscope.analysis.cost.advice_words import answer
-from driftscope.analysis.findings.finding_inputs import Case
-from driftscope.analysis.first_screen.claim import capital
 from driftscope.analysis.number_words import listed, milliseconds
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.case import Case
+from driftscope.findings.finding import capital
 from driftscope.metrics import latency
 from driftscope.metrics.definition import Definition
 from driftscope.metrics.latency import PREDICTED_TPOT, SPEEDUP

@@ -13,11 +13,11 @@ import pytest
 from support.simulate import Prompts, Truth, simulate
 
 from driftscope.analysis.figures.requests import UNFINISHED
-from driftscope.analysis.findings.finding import Trust
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import NoDataError
+from driftscope.findings.finding import Trust
 from driftscope.json_report.report import run_to_dict
 from driftscope.pipeline import compare, conclude, summarise
 from driftscope.trace.read.reader import Trace, read_trace

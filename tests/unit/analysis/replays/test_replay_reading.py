@@ -12,10 +12,10 @@ import pytest
 from support.replays import BASELINE, client_row, write_replay
 from support.runs import Spec, write_run
 
-from driftscope.analysis.findings.rules.catalogue import REPLAYS
 from driftscope.analysis.replays.replay_reading import summarise_replay
 from driftscope.analysis.replays.server_requests import external_id
 from driftscope.analysis.statistics.paired_ratios import paired_ratio
+from driftscope.findings.catalogue import REPLAYS
 from driftscope.json_report.report import to_dict
 from driftscope.metrics.latency import mcnemar
 from driftscope.pipeline import Analysis, Inputs, analyze

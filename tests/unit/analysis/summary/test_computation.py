@@ -13,10 +13,10 @@ from support.runs import Spec, rows, verify, write_rows, write_run
 from driftscope.analysis.figures.requests import UNLABELLED
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.figures.verified_chains import joined, look_at
-from driftscope.analysis.findings.rules.attention import has_sink
 from driftscope.analysis.query.record_views import open_run, tables_of
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
+from driftscope.findings.rules_attention import has_sink
 from driftscope.pipeline import Inputs, analyze, summarise
 from driftscope.trace.format.records import DraftRow, VerifyRow
 from driftscope.trace.format.rounding import RELATIVE_ERROR

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from driftscope.analysis.conditions.columns import COLUMNS
-from driftscope.analysis.findings.rules.catalogue import CATALOGUE, REPLAYS
 from driftscope.analysis.query.row_filters import BY
 from driftscope.cli.shared import completion
+from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.vocabulary import FINDINGS
 
 HEAVY = {"pyarrow", "numpy", "pandas", "duckdb", "ibis", "plotly", "scipy", "torch", "vllm"}

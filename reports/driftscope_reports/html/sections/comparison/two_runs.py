@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from driftscope.analysis.compare.comparison_verdict import mix_words
 from driftscope.analysis.compare.run_comparison import LENGTH, MARGINAL, Comparison
 from driftscope.analysis.cost.advice import Advice
-from driftscope.analysis.findings.finding_inputs import Case, comparison_of
 from driftscope.analysis.number_words import listed, milliseconds, number, percent, times
 from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.case import Case, comparison_of
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.pipeline import Analysis
 from driftscope_reports.html.parts.heatmap import (

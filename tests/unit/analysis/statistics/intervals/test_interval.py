@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from driftscope.analysis.findings.finding import Trust
-from driftscope.analysis.findings.finding_confidence import judged
 from driftscope.analysis.statistics.intervals.interval import Interval, difference
+from driftscope.findings.finding import Trust, judged
 
 
 def test_a_difference_covers_its_truth_as_often_as_it_says() -> None:

@@ -1,1 +1,0 @@
-"""The first screen: what the runs show, in six short lines and a headline."""

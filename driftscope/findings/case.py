@@ -1,0 +1,212 @@
+"""Inputs of rules: one run, and what is known in addition to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from driftscope.analysis.circumstances import Group
+from driftscope.analysis.compare.run_comparison import (
+    Comparison,
+    accepts_less,
+    accepts_more,
+    compare_sides,
+)
+from driftscope.analysis.cost.advice import Advice, advise, same_models
+from driftscope.analysis.figures.change_points import Level
+from driftscope.analysis.replays.paired_replays import ReplayComparison, versus
+from driftscope.analysis.replays.replay_summary import ReplaySummary
+from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.summary.baseline_run import BaselineRun
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.sampling_mode import tokens_are_wrong
+from driftscope.findings.finding import Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Input of rules about a run; `others` are the other runs analysed with it."""
+
+    run: RunSummary
+    others: tuple[RunSummary, ...] = ()
+    reference: RunSummary | None = None
+    """Run that this one is compared with: a baseline, or the first of several."""
+    comparison: Comparison | None = None
+    """Comparison of the reference with this run, like that of `driftscope compare`. None if they
+    share no depth, or if a report of an older version lacks their rounds."""
+    accepts_less: bool = False
+    """Whether its reference accepts more, by that comparison; for the reference itself, whether
+    some run that is compared with it accepts more."""
+    plain: BaselineRun | None = None
+    """Run of the same server without speculation."""
+    advice: Advice | None = None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Output tokens per second of the busy engine, by the cost model; None if unknown."""
+        return self.advice.tokens_per_s if self.advice else None
+
+    def cost_of(self, mean_length: float) -> float | None:
+        """Return the gain in tokens per second if rounds yielded this many tokens in the same time;
+        None if unknown."""
+        now = self.tokens_per_s
+        return None if now is None else now * (mean_length / self.run.acceptance.mean_length - 1.0)
+
+    def cost_of_losing(self, parts: Sequence[Group | Level], kept: float) -> float | None:
+        """Return the gain in tokens per second if the rounds of these parts yielded at least `kept`
+        tokens."""
+        lost = sum(part.rounds * max(kept - part.mean_length, 0.0) for part in parts)
+        return self.cost_of(self.run.acceptance.mean_length + lost / self.run.rounds)
+
+    def cost_of_gain(self, gain: float) -> float | None:
+        """Return the gain in tokens per second if the engine were faster by this share."""
+        return None if self.tokens_per_s is None else self.tokens_per_s * gain
+
+    def cost_at_k(self, k: int) -> float | None:
+        """Return the gain in tokens per second with this K: at least, if it was not measured. None
+        if none is known."""
+        if self.advice is None or self.tokens_per_s is None or k >= len(self.advice.gains):
+            return None
+        gain = self.advice.gains[k]
+        if gain.interval is None:
+            return None
+        known = gain.value if k in self.advice.measured_k else gain.interval.low
+        return self.tokens_per_s * known if known > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayCase:
+    """Input of rules about a replay."""
+
+    run: ReplaySummary
+    reference: ReplaySummary | None = None
+    """Replay that this one is compared with: a baseline, or the first of several."""
+    pairs: tuple[ReplayComparison, ...] = ()
+    """Comparisons of the reference with this replay, by condition, on the same prompts."""
+
+
+def replay_cases_of(
+    runs: Sequence[ReplaySummary], baseline: ReplaySummary | None = None
+) -> tuple[ReplayCase, ...]:
+    """Return one case per replay, compared with `baseline` or, without one, the first replay."""
+    reference = baseline or next(iter(runs), None)
+    cases = []
+    for run in runs:
+        compared_with = None if run is reference else reference
+        pairs = () if compared_with is None else versus(compared_with, run)
+        cases.append(ReplayCase(run=run, reference=compared_with, pairs=pairs))
+    return tuple(cases)
+
+
+def cases_of(
+    runs: Sequence[RunSummary], baseline: RunSummary | BaselineRun | None = None
+) -> tuple[Case, ...]:
+    """Return one case per run; all use the step times of the other runs of the same models. A run
+    whose tokens are wrong is compared with nothing."""
+    plain = baseline if isinstance(baseline, BaselineRun) else None
+    given = [baseline] if isinstance(baseline, RunSummary) else []
+    around = [run for run in (*runs, *given) if not tokens_are_wrong(run)]
+    reference = next((run for run in (*given, *runs) if not tokens_are_wrong(run)), None)
+    compared = [
+        None if run is reference or tokens_are_wrong(run) else comparison_of(reference, run)
+        for run in runs
+    ]
+    cases = []
+    for run, comparison in zip(runs, compared, strict=True):
+        others = tuple(other for other in around if other is not run)
+        mine = plain if plain is not None and same_models(run, plain, target_only=True) else None
+        cases.append(
+            Case(
+                run=run,
+                others=others,
+                reference=None if reference is run or tokens_are_wrong(run) else reference,
+                comparison=comparison,
+                accepts_less=accepts_less(comparison)
+                if run is not reference
+                else any(accepts_more(each) for each in compared),
+                plain=mine,
+                advice=advise(run, others, mine),
+            )
+        )
+    return tuple(cases)
+
+
+def comparison_of(first: RunSummary | None, second: RunSummary) -> Comparison | None:
+    """Return the comparison of two summaries; None if they cannot be compared, or if one shows most
+    requests in part."""
+    if first is None or first.side is None or second.side is None:
+        return None
+    if not (first.seen_whole and second.seen_whole):
+        return None
+    if not min(first.k, second.k):
+        return None
+    return compare_sides(
+        (first.side, second.side),
+        (first.manifest, second.manifest),
+        (first.label, second.label),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """A number that a rule compares with, and its source."""
+
+    name: str
+    """Name of the constant in the rule's module."""
+    value: float
+    means: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deciding:
+    """Figure whose side of a bound decides whether a finding is made."""
+
+    value: float
+    interval: Interval | None
+    """95% interval of `value`; None if there is none."""
+    bound: float
+
+    @property
+    def is_open(self) -> bool:
+        """Whether noise decides: there is no interval, or it contains the bound."""
+        return self.interval is None or self.interval.low <= self.bound <= self.interval.high
+
+
+About = TypeVar("About")
+"""Input of a rule: the case of a run, or of a replay."""
+
+
+# Not slotted: Python 3.11 cannot subscript and call a frozen, slotted generic class.
+@dataclass(frozen=True, kw_only=True)
+class Need(Generic[About]):
+    """Data that a trace must contain for a rule to decide."""
+
+    words: str
+    met: Callable[[About], bool]
+
+
+def no_figure(_: object) -> Deciding | None:
+    """Return None: no single figure decides."""
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry(Generic[About]):
+    """One kind of finding."""
+
+    id: str
+    title: str
+    meaning: str
+    """Meaning in one or two plain sentences."""
+    thresholds: tuple[Threshold, ...]
+    need: Need[About]
+    rule: Callable[[About], Finding | None]
+    """Function that returns the finding about a case; None if there is none."""
+    deciding: Callable[[About], Deciding | None] = no_figure
+    """Function that returns the figure that decides, also if there is no finding; None if several
+    do, or if it is not known."""
+
+
+ALWAYS: Need[Case] = Need(words="nothing beyond verified rounds", met=lambda case: True)  # noqa: ARG005

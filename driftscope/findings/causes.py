@@ -1,0 +1,708 @@
+"""Thresholds of hidden states that both rules and evidence for causes use, with their sources."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from driftscope.analysis.circumstances import Group
+from driftscope.analysis.compare.run_comparison import MARGINAL, Comparison, accepts_less
+from driftscope.analysis.compare.run_differences import TARGET, models_differ
+from driftscope.analysis.figures.results import ByDepth, Hidden
+from driftscope.analysis.figures.side import UNPAIRED
+from driftscope.analysis.number_words import count, listed, number, percent, times
+from driftscope.analysis.statistics.intervals.independent_cases import exact_interval
+from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.sampling_mode import drafts_greedily, warmest
+from driftscope.findings.case import Case
+from driftscope.findings.finding import Suspect, Trust
+from driftscope.metrics.hidden import per_depth
+from driftscope.vocabulary import CHOOSES_LENGTH
+
+GROWS_ABOVE = 1.06
+"""RMS of the fed state over that of the depth before, mean over a chain. By depth 8 a pre-norm
+EAGLE-3 drafter of the paper (arXiv 2605.09992) has grown to 3.6 (1.20 per depth), a post-norm one
+to 0.99; the shipped pair to 2.8 and 1.0 (model cards). 1.06 per depth is 1.5 by depth 8, far from
+both. Growth is judged per depth, so that one drafter is judged alike at every K."""
+UNBALANCED_ABOVE = 10.0
+"""Largest over smallest RMS: a layer with a tenth of another's RMS contributes 1 % of its energy
+to the fc's input, so that its information is lost in bfloat16's rounding of the other (2^-8 =
+0.4 %)."""
+
+
+NOTHING_BELOW = 0.05
+"""Marginal rate at depth 1. The weakest of the published vectors of marginal rates has 0.585 there;
+a drafter that one mode of execution broke had 0 (vllm#54997)."""
+SURE_ROUNDS = 300
+"""Smallest number of rounds for which a drafter is surely dead. After 59 independent rounds without
+an accepted token the rate is below NOTHING_BELOW; 300 rounds are worth at least as many if rounds
+of one request are so similar that four or five count as one."""
+SURE_REQUESTS = 5
+"""Smallest number of independent requests, those of different prompts or sessions, for which a
+drafter is surely dead: fewer prompts may all be unusual."""
+
+
+def accepted_once(run: RunSummary) -> int:
+    """Return the number of rounds that accepted a token."""
+    return sum(run.acceptance.histogram[1:])
+
+
+def rate_interval(run: RunSummary) -> Interval:
+    """Return the 95% interval of the marginal rate at depth 1: exact over rounds and, if anything
+    was accepted, no narrower than over requests."""
+    exact, spread = exact_interval(accepted_once(run), run.rounds), run.acceptance.marginal_interval
+    over_requests = spread[0] if spread else None
+    if not accepted_once(run) or over_requests is None:
+        return exact
+    return exact.hull(over_requests)
+
+
+def judge(run: RunSummary) -> tuple[Trust, str]:
+    """Return how certain it is that the rate at depth 1 is below NOTHING_BELOW, and why."""
+    high, seen = rate_interval(run).high, f"{count(run.rounds, 'round')} of "
+    seen += count(run.requests, "request")
+    if not high < NOTHING_BELOW:
+        return Trust.LOW, f"{seen} leave a rate of up to {percent(high)}"
+    if run.rounds < SURE_ROUNDS:
+        return Trust.MEDIUM, f"{seen}: certain only from {SURE_ROUNDS} rounds on"
+    if run.clusters < SURE_REQUESTS:
+        least = f"{SURE_REQUESTS} {run.noun}s"
+        return Trust.MEDIUM, f"{seen}: certain only from {least} on"
+    return Trust.HIGH, f"{seen} leave a rate below {percent(high)} (95 %, exact)"
+
+
+def is_dead(run: RunSummary) -> bool:
+    """Whether the drafter is surely dead."""
+    return run.acceptance.marginal[0] < NOTHING_BELOW and judge(run)[0] is Trust.HIGH
+
+
+def none_accepted(run: RunSummary) -> str:
+    """Return in words how many rounds accept anything."""
+    some, high = accepted_once(run), percent(rate_interval(run).high)
+    if not some:
+        return f"none of {count(run.rounds, 'round')} accepts a token: the rate is below {high}"
+    return (
+        f"{some:,} of {count(run.rounds, 'round')} accept{'s' if some == 1 else ''} a token: the "
+        f"rate is below {high}"
+    )
+
+
+LOW_BELOW = 0.3
+"""Marginal rate at depth 1; half of the weakest published rate."""
+FALLS_BELOW = 0.4
+"""Conditional rate at a depth over that at depth 1. Published vectors of live depths keep 0.8 or
+more; a drafter with norm_output whose flag is not applied keeps 0.27 at depth 2. Between the two no
+loss is reported."""
+STOPS_BELOW = 0.05
+"""Conditional rate at a depth that no chain gets beyond; the published dead tail has 0 there."""
+
+
+class Loss(StrEnum):
+    """Way in which acceptance is lost."""
+
+    NOTHING = "nothing is accepted, from the first depth on"
+    LOW = "acceptance is low from the first depth on"
+    FALLS = "acceptance is right at the first depth, and falls faster than a healthy drafter's"
+    STOPS = "acceptance ends at a depth"
+
+
+def loss_of(run: RunSummary) -> Loss | None:
+    """Return how a run loses acceptance, judged by itself; None if it does so in none of these
+    ways."""
+    first, spread = run.acceptance.marginal[0], run.acceptance.marginal_interval
+    if first < NOTHING_BELOW:
+        return Loss.NOTHING
+    if spread is not None and spread[0] is not None and spread[0].high < LOW_BELOW:
+        return Loss.LOW
+    at = steepest(run)
+    if at is None:
+        return None
+    rate = run.acceptance.conditional[at - 1]
+    return Loss.STOPS if rate is not None and rate < STOPS_BELOW else Loss.FALLS
+
+
+def steepest(run: RunSummary) -> int | None:
+    """Return the first depth whose conditional rate is surely below FALLS_BELOW times that at depth
+    1; None if there is none."""
+    bound = FALLS_BELOW * run.acceptance.marginal[0]
+    for depth in range(2, run.k + 1):
+        spread = conditional_interval(run, depth)
+        if spread is not None and spread.high < bound:
+            return depth
+    return None
+
+
+def conditional_interval(run: RunSummary, depth: int) -> Interval | None:
+    """Return the 95% interval of the conditional rate at a depth."""
+    spread = run.spread.get("conditional", ())
+    return spread[depth - 1] if len(spread) >= depth else None
+
+
+def loss_against(comparison: Comparison | None, run: RunSummary) -> Loss | None:
+    """Return how a run loses acceptance compared with a better one; None if it does not accept
+    less."""
+    if comparison is None or not accepts_less(comparison):
+        return None
+    if run.acceptance.marginal[0] < NOTHING_BELOW:
+        return Loss.NOTHING
+    lower = [d.depth for d in comparison.at(MARGINAL) if d.differs and d.difference < 0 and d.depth]
+    if not lower or lower[0] == 1:
+        return Loss.LOW
+    rate = run.acceptance.conditional[lower[0] - 1]
+    return Loss.STOPS if rate is not None and rate < STOPS_BELOW else Loss.FALLS
+
+
+NORM_OUTPUT, FC_NORM = "norm_output", "fc_norm"
+"""Names of EAGLE-3.1's norms among the flags of a manifest."""
+
+
+def has_norms(run: RunSummary) -> bool:
+    """Return whether the drafter has EAGLE-3.1's norms: it cannot be advised to get them."""
+    return any(run.manifest.norm_flags.get(name, False) for name in (NORM_OUTPUT, FC_NORM))
+
+
+def unless_normed(run: RunSummary, advice: str, otherwise: str = "") -> str:
+    """Return `advice`, which proposes EAGLE-3.1's norms, or `otherwise` for a drafter that has
+    them."""
+    return otherwise if has_norms(run) else advice
+
+
+SAME_WITHIN = 0.1
+"""Relative difference of RMS below which two runs have the same state: 1.6 % between broken and
+healthy runs of the shipped drafters (`make broken`), while neighbouring layers differ by 19 % or
+more."""
+APPLIED_WITHIN = 0.02
+"""Relative difference of RMS below which two states of one run are the same state."""
+SURE_ABOVE = 0.2
+"""Mean top-1 probability of a drafter that is confident in its draft tokens: 0.40 if ids are mapped
+wrongly, 0.09 if the target is a different one (`make broken`)."""
+LESS_SURE = 0.75
+"""Ratio of the top-1 probability to the better run's: 0.3 to 0.5 with wrong inputs, 1.0 or more
+with a wrong head (`make broken`)."""
+SWOLLEN_ABOVE = 10.0
+"""Ratio of the RMS of the fc's output to that of the state fed from depth 1: 3 in the shipped
+EAGLE-3.1 and 53 without its fc_norm (`make broken`)."""
+MODES_APART = 0.5
+"""Ratio of the acceptance in one mode of execution to that in another (vllm#54997: 0 % against 92
+%)."""
+_QUANTISED = re.compile(r"awq|gptq|gguf|[nm]?x?fp[48]|int[48]|w[48]a\d+|[qb]4|bnb|quant", re.I)
+_FULL = ("float32", "float16", "bfloat16", "float64", "auto")
+
+
+class Verdict(IntEnum):
+    """Result of a check, most suspicious first."""
+
+    SHOWN = 0
+    """A setting differs, or is not applied: no inference is needed."""
+    SUPPORTED = 1
+    OPEN = 2
+    RULED_OUT = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Result of checking one cause."""
+
+    verdict: Verdict
+    words: str = ""
+    """Observation in words; empty if nothing recorded bears on the cause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A run that loses acceptance, and the better run it is compared with."""
+
+    run: RunSummary
+    loss: Loss
+    better: RunSummary | None = None
+    """Run that it is compared with and that accepts more."""
+    same_prompts: bool = False
+    """Whether both runs answered the same prompts."""
+
+    @property
+    def same_drafter(self) -> bool:
+        """Whether the better run has the same drafter, as far as the manifests show."""
+        if self.better is None:
+            return False
+        mine, theirs = self.run.manifest.drafter, self.better.manifest.drafter
+        weights = mine.weights_digest, theirs.weights_digest
+        same_weights = None in weights or weights[0] == weights[1]
+        return mine.config_digest == theirs.config_digest and same_weights
+
+    @property
+    def same_states(self) -> bool:
+        """Whether depth 1 equals that of the better run up to the logits, judged by its states' RMS
+        and its confidence."""
+        if self.better is None:
+            return False
+        run, better = self.run, self.better
+        sure, theirs = _first(run.confidence.top1), _first(better.confidence.top1)
+        if sure is None or theirs is None or sure < LESS_SURE * theirs:
+            return False
+        names = ("in_rms", "prenorm_rms", "postnorm_rms")
+        pairs = [(_first(getattr(r.hidden, n)) for r in (run, better)) for n in names]
+        return all(a is not None and b is not None and _same(a, b) for a, b in pairs)
+
+
+def shown(words: str) -> Look:
+    """Return the result for a setting that differs."""
+    return Look(verdict=Verdict.SHOWN, words=words)
+
+
+UNSEEN = Look(verdict=Verdict.OPEN)
+
+
+def for_it(words: str) -> Look:
+    """Return the result for evidence that supports a cause."""
+    return Look(verdict=Verdict.SUPPORTED, words=words)
+
+
+def against(words: str) -> Look:
+    """Return the result for evidence that rules a cause out."""
+    return Look(verdict=Verdict.RULED_OUT, words=words)
+
+
+def norm_flags(scene: Scene) -> Look:
+    """Check whether the norms of the config are applied, and are those of the better run."""
+    run, better = scene.run, scene.better
+    flags, hidden = run.manifest.norm_flags, run.hidden
+    applied, asked = norm_output_applied(hidden), flags.get("norm_output")
+    if applied is not None and asked is not None and applied is not asked:
+        where = "after" if applied else "before"
+        return shown(
+            f"norm_output is {_on(asked)}, but the state fed forward is the one {where} the final "
+            f"norm{_grown(hidden)}: the engine does not apply the flag"
+        )
+    if asked and _grows(run):
+        return shown(
+            f"norm_output is on, but the state grows{_grown(hidden)}: the engine does not "
+            "apply the flag"
+        )
+    normed = flags.get("fc_norm") or flags.get("norm_before_fc")
+    if normed and hidden.aux_rms is not None and hidden.aux_norm_rms is None:
+        return shown("a norm before the fc is on, but no normalised captured state was recorded")
+    other = _flags_apart(run, better) if better else []
+    if better and other:
+        differences = listed([f"{name} is {_on(flags.get(name, False))} here" for name in other])
+        return shown(f"{differences}, unlike in {better.label}")
+    swollen = _swollen(hidden)
+    if not normed and swollen is not None:
+        return for_it(
+            f"the RMS of the fc's output is {times(swollen)} that of the state fed forward from "
+            "depth 1, and no norm before the fc is on: check fc_norm"
+        )
+    grows = asked is False and _grows(run) and not (better and _grows(better))
+    if grows and scene.loss in (Loss.FALLS, Loss.STOPS):
+        return for_it(f"norm_output is off and the state grows{_grown(hidden)}")
+    if scene.same_drafter and applied is not None:
+        return against(
+            f"drafter and flags are {_of(better)}, and norm_output acts as the config says"
+        )
+    if scene.same_states and scene.loss is Loss.NOTHING:
+        return against(_AS_FAR)
+    return Look(
+        verdict=Verdict.OPEN,
+        words="" if applied is None else "norm_output acts as the config says",
+    )
+
+
+_AS_FAR = "at depth 1 everything up to the logits matches the better run"
+
+
+def _grows(run: RunSummary) -> bool:
+    growth = run.hidden.growth
+    return growth is not None and per_depth(growth, run.depths) > GROWS_ABOVE
+
+
+def _of(better: RunSummary | None) -> str:
+    return f"those of {better.label}" if better else "known"
+
+
+def norm_output_applied(hidden: Hidden) -> bool | None:
+    """Whether the state fed forward is the one after the final norm; None if that is unknown, for
+    example because both states have the same RMS."""
+    fed, before, after = hidden.fed_rms, hidden.prenorm_rms, hidden.postnorm_rms
+    if not (fed and before and after):
+        return None
+    ends = fed[-1], before[-1], after[-1]
+    if not all(math.isfinite(end) and end > 0 for end in ends):
+        return None
+    to_after, to_before = _apart(ends[0], ends[2]), _apart(ends[0], ends[1])
+    if max(to_after, to_before) < APPLIED_WITHIN or min(to_after, to_before) > APPLIED_WITHIN:
+        return None
+    return to_after < to_before
+
+
+def captured_layers(scene: Scene) -> Look:
+    """Check whether the captured target layers are those of the better run, and in balance."""
+    run, better = scene.run, scene.better
+    mine, rms = run.manifest.aux_layers, run.hidden.aux_rms
+    if better and mine and better.manifest.aux_layers and mine != better.manifest.aux_layers:
+        return shown(
+            f"this run captures layers {_numbers(mine)}, {better.label} captures "
+            f"{_numbers(better.manifest.aux_layers)}"
+        )
+    theirs = better.hidden.aux_rms if better else None
+    if better and rms and theirs and len(rms) == len(theirs):
+        if all(_same(*pair) for pair in zip(rms, theirs, strict=True)):
+            return against(f"their RMS equals that in {better.label} ({_values(rms)})")
+        return for_it(f"their RMS is {_values(rms)} here and {_values(theirs)} in {better.label}")
+    if run.hidden.aux_imbalance is not None and run.hidden.aux_imbalance > UNBALANCED_ABOVE:
+        return for_it(
+            f"the RMS of layers {_numbers(mine)} is {_values(rms or ())}: the smallest may be the "
+            "embedding, or a layer at the wrong position"
+        )
+    return Look(verdict=Verdict.OPEN, words=f"layers {_numbers(mine)} are captured" if mine else "")
+
+
+def token_ids(scene: Scene) -> Look:
+    """Check whether the drafter computes correctly up to its logits."""
+    sure = _first(scene.run.confidence.top1)
+    if sure is None:
+        return UNSEEN
+    if scene.better is not None:
+        theirs = _first(scene.better.confidence.top1)
+        if scene.same_states and scene.loss is Loss.NOTHING:
+            return for_it(
+                f"at depth 1 its states and its confidence ({percent(sure)}) match "
+                f"{scene.better.label} ({percent(theirs)}): the fault lies after the logits"
+            )
+        if theirs and sure < LESS_SURE * theirs:
+            return against(
+                f"its confidence at depth 1 is {percent(sure)}, compared with {percent(theirs)} in "
+                f"{scene.better.label}: the fault lies before the logits"
+            )
+        return UNSEEN
+    if sure > SURE_ABOVE and scene.loss is Loss.NOTHING:
+        return for_it(
+            f"it gives its first draft token a probability of {percent(sure)} on "
+            "average, and almost none is accepted"
+        )
+    return Look(
+        verdict=Verdict.OPEN,
+        words=f"it gives its first draft token a probability of {percent(sure)} on average",
+    )
+
+
+def embedding(scene: Scene) -> Look:
+    """Check whether the fc's output is right and what is computed from it is wrong."""
+    return _between_fc_and_head(scene, "the embedding")
+
+
+def rotary(scene: Scene) -> Look:
+    """Check the positions in attention: right input from the fc, wrong result."""
+    return _between_fc_and_head(scene, "the rotary positions")
+
+
+def _between_fc_and_head(scene: Scene, what: str) -> Look:
+    run, better = scene.run, scene.better
+    if better is None:
+        return UNSEEN
+    sure, theirs = _first(run.confidence.top1), _first(better.confidence.top1)
+    if not _same_input(run, better) or not sure or not theirs:
+        return UNSEEN
+    if sure < LESS_SURE * theirs:
+        return for_it(
+            f"the fc's output matches {better.label}, but the confidence does not "
+            f"({percent(sure)}, compared with {percent(theirs)}): check {what}, or another weight "
+            "after the fc"
+        )
+    return against(_AS_FAR) if scene.same_states and scene.loss is Loss.NOTHING else UNSEEN
+
+
+def other_target(scene: Scene) -> Look:
+    """Check whether the target is that of the better run."""
+    run, better = scene.run.manifest.target, scene.better
+    if better is None:
+        return Look(verdict=Verdict.OPEN, words=f"the target is {run.name}")
+    theirs = better.manifest.target
+    if models_differ(scene.run.manifest, better.manifest, TARGET):
+        return shown(f"{better.label} had the target {theirs.name}, this run has {run.name}")
+    if scene.same_drafter:
+        return against(f"target and drafter are {_of(better)}")
+    return Look(verdict=Verdict.OPEN, words=f"the target is the same as in {better.label}")
+
+
+def quantised_target(scene: Scene) -> Look:
+    """Check whether the target, or its cache, is quantised."""
+    manifest, better = scene.run.manifest, scene.better
+    if better and not models_differ(manifest, better.manifest, TARGET):
+        same = (manifest.target.dtype, manifest.kv_cache_dtype)
+        if same == (better.manifest.target.dtype, better.manifest.kv_cache_dtype):
+            return against(f"target and cache are {_of(better)}")
+    named = _QUANTISED.search(manifest.target.name.rpartition("/")[2])
+    if named or manifest.target.dtype not in _FULL:
+        return for_it(f"the target is {manifest.target.name}, dtype {manifest.target.dtype}")
+    if manifest.kv_cache_dtype not in _FULL:
+        return for_it(f"the cache's dtype is {manifest.kv_cache_dtype}")
+    return Look(verdict=Verdict.OPEN, words=f"the target's dtype is {manifest.target.dtype}")
+
+
+def execution(scene: Scene) -> Look:
+    """Check whether acceptance depends on how the drafter is executed."""
+    run = scene.run
+    groups: tuple[Group, ...] = run.groups.execution
+    if len(groups) > 1:
+        worst, best = (pick(groups, key=lambda g: g.mean_length) for pick in (min, max))
+        yields = listed([f"{number(g.mean_length)} tokens per round {g.name}" for g in groups])
+        if worst.mean_length - 1 < MODES_APART * (best.mean_length - 1):
+            return for_it(f"rounds yield {yields}")
+        return against(f"rounds yield {yields}")
+    if run.manifest.mode == "eager":
+        return against("the drafter ran eagerly")
+    return Look(verdict=Verdict.OPEN, words=f"the drafter ran in {run.manifest.mode}")
+
+
+def sampling(scene: Scene) -> Look:
+    """Check whether requests are sampled while the drafter drafts greedily."""
+    warm = warmest(scene.run)
+    if warm and drafts_greedily(scene.run.manifest):
+        return shown(
+            f"requests were sampled at temperature {warm:g}, and the drafter drafts greedily"
+        )
+    if warm == 0:
+        return against("every request was greedy (temperature 0)")
+    return UNSEEN
+
+
+def prompts(scene: Scene) -> Look:
+    """Check whether the better run answered the same prompts."""
+    if scene.better is not None and scene.same_prompts:
+        return against(f"{scene.better.label} answered the same prompts")
+    return UNSEEN
+
+
+def drafter_cache(scene: Scene) -> Look:
+    """Check whether there are chains whose cache the engine may have filled wrongly."""
+    seen = scene.run.recording
+    if seen.chunked_chains and scene.run.manifest.runner == "v1":
+        return for_it(
+            f"{percent(seen.chunked_chains / seen.chains)} of the chains are flagged "
+            "because their cache may be wrong"
+        )
+    if seen.chains:
+        return against("no recorded chain is flagged for a doubtful cache")
+    return UNSEEN
+
+
+def depths_trained(scene: Scene) -> Look:
+    """Report K, to compare with the depths trained; the drafter's training is not recorded."""
+    return Look(verdict=Verdict.OPEN, words=f"K is {scene.run.k}")
+
+
+def unseen(scene: Scene) -> Look:  # noqa: ARG001
+    """Return that nothing recorded bears on the cause."""
+    return UNSEEN
+
+
+def _flags_apart(run: RunSummary, better: RunSummary) -> list[str]:
+    mine, theirs = run.manifest.norm_flags, better.manifest.norm_flags
+    return [n for n in sorted({*mine, *theirs}) if mine.get(n, False) != theirs.get(n, False)]
+
+
+def _same_input(run: RunSummary, better: RunSummary) -> bool:
+    """Whether the fc's output has the same RMS as in the better run."""
+    mine, theirs = _first(run.hidden.in_rms), _first(better.hidden.in_rms)
+    return mine is not None and theirs is not None and _same(mine, theirs)
+
+
+def _swollen(hidden: Hidden) -> float | None:
+    """Return the RMS of the fc's output over that of the state fed from depth 1, if it is too
+    large, else None."""
+    into, fed = _first(hidden.in_rms), _first(hidden.fed_rms)
+    if not into or not fed or into / fed < SWOLLEN_ABOVE:
+        return None
+    return into / fed
+
+
+def _first(values: ByDepth | None) -> float | None:
+    return values[0] if values and math.isfinite(values[0]) else None
+
+
+def _same(a: float, b: float) -> bool:
+    return _apart(a, b) < SAME_WITHIN
+
+
+def _apart(a: float, b: float) -> float:
+    return abs(a - b) / max(abs(a), abs(b), 1e-12)
+
+
+def _on(flag: bool) -> str:
+    return "on" if flag else "off"
+
+
+def _grown(hidden: Hidden) -> str:
+    return "" if hidden.growth is None else f" ({times(hidden.growth)} by the last depth)"
+
+
+def _numbers(layers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, layers)) or "(none named)"
+
+
+def _values(values: ByDepth) -> str:
+    return ", ".join(number(value) for value in values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """A possible cause of lost acceptance."""
+
+    words: str
+    check: str
+    """Command or config field that confirms or excludes it."""
+    look: Callable[[Scene], Look] = unseen
+    """Function that looks in the run itself for evidence for or against it."""
+
+
+NORM_FLAG = Cause(
+    words="the norm flags are wrong, missing or not applied",
+    check="compare fc_norm, norm_output, norm_before_fc and norm_before_residual in the drafter's "
+    "config.json with its training; norm_flags in the run's manifest.json shows what was loaded",
+    look=norm_flags,
+)
+LAYERS = Cause(
+    words="the captured target layers are not those of the training",
+    check="compare eagle_aux_hidden_state_layer_ids in the drafter's config.json with its "
+    "training; aux_layers in the run's manifest.json shows what was captured",
+    look=captured_layers,
+)
+TOKEN_IDS = Cause(
+    words="draft ids are mapped to the wrong target ids (d2t), or the head is not the drafter's",
+    check="check d2t in the drafter's model.safetensors: id + d2t[id] must be the target's id; "
+    "compare draft_vocab_size with the number of rows of lm_head.weight",
+    look=token_ids,
+)
+EMBEDDING = Cause(
+    words="the embedding or the head is not shared with the target as in training",
+    check="check whether the drafter's model.safetensors has embed_tokens.weight and "
+    "lm_head.weight, and what tie_word_embeddings is in its config.json",
+    look=embedding,
+)
+ROPE = Cause(
+    words="the rotary positions differ from those in training",
+    check="compare rope_theta and rope_scaling in the drafter's config.json with its training",
+    look=rotary,
+)
+OTHER_TARGET = Cause(
+    words="the drafter was trained for another target",
+    check="the target named in the drafter's model card; a fine-tuned target counts as another one",
+    look=other_target,
+)
+QUANTISED = Cause(
+    words="the target is quantised differently",
+    check="record a run without --quantization and --kv-cache-dtype, then use driftscope compare",
+    look=quantised_target,
+)
+GRAPH = Cause(
+    words="the drafter fails only in a graph, or only when compiled",
+    check="record a run with --enforce-eager, then use driftscope compare",
+    look=execution,
+)
+TEMPLATE = Cause(
+    words="the chat template renders prompts differently from training",
+    check="run driftscope replay --suite template, which shows acceptance by chat template",
+    look=prompts,
+)
+SAMPLING = Cause(
+    words="the target is sampled while the drafter drafts greedily",
+    check="record a run at temperature 0, or on vLLM's V2 runner",
+    look=sampling,
+)
+CACHE = Cause(
+    words="the drafter's KV cache holds wrong entries",
+    check="use driftscope analyze --where 'prompt_tokens < 2000', and record a run without prefix "
+    "caching and chunked prefill",
+    look=drafter_cache,
+)
+POSITIONS = Cause(
+    words="positions do not advance along the chain, or the drafter's sliding window is ignored",
+    check="check sliding_window and rope_scaling in the drafter's config.json; try another version "
+    "of the engine",
+)
+TRAINED_DEPTHS = Cause(
+    words="the drafter was trained for fewer depths",
+    check="compare the number of speculative steps in its training (ttt_length, "
+    "num_speculative_steps) with num_speculative_tokens",
+    look=depths_trained,
+)
+LIMIT = Cause(
+    words="something ends chains at this depth",
+    check="check the drafter's max_position_embeddings, num_speculative_tokens_per_batch_size and "
+    "the sizes of captured graphs",
+)
+
+CAUSES: Mapping[Loss, tuple[Cause, ...]] = {
+    Loss.NOTHING: (NORM_FLAG, LAYERS, TOKEN_IDS, EMBEDDING, ROPE, OTHER_TARGET, QUANTISED, GRAPH),
+    Loss.LOW: (
+        LAYERS,
+        NORM_FLAG,
+        TEMPLATE,
+        OTHER_TARGET,
+        QUANTISED,
+        SAMPLING,
+        EMBEDDING,
+        ROPE,
+        CACHE,
+        GRAPH,
+    ),
+    Loss.FALLS: (NORM_FLAG, TRAINED_DEPTHS, POSITIONS, ROPE, LAYERS, CACHE, GRAPH),
+    Loss.STOPS: (TRAINED_DEPTHS, LIMIT, GRAPH, NORM_FLAG, CACHE),
+}
+"""Causes by the way in which acceptance is lost."""
+WITHOUT_WEIGHTS = CHOOSES_LENGTH
+"""vLLM's methods that look drafts up without model weights; none of these causes applies to
+them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspects:
+    """Causes to check, most likely first, and causes that are ruled out."""
+
+    causes: tuple[Suspect, ...] = ()
+    ruled_out: tuple[Suspect, ...] = ()
+
+
+def suspects_of(case: Case, loss: Loss | None) -> Suspects:
+    """Return the causes of `loss`; none if it is None, or if the method has no weights."""
+    if loss is None or case.run.manifest.method in WITHOUT_WEIGHTS:
+        return Suspects()
+    comparison = case.comparison
+    scene = Scene(
+        run=case.run,
+        loss=loss,
+        better=case.reference if accepts_less(comparison) else None,
+        same_prompts=comparison is not None and comparison.pairing != UNPAIRED,
+    )
+    looked = [(cause, cause.look(scene)) for cause in CAUSES[loss]]
+    by_verdict = {
+        verdict: tuple(
+            Suspect(
+                cause=cause.words,
+                check=cause.check,
+                seen=look.words,
+                supported=verdict in (Verdict.SHOWN, Verdict.SUPPORTED),
+            )
+            for cause, look in looked
+            if look.verdict is verdict
+        )
+        for verdict in Verdict
+    }
+    return Suspects(
+        causes=tuple(
+            each
+            for verdict in (Verdict.SHOWN, Verdict.SUPPORTED, Verdict.OPEN)
+            for each in by_verdict[verdict]
+        ),
+        ruled_out=by_verdict[Verdict.RULED_OUT],
+    )
+
+
+def in_order(suspects: Suspects) -> str:
+    """Return the causes as the last sentence of an advice; "" without any."""
+    if not suspects.causes:
+        return ""
+    return f" Check, most likely first: {'; '.join(each.cause for each in suspects.causes)}."

@@ -1,0 +1,406 @@
+"""Rules about a sudden change: acceptance falls at some moment and stays low, or only the traffic
+changes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from driftscope.analysis.circumstances import kept_of, usable
+from driftscope.analysis.figures.change_points import ALPHA, MOST_ALIKE, ChangePoint, Changes
+from driftscope.analysis.number_words import count, lasted, listed, number, percent
+from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.split_test import LEAST
+from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
+from driftscope.findings.case import Case, Entry, Need, Threshold
+from driftscope.findings.finding import Finding, Severity, Trust, ends, judged
+
+DROPPED_BELOW = 0.9
+"""Accepted tokens per round after a change over those before it. The bound equals that of a decay
+over the run: at a loss of a tenth, the best K by the cost model begins to change."""
+
+
+def acceptance_drops(case: Case) -> Finding | None:
+    """Find a moment from which on requests accept clearly less than requests of the same kind
+    before it."""
+    changes = case.run.changes
+    drop = worst_drop(changes)
+    if changes is None or drop is None:
+        return None
+    kept, spread = kept_after(drop)
+    before = next(level for level in changes.levels if level.end_s == drop.time_s)
+    after = next(level for level in changes.levels if level.start_s == drop.time_s)
+    since_s = drop.time_s - changes.levels[0].start_s
+    trust, because = judged(
+        min(before.requests, after.requests), spread, below=DROPPED_BELOW, assumed=_assumed(changes)
+    )
+    return Finding(
+        id="acceptance_drops",
+        severity=severity_of(changes, drop),
+        runs=(case.run.label,),
+        title="Acceptance drops at a moment",
+        statement=f"rounds of requests that start before {_moment(drop.time_s)} ({lasted(since_s)} "
+        f"into the run) yield {number(drop.before)} tokens, rounds of later requests "
+        f"{number(drop.after)}: at the same mix of requests {percent(kept)} of the accepted tokens "
+        f"remain{_anchor(drop)}",
+        evidence={**_evidence(changes, drop), "threshold": DROPPED_BELOW},
+        confidence=trust,
+        because=because,
+        advice=f"Look at what happened to the server around {_moment(drop.time_s)}: a deployment, "
+        "other weights, templates or sampling parameters, another kind of traffic. Use --since to "
+        "analyse only what follows, by label and by context, and see which requests accept less.",
+        cost_tps=case.cost_of_losing(
+            [level for level in changes.levels if level.start_s >= drop.time_s], drop.before
+        ),
+    )
+
+
+def acceptance_moves(case: Case) -> Finding | None:
+    """Find that acceptance changes over time, and that this is the traffic or may be."""
+    changes = case.run.changes
+    if changes is None or worst_drop(changes) is not None:
+        return None
+    moved = max((*changes.points, changes.raw), key=_size)
+    explanation = explanation_of(changes)
+    if moved is None or explanation is None:
+        return None
+    return Finding(
+        id="acceptance_moves",
+        severity=Severity.INFO,
+        runs=(case.run.label,),
+        title="Acceptance moves over time, by itself no sign of the drafter",
+        statement=f"rounds of requests that start before {_moment(moved.time_s)} yield "
+        f"{number(moved.before)} tokens, rounds of later requests {number(moved.after)}: "
+        f"{explanation.why}",
+        evidence=_evidence(changes, moved),
+        confidence=Trust.MEDIUM if changes.keyed else Trust.LOW,
+        because=_assumed(changes)[0] if _assumed(changes) else "sessions are recorded",
+        advice=explanation.advice,
+    )
+
+
+def worst_drop(changes: Changes | None) -> ChangePoint | None:
+    """Return the change point after which the smallest share of accepted tokens remains; None if no
+    point is a drop that traffic does not explain, or if the points stand for a slope."""
+    if changes is None or changes.gradual:
+        return None
+    drops = [
+        point
+        for point in changes.points
+        if kept_after(point)[0] < DROPPED_BELOW and _may_be_drafter(changes, point)
+    ]
+    return min(drops, key=lambda point: kept_after(point)[0], default=None)
+
+
+def _may_be_drafter(changes: Changes, point: ChangePoint) -> bool:
+    """Whether traffic is no explanation: repeated prompts confirm the drop or, without enough of
+    them or with known sessions, nothing speaks for traffic."""
+    if contradicted(point):
+        return False
+    return confirmed(point) or changes.keyed or (point.anchored is None and not changes.alike)
+
+
+def kept_after(point: ChangePoint) -> tuple[float, Interval | None]:
+    """Return accepted tokens after the point over those before it, at the same mix of requests,
+    with the 95% interval."""
+    if point.adjusted is None:  # a report of an older version
+        return _share(point, point.difference, point.interval)
+    return _share(point, point.adjusted, point.adjusted_interval)
+
+
+def contradicted(point: ChangePoint) -> bool:
+    """Whether the same prompts surely kept more than DROPPED_BELOW."""
+    spread = _anchored(point)
+    return spread is not None and spread.low > DROPPED_BELOW
+
+
+def confirmed(point: ChangePoint) -> bool:
+    """Whether the same prompts surely accept less after the point."""
+    spread = _anchored(point)
+    return spread is not None and spread.high < 1.0
+
+
+def _unsure(changes: Changes, point: ChangePoint) -> bool:
+    """Whether repeated prompts alone could tell the drafter from the traffic, and do not."""
+    if changes.keyed or point.anchored is None:
+        return False
+    return not (confirmed(point) or contradicted(point))
+
+
+def _prompts_needed(point: ChangePoint) -> int:
+    """Return the number of prompts whose interval of the kept share is as wide as the distance
+    between DROPPED_BELOW and no loss: its width falls with the root of their number."""
+    spread = _anchored(point)
+    if spread is None:
+        return 2 * point.prompts
+    ratio = (spread.high - spread.low) / (1.0 - DROPPED_BELOW)
+    return math.ceil(point.prompts * max(ratio, 1.0) ** 2)
+
+
+def _anchored(point: ChangePoint) -> Interval | None:
+    """Return the interval of the share that the same prompts kept; None without enough of them."""
+    if point.anchored is None:
+        return None
+    return _share(point, point.anchored, point.anchored_interval)[1]
+
+
+def _share(
+    point: ChangePoint, difference: float, spread: Interval | None
+) -> tuple[float, Interval | None]:
+    accepted = point.before - 1.0
+    if accepted <= 0:
+        return 1.0, None
+    around = spread and Interval.of(1 + spread.low / accepted, 1 + spread.high / accepted)
+    return 1 + difference / accepted, around
+
+
+def severity_of(changes: Changes, drop: ChangePoint) -> Severity:
+    """Return HIGH only for a loss that is clear of the threshold, and where sessions or repeated
+    prompts show that it is not the traffic."""
+    spread = kept_after(drop)[1]
+    clear = spread is not None and spread.high < DROPPED_BELOW
+    return Severity.HIGH if clear and (changes.keyed or confirmed(drop)) else Severity.MEDIUM
+
+
+def _assumed(changes: Changes) -> list[str]:
+    if changes.keyed:
+        return []
+    return ["the recording does not say which requests belong to one session"]
+
+
+def _size(point: ChangePoint | None) -> float:
+    return -1.0 if point is None else abs(point.difference)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Explanation:
+    """Reason why a change over time is no finding about the drafter."""
+
+    why: str
+    advice: str
+
+
+_CANNOT_TELL = _Explanation(
+    why="acceptance varies over time; session or traffic cannot be told from the drafter: send "
+    "session ids or a canary",
+    advice="Send a session id with every request, or a canary: the same prompts again and again. "
+    f"The least is {2 * LEAST} sessions or prompts on both sides of the change.",
+)
+
+
+def explanation_of(changes: Changes) -> _Explanation | None:
+    """Return why the change is no finding about the drafter; None if it may be one, or if it is a
+    rise or small."""
+    anchor = next((point for point in changes.points if contradicted(point)), None)
+    if anchor is not None:
+        prompts = count(anchor.prompts, "prompt")
+        return _Explanation(
+            why=f"the same {prompts} accept as before, so the traffic changed",
+            advice="Nothing to fix. Compare runs on equal prompts.",
+        )
+    unsure = next((point for point in changes.points if _unsure(changes, point)), None)
+    if unsure is not None:
+        return _Explanation(
+            why=f"the same {count(unsure.prompts, 'prompt')} neither confirm nor exclude it, so "
+            "traffic cannot be told from the drafter",
+            advice=f"Send more prompts again and again: about {_prompts_needed(unsure):,} on both "
+            "sides of the change would decide.",
+        )
+    if changes.alike:
+        return _CANNOT_TELL
+    if changes.points:
+        return None
+    of = "of requests or sessions" if changes.keyed else "of requests"
+    return _Explanation(
+        why=f"acceptance moved with the mix {of}: those of one kind accept as before",
+        advice="Nothing to fix. Look at the figures by label and by context to see which requests "
+        "came and went.",
+    )
+
+
+def _anchor(drop: ChangePoint) -> str:
+    if not confirmed(drop) or drop.anchored is None:
+        return ""
+    return (
+        f", and {count(drop.prompts, 'prompt')} that came again yield "
+        f"{number(-drop.anchored)} tokens less"
+    )
+
+
+def _evidence(changes: Changes, point: ChangePoint) -> dict[str, float | int | None]:
+    kept, spread = kept_after(point)
+    return {
+        "time_s": point.time_s,
+        "mean_length_before": point.before,
+        "mean_length_after": point.after,
+        "difference": point.difference,
+        **ends("difference", point.interval),
+        "difference_same_mix": point.same_mix,
+        "difference_adjusted": point.adjusted,
+        **ends("difference_adjusted", point.adjusted_interval),
+        "difference_same_prompts": point.anchored,
+        **ends("difference_same_prompts", point.anchored_interval),
+        "prompts": point.prompts,
+        "kept": kept,
+        **ends("kept", spread),
+        "p": point.p,
+        "clusters": changes.clusters,
+        "autocorrelation": changes.autocorrelation,
+    }
+
+
+def _moment(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+_ENOUGH = Need[Case](
+    words=f"{2 * LEAST} clusters of requests (sessions where they are known) with a round, most of "
+    "them recorded whole",
+    met=lambda case: case.run.changes is not None,
+)
+_ALPHA = Threshold(
+    name="ALPHA",
+    value=ALPHA,
+    means="share of random orders of the same clusters that may show a step as large",
+    source="convention; `make calibration` measures the resulting false-positive rate",
+)
+
+ACCEPTANCE_DROPS_ENTRIES = (
+    Entry(
+        id="acceptance_drops",
+        title="Acceptance drops at a moment",
+        meaning="Requests that start after some moment of the run accept clearly fewer tokens than "
+        "requests of the same kind before it, and a step describes this better than a slope. The "
+        "moment is estimated from the data. Kind: label, context length, structured output, "
+        "temperature and batch size. Only with session ids or repeated prompts is it of high "
+        "severity.",
+        thresholds=(
+            Threshold(
+                name="DROPPED_BELOW",
+                value=DROPPED_BELOW,
+                means="accepted tokens per round, after over before, at the same mix of requests",
+                source="driftscope: at this loss the best K begins to change",
+            ),
+            _ALPHA,
+        ),
+        need=_ENOUGH,
+        rule=acceptance_drops,
+    ),
+    Entry(
+        id="acceptance_moves",
+        title="Acceptance moves over time, by itself no sign of the drafter",
+        meaning="Acceptance changes over time, but requests of one kind or the same prompts accept "
+        "as before, or requests that follow each other are alike and the recording does not say "
+        "which belong to one session: then the drafter cannot be told from the traffic.",
+        thresholds=(
+            _ALPHA,
+            Threshold(
+                name="MOST_ALIKE",
+                value=MOST_ALIKE,
+                means="autocorrelation of neighbouring requests times the root of their number",
+                source="the upper end of a 95% interval around none (Bartlett 1946)",
+            ),
+        ),
+        need=_ENOUGH,
+        rule=acceptance_moves,
+    ),
+)
+
+
+DECAYED_BELOW = 0.9
+"""Accepted tokens per round in the last quarter of a run over those in the first. No figure is
+published (vllm#41838 reports the effect); at a loss of a tenth the best K by the cost model begins
+to change."""
+MIX_SHIFT = 0.1
+"""Change of a label's share between the first and the last quarter above which the mix of requests,
+not time, may explain a decay."""
+
+
+def acceptance_decays(case: Case) -> Finding | None:
+    """Find that requests that begin late accept clearly less than the first ones; reported for a
+    slope only."""
+    groups = usable(case.run.groups.time)
+    if worst_drop(case.run.changes) is not None or not _moves(case):
+        return None
+    if len(groups) < 2 or groups[0].name != case.run.groups.time[0].name:
+        return None
+    first, last = groups[0], groups[-1]
+    estimate = kept_of(first, last, tests=1)
+    if estimate is None or not estimate[0] < DECAYED_BELOW:
+        return None
+    kept, spread = estimate
+    shifted = _shifted(case)
+    assumed = [f"the mix of requests changed as well ({shifted})"] if shifted else []
+    trust, because = judged(last.requests + first.requests, spread, below=1.0, assumed=assumed)
+    return Finding(
+        id="acceptance_decays",
+        severity=Severity.MEDIUM,
+        runs=(case.run.label,),
+        title="Acceptance decays over the run",
+        statement="rounds of requests in the first quarter of "
+        f"{lasted(case.run.groups.duration_s)} yield {number(first.mean_length)} tokens, in "
+        f"the last {number(last.mean_length)}",
+        evidence={
+            "mean_length_first": first.mean_length,
+            **ends("mean_length_first", first.mean_length_interval),
+            "mean_length_last": last.mean_length,
+            **ends("mean_length_last", last.mean_length_interval),
+            "kept": kept,
+            **ends("kept", spread),
+            "duration_s": case.run.groups.duration_s,
+            "threshold": DECAYED_BELOW,
+        },
+        confidence=trust,
+        because=because,
+        advice="Compare the early and the late requests (labels, context lengths, temperature). If "
+        "they are alike, restart the engine and see whether acceptance recovers. If it does, the "
+        "engine is at fault (prefix cache, drafter cache), which is worth a bug report.",
+        cost_tps=case.cost_of_losing(groups[1:], first.mean_length),
+    )
+
+
+def _moves(case: Case) -> bool:
+    """Whether requests of one kind changed over time, and traffic is no explanation; True if there
+    are too few requests to test it."""
+    changes = case.run.changes
+    return changes is None or (bool(changes.points) and not changes.alike)
+
+
+def _shifted(case: Case) -> str:
+    """Return in words the labels whose share of the rounds changed much."""
+    shares = case.run.groups.shares.items()
+    names = [label for label, each in shares if abs(each[-1] - each[0]) > MIX_SHIFT]
+    return listed([f'"{name}"' for name in names])
+
+
+_TIME = Need[Case](
+    words=f"{ENOUGH_REQUESTS} requests in the first quarter of the run and in a later one",
+    met=lambda case: len(usable(case.run.groups.time)) > 1,
+)
+
+DECAY_ENTRIES = (
+    Entry(
+        id="acceptance_decays",
+        title="Acceptance decays over the run",
+        meaning="Requests that begin in the last quarter of a run accept clearly fewer tokens than "
+        "those of the first quarter, without a single moment of change.",
+        thresholds=(
+            Threshold(
+                name="DECAYED_BELOW",
+                value=DECAYED_BELOW,
+                means="accepted tokens per round, last quarter over first",
+                source="driftscope: at this loss the best K begins to change; reported without "
+                "figures in vllm#41838",
+            ),
+            Threshold(
+                name="MIX_SHIFT",
+                value=MIX_SHIFT,
+                means="change of a label's share of the rounds that lowers the confidence",
+                source="driftscope",
+            ),
+        ),
+        need=_TIME,
+        rule=acceptance_decays,
+    ),
+)

@@ -1,0 +1,669 @@
+"""Loss of acceptance under a label that the reference run has too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from driftscope.analysis.circumstances import Group, kept_of, origin_of, origins, usable
+from driftscope.analysis.figures.requests import UNFINISHED
+from driftscope.analysis.number_words import listed, number, percent
+from driftscope.analysis.query.row_filters import NEAR_TOKENS
+from driftscope.analysis.statistics.contrast import Contrast
+from driftscope.analysis.statistics.intervals.cluster_ratio import LOW_CLUSTERS
+from driftscope.analysis.statistics.intervals.interval import Interval, ratio
+from driftscope.analysis.statistics.multiple_comparisons import ALPHA
+from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.case import Case, Entry, Need, Threshold
+from driftscope.findings.causes import NOTHING_BELOW, conditional_interval, unless_normed
+from driftscope.findings.finding import Answer, Claim, Finding, Severity, Topic, Trust, ends, judged
+from driftscope.vocabulary import Region
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedLoss:
+    """Accepted tokens that the reference run keeps under the same label."""
+
+    label: str
+    """Name of the reference run."""
+    kept: float
+    """Accepted tokens per round under the label over those under the other one."""
+
+
+def shared_loss(reference: RunSummary | None, contrast: Contrast) -> SharedLoss | None:
+    """Return the loss of the reference run between the same two labels, in the same contexts, if
+    it surely loses acceptance there and `contrast` does not surely lose more. None otherwise, and
+    without a reference.
+
+    Two drafters that lose alike on the same prompts are no evidence about either of them: the
+    prompts may be harder. The two intervals are treated as independent. On paired prompts they are
+    correlated, and the comparison is then too cautious to say that one run loses more.
+    """
+    theirs = None if reference is None else _same(reference, contrast)
+    if reference is None or theirs is None or theirs.p is None:
+        return None
+    if not (theirs.kept < 1.0 and theirs.p < ALPHA) or _loses_more(contrast, theirs):
+        return None
+    return SharedLoss(label=reference.label, kept=theirs.kept)
+
+
+def _same(reference: RunSummary, contrast: Contrast) -> Contrast | None:
+    names = contrast.first, contrast.second
+    pairs = reference.groups.labels_within_context
+    return next((each for each in pairs if (each.first, each.second) == names), None)
+
+
+def _loses_more(mine: Contrast, theirs: Contrast) -> bool:
+    """Whether the first surely keeps less than the second; True if that cannot be compared."""
+    apart = ratio(mine.kept, mine.kept_interval, theirs.kept, theirs.kept_interval)
+    return apart is None or apart[1].high < 1.0
+
+
+COLLAPSE_BELOW = 0.7
+"""Accepted tokens per round in the longest contexts over those in the shortest. Published figures
+by context length (speculators#684, LongBench-v2): 0.53 from 2k to 8k for a drafter that collapses,
+0.92 for one with a sliding window; the middle is 0.72."""
+LONG_FROM = 512
+"""Least length of a long context, in tokens, a choice: the figures above begin at 2k, and between
+shorter contexts a difference is that of the prompts."""
+SENSITIVE_BELOW = 0.8
+"""Accepted tokens per round under the worst label over those under the best. Orientation from the
+paper (arXiv 2605.09992): without BOS a pre-norm drafter keeps 0.74, a post-norm one without any
+template 0.93; the middle is 0.83."""
+LEAST_PART = 0.5
+"""Share of the doublings between the shortest and the longest contexts that one label must span
+before the context is ruled out as the reason: a collapse begins at some length."""
+_LABELS_SHOWN = 4
+_OR_NORMS = " or EAGLE-3.1's norms"
+_NORMS_HELP = "; EAGLE-3.1's norms make it less sensitive"
+
+
+def long_context_collapse(case: Case) -> Finding | None:
+    """Find that rounds in long contexts accept clearly less than those in short ones, under the
+    same labels."""
+    contrast = case.run.groups.context_within_label
+    if contrast is None or _begin(contrast.second) < LONG_FROM:
+        return None
+    if not contrast.loses(COLLAPSE_BELOW):
+        return None
+    groups = usable(case.run.groups.context)
+    long = _named(groups, contrast.second)
+    trust, because = _trust(contrast, COLLAPSE_BELOW)
+    return Finding(
+        id="long_context_collapse",
+        severity=Severity.HIGH,
+        runs=(case.run.label,),
+        title="Acceptance collapses in long contexts",
+        statement=f"rounds yield {number(contrast.second_length)} tokens in contexts of "
+        f"{contrast.second} and {number(contrast.first_length)} in contexts of "
+        f"{contrast.first}{_alike('label', contrast)}: {percent(contrast.kept)} of the accepted "
+        "tokens remain",
+        evidence={
+            "mean_length_short": contrast.first_length,
+            "mean_length_long": contrast.second_length,
+            "kept": contrast.kept,
+            **ends("kept", contrast.kept_interval),
+            "p": contrast.p,
+            "labels": len(contrast.strata),
+            "threshold": COLLAPSE_BELOW,
+        },
+        confidence=trust,
+        because=because,
+        advice="The drafter was probably trained on shorter contexts: it loses acceptance "
+        f"{_since(case, contrast)}. Check that vLLM applies the drafter's own rope scaling and "
+        "sliding window, that its max_position_embeddings covers your contexts, and retrain on "
+        "long ones or use a drafter with a sliding window"
+        f"{unless_normed(case.run, _OR_NORMS)}. Until then send long contexts to a "
+        "server with fewer num_speculative_tokens.",
+        cost_tps=case.cost_of_losing(groups[1:], contrast.first_length)
+        if len(contrast.strata) == 1
+        else case.cost_of_losing(long, contrast.first_length),
+    )
+
+
+def template_sensitivity(case: Case) -> Finding | None:
+    """Find that one workload label accepts clearly less than another, in contexts of the same
+    lengths."""
+    pairs = case.run.groups.labels_within_context
+    lost = [each for each in pairs if each.loses(SENSITIVE_BELOW, tests=len(pairs))]
+    if not lost:
+        return None
+    contrast = min(lost, key=lambda each: each.kept)
+    groups = usable(_labels(case))
+    trust, because = _trust(contrast, SENSITIVE_BELOW)
+    shared = shared_loss(case.reference, contrast)
+    both = "" if shared is None else f"; {shared.label} keeps {percent(shared.kept)} of them"
+    return Finding(
+        id="template_sensitivity",
+        severity=Severity.MEDIUM if shared is None else Severity.INFO,
+        runs=(case.run.label,),
+        title="Acceptance depends on the template or workload",
+        statement=f'rounds yield {number(contrast.second_length)} tokens under "{contrast.second}" '
+        f'and {number(contrast.first_length)} under "{contrast.first}"'
+        f"{_alike('context length', contrast)}: {percent(contrast.kept)} of the accepted "
+        f"tokens remain{both}",
+        evidence={
+            "mean_length_best": contrast.first_length,
+            "mean_length_worst": contrast.second_length,
+            "kept": contrast.kept,
+            **ends("kept", contrast.kept_interval),
+            "p": contrast.p,
+            "labels": len(groups),
+            "ranges": len(contrast.strata),
+            "threshold": SENSITIVE_BELOW,
+            **({} if shared is None else {"kept_reference": shared.kept}),
+        },
+        confidence=trust,
+        because=because,
+        advice=f'Compare the prompts of "{contrast.second}" with what the drafter was trained on: '
+        "the chat template, its first token (BOS), system prompts, language. Use the drafter's own "
+        "template with --chat-template, or train the drafter on yours"
+        f"{unless_normed(case.run, _NORMS_HELP)}.",
+        cost_tps=case.cost_of_losing(
+            groups if len(groups) == 2 else _named(groups, contrast.second), contrast.first_length
+        ),
+    )
+
+
+def context_or_label(case: Case) -> Finding | None:
+    """Find that acceptance differs by context length or by label, and the run does not show by
+    which."""
+    open_ = [each for each in (_open_context(case), _open_label(case)) if each]
+    if not open_:
+        return None
+    return Finding(
+        id="context_or_label",
+        severity=Severity.INFO,
+        runs=(case.run.label,),
+        title="Context length and label cannot be separated",
+        statement=f"{'; '.join(open_)}. Labels differ in context length here, so the run does not "
+        f"show which of the two is the reason: {_where(case)}",
+        evidence={"labels": len(usable(_labels(case))), "requests": ENOUGH_REQUESTS},
+        confidence=Trust.LOW,
+        because="too few requests with different labels have contexts of the same lengths",
+        advice=f"Record prompts of each label in contexts of the same lengths, {ENOUGH_REQUESTS} "
+        "or more requests of each label in each range of lengths.",
+    )
+
+
+def _trust(contrast: Contrast, bound: float) -> tuple[Trust, str]:
+    """Return the trust in a loss beyond `bound`: medium if only its size is open, that is if the
+    interval excludes no loss but contains the bound."""
+    trust, because = judged(contrast.requests, contrast.kept_interval, below=bound)
+    interval = contrast.kept_interval
+    if interval is None or not bound <= interval.high < 1.0:
+        return trust, because
+    if (interval.clusters or contrast.requests) < LOW_CLUSTERS:
+        return trust, because
+    return Trust.MEDIUM, (
+        f"the 95% interval excludes that nothing is lost, but contains the threshold {bound:g}"
+    )
+
+
+def _open_context(case: Case) -> str:
+    """Return how rounds differ by context length if labels may be the reason; "" if they do not
+    differ, or if the reason is known."""
+    groups, labels = usable(case.run.groups.context), usable(_labels(case))
+    if len(groups) < 2 or len(labels) < 2 or _begin(groups[-1].name) < LONG_FROM:
+        return ""
+    kept = kept_of(groups[0], groups[-1], tests=1)
+    if kept is None or not kept[0] < COLLAPSE_BELOW:
+        return ""
+    within = case.run.groups.context_within_label
+    if within is not None:
+        part = _doublings(within.first, within.second) / _doublings(groups[0].name, groups[-1].name)
+        if _is_decided(within, COLLAPSE_BELOW, part=part):
+            return ""
+    return _yields_compared(groups[-1], groups[0], "in contexts of {}")
+
+
+def _doublings(short: str, long: str) -> float:
+    """Return the number of doublings between two ranges of context lengths, given by name."""
+    return math.log2(_begin(long) / _begin(short))
+
+
+def _begin(name: str) -> int:
+    """Return the least length of a range of context lengths, given by name, in tokens."""
+    return int(name.split(" ")[0].replace(",", ""))
+
+
+def _open_label(case: Case) -> str:
+    """Return how rounds differ between two labels if context length may be the reason; "" if they
+    do not differ, or if the reason is known."""
+    labels = usable(_labels(case))
+    parts = (
+        _open_pair(case, [each for each in labels if origin_of(each.name) == origin])
+        for origin in origins(each.name for each in labels)
+    )
+    return next(filter(None, parts), "")
+
+
+def _open_pair(case: Case, labels: Sequence[Group]) -> str:
+    """Return the same for labels of one origin."""
+    if len(usable(case.run.groups.context)) < 2 or len(labels) < 2:
+        return ""
+    best = max(labels, key=lambda g: g.mean_length)
+    worst = min(labels, key=lambda g: g.mean_length)
+    kept = kept_of(best, worst, tests=len(labels) - 1)
+    if kept is None or not kept[0] < SENSITIVE_BELOW:
+        return ""
+    pairs = case.run.groups.labels_within_context
+    names = {best.name, worst.name}
+    mine = next((each for each in pairs if {each.first, each.second} == names), None)
+    decided = _is_decided(mine, SENSITIVE_BELOW, tests=max(len(pairs), 1))
+    return "" if decided else _yields_compared(worst, best, 'under "{}"')
+
+
+def _is_decided(
+    contrast: Contrast | None, bound: float, *, tests: int = 1, part: float = 1.0
+) -> bool:
+    """Whether a comparison within strata shows that less than `bound` is kept, or that this is
+    surely not so.
+
+    `part` is the share of the doublings of the context, between the two ends, that the comparison
+    spans. The loss per doubling is assumed to be equal in the others; below LEAST_PART the
+    comparison cannot show that the bound is not passed.
+    """
+    if contrast is None:
+        return False
+    spread = contrast.kept_interval
+    surely_not = spread is not None and spread.low > 0 and spread.low ** (1 / part) > bound
+    surely_not = surely_not and part >= LEAST_PART
+    return contrast.loses(bound, tests=tests) or surely_not
+
+
+def _yields_compared(worse: Group, better: Group, where: str) -> str:
+    return (
+        f"rounds yield {number(worse.mean_length)} tokens {where.format(worse.name)} and "
+        f"{number(better.mean_length)} {where.format(better.name)}"
+    )
+
+
+def _where(case: Case) -> str:
+    """Return in words the contexts in which each label was seen."""
+    seen = case.run.groups.contexts_of_labels
+    parts = [
+        f'"{label}" has contexts of {_range(names)}' for label, names in seen.items() if names
+    ][:_LABELS_SHOWN]
+    return listed(parts) or "no label has enough requests in one range of lengths"
+
+
+def _range(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    return f"{names[0].split(' to ')[0]} to {names[-1].split(' to ')[-1]}"
+
+
+def _labels(case: Case) -> list[Group]:
+    """Return the groups by label; reports of an older version have one of unfinished requests."""
+    return [group for group in case.run.groups.label if group.name != UNFINISHED]
+
+
+def _named(groups: Sequence[Group], name: str) -> list[Group]:
+    return [group for group in groups if group.name == name]
+
+
+def _alike(what: str, contrast: Contrast) -> str:
+    """Return what is held equal, in words; "" if there is only one stratum."""
+    return (
+        f", at equal shares of {len(contrast.strata)} {what}s" if len(contrast.strata) > 1 else ""
+    )
+
+
+def _since(case: Case, contrast: Contrast) -> str:
+    """Return in words the first range of contexts that loses acceptance, if labels cannot be the
+    reason."""
+    groups = usable(case.run.groups.context)
+    if len(contrast.strata) > 1 or not groups or groups[0].name != contrast.first:
+        return f"in contexts of {contrast.second}"
+    lost = (g for g in groups[1:] if (kept_of(groups[0], g, tests=1) or (1.0,))[0] < COLLAPSE_BELOW)
+    first = next(lost, None)
+    return f"from {first.name if first else contrast.second} on"
+
+
+_CONTEXT = Need[Case](
+    words=f"two ranges of context lengths with {ENOUGH_REQUESTS} requests each under the same "
+    "labels",
+    met=lambda case: case.run.groups.context_within_label is not None and not _open_context(case),
+)
+_LABEL = Need[Case](
+    words=f"two workload labels with {ENOUGH_REQUESTS} requests each, in contexts of the same "
+    "lengths",
+    met=lambda case: bool(case.run.groups.labels_within_context) and not _open_label(case),
+)
+_BOTH = Need[Case](
+    words=f"two workload labels and two ranges of context lengths with {ENOUGH_REQUESTS} requests "
+    "each",
+    met=lambda case: len(usable(_labels(case))) > 1 and len(usable(case.run.groups.context)) > 1,
+)
+_COLLAPSE = Threshold(
+    name="COLLAPSE_BELOW",
+    value=COLLAPSE_BELOW,
+    means="accepted tokens per round, longest contexts over shortest",
+    source="middle of 0.53 and 0.92, published by context length in speculators#684",
+)
+_LONG = Threshold(
+    name="LONG_FROM",
+    value=LONG_FROM,
+    means="least tokens of the longest contexts",
+    source="a choice; figures by context length are published from 2k on (speculators#684)",
+)
+_SENSITIVE = Threshold(
+    name="SENSITIVE_BELOW",
+    value=SENSITIVE_BELOW,
+    means="accepted tokens per round, worst label over best",
+    source="between 0.74 (without BOS) and 0.93 (post-norm drafter), as orientation from arXiv "
+    "2605.09992",
+)
+
+
+CIRCUMSTANCE_ENTRIES = (
+    Entry(
+        id="long_context_collapse",
+        title="Acceptance collapses in long contexts",
+        meaning="Rounds in the longest contexts accept clearly fewer tokens than those in the "
+        "shortest, under the same labels. Differences between contexts below 512 tokens are left "
+        "to the prompts.",
+        thresholds=(_COLLAPSE, _LONG),
+        need=_CONTEXT,
+        rule=long_context_collapse,
+    ),
+    Entry(
+        id="template_sensitivity",
+        title="Acceptance depends on the template or workload",
+        meaning="Requests with one workload label accept clearly fewer tokens than those with "
+        "another, in contexts of the same lengths. It is for information only where the run that "
+        "this one is compared with loses as much: then the prompts may be harder for any drafter.",
+        thresholds=(_SENSITIVE,),
+        need=_LABEL,
+        rule=template_sensitivity,
+    ),
+    Entry(
+        id="context_or_label",
+        title="Context length and label cannot be separated",
+        meaning="Rounds in long contexts, or of one label, accept clearly fewer tokens, and too "
+        "few requests with different labels have contexts of the same lengths: the run does not "
+        "show which of the two is the reason.",
+        thresholds=(_COLLAPSE, _SENSITIVE),
+        need=_BOTH,
+        rule=context_or_label,
+    ),
+)
+
+
+KEEPS_BELOW = 0.75
+"""Accepted tokens per round in one kind of text over those in the other text of the same answers.
+driftscope's own bound: kinds of text differ for any drafter."""
+LEAST_SHARE = 0.05
+"""Share of the rounds below which a kind of text changes little, whatever it accepts."""
+MOST_SHARE = 0.5
+"""Share of the rounds above which a kind of text is not the exception: the other text, which may be
+a few numbers, is then what differs."""
+WORDS = {
+    Region.PROSE: "in prose",
+    Region.CODE: "in code",
+    Region.DIFF: "in changed lines of a diff",
+    Region.JSON: "in JSON",
+    Region.THINKING: "in thinking",
+    Region.MARKUP: "in tables and list marks",
+    Region.NUMBER: "in numbers and formulae",
+    Region.TEMPLATE: "at special tokens",
+    Region.GUIDED: "in answers under a regular expression, choice or grammar",
+}
+"""Each region in a sentence."""
+
+
+def region_costs(case: Case) -> Finding | None:
+    """Find the kind of text that accepts clearly less than the other text of the same answers, and
+    loses the most tokens by it."""
+    all_pairs = case.run.groups.regions_within_request
+    lost = [each for each in all_pairs if _is_large(case, each, len(all_pairs))]
+    if not lost:
+        return None
+    contrast = max(lost, key=lambda each: _lost(case, each))
+    share, missing = _share(case, contrast.second), _lost(case, contrast)
+    run, of_all = case.run, (case.run.acceptance.mean_length - 1.0) * case.run.rounds
+    trust, because = judged(contrast.requests, contrast.kept_interval, below=KEEPS_BELOW)
+    return Finding(
+        id="region_costs",
+        severity=Severity.INFO,
+        runs=(run.label,),
+        title="One kind of text accepts less",
+        statement=f"{WORDS[contrast.second]} ({percent(share)} of the rounds) a round yields "
+        f"{number(contrast.second_length)} tokens, in the other text of the same answers "
+        f"{number(contrast.first_length)}; {percent(missing / (of_all + missing))} of the tokens "
+        "that could be accepted are missing there",
+        evidence={
+            "mean_length_others": contrast.first_length,
+            "mean_length_region": contrast.second_length,
+            "kept": contrast.kept,
+            **ends("kept", contrast.kept_interval),
+            "p": contrast.p,
+            "share_of_rounds": share,
+            "requests": contrast.requests,
+            "threshold": KEEPS_BELOW,
+        },
+        confidence=trust,
+        because=because,
+        advice="Kinds of text differ for every drafter: compare with another drafter on the same "
+        "prompts (driftscope compare) before you blame this one. If it stays behind there, train "
+        "it on answers with such text, or send these requests to a server with fewer "
+        "num_speculative_tokens.",
+        cost_tps=case.cost_of(run.acceptance.mean_length + missing / run.rounds),
+    )
+
+
+def boundary_dip(case: Case) -> Finding | None:
+    """Find that the first tokens of blocks accept clearly less than the rest of the same kind of
+    text in the same answer."""
+    contrast = case.run.groups.boundary_within_request
+    if contrast is None or contrast.requests < ENOUGH_REQUESTS:
+        return None
+    if not contrast.loses(KEEPS_BELOW):
+        return None
+    trust, because = judged(contrast.requests, contrast.kept_interval, below=KEEPS_BELOW)
+    return Finding(
+        id="boundary_dip",
+        severity=Severity.INFO,
+        runs=(case.run.label,),
+        title="Acceptance dips where a block of text begins",
+        statement=f"rounds at the first {NEAR_TOKENS} tokens of a code block, tool call, table or "
+        f"the text after one yield {number(contrast.second_length)} tokens, and "
+        f"{number(contrast.first_length)} in the rest of the same kind of text in the same answers",
+        evidence={
+            "mean_length_rest": contrast.first_length,
+            "mean_length_begin": contrast.second_length,
+            "kept": contrast.kept,
+            **ends("kept", contrast.kept_interval),
+            "p": contrast.p,
+            "requests": contrast.requests,
+            "threshold": KEEPS_BELOW,
+        },
+        confidence=trust,
+        because=because,
+        advice="The first tokens of a block are harder to guess for every drafter. If another "
+        "drafter loses less on the same prompts (driftscope compare), train this one on answers "
+        "that change between prose, code and tool calls.",
+    )
+
+
+def _is_large(case: Case, contrast: Contrast, tests: int) -> bool:
+    enough = contrast.requests >= ENOUGH_REQUESTS
+    there = LEAST_SHARE <= _share(case, contrast.second) <= MOST_SHARE
+    return enough and there and contrast.loses(KEEPS_BELOW, tests=tests)
+
+
+def _share(case: Case, region: str) -> float:
+    """Return a region's share of the rounds whose region is known."""
+    groups = case.run.groups.region
+    known = sum(each.rounds for each in groups)
+    return sum(each.rounds for each in groups if each.name == region) / max(known, 1)
+
+
+def _lost(case: Case, contrast: Contrast) -> float:
+    """Return the tokens that the region's rounds would yield in addition if they accepted as the
+    other text of their answers does."""
+    rounds = sum(g.rounds for g in case.run.groups.region if g.name == contrast.second)
+    return rounds * max(contrast.first_length - contrast.second_length, 0.0)
+
+
+_TEXT = Need[Case](
+    words="regions of answers (DRIFTSCOPE_REGIONS) with two kinds of text in "
+    f"{ENOUGH_REQUESTS} requests",
+    met=lambda case: any(
+        each.requests >= ENOUGH_REQUESTS for each in case.run.groups.regions_within_request
+    ),
+)
+_BEGINS = Need[Case](
+    words="regions of answers (DRIFTSCOPE_REGIONS) in which a block of text begins, in "
+    f"{ENOUGH_REQUESTS} requests",
+    met=lambda case: (
+        case.run.groups.boundary_within_request is not None
+        and case.run.groups.boundary_within_request.requests >= ENOUGH_REQUESTS
+    ),
+)
+_KEEPS = Threshold(
+    name="KEEPS_BELOW",
+    value=KEEPS_BELOW,
+    means="accepted tokens per round, one kind of text over the other text of the same answers",
+    source="driftscope's own bound",
+)
+_SHARES = (
+    Threshold(
+        name="LEAST_SHARE",
+        value=LEAST_SHARE,
+        means="smallest share of the rounds",
+        source="driftscope's own bound",
+    ),
+    Threshold(
+        name="MOST_SHARE",
+        value=MOST_SHARE,
+        means="largest share of the rounds",
+        source="driftscope's own bound",
+    ),
+)
+
+TEXT_ENTRIES = (
+    Entry(
+        id="region_costs",
+        title="One kind of text accepts less",
+        meaning="Rounds that draft one kind of text (code, JSON, numbers, ...) accept clearly "
+        "fewer tokens than those that draft the other text of the same answers.",
+        thresholds=(_KEEPS, *_SHARES),
+        need=_TEXT,
+        rule=region_costs,
+    ),
+    Entry(
+        id="boundary_dip",
+        title="Acceptance dips where a block of text begins",
+        meaning="Rounds at the first tokens of a block of text accept clearly fewer tokens than "
+        "those in the rest of the same kind of text in the same answers.",
+        thresholds=(_KEEPS,),
+        need=_BEGINS,
+        rule=boundary_dip,
+    ),
+)
+
+
+EVEN_WITHIN = 0.1
+"""Equivalence margin: acceptance is even along the chain if no depth is more than this below the
+first one. The published vectors of healthy drafters keep 0.8 or more of the first depth's rate."""
+CIRCUMSTANCES = (
+    "long_context_collapse",
+    "template_sensitivity",
+    "acceptance_drops",
+    "structured_output_loses_drafts",
+    "modes_disagree",
+)
+"""Findings about the circumstances in which acceptance is lost."""
+KIND_OF_TEXT = "region_costs"
+"""Finding that is told and changes no answer: kinds of text differ for any drafter."""
+
+
+def losses(run: RunSummary, findings: Sequence[Finding]) -> Claim | None:
+    """Return whether acceptance is even along the chain, and the circumstances that the findings
+    name; None for a dead drafter, which loses everything everywhere."""
+    if run.acceptance.marginal[0] < NOTHING_BELOW:
+        return None
+    answer, sentence, depth = _along_chain(run)
+    named = [finding for finding in findings if _names_a_place(finding, run)]
+    parts = [sentence, *(_first_clause(finding.statement) for finding in named)]
+    parts += [
+        finding.statement.partition(";")[0]
+        for finding in findings
+        if finding.id == KIND_OF_TEXT and _is_known(finding, run)
+    ]
+    return Claim(
+        topic=Topic.LOSSES,
+        run=run.label,
+        question="Is acceptance even along the chain and over the circumstances?",
+        answer=Answer.NO if named else answer,
+        sentence="; ".join(part for part in parts if part),
+        estimate=None if depth is None else run.acceptance.conditional[depth - 1],
+        interval=None if depth is None else _at(run, depth),
+        record="record more requests" if answer is Answer.CANNOT_TELL and not named else "",
+    )
+
+
+def _names_a_place(finding: Finding, run: RunSummary) -> bool:
+    acts = finding.severity in (Severity.HIGH, Severity.MEDIUM)
+    return acts and finding.id in CIRCUMSTANCES and _is_known(finding, run)
+
+
+def _is_known(finding: Finding, run: RunSummary) -> bool:
+    return finding.confidence is not Trust.LOW and run.label in finding.runs
+
+
+def _first_clause(statement: str) -> str:
+    return statement.partition(": ")[0]
+
+
+def _along_chain(run: RunSummary) -> tuple[Answer, str, int | None]:
+    """Return the answer for the depths, its words, and the depth at which most is lost."""
+    if run.k == 1:
+        return Answer.FIGURE, f"{_rate(run, 1)} of the draft tokens are accepted", 1
+    first, others = _at(run, 1), [_at(run, depth) for depth in range(2, run.k + 1)]
+    reached = [(d, at) for d, at in enumerate(others, start=2) if at is not None]
+    if first is None or not reached:
+        return Answer.CANNOT_TELL, f"{_rate(run, 1)} of the rounds are accepted to depth 1", None
+    lower = [depth for depth, at in reached if at.high < first.low]
+    if lower:
+        depth = max(lower, key=lambda each: tokens_lost(run, each))
+        return Answer.NO, _falls(run, depth), depth
+    ends = (
+        f"{_rate(run, 1)} of the draft tokens are accepted at depth 1, {_rate(run, run.k)} at "
+        f"depth {run.k}"
+    )
+    if all(at.low > first.high - EVEN_WITHIN for _, at in reached):
+        return Answer.YES, f"acceptance is even along the chain: {ends}", None
+    return Answer.CANNOT_TELL, f"no depth stands out: {ends}", None
+
+
+def _falls(run: RunSummary, depth: int) -> str:
+    return (
+        f"acceptance falls along the chain, most at depth {depth}: {_rate(run, depth)} of the "
+        f"draft tokens there are accepted, {_rate(run, 1)} at depth 1"
+    )
+
+
+def tokens_lost(run: RunSummary, depth: int) -> float:
+    """Return the tokens per round that a depth costs, compared with a chain that accepts every
+    depth like the first: those that end there, and what would have followed them."""
+    first, here = run.acceptance.marginal[0], run.acceptance.conditional[depth - 1]
+    reach = 1.0 if depth == 1 else run.acceptance.marginal[depth - 2]
+    follows = sum(first**more for more in range(run.k - depth + 1))
+    return 0.0 if here is None else reach * (first - here) * follows
+
+
+def _rate(run: RunSummary, depth: int) -> str:
+    return percent(run.acceptance.conditional[depth - 1])
+
+
+def _at(run: RunSummary, depth: int) -> Interval | None:
+    """Return the interval of the conditional rate at a depth."""
+    if depth > 1:
+        return conditional_interval(run, depth)
+    spread = run.acceptance.marginal_interval
+    return spread[0] if spread else None

@@ -1,0 +1,368 @@
+"""Warnings about a run's data: reasons to trust some of its figures less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from driftscope.analysis.figures.run_sums import Cohort, longer
+from driftscope.analysis.number_words import count, ks_of, lasted, listed, number, percent
+from driftscope.analysis.replays.replay_summary import ReplaySummary
+from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
+from driftscope.analysis.summary.acceptance_by_k import first_token_differs
+from driftscope.analysis.summary.independence import ENOUGH_CLUSTERS
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.sampling_mode import drafts_greedily, tokens_are_wrong, warmest
+from driftscope.findings.finding import Answer, Claim, Topic
+from driftscope.vocabulary import CHOOSES_LENGTH, UndraftedReason
+
+LOSS = "loss"
+"""`QualityWarning.id` of a warning about missing rows."""
+MANY_SHORT = 0.05
+"""Share of rounds that drafted fewer than K tokens above which a warning about deep rates is
+given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityWarning:
+    """One warning, shown next to the section of the report that it concerns."""
+
+    id: str
+    run: str
+    affects: str
+    """Affected section: "run", "acceptance", "speed", "senders" or "masses" (every picture made
+    from recorded chains)."""
+    message: str
+
+
+def losses_among(warnings: Iterable[QualityWarning]) -> list[QualityWarning]:
+    """Return the warnings about rows that a run lacks. Every report begins with them, because its
+    figures lack those rows, too."""
+    return [warning for warning in warnings if warning.id == LOSS]
+
+
+def warnings_of(run: RunSummary) -> tuple[QualityWarning, ...]:
+    """Return every warning about `run`, those about data missing from its files first."""
+    losses = [(LOSS, "run", problem) for problem in run.problems]
+    notes = [("note", "run", note) for note in run.manifest.notes]
+    doubts = [(name, affects, doubt(run)) for name, affects, doubt in _DOUBTS]
+    return tuple(
+        QualityWarning(id=name, run=run.label, affects=affects, message=message)
+        for name, affects, message in (*losses, *notes, *doubts)
+        if message
+    )
+
+
+def replay_warnings(run: ReplaySummary) -> tuple[QualityWarning, ...]:
+    """Return every warning about a replay."""
+    messages = [(LOSS, problem) for problem in run.problems]
+    messages += [("note", note) for note in run.manifest.notes]
+    return tuple(
+        QualityWarning(id=name, run=run.label, affects="senders", message=message)
+        for name, message in messages
+    )
+
+
+def _few_requests(run: RunSummary) -> str | None:
+    if run.clusters >= FEW_REQUESTS:
+        return None
+    counted = count(run.clusters, run.noun)
+    if run.noun == "request" and run.clusters < run.requests:
+        counted = f"{run.clusters} of {count(run.requests, run.noun)} have rounds that count"
+    return (
+        f"only {counted}: no finding that rests on an interval is certain; "
+        f"record {FEW_REQUESTS} or more {run.noun}s"
+    )
+
+
+def _repeats_unseen(run: RunSummary) -> str | None:
+    """Warn that intervals may be too narrow, and which findings are judged less certain for it."""
+    known = run.independence
+    if known is not None and known.suspected:
+        return (
+            f"requests count as repetitions of {count(known.clusters, known.noun)}: at "
+            "temperature 0 they agree in label, prompt length and first rounds more often than by "
+            "chance. The trace does not say which prompts repeat; record with prompt digests on to "
+            "know"
+        )
+    if not run.unseen:
+        return None
+    return (
+        "repeated prompts cannot be seen in this trace: if prompts repeat, intervals are narrower "
+        "than they should be, so no finding that rests on one is called high or certain. Record "
+        "with prompt digests on, or name the column that holds the sessions with --cluster"
+    )
+
+
+def _one_decides(run: RunSummary) -> str | None:
+    if run.requests < 2 or run.acceptance.mean_length_interval is not None:
+        return None
+    if run.independence is not None and run.independence.even:
+        return (
+            f"{count(run.clusters, run.noun)}, which are too few for a 95% interval of the "
+            f"acceptance; record {FEW_REQUESTS} or more {run.noun}s"
+        )
+    return (
+        "one request has more than half of the rounds, so the acceptance has no 95% interval: it "
+        f"describes mostly that request; record {FEW_REQUESTS} or more requests of similar length"
+    )
+
+
+def _length_goes_with_ease(run: RunSummary) -> str | None:
+    """Warn that an interval may be too narrow because easy answers are also the long ones."""
+    known = run.independence
+    if known is None or known.length_correlation is None or not known.length_goes_with_ease:
+        return None
+    kind = "easier" if known.length_correlation > 0 else "harder"
+    return (
+        f"long answers are also the {kind} ones (correlation {known.length_correlation:.2f} over "
+        f"{count(known.clusters, known.noun)}), so the 95% interval of the acceptance length is "
+        f"too narrow. Record {ENOUGH_CLUSTERS} {known.noun}s or more. Averaged over requests "
+        f"instead of rounds, the acceptance length is "
+        f"{number(run.acceptance.mean_length_by_request)} instead of "
+        f"{number(run.acceptance.mean_length)}"
+    )
+
+
+def _unfinished(run: RunSummary) -> str | None:
+    """Warn about requests that the recording shows in part, left out or not."""
+    cohort = run.cohort
+    if cohort is None:
+        return None
+    edges = _edges(cohort)
+    if not cohort.enough:
+        return (
+            f"cannot tell means and trends: {edges}, and less than half of the rounds are of other "
+            f"requests. All {cohort.served.rounds:,} rounds are shown, without intervals; "
+            f"{longer(cohort)}"
+        )
+    return (
+        f"{count(cohort.left_out, 'round')} of {cohort.served.rounds:,} are left out of means and "
+        f"trends: {edges}. With them, as vLLM counts, rounds yield "
+        f"{number(cohort.served.mean_length)} tokens instead of "
+        f"{number(run.acceptance.mean_length)}"
+    )
+
+
+def _edges(cohort: Cohort) -> str:
+    """Return in words which requests the ends of the recording cut off."""
+    edges = []
+    if cohort.early_requests:
+        began = count(cohort.early_requests, "request")
+        edges.append(f"{began} had begun before the cut ({count(cohort.early_rounds, 'round')})")
+    if cohort.late_requests:
+        began = count(cohort.late_requests, "request")
+        last = "too late" if cohort.duration_s is None else f"in the last {_span(cohort)}"
+        edges.append(
+            f"{cohort.running:,} had not finished when the recording was read, so {began} that "
+            f"began {last} are not seen whole ({count(cohort.late_rounds, 'round')})"
+        )
+    return listed(edges)
+
+
+def _span(cohort: Cohort) -> str:
+    return f"{lasted(cohort.duration_s or 0.0)}, within which 95% of the requests finish"
+
+
+def _short_rounds(run: RunSummary) -> str | None:
+    short = run.recording.short_rounds / run.rounds
+    if run.manifest.method in CHOOSES_LENGTH and short > 0:
+        return _chosen_lengths(run, short)
+    if short <= MANY_SHORT:
+        return None
+    return (
+        f"{percent(short)} of the rounds drafted fewer than K tokens (close to a length limit); "
+        "rates by depth count only the rounds that drafted that depth, while vLLM's counters "
+        "divide by all rounds"
+    )
+
+
+def _chosen_lengths(run: RunSummary, short: float) -> str:
+    return (
+        f"the length of a draft is chosen by the drafter ({run.manifest.method}): "
+        f"{percent(short)} of the rounds drafted fewer than K tokens. Rates by depth count only "
+        "the rounds that drafted "
+        "that depth and were accepted up to it; they hold for drafts that this drafter makes that "
+        "long, while vLLM's counters divide by all rounds"
+    )
+
+
+def _counted_undrafted(run: RunSummary) -> str | None:
+    """Warn that the engine's own counters may be lower than the figures, and why."""
+    counted = run.fallback.counted
+    if counted <= MANY_SHORT * run.rounds:
+        return None
+    reasons = [
+        f"{name.replace('_', ' ')} {n:,}"
+        for name, n in run.fallback.by_reason.items()
+        if name in UndraftedReason.COUNTED
+    ]
+    accepted = (run.acceptance.mean_length - 1.0) * run.rounds
+    least = 1.0 + accepted / (run.rounds + counted)
+    return (
+        f"{count(counted, 'decode step')} had no draft ({listed(reasons)}) and are not rounds "
+        "here; vLLM may verify padding or an emptied draft instead and count it as rejected, so "
+        "its own "
+        f"counters may show an acceptance length down to {number(least)} instead of "
+        f"{number(run.acceptance.mean_length)}"
+    )
+
+
+def _several_k(run: RunSummary) -> str | None:
+    if not run.mixed:
+        return None
+    return (
+        f"rounds drafted {ks_of(run.ks)}: the acceptance length is as served, rates by depth count "
+        "only the rounds that drafted that depth, and segments of the run are compared at the "
+        f"run's mix of K{f'; {differs}' if (differs := first_token_differs(run)) else ''}"
+    )
+
+
+def _several_depths(run: RunSummary) -> str | None:
+    if not run.mixed or not run.recording.chains:
+        return None
+    return (
+        f"attention, hidden state and confidence by depth cover the chains of K = {run.depths} or "
+        "more, so that every depth is compared over the same chains; `--by k` shows each K "
+        "separately"
+    )
+
+
+def _no_chains(run: RunSummary) -> str | None:
+    if run.recording.chains:
+        return None
+    return (
+        "no chain was recorded: the report shows acceptance, but nothing measured inside the "
+        "drafter"
+    )
+
+
+def _broken_chains(run: RunSummary) -> str | None:
+    if not run.recording.broken_chains:
+        return None
+    return (
+        f"{count(run.recording.broken_chains, 'recorded chain')} with values that are not finite; "
+        "the means leave those values out"
+    )
+
+
+def _chunked_prefill(run: RunSummary) -> str | None:
+    seen = run.recording
+    if not seen.chunked_chains or run.manifest.runner != "v1":
+        return None
+    return (
+        f"{seen.chunked_chains:,} of {count(seen.chains, 'recorded chain')} belong to requests "
+        "whose drafter cache may be wrong. This happens with vLLM's V1 runner at the ends of "
+        "prompt chunks, near a context limit and, through the prefix cache, in later requests. "
+        "These chains are flagged in the trace and included in the means"
+    )
+
+
+def _wrong_tokens(run: RunSummary) -> str | None:
+    if not tokens_are_wrong(run):
+        return None
+    return (
+        "the engine returns wrong tokens at temperature > 0 here, and some requests were sampled: "
+        "their acceptance says nothing about the drafter"
+    )
+
+
+def _greedy_drafts(run: RunSummary) -> str | None:
+    warm = warmest(run)
+    if not warm or not drafts_greedily(run.manifest) or tokens_are_wrong(run):
+        return None
+    return (
+        f"requests were sampled (temperature up to {warm:g}), but the drafter drafts greedily, as "
+        "it does on vLLM's V1 runner: acceptance is lower than with a drafter that samples, and "
+        "lower than at temperature 0; compare it only with runs at the same temperature and on the "
+        "same runner"
+    )
+
+
+_DOUBTS: tuple[tuple[str, str, Callable[[RunSummary], str | None]], ...] = (
+    ("unfinished", "acceptance", _unfinished),
+    ("few_requests", "acceptance", _few_requests),
+    ("repeats_unseen", "acceptance", _repeats_unseen),
+    ("one_request_decides", "acceptance", _one_decides),
+    ("length_goes_with_ease", "acceptance", _length_goes_with_ease),
+    ("wrong_tokens", "acceptance", _wrong_tokens),
+    ("greedy_drafts", "acceptance", _greedy_drafts),
+    ("short_rounds", "acceptance", _short_rounds),
+    ("counted_undrafted", "acceptance", _counted_undrafted),
+    ("several_k", "acceptance", _several_k),
+    ("several_k", "masses", _several_depths),
+    ("no_chains", "masses", _no_chains),
+    ("broken_chains", "masses", _broken_chains),
+    ("chunked_prefill", "masses", _chunked_prefill),
+)
+"""Id of each warning, the section next to which it is shown, and a function that returns its
+message or None."""
+
+
+FEWEST_REQUESTS = 10
+"""Number of independent requests (of prompts or sessions, if they repeat) below which nothing is
+concluded: the interval of an acceptance length then rests on fewer than ten independent values."""
+MOST_LOST = 0.05
+"""Share of lost rows above which nothing is concluded: the lost ones may differ from the others."""
+
+
+def data(run: RunSummary) -> Claim:
+    """Return whether there is enough data to conclude anything."""
+    few, lost = run.clusters < FEWEST_REQUESTS, lost_share(run)
+    cut = run.cohort is not None and not run.cohort.enough
+    record = ""
+    if few:
+        record = _more(run.noun)
+    elif lost > MOST_LOST:
+        record = "record again on a disk and machine that keep up"
+    elif cut and run.cohort is not None:
+        record = longer(run.cohort)
+    return Claim(
+        topic=Topic.DATA,
+        run=run.label,
+        question="Is there enough data to conclude anything?",
+        answer=Answer.NO if record else Answer.YES,
+        sentence=f"{requests_of(run)}, {count(run.rounds, 'round')}, "
+        f"{ks_of(run.ks)}, {_loss(run, lost)}{_seen_in_part(run)}",
+        estimate=float(run.requests),
+        record=record,
+    )
+
+
+def _more(noun: str) -> str:
+    if noun == "request":
+        return f"record {FEW_REQUESTS} or more requests of different prompts"
+    return f"record requests of {FEW_REQUESTS} or more {noun}s"
+
+
+def requests_of(run: RunSummary) -> str:
+    """Return the number of requests and, if some are not independent of each other, of what they
+    are."""
+    requests, known = count(run.requests, "request"), run.independence
+    if known is None or not known.repeated:
+        return requests
+    effect = "" if known.design_effect is None else f", design effect {number(known.design_effect)}"
+    prompts = f" and {count(known.crossed, 'prompt')}" if known.crossed else ""
+    return f"{requests} of {count(known.clusters, known.noun)}{prompts}{effect}"
+
+
+def _seen_in_part(run: RunSummary) -> str:
+    """Return how many rounds of requests that the recording shows in part are left out."""
+    if run.cohort is None:
+        return ""
+    if not run.cohort.enough:
+        return "; most requests are seen only in part"
+    share = run.cohort.left_out / max(run.cohort.served.rounds, 1)
+    return f"; {percent(share)} of the rounds left out, of requests seen only in part"
+
+
+def lost_share(run: RunSummary) -> float:
+    """Return the share of rows that were lost while recording."""
+    rows = run.rounds + run.recording.chains + run.requests
+    return run.recording.dropped / max(rows + run.recording.dropped, 1)
+
+
+def _loss(run: RunSummary, lost: float) -> str:
+    if not run.recording.dropped:
+        return "no rows lost"
+    return f"{count(run.recording.dropped, 'row')} lost ({percent(lost)})"

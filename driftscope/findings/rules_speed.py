@@ -1,0 +1,801 @@
+"""Rules about speed: whether another K, or no speculation, would serve faster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from driftscope.analysis.cost.advice import Advice
+from driftscope.analysis.cost.advice_words import by_batch, faster, to_measure
+from driftscope.analysis.cost.choice import WORTH_SAYING
+from driftscope.analysis.cost.predict import Estimate
+from driftscope.analysis.cost.schedule import GAINS_AT_LEAST
+from driftscope.analysis.cost.vllm_options import NO_SPECULATION
+from driftscope.analysis.figures.results import Latency
+from driftscope.analysis.number_words import (
+    between_percent,
+    count,
+    listed,
+    milliseconds,
+    number,
+    percent,
+)
+from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
+from driftscope.analysis.statistics.intervals.interval import Interval, difference, ratio
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.case import ALWAYS, Case, Entry, Need, Threshold
+from driftscope.findings.finding import Answer, Claim, Finding, Severity, Topic, Trust, ends, judged
+from driftscope.findings.rules_compare import confounders, doubt, to_match
+from driftscope.vocabulary import UndraftedReason
+
+
+def smaller_k(case: Case) -> Finding | None:
+    """Find that a K smaller than the one that ran, and not 0, is surely faster."""
+    k = _faster_k(case)
+    if k is None or not 0 < k < _drafted(case.run):
+        return None
+    return _other_k(case, "smaller_k", "A smaller K serves faster")
+
+
+def larger_k(case: Case) -> Finding | None:
+    """Find that a K larger than the one that ran was measured, and is surely faster."""
+    k = _faster_k(case)
+    if k is None or not k > _drafted(case.run):
+        return None
+    return _other_k(case, "larger_k", "A larger K serves faster")
+
+
+def _faster_k(case: Case) -> int | None:
+    return case.advice.choice.k if case.advice is not None and case.advice.worth_it else None
+
+
+def _drafted(run: RunSummary) -> float:
+    """Return the tokens that the run drafted in a round."""
+    return run.effective_k if run.mixed and run.effective_k is not None else run.k
+
+
+def _other_k(case: Case, name: str, title: str) -> Finding:
+    advice = case.advice
+    assert advice is not None  # noqa: S101  the caller looks at its choice
+    choice, gain = advice.choice, advice.choice.gain
+    assert choice.k is not None and gain is not None  # noqa: S101
+    trust, because = judged(
+        case.run.requests, gain.interval, above=0.0, assumed=[] if choice.measured else [_BOUNDED]
+    )
+    return Finding(
+        id=name,
+        severity=Severity.MEDIUM,
+        runs=(case.run.label,),
+        title=title,
+        statement=f"{faster(advice)}: {_times(advice, choice.k)}{_by_batch(advice)}",
+        evidence=_evidence(case, advice, choice.k, gain),
+        confidence=trust,
+        because=because,
+        advice=f"Serve with num_speculative_tokens = {choice.k}.{_further(advice)}",
+        assumed=advice.assumed,
+        option=advice.fixed_command,
+        cost_tps=case.cost_of_gain(gain.value),
+    )
+
+
+def _further(advice: Advice) -> str:
+    measure = to_measure(advice)
+    return "" if measure is None else f" It may not be the fastest: {measure}."
+
+
+def k_by_batch_size(case: Case) -> Finding | None:
+    """Find that separate measured K for some batch sizes surely beat the best single K."""
+    advice = case.advice
+    if advice is None or not advice.schedule_worth_it:
+        return None
+    gain = advice.schedule_gain
+    trust, because = judged(case.run.requests, gain.interval, above=GAINS_AT_LEAST)
+    return Finding(
+        id="k_by_batch_size",
+        severity=Severity.MEDIUM,
+        runs=(case.run.label,),
+        title="The best K depends on the batch size",
+        statement=f"the fastest measured K is {listed(by_batch(advice))}; together they are "
+        f"{percent(gain.value)} faster than {_instead(advice)}{between_percent(gain.interval)}",
+        evidence={
+            "k": case.run.k,
+            "gain_over_fixed": gain.value,
+            **ends("gain_over_fixed", gain.interval),
+            **{f"best_k_at_{first}": k for first, _, k in advice.schedule},
+            "threshold": GAINS_AT_LEAST,
+        },
+        confidence=trust,
+        because=because,
+        advice="Set num_speculative_tokens_per_batch_size, a list of [first batch size, last, K]. "
+        "vLLM ignores it with data parallelism.",
+        assumed=advice.assumed,
+        option=advice.schedule_command,
+        cost_tps=case.cost_of_gain(gain.value),
+    )
+
+
+def slower_than_none(case: Case) -> Finding | None:
+    """Find that speculation serves slower than no speculation: by a baseline if there is one,
+    otherwise by the cost model."""
+    if case.plain is not None and case.plain.latency.tpot_s_interval is not None:
+        return _by_baseline(case)
+    return _by_model(case)
+
+
+def _by_baseline(case: Case) -> Finding | None:
+    plain, run = case.plain, case.run
+    assert plain is not None  # noqa: S101  the caller looks at its interval
+    a, b = run.latency, plain.latency
+    if a.tpot_s is None or b.tpot_s is None or not a.tpot_s_interval or not b.tpot_s_interval:
+        return None
+    apart = difference(a.tpot_s, a.tpot_s_interval, b.tpot_s, b.tpot_s_interval)
+    if not apart.low > 0:
+        return None
+    trust, because = judged(
+        min(run.requests, plain.requests),
+        apart,
+        above=0.0,
+        assumed=["the two runs may not have had the same load"],
+    )
+    return Finding(
+        id="slower_than_none",
+        severity=Severity.HIGH,
+        runs=(run.label,),
+        title="Serving is slower with speculation than without",
+        statement=f"measured against the baseline {plain.label}: {milliseconds(a.tpot_s)} per "
+        f"output token with speculation, {milliseconds(b.tpot_s)} without",
+        evidence={
+            "tpot_s": a.tpot_s,
+            **ends("tpot_s", a.tpot_s_interval),
+            "baseline_tpot_s": b.tpot_s,
+            **ends("baseline_tpot_s", b.tpot_s_interval),
+            "difference_s": a.tpot_s - b.tpot_s,
+            **ends("difference_s", apart),
+        },
+        confidence=trust,
+        because=f"by a baseline run; {because}",
+        advice=_NONE,
+        option=NO_SPECULATION,
+        cost_tps=case.cost_of_gain(a.tpot_s / b.tpot_s - 1.0),
+    )
+
+
+def _by_model(case: Case) -> Finding | None:
+    advice = case.advice
+    if advice is None or not advice.none_is_faster:
+        return None
+    drafter = advice.useless or advice.surely_slower
+    by = _by_drafter if drafter else _by_bounds
+    trust, because, statement = by(case.run.requests, advice)
+    gain = advice.least_gain if drafter else advice.gains[0].value
+    return Finding(
+        id="slower_than_none",
+        severity=Severity.HIGH,
+        runs=(case.run.label,),
+        title="Serving is slower with speculation than without",
+        statement=statement,
+        evidence=_evidence(case, advice, 0, advice.gains[0]),
+        confidence=trust,
+        because=because,
+        advice=_NONE,
+        assumed=advice.assumed,
+        option=NO_SPECULATION,
+        cost_tps=None if gain is None else case.cost_of_gain(gain),
+    )
+
+
+def _by_drafter(requests: int, advice: Advice) -> tuple[Trust, str, str]:
+    """Return trust, reason and statement from the drafter's measured time alone, whatever
+    verification costs."""
+    enough = advice.useless or requests >= FEW_REQUESTS
+    because = (
+        "the drafter's measured time, and the acceptance length at the upper end of its 95% "
+        f"interval, of {count(requests, 'request')}"
+    )
+    statement = (
+        "drafting takes more time than the accepted tokens save: without the drafter the engine "
+        f"yields at least {percent(advice.least_gain)} more tokens per second"
+    )
+    return Trust.HIGH if enough else Trust.LOW, because, statement
+
+
+def _by_bounds(requests: int, advice: Advice) -> tuple[Trust, str, str]:
+    measured, gain = 0 in advice.measured_k, advice.gains[0]
+    trust, because = judged(
+        requests, gain.interval, above=0.0, assumed=[] if measured else [_BOUNDED]
+    )
+    how = "step times were measured without speculation" if measured else "by bounds of step times"
+    statement = (
+        f"{how}: {_times(advice, 0)}; {percent(gain.value)} more tokens per second without "
+        f"speculation{between_percent(gain.interval)}"
+    )
+    return trust, f"by step times, because no baseline was given; {because}", statement
+
+
+_BOUNDED = "its step times are bounds from other K, not measured"
+_NONE = (
+    "Serve without speculation, or fix the drafter first: the other findings show what is wrong "
+    "with it. Drafting costs more time than the accepted tokens save."
+)
+
+
+def _times(advice: Advice, k: int) -> str:
+    at = advice.overall
+    return (
+        f"{milliseconds(at.tpot_s[k].value)} per output token with K = {k}, "
+        f"{milliseconds(at.ran.value)} with {advice.served.words}"
+    )
+
+
+def _instead(advice: Advice) -> str:
+    """Return in words what a schedule is compared with."""
+    return advice.served.words if advice.served.mixed else "the best single K"
+
+
+def _by_batch(advice: Advice) -> str:
+    ranges = by_batch(advice)
+    return f"; fastest measured K by batch size: {listed(ranges)}" if ranges else ""
+
+
+def _evidence(case: Case, advice: Advice, k: int, gain: Estimate) -> dict[str, float | int | None]:
+    times = advice.overall.tpot_s
+    return {
+        "k": case.run.k,
+        "suggested_k": k,
+        "gain": gain.value,
+        **ends("gain", gain.interval),
+        "tpot_s_now": advice.overall.ran.value,
+        **ends("tpot_s_now", advice.overall.ran.interval),
+        "tpot_s_suggested": times[k].value,
+        **ends("tpot_s_suggested", times[k].interval),
+        "misfit": advice.misfit,
+        "threshold": WORTH_SAYING,
+    }
+
+
+_NEED = Need[Case](
+    words="step times of 20 or more comparable steps that drafted",
+    met=lambda case: case.advice is not None,
+)
+_WORTH = Threshold(
+    name="WORTH_SAYING",
+    value=WORTH_SAYING,
+    means="gain in tokens per second, whose 95% interval is above 0",
+    source="driftscope: runs of one server differ by as much (run effect)",
+)
+_OTHER = Need[Case](
+    words="step times of 20 or more comparable steps that drafted, of runs at two or more K",
+    met=lambda case: case.advice is not None and len(case.advice.measured_k) > 1,
+)
+
+SPEED_ENTRIES = (
+    Entry(
+        id="slower_than_none",
+        title="Serving is slower with speculation than without",
+        meaning="The time per output token is longer with speculation than without: measured "
+        "against a baseline run if one is given, otherwise bounded by step times: what the drafter "
+        "takes, or what steps with more tokens take. The finding states which.",
+        thresholds=(_WORTH,),
+        need=_NEED,
+        rule=slower_than_none,
+    ),
+    Entry(
+        id="smaller_k",
+        title="A smaller K serves faster",
+        meaning="K is too high for the batch sizes and contexts that were served: the last depths "
+        "cost more time than their accepted tokens save. Another K was measured, or is known to "
+        "be within 5% of the fastest whatever its steps cost.",
+        thresholds=(_WORTH,),
+        need=_OTHER,
+        rule=smaller_k,
+    ),
+    Entry(
+        id="larger_k",
+        title="A larger K serves faster",
+        meaning="K is too low: a run with a larger K was measured, and its last depths save more "
+        "time than they cost.",
+        thresholds=(_WORTH,),
+        need=_OTHER,
+        rule=larger_k,
+    ),
+    Entry(
+        id="k_by_batch_size",
+        title="The best K depends on the batch size",
+        meaning="A single K for all batch sizes serves fewer tokens per second than a separate K "
+        "for some of them, among K that were measured there.",
+        thresholds=(
+            Threshold(
+                name="GAINS_AT_LEAST",
+                value=GAINS_AT_LEAST,
+                means="lower end of the 95% interval of the gain over the best single K",
+                source="driftscope: a schedule has to be kept up to date, which smaller gains do "
+                "not pay for",
+            ),
+        ),
+        need=_OTHER,
+        rule=k_by_batch_size,
+    ),
+)
+
+
+DISAGREE_ABOVE = 0.1
+"""Difference of accepted tokens per round, as a share of the larger. Rounding differs between eager
+and compiled code and changes single tokens, never a tenth of them; a drafter that failed in one
+mode accepted 0 % against 92 % (vllm#54997)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    name: str
+    requests: int
+    mean_length: float
+    interval: Interval | None
+
+
+def modes_disagree(case: Case) -> Finding | None:
+    """Find that one drafter's acceptance depends on how it is executed."""
+    for one, other, within in _pairs(case):
+        worse, better = sorted((one, other), key=lambda side: side.mean_length)
+        if worse.interval is None or better.interval is None:
+            continue
+        apart = difference(better.mean_length, better.interval, worse.mean_length, worse.interval)
+        lost = (better.mean_length - worse.mean_length) / max(better.mean_length - 1.0, 1e-9)
+        if apart.low > 0 and lost > DISAGREE_ABOVE:
+            return _finding(case, worse, better, apart, lost, within=within)
+    return None
+
+
+def _finding(
+    case: Case, worse: _Side, better: _Side, apart: Interval, lost: float, *, within: bool
+) -> Finding:
+    assumed = [] if within else ["two runs may have answered different prompts"]
+    requests = min(worse.requests, better.requests)
+    trust, because = judged(requests, apart, above=0.0, assumed=assumed)
+    return Finding(
+        id="modes_disagree",
+        severity=Severity.HIGH,
+        runs=(case.run.label,),
+        title="Eager and graph execution disagree",
+        statement=f"rounds yield {number(worse.mean_length)} tokens {worse.name} and "
+        f"{number(better.mean_length)} {better.name}",
+        evidence={
+            "mean_length_worse": worse.mean_length,
+            **ends("mean_length_worse", worse.interval),
+            "mean_length_better": better.mean_length,
+            **ends("mean_length_better", better.interval),
+            "difference": better.mean_length - worse.mean_length,
+            **ends("difference", apart),
+            "lost": lost,
+            "threshold": DISAGREE_ABOVE,
+        },
+        confidence=trust,
+        because=because,
+        advice=f"The drafter computes different results {worse.name}: a bug in the engine or in "
+        "the model's code, not in the drafter's weights. Serve with the mode that works until it "
+        "is fixed, and report it to vLLM with both runs; DRIFTSCOPE_RECORDING=shadow shows which "
+        "chains differ.",
+        option="--enforce-eager" if "eager" in better.name else None,
+        cost_tps=case.cost_of(better.mean_length),
+    )
+
+
+def _pairs(case: Case) -> list[tuple[_Side, _Side, bool]]:
+    """Return pairs to compare: groups of this run by execution, then this run with runs of the same
+    models. The flag is True for pairs within the run."""
+    groups = case.run.groups.execution
+    sides = [
+        _Side(
+            name=f"in {group.name} execution",
+            requests=group.requests,
+            mean_length=group.mean_length,
+            interval=group.mean_length_interval,
+        )
+        for group in groups
+    ]
+    within_run = [(a, b, True) for n, a in enumerate(sides) for b in sides[n + 1 :]]
+    own = _of_run(case.run)
+    return within_run + [
+        (own, _of_run(other), False) for other in case.others if _twins(case, other)
+    ]
+
+
+def _of_run(run: RunSummary) -> _Side:
+    return _Side(
+        name=f"in mode {run.manifest.mode!r}",
+        requests=run.requests,
+        mean_length=run.acceptance.mean_length,
+        interval=run.acceptance.mean_length_interval,
+    )
+
+
+def _twins(case: Case, other: RunSummary) -> bool:
+    """Whether two runs have the same models and K, and differ in mode; True only for the run that
+    accepts less."""
+    mine, its = case.run.manifest, other.manifest
+    alike = all(getattr(mine, name) == getattr(its, name) for name in ("target", "drafter"))
+    less = case.run.acceptance.mean_length < other.acceptance.mean_length
+    same_k = not case.run.mixed and case.run.ks == other.ks
+    return alike and same_k and mine.mode != its.mode and less
+
+
+MODES_ENTRIES = (
+    Entry(
+        id="modes_disagree",
+        title="Eager and graph execution disagree",
+        meaning="The same drafter accepts clearly less in one execution mode than in another, "
+        "within a run or between two runs of the same models.",
+        thresholds=(
+            Threshold(
+                name="DISAGREE_ABOVE",
+                value=DISAGREE_ABOVE,
+                means="difference in accepted tokens per round, over the larger",
+                source="rounding changes single tokens; in a real case 0 % compared with 92 % were "
+                "accepted (vllm#54997)",
+            ),
+        ),
+        need=Need[Case](
+            words="chains recorded in two modes, or a second run of the same models in another",
+            met=lambda case: (
+                len(case.run.groups.execution) > 1
+                or any(
+                    (o.manifest.target, o.manifest.drafter)
+                    == (case.run.manifest.target, case.run.manifest.drafter)
+                    and o.manifest.mode != case.run.manifest.mode
+                    for o in case.others
+                )
+            ),
+        ),
+        rule=modes_disagree,
+    ),
+)
+
+
+MISSING_ABOVE = 0.05
+"""Share of decode steps that should have drafted and did not. At 2 tokens per round, the middle of
+the published figures, it costs 2.5 % of the tokens per second: half of what another K must gain."""
+LEFT_OUT_ABOVE = 0.05
+"""Share of decode steps left without a draft by a setting above which this is reported."""
+BOUNDARY_ABOVE = 0.05
+"""Share of the decode steps of requests under a grammar that lost their draft to it; like
+MISSING_ABOVE, for those requests alone."""
+
+_ADVICE = {
+    UndraftedReason.CONTEXT_LIMIT: "raise --max-model-len: vLLM's V1 runner drafts for no request "
+    "of a batch while one of them is within K tokens of the limit",
+    UndraftedReason.STRUCTURED_OUTPUT: "see the finding about structured output",
+    UndraftedReason.PREEMPTED: "give the cache more memory (--gpu-memory-utilization) or lower "
+    "--max-num-seqs: requests are preempted",
+    UndraftedReason.TOKEN_BUDGET: "raise --max-num-batched-tokens: the step's token budget leaves "
+    "no room for drafts",
+    UndraftedReason.NO_DRAFT: "look at the engine's log: the drafter returned nothing, for no "
+    "known reason",
+}
+
+
+def drafts_missing(case: Case) -> Finding | None:
+    """Find steps that should have drafted and did not."""
+    share, spread = case.run.groups.failed_share, case.run.groups.failed_share_interval
+    if not share > MISSING_ABOVE:
+        return None
+    reasons = {
+        name: n
+        for name, n in case.run.fallback.by_reason.items()
+        if name not in UndraftedReason.DELIBERATE
+    }
+    worst = max(reasons, key=lambda name: reasons[name])
+    trust, because = judged(case.run.requests, spread, above=MISSING_ABOVE)
+    named = listed([f"{name.replace('_', ' ')} {n:,}" for name, n in reasons.items()])
+    return Finding(
+        id="drafts_missing",
+        severity=Severity.HIGH if share > 0.5 else Severity.MEDIUM,
+        runs=(case.run.label,),
+        title="Decode steps have no draft although no setting asked for that",
+        statement=f"{percent(share)} of the decode steps had no draft, and no setting asked for "
+        f"that ({named}); {percent(_deliberate(case))} were left out on purpose",
+        evidence={
+            "failed_share": share,
+            **ends("failed_share", spread),
+            "deliberate_share": _deliberate(case),
+            **{f"steps_{name}": n for name, n in reasons.items()},
+            "threshold": MISSING_ABOVE,
+        },
+        confidence=trust,
+        because=because,
+        advice=f"Most common cause: {worst.replace('_', ' ')}; "
+        f"{_ADVICE.get(worst, 'see the reasons in the report')}.",
+        cost_tps=_cost(case, share),
+    )
+
+
+def drafts_left_out(case: Case) -> Finding | None:
+    """Find steps for which a setting asked for no draft: a choice, not a fault."""
+    share = _deliberate(case)
+    if not share > LEFT_OUT_ABOVE:
+        return None
+    return Finding(
+        id="drafts_left_out",
+        severity=Severity.INFO,
+        runs=(case.run.label,),
+        title="Drafts are left out on purpose",
+        statement=f"{percent(share)} of the decode steps had no draft because a setting asked for "
+        f"K = 0; {percent(case.run.groups.failed_share)} had none for another reason",
+        evidence={
+            "deliberate_share": share,
+            "failed_share": case.run.groups.failed_share,
+            "threshold": LEFT_OUT_ABOVE,
+        },
+        confidence=Trust.MEDIUM if case.run.clusters >= FEW_REQUESTS else Trust.LOW,
+        because="recorded in the engine's schedule",
+        advice="Nothing to fix. `driftscope advise` shows whether "
+        "num_speculative_tokens_per_batch_size leaves drafts out at the right batch sizes.",
+    )
+
+
+def structured_output_loses_drafts(case: Case) -> Finding | None:
+    """Find that a grammar discards drafts where tool calls or structured output begin and
+    continue."""
+    groups = case.run.groups
+    share, spread = groups.boundary_share, groups.boundary_share_interval
+    if not share > BOUNDARY_ABOVE:
+        return None
+    lost = case.run.fallback.by_reason[UndraftedReason.STRUCTURED_OUTPUT]
+    trust, because = judged(case.run.requests, spread, above=BOUNDARY_ABOVE)
+    return Finding(
+        id="structured_output_loses_drafts",
+        severity=Severity.MEDIUM,
+        runs=(case.run.label,),
+        title="Tool calls or structured output lose drafts",
+        statement=f"a grammar rejected {count(lost, 'draft')}: {percent(share)} of the decode "
+        f"steps of the affected requests{_compared_acceptance(case)}",
+        evidence={
+            "boundary_share": share,
+            **ends("boundary_share", spread),
+            "lost_drafts": lost,
+            "threshold": BOUNDARY_ABOVE,
+        },
+        confidence=trust,
+        because=because,
+        advice="At the grammar's boundaries the drafter drafts tokens that the grammar forbids. "
+        "Keep the text around tool calls as in the drafter's training, train the drafter on tool "
+        "calls, or serve such requests without speculation if they accept little. A grammar that "
+        "allows arbitrary white space loses more drafts.",
+        cost_tps=_cost(case, lost / case.run.fallback.steps),
+    )
+
+
+def _compared_acceptance(case: Case) -> str:
+    """Return in words the acceptance of the rounds of these requests compared with the others."""
+    groups = case.run.groups.structured
+    if len(groups) < 2:
+        return ""
+    own, other = groups
+    spans = own.mean_length_interval, other.mean_length_interval
+    surely = (
+        spans[0] is not None
+        and spans[1] is not None
+        and difference(own.mean_length, spans[0], other.mean_length, spans[1]).excludes_zero()
+    )
+    return (
+        f"; their rounds yield {number(own.mean_length)} tokens, the others' "
+        f"{number(other.mean_length)}{'' if surely else ' (no difference shown)'}"
+    )
+
+
+def _deliberate(case: Case) -> float:
+    fallback = case.run.fallback
+    return fallback.deliberate / fallback.steps if fallback.steps else 0.0
+
+
+def _cost(case: Case, share: float) -> float | None:
+    """Return the gain in tokens per second if these steps yielded a round's tokens instead of one,
+    in the time of a step that drafts."""
+    gained = share * (case.run.acceptance.mean_length - 1.0)
+    return case.cost_of(case.run.acceptance.mean_length + gained)
+
+
+_SOURCE = "driftscope: costs 2.5 % of the tokens per second at 2 tokens per round"
+
+FALLBACK_ENTRIES = (
+    Entry(
+        id="drafts_missing",
+        title="Decode steps have no draft although no setting asked for that",
+        meaning="Decode steps had no draft although no setting asked for K = 0: the context limit, "
+        "a preemption, the token budget, a grammar, or a drafter that returned nothing.",
+        thresholds=(
+            Threshold(
+                name="MISSING_ABOVE",
+                value=MISSING_ABOVE,
+                means="share of all decode steps",
+                source=_SOURCE,
+            ),
+        ),
+        need=ALWAYS,
+        rule=drafts_missing,
+    ),
+    Entry(
+        id="drafts_left_out",
+        title="Drafts are left out on purpose",
+        meaning="A setting asked for K = 0, by batch size for example. That is a choice, and is "
+        "counted separately from failures to draft.",
+        thresholds=(
+            Threshold(
+                name="LEFT_OUT_ABOVE",
+                value=LEFT_OUT_ABOVE,
+                means="share of all decode steps",
+                source=_SOURCE,
+            ),
+        ),
+        need=ALWAYS,
+        rule=drafts_left_out,
+    ),
+    Entry(
+        id="structured_output_loses_drafts",
+        title="Tool calls or structured output lose drafts",
+        meaning="A grammar rejected whole drafts, as happens where tool calls or structured output "
+        "begin.",
+        thresholds=(
+            Threshold(
+                name="BOUNDARY_ABOVE",
+                value=BOUNDARY_ABOVE,
+                means="share of the decode steps of those requests that lost a draft to a grammar",
+                source=_SOURCE,
+            ),
+        ),
+        need=ALWAYS,
+        rule=structured_output_loses_drafts,
+    ),
+)
+
+
+_WITHOUT = "Does speculation serve faster than no speculation?"
+_RECORD = "to know, record the same prompts without speculation and add --baseline RUN"
+
+
+def speed(case: Case) -> Claim:
+    """Return whether speculation pays: measured against a baseline without it, or else estimated
+    from the step times."""
+    plain, mine = case.plain, case.run.latency
+    if plain is not None:
+        faster = speed_ratio(plain.latency, mine)
+        if faster is not None:
+            return _measured(case, plain.latency, *faster)
+    return _estimated(case)
+
+
+def speed_against(case: Case) -> Claim | None:
+    """Return whether a run serves faster than the run that it is compared with; None if it is not
+    compared, or if the two do not serve the same target."""
+    other = case.reference
+    if other is None or other.manifest.target != case.run.manifest.target:
+        return None
+    ratio = speed_ratio(other.latency, case.run.latency)
+    if ratio is None:
+        return None
+    value, interval = ratio
+    others, faster = confounders(case), _answer(interval, 1.0)
+    words = {
+        Answer.YES: f"serves {_by(value)} faster than {other.label}",
+        Answer.NO: f"serves {_by(1 / value)} slower than {other.label}",
+        Answer.CANNOT_TELL: f"whether it serves faster than {other.label} cannot be told",
+    }[faster]
+    answer = Answer.CANNOT_TELL if others else faster
+    return Claim(
+        topic=Topic.SPEED,
+        run=case.run.label,
+        question="Does the run serve faster than the run that it is compared with?",
+        answer=answer,
+        sentence=f"{words} ({_range(interval, slower=faster is Answer.NO)}; "
+        f"{milliseconds(case.run.latency.tpot_s)} per token, compared with "
+        f"{milliseconds(other.latency.tpot_s)}){doubt(others)}",
+        estimate=value,
+        interval=interval,
+        reference=other.label,
+        record=_wanted(answer, others),
+    )
+
+
+def _wanted(answer: Answer, others: list[str]) -> str:
+    if answer is not Answer.CANNOT_TELL:
+        return ""
+    return to_match(others) if others else "record more requests of both"
+
+
+def speed_ratio(slow: Latency, fast: Latency) -> tuple[float, Interval] | None:
+    """Return the time per token of the first over that of the second, with its 95% interval; None
+    if either is not known."""
+    return ratio(slow.tpot_s, slow.tpot_s_interval, fast.tpot_s, fast.tpot_s_interval)
+
+
+def _measured(case: Case, plain: Latency, ratio: float, interval: Interval) -> Claim:
+    answer = _answer(interval, 1.0)
+    words = {
+        Answer.YES: f"speculation pays: {ratio:.2f}× as fast as without",
+        Answer.NO: f"speculation costs time: {ratio:.2f}× as fast as without",
+        Answer.CANNOT_TELL: f"whether speculation pays cannot be told: {ratio:.2f}× as fast as "
+        "without",
+    }[answer]
+    return Claim(
+        topic=Topic.SPEED,
+        run=case.run.label,
+        question=_WITHOUT,
+        answer=answer,
+        sentence=f"{words} ({interval.low:.2f}× to {interval.high:.2f}×, measured: "
+        f"{milliseconds(case.run.latency.tpot_s)} per token, {milliseconds(plain.tpot_s)} without)",
+        estimate=ratio,
+        interval=interval,
+        record="" if answer is not Answer.CANNOT_TELL else "record more requests of both",
+    )
+
+
+def _estimated(case: Case) -> Claim:
+    advice = case.advice
+    ratio = None if advice is None else model_ratio(advice)
+    if advice is not None and advice.none_is_faster:
+        return _slower(case, advice)
+    answer = Answer.CANNOT_TELL
+    words = "the speedup is not known, because there is no run without speculation"
+    if ratio is not None and ratio[1].low > 1:
+        answer = Answer.YES
+        words = (
+            f"speculation pays: at least {ratio[1].low:.2f}× as fast as without (at most "
+            f"{ratio[1].high:.2f}×, bounded by step times)"
+        )
+    return Claim(
+        topic=Topic.SPEED,
+        run=case.run.label,
+        question=_WITHOUT,
+        answer=answer,
+        sentence=words,
+        estimate=None if answer is Answer.CANNOT_TELL or ratio is None else ratio[0],
+        interval=None if answer is Answer.CANNOT_TELL or ratio is None else ratio[1],
+        record=_RECORD if answer is Answer.CANNOT_TELL else "",
+    )
+
+
+def _slower(case: Case, advice: Advice) -> Claim:
+    """Return the claim about a drafter that costs more time than its tokens save."""
+    drafter = advice.useless or advice.surely_slower
+    gain = advice.least_gain if drafter else _least(advice)
+    how = "from the drafter's measured time" if drafter else "from step times"
+    return Claim(
+        topic=Topic.SPEED,
+        run=case.run.label,
+        question=_WITHOUT,
+        answer=Answer.NO,
+        sentence=f"speculation costs time: without it serving is at least "
+        f"{percent(gain)} faster ({how})",
+        estimate=None if gain is None else 1 / (1 + gain),
+    )
+
+
+def _least(advice: Advice) -> float | None:
+    interval = advice.gains[0].interval
+    return None if interval is None else interval.low
+
+
+def model_ratio(advice: Advice) -> tuple[float, Interval] | None:
+    """Return the time per token without speculation over that of the run, with its bounds; None if
+    it is not known, or if the bounds rest on more than measured times: steps of one K say nothing
+    about what few tokens cost."""
+    none = advice.gains[0]
+    if advice.assumed or advice.doubt is not None or none.interval is None:
+        return None
+    interval = Interval.of(1 / (1 + none.interval.high), 1 / (1 + none.interval.low))
+    return None if interval is None else (1 / (1 + none.value), interval)
+
+
+def _answer(interval: Interval, bound: float) -> Answer:
+    if interval.low > bound:
+        return Answer.YES
+    return Answer.NO if interval.high < bound else Answer.CANNOT_TELL
+
+
+def _by(ratio: float) -> str:
+    return f"{100 * (ratio - 1):.0f}%"
+
+
+def _range(interval: Interval, *, slower: bool) -> str:
+    """Return the interval of a speed as a change in percent."""
+    low, high = interval.low, interval.high
+    if slower:
+        low, high = 1 / high, 1 / low
+    return f"{100 * (low - 1):.0f}% to {100 * (high - 1):.0f}%"

@@ -1,0 +1,333 @@
+"""Each entry of the catalogue has a simulated run on which it speaks and one on which it does not.
+
+A case is one or more runs, the last of which is the one that is judged; a `Baseline` before them is
+what it is held against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from support.runs import Spec, write_run
+from support.simulate import Cost, Prompts, Truth, simulate
+
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.catalogue import CATALOGUE, ranked
+from driftscope.findings.finding import Finding, Severity, Trust
+from driftscope.pipeline import Analysis, Inputs, conclude, measure, summarise
+from driftscope.trace.read.reader import read_trace
+
+pytestmark = pytest.mark.slow
+
+Run = Spec | Truth
+
+
+@dataclass(frozen=True)
+class Baseline:
+    run: Run
+
+
+HEALTHY = Truth(
+    k=4,
+    requests=60,
+    rounds=24,
+    conditional=(0.9, 0.88, 0.86, 0.85),
+    growth=1.0,
+    norm_output=True,
+    sink=(0.30, 0.29),
+    self_last=0.03,
+    aux=(1.0, 1.2, 1.1),
+    batches=(1, 4),
+    rates=(0.3,),
+    cost=Cost(depth_s=0.0015, token_s=0.0002),
+)
+"""K = 4 is the best K here, and nothing is wrong."""
+NONE = replace(HEALTHY, k_zero_above=0)
+"""The server of HEALTHY without speculation."""
+SLOW = replace(
+    HEALTHY,
+    conditional=(0.3, 0.2, 0.2, 0.2),
+    cost=Cost(base_s=0.004, depth_s=0.003, token_s=0.0005),
+)
+TWO = (Prompts(label="own", share=0.5), Prompts(label="foreign", share=0.5, shift=-1.5))
+MIXED = replace(
+    HEALTHY,
+    k=8,
+    rounds=60,
+    batches=(*(1,) * 48, 16),
+    requests=128,
+    conditional=(0.8,) * 8,
+    cost=Cost(base_s=0.05, token_s=0.004),
+)
+"""Three requests alone to one in company, where a token costs much."""
+FALLING = replace(
+    HEALTHY, conditional=(0.8, 0.3, 0.2, 0.2), cost=Cost(depth_s=0.003, token_s=0.0002)
+)
+"""K = 1 is the best K here."""
+ONE = (Prompts(label="own", share=0.5), Prompts(label="foreign", share=0.5))
+APART = (
+    Prompts(label="own", tokens=(60, 200)),
+    Prompts(label="foreign", tokens=(4000, 8000), shift=-1.5),
+)
+LONG = (Prompts(tokens=(200, 400)), Prompts(tokens=(4000, 8000)))
+
+PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] = {
+    "hidden_state_grows": ((replace(HEALTHY, growth=1.6, norm_output=False),), (HEALTHY,)),
+    "hidden_state_stable": ((HEALTHY,), (replace(HEALTHY, growth=1.4, norm_output=False),)),
+    "attention_moves_to_chain": (
+        (replace(HEALTHY, self_last=0.25, near=0.03),),
+        (replace(HEALTHY, self_last=0.25, near=0.25),),
+    ),
+    "sink_lost": ((replace(HEALTHY, sink=(0.46, 0.08)),), (replace(HEALTHY, sink=(0.46, 0.40)),)),
+    "no_sink": ((replace(HEALTHY, sink=(0.02, 0.01)),), (HEALTHY,)),
+    "captured_layers_unbalanced": (
+        (replace(HEALTHY, aux=(1.0, 4.0, 15.0)),),
+        (replace(HEALTHY, aux=(1.0, 4.0, 15.0), aux_norm=(1.0, 1.1, 1.2)),),
+    ),
+    "wrong_tokens": (
+        (
+            replace(
+                HEALTHY,
+                conditional=(0.01, 0.01, 0.01, 0.01),
+                prompts=(Prompts(temperature=0.7),),
+                samples_wrongly=True,
+            ),
+        ),
+        (replace(HEALTHY, prompts=(Prompts(temperature=0.0),), samples_wrongly=True),),
+    ),
+    "nothing_accepted": (
+        (replace(HEALTHY, conditional=(0.01, 0.01, 0.01, 0.01), between=0.0, within=0.0),),
+        (replace(HEALTHY, conditional=(0.2, 0.01, 0.01, 0.01)),),
+    ),
+    "acceptance_low": (
+        (replace(HEALTHY, conditional=(0.15, 0.5, 0.5, 0.5)),),
+        (replace(HEALTHY, conditional=(0.5, 0.5, 0.5, 0.5)),),
+    ),
+    "acceptance_falls": (
+        (replace(HEALTHY, conditional=(0.8, 0.1, 0.5, 0.5), between=0.0, within=0.0),),
+        (replace(HEALTHY, conditional=(0.8, 0.5, 0.5, 0.5)),),
+    ),
+    "acceptance_dies": (
+        (replace(HEALTHY, conditional=(0.7, 0.3, 0.02, 0.02), between=0.0, within=0.0),),
+        (HEALTHY,),
+    ),
+    "looks_like_a_loop": (
+        (replace(HEALTHY, conditional=(0.9999,) * 4, between=0.0, within=0.0, rounds_spread=0.0),),
+        (HEALTHY,),
+    ),
+    "long_context_collapse": (
+        (replace(HEALTHY, prompts=LONG, context=-0.9),),
+        (replace(HEALTHY, prompts=LONG),),
+    ),
+    "template_sensitivity": ((replace(HEALTHY, prompts=TWO),), (replace(HEALTHY, prompts=ONE),)),
+    "context_or_label": ((replace(HEALTHY, prompts=APART),), (replace(HEALTHY, prompts=TWO),)),
+    "region_costs": (
+        (replace(HEALTHY, regions={"prose": (0.7, 0.0), "json": (0.3, -2.0)}),),
+        (replace(HEALTHY, regions={"prose": (0.7, 0.0), "json": (0.3, 0.0)}),),
+    ),
+    "boundary_dip": (
+        (replace(HEALTHY, regions={"prose": (1.0, 0.0), "code": (1.0, 0.0)}, boundary=-2.0),),
+        (replace(HEALTHY, regions={"prose": (1.0, 0.0), "code": (1.0, 0.0)}),),
+    ),
+    "acceptance_decays": ((replace(HEALTHY, requests=120, decay=-2.0),), (HEALTHY,)),
+    "acceptance_drops": (
+        (replace(HEALTHY, requests=120, change=(0.6, -1.5)),),
+        (replace(HEALTHY, requests=120, decay=-2.0),),
+    ),
+    "acceptance_moves": (
+        (replace(HEALTHY, requests=128, batches=(*(1,) * 64, *(8,) * 8), batch=-0.8),),
+        (HEALTHY,),
+    ),
+    "slower_than_none": (
+        (Baseline(replace(SLOW, k_zero_above=0)), SLOW),
+        (Baseline(NONE), HEALTHY),
+    ),
+    "smaller_k": (
+        (replace(FALLING, k=1), FALLING),
+        (replace(HEALTHY, k=1), HEALTHY),
+    ),
+    "larger_k": (
+        (HEALTHY, replace(HEALTHY, k=1)),
+        (FALLING, replace(FALLING, k=1)),
+    ),
+    "k_by_batch_size": ((replace(MIXED, k=1), MIXED), (replace(HEALTHY, k=2), HEALTHY)),
+    "modes_disagree": (
+        (HEALTHY, replace(HEALTHY, mode="full graphs", conditional=(0.3,) * 4, seed=3)),
+        (HEALTHY, replace(HEALTHY, mode="full graphs", seed=3)),
+    ),
+    "drafts_missing": (
+        (replace(HEALTHY, undrafted={"no_draft": 0.1}),),
+        (replace(HEALTHY, k_zero_above=2),),
+    ),
+    "drafts_left_out": (
+        (replace(HEALTHY, k_zero_above=2),),
+        (replace(HEALTHY, undrafted={"no_draft": 0.1}),),
+    ),
+    "structured_output_loses_drafts": (
+        (replace(HEALTHY, undrafted={"structured_output": 0.1}),),
+        (replace(HEALTHY, undrafted={"preempted": 0.1}),),
+    ),
+    "runs_part": (
+        (HEALTHY, replace(HEALTHY, conditional=(0.9, 0.88, 0.3, 0.3), seed=3)),
+        (HEALTHY, replace(HEALTHY, seed=3)),
+    ),
+    "runs_alike": (
+        (HEALTHY, replace(HEALTHY, seed=3)),
+        (HEALTHY, replace(HEALTHY, conditional=(0.9, 0.88, 0.3, 0.3), seed=3)),
+    ),
+    "healthy": ((HEALTHY,), (replace(HEALTHY, sink=(0.30, 0.02)),)),
+}
+"""Id -> the case on which it must speak, the one on which it must be silent."""
+
+Analyse = Callable[..., Analysis]
+
+
+class _Summaries:
+    """Summaries of simulated runs, each of which is written and read once: most cases change one
+    thing of a run that others take as it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._runs: dict[str, Path] = {}
+        self._summaries: dict[tuple[str, str], RunSummary] = {}
+
+    def path(self, run: Run) -> Path:
+        name = repr(run)
+        if name not in self._runs:
+            path = self._folder / f"{len(self._runs)}"
+            written = write_run(path, run) if isinstance(run, Spec) else simulate(path, run)
+            self._runs[name] = written
+        return self._runs[name]
+
+    def summary(self, run: Run, label: str) -> RunSummary:
+        key = repr(run), label
+        if key not in self._summaries:
+            self._summaries[key] = summarise(read_trace(self.path(run)), label)
+        return self._summaries[key]
+
+
+@pytest.fixture(scope="module")
+def analyse(tmp_path_factory: pytest.TempPathFactory) -> Analyse:
+    of = _Summaries(tmp_path_factory.mktemp("catalogue"))
+
+    def run(*case: Run | Baseline) -> Analysis:
+        baseline = None
+        if isinstance(case[0], Baseline):
+            inputs = Inputs(sources=(), labels=(), baseline=of.path(case[0].run))
+            baseline, case = measure(inputs).baseline, case[1:]
+        runs = [of.summary(each, f"run{n}") for n, each in enumerate(case)]  # type: ignore[arg-type]
+        return conclude(runs, baseline=baseline)
+
+    return run
+
+
+def _about_last(found: Analysis, name: str) -> list[Finding]:
+    label = found.runs[-1].label
+    return [f for f in found.findings if f.id == name and f.runs[-1] == label]
+
+
+def test_every_entry_has_its_pair() -> None:
+    assert set(PAIRS) == set(CATALOGUE)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_it_speaks_on_one_run_and_not_on_the_other(analyse: Analyse, name: str) -> None:
+    speaks, silent = PAIRS[name]
+    loud = analyse(*speaks)
+    (finding,) = _about_last(loud, name)
+    assert finding.statement
+    assert finding.advice
+    assert finding.because
+    assert finding.evidence
+    assert CATALOGUE[name].need.met(loud.cases[-1])
+    quiet = analyse(*silent)
+    assert not _about_last(quiet, name)
+
+
+def test_a_healthy_run_has_good_news_only(analyse: Analyse) -> None:
+    found = analyse(HEALTHY)
+    assert {f.id for f in found.findings} == {"hidden_state_stable", "healthy"}
+    sure = {f.id: f.confidence for f in found.findings}
+    assert sure["hidden_state_stable"] is Trust.HIGH
+    assert sure["healthy"] is Trust.MEDIUM, "without a baseline it is unknown what it should accept"
+    beside = analyse(HEALTHY, replace(HEALTHY, seed=3)).findings
+    assert [f.confidence for f in beside if f.id == "healthy"][-1] is Trust.HIGH
+
+
+def test_what_costs_most_comes_first(analyse: Analyse) -> None:
+    worst = replace(
+        HEALTHY,
+        prompts=TWO,
+        undrafted={"no_draft": 0.07},
+        growth=2.0,
+        norm_output=False,
+        conditional=(0.8, 0.3, 0.2, 0.2),
+    )
+    found = analyse(worst).findings
+    asking = [f for f in found if f.severity in (Severity.HIGH, Severity.MEDIUM)]
+    costs = [f.cost_tps for f in asking if f.cost_tps is not None]
+    assert len(costs) > 1
+    assert costs == sorted(costs, reverse=True)
+    assert [f.cost_tps is None for f in asking] == sorted(f.cost_tps is None for f in asking)
+    assert list(found[: len(asking)]) == asking
+
+
+def test_the_first_screen_asks_to_serve_with_the_k_that_was_measured_faster(
+    analyse: Analyse,
+) -> None:
+    screen = analyse(*PAIRS["smaller_k"][0]).screen
+    assert screen is not None
+    assert screen.headline.startswith("run1: serves ")
+    assert screen.action.sentence == (
+        "Serve with the drafter and K of run0 instead of those of run1."
+    )
+
+
+def test_order_does_not_depend_on_the_order_of_rules(analyse: Analyse) -> None:
+    found = analyse(replace(HEALTHY, prompts=TWO, growth=2.0, norm_output=False)).findings
+    assert ranked(found[::-1]) == found
+
+
+@pytest.mark.parametrize(
+    ("requests", "trust"), [(40, Trust.HIGH), (12, Trust.MEDIUM), (8, Trust.LOW)]
+)
+def test_few_requests_make_a_finding_less_sure(
+    analyse: Analyse, requests: int, trust: Trust
+) -> None:
+    spec = replace(HEALTHY, growth=2.5, norm_output=False, requests=requests)
+    (finding,) = _about_last(analyse(spec), "hidden_state_grows")
+    assert finding.confidence is trust
+    assert trust is Trust.HIGH or f"{requests} " in finding.because
+
+
+def test_slower_than_none_says_by_which_means(analyse: Analyse) -> None:
+    (measured,) = _about_last(
+        analyse(Baseline(replace(SLOW, k_zero_above=0)), SLOW), "slower_than_none"
+    )
+    (modelled,) = _about_last(analyse(replace(SLOW, k=2), SLOW), "slower_than_none")
+    assert "by a baseline run" in measured.because
+    assert "by step times" in modelled.because
+
+
+def test_a_change_of_mix_is_no_sure_decay(analyse: Analyse) -> None:
+    """The second half of the run has other requests, which alone makes it accept less."""
+    spec = Spec(
+        requests=80, conditional=(0.9,) * 4, labels=("easy",) * 40 + ("hard",) * 40, growth=1.0
+    )
+    found = analyse(spec)
+    assert not _about_last(found, "acceptance_decays")
+
+
+@pytest.mark.parametrize("entry", CATALOGUE.values(), ids=CATALOGUE)
+def test_an_entry_explains_itself(entry: object) -> None:
+    from driftscope.findings.case import Entry
+
+    assert isinstance(entry, Entry)
+    assert entry.meaning.endswith(".")
+    assert entry.need.words
+    for threshold in entry.thresholds:
+        assert threshold.source
+        assert threshold.means

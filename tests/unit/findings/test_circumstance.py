@@ -1,0 +1,236 @@
+"""Context length and label as causes: neither is named for the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.runs import Spec, write_run
+from support.simulate import Prompts, Truth, simulate
+
+from benchmarks.circumstances import (
+    BASE,
+    FARTHER,
+    HARDER,
+    LONG,
+    SHORT,
+    WORLDS,
+    Named,
+    case_of,
+    named,
+    two,
+)
+from driftscope.analysis.figures.requests import UNFINISHED
+from driftscope.analysis.statistics.strata import Cells, context_within_label, labels_within_context
+from driftscope.findings import rules_circumstances
+from driftscope.findings.catalogue import CATALOGUE
+from driftscope.findings.finding import Finding, Severity, Trust
+from driftscope.pipeline import Analysis, conclude, summarise
+from driftscope.trace.read.reader import read_trace
+
+TRIALS = 30
+
+
+@pytest.fixture(scope="module")
+def spoke() -> dict[str, Named]:
+    """In which share of simulated runs each rule speaks, by world."""
+    return {each.world: each for each in named(TRIALS)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [name for name in WORLDS if name.startswith("healthy")])
+def test_a_healthy_drafter_gets_no_finding(spoke: dict[str, Named], world: str) -> None:
+    found = spoke[world]
+    assert max(found.long_context_collapse, found.template_sensitivity) <= 2 / TRIALS
+    assert found.context_or_label <= 2 / TRIALS
+
+
+@pytest.mark.parametrize("world", [name for name in WORLDS if name.startswith("label")])
+def test_an_effect_of_the_label_is_never_called_one_of_the_context(
+    spoke: dict[str, Named], world: str
+) -> None:
+    assert spoke[world].long_context_collapse <= 2 / TRIALS
+
+
+@pytest.mark.parametrize("world", [name for name in WORLDS if name.startswith("context")])
+def test_an_effect_of_the_context_is_never_called_one_of_the_label(
+    spoke: dict[str, Named], world: str
+) -> None:
+    assert spoke[world].template_sensitivity <= 4 / TRIALS
+
+
+def test_effects_that_can_be_separated_are_found(spoke: dict[str, Named]) -> None:
+    assert spoke["label, same contexts"].template_sensitivity > 0.9
+    assert spoke["label, some contexts shared"].template_sensitivity > 0.8
+    assert spoke["context, same contexts"].long_context_collapse > 0.9
+    assert spoke["context, one label"].long_context_collapse > 0.9
+    both = spoke["both, same contexts"]
+    assert min(both.long_context_collapse, both.template_sensitivity) > 0.9
+
+
+@pytest.mark.parametrize("effect", ["label", "context"])
+def test_what_cannot_be_separated_is_said(spoke: dict[str, Named], effect: str) -> None:
+    assert spoke[f"{effect}, no context shared"].context_or_label > 0.9
+
+
+def _analysed(run: Path) -> Analysis:
+    return conclude([summarise(read_trace(run), "run")])
+
+
+def _found(analysis: Analysis, name: str) -> list[Finding]:
+    return [each for each in analysis.findings if each.id == name]
+
+
+def test_the_finding_says_what_to_record(tmp_path: Path) -> None:
+    truth = replace(BASE, **two(SHORT, LONG, HARDER))
+    analysis = _analysed(simulate(tmp_path / "run", truth))
+    (finding,) = _found(analysis, "context_or_label")
+    assert finding.severity is Severity.INFO
+    assert finding.confidence is Trust.LOW
+    assert '"chat" has contexts of 64 to ' in finding.statement
+    assert "does not show which of the two is the reason" in finding.statement
+    assert "Record prompts of each label in contexts of the same lengths" in finding.advice
+    for name in ("long_context_collapse", "template_sensitivity"):
+        assert not _found(analysis, name)
+        assert not CATALOGUE[name].need.met(analysis.cases[0]), "check reports it as undecided"
+
+
+def test_a_trace_gives_what_the_simulated_groups_give(tmp_path: Path) -> None:
+    """The worlds above are sums without files: the same run, read from a trace, agrees."""
+    from benchmarks.circumstances import groups_of
+
+    truth = replace(BASE, **two((60, 900), (300, 3900), HARDER), context=FARTHER)
+    read = summarise(read_trace(simulate(tmp_path / "run", truth)), "run").groups
+    drawn = groups_of(truth)
+    (mine,), (theirs,) = read.labels_within_context, drawn.labels_within_context
+    pairs = [(mine, theirs), (read.context_within_label, drawn.context_within_label)]
+    for a, b in pairs:
+        assert a is not None
+        assert b is not None
+        assert (a.first, a.second, a.strata) == (b.first, b.second, b.strata)
+        assert (a.kept, a.p) == pytest.approx((b.kept, b.p))
+    assert read.contexts_of_labels == drawn.contexts_of_labels
+    assert [group.rounds for group in read.label] == [group.rounds for group in drawn.label]
+
+
+OTHER = 900_000
+"""Offset of the seeds of a second drafter on the same prompts."""
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine", "severity"),
+    [
+        (HARDER, HARDER, Severity.INFO),
+        (HARDER, 2.5 * HARDER, Severity.MEDIUM),
+        (0.0, HARDER, Severity.MEDIUM),
+    ],
+    ids=["both lose alike", "this one loses more", "the reference loses nothing"],
+)
+def test_a_label_that_both_drafters_lose_under_is_no_fault_of_one(
+    theirs: float, mine: float, severity: Severity
+) -> None:
+    said: list[Severity] = []
+    for trial in range(TRIALS):
+        seeds = {"seed": 10_000 + trial, "prompts_seed": 50_000 + trial}
+        first = replace(BASE, **two((60, 3900), (60, 3900), theirs), **seeds)
+        seeds["seed"] += OTHER
+        second = replace(BASE, **two((60, 3900), (60, 3900), mine), **seeds)
+        case = case_of(second, reference=first)
+        finding = CATALOGUE["template_sensitivity"].rule(case)
+        if finding is not None:
+            said.append(finding.severity)
+    assert len(said) >= 0.9 * TRIALS
+    assert said.count(severity) >= 0.9 * len(said)
+
+
+def test_requests_that_did_not_finish_have_no_label(tmp_path: Path) -> None:
+    """Those that broke off accept far less; that makes no label of them."""
+    truth = replace(BASE, **two((60, 250), (60, 250)))
+    run = simulate(tmp_path / "run", replace(truth, decay=-4.0))
+    _keep_requests(run, 75)
+    analysis = _analysed(run)
+    names = {group.name for group in analysis.runs[0].groups.label}
+    assert names == {"chat", "code"}
+    for pair in analysis.runs[0].groups.labels_within_context:
+        assert UNFINISHED not in {pair.first, pair.second}
+    assert all(UNFINISHED not in each.statement for each in analysis.findings)
+
+
+def _keep_requests(run: Path, most: int) -> None:
+    import pyarrow.parquet as pq
+
+    (path,) = run.glob("request-*.parquet")
+    pq.write_table(pq.read_table(path).slice(0, most), path)
+
+
+def test_without_request_rows_contexts_are_compared_all_the_same(tmp_path: Path) -> None:
+    truth = replace(BASE, **two((60, 3900), (60, 3900)), context=FARTHER)
+    run = simulate(tmp_path / "run", truth)
+    for path in run.glob("request-*"):
+        path.unlink()
+    assert _found(_analysed(run), "long_context_collapse")
+
+
+@pytest.mark.parametrize("long_from", [1, rules_circumstances.LONG_FROM])
+def test_a_difference_between_short_contexts_is_left_to_the_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_from: int
+) -> None:
+    """Without the bound, the finding would be made of the same run."""
+    monkeypatch.setattr(rules_circumstances, "LONG_FROM", long_from)
+    prompts = (Prompts(label="chat", tokens=(24, 300)),)
+    run = simulate(tmp_path / "run", replace(BASE, prompts=prompts, context=2 * FARTHER))
+    assert bool(_found(_analysed(run), "long_context_collapse")) == (long_from == 1)
+
+
+def test_long_contexts_in_which_nothing_is_accepted_collapse() -> None:
+    """No request differs from another there, so that their variance is 0."""
+    request = np.repeat(np.arange(40), 2)
+    context = np.tile([0, 1], 40)
+    rounds = np.full(80, 20.0)
+    tokens = np.where(context == 0, 50.0 + request % 3, 20.0)
+    cells = Cells(
+        request=request, label=np.zeros(80, int), context=context, tokens=tokens, rounds=rounds
+    )
+    found = context_within_label(cells, ["short", "long"], ["chat"])
+    assert found is not None
+    assert found.kept == 0
+    assert found.kept_interval is not None
+    assert found.kept_interval.high < 0.01
+
+
+def test_one_request_with_most_rounds_decides_nothing() -> None:
+    request = np.arange(40)
+    rounds = np.where(request == 0, 5000.0, 10.0)
+    cells = Cells(
+        request=request,
+        label=(request >= 20).astype(int),
+        context=np.zeros(40, int),
+        tokens=np.where(request < 20, 3.0, 1.5) * rounds,
+        rounds=rounds,
+    )
+    (found,) = labels_within_context(cells, ["all"], ["chat", "code"])
+    assert found.kept_interval is None
+    assert found.p is None
+
+
+def test_weights_are_those_of_mantel_and_haenszel() -> None:
+    """By hand: two strata with 10 + 30 and 30 + 10 rounds each, weights 7.5 and 7.5."""
+    label, context = np.repeat([0, 1, 0, 1], 10), np.repeat([0, 0, 1, 1], 10)
+    rounds = np.repeat([1.0, 3.0, 3.0, 1.0], 10)
+    length = np.repeat([3.0, 2.0, 2.0, 1.5], 10)
+    cells = Cells(
+        request=np.arange(40), label=label, context=context, tokens=length * rounds, rounds=rounds
+    )
+    (found,) = labels_within_context(cells, ["short", "long"], ["chat", "code"])
+    assert (found.first, found.second) == ("chat", "code")
+    assert found.first_length == pytest.approx(2.5)
+    assert found.second_length == pytest.approx(1.75)
+    assert found.kept == pytest.approx(0.5)
+
+
+def test_a_run_without_labels_is_one_stratum(tmp_path: Path) -> None:
+    found = summarise(read_trace(write_run(tmp_path / "run", Spec())), "run").groups
+    assert found.labels_within_context == ()
+    assert Truth().prompts[0].label is None

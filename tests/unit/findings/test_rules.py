@@ -1,0 +1,179 @@
+"""Each rule has a run on which it speaks and one on which it is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.runs import Spec, write_run
+
+from driftscope.analysis.statistics.attention_drift import Answer
+from driftscope.findings import rules_attention
+from driftscope.findings.causes import GROWS_ABOVE
+from driftscope.findings.finding import Finding, Severity
+from driftscope.findings.rules_attention import attention_claim
+from driftscope.findings.rules_data import warnings_of
+from driftscope.pipeline import Analysis, Inputs, analyze
+from driftscope.trace.read.reader import read_trace
+
+Analyse = Callable[..., Analysis]
+
+DEAD_TAIL = (0.7, 0.3, 0.05, 0.05)
+ALL_DEAD = (0.01, 0.0, 0.0, 0.0)
+EASY = (0.95, 0.95, 0.95, 0.95)
+HEALTHY = Spec(conditional=EASY, growth=1.0, self_last=0.05, sink=(0.4, 0.39), norm_output=True)
+
+
+@pytest.fixture
+def analyse(tmp_path: Path) -> Analyse:
+    def run(*specs: Spec) -> Analysis:
+        traces = [read_trace(write_run(tmp_path / f"{i}", spec)) for i, spec in enumerate(specs)]
+        return analyze(Inputs(sources=traces, labels=[f"run{i}" for i in range(len(specs))]))
+
+    return run
+
+
+def _ids(found: Analysis) -> set[str]:
+    return {finding.id for finding in found.findings}
+
+
+def _one(found: Analysis, name: str) -> Finding:
+    (finding,) = (f for f in found.findings if f.id == name)
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("name", "speaks", "silent"),
+    [
+        ("hidden_state_grows", Spec(growth=1.25), Spec(growth=1.15)),
+        ("hidden_state_stable", Spec(growth=1.05), Spec(growth=1.1)),
+        ("attention_moves_to_chain", Spec(self_last=0.2, near=0.1), Spec(self_last=0.2, near=0.2)),
+        ("sink_lost", Spec(sink=(0.46, 0.08)), Spec(sink=(0.46, 0.40))),
+        ("no_sink", Spec(sink=(0.02, 0.01)), Spec(sink=(0.46, 0.08))),
+        ("acceptance_dies", Spec(conditional=DEAD_TAIL), Spec(conditional=EASY)),
+    ],
+)
+def test_rule(analyse: Analyse, name: str, speaks: Spec, silent: Spec) -> None:
+    loud = analyse(speaks, silent)
+    assert [f.runs for f in loud.findings if f.id == name] == [("run0",)]
+    finding = _one(loud, name)
+    assert finding.evidence
+    assert finding.advice
+    assert finding.statement
+
+
+def test_a_healthy_drafter_has_only_good_news(analyse: Analyse) -> None:
+    found = analyse(HEALTHY)
+    assert {f.severity for f in found.findings} == {Severity.GOOD}
+
+
+def test_growth_evidence_has_the_numbers(analyse: Analyse) -> None:
+    evidence = _one(analyse(Spec(growth=2.5)), "hidden_state_grows").evidence
+    assert evidence["growth"] == pytest.approx(2.5, rel=1e-3)
+    assert evidence["growth_per_depth"] == pytest.approx(2.5 ** (1 / 3), rel=1e-3)
+    assert evidence["threshold"] == GROWS_ABOVE
+
+
+def test_a_drafter_that_prefers_recent_tokens_at_every_depth_does_not_drift(
+    analyse: Analyse,
+) -> None:
+    """Half of the attention is on the chain at depth 4, and on the same places at depth 1."""
+    found = analyse(replace(HEALTHY, self_last=0.5, near=0.5))
+    assert "attention_moves_to_chain" not in _ids(found)
+    assert attention_claim(found.runs[0]).answer is Answer.NO_DRIFT
+
+
+def test_drift_without_a_loss_of_acceptance_is_not_severe(analyse: Analyse) -> None:
+    drifting = replace(HEALTHY, self_last=0.5, near=0.1)
+    losing = replace(drifting, conditional=DEAD_TAIL, seed=8)
+    found = analyse(drifting, losing).findings
+    severities = {f.runs: f.severity for f in found if f.id == "attention_moves_to_chain"}
+    assert severities == {("run0",): Severity.MEDIUM, ("run1",): Severity.HIGH}
+
+
+def test_a_first_slot_of_a_short_context_is_no_sink(analyse: Analyse) -> None:
+    """0.1 is above the floor, and what even attention gives one slot of ten."""
+    found = analyse(Spec(prompt_tokens=8, rounds=2, sink=(0.1, 0.01)))
+    assert rules_attention.has_sink(found.runs[0]) is False
+    assert "sink_lost" not in _ids(found)
+
+
+def test_dead_from_depth_one_points_at_the_configuration(analyse: Analyse) -> None:
+    found = analyse(Spec(conditional=ALL_DEAD))
+    assert "acceptance_dies" not in _ids(found)
+    finding = _one(found, "nothing_accepted")
+    assert finding.severity is Severity.HIGH
+    assert "norm flags" in finding.advice
+
+
+def test_dead_tail_names_the_option(analyse: Analyse) -> None:
+    finding = _one(analyse(Spec(conditional=DEAD_TAIL)), "acceptance_dies")
+    assert finding.evidence["dead_depth"] == 3
+    assert "num_speculative_tokens to 2" in finding.advice
+
+
+def test_two_runs_part_at_the_depth_where_they_differ(analyse: Analyse) -> None:
+    found = analyse(
+        Spec(conditional=(0.9, 0.8, 0.2, 0.2), rounds=20),
+        Spec(conditional=(0.9, 0.8, 0.9, 0.9), rounds=20, seed=8),
+    )
+    finding = _one(found, "runs_part")
+    assert finding.evidence["depth"] == 3
+    assert finding.title == "Acceptance differs from depth 3 on"
+    assert "run1 accepts more" in finding.advice
+
+
+def test_two_seeds_of_one_run_do_not_part(analyse: Analyse) -> None:
+    found = analyse(Spec(seed=1), Spec(seed=2))
+    assert "runs_alike" in _ids(found)
+    assert "runs_part" not in _ids(found)
+
+
+def test_what_asks_for_action_comes_before_what_is_good_to_know(analyse: Analyse) -> None:
+    order = [f.severity for f in analyse(Spec(), HEALTHY).findings]
+    asks = [severity in (Severity.HIGH, Severity.MEDIUM) for severity in order]
+    assert asks == sorted(asks, reverse=True)
+    assert order[-1] is Severity.GOOD
+
+
+def test_a_level_is_not_drift(analyse: Analyse) -> None:
+    """A drafter whose figures are the same at every depth gets no drift finding."""
+    found = analyse(Spec(growth=1.0, self_last=0.05, sink=(0.1, 0.1), conditional=EASY))
+    assert not _ids(found) & {"hidden_state_grows", "attention_moves_to_chain", "sink_lost"}
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        ("few_requests", Spec(requests=29)),
+        ("chunked_prefill", Spec(chunked=2, runner="v1")),
+        ("loss", Spec(dropped={"queue_full": 5})),
+        ("loss", Spec(errors={"capture": 2})),
+        ("note", Spec(notes=("fc_norm is missing",))),
+    ],
+)
+def test_warning(analyse: Analyse, name: str, spec: Spec) -> None:
+    assert name in {w.id for w in analyse(spec).warnings}
+
+
+def test_requests_that_have_no_rounds_are_not_counted_as_data(analyse: Analyse) -> None:
+    (run,) = analyse(Spec(requests=29)).runs
+    few, fewer = (warnings_of(each)[0].message for each in (run, replace(run, requests=38)))
+    assert few.startswith("only 29 requests: no finding")
+    assert fewer.startswith("only 29 of 38 requests have rounds that count: no finding")
+
+
+def test_a_clean_run_has_no_warning(analyse: Analyse) -> None:
+    assert analyse(Spec()).warnings == ()
+
+
+def test_chunked_prefill_is_harmless_on_the_other_runner(analyse: Analyse) -> None:
+    assert analyse(Spec(chunked=2, runner="v2")).warnings == ()
+
+
+def test_chunked_chains_are_counted(analyse: Analyse) -> None:
+    (warning,) = analyse(Spec(chunked=2, runner="v1")).warnings
+    assert "22 of 440 recorded chains" in warning.message
+    assert warning.affects == "masses"
