@@ -13,7 +13,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test unit dev dist sizes docs pages lint type layers same truth harmless seeds situations inspect inspect-healthy ablate ablate-bench broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration prediction spark bench-scale cuda-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench replay-bench template report-bench examples clean help sglang
+.PHONY: demo test unit dev dist sizes docs pages lint type layers same truth harmless seeds situations inspect inspect-healthy ablate broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration spark bench-scale cuda-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -86,9 +86,6 @@ inspect-healthy: $(VENV)/installed-dev ## how many of 60 healthy drafters inspec
 ablate: $(VENV)/installed-dev ## what each intervention changes in the shipped drafters, and drafters with a known cause (minutes)
 	PYTHONPATH=.:tests $(BIN)/python -m verification.ablated.table
 
-ablate-bench: $(VENV)/installed-dev ## how long driftscope ablate takes on the shipped pair (minutes)
-	PYTHONPATH=. OMP_NUM_THREADS=1 $(BIN)/python benchmarks/ablation_speed.py --json benchmarks/results/ablation-cpu.json
-
 broken: $(VENV)/installed-dev ## what is said of drafters that are broken in one way each, as a table (minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.broken.table
 
@@ -150,17 +147,6 @@ bench: $(VENV)/installed-dev ## what recording costs (half an hour)
 examples: $(VENV)/installed-dev ## run every example, on nine engines one after another
 	DRIFTSCOPE_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/commands/test_examples.py tests/commands/test_example_queries.py
 
-prediction: $(VENV)/installed-dev ## TPOT at each K, predicted by the cost model and really run
-	$(BIN)/python benchmarks/prediction.py --json benchmarks/results/prediction-cpu.json
-
-replay-bench: $(VENV)/installed-dev ## what a replay costs, and its figures beside `vllm bench serve`'s
-	$(BIN)/python benchmarks/replay_client.py
-	PYTHONPATH=. $(BIN)/python benchmarks/replay_vs_vllm.py --stub
-	PYTHONPATH=. $(BIN)/python benchmarks/replay_vs_vllm.py
-
-template: $(VENV)/installed-dev ## what each wrong chat template costs the shipped drafters, as a table
-	$(BIN)/python benchmarks/template.py
-
 report-bench: $(VENV)/installed-dev browser ## how large reports are and when their first picture is seen
 	PYTHONPATH=tests $(BIN)/python benchmarks/report.py --json benchmarks/results/report-cpu.json
 
@@ -169,7 +155,7 @@ spark: $(VENV)/installed-dev ## install Spark (half a gigabyte, needs Java) and 
 	$(BIN)/python -m pytest tests/unit/analysis/query/test_spark_engine.py
 
 calibration: $(VENV)/installed-dev ## intervals and gates on simulated runs of known truth, as tables
-	PYTHONPATH=.:tests $(BIN)/python benchmarks/calibration.py --json benchmarks/results/calibration.json
+	PYTHONPATH=.:tests $(BIN)/python -m benchmarks.calibration --json benchmarks/results/calibration.json
 
 cuda-smoke: $(VENV)/installed-dev ## every stage of the GPU benchmark on a CPU: does it run?
 	PYTHONPATH=. $(BIN)/python benchmarks/cuda/run.py --device cpu --out build/cuda-smoke

@@ -44,7 +44,6 @@ from typing import Any
 from benchmarks import turns
 from benchmarks.engines import FIGURES, TURNS_CHILD, Engine, Settings, measure, ratios
 from benchmarks.flushes import share
-from benchmarks.peers import lines
 from benchmarks.turns import ABSENT, BUDGET, EVERY, HOOKED, STATES
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
@@ -228,8 +227,6 @@ def main() -> None:
             for engine in engines.values():
                 engine.close()
     _print(within, list(between.values()))
-    for line in lines():
-        print(line)
 
 
 def _print(within: list[Record], between: list[Record]) -> None:

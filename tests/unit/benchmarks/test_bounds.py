@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from benchmarks.ablations import Ablated
-from benchmarks.bounds import BOUNDS, breaches
-from benchmarks.calibration import TABLES, Calls, Coverage, Say, main
-from benchmarks.within_request import Related
-
-
-def test_every_bound_is_of_a_table() -> None:
-    assert set(BOUNDS) <= set(TABLES)
+from benchmarks.calibration.__main__ import TABLES, main
+from benchmarks.calibration.causes import ABLATIONS, Ablated
+from benchmarks.calibration.estimates import COVERAGE, Coverage
+from benchmarks.calibration.pairs import FALSE_CALLS, Calls
+from benchmarks.calibration.table import Table
+from benchmarks.calibration.within_request import WITHIN_REQUEST, Related
 
 
 @pytest.mark.parametrize(
     ("called", "trials", "met"), [(0.05, 1000, True), (0.08, 1000, False), (0.1, 100, True)]
 )
 def test_false_calls_are_bounded_by_chance(called: float, trials: int, met: bool) -> None:
-    lines = breaches("false_calls", [Calls(run="r", pairing="paired", called=called)], trials)
+    lines = FALSE_CALLS.breaches([Calls(run="r", pairing="paired", called=called)], trials)
     assert lines == ([] if met else ["false_calls: r, paired: called 0.080, wanted at most 0.071"])
 
 
 def test_an_interval_that_is_too_narrow_is_a_breach() -> None:
     row = Coverage(run="r", figure="length", truth=3.0, covered=0.9, bootstrap=0.9)
-    (line,) = breaches("coverage", [row], 1000)
+    (line,) = COVERAGE.breaches([row], 1000)
     assert line.startswith("coverage: r, length: coverage 0.900, wanted at least 0.9")
 
 
 def test_a_missed_relation_is_a_breach() -> None:
     row = Related(world="w", relation=True, called=0.5, excluded=0.0, undecided=0.5)
-    assert breaches("within_request", [row], 400)
+    assert WITHIN_REQUEST.breaches([row], 400)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_cause_that_is_mistaken_is_a_breach(
     made: bool, found: float, off: float, words: str | None
 ) -> None:
     row = Ablated(world="w", part="states", made=made, seeds=50, loss=0.3, found=found, off=off)
-    lines = breaches("ablations", [row], 1000)
+    lines = ABLATIONS.breaches([row], 1000)
     assert len(lines) == (words is not None)
     assert words is None or (words in lines[0] and "ablations: w, states: " in lines[0])
 
@@ -64,11 +64,11 @@ def test_a_small_calibration_meets_its_bounds(table: str, trials: int) -> None:
 
 
 def test_a_calibration_that_breaches_a_bound_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def bad(trials: int, say: Say) -> list[Calls]:
-        say(f"{trials} trials")
-        return [Calls(run="r", pairing="paired", called=0.5)]
+    def bad(trials: int) -> Iterator[Calls]:
+        yield Calls(run=f"{trials} trials", pairing="paired", called=0.5)
 
-    monkeypatch.setitem(TABLES, "gate", bad)
+    table = Table(name="gate", title="t", rows=bad, rates=FALSE_CALLS.rates)
+    monkeypatch.setitem(TABLES, "gate", table)
     lines: list[str] = []
     assert main(["--trials", "100", "--only", "gate"], say=lines.append) == 1
-    assert lines[-1].startswith("breach: gate: r, paired: called 0.500")
+    assert lines[-1].startswith("breach: gate: 100 trials, paired: called 0.500")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.bounds import breaches
-from benchmarks.clusters import WORLDS, clustered, drawn, mean_length
+from benchmarks.calibration.estimates import CLUSTERS, WORLDS, clustered, drawn, mean_length
 from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
 
 TRIALS = 40
@@ -15,7 +14,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("name", ["16 prompts x 4", "8 prompts x 8", "20 prompts x 15 sessions"])
 def test_intervals_over_clusters_hold_the_truth_and_equal_runs_do_not_differ(name: str) -> None:
     row = clustered(name, WORLDS[name], TRIALS)
-    assert not breaches("clusters", [row], TRIALS)
+    assert not CLUSTERS.breaches([row], TRIALS)
     assert row.by_request < 0.8, "requests of one prompt are not independent"
     assert row.design_effect > 2
 

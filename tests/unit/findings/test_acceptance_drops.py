@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.simulate import Truth, simulate
 
-from benchmarks.time_changes import WORLDS, World, drawn, high, moves
+from benchmarks.calibration.changes import WORLDS, World, drawn, high, moves
 from driftscope.analysis.figures.change_points import Changes, changes
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import Finding, Severity

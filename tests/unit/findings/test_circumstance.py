@@ -10,7 +10,7 @@ import pytest
 from support.runs import Spec, write_run
 from support.simulate import Prompts, Truth, simulate
 
-from benchmarks.circumstances import (
+from benchmarks.calibration.causes import (
     BASE,
     FARTHER,
     HARDER,
@@ -99,7 +99,7 @@ def test_the_finding_says_what_to_record(tmp_path: Path) -> None:
 
 def test_a_trace_gives_what_the_simulated_groups_give(tmp_path: Path) -> None:
     """The worlds above are sums without files: the same run, read from a trace, agrees."""
-    from benchmarks.circumstances import groups_of
+    from benchmarks.calibration.causes import groups_of
 
     truth = replace(BASE, **two((60, 900), (300, 3900), HARDER), context=FARTHER)
     read = summarise(read_trace(simulate(tmp_path / "run", truth)), "run").groups

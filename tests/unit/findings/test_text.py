@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support.simulate import Truth
 
-from benchmarks.text_kinds import BASE, case_of
+from benchmarks.calibration.causes import TEXT_BASE, case_of_text
 from driftscope.findings.rules_circumstances import boundary_dip, region_costs
 
 pytestmark = pytest.mark.slow
@@ -15,11 +15,11 @@ pytestmark = pytest.mark.slow
 
 def of(json_share: float, shift: float) -> Truth:
     """Return answers of prose and this share of JSON, which is harder by `shift`."""
-    return replace(BASE, regions={"prose": (1 - json_share, 0.0), "json": (json_share, shift)})
+    return replace(TEXT_BASE, regions={"prose": (1 - json_share, 0.0), "json": (json_share, shift)})
 
 
 def test_a_kind_that_is_the_exception_and_accepts_less_is_named() -> None:
-    found = region_costs(case_of(of(0.25, -1.6)))
+    found = region_costs(case_of_text(of(0.25, -1.6)))
     assert found is not None
     assert found.statement.startswith("in JSON (")
     assert found.evidence["share_of_rounds"] < 0.5
@@ -27,15 +27,15 @@ def test_a_kind_that_is_the_exception_and_accepts_less_is_named() -> None:
 
 
 def test_prose_is_not_blamed_for_a_few_easy_numbers() -> None:
-    assert region_costs(case_of(of(0.1, 1.6))) is None
+    assert region_costs(case_of_text(of(0.1, 1.6))) is None
 
 
 def test_a_kind_with_too_few_rounds_changes_little() -> None:
-    assert region_costs(case_of(of(0.01, -1.6))) is None
+    assert region_costs(case_of_text(of(0.01, -1.6))) is None
 
 
 def test_begins_of_blocks_are_named_if_they_accept_less() -> None:
-    found = boundary_dip(case_of(replace(of(0.5, 0.0), boundary=-1.6)))
+    found = boundary_dip(case_of_text(replace(of(0.5, 0.0), boundary=-1.6)))
     assert found is not None
     assert found.evidence["kept"] < 0.75
-    assert boundary_dip(case_of(of(0.5, 0.0))) is None
+    assert boundary_dip(case_of_text(of(0.5, 0.0))) is None

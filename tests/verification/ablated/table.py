@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
 
-from benchmarks.ablations import PARTS, SEEDS, ablations
-from benchmarks.bounds import breaches
+from benchmarks.calibration.causes import ABLATIONS, PARTS, SEEDS, ablations
 from driftscope.cli.app import app
 from driftscope_lab.trio import trio_path
 
@@ -28,7 +27,7 @@ def main() -> int:
         rates = (f"{part.found:.0%}" for part in each)
         table.add_row(cause, f"{100 * each[0].loss:+.1f}", *rates)
     Console().print(table)
-    missed = breaches("ablations", rows, SEEDS)
+    missed = ABLATIONS.breaches(rows, SEEDS)
     print("".join(f"breach: {line}\n" for line in missed), end="")
     return 1 if failed or missed else 0
 

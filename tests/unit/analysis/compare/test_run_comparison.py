@@ -169,7 +169,7 @@ def test_holm_by_hand() -> None:
 
 
 def test_intervals_of_simulated_runs_hold_the_truth() -> None:
-    """A small version of `benchmarks/calibration.py`: 200 runs, 3 standard errors."""
+    """A small version of `benchmarks/calibration`: 200 runs, 3 standard errors."""
     truth, trials = Truth(requests=40, rounds=20, k=4), 200
     true, hits = np.append(truth.mean_length(), truth.marginal()), np.zeros(5)
     for trial in range(trials):

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.attention_drift import NULLS, POST_NORM, PRE_NORM, WORLDS, World, drift_of
+from benchmarks.calibration.attention_drift import (
+    NULLS,
+    POST_NORM,
+    PRE_NORM,
+    WORLDS,
+    World,
+    drift_of,
+)
 from driftscope.analysis.statistics.attention_drift import (
     MARGIN,
     Answer,

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.unfinished import CERTAIN, WORLDS, changed, choices, recording, true_length
+from benchmarks.calibration.changes import (
+    CERTAIN,
+    SERVERS,
+    changed,
+    choices,
+    recording,
+    true_length,
+)
 from driftscope.analysis.statistics.lifetimes import (
     Lifetimes,
     duration_quantile,
@@ -88,7 +95,7 @@ def test_a_cut_leaves_out_what_began_before_it() -> None:
 @pytest.mark.slow
 def test_a_stationary_server_read_while_it_runs(name: str) -> None:
     """All rounds of the same recordings would be called a change, and are biased."""
-    drawn = [recording(WORLDS[name], 700 + seed) for seed in range(TRIALS)]
+    drawn = [recording(SERVERS[name], 700 + seed) for seed in range(TRIALS)]
     called = dict.fromkeys(("cohort", "all"), 0)
     lengths: dict[str, list[float]] = {choice: [] for choice in called}
     for each in drawn:
@@ -96,7 +103,7 @@ def test_a_stationary_server_read_while_it_runs(name: str) -> None:
             mine = choices(each)[choice]
             called[choice] += changed(each, mine)
             lengths[choice].append(each.tokens[mine].sum() / each.lives.rounds[mine].sum())
-    true = true_length(WORLDS[name])
+    true = true_length(SERVERS[name])
     bias = {choice: np.mean(each) / true - 1 for choice, each in lengths.items()}
     assert called["cohort"] <= MOST_CALLS < called["all"]
     assert abs(bias["cohort"]) <= CERTAIN < abs(bias["all"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.risk_sets import WORLDS, K, rounds_of_world, true_conditional
+from benchmarks.calibration.depths import WORLDS, K, rounds_of_world, true_conditional
 from driftscope.analysis.statistics.intervals.cluster_intervals import rate_intervals
 
 TRIALS = 60

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.within_request import WORLDS, World, rows_of
+from benchmarks.calibration.within_request import WORLDS, World, rows_of
 from driftscope.analysis.statistics.within_strata import Answer, Rows, association
 
 TRIALS = 200

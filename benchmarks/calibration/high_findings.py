@@ -3,13 +3,10 @@
 Each finding has a bound of its own and is not corrected for the others, so all of them are tested
 together here, on runs in which nothing is wrong with the drafter but something is tempting. Wanted:
 at most 6.8 % of 400 runs have a finding of high severity (5 %, and 1.64 standard errors).
-
-    PYTHONPATH=.:tests python -m benchmarks.high_findings [--trials 200]
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +16,7 @@ from pathlib import Path
 from support.simulate import Prompts, Truth
 from support.simulate.write import simulate
 
+from benchmarks.calibration.table import Rate, Table, false
 from driftscope.findings.finding import Finding, Severity
 from driftscope.pipeline import Inputs, analyze
 
@@ -92,14 +90,14 @@ def _share(runs: list[tuple[Finding, ...]], severity: Severity) -> float:
     return sum(any(f.severity is severity for f in run) for run in runs) / len(runs)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--trials", type=int, default=200)
-    trials = parser.parse_args().trials
-    print(f"{'world':34}{'high':>8}{'medium':>8}  commonest")
-    for row in high_findings(trials):
-        print(f"{row.world:34}{row.high:8.1%}{row.medium:8.1%}  {row.commonest}", flush=True)
+def _high(row: HighFindings, trials: int) -> Iterator[Rate]:
+    yield false("high finding about a healthy run", row.high, trials)
 
 
-if __name__ == "__main__":
-    main()
+HIGH_FINDINGS = Table(
+    name="high_findings",
+    title="Healthy runs, {trials} analyses each: share with a finding of that severity",
+    rows=high_findings,
+    rates=_high,
+    most_trials=200,
+)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.random import RandomState
 
+from benchmarks.calibration.table import Rate, Table, false, power
 from driftscope.analysis.statistics.attention_drift import (
     MARGIN,
     SINK_LOST_BELOW,
@@ -178,3 +179,19 @@ def drifts(trials: int) -> Iterator[Drifts]:
             no_drift=share[Answer.NO_DRIFT],
             cannot_tell=share[Answer.CANNOT_TELL],
         )
+
+
+def _answers(row: Drifts, trials: int) -> Iterator[Rate]:
+    if row.truth != "drift":
+        yield false("drift", row.drift, trials)
+    else:
+        yield false("no drift", row.no_drift, trials)
+        yield power("drift", row.drift, trials)
+
+
+ATTENTION_DRIFT = Table(
+    name="attention_drift",
+    title="Attention drift, {trials} recordings each: share of answers",
+    rows=drifts,
+    rates=_answers,
+)

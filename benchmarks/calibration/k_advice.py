@@ -17,6 +17,7 @@ import numpy as np
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
+from benchmarks.calibration.table import ERRORS, Rate, Table, covered, slack
 from driftscope.analysis.cost.choice import WORTH_SAYING, Choice, choose
 from driftscope.analysis.cost.model import CostModel, evened, fit
 from driftscope.analysis.cost.predict import Times, times_at, times_over
@@ -341,3 +342,45 @@ def cut_anew(trials: int) -> Iterator[CutAnew]:
 def _lengths(hits: NDArray[np.bool_]) -> NDArray[np.float64]:
     served = [np.concatenate([rounds_of(each, k) for each in hits]) for k in range(1, START)]
     return np.array([1 + float(np.mean(each)) for each in served])
+
+
+HELD_AT_LEAST = 0.95
+"""Share of the times that their bounds hold, and of the commanded K that serve at most 5 % slower
+than the best."""
+REGRET_AT_MOST = 0.01
+"""Mean of how much slower than the best a commanded K serves."""
+REGRET_SPREAD = 0.02
+"""Standard deviation of that regret, about which fewer trials may be off."""
+LENGTH_OFF = 0.02
+"""Largest relative error of an acceptance length from rounds cut anew."""
+
+
+def _advice(row: Advised, trials: int) -> Iterator[Rate]:
+    commands = max(round(row.commanded * trials), 1)
+    least = HELD_AT_LEAST - slack(HELD_AT_LEAST, commands)
+    more = ERRORS * REGRET_SPREAD / math.sqrt(commands)
+    yield Rate(name="bounds hold", value=row.held, least=HELD_AT_LEAST)
+    yield covered("measured times covered", row.held_measured, trials)
+    yield Rate(name="commands within 5 %", value=row.regret_kept, least=least)
+    yield Rate(name="mean regret of commands", value=row.regret, most=REGRET_AT_MOST + more)
+    yield Rate(name="commands from one run", value=row.early, most=0.0)
+
+
+def _lengths_off(row: CutAnew, _: int) -> Iterator[Rate]:
+    yield Rate(name="error of lengths cut anew", value=row.anew, most=LENGTH_OFF)
+
+
+K_ADVICE = Table(
+    name="k_advice",
+    title="Advice on K, {trials} searches each, from K = 8 on; runs differ by 5 %",
+    rows=advice_in_worlds,
+    rates=_advice,
+    formats={"runs": ".1f", "regret": ".2%", "final_regret": ".2%"},
+)
+CUT_ANEW = Table(
+    name="cut_anew",
+    title="Acceptance length at a smaller K: largest relative error of the mean",
+    rows=cut_anew,
+    rates=_lengths_off,
+    most_trials=40,
+)

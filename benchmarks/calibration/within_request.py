@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import RandomState
 
+from benchmarks.calibration.table import Rate, Table, false, power
 from driftscope.analysis.statistics.within_strata import Answer, Rows, association
 
 K = 6
@@ -99,3 +100,16 @@ def related(trials: int) -> Iterator[Related]:
             excluded=answers.count(Answer.NO) / trials,
             undecided=answers.count(Answer.CANNOT_TELL) / trials,
         )
+
+
+def _relation(row: Related, trials: int) -> Iterator[Rate]:
+    rate = power if row.relation else false
+    yield rate("relation called", row.called, trials)
+
+
+WITHIN_REQUEST = Table(
+    name="within_request",
+    title="Acceptance against the drafter's internals, {trials} runs each: share of answers",
+    rows=related,
+    rates=_relation,
+)

@@ -1,0 +1,329 @@
+"""Causes of lost acceptance: context length and label, kinds of text, and the parts of `ablate`.
+
+Each world has a cause, none, or a tempting one. Wanted: a cause that is absent is named in at most
+5 % of the runs, one that is present and separable in nearly all of them; if it cannot be separated,
+the run reports that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from support.simulate import Prompts, Truth, chunks
+from support.simulate.sums import rounds_by_key
+from support.simulate.text import NEAR
+
+from benchmarks.calibration.table import Rate, Table, false, power
+from driftscope.ablate.decomposition import Decomposition, Part
+from driftscope.analysis.circumstances import (
+    Group,
+    Groups,
+    group_of,
+    range_name,
+    strata_of,
+    within_requests_of,
+)
+from driftscope.analysis.figures.rounds import Rounds
+from driftscope.analysis.statistics.strata import Cells
+from driftscope.findings.case import Case, Entry
+from driftscope.findings.rules_circumstances import CIRCUMSTANCE_ENTRIES, boundary_dip, region_costs
+
+RULES: dict[str, Entry[Case]] = {
+    entry.id: entry
+    for entry in CIRCUMSTANCE_ENTRIES
+    if entry.id in ("long_context_collapse", "template_sensitivity", "context_or_label")
+}
+SHORT, LONG, WIDE = (60, 250), (1100, 3900), (60, 3900)
+LOWER, UPPER = (60, 900), (300, 3900)
+"""Prompt lengths of two labels, in tokens, which overlap from 300 to 900."""
+BASE = Truth(requests=150, rounds=24, between=0.5)
+
+
+def two(first: tuple[int, int], second: tuple[int, int], shift: float = 0.0) -> dict[str, Any]:
+    """Return prompts of two labels with these lengths; the second is harder by `shift`."""
+    kinds = (Prompts(label="chat", tokens=first), Prompts(label="code", tokens=second, shift=shift))
+    return {"prompts": kinds}
+
+
+HARDER, FARTHER = -1.6, -0.5
+"""Logit shifts of the harder label, and of each doubling of the context."""
+WORLDS = {
+    "healthy, one label": replace(BASE, prompts=(Prompts(label="chat", tokens=WIDE),)),
+    "healthy, same contexts": replace(BASE, **two(WIDE, WIDE)),
+    "healthy, some contexts shared": replace(BASE, **two(LOWER, UPPER)),
+    "healthy, no context shared": replace(BASE, **two(SHORT, LONG)),
+    "label, same contexts": replace(BASE, **two(WIDE, WIDE, HARDER)),
+    "label, some contexts shared": replace(BASE, **two(LOWER, UPPER, HARDER)),
+    "label, no context shared": replace(BASE, **two(SHORT, LONG, HARDER)),
+    "context, one label": replace(
+        BASE, prompts=(Prompts(label="chat", tokens=WIDE),), context=FARTHER
+    ),
+    "context, same contexts": replace(BASE, **two(WIDE, WIDE), context=FARTHER),
+    "context, some contexts shared": replace(BASE, **two(LOWER, UPPER), context=FARTHER),
+    "context, no context shared": replace(BASE, **two(SHORT, LONG), context=FARTHER),
+    "both, same contexts": replace(BASE, **two(WIDE, WIDE, HARDER), context=FARTHER),
+    "both, some contexts shared": replace(BASE, **two(LOWER, UPPER, HARDER), context=FARTHER),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Number of runs of a world in which each rule fires."""
+
+    world: str
+    long_context_collapse: float
+    template_sensitivity: float
+    context_or_label: float
+
+
+def named(trials: int) -> Iterator[Named]:
+    """Yield each world's result over `trials` runs."""
+    for world, truth in WORLDS.items():
+        spoke = dict.fromkeys(RULES, 0)
+        for trial in range(trials):
+            case = case_of(replace(truth, seed=10_000 + trial, prompts_seed=50_000 + trial))
+            for name, entry in RULES.items():
+                spoke[name] += entry.rule(case) is not None
+        yield Named(world=world, **{name: n / trials for name, n in spoke.items()})
+
+
+def case_of(truth: Truth, reference: Truth | None = None) -> Case:
+    """Return a run, and one that it is compared with, of which only the rounds by circumstance are
+    known."""
+    other = None if reference is None else _run("reference", reference)
+    return Case(run=_run("run", truth), reference=other)
+
+
+def _run(label: str, truth: Truth) -> Any:
+    return SimpleNamespace(
+        label=label,
+        groups=groups_of(truth),
+        rounds=1,
+        acceptance=SimpleNamespace(mean_length=1.0),
+        manifest=SimpleNamespace(norm_flags={}),
+    )
+
+
+def groups_of(truth: Truth) -> Groups:
+    """Return the groups of `truth` by context and label, as in a trace."""
+    rounds, power, label = _drawn(truth)
+    names = [str(kind.label) for kind in truth.prompts]
+    powers, context = np.unique(power, return_inverse=True)
+    cells = Cells(
+        request=rounds.request,
+        label=label,
+        context=context,
+        tokens=rounds.comparable_tokens()[:, 0],
+        rounds=rounds.rounds.astype(float),
+    )
+    ranges = [f"{range_name(each)} tokens" for each in powers.tolist()]
+    return Groups(
+        context=tuple(_groups(rounds, context, ranges)),
+        label=tuple(_groups(rounds, label, names)),
+        **strata_of(cells, ranges, names),
+    )
+
+
+def _groups(rounds: Rounds, of: np.ndarray, names: list[str]) -> Iterator[Group]:
+    for at, name in enumerate(names):
+        yield group_of(name, rounds.where(of == at))
+
+
+def _drawn(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray]:
+    """Return the rounds by request and range of contexts, with the power of two and the label of
+    each row."""
+    keys, accepted, kinds, first = [], [], [], 0
+    for chunk in chunks(truth):
+        rows = (chunk.accepted >= 0) & (chunk.drafted > 0)
+        power = np.floor(np.log2(chunk.position[rows] + 1)).astype(np.int64)
+        keys.append((first + chunk.request[rows]) * 64 + power)
+        accepted.append(chunk.accepted[rows])
+        kinds.append(chunk.kind)
+        first += len(chunk.kind)
+    rounds, key = rounds_by_key(truth, np.concatenate(keys), np.concatenate(accepted), 64)
+    return rounds, key % 64, np.concatenate(kinds)[key // 64]
+
+
+CIRCUMSTANCES = Table(
+    name="circumstances",
+    title="Context length and label, {trials} runs each: share in which each rule speaks",
+    rows=named,
+)
+
+
+TEXT_BASE = Truth(k=4, requests=60, rounds=40, conditional=(0.85, 0.8, 0.76, 0.72))
+ALIKE = {"prose": (0.6, 0.0), "json": (0.25, 0.0), "code": (0.15, 0.0)}
+HARDER_JSON = {**ALIKE, "json": (0.25, -1.6)}
+APART = (
+    Prompts(label="chat", text=(0.9, 0.05, 0.05)),
+    Prompts(label="tools", text=(0.3, 0.6, 0.1), shift=-1.6),
+)
+DIP = -1.6
+TEXTS: dict[str, tuple[Truth, bool, bool]] = {
+    "all kinds alike": (replace(TEXT_BASE, regions=ALIKE), False, False),
+    "requests differ much": (replace(TEXT_BASE, regions=ALIKE, between=1.4), False, False),
+    "harder requests hold the JSON": (
+        replace(TEXT_BASE, regions=ALIKE, prompts=APART),
+        False,
+        False,
+    ),
+    "JSON is harder": (replace(TEXT_BASE, regions=HARDER_JSON), True, False),
+    "begins are harder": (replace(TEXT_BASE, regions=ALIKE, boundary=DIP), False, True),
+    "both are harder": (replace(TEXT_BASE, regions=HARDER_JSON, boundary=DIP), True, True),
+}
+"""Truths by name, and whether JSON and begins of blocks are harder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextKinds:
+    """Share of the runs of a world in which each finding is made."""
+
+    world: str
+    harder_region: bool
+    harder_begin: bool
+    region: float
+    begin: float
+
+
+def text_kinds(trials: int) -> Iterator[TextKinds]:
+    """Yield each world's result over `trials` runs."""
+    for world, (truth, harder_region, harder_begin) in TEXTS.items():
+        region = begin = 0
+        for trial in range(trials):
+            case = case_of_text(replace(truth, seed=10_000 + trial, prompts_seed=50_000 + trial))
+            region += region_costs(case) is not None
+            begin += boundary_dip(case) is not None
+        yield TextKinds(
+            world=world,
+            harder_region=harder_region,
+            harder_begin=harder_begin,
+            region=region / trials,
+            begin=begin / trials,
+        )
+
+
+def case_of_text(truth: Truth) -> Case:
+    """Return a run of which only the rounds by kind of text are known."""
+    rounds, region, near = _blocks(truth)
+    names = np.array(list(truth.regions))[region]
+    groups = Groups(
+        region=tuple(group_of(name, rounds.where(names == name)) for name in np.unique(names)),
+        **within_requests_of(rounds, names, near),
+    )
+    run: Any = SimpleNamespace(
+        label="run",
+        groups=groups,
+        rounds=len(rounds),
+        acceptance=SimpleNamespace(mean_length=1.0 + rounds.accepted.sum() / len(rounds)),
+    )
+    return Case(run=run)
+
+
+def _blocks(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray]:
+    """Return the rounds by request and kind of text, with the region and the nearness to a begin of
+    each row."""
+    keys, accepted, first = [], [], 0
+    for chunk in chunks(truth):
+        rows = (chunk.accepted >= 0) & (chunk.drafted > 0)
+        request = chunk.request[rows]
+        token = chunk.position[rows] + 2 - chunk.tokens[request]
+        block = token // truth.block_tokens
+        near = (token % truth.block_tokens < NEAR) & (block > 0)
+        region = chunk.kinds[request, block]
+        keys.append(((first + request) * 8 + region) * 2 + near)
+        accepted.append(chunk.accepted[rows])
+        first += len(chunk.kind)
+    rounds, key = rounds_by_key(truth, np.concatenate(keys), np.concatenate(accepted), 16)
+    return rounds, key // 2 % 8, key % 2 == 1
+
+
+def _kinds(row: TextKinds, trials: int) -> Iterator[Rate]:
+    region = power if row.harder_region else false
+    begin = power if row.harder_begin else false
+    yield region("region called harder", row.region, trials)
+    yield begin("begins called harder", row.begin, trials)
+
+
+TEXT_KINDS = Table(
+    name="text_kinds",
+    title="Kinds of text, {trials} runs each: share in which each finding is made",
+    rows=text_kinds,
+    rates=_kinds,
+)
+
+
+SEEDS = 50
+"""Largest number of runs for each cause."""
+PARTS = ("tokens", "states", "rest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablated:
+    """One part of the loss in the runs of one cause."""
+
+    world: str
+    part: str
+    made: bool
+    """Whether the cause makes this part."""
+    seeds: int
+    loss: float
+    """Mean loss of agreement, as a share of the positions."""
+    found: float
+    """Share of the runs in which the part's interval excludes 0."""
+    off: float
+    """Mean of the part minus what is true: the whole loss if the cause makes it, else 0."""
+
+
+def ablations(trials: int) -> Iterator[Ablated]:
+    """Yield each part of each cause over at most SEEDS runs."""
+    from support.constructed_drafter import CAUSES, PART_OF, decomposition_of
+
+    seeds = min(trials, SEEDS)
+    for cause in CAUSES:
+        found = [decomposition_of(cause, seed) for seed in range(seeds)]
+        loss = float(np.mean([each.loss.value for each in found]))
+        for part in PARTS:
+            made = PART_OF.get(cause) == part
+            yield _row(found, cause, part, loss, made=made)
+
+
+def _row(
+    found: Sequence[Decomposition], cause: str, part: str, loss: float, *, made: bool
+) -> Ablated:
+    parts: list[Part] = [getattr(each, part) for each in found]
+    excluding = [each.interval is not None and each.interval.excludes_zero() for each in parts]
+    mean = float(np.mean([each.value for each in parts]))
+    return Ablated(
+        world=cause,
+        part=part,
+        made=made,
+        seeds=len(found),
+        loss=loss,
+        found=float(np.mean(excluding)),
+        off=mean - loss if made else mean,
+    )
+
+
+PART_OFF = 0.02
+"""Largest error of the mean of a part of the loss, as a share of the positions."""
+
+
+def _parts(row: Ablated, _: int) -> Iterator[Rate]:
+    if row.made:
+        yield power("the part that the cause makes", row.found, row.seeds)
+    else:
+        yield false("a part that the cause does not make", row.found, row.seeds)
+    yield Rate(name="error of the part", value=row.off, least=-PART_OFF, most=PART_OFF)
+
+
+ABLATIONS = Table(
+    name="ablations",
+    title="Drafters with a known cause, {trials} runs each: share whose part of the loss is found",
+    rows=ablations,
+    rates=_parts,
+    most_trials=SEEDS,
+)

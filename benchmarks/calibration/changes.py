@@ -1,0 +1,395 @@
+"""Changes over time: runs without one, steps, sessions, other traffic, and unfinished requests.
+
+Wanted: a drop is reported in at most 6.8 % of 400 runs of a drafter that does not change, if
+sessions are known or kinds of requests are labelled, and no drop of high severity where neither is;
+also where a stationary server is read while it runs. A step of -0.7 on the logit of acceptance is
+found in at least 95 % of the runs of independent requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.random import RandomState
+from numpy.typing import NDArray
+from support.simulate import Truth
+from support.simulate.sums import series
+
+from benchmarks.calibration.estimates import RUNS
+from benchmarks.calibration.table import Rate, Table, false
+from driftscope.analysis.figures.change_points import Changes, Series, changes
+from driftscope.analysis.statistics.lifetimes import Lifetimes, selection_of
+from driftscope.findings.finding import Severity
+from driftscope.findings.rules_changes import (
+    explanation_of,
+    severity_of,
+    worst_drop,
+)
+
+STEP = -0.7
+"""Logit shift that lowers the acceptance length of these runs by about a quarter."""
+NEAR = 0.1
+"""Tolerance for the position of a change, as a share of the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cuts:
+    """Detection rates of a change over time."""
+
+    run: str
+    flat: float
+    """Share of the runs without a change in which one was found."""
+    step: float
+    """Share of the runs with a change half-way in which one was found."""
+    near: float
+    """Share of the runs with a change in which one was found within NEAR of its position."""
+
+
+def cuts(name: str, truth: Truth, trials: int) -> Cuts:
+    """Return how often a change is found in one run, and in it with a step half-way."""
+    flat, stepped, near = 0, 0, 0
+    for trial in range(trials):
+        seeds = {"seed": 10_000 + trial, "prompts_seed": 50_000 + trial}
+        found = changes(series(replace(truth, **seeds)))
+        flat += bool(found and found.points)
+        found = changes(series(replace(truth, change=(0.5, STEP), **seeds)))
+        points = found.points if found else ()
+        stepped += bool(points)
+        near += any(abs(p.time_s / truth.requests - 0.5) <= NEAR for p in points)
+    return Cuts(run=name, flat=flat / trials, step=stepped / trials, near=near / trials)
+
+
+def cuts_of_runs(trials: int) -> Iterator[Cuts]:
+    """Yield the rates of each run."""
+    for name, truth in RUNS.items():
+        yield cuts(name, truth, trials)
+
+
+def _flat(row: Cuts, trials: int) -> Iterator[Rate]:
+    yield false("change where there is none", row.flat, trials)
+
+
+CHANGES = Table(
+    name="changes",
+    title="A change over time, {trials} runs each: share in which one is found",
+    rows=cuts_of_runs,
+    rates=_flat,
+)
+
+
+K = 7
+LOGITS = (1.4, 0.94, 0.66, 0.41, 0.2, 0.0, -0.16)
+"""Logit of acceptance at each depth, given the depth before."""
+"""Logit shift that lowers the acceptance length of these runs by about a quarter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Truth of one world; effects are on the logit of acceptance."""
+
+    requests: int = 200
+    rounds: int = 24
+    sessions_of: int = 1
+    """Number of requests of a session, which follow each other."""
+    interleaved: bool = False
+    """Whether all sessions go on for the whole run instead."""
+    keyed: bool = False
+    """Whether the recording says which requests belong to one session."""
+    alike: float = 0.8
+    """Standard deviation of the sessions' own shift."""
+    own: float = 0.5
+    """Standard deviation of the requests' own shift."""
+    nights: float = 0.0
+    """Shift of requests of another kind, 9 in 10 of those at night and 1 in 10 by day."""
+    labelled: bool = False
+    """Whether both kinds have a label."""
+    canary: int = 0
+    """Number of prompts that are sent again and again, in every fourth request."""
+    traffic: float = 0.0
+    """Shift of all requests but the canary's from half of the run on."""
+    step: float = 0.0
+    """Shift of all requests from half of the run on: a change of the drafter."""
+
+    @property
+    def drops(self) -> bool:
+        """Whether the drafter really loses acceptance."""
+        return self.step < 0
+
+
+WORLDS = {
+    "independent requests": World(alike=0.0, own=0.6),
+    "sessions of 5, key": World(sessions_of=5, keyed=True),
+    "sessions of 20, key": World(requests=800, sessions_of=20, keyed=True),
+    "40 sessions interleaved, key": World(
+        requests=400, sessions_of=10, interleaved=True, keyed=True
+    ),
+    "day and night, labelled": World(nights=-1.5, labelled=True),
+    "other traffic, canary": World(requests=400, traffic=-1.0, canary=20),
+    "sessions of 5, no key": World(sessions_of=5),
+    "sessions of 20, no key": World(requests=400, sessions_of=20),
+    "day and night, no label": World(nights=-1.5),
+    "a step, independent requests": World(alike=0.0, own=0.6, step=STEP),
+    "a step, sessions of 5, key": World(requests=400, sessions_of=5, keyed=True, step=STEP),
+    "a step of -1.2, sessions of 10, key": World(
+        requests=400, sessions_of=10, keyed=True, step=-1.2
+    ),
+    "a step, 40 sessions interleaved, key": World(
+        requests=400, sessions_of=10, interleaved=True, keyed=True, step=STEP
+    ),
+    "a step, canary": World(requests=400, canary=20, step=STEP),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverTime:
+    """Shares of the runs of one world by what is reported."""
+
+    world: str
+    drops: bool
+    """Whether the drafter really loses acceptance."""
+    called: float
+    """Share of runs with a drop, of any severity."""
+    high: float
+    """Share of runs with a drop of high severity."""
+    moves: float
+    """Share of runs in which acceptance is said to move with traffic, or not to be told from it."""
+
+
+def drawn(world: World, seed: int) -> Series:
+    """Draw one run."""
+    random = RandomState(seed)
+    n = world.requests
+    sessions = -(-n // world.sessions_of)
+    session = np.arange(n) % sessions if world.interleaved else np.arange(n) // world.sessions_of
+    late, night = np.arange(n) >= n // 2, (np.arange(n) * 4 // n) % 2 == 1
+    other = random.random_sample(n) < np.where(night, 0.9, 0.1)
+    prompt = np.where(np.arange(n) % 4 == 0, random.randint(0, max(world.canary, 1), n), -1)
+    prompt = np.where(world.canary > 0, prompt, -1)
+    shift = world.alike * random.standard_normal(sessions)[session]
+    shift += world.own * random.standard_normal(n)
+    of_prompt = (world.alike + world.own) * random.standard_normal(max(world.canary, 1))
+    shift = np.where(prompt >= 0, of_prompt[prompt], shift)
+    shift += world.nights * other + world.step * late + world.traffic * (late & (prompt < 0))
+    rounds = random.randint(world.rounds // 2, 3 * world.rounds // 2 + 1, n)
+    of = np.repeat(np.arange(n), rounds)
+    chance = 1 / (1 + np.exp(-(np.array(LOGITS) + shift[of][:, None])))
+    hit = random.random_sample(chance.shape) < chance
+    tokens = np.bincount(of, 1.0 + np.minimum.accumulate(hit, axis=1).sum(axis=1), n)
+    return Series(
+        start_s=np.arange(n, dtype=np.float64),
+        end_s=float(n),
+        tokens=tokens,
+        rounds=rounds.astype(np.float64),
+        labels=np.where(other & world.labelled, "other", "usual"),
+        cluster=session if world.keyed else None,
+        prompt=prompt if world.canary else None,
+    )
+
+
+def high(made: Changes | None) -> bool:
+    """Whether a drop of high severity is reported."""
+    drop = worst_drop(made)
+    return made is not None and drop is not None and severity_of(made, drop) is Severity.HIGH
+
+
+def moves(made: Changes | None) -> bool:
+    """Whether acceptance is said to move with the traffic, or not to be told from it."""
+    if made is None or worst_drop(made) is not None:
+        return False
+    there = bool(made.points) or made.raw is not None
+    return there and explanation_of(made) is not None
+
+
+def over_time(trials: int) -> Iterator[OverTime]:
+    """Yield the results in each world."""
+    for name, world in WORLDS.items():
+        made = [changes(drawn(world, seed)) for seed in range(trials)]
+        yield OverTime(
+            world=name,
+            drops=world.drops,
+            called=sum(worst_drop(each) is not None for each in made) / trials,
+            high=sum(map(high, made)) / trials,
+            moves=sum(map(moves, made)) / trials,
+        )
+
+
+def _high_drop(row: OverTime, trials: int) -> Iterator[Rate]:
+    if not row.drops:
+        yield false("high drop", row.high, trials)
+
+
+OVER_TIME = Table(
+    name="over_time",
+    title="Sessions, kinds and steps over time, {trials} runs each: share of answers",
+    rows=over_time,
+    rates=_high_drop,
+)
+
+
+DRAFTED = 4
+FIRST = 0.6
+"""Logit of acceptance at each depth, given the depth before."""
+CERTAIN = 0.005
+"""Largest bias of the mean acceptance length, as a share of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Truth of one world: a server with `slots` places, each round of which takes one second."""
+
+    slots: int = 64
+    lasts_s: int = 600
+    rounds: float = 40.0
+    """Median number of rounds of an answer."""
+    spread: float = 0.5
+    """Standard deviation of the logarithm of that number."""
+    ease: float = 0.0
+    """Logit shift of acceptance for each standard deviation of that logarithm."""
+    along: float = 0.0
+    """Logit shift of acceptance for each e-fold of the rounds of an answer so far."""
+    between: float = 0.5
+    """Standard deviation of the requests' own logit shift."""
+
+
+SERVERS = {
+    "long answers are easy": Server(ease=0.7),
+    "acceptance rises along an answer": Server(along=0.7),
+    "both": Server(ease=0.6, along=0.6),
+    "neither": Server(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Recording:
+    """Requests of one recording in order of their start, [requests] each."""
+
+    lives: Lifetimes
+    tokens: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfinished:
+    """Results in one world for one choice of requests."""
+
+    world: str
+    requests: str
+    changed: float
+    """Share of recordings in which a change over time was found."""
+    bias: float
+    """Mean acceptance length over that of whole requests, minus 1."""
+    kept: float
+    """Mean share of the rounds that is used."""
+
+
+def recording(world: Server, seed: int) -> Recording:
+    """Draw one recording."""
+    random = RandomState(seed)
+    parts = [_slot(world, random) for _ in range(world.slots)]
+    start, rounds, whole, tokens = (np.concatenate([part[n] for part in parts]) for n in range(4))
+    order = np.argsort(start, kind="stable")
+    lives = Lifetimes(
+        start_s=start[order],
+        last_s=(start + rounds)[order],
+        end_s=np.full(len(start), float(world.lasts_s)),
+        ended=(rounds == whole)[order],
+        rounds=rounds[order].astype(np.int64),
+    )
+    return Recording(lives=lives, tokens=tokens[order])
+
+
+def _slot(world: Server, random: RandomState) -> tuple[NDArray[np.float64], ...]:
+    """Return start, recorded rounds, all rounds and tokens of the requests of one slot."""
+    most = int(4 * world.lasts_s / world.rounds) + 20
+    ease = random.standard_normal(most)
+    whole = np.maximum(np.rint(world.rounds * np.exp(world.spread * ease)), 1.0)
+    begin = random.random_sample() + np.concatenate([[0.0], np.cumsum(whole)[:-1]])
+    there = begin < world.lasts_s - 1
+    ease, whole, begin = ease[there], whole[there], begin[there]
+    seen = np.minimum(whole, np.floor(world.lasts_s - begin))
+    shift = FIRST + world.ease * ease + world.between * random.standard_normal(len(ease))
+    return begin, seen, whole, _tokens(world, shift, seen.astype(int), random)
+
+
+def _tokens(
+    world: Server, shift: NDArray[np.float64], rounds: NDArray[np.int_], random: RandomState
+) -> NDArray[np.float64]:
+    of = np.repeat(np.arange(len(rounds)), rounds)
+    nth = np.arange(len(of)) - np.repeat(np.cumsum(rounds) - rounds, rounds)
+    logit = shift[of] + world.along * (np.log1p(nth) - np.log(world.rounds))
+    hit = random.random_sample((len(of), DRAFTED)) < (1 / (1 + np.exp(-logit)))[:, None]
+    accepted = np.minimum.accumulate(hit, axis=1).sum(axis=1)
+    return np.bincount(of, 1.0 + accepted, len(rounds))
+
+
+def true_length(world: Server, requests: int = 200_000) -> float:
+    """Return the acceptance length over whole requests, to about 0.1 %."""
+    random = RandomState(1)
+    ease = random.standard_normal(requests)
+    rounds = np.maximum(np.rint(world.rounds * np.exp(world.spread * ease)), 1.0).astype(int)
+    shift = FIRST + world.ease * ease + world.between * random.standard_normal(requests)
+    parts = np.array_split(np.arange(requests), 50)
+    tokens = sum(_tokens(world, shift[p], rounds[p], random).sum() for p in parts)
+    return float(tokens / rounds.sum())
+
+
+def choices(drawn: Recording) -> dict[str, NDArray[np.bool_]]:
+    """Return the requests that each way of choosing uses."""
+    return {
+        "cohort": selection_of(drawn.lives).kept,
+        "all": np.ones(len(drawn.tokens), dtype=np.bool_),
+        "finished": drawn.lives.ended,
+    }
+
+
+def changed(drawn: Recording, mine: NDArray[np.bool_]) -> bool:
+    """Whether a change over time is found among these requests."""
+    n = int(mine.sum())
+    series = Series(
+        start_s=drawn.lives.start_s[mine],
+        end_s=float(drawn.lives.end_s.max()),
+        tokens=drawn.tokens[mine],
+        rounds=drawn.lives.rounds[mine].astype(np.float64),
+        labels=np.full(n, "all"),
+    )
+    made = changes(series)
+    return made is not None and bool(made.points)
+
+
+def unfinished(trials: int) -> Iterator[Unfinished]:
+    """Yield the results in each world."""
+    for name, world in SERVERS.items():
+        true = true_length(world)
+        rows: dict[str, list[tuple[bool, float, float]]] = {}
+        for seed in range(trials):
+            drawn = recording(world, seed)
+            rounds = drawn.lives.rounds
+            for choice, mine in choices(drawn).items():
+                length = float(drawn.tokens[mine].sum() / rounds[mine].sum())
+                share = float(rounds[mine].sum() / rounds.sum())
+                rows.setdefault(choice, []).append((changed(drawn, mine), length, share))
+        for choice, results in rows.items():
+            found, lengths, shares = zip(*results, strict=True)
+            yield Unfinished(
+                world=name,
+                requests=choice,
+                changed=float(np.mean(found)),
+                bias=float(np.mean(lengths)) / true - 1.0,
+                kept=float(np.mean(shares)),
+            )
+
+
+def _of_cohort(row: Unfinished, trials: int) -> Iterator[Rate]:
+    if row.requests == "cohort":
+        yield false("change", row.changed, trials)
+        yield Rate(name="bias", value=row.bias, least=-CERTAIN, most=CERTAIN)
+
+
+UNFINISHED = Table(
+    name="unfinished",
+    title="A stationary server read while it runs, {trials} recordings each",
+    rows=unfinished,
+    rates=_of_cohort,
+    formats={"bias": "+.2%"},
+)
