@@ -88,7 +88,7 @@ class Probe:
 
 def _hooks() -> Iterator[tuple[type, str, Any]]:
     """Yield each wrapped method of vLLM: its class, its name, and the current function."""
-    from driftscope_probes.base.method_hooks import MARK
+    from driftscope_probes.guard import MARK
     from driftscope_probes.vllm.plugin import SEAMS
 
     for name, _, _ in SEAMS:

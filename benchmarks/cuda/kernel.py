@@ -27,11 +27,11 @@ from xml.etree import ElementTree
 import torch
 
 from benchmarks.results_file import ResultsFile
-from driftscope_probes.base.chain_buffers import ChainBuffers, Layout
-from driftscope_probes.drafter.attention_kind import AttentionKind
-from driftscope_probes.masses.torch_masses import Chains, sink_mask
-from driftscope_probes.masses.triton_masses import paged_masses
-from driftscope_probes.taps.triton_kernels import TritonKernels
+from driftscope_probes.buffers import ChainBuffers, Layout
+from driftscope_probes.drafter import AttentionKind
+from driftscope_probes.torch_masses import Chains, sink_mask
+from driftscope_probes.triton_kernels import TritonKernels
+from driftscope_probes.triton_masses import paged_masses
 
 HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, PAGE, K = 4096, 32, 8, 128, 32_000, 16, 4
 REPO = Path(__file__).resolve().parents[2]

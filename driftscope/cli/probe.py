@@ -43,7 +43,7 @@ probe = typer.Typer(
 def status(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
     """Show what each process records, at which rate and cost, and which rows it lost."""
     from driftscope.cli.screens.probe_table import show
-    from driftscope_probes.control.remote import reach
+    from driftscope_probes.control import reach
 
     show(target, reach(target, api_key_env=api_key_env).status(), as_json=as_json)
 
@@ -125,6 +125,6 @@ def set_(
 
 def _change(target: str, change: Change, api_key_env: str | None, *, as_json: bool) -> None:
     from driftscope.cli.screens.probe_table import show
-    from driftscope_probes.control.remote import reach
+    from driftscope_probes.control import reach
 
     show(target, reach(target, api_key_env=api_key_env).change(change), as_json=as_json)

@@ -14,8 +14,8 @@ from typer.main import get_command
 import driftscope
 from driftscope.cli.app import app
 from driftscope.pipeline import Inputs, analyze
-from driftscope_probes.base.settings import Settings, settings_from
 from driftscope_probes.server.settings_page import page as settings_page
+from driftscope_probes.settings import Settings, settings_from
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -127,7 +127,7 @@ def test_the_page_of_settings_is_up_to_date() -> None:
 
 def test_the_page_of_settings_has_every_variable() -> None:
     """Those that the probe reads, each of which it understands."""
-    from driftscope_probes.base.settings import NAMES
+    from driftscope_probes.settings import NAMES
 
     shown = set(re.findall(r"^\| `DRIFTSCOPE_(\w+)`", settings_page(), re.MULTILINE))
     read = {name.upper() for name in NAMES} - {"TEST_RAISE"}

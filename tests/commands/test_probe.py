@@ -17,9 +17,8 @@ from support.runs import Spec, manifest
 from driftscope.trace.format.control_file import CONTROL, read_control
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.control.control import Control
-from driftscope_probes.steps.request_selection import RequestSelection
-from driftscope_probes.steps.sampler import Sampler
+from driftscope_probes.control import Control
+from driftscope_probes.sampler import RequestSelection, Sampler
 
 pytestmark = pytest.mark.process
 

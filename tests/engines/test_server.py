@@ -27,7 +27,7 @@ from driftscope.telemetry.watch.engine_view import view
 from driftscope.telemetry.watch.followed_engine import FollowedEndpoint
 from driftscope.trace.read.reader import Trace, read_trace
 from driftscope_lab.trio import load_prompts
-from driftscope_probes.recording.manifest_notes import IDENTIFIERS_OFF
+from driftscope_probes.recorder import IDENTIFIERS_OFF
 
 pytestmark = pytest.mark.vllm
 LOST_AT_MOST_S = 1.0

@@ -12,8 +12,8 @@ from support.tiny_drafter import Batch, Call, K
 from driftscope.trace.read.reader import Trace, read_trace
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.base.settings import Settings
-from driftscope_probes.recording.recorder_assembly import assemble_recorder
+from driftscope_probes.recorder import assemble_recorder
+from driftscope_probes.settings import Settings
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from driftscope.trace.format.distance_bins import edges_of
-from driftscope_probes.base.step_view import DeviceStep, DraftCall, DraftStep
+from driftscope_probes.engine import DeviceStep, DraftCall, DraftStep
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
 HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, AUX, SCALE = 16, 4, 2, 4, 11, 3, 0.5

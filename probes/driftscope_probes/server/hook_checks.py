@@ -7,12 +7,12 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from driftscope_probes.engine import HookPoint
 from driftscope_probes.server.check import Check
-from driftscope_probes.taps.hook_point import Hook
 
 
 def hook_checks(
-    seam: str, hooks: tuple[Hook, ...], engine: str, *, optional: bool = False
+    seam: str, hooks: tuple[HookPoint, ...], engine: str, *, optional: bool = False
 ) -> Iterator[Check]:
     """Yield a check of each hook of a seam; an `optional` seam may be missing."""
     for hook in hooks:
@@ -25,7 +25,7 @@ def hook_checks(
         )
 
 
-def _resolve(hook: Hook) -> Any:
+def _resolve(hook: HookPoint) -> Any:
     return operator.attrgetter(hook.name)(importlib.import_module(hook.module))
 
 

@@ -13,7 +13,7 @@ from driftscope.errors import ProbeError, TraceError
 from driftscope.trace.format.control_file import Change, ControlValueError, share_of
 from driftscope.trace.format.manifest import MANIFEST
 from driftscope.trace.write.run_directory import check_writable
-from driftscope_probes.base.settings import (
+from driftscope_probes.settings import (
     DISABLE,
     STRICT,
     fix_run_directory,

@@ -14,8 +14,8 @@ from itertools import pairwise
 from types import ModuleType
 
 from driftscope.telemetry.export import settings as telemetry_settings
-from driftscope_probes.base import settings as probe_settings
-from driftscope_probes.base.settings import Settings
+from driftscope_probes import settings as probe_settings
+from driftscope_probes.settings import Settings
 
 _PREFIX = "DRIFTSCOPE_"
 _INTERNAL = frozenset({"sink_source", "telemetry", "test_raise"})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.file_input import read_text
-from driftscope_probes.vllm.configuration.hook_points import Hook
+from driftscope_probes.vllm.configuration.hook_points import HookPoint
 
 _REGISTRY = "vllm.model_executor.models.registry"
 _DRAFTERS = "_SPECULATIVE_DECODING_MODELS"
@@ -24,7 +24,7 @@ def vllm_folder() -> Path | None:
     return Path(found[0]) if found else None
 
 
-def has(hook: Hook, folder: Path) -> bool:
+def has(hook: HookPoint, folder: Path) -> bool:
     """Return whether the class or function that `hook` names is in vLLM's source.
 
     A method that a class inherits from another file counts as present: only an import shows it.

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from driftscope.errors import DriftscopeError
 from driftscope.trace.write.run_directory import check_writable
-from driftscope_probes.base.settings import DISABLE, Settings, is_disabled, settings_from
-from driftscope_probes.base.start_guard import fault_of
-from driftscope_probes.base.unknown_settings import unknown_settings
 from driftscope_probes.server.check import Check
+from driftscope_probes.settings import DISABLE, Settings, is_disabled, settings_from
+from driftscope_probes.start_guard import fault_of, unknown_settings
 
 PACKAGES = ("numpy", "pyarrow", "wrapt")
 """Packages without which nothing is recorded."""

@@ -10,23 +10,12 @@ from typing import Any
 from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.trace.write.run_directory import check_unused, create_run, rewrite_manifest
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.base.engine import EngineSeam
-from driftscope_probes.base.settings import EAGER, Settings, settings_from
-from driftscope_probes.base.start_guard import (
-    EXPORT,
-    INTERNALS,
-    StartGuard,
-    handed_down,
-    leave_note,
-    warn,
-)
-from driftscope_probes.control.control import Control
-from driftscope_probes.recording import telemetry_feed
-from driftscope_probes.recording.manifest_notes import with_sinks
-from driftscope_probes.recording.process_writer import open_writer
-from driftscope_probes.recording.recorder import Recorder
-from driftscope_probes.recording.recorder_assembly import assemble_recorder
-from driftscope_probes.recording.step_timer import StepTimer
+from driftscope_probes import process_writer
+from driftscope_probes.control import Control
+from driftscope_probes.engine import EngineSeam
+from driftscope_probes.process_writer import open_writer
+from driftscope_probes.recorder import Recorder, assemble_recorder, with_sinks
+from driftscope_probes.settings import EAGER, Settings, settings_from
 from driftscope_probes.sglang.chain.ahead_sampler import AheadSampler
 from driftscope_probes.sglang.chain.drafter_taps import DrafterTaps
 from driftscope_probes.sglang.chain.first_depths import FirstDepths
@@ -35,6 +24,15 @@ from driftscope_probes.sglang.run_manifest import manifest_of, manifest_of_timed
 from driftscope_probes.sglang.scheduler.scheduler_observer import observe_scheduler
 from driftscope_probes.sglang.scheduler.schedules import SglangSchedules
 from driftscope_probes.sglang.worker_probe import ChainParts, RecordedWorker, TimedWorker
+from driftscope_probes.start_guard import (
+    EXPORT,
+    INTERNALS,
+    StartGuard,
+    handed_down,
+    leave_note,
+    warn,
+)
+from driftscope_probes.step_record import StepTimer
 
 PROBE = "_driftscope_probe"
 """Attribute of an EagleDraftWorker that holds its TimedWorker or RecordedWorker."""
@@ -75,7 +73,7 @@ def _attach(worker: Any, settings: Settings) -> None:
     with contextlib.ExitStack() as undo:
         undo.callback(writer.close)
         with StartGuard(EXPORT):
-            telemetry_feed.publish(writer, settings)
+            process_writer.publish(writer, settings)
         probe: EngineSeam | None = None
         if drafter is not None:
             inside = StartGuard(INTERNALS, quiet=True)

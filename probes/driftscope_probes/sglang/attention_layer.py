@@ -11,9 +11,7 @@ from typing import Any
 
 import torch
 
-from driftscope_probes.drafter.attention_kind import AttentionKind
-from driftscope_probes.drafter.key_reader import KeyReader
-from driftscope_probes.drafter.observer import Observer, Switch
+from driftscope_probes.drafter import AttentionKind, KeyReader, Observer, Switch
 
 
 class SglangAttentionLayer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftscope_probes.taps.hook_point import Hook
+from driftscope_probes.engine import HookPoint
 
 _WORKER = "sglang.srt.speculative.eagle_worker_v2"
 _PROCESSOR = "sglang.srt.managers.scheduler_components.batch_result_processor"
@@ -13,63 +13,65 @@ RECORDED = (
 )
 HOOKS = {
     "plugin": (
-        Hook(module="sglang.srt.plugins", name="load_plugins", purpose="loading the probe"),
+        HookPoint(module="sglang.srt.plugins", name="load_plugins", purpose="loading the probe"),
     ),
     "worker": (
-        Hook(
+        HookPoint(
             module=_WORKER,
             name="EAGLEWorkerV2.forward_batch_generation",
             purpose="step time, the step's requests",
         ),
-        Hook(
+        HookPoint(
             module=_WORKER,
             name="EagleDraftWorker.init_attention_backends",
             purpose="start of the run, once the drafter is loaded",
         ),
-        Hook(module=_WORKER, name="EagleDraftWorker.draft", purpose="the draft from depth 2 on"),
-        Hook(
+        HookPoint(
+            module=_WORKER, name="EagleDraftWorker.draft", purpose="the draft from depth 2 on"
+        ),
+        HookPoint(
             module=_WORKER,
             name="EagleDraftWorker._draft_extend_for_prefill",
             purpose="depth 1 after a prompt",
         ),
-        Hook(
+        HookPoint(
             module=_WORKER,
             name="EagleDraftWorker._draft_extend_for_decode",
             purpose="depth 1 after a verification",
         ),
-        Hook(
+        HookPoint(
             module="sglang.srt.layers.radix_attention",
             name="RadixAttention.forward",
             purpose="queries",
         ),
-        Hook(
+        HookPoint(
             module="sglang.srt.models.llama_eagle3",
             name="LlamaForCausalLMEagle3",
             purpose="the drafter whose states are recorded",
         ),
-        Hook(
+        HookPoint(
             module="sglang.srt.models.llama_eagle",
             name="LlamaForCausalLMEagle",
             purpose="an EAGLE-1 drafter, whose states are recorded, too",
         ),
-        Hook(
+        HookPoint(
             module="sglang.srt.models.mimo_mtp",
             name="MiMoMTP",
             purpose="MiMo's head, whose states are recorded, too",
         ),
     ),
     "scheduler": (
-        Hook(
+        HookPoint(
             module=_PROCESSOR,
             name="SchedulerBatchResultProcessor.process_batch_result_decode",
             purpose="verification, finished requests",
         ),
-        Hook(
+        HookPoint(
             module=_PROCESSOR,
             name="SchedulerBatchResultProcessor.process_batch_result_prefill",
             purpose="first tokens",
         ),
-        Hook(
+        HookPoint(
             module="sglang.srt.managers.scheduler",
             name="Scheduler.send_abort_output",
             purpose="requests that end in the queue",

@@ -13,10 +13,9 @@ import torch
 
 from driftscope.errors import UnknownDrafterError
 from driftscope.vocabulary import Execution
-from driftscope_probes.base.start_guard import INTERNALS
-from driftscope_probes.drafter.attention_layer import AttentionLayer
-from driftscope_probes.drafter.drafter_kind import Kind
+from driftscope_probes.drafter import AttentionLayer, Kind
 from driftscope_probes.sglang.attention_layer import SglangAttentionLayer
+from driftscope_probes.start_guard import INTERNALS
 
 TREE = (
     "attention and hidden states are not applicable: with speculative_eagle_topk > 1 the drafts "

@@ -13,10 +13,16 @@ from collections.abc import Callable
 from typing import Any
 
 from driftscope.errors import ProbeError
-from driftscope_probes.base.settings import fix_run_directory, is_disabled, settings_from
-from driftscope_probes.base.start_guard import StartGuard, hand_down, handed_down, warn
-from driftscope_probes.base.unknown_settings import WARNED, unknown_settings
+from driftscope_probes.settings import fix_run_directory, is_disabled, settings_from
 from driftscope_probes.sglang.versions import check_version
+from driftscope_probes.start_guard import (
+    WARNED,
+    StartGuard,
+    hand_down,
+    handed_down,
+    unknown_settings,
+    warn,
+)
 
 SEAMS = (
     ("sglang.srt.speculative.eagle_worker_v2", "worker_hooks", "install_worker"),
@@ -61,7 +67,7 @@ def _hook_all() -> None:
     fix_run_directory(settings)
     import wrapt
 
-    importlib.import_module("driftscope_probes.base.cpu_cores")  # reads the process's cores now
+    importlib.import_module("driftscope_probes.process_writer")  # reads the process's cores now
     for module, ours, installer in SEAMS:
         wrapt.register_post_import_hook(_installer(ours, installer), module)
 

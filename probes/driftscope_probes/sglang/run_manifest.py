@@ -24,11 +24,10 @@ from driftscope.trace.format.manifest import (
 )
 from driftscope.version import __version__
 from driftscope.vocabulary import SINK_SOUGHT, Strategy
-from driftscope_probes.base.settings import RUN_ID, Settings
-from driftscope_probes.drafter.captured_layers import named_layers
-from driftscope_probes.masses.meter import Meter
-from driftscope_probes.recording.manifest_notes import IDENTIFIERS_OFF, SINKS_SOUGHT
-from driftscope_probes.recording.recorder_assembly import distance_every
+from driftscope_probes.drafter import named_layers
+from driftscope_probes.meter import Meter
+from driftscope_probes.recorder import IDENTIFIERS_OFF, SINKS_SOUGHT, distance_every
+from driftscope_probes.settings import RUN_ID, Settings
 from driftscope_probes.sglang.loaded_drafter import SglangDrafter
 
 RUNNER = "eagle v2"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from driftscope_probes.base.method_hooks import hook_method
+from driftscope_probes.guard import hook_method
 from driftscope_probes.sglang.attach import PROBE, attach
 from driftscope_probes.sglang.worker_probe import rows_after_prefill, rows_after_verification
 

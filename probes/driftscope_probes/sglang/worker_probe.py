@@ -14,15 +14,14 @@ from typing import Any
 import torch
 
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.base.engine import StepSink
-from driftscope_probes.recording.recorder import Recorder
+from driftscope_probes.engine import NOBODY, StepSink
+from driftscope_probes.recorder import Recorder
 from driftscope_probes.sglang.chain.ahead_sampler import AheadSampler
 from driftscope_probes.sglang.chain.draft_call import EXTEND_GRAPH, SglangDraftCall, without_graph
 from driftscope_probes.sglang.chain.drafter_taps import DrafterTaps, ForwardRows
 from driftscope_probes.sglang.chain.first_depths import FirstDepths
 from driftscope_probes.sglang.scheduler.request_label import WARM_UP, is_own_name
 from driftscope_probes.sglang.scheduler.schedules import SglangStep, step_of
-from driftscope_probes.steps.step_schedule import NOBODY
 
 WITHOUT_FIRST_DEPTH = "first_depth_unknown"
 """Count of chains that were not recorded because their first depth was not."""

@@ -20,8 +20,13 @@ from driftscope.trace.write.run_directory import (
 )
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.vocabulary import SINK_SOUGHT
-from driftscope_probes.base.settings import IN_GRAPH, Settings, settings_from
-from driftscope_probes.base.start_guard import (
+from driftscope_probes import process_writer
+from driftscope_probes.control import Control
+from driftscope_probes.drafter import CapturedLayers, with_captured
+from driftscope_probes.process_writer import open_writer, role_of
+from driftscope_probes.recorder import Recorder, assemble_recorder, with_sinks
+from driftscope_probes.settings import IN_GRAPH, Settings, settings_from
+from driftscope_probes.start_guard import (
     EXPORT,
     INTERNALS,
     StartGuard,
@@ -29,14 +34,7 @@ from driftscope_probes.base.start_guard import (
     leave_note,
     say,
 )
-from driftscope_probes.control.control import Control
-from driftscope_probes.drafter.captured_layers import CapturedLayers, with_captured
-from driftscope_probes.recording import telemetry_feed
-from driftscope_probes.recording.manifest_notes import with_sinks
-from driftscope_probes.recording.process_writer import open_writer, role_of
-from driftscope_probes.recording.recorder import Recorder
-from driftscope_probes.recording.recorder_assembly import assemble_recorder
-from driftscope_probes.recording.step_timer import StepTimer
+from driftscope_probes.step_record import StepTimer
 from driftscope_probes.vllm.configuration import checks
 from driftscope_probes.vllm.configuration.place import place_in, run_id_of
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter, open_drafter
@@ -238,7 +236,7 @@ def _writer_of(proposer: Any, settings: Settings, config: Any) -> TraceWriter:
         writer = open_writer(settings, role_of(place_in(config)))
         setattr(proposer, _WRITER, writer)
         with StartGuard(EXPORT):
-            telemetry_feed.publish(writer, settings)
+            process_writer.publish(writer, settings)
     return writer
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from driftscope_probes.base.start_guard import this_process_fault
-from driftscope_probes.control.remote import METHOD
+from driftscope_probes.control import METHOD
+from driftscope_probes.start_guard import this_process_fault
 from driftscope_probes.vllm.attach import recorder_of_runner
 from driftscope_probes.vllm.configuration.place import is_last_stage
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from driftscope_probes.drafter.attention_layer import AttentionLayer
-from driftscope_probes.drafter.drafter_kind import Kind
+from driftscope_probes.drafter import AttentionLayer, Kind
 from driftscope_probes.vllm.configuration import checks
 from driftscope_probes.vllm.configuration.drafter_kinds import EAGLE3, kind_for
 from driftscope_probes.vllm.layers.attention_layer import VllmAttentionLayer, backend_of, offer_lse

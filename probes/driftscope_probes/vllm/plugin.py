@@ -15,14 +15,20 @@ from typing import Any
 
 from driftscope.errors import DriftscopeError, ProbeError
 from driftscope.trace.format.start_fault import SETTING, StartFault
-from driftscope_probes.base.settings import (
+from driftscope_probes.settings import (
     fix_run_directory,
     is_disabled,
     settings_from,
     telemetry_from,
 )
-from driftscope_probes.base.start_guard import StartGuard, hand_down, handed_down, warn
-from driftscope_probes.base.unknown_settings import WARNED, unknown_settings
+from driftscope_probes.start_guard import (
+    WARNED,
+    StartGuard,
+    hand_down,
+    handed_down,
+    unknown_settings,
+    warn,
+)
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
 SEAMS = (
@@ -87,7 +93,7 @@ def _hook_all() -> None:
     fix_run_directory(settings)
     import wrapt
 
-    importlib.import_module("driftscope_probes.base.cpu_cores")  # reads the process's cores now
+    importlib.import_module("driftscope_probes.process_writer")  # reads the process's cores now
     for module, ours, installer in SEAMS:
         wrapt.register_post_import_hook(_installer(ours, installer), module)
 

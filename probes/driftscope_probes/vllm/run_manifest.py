@@ -12,11 +12,10 @@ from driftscope.trace.format.distance_bins import edges_of
 from driftscope.trace.format.manifest import Manifest, Model
 from driftscope.version import __version__
 from driftscope.vocabulary import SINK_SOUGHT, Strategy
-from driftscope_probes.base.settings import EAGER, Settings
-from driftscope_probes.base.start_guard import warn
-from driftscope_probes.masses.meter import Meter
-from driftscope_probes.recording.manifest_notes import IDENTIFIERS_OFF, SINKS_SOUGHT
-from driftscope_probes.recording.recorder_assembly import distance_every
+from driftscope_probes.meter import Meter
+from driftscope_probes.recorder import IDENTIFIERS_OFF, SINKS_SOUGHT, distance_every
+from driftscope_probes.settings import EAGER, Settings
+from driftscope_probes.start_guard import warn
 from driftscope_probes.vllm.configuration.place import place_in, run_id_of
 from driftscope_probes.vllm.configuration.sampling_check import WRONG_TOKENS, loses_temperature
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from driftscope.trace.format.manifest import GREEDY, PROBABILISTIC
-from driftscope_probes.base.method_hooks import hook_method, hook_unhooked
-from driftscope_probes.base.step_view import DeviceStep, DraftCallBase, DraftStep, make_draft_call
-from driftscope_probes.drafter.captured_layers import captured_by
+from driftscope_probes.drafter import captured_by
+from driftscope_probes.engine import DeviceStep, DraftCallBase, DraftStep, make_draft_call
+from driftscope_probes.guard import hook_method, hook_unhooked
 from driftscope_probes.vllm.attach import (
     RECORDER,
     LoadedModels,

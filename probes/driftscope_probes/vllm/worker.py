@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from driftscope_probes.base.method_hooks import hook_method
-from driftscope_probes.base.start_guard import StartGuard
+from driftscope_probes.guard import hook_method
+from driftscope_probes.start_guard import StartGuard
 from driftscope_probes.vllm import runner_v1, runner_v2
 
 

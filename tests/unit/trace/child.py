@@ -80,8 +80,8 @@ def _some(writer: TraceWriter) -> None:
 
 
 def _probed(run: Path) -> None:
-    from driftscope_probes.base.settings import settings_from
-    from driftscope_probes.recording.process_writer import open_writer
+    from driftscope_probes.process_writer import open_writer
+    from driftscope_probes.settings import settings_from
 
     settings = settings_from({"DRIFTSCOPE_TRACE": str(run)})
     assert settings is not None

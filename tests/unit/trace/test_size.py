@@ -12,7 +12,7 @@ from support.runs import noisy_rows
 
 from driftscope.trace.format.segment import segments
 from driftscope.trace.write.record_files import RecordFiles
-from driftscope_probes.base.settings import DEFAULT_DISTANCE_EVERY
+from driftscope_probes.settings import DEFAULT_DISTANCE_EVERY
 
 SEALED_BYTES_PER_ROUND = 160
 """With K = 7, one chain per step, without masses by distance: the draft, verify and step files

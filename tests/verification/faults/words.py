@@ -21,7 +21,7 @@ from driftscope.errors import ControlError, DriftscopeError, UsageError
 from driftscope.trace.format.control_file import CONTROL, ControlValueError, read_control
 from driftscope.workloads.suites.readers import read_prompts
 from driftscope.workloads.suites.suite import load_suite
-from driftscope_probes.base.settings import settings_from
+from driftscope_probes.settings import settings_from
 from verification.faults.command import check_files, outcome_of
 from verification.faults.texts import argument_of, encodable, file_name_of, text_of
 

@@ -167,7 +167,7 @@ ROWS: Mapping[str, Row] = {
     ),
     "V2: an exception where hooks are put on": Row(
         runner="v2",
-        breaks="driftscope_probes.taps.taps:Taps._stand_in ZeroDivisionError",
+        breaks="driftscope_probes.taps:Taps._stand_in ZeroDivisionError",
         said=f"{INTERNALS}ZeroDivisionError",
         records=True,
     ),

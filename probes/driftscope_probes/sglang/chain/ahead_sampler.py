@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from driftscope_probes.steps.sampler import Sampler
+from driftscope_probes.sampler import Sampler
 
 
 class AheadSampler(Sampler):

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from driftscope_probes.base.step_view import DeviceStep, DraftStep
-from driftscope_probes.steps.step_schedule import NOBODY
+from driftscope_probes.engine import NOBODY, DeviceStep, DraftStep
 
 DRAFT_GRAPH = "cuda_graph_runner"
 EXTEND_GRAPH = "cuda_graph_runner_for_draft_extend"

@@ -13,13 +13,12 @@ from typing import Any
 import torch
 
 from driftscope.vocabulary import Execution
-from driftscope_probes.base.guard import Guard
-from driftscope_probes.drafter.drafter import Drafter
+from driftscope_probes.drafter import Drafter
+from driftscope_probes.guard import Guard
+from driftscope_probes.kernels import Kernels
 from driftscope_probes.sglang.chain.forward_states import ForwardStates, pass_on
 from driftscope_probes.sglang.loaded_drafter import EAGLE1
-from driftscope_probes.taps.hook_set import Hook, HookSet, Remove
-from driftscope_probes.taps.hook_switch import HookSwitch
-from driftscope_probes.taps.kernels import Kernels
+from driftscope_probes.taps import Hook, HookSet, HookSwitch, Remove
 
 
 class ForwardRows:
@@ -40,7 +39,7 @@ class ForwardRows:
 
 
 class DrafterTaps:
-    """The hooks of one drafter, with what they share; see `driftscope_probes.taps.taps.Taps`.
+    """The hooks of one drafter, with what they share; see `driftscope_probes.taps.Taps`.
 
     ======================  ===============================================================
     `extending(rows)`       keep the states of the forward that is about to run

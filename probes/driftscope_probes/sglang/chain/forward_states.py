@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from driftscope_probes.taps.kernels import Kernels
+from driftscope_probes.kernels import Kernels
 
 Rows = Callable[[torch.Tensor], torch.Tensor]
 """Function that picks the requests' rows out of a tensor."""

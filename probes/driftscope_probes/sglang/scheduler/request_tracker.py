@@ -10,7 +10,7 @@ from typing import Any
 from driftscope.trace.format.records import RequestRow
 from driftscope.trace.format.row_block import Block
 from driftscope.vocabulary import UndraftedReason
-from driftscope_probes.recording.prompt_digests import PromptDigests
+from driftscope_probes.prompt_digests import PromptDigests
 from driftscope_probes.sglang.scheduler.request_regions import RequestRegions
 
 REMEMBERED_REQUESTS = 65_536

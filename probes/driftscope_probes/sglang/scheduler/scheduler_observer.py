@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from driftscope_probes.base.guard import CORE, Guard
-from driftscope_probes.base.settings import Settings, prompt_key
-from driftscope_probes.base.start_guard import EXPORT, StartGuard
-from driftscope_probes.control.control import Control
-from driftscope_probes.recording import telemetry_feed
-from driftscope_probes.recording.process_writer import open_writer
-from driftscope_probes.recording.prompt_digests import ANSWER_TOKENS, PromptDigests
+from driftscope_probes import process_writer
+from driftscope_probes.control import Control
+from driftscope_probes.guard import CORE, Guard
+from driftscope_probes.process_writer import open_writer
+from driftscope_probes.prompt_digests import ANSWER_TOKENS, PromptDigests
+from driftscope_probes.sampler import RequestSelection
+from driftscope_probes.settings import Settings, prompt_key
 from driftscope_probes.sglang.scheduler.request_label import (
     PAIR,
     SESSION,
@@ -34,7 +34,7 @@ from driftscope_probes.sglang.scheduler.request_tracker import (
     RequestTracker,
     Served,
 )
-from driftscope_probes.steps.request_selection import RequestSelection
+from driftscope_probes.start_guard import EXPORT, StartGuard
 
 if TYPE_CHECKING:
     from driftscope.telemetry.export.engine_telemetry import EngineTelemetry
@@ -72,7 +72,7 @@ class SchedulerObserver:
     def _begin(self, settings: Settings) -> None:
         with StartGuard(EXPORT):
             name = getattr(self._worker.server_args, "served_model_name", None)
-            self._telemetry = telemetry_feed.export(self._writer, settings, name)
+            self._telemetry = process_writer.export(self._writer, settings, name)
         self._guard = Guard(
             self._writer, test_raise=settings.test_raise, adds_to=(self._writer, CORE)
         )

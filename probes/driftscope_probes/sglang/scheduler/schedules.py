@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from driftscope_probes.engine import NO_LENGTHS, NOBODY
 from driftscope_probes.sglang.scheduler.request_label import label_of
-from driftscope_probes.steps.step_schedule import NO_LENGTHS, NOBODY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from driftscope.errors import ProbeError, UnknownDrafterError
-from driftscope_probes.drafter.drafter_kind import Kind
+from driftscope_probes.drafter import Kind
 from driftscope_probes.vllm.configuration.drafter_kinds import EAGLE3, methods
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.errors import UnknownDrafterError
-from driftscope_probes.drafter.drafter_kind import Kind
+from driftscope_probes.drafter import Kind
 
 TRUTH = "float64 replay of trained and random weights"
 WITNESS = "float64 softmax over raw q, k and raw states, tiny random model"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftscope_probes.taps.hook_point import Hook as Hook
+from driftscope_probes.engine import HookPoint
 
 TESTED_VLLM = ("0.25.1", "0.27.0", "0.31.0", "0.32.0")
 """Versions that the test suite or a release check has run; others work if every hook exists."""
@@ -19,39 +19,39 @@ RECORDED = (
 
 HOOKS = {
     "v1": (
-        Hook(
+        HookPoint(
             module="vllm.v1.worker.gpu_model_runner",
             name="GPUModelRunner.execute_model",
             purpose="step time, the step's requests",
         ),
-        Hook(
+        HookPoint(
             module="vllm.v1.worker.gpu_model_runner",
             name="GPUModelRunner.sample_tokens",
             purpose="step time",
         ),
-        Hook(
+        HookPoint(
             module="vllm.v1.spec_decode.llm_base_proposer",
             name="SpecDecodeBaseProposer.load_model",
             purpose="taps on the drafter",
         ),
-        Hook(
+        HookPoint(
             module="vllm.v1.spec_decode.llm_base_proposer",
             name="SpecDecodeBaseProposer.propose",
             purpose="the draft",
         ),
-        Hook(
+        HookPoint(
             module="vllm.v1.spec_decode.llm_base_proposer",
             name="SpecDecodeBaseProposer._determine_batch_execution_and_padding",
             purpose="chains without CUDA graphs (DRIFTSCOPE_RECORDING=eager or shadow)",
             optional=True,
         ),
-        Hook(
+        HookPoint(
             module="vllm.v1.worker.gpu_model_runner",
             name="GPUModelRunner._get_eagle3_aux_layers_from_config",
             purpose="source of the captured layers",
             optional=True,
         ),
-        Hook(
+        HookPoint(
             module="vllm.v1.spec_decode.medusa",
             name="MedusaProposer.propose",
             purpose="Medusa's draft",
@@ -59,34 +59,34 @@ HOOKS = {
         ),
     ),
     "v2": (
-        Hook(
+        HookPoint(
             module="vllm.v1.worker.gpu.model_runner",
             name="GPUModelRunner.execute_model",
             purpose="step time",
         ),
-        Hook(
+        HookPoint(
             module="vllm.v1.worker.gpu.model_runner",
             name="GPUModelRunner.sample_tokens",
             purpose="step time and the step's requests",
         ),
-        Hook(
+        HookPoint(
             module="vllm.v1.worker.gpu.spec_decode.eagle.speculator",
             name="EagleSpeculator.load_model",
             purpose="taps on the drafter",
         ),
-        Hook(
+        HookPoint(
             module="vllm.v1.worker.gpu.spec_decode.eagle.speculator",
             name="EagleSpeculator.propose",
             purpose="the draft",
         ),
-        Hook(
+        HookPoint(
             module="vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils",
             name="get_eagle3_aux_layers_from_config",
             purpose="source of the captured layers",
             optional=True,
         ),
         *(
-            Hook(
+            HookPoint(
                 module=f"vllm.v1.worker.gpu.spec_decode.{module}.speculator",
                 name=f"{speculator}.propose",
                 purpose="the draft",
@@ -101,17 +101,17 @@ HOOKS = {
         ),
     ),
     "worker": (
-        Hook(
+        HookPoint(
             module="vllm.v1.worker.worker_base",
             name="WorkerBase",
             purpose="control while it runs",
         ),
-        Hook(
+        HookPoint(
             module="vllm.v1.worker.gpu_worker",
             name="Worker.load_model",
             purpose="start of the run, once every model is loaded; drafters without a model",
         ),
-        Hook(
+        HookPoint(
             module="vllm.model_executor.models.interfaces",
             name="EagleModelMixin.aux_hidden_state_layers",
             purpose="list of captured target layers",
@@ -119,17 +119,17 @@ HOOKS = {
         ),
     ),
     "engine": (
-        Hook(
+        HookPoint(
             module="vllm.v1.core.sched.scheduler",
             name="Scheduler.update_from_output",
             purpose="verification",
         ),
-        Hook(
+        HookPoint(
             module="vllm.v1.core.sched.scheduler",
             name="Scheduler._free_request",
             purpose="finished requests",
         ),
-        Hook(
+        HookPoint(
             module="vllm.v1.engine.core",
             name="EngineCore.shutdown",
             purpose="closing the trace",

@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 from driftscope.trace.read.ranks import Place
-from driftscope_probes.base.settings import RUN_ID
+from driftscope_probes.settings import RUN_ID
 
 
 def place_in(config: Any) -> Place:

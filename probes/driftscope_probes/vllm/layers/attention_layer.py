@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 
-from driftscope_probes.drafter.attention_kind import AttentionKind
-from driftscope_probes.drafter.key_reader import KeyReader
-from driftscope_probes.drafter.observer import Observer, Switch
+from driftscope_probes.drafter import AttentionKind, KeyReader, Observer, Switch
 from driftscope_probes.vllm.layers.key_readers import reader_for
 from driftscope_probes.vllm.layers.latent_attention import is_latent, query_size, tap_latent
 

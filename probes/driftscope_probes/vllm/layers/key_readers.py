@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from driftscope.errors import ProbeError
-from driftscope_probes.drafter.key_reader import KeyReader
+from driftscope_probes.drafter import KeyReader
 from driftscope_probes.vllm.layers.latent_attention import LatentKeys, is_latent
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from driftscope.errors import ProbeError
-from driftscope_probes.drafter.observer import Observer, Switch
+from driftscope_probes.drafter import Observer, Switch
 
 
 def is_latent(layer: Any) -> bool:

@@ -11,9 +11,9 @@ from typing import Any
 
 from driftscope.telemetry.export.down_telemetry import DownIdentity, DownTelemetry
 from driftscope.trace.format.start_fault import StartFault
-from driftscope_probes.base.method_hooks import hook_method
-from driftscope_probes.base.settings import telemetry_from
-from driftscope_probes.base.start_guard import EXPORT, StartGuard
+from driftscope_probes.guard import hook_method
+from driftscope_probes.settings import telemetry_from
+from driftscope_probes.start_guard import EXPORT, StartGuard
 
 _ATTRIBUTE = "_driftscope_down"
 

@@ -21,21 +21,20 @@ from driftscope.trace.format.start_fault import OTHER, StartFault, read_faults
 from driftscope.trace.write.run_directory import check_writable, has_begun
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.vocabulary import Structured
-from driftscope_probes.base.guard import CORE, Guard
-from driftscope_probes.base.method_hooks import hook_method
-from driftscope_probes.base.settings import RUN_ID, Settings, prompt_key, settings_from
-from driftscope_probes.base.start_guard import (
+from driftscope_probes import process_writer
+from driftscope_probes.control import Control
+from driftscope_probes.guard import CORE, Guard, hook_method
+from driftscope_probes.process_writer import open_writer
+from driftscope_probes.prompt_digests import PromptDigests
+from driftscope_probes.sampler import RequestSelection
+from driftscope_probes.settings import RUN_ID, Settings, prompt_key, settings_from
+from driftscope_probes.start_guard import (
     EXPORT,
     StartGuard,
     handed_down,
     leave_note,
     this_process_fault,
 )
-from driftscope_probes.control.control import Control
-from driftscope_probes.recording import telemetry_feed
-from driftscope_probes.recording.process_writer import open_writer
-from driftscope_probes.recording.prompt_digests import PromptDigests
-from driftscope_probes.steps.request_selection import RequestSelection
 from driftscope_probes.vllm.configuration import checks
 from driftscope_probes.vllm.configuration.place import run_id_of
 from driftscope_probes.vllm.scheduler.down_report import report_down, served_name
@@ -178,7 +177,7 @@ class EngineObserver:
         guard = StartGuard(EXPORT)
         with guard:
             model = served_name(getattr(scheduler.vllm_config, "model_config", None))
-            self._telemetry = telemetry_feed.export(self._writer, settings, model)
+            self._telemetry = process_writer.export(self._writer, settings, model)
         if guard.fault is not None:
             self._writer.set_gauges(reason=f"{EXPORT}: {guard.fault.reason}")
         self._guard = Guard(

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from driftscope_probes.steps.step_schedule import NOBODY
+from driftscope_probes.engine import NOBODY
 
 REMEMBERED_REQUESTS = 65_536
 """Number of requests whose prompt length is remembered; far more than ever run at once."""

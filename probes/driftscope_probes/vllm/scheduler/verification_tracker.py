@@ -13,7 +13,7 @@ from typing import Any
 
 from driftscope.trace.format.records import RequestRow
 from driftscope.trace.format.row_block import Block
-from driftscope_probes.recording.prompt_digests import PromptDigests
+from driftscope_probes.prompt_digests import PromptDigests
 from driftscope_probes.vllm.scheduler.request_regions import RequestRegions
 from driftscope_probes.vllm.scheduler.schedule import Limits, Schedule, undrafted_reason
 

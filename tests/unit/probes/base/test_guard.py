@@ -10,7 +10,7 @@ import pytest
 
 from driftscope.trace.format.status import read_statuses
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.base.guard import CORE, Guard
+from driftscope_probes.guard import CORE, Guard
 
 
 @pytest.fixture

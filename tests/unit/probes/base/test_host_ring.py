@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from driftscope_probes.base.host_ring import HostRing
-from driftscope_probes.recording.optional_masses import OptionalMasses
+from driftscope_probes.buffers import HostRing
+from driftscope_probes.chain import OptionalMasses
 
 CPU = torch.device("cpu")
 R, WIDTH = 4, 3

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from driftscope_probes.base.method_hooks import hook_method, hook_object
+from driftscope_probes.guard import hook_method, hook_object
 
 
 class Base:

@@ -11,13 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from support.runs import verify
 
-from driftscope_probes.base.resource_sample import sample
-from driftscope_probes.base.settings import Settings
-from driftscope_probes.recording.process_writer import open_writer
+from driftscope_probes.process_writer import open_writer, sample
+from driftscope_probes.settings import Settings
 
 GROW = """
 import os
-from driftscope_probes.base.resource_sample import sample
+from driftscope_probes.process_writer import sample
 (before,) = sample("worker0-1")
 held = bytearray(os.urandom(1 << 20) * 64)
 (after,) = sample("worker0-1")

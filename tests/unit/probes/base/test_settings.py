@@ -15,7 +15,7 @@ import pytest
 from driftscope.errors import ProbeError
 from driftscope.trace.format.control_file import MAX_LABEL_CHARS
 from driftscope.trace.format.privacy import Pseudonyms
-from driftscope_probes.base.settings import (
+from driftscope_probes.settings import (
     NAMES,
     REQUEST_KEY,
     Settings,
@@ -287,7 +287,7 @@ def test_identifiers_can_be_switched_off(tmp_path: Path, value: str) -> None:
 
 _CHILD = """
 from driftscope.trace.format.privacy import Pseudonyms
-from driftscope_probes.base.settings import request_key
+from driftscope_probes.settings import request_key
 print(Pseudonyms(request_key()).name("cmpl-7"))
 """
 

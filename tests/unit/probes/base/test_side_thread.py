@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from driftscope_probes.base import cpu_cores
-from driftscope_probes.base.side_thread import Job, SideThread
+from driftscope_probes import process_writer
+from driftscope_probes.cpu_kernels import Job, SideThread
 
 
 def test_a_job_runs_on_another_thread_and_join_waits_for_it() -> None:
@@ -76,7 +76,7 @@ def test_a_thread_that_cannot_start_refuses_its_jobs(monkeypatch: pytest.MonkeyP
 
 
 def test_a_job_that_does_not_come_back_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("driftscope_probes.base.side_thread.JOIN_S", 0.05)
+    monkeypatch.setattr("driftscope_probes.cpu_kernels.JOIN_S", 0.05)
     beside, go, over = SideThread(), threading.Event(), threading.Event()
 
     def work() -> bool:
@@ -99,11 +99,11 @@ def test_a_job_that_does_not_come_back_is_given_up(monkeypatch: pytest.MonkeyPat
 def test_the_thread_keeps_off_the_cores_that_the_engine_is_bound_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cpu_cores, "CORES", frozenset({0, 1, 2}))
+    monkeypatch.setattr(process_writer, "CORES", frozenset({0, 1, 2}))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1})
-    assert cpu_cores.free_cpu_cores() == {0, 2}
+    assert process_writer.free_cpu_cores() == {0, 2}
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
-    assert cpu_cores.free_cpu_cores() == {0, 1, 2}, "bound to none"
+    assert process_writer.free_cpu_cores() == {0, 1, 2}, "bound to none"
 
 
 @pytest.mark.process
@@ -116,7 +116,9 @@ def test_the_first_process_says_what_cores_there_are() -> None:
     mine = min(os.sched_getaffinity(0))
 
     def child(**more: str) -> str:
-        plain = {name: value for name, value in os.environ.items() if name != cpu_cores.VARIABLE}
+        plain = {
+            name: value for name, value in os.environ.items() if name != process_writer.VARIABLE
+        }
         return subprocess.run(
             [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{mine}}}); {script}"],
             env={**plain, **more},
@@ -127,4 +129,4 @@ def test_the_first_process_says_what_cores_there_are() -> None:
 
     assert child() == f"[{mine}] {mine}"
     said = f"{mine},{mine + 7}"
-    assert child(**{cpu_cores.VARIABLE: said}) == f"[{mine}, {mine + 7}] {said}"
+    assert child(**{process_writer.VARIABLE: said}) == f"[{mine}, {mine + 7}] {said}"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from driftscope_probes.base.step_view import DraftStep
+from driftscope_probes.engine import DraftStep
 from driftscope_probes.vllm import runner_v1, runner_v2
 from driftscope_probes.vllm.attach import RECORDER
 

@@ -16,10 +16,8 @@ import pytest
 from driftscope.trace.format.control_file import CONTROL, Asked, Change, ask, read_control
 from driftscope.trace.format.status import Status, read_statuses
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.control.control import Control
-from driftscope_probes.control.remote import METHOD
-from driftscope_probes.steps.request_selection import RequestSelection
-from driftscope_probes.steps.sampler import EVERY_STEPS, FIRST_RATE, Sampler
+from driftscope_probes.control import METHOD, Control
+from driftscope_probes.sampler import EVERY_STEPS, FIRST_RATE, RequestSelection, Sampler
 from driftscope_probes.vllm.attach import recorder_of_runner
 from driftscope_probes.vllm.control_rpc import install_worker
 from driftscope_probes.vllm.scheduler.request_label import LABEL
@@ -163,7 +161,7 @@ def test_an_rpc_does_not_wait_for_a_disk_that_hangs(
         over.wait(20)
         return found
 
-    monkeypatch.setattr("driftscope_probes.control.control.read_control", hanging)
+    monkeypatch.setattr("driftscope_probes.control.read_control", hanging)
     ask(parts.run, Change(every=2))
     assert hangs.wait(20)
     begun = time.monotonic()

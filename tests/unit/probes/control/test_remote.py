@@ -13,9 +13,8 @@ from driftscope.boundary.http_peer import Limits
 from driftscope.errors import ControlError, UsageError
 from driftscope.trace.format.control_file import Change
 from driftscope.trace.format.status import Status
-from driftscope_probes.control import remote
-from driftscope_probes.control.process_status import processes_in
-from driftscope_probes.control.remote import reach
+from driftscope_probes import control
+from driftscope_probes.control import processes_in, reach
 
 pytestmark = pytest.mark.process
 
@@ -34,7 +33,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "LIMITS", Limits(seconds=1.0, octets=remote.LIMITS.octets))
+    monkeypatch.setattr(control, "LIMITS", Limits(seconds=1.0, octets=control.LIMITS.octets))
 
 
 @pytest.mark.parametrize("behaviour", [*sorted(CONTROL), "redirect"])
@@ -55,7 +54,7 @@ def test_a_key_from_the_environment_is_sent_and_not_shown(
         reach(server.url("echo"), api_key_env="MINE").status()
     assert server.asked[-1].headers["authorization"] == f"Bearer {KEY}"
     assert KEY not in str(caught.value)
-    monkeypatch.setenv(remote.API_KEY, KEY)
+    monkeypatch.setenv(control.API_KEY, KEY)
     with pytest.raises(ControlError):
         reach(server.url("echo")).status()
     assert server.asked[-1].headers["authorization"] == f"Bearer {KEY}"

@@ -10,7 +10,7 @@ from support.runs import Spec, manifest
 from torch import nn
 
 from driftscope.trace.format.manifest import Manifest
-from driftscope_probes.drafter.captured_layers import (
+from driftscope_probes.drafter import (
     CapturedLayers,
     captured_by,
     named_layers,

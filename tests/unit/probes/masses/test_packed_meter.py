@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from driftscope.trace.format.distance_bins import edges_of
-from driftscope_probes.drafter.attention_kind import AttentionKind
-from driftscope_probes.masses.packed_meter import MANY_SCORES, QUICK_SCORES, MassJob, PackedMeter
-from driftscope_probes.masses.torch_masses import Chains, masses, sink_mask
+from driftscope_probes.cpu_kernels import MANY_SCORES, QUICK_SCORES, MassJob, PackedMeter
+from driftscope_probes.drafter import AttentionKind
+from driftscope_probes.torch_masses import Chains, masses, sink_mask
 from driftscope_probes.vllm.layers.key_readers import CpuAttnKeys
 
 pytest.importorskip("numba")

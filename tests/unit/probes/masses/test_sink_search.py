@@ -19,8 +19,9 @@ from driftscope.trace.format.manifest import SINK_SOUGHT, read_manifest
 from driftscope.trace.read.reader import Trace, read_trace
 from driftscope.trace.write.run_directory import create_run, rewrite_manifest
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.base.settings import Settings
-from driftscope_probes.masses.sink_search import (
+from driftscope_probes.recorder import SINKS_SOUGHT, assemble_recorder, with_sinks
+from driftscope_probes.settings import Settings
+from driftscope_probes.sink_search import (
     MAX_CHAINS,
     MIN_CHAINS,
     MIN_REQUESTS,
@@ -31,8 +32,6 @@ from driftscope_probes.masses.sink_search import (
     SinkSearch,
     SinkSet,
 )
-from driftscope_probes.recording.manifest_notes import SINKS_SOUGHT, with_sinks
-from driftscope_probes.recording.recorder_assembly import assemble_recorder
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 

@@ -17,9 +17,9 @@ from driftscope.inspect.reference.chain import MASSES as REFERENCE_MASSES
 from driftscope.inspect.reference.chain import class_masses
 from driftscope.trace.format.distance_bins import edges_of
 from driftscope.vocabulary import MASSES
-from driftscope_probes.drafter.attention_kind import AttentionKind
-from driftscope_probes.masses.sink_search import RECENT, SLOTS
-from driftscope_probes.masses.torch_masses import (
+from driftscope_probes.drafter import AttentionKind
+from driftscope_probes.sink_search import RECENT, SLOTS
+from driftscope_probes.torch_masses import (
     Chains,
     Score,
     at_once,

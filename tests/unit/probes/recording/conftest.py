@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.recording_worker import Worker
 
-from driftscope_probes.base.settings import Settings
+from driftscope_probes.settings import Settings
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
 

@@ -17,16 +17,12 @@ from driftscope.trace.format.records import DraftRow, StepRow
 from driftscope.trace.format.status import read_statuses
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.vocabulary import MASSES
-from driftscope_probes.base.chain_buffers import ChainBuffers, Layout
-from driftscope_probes.base.device_clock import NO_MARKS, Marks
-from driftscope_probes.base.host_ring import HostRing, Landing
-from driftscope_probes.base.step_view import DraftStep
-from driftscope_probes.recording import chain_encoder as capture_module
-from driftscope_probes.recording import cost_feedback, doubtful_requests
-from driftscope_probes.recording.chain_encoder import SHADOW_DIFFERS, ChainEncoder
-from driftscope_probes.recording.encoder_options import EncoderOptions
-from driftscope_probes.steps.sampler import Sampler
-from driftscope_probes.steps.step_record import Capture, StepRecord
+from driftscope_probes import encoder as encoder_module
+from driftscope_probes.buffers import NO_MARKS, ChainBuffers, HostRing, Landing, Layout, Marks
+from driftscope_probes.encoder import SHADOW_DIFFERS, ChainEncoder, EncoderOptions
+from driftscope_probes.engine import DraftStep
+from driftscope_probes.sampler import Sampler
+from driftscope_probes.step_record import Capture, StepRecord
 from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
 from driftscope_probes.vllm.scheduler.prefill_tracker import prompt_lengths
 from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
@@ -325,7 +321,7 @@ def test_faults_in_the_drafters_cache_are_remembered(writer: TraceWriter) -> Non
 def test_memory_of_chunked_requests_is_bounded(
     encoder: ChainEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doubtful_requests, "REMEMBERED_REQUESTS", 1)
+    monkeypatch.setattr(encoder_module, "REMEMBERED_REQUESTS", 1)
     encoder.rows([_finished(_step(True, True))])
     later = _chains(encoder, _finished(_step(False, False)))
     assert [chain.chunked_prefill for chain in later] == [False, True]
@@ -386,14 +382,16 @@ def test_what_a_step_took_is_told_to_the_sampler(writer: TraceWriter) -> None:
 def test_a_recorded_step_does_not_pay_for_the_rows_of_the_others(
     writer: TraceWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, rows_of_steps = [0.0], capture_module.step_rows
+    clock, rows_of_steps = [0.0], encoder_module.step_rows
 
     def slow(*given: Any) -> Any:
         clock[0] += 5.0
         return rows_of_steps(*given)
 
-    monkeypatch.setattr(capture_module, "step_rows", slow)
-    monkeypatch.setattr(capture_module, "time", SimpleNamespace(thread_time=lambda: clock[0]))
+    monkeypatch.setattr(encoder_module, "step_rows", slow)
+    monkeypatch.setattr(
+        encoder_module, "time", SimpleNamespace(thread_time=lambda: clock[0], monotonic=lambda: 0.0)
+    )
     sampler = Sampler(every=4)
     encoder = _encoder(writer, sampler)
     encoder.rows([*[_finished(_step(False), recorded=False)] * 9, _finished(_step(False))])
@@ -407,7 +405,11 @@ def test_what_else_the_writers_thread_takes_counts_for_the_steps_that_it_met(
     """The thread also works while the engine has no request: of four seconds with 0.4 s of steps, a
     tenth of its time met a step."""
     clock = [0.0]
-    monkeypatch.setattr(cost_feedback, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(
+        encoder_module,
+        "time",
+        SimpleNamespace(monotonic=lambda: clock[0], thread_time=lambda: 0.0),
+    )
     sampler = Sampler(every=4)
     encoder = _encoder(writer, sampler)
     passed = _finished(_step(False), recorded=False, probe_s=0.0)

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.base.device_clock import Marks
-from driftscope_probes.recording.cost_feedback import CostFeedback
-from driftscope_probes.steps.sampler import AIM, LEAST_RATE, SEEN, Sampler
-from driftscope_probes.steps.step_record import Capture, StepRecord
-from driftscope_probes.steps.step_schedule import NO_LENGTHS
+from driftscope_probes.buffers import Marks
+from driftscope_probes.encoder import CostFeedback
+from driftscope_probes.engine import NO_LENGTHS
+from driftscope_probes.sampler import AIM, LEAST_RATE, SEEN, Sampler
+from driftscope_probes.step_record import Capture, StepRecord
 
 BUDGET = 0.01
 STEPS, FLUSH = 6000, 40

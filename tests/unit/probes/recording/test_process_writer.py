@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from driftscope.trace.format.status import read_statuses
-from driftscope_probes.base.settings import Settings
-from driftscope_probes.recording.process_writer import open_writer
+from driftscope_probes.process_writer import open_writer
+from driftscope_probes.settings import Settings
 
 
 def test_the_source_is_role_and_pid(tmp_path: Path) -> None:

@@ -16,13 +16,12 @@ from support.tiny_drafter import HEADS, LAYERS, Batch, Call, K, by_hand
 
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import MASSES
-from driftscope_probes.base.chain_buffers import ChainBuffers
-from driftscope_probes.base.host_ring import SLOTS
-from driftscope_probes.base.settings import RECORDINGS
-from driftscope_probes.base.step_view import DeviceStep, DraftStep
-from driftscope_probes.masses.meter import MassPlan
-from driftscope_probes.recording.optional_masses import OptionalMasses
-from driftscope_probes.steps.distance_choice import distance_choices
+from driftscope_probes.buffers import SLOTS, ChainBuffers
+from driftscope_probes.chain import OptionalMasses
+from driftscope_probes.engine import DeviceStep, DraftStep
+from driftscope_probes.meter import MassPlan
+from driftscope_probes.sampler import distance_choices
+from driftscope_probes.settings import RECORDINGS
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
 AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}

@@ -18,8 +18,8 @@ import torch
 from support.recording_worker import Worker
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from driftscope_probes.base.chain_buffers import ChainBuffers, Layout
-from driftscope_probes.taps.numba_kernels import CompiledKernels
+from driftscope_probes.buffers import ChainBuffers, Layout
+from driftscope_probes.cpu_kernels import CompiledKernels
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
 DOCS = Path(__file__).parents[4] / "docs"

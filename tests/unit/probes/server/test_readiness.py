@@ -11,7 +11,7 @@ from driftscope_probes.server import readiness as room
 from driftscope_probes.server.doctor import Check, verdict
 from driftscope_probes.server.readiness import readiness
 from driftscope_probes.server.source_check import drafter_classes, has
-from driftscope_probes.vllm.configuration.hook_points import HOOKS, Hook
+from driftscope_probes.vllm.configuration.hook_points import HOOKS, HookPoint
 
 REGISTRY = """
 _SPECULATIVE_DECODING_MODELS = {
@@ -108,7 +108,7 @@ def test_a_method_may_be_inherited_and_a_function_stand_alone(tmp_path: Path) ->
     _write(tmp_path, "vllm.a", "class A(B):\n    pass\ndef f(): ...\nclass C:\n    x: int = 1\n")
 
     def held(name: str) -> bool:
-        return has(Hook(module="vllm.a", name=name, purpose=""), tmp_path)
+        return has(HookPoint(module="vllm.a", name=name, purpose=""), tmp_path)
 
     assert held("A.anything") and held("f") and held("C.x") and held("C")
     assert not held("C.y") and not held("g")

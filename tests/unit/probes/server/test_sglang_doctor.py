@@ -2,11 +2,11 @@
 
 import pytest
 
+from driftscope_probes.engine import HookPoint
 from driftscope_probes.server.doctor import verdict
 from driftscope_probes.server.hook_checks import hook_checks
 from driftscope_probes.server.sglang_doctor import SGLANG, examine_sglang, version_check
 from driftscope_probes.sglang.versions import TESTED
-from driftscope_probes.taps.hook_point import Hook
 
 
 @pytest.mark.parametrize(("version", "ok"), [(TESTED[0], True), ("0.5.14", False)])
@@ -19,8 +19,8 @@ def test_only_tested_versions_are_ready(version: str, ok: bool) -> None:
 
 def test_a_seam_that_moved_is_named() -> None:
     hooks = (
-        Hook(module="json", name="dumps", purpose="one that is there"),
-        Hook(module="json", name="JSONEncoder.moved", purpose="one that is not"),
+        HookPoint(module="json", name="dumps", purpose="one that is there"),
+        HookPoint(module="json", name="JSONEncoder.moved", purpose="one that is not"),
     )
     there, gone = hook_checks("worker", hooks, SGLANG)
     assert there.ok and there.detail == "dumps: works (one that is there)"

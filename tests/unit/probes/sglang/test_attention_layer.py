@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import torch
 
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.base.guard import Guard
+from driftscope_probes.guard import Guard
 from driftscope_probes.sglang.attention_layer import PoolKeys, SglangAttentionLayer
-from driftscope_probes.taps.hook_switch import HookSwitch
+from driftscope_probes.taps import HookSwitch
 
 HEADS, KV_HEADS, SIZE, SLOTS = 4, 2, 8, 12
 

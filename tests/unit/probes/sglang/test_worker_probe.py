@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from driftscope_probes.base.guard import Guard
-from driftscope_probes.base.step_view import DraftCall
+from driftscope_probes.engine import DraftCall
+from driftscope_probes.guard import Guard
 from driftscope_probes.sglang.chain.ahead_sampler import AheadSampler
 from driftscope_probes.sglang.chain.first_depths import FirstDepths
 from driftscope_probes.sglang.worker_probe import (

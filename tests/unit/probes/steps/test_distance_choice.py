@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from driftscope_probes.steps.distance_choice import CHOICES, distance_choices
+from driftscope_probes.sampler import CHOICES, distance_choices
 
 
 @pytest.mark.parametrize("every", [1, 2, 8, 50])

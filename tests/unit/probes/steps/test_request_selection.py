@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
-from driftscope_probes.steps.request_selection import REMEMBERED_LABELS, RequestSelection
+from driftscope_probes.sampler import REMEMBERED_LABELS, RequestSelection
 from driftscope_probes.vllm.scheduler.request_label import LABEL, label_of
 from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
 

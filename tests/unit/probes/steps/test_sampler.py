@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from driftscope_probes.base.settings import DEFAULT_BUDGET
-from driftscope_probes.steps.sampler import EVERY_STEPS, FIRST_RATE, LEAST_RATE, Sampler
+from driftscope_probes.sampler import EVERY_STEPS, FIRST_RATE, LEAST_RATE, Sampler
+from driftscope_probes.settings import DEFAULT_BUDGET
 
 STEP_S = 0.010
 PASSED_S = 1e-6

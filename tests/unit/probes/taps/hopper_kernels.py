@@ -14,12 +14,11 @@ import torch
 import triton.runtime
 from triton.backends.compiler import GPUTarget
 
-from driftscope_probes.base.chain_buffers import ChainBuffers, Layout
-from driftscope_probes.drafter.attention_kind import AttentionKind
-from driftscope_probes.masses import triton_masses
-from driftscope_probes.masses.torch_masses import Chains, sink_mask
-from driftscope_probes.taps import triton_kernels
-from driftscope_probes.taps.triton_kernels import TritonKernels
+from driftscope_probes import triton_kernels, triton_masses
+from driftscope_probes.buffers import ChainBuffers, Layout
+from driftscope_probes.drafter import AttentionKind
+from driftscope_probes.torch_masses import Chains, sink_mask
+from driftscope_probes.triton_kernels import TritonKernels
 
 HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, PAGE, K = 4096, 32, 8, 128, 32_000, 16, 4
 CONTEXT = 1000

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from driftscope_probes.base.chain_buffers import ChainBuffers, Layout
-from driftscope_probes.taps.kernels import Kernels, TorchKernels
+from driftscope_probes.buffers import ChainBuffers, Layout
+from driftscope_probes.kernels import Kernels, TorchKernels
 
 pytest.importorskip("numba")
-from driftscope_probes.taps.numba_kernels import CompiledKernels
+from driftscope_probes.cpu_kernels import CompiledKernels
 
 LAYOUT = Layout(depths=3, layers=1, aux=3)
 REQUESTS, TOKENS, SIZE, HEADS, VOCABULARY = 4, 11, 24, 2, 37

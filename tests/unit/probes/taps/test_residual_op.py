@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from driftscope_probes.taps.residual_op import tap_residual
+from driftscope_probes.taps import tap_residual
 
 ROWS, DIM = 6, 16
 Prepare = Callable[[nn.Module], Callable[..., torch.Tensor]]

@@ -16,12 +16,12 @@ from driftscope.trace.format.status import read_statuses
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import MASSES
-from driftscope_probes.base.chain_buffers import ChainBuffers, Layout
-from driftscope_probes.base.guard import Guard
-from driftscope_probes.masses.meter import Meter
-from driftscope_probes.recording.draft_block import complete
-from driftscope_probes.taps.kernels import Kernels, TorchKernels
-from driftscope_probes.taps.taps import Taps
+from driftscope_probes.buffers import ChainBuffers, Layout
+from driftscope_probes.encoder import complete
+from driftscope_probes.guard import Guard
+from driftscope_probes.kernels import Kernels, TorchKernels
+from driftscope_probes.meter import Meter
+from driftscope_probes.taps import Taps
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
 SINKS = (0, 3)
@@ -75,7 +75,7 @@ class Bench:
 def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     make: Callable[[ChainBuffers], Kernels] = TorchKernels
     if request.param == "numba":
-        make = pytest.importorskip("driftscope_probes.taps.numba_kernels").CompiledKernels
+        make = pytest.importorskip("driftscope_probes.cpu_kernels").CompiledKernels
     monkeypatch.setattr(Bench, "make_kernels", make, raising=False)
 
 
@@ -169,7 +169,7 @@ def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
     if not_kept == "sampled":
         drafter.config.speculative_config.draft_sample_method = "probabilistic"
     else:
-        monkeypatch.setattr("driftscope_probes.taps.kernels.LOGITS_AT_ONCE", 0)
+        monkeypatch.setattr("driftscope_probes.kernels.LOGITS_AT_ONCE", 0)
     at_once = Bench(drafter, guard)
     at_once.record(Batch(at_once.proposer, k=5))
     assert at_once.noted == 0

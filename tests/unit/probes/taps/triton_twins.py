@@ -19,18 +19,17 @@ from support.tiny_drafter import AUX, HEADS, LAYERS, MAX_REQUESTS, Batch, by_han
 from driftscope.trace.format.distance_bins import edges_of
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import MASSES
-from driftscope_probes.base.chain_buffers import ChainBuffers, Layout
-from driftscope_probes.base.guard import Guard
-from driftscope_probes.drafter.attention_kind import AttentionKind
-from driftscope_probes.masses import triton_masses
-from driftscope_probes.masses.meter import Meter
-from driftscope_probes.masses.torch_masses import Chains, Score, masses, sink_mask
-from driftscope_probes.masses.triton_masses import paged_masses
-from driftscope_probes.recording.draft_block import complete
-from driftscope_probes.taps import triton_kernels
-from driftscope_probes.taps.kernels import Kernels, TorchKernels
-from driftscope_probes.taps.taps import Taps
-from driftscope_probes.taps.triton_kernels import TritonKernels
+from driftscope_probes import triton_kernels, triton_masses
+from driftscope_probes.buffers import ChainBuffers, Layout
+from driftscope_probes.drafter import AttentionKind
+from driftscope_probes.encoder import complete
+from driftscope_probes.guard import Guard
+from driftscope_probes.kernels import Kernels, TorchKernels
+from driftscope_probes.meter import Meter
+from driftscope_probes.taps import Taps
+from driftscope_probes.torch_masses import Chains, Score, masses, sink_mask
+from driftscope_probes.triton_kernels import TritonKernels
+from driftscope_probes.triton_masses import paged_masses
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter
 
 CPU = torch.device("cpu")

@@ -19,11 +19,10 @@ from driftscope.trace.format.schema import conform
 from driftscope.trace.format.start_fault import read_faults
 from driftscope.trace.read.reader import read_trace
 from driftscope.trace.write.run_directory import has_begun
-from driftscope_probes.drafter.captured_layers import CapturedLayers
-from driftscope_probes.masses.sink_search import SinkSet
-from driftscope_probes.recording.manifest_notes import SINKS_SOUGHT
-from driftscope_probes.recording.recorder import Recorder
-from driftscope_probes.recording.step_timer import StepTimer
+from driftscope_probes.drafter import CapturedLayers
+from driftscope_probes.recorder import SINKS_SOUGHT, Recorder
+from driftscope_probes.sink_search import SinkSet
+from driftscope_probes.step_record import StepTimer
 from driftscope_probes.vllm.attach import (
     RANKS_EVERY,
     LoadedModels,
@@ -349,7 +348,7 @@ def test_hooks_that_fail_halfway_are_all_removed(
     def fail(*_: object) -> None:
         raise RuntimeError("hook")
 
-    monkeypatch.setattr("driftscope_probes.taps.taps.Taps._stand_in", fail)
+    monkeypatch.setattr("driftscope_probes.taps.Taps._stand_in", fail)
     loaded.attach()
     assert loaded.proposer.model is loaded.model
     assert not any("forward" in vars(layer.impl) for layer in loaded.model.model.attention)

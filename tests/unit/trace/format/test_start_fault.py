@@ -12,7 +12,7 @@ from driftscope.trace.format.manifest import read_manifest
 from driftscope.trace.format.start_fault import StartFault, leave_fault, read_faults, remove_faults
 from driftscope.trace.read.reader import read_trace
 from driftscope.trace.runs.run_folder import found
-from driftscope_probes.control.remote import reach
+from driftscope_probes.control import reach
 
 FAULT = StartFault(
     kind="drafter", reason="no such drafter", source="worker0-7", start="abc", time_s=1.0

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from driftscope.trace.write.writer import TraceWriter
-from driftscope_probes.base.guard import Guard
-from driftscope_probes.drafter.drafter_kind import Kind
+from driftscope_probes.drafter import Kind
+from driftscope_probes.guard import Guard
 from driftscope_probes.sglang.attention_layer import SglangAttentionLayer
 from driftscope_probes.sglang.chain.drafter_taps import DrafterTaps, ForwardRows
 from driftscope_probes.sglang.loaded_drafter import EAGLE1, MIMO_MTP

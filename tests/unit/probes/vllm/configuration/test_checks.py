@@ -14,8 +14,8 @@ from driftscope.errors import ProbeError
 from driftscope.trace.format.distance_bins import edges_of
 from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
-from driftscope_probes.base.settings import DEFAULT_DISTANCE_EVERY, Settings, settings_from
-from driftscope_probes.drafter.drafter_kind import NOT_SERVED
+from driftscope_probes.drafter import NOT_SERVED
+from driftscope_probes.settings import DEFAULT_DISTANCE_EVERY, Settings, settings_from
 from driftscope_probes.vllm.configuration import checks
 from driftscope_probes.vllm.configuration.drafter_kinds import KINDS, kind_for, table
 from driftscope_probes.vllm.loaded_drafter import VllmDrafter, open_drafter

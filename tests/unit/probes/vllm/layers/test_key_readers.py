@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from driftscope.errors import ProbeError
-from driftscope_probes.drafter.key_reader import KeyReader
+from driftscope_probes.drafter import KeyReader
 from driftscope_probes.vllm.layers.key_readers import CpuAttnKeys, PagedKeys, reader_for
 
 BLOCKS, HEADS, BATCH = 13, 2, 3

@@ -13,7 +13,7 @@ from support.runs import Spec, manifest
 from driftscope.trace.read.reader import read_trace
 from driftscope.trace.write.run_directory import create_run
 from driftscope.vocabulary import Region
-from driftscope_probes.base.settings import Settings
+from driftscope_probes.settings import Settings
 from driftscope_probes.vllm.scheduler import request_regions
 from driftscope_probes.vllm.scheduler.engine_core import EngineObserver
 

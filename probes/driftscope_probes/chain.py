@@ -1,0 +1,317 @@
+"""Measures the chain of a recorded step (hidden states, confidence and attention masses) and
+sends its numbers to host memory, where the writer's thread takes them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from driftscope.trace.write.writer import TraceWriter
+from driftscope_probes.buffers import ChainBuffers, DeviceClock, HostRing, Landing, Layout, fold
+from driftscope_probes.cpu_kernels import Job, SideThread
+from driftscope_probes.drafter import Drafter
+from driftscope_probes.engine import DeviceStep, DraftCall, DraftStep, ScheduleReader
+from driftscope_probes.guard import Guard
+from driftscope_probes.kernels import Kernels
+from driftscope_probes.meter import Meter
+from driftscope_probes.sampler import CHOICES
+from driftscope_probes.settings import EAGER, SHADOW, Settings
+from driftscope_probes.sink_search import SLOTS, SinkSearch
+from driftscope_probes.step_record import Capture
+from driftscope_probes.taps import ChainObserver, HookSwitch
+
+
+class OptionalMasses:
+    """[R, *shape] on the device, with a separate ring for host copies.
+
+    The shape is [depths, layers, heads, 5] of masses by head, [depths, layers, bins] by distance.
+    """
+
+    def __init__(self, shape: tuple[int, ...], requests: int, device: torch.device) -> None:
+        self._shape, self._size = shape, math.prod(shape)
+        self._requests, self._device = requests, device
+        self._values: torch.Tensor | None = None
+        self._ring: HostRing | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size on the device once it has been used, in bytes."""
+        return self._requests * self._size * torch.float32.itemsize
+
+    def take(self, batch: int) -> torch.Tensor:
+        """Return [batch, *shape] float32, filled with NaN."""
+        if self._values is None:
+            self._values = torch.empty((self._requests, *self._shape), device=self._device)
+            self._ring = HostRing(self._requests, self._size, self._device)
+        return self._values[:batch].fill_(torch.nan)
+
+    def hold(self, batch: int, event: Any) -> Landing | None:
+        """Reserve host memory for what was last taken; `fill` writes to it."""
+        assert self._ring is not None  # noqa: S101  after `take`
+        return self._ring.hold(batch, self._size, event)
+
+    def fill(self, landing: Landing, batch: int) -> None:
+        """Copy what was last taken to the reserved host memory."""
+        assert self._values is not None  # noqa: S101  after `take`
+        landing.fill(self._values[:batch].flatten(1))
+
+    def send(self, batch: int) -> Landing | None:
+        """Start copying what was last taken to the host."""
+        assert self._values is not None and self._ring is not None  # noqa: S101  after `take`
+        return self._ring.send(self._values[:batch].flatten(1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeasurementParts:
+    """The parts that measure a drafter's chains."""
+
+    buffers: ChainBuffers
+    kernels: Kernels
+    meter: Meter
+    heads: OptionalMasses
+    """Masses by head."""
+    distances: OptionalMasses
+    """Masses by distance."""
+    carries_distances: bytes
+    """Whether a recorded step carries masses by distance, see `distance_choices`."""
+    observer: ChainObserver
+    side_thread: SideThread
+    """Measures masses while the engine goes on."""
+
+
+class ChainMeasurement:
+    """The chain of the step in progress, if that step is recorded.
+
+    =====================  ====================================================================
+    `begin(...)`           prepare the buffers for the draft that is about to run
+    `measure()`            finish the buffers after the draft
+    `forget()`             discard the chain
+    =====================  ====================================================================
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        layout: Layout,
+        parts: MeasurementParts,
+        guard: Guard,
+        *,
+        per_head: bool,
+        search: SinkSearch | None,
+    ) -> None:
+        """`layout` of a chain; the buffers' layout has a row for each query."""
+        self._drafter, self._layout, self._guard = drafter, layout, guard
+        self._buffers, self._observer = parts.buffers, parts.observer
+        self.kernels, self.meter, self.heads = parts.kernels, parts.meter, parts.heads
+        self.distances, self._carries_distances = parts.distances, parts.carries_distances
+        self.side_thread = parts.side_thread
+        self.per_head = per_head
+        """Whether masses are also measured by head; may change at run time."""
+        self.search = search
+        """Search for the sink set; None if the set is given or has been found."""
+        self.forget()
+
+    @property
+    def device_bytes(self) -> int:
+        """Most memory that the buffers take on the drafter's device, in bytes."""
+        parts = (self._buffers.nbytes, self.heads.nbytes, self.distances.nbytes)
+        return sum(parts) + self.kernels.device_bytes
+
+    def forget(self) -> None:
+        """Discard the chain of the recorded step."""
+        self.capture: Capture | None = None
+        self._device_step: DeviceStep | None = None
+        self.values: torch.Tensor | None = None
+        """[B, width]: the chain's numbers, complete once `masses` was called."""
+        self.masses: Callable[[], None] | None = None
+        """Function that fills in the masses on the side thread; None if they are there."""
+        self.has_head_masses = False
+        """Whether `heads` holds this chain's masses by head, complete as `values` is."""
+        self.has_distances = False
+        """Whether `distances` holds this chain's masses by distance, complete as `values` is."""
+        self.slot_weights: torch.Tensor | None = None
+        """Weights for the sink search, which are measured instead of masses while it goes on."""
+
+    def begin(
+        self,
+        step: DraftStep,
+        chosen: npt.NDArray[np.bool_] | None,
+        device_step: DeviceStep,
+        number: int,
+    ) -> None:
+        """Prepare to measure the draft that is about to run, of the step with this number."""
+        carries = self._carries_distances[number % CHOICES] == 1
+        self.has_distances = carries and self.search is None
+        self._device_step = device_step
+        self.capture = Capture(step, device_step.prompt_tokens, chosen)
+        queries = len(device_step.rows) // len(step.requests)
+        position = device_step.position
+        position = position if queries == 1 else position.repeat_interleave(queries)
+        self.kernels.begin(device_step.rows, position)
+
+    def measure(self, *, at_once: bool = False) -> None:
+        """Finish the buffers after the chain is drafted. The masses are included if they are wanted
+        `at_once` or cannot be measured on the side thread."""
+        at, capture = self._device_step, self.capture
+        if at is None or capture is None or self._guard.failed:
+            return
+        step, batch = capture.step, len(capture.step.requests)
+        queries = len(at.rows) // batch
+        self.kernels.finish()
+        capture.execution = self._observer.execution(step.k // queries)
+        if self.search is not None:
+            capture.sought = True
+            self.slot_weights = self.meter.slot_weights(step, at)
+        else:
+            self.has_head_masses = self.per_head
+            heads = self.heads.take(batch) if self.has_head_masses else None
+            distances = self.distances.take(batch) if self.has_distances else None
+            plan = self.meter.plan(step, at, heads, distances)
+            if plan is None:
+                self.meter.measure(step, at, heads, distances)
+            elif at_once or plan.run_inline or queries > 1:
+                plan.fill()
+            else:
+                self.masses = plan.fill
+        self.values = self._buffers.values[: len(at.rows)]
+        if self._layout.depths != self._buffers.layout.depths:
+            self.values = fold(self.values, batch, self._buffers.layout, self._layout)
+
+    def take_sinks(self, search: SinkSearch) -> None:
+        """End the search if it has found the sink set; called on the serving thread."""
+        if search.sinks is not None:
+            self.meter.set_sinks(search.sinks.slots)
+            self.search = None
+
+    def wait_for_keys(self, scheduled: Any, schedules: ScheduleReader) -> None:
+        """Wait for the side thread if what the engine has `scheduled` may change the keys that it
+        reads."""
+        if self._shares_cache or schedules.writes_free_blocks(scheduled):
+            self.side_thread.join()
+
+    @functools.cached_property
+    def _shares_cache(self) -> bool:
+        return self._drafter.shares_cache
+
+
+class HostTransfer:
+    """The rings of one drafter. A chain that finds no free slot is dropped and counted."""
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        layout: Layout,
+        settings: Settings,
+        writer: TraceWriter,
+        chain: ChainMeasurement,
+    ) -> None:
+        """`layout` of a chain; `chain` measures those that are sent."""
+        self._chain, self._writer, self._keep_ids = chain, writer, settings.token_ids
+        self._side_guard = Guard(writer, test_raise=settings.test_raise)
+        requests, device = drafter.max_requests, drafter.device
+        self._ring = HostRing(requests, layout.width, device)
+        self._ids_ring = HostRing(requests, 2 * drafter.k, device)
+        self._weights_ring = HostRing(requests, SLOTS + 1, device) if chain.search else None
+
+    def send(self, drafts: Any, shadow: Any) -> None:
+        """Start copying the chain that was measured, without waiting.
+
+        `drafts` [B, K] are the served tokens, `shadow` those of the measured chain if that was
+        another one.
+        """
+        chain, capture, values = self._chain, self._chain.capture, self._chain.values
+        if capture is None or values is None:
+            return
+        batch = len(values)
+        if chain.masses is None:
+            capture.values = self._ring.send(values)
+            if chain.has_head_masses:
+                capture.head_mass = chain.heads.send(batch)
+            if chain.has_distances:
+                capture.distance_mass = chain.distances.send(batch)
+            if chain.slot_weights is not None and self._weights_ring is not None:
+                capture.slot_weights = self._weights_ring.send(chain.slot_weights)
+        elif (rows := self._ring.hold(batch, values.shape[1], job := Job())) is not None:
+            by_head = chain.heads.hold(batch, job) if chain.has_head_masses else None
+            by_distance = chain.distances.hold(batch, job) if chain.has_distances else None
+            capture.values, capture.head_mass, capture.distance_mass = rows, by_head, by_distance
+            fill = functools.partial(self._fill, chain.masses, values, rows, by_head, by_distance)
+            succeeds = functools.partial(self._side_guard.succeeds, "masses", fill)
+            chain.side_thread.post(job, succeeds)
+        if self._ring.filling:
+            self._writer.flush_soon()
+        if capture.values is None:
+            self._writer.count_dropped("ring_full", batch)
+        elif self._keep_ids or shadow is not None:
+            both = torch.cat([drafts[:batch], (drafts if shadow is None else shadow)[:batch]], -1)
+            capture.ids = self._ids_ring.send(both.to(torch.int32).view(torch.float32))
+
+    def _fill(
+        self,
+        masses: Callable[[], None],
+        values: torch.Tensor,
+        rows: Landing,
+        by_head: Landing | None,
+        by_distance: Landing | None,
+    ) -> None:
+        """Measure the masses on the side thread, and fill the slots reserved for them."""
+        masses()
+        rows.fill(values)
+        if by_head is not None:
+            self._chain.heads.fill(by_head, len(values))
+        if by_distance is not None:
+            self._chain.distances.fill(by_distance, len(values))
+
+
+class RecordedDraft:
+    """Drafts in one of the recording modes.
+
+    ============  ===========================================================================
+    `in-graph`    the served chain is measured
+    `eager`       the chain is drafted without CUDA graphs, measured and served
+    `shadow`      a chain is drafted without CUDA graphs and measured, then another is served
+    ============  ===========================================================================
+    """
+
+    def __init__(
+        self,
+        mode: str,
+        chain: ChainMeasurement,
+        switch: HookSwitch,
+        guard: Guard,
+        clock: DeviceClock,
+    ) -> None:
+        self._mode, self._chain, self._switch = mode, chain, switch
+        self._guard, self._clock = guard, clock
+
+    def run(self, call: DraftCall) -> tuple[Any, Any, float]:
+        """Return the served tokens [B, K], the shadow's if there is one, and the time that drafting
+        the served ones took, in seconds."""
+        mode, shadow = self._mode, None
+        if mode == SHADOW:
+            shadow = self._guard.run("shadow", self._draft_shadow, call.without_graphs)
+        timed, begun = self._clock.on, time.perf_counter()
+        if timed:
+            self._clock.mark()
+        drafts = call.without_graphs() if mode == EAGER else call.serve()
+        if timed:
+            self._clock.mark()
+        return drafts, shadow, time.perf_counter() - begun
+
+    def _draft_shadow(self, without_graphs: Callable[[], Any]) -> Any:
+        """Measure a chain that is not served, and stop recording before the served one."""
+        drafts = without_graphs().clone()
+        self._switch.flush_notes()
+        self._chain.measure(at_once=True)
+        self._chain.kernels.skip()
+        self._switch.active = False
+        return drafts

@@ -1,0 +1,350 @@
+"""The interface of a loaded drafter, independent of engine and runner: its kind, its attention
+layers and their keys, and the target's layers that are captured for it.
+
+A drafter's config may name the captured layers. If it names none, vLLM uses the target's default
+layers. In both cases a target keeps each layer once and passes the states on in the order of the
+network, so the layers are read from the loaded target and not from the config.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from driftscope.trace.format.manifest import (
+    AUX_FROM_CONFIG,
+    AUX_FROM_ENGINE,
+    BY_DEPTH,
+    BY_QUERY,
+    Manifest,
+)
+from driftscope.vocabulary import RMS_BY_DEPTH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttentionKind:
+    """Attention parameters of one layer, read from the layer itself."""
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    scale: float
+    window: int | None = None
+    """Number of slots that a query sees, including its own; None: all."""
+    softcap: float = 0.0
+    """Scores become softcap * tanh(score / softcap); 0: unchanged."""
+    sinks: torch.Tensor | None = None
+    """[heads] learned biases: a slot without a value, whose mass is the class `null`."""
+
+
+class KeyReader(Protocol):
+    """Reads the keys of a layer from its cache."""
+
+    paged: bool
+    """Whether `pages` can be used; otherwise only `score` can."""
+
+    def score(
+        self, queries: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
+    ) -> torch.Tensor:
+        """Return the products of queries and keys, [B, blocks, kv_heads, Q, size] float32.
+
+        `queries` [B, kv_heads, Q, head_size] float32 are multiplied with the keys of the first
+        blocks of B requests, which cover at least `length` slots. A reader may treat all slots as
+        one block. `block_table` [B, blocks] int; entries beyond a request's context may have any
+        value.
+        """
+
+    def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """Return a view of the keys, [blocks, block_size, kv_heads, head_size]."""
+
+    def queries(self, queries: torch.Tensor) -> torch.Tensor:
+        """Return the queries [B, K, heads * head_size], transformed to match these keys."""
+
+
+@runtime_checkable
+class PackedKeyReader(KeyReader, Protocol):
+    """Reads keys that a CPU backend has packed in blocks, in its own order."""
+
+    in_order: bool
+    """Whether the packed order is the plain one; valid after `order` was called."""
+
+    def packed(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """Return a view of the packed keys, with a row for each block and head."""
+
+    def order(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """Return [head_size * block_size] int64: the index of element (dim, slot) in such a row."""
+
+
+Observer = Callable[[torch.Tensor, torch.Tensor | None], None]
+"""Function that receives the queries [rows, heads, head_size] and the log-sum-exp [heads, rows], or
+None if there is none."""
+
+
+class Switch(Protocol):
+    """Decides whether a hook runs."""
+
+    @property
+    def should_record(self) -> bool:
+        """Whether a hook that fires now must run."""
+
+    @property
+    def observe(self) -> Callable[..., Any]:
+        """Function that runs a hook guarded; takes the hook's name, action and arguments."""
+
+
+class AttentionLayer(Protocol):
+    """An attention layer of an engine."""
+
+    @property
+    def kind(self) -> AttentionKind:
+        """Attention parameters of the layer."""
+
+    @property
+    def reader(self) -> KeyReader:
+        """Reader of the layer's keys; raises ProbeError for an unsupported attention backend."""
+
+    @property
+    def query_size(self) -> int:
+        """Count of numbers in one head's query, as the tap sees it."""
+
+    def cache(self) -> torch.Tensor:
+        """Return the layer's KV cache, which an engine may reallocate."""
+
+    def tap(self, observer: Observer, switch: Switch) -> Callable[[], None]:
+        """Pass each call to `observer` while `switch` is on; return the tap's removal."""
+
+
+NOT_SERVED = "vLLM has none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of drafter: how to recognise it, where its states are, and how far it was checked."""
+
+    name: str
+    methods: tuple[str, ...]
+    """vLLM's names of the speculation methods."""
+    drafters: tuple[str, ...] = ()
+    """vLLM's drafter classes; (): any class."""
+    parallel: bool = False
+    """Whether this is the method's `parallel_drafting` variant."""
+    modules: bool = False
+    """Whether each depth has its own module, on a runner that supports this."""
+    attention: bool = True
+    """Whether the drafter has attention layers, whose masses are recorded."""
+    model: bool = True
+    """Whether a neural network drafts; otherwise only acceptance and timing are recorded."""
+    fed: bool = True
+    """Whether the input is the target's hidden state and, from depth 2 on, the drafter's own."""
+    outputs: Mapping[str, int] = field(default_factory=dict)
+    """Outputs of a forward: RMS column -> index in its tuple; one tensor is a 1-tuple."""
+    norms: tuple[str, ...] = ()
+    """Paths, which may contain *, of the modules whose input is the pre-norm residual stream."""
+    block: bool = False
+    """Whether all K tokens come from one forward with K queries per request, without depths."""
+    heads: bool = False
+    """Whether a list of K states is computed from one row per request."""
+    causal: bool = True
+    """Whether a query sees only slots up to its own; otherwise it sees all queries of its block."""
+    lead: int = 0
+    """Number of verified slots after p: 1 for a drafter whose slot i holds token i, because it then
+    also has a slot for the newest token."""
+    ahead: int = 0
+    """Number of slots from the last verified one to that of the first query."""
+    v1: str = NOT_SERVED
+    """Kind of check done on vLLM's V1 runner."""
+    v2: str = NOT_SERVED
+    note: str = ""
+
+    @property
+    def chained(self) -> bool:
+        """Whether later depths have one row per request, fed with the previous depth's output."""
+        return self.fed and not (self.block or self.heads or self.modules)
+
+    @property
+    def query_kind(self) -> str:
+        """Value of `Manifest.query_kind`."""
+        return BY_QUERY if self.block else BY_DEPTH
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """Recorded quantities, in words."""
+        if not self.model:
+            return ("acceptance", "timing")
+        rms = [name.removesuffix("_rms") for name in self.columns]
+        return (
+            *(["masses"] if self.attention else []),
+            f"RMS ({', '.join(rms)})",
+            "confidence",
+            "acceptance",
+            "timing",
+        )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """RMS columns by depth that are written, in the order of the network."""
+        there = {*self.outputs, *(["in_rms"] if self.fed else [])}
+        if self.norms:
+            there.add("prenorm_rms")
+        return tuple(name for name in RMS_BY_DEPTH if name in there)
+
+
+class Drafter(Protocol):
+    """A drafter that an engine has loaded; no property changes while it serves."""
+
+    @property
+    def model(self) -> Any:
+        """The engine's drafter module, such as vLLM's Eagle3LlamaForCausalLM."""
+
+    @property
+    def layers(self) -> Mapping[str, AttentionLayer]:
+        """Attention layers by name, in order of depth in the network."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device that the drafter runs on."""
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the drafter."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Data type of the drafter's activations."""
+
+    @property
+    def k(self) -> int:
+        """Largest chain length."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the engine compiles models."""
+
+    @property
+    def samples(self) -> bool:
+        """Whether the engine may change logits in place after it receives them."""
+
+    @property
+    def max_requests(self) -> int:
+        """Largest number of requests in a step."""
+
+    @property
+    def max_slots(self) -> int:
+        """Number of slots in the longest context; drafts beyond it do not count."""
+
+    @property
+    def queries(self) -> int:
+        """Number of queries measured per request and forward: 1, or K for a block drafter."""
+
+    @property
+    def shares_cache(self) -> bool:
+        """Whether other layers may write to the memory that holds the drafter's keys."""
+
+    @property
+    def final_norms(self) -> tuple[Any, ...]:
+        """Modules whose input is the pre-norm residual stream; one per head, if any."""
+
+    @property
+    def aux_states(self) -> int:
+        """Number of captured target layers that are combined for the drafter."""
+
+    @property
+    def aux_norms(self) -> tuple[Any, ...]:
+        """Norms whose output is the input of fc."""
+
+    def forward_mode(self) -> str:
+        """Return the execution mode of the forward in progress, one of `Execution`."""
+
+    def offer_lse(self) -> bool:
+        """Make the attention kernel return its log-sum-exp; return False if it has none."""
+
+
+_ON_TARGET = "aux_hidden_state_layers"
+"""Attribute of vLLM's own models."""
+_ON_TRANSFORMERS = "_output_aux_hidden_states_kwargs"
+"""Attribute of the models that vLLM takes from transformers, with one key for each layer."""
+_IN_CONFIG = "eagle_aux_hidden_state_layer_ids"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedLayers:
+    """Layers whose hidden states a loaded target captures."""
+
+    layers: tuple[int, ...] = ()
+    """Layers in the order in which the drafter receives them; see `Manifest.aux_layers`."""
+    source: str | None = None
+    """Source of the layers; see `Manifest.aux_layers_source`."""
+
+
+def captured_by(target: Any, chosen_in_config: Callable[[], Any]) -> CapturedLayers:
+    """Return the layers that `target`, a loaded vLLM model, captures.
+
+    `chosen_in_config` is the runner's own reading of the drafter's config; it returns nothing if
+    the engine falls back to its default. This function never raises: values that an unfamiliar vLLM
+    version does not provide stay unknown.
+    """
+    layers = _set_on(target)
+    if not layers:
+        return CapturedLayers()
+    try:
+        source = AUX_FROM_CONFIG if chosen_in_config() else AUX_FROM_ENGINE
+    except (AttributeError, ImportError, TypeError):
+        return CapturedLayers(layers=layers)
+    return CapturedLayers(layers=layers, source=source)
+
+
+def _set_on(target: Any) -> tuple[int, ...]:
+    for module in target.modules():
+        if layers := getattr(module, _ON_TARGET, None):
+            return tuple(sorted({int(layer) for layer in layers if layer >= 0}))
+        if keys := getattr(module, _ON_TRANSFORMERS, None):
+            return tuple(int(number) for key in keys for number in re.findall(r"\d+$", key))
+    return ()
+
+
+def with_captured(
+    manifest: Manifest, captured: CapturedLayers, states: int, drafter_config: Any
+) -> Manifest:
+    """Return `manifest` with the captured layers and a note about them if a reader needs one.
+
+    `states` is the number of states that the drafter combines, `drafter_config` its Hugging Face
+    config.
+    """
+    note = _note(captured.layers, states, named_layers(drafter_config))
+    fit = not states or not captured.layers or len(captured.layers) == states
+    return replace(
+        manifest,
+        aux_layers=captured.layers if fit else (),
+        aux_layers_source=captured.source if fit else None,
+        notes=manifest.notes if note is None else (*manifest.notes, note),
+    )
+
+
+def _note(layers: tuple[int, ...], states: int, named: tuple[int, ...]) -> str | None:
+    listed = ", ".join(map(str, layers))
+    if layers and states and len(layers) != states:
+        return (
+            f"the target hands over {len(layers)} captured layers ({listed}) and the drafter "
+            f"combines {states}: its input is wrong; name {states} different layers of the target "
+            f"in the drafter's {_IN_CONFIG}"
+        )
+    if layers and named and named != layers:
+        return (
+            f"the drafter's config names the target layers {', '.join(map(str, named))}, but this "
+            f"engine captured {listed}: put {_IN_CONFIG} at the top level of the drafter's "
+            "config.json, in ascending order"
+        )
+    return None
+
+
+def named_layers(drafter_config: Any) -> tuple[int, ...]:
+    """Return the layers named at the top of a drafter's config, or else in its `eagle_config`."""
+    named = getattr(drafter_config, _IN_CONFIG, None)
+    if not named:
+        eagle = getattr(drafter_config, "eagle_config", None)
+        named = eagle.get(_IN_CONFIG) if isinstance(eagle, dict) else None
+    return tuple(int(layer) for layer in named or ())

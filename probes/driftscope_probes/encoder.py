@@ -1,0 +1,492 @@
+"""Builds the rows of finished steps and of their recorded chains, on the writer's thread, and
+reports to the sampler what the steps cost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from driftscope.trace.format.row_block import Block, Lists
+from driftscope.trace.write.writer import TraceWriter
+from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
+from driftscope.vocabulary import DISTANCE_MASS, MASSES, Strategy
+from driftscope_probes.buffers import Landing, Layout
+from driftscope_probes.engine import CacheFaults, ScheduleReader
+from driftscope_probes.sampler import DeviceTimes, Sampler
+from driftscope_probes.sink_search import SinkSearch
+from driftscope_probes.step_record import (
+    Capture,
+    StepRecord,
+    prefilling_of,
+    step_record_from_tuple,
+    step_rows,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderOptions:
+    """Properties of a drafter and its settings that decide what a chain's row holds."""
+
+    heads: int
+    """Attention heads of a layer on this rank."""
+    strategy: str
+    """How masses are taken, one of `Strategy`."""
+    max_slots: int
+    """The engine's context limit; the drafter's forwards beyond it are void."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Per-depth columns that were not written because they equal another column."""
+    masses_only: bool = False
+    """This is a tensor-parallel rank after the first."""
+    compare_ids: bool = False
+    """Compare the shadow's token ids with the served ones."""
+    keep_ids: bool = False
+    """Write the token ids to the trace."""
+
+
+class RecordedChains(NamedTuple):
+    """The chains of one step that are kept, n of them."""
+
+    done: StepRecord
+    capture: Capture
+    k: int
+    requests: tuple[str, ...]
+    values: npt.NDArray[np.float32]
+    """[n, width]."""
+    prompt_tokens: npt.NDArray[np.int64]
+    batch: int
+    doubtful: list[bool]
+    """Whether each request's slots in the drafter's cache may be wrong."""
+    tokens: npt.NDArray[np.int32] | None
+    by_head: npt.NDArray[np.float32] | None
+    """[n, k, layers * heads * 5]."""
+    by_distance: npt.NDArray[np.float32] | None = None
+    """[n, k, layers * bins]."""
+
+
+class DraftBlocks:
+    """Turns chains into blocks of draft rows."""
+
+    def __init__(self, layout: Layout, options: EncoderOptions) -> None:
+        self._layout, self._columns = layout, layout.columns
+        self._aliases, self._max_slots = options.aliases, options.max_slots
+        self._heads, self._strategy = options.heads, options.strategy
+        self._first_shared_column = layout.column("position") if options.masses_only else 0
+
+    def block(self, chains: list[RecordedChains]) -> Block:
+        """Return chains of one length as columns."""
+        k, values = chains[0].k, np.concatenate([c.values for c in chains])
+        sizes = [len(c.requests) for c in chains]
+        position = np.ascontiguousarray(self._part(values, "position")).view(np.int32)[:, 0]
+        # Beyond the context limit vLLM's drafter runs on slots that do not exist.
+        void = position[:, None] + np.arange(k) >= self._max_slots
+        values[:, : self._first_shared_column] = (
+            np.nan
+        )  # norms and confidence lie before the position
+        lost = _overwritten(void)
+        masses = self._masses(values, k, lost)
+        depths = {name: self._per_depth(values, name, k, void) for name in PER_DEPTH}
+        complete(depths, self._aliases)
+        fc = self._part(values, "fc_rms")[:, 0]
+        tokens = [c.tokens for c in chains if c.tokens is not None]
+        by_head = [c.by_head for c in chains]
+        by_distance = [c.by_distance for c in chains]
+
+        def each(of: Callable[[RecordedChains], Any]) -> list[Any]:
+            return [of(c) for c, size in zip(chains, sizes, strict=True) for _ in range(size)]
+
+        return Block(
+            record="draft",
+            rows=len(values),
+            columns={
+                "step": each(lambda c: c.done.number),
+                "time_s": each(lambda c: c.done.time_s),
+                "request": list(chain.from_iterable(c.requests for c in chains)),
+                "position": position,
+                "prompt_tokens": np.concatenate([c.prompt_tokens for c in chains]),
+                "batch": each(lambda c: c.batch),
+                "k": k,
+                "layers": self._layout.layers,
+                "chunked_prefill": list(chain.from_iterable(c.doubtful for c in chains)),
+                **{name: _known(column) for name, column in depths.items()},
+                **{
+                    name: _known(masses[..., i].reshape(len(values), -1))
+                    for i, name in enumerate(MASSES)
+                },
+                "aux_rms": _known(self._part(values, "aux_rms")),
+                "aux_norm_rms": _known(self._part(values, "aux_norm_rms")),
+                "fc_rms": [
+                    None if absent else number
+                    for number, absent in zip(fc.tolist(), np.isnan(fc), strict=True)
+                ],
+                "token_ids": Lists(values=np.concatenate(tokens)) if tokens else None,
+                "rate": each(lambda c: c.done.rate),
+                "head_mass": _optional(by_head, sizes, lost),
+                DISTANCE_MASS: _optional(by_distance, sizes, lost),
+                "heads": self._heads,
+                "strategy": each(lambda c: Strategy.NONE if c.capture.sought else self._strategy),
+                "execution": each(lambda c: c.capture.execution),
+                "replica": 0,
+            },
+        )
+
+    def _part(self, values: npt.NDArray[np.float32], name: str) -> npt.NDArray[np.float32]:
+        at, size = self._columns[name]
+        return values[:, at : at + size]
+
+    def _per_depth(
+        self, values: npt.NDArray[np.float32], name: str, k: int, void: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.float32]:
+        part = self._part(values, name)[:, :k]
+        part[void] = np.nan
+        return part
+
+    def _masses(
+        self, values: npt.NDArray[np.float32], k: int, void: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.float32]:
+        """Return the masses [chains, k, layers, 5], NaN at void depths."""
+        layout = self._layout
+        part = self._part(values, "masses")
+        shaped = part.reshape(len(values), layout.depths, layout.layers, len(MASSES))[:, :k]
+        shaped[void] = np.nan
+        return shaped
+
+
+def _known(values: npt.NDArray[np.float32]) -> Lists | None:
+    """Return the values, null where nothing was measured: this drafter lacks the quantity."""
+    present: npt.NDArray[np.bool_] = np.asarray(~np.isnan(values).all(-1))
+    if not values.size or not present.any():
+        return None
+    return Lists(values=values, present=None if present.all() else present)
+
+
+def _overwritten(void: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return the depths without masses: the void depths, and the last depth before them.
+
+    vLLM's V2 runner writes the void depths' keys to the last existing slot, which overwrites that
+    depth's own key before the chain's keys are read.
+    """
+    lost = void.copy()
+    lost[:, :-1] |= void[:, 1:]
+    return lost
+
+
+def _optional(
+    parts: list[npt.NDArray[np.float32] | None], sizes: list[int], void: npt.NDArray[np.bool_]
+) -> Lists | None:
+    """Return what only some steps measured; null in the rows of the others.
+
+    `parts`: one array [n, k, ...] for each step, None for a step without; `sizes`: n of each step.
+    """
+    measured = [part for part in parts if part is not None]
+    if not measured:
+        return None
+    absent = measured[0].shape[1:]
+    values = np.concatenate(
+        [
+            np.full((size, *absent), np.nan, np.float32) if part is None else part
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+    )
+    values[void] = np.nan
+    return _known(values.reshape(len(values), -1))
+
+
+def complete(depths: dict[str, npt.NDArray[np.float32]], same: Mapping[str, str]) -> None:
+    """Fill in per-depth values that the taps left out as already measured (see Taps).
+
+    A column in `same` equals another column. The input of each depth from 2 on is what the previous
+    depth fed forward.
+    """
+    for name, of in same.items():
+        depths[name] = np.where(np.isnan(depths[name]), depths[of], depths[name])
+    entering, fed = depths["in_rms"], depths["fed_rms"]
+    if entering.shape[1] > 1:
+        missing = np.isnan(entering[:, 1:]) & ~np.isnan(entering[:, :1])
+        entering[:, 1:] = np.where(missing, fed[:, :-1], entering[:, 1:])
+
+
+REMEMBERED_REQUESTS = 65_536
+"""Number of doubtful requests that are remembered, the latest."""
+
+
+class DoubtfulRequests:
+    """The requests that were prefilled in several steps, and those whose cache a runner spoilt."""
+
+    def __init__(self, faults: CacheFaults | None) -> None:
+        """`faults`: tracker of the runner's faults in the drafter's cache, if it has any."""
+        self._faults = faults
+        self.requests: OrderedDict[str, None] = OrderedDict()
+        """The doubtful requests, in the order in which they became doubtful."""
+
+    def mark(self, done: StepRecord, prefilling: frozenset[str]) -> None:
+        """Mark the requests whose slots may be wrong from this step on."""
+        drafted = done.k is not None
+        names: Iterable[str] = sorted(prefilling) if drafted and prefilling else ()
+        if self._faults is not None and done.scheduled is not None:
+            doubtful = self._faults.step(done.scheduled, drafted=drafted, chunked=bool(prefilling))
+            names = (*doubtful, *names) if doubtful else names
+        if names:
+            self.requests |= dict.fromkeys(names)
+            while len(self.requests) > REMEMBERED_REQUESTS:
+                self.requests.popitem(last=False)
+
+
+class CostFeedback:
+    """The path from the steps that a writer's thread encodes back to the sampler."""
+
+    def __init__(self, sampler: Sampler, writer: TraceWriter) -> None:
+        self._sampler, self._writer = sampler, writer
+        self._step_s = 0.0
+        """Time of all model steps so far, in seconds."""
+        self._before: _Flush | None = None
+        """State at the last flush that had steps."""
+        self._last: StepRecord | None = None
+        """Last step that was reported."""
+
+    def report_steps(self, steps: list[StepRecord]) -> None:
+        """Report the costs of each step that drafted to the sampler, which decides by them."""
+        self._step_s += sum(done.step_s for done in steps)
+        periods = self._periods(steps)
+        passed = [done for done in steps if done.k is not None and not done.recorded]
+        recorded = [done for done in steps if done.recorded]
+        for group in (passed, recorded):
+            if group:
+                self._report_device(group, periods, recorded=group is recorded)
+                self._sampler.note(
+                    [_serving_s(done, periods) for done in group],
+                    [done.probe_s + done.core_s for done in group],
+                    recorded=group is recorded,
+                )
+
+    def _periods(self, steps: list[StepRecord]) -> dict[int, float]:
+        """Return the seconds from the end of the step before to the end of each step, by number,
+        where that step is known."""
+        before, periods = self._last, {}
+        for done in steps:
+            if before is not None and before.number == done.number - 1:
+                periods[done.number] = done.time_s - before.time_s
+            before = done
+        self._last = before
+        return periods
+
+    def _report_device(
+        self, group: list[StepRecord], periods: dict[int, float], *, recorded: bool
+    ) -> None:
+        """Report the device's times of steps that were all recorded, or none."""
+        timed = [done for done in group if len(done.marks) and done.number in periods]
+        if not timed:
+            return
+        drafting = [done.marks.between(0, len(done.marks) - 1) for done in timed]
+        own = [done.marks.between(1, 2) for done in timed] if recorded else []
+        self._sampler.note_device(
+            DeviceTimes(
+                slack_s=[periods[done.number] - done.step_s for done in timed],
+                drafting_s=[each for each in drafting if each is not None],
+                own_s=[each for each in own if each is not None],
+            ),
+            recorded=recorded,
+        )
+
+    def report_writing(
+        self, *, steps: Sequence[StepRecord], recorded: int, encoding_s: float, side_s: float
+    ) -> None:
+        """Report the time that this flush took for recorded chains, on this thread and on the side
+        thread, and this thread's other time since the last flush."""
+        sampler = self._sampler
+        if recorded:
+            sampler.note_encoding((encoding_s + side_s) / recorded)
+        if steps:
+            now = _Flush(time.monotonic(), self._writer.spent_s, encoding_s)
+            if self._before is not None:
+                sampler.note_writing(_writing_s(self._before, now, steps))
+            self._before = now
+        self._writer.set_gauges(
+            rate=sampler.rate if sampler.recording else 0.0,
+            overhead=sampler.overhead,
+            recording=sampler.recording,
+            step_s=round(self._step_s, 6),
+        )
+
+
+def _serving_s(done: StepRecord, periods: Mapping[int, float]) -> float:
+    """Return the time of a step without the probe; with a device, where the probe's time on the
+    host may be hidden, its period."""
+    if len(done.marks) and done.number in periods:
+        return periods[done.number]
+    return done.step_s - done.probe_s
+
+
+class _Flush(NamedTuple):
+    """Clocks at a flush, in seconds."""
+
+    at_s: float
+    spent_s: float
+    """CPU time of the writer's thread until then."""
+    encoding_s: float
+    """Part of the thread's time in this flush that was spent on recorded chains."""
+
+
+def _writing_s(before: _Flush, now: _Flush, steps: Sequence[StepRecord]) -> float:
+    """Return the time per step that the writer's thread took beside recorded chains.
+
+    It works on a clock, and also while the engine waits for requests. Only the share of its time in
+    which the engine served is a cost of steps.
+    """
+    spent_s = max(0.0, now.spent_s - before.spent_s - before.encoding_s)
+    served_s = steps[-1].time_s - steps[0].time_s + steps[0].step_s
+    passed_s = now.at_s - before.at_s
+    share = min(1.0, served_s / passed_s) if passed_s > 0 else 1.0
+    return spent_s * share / len(steps)
+
+
+SHADOW_DIFFERS = "shadow_differs"
+"""Count of chains whose shadow, drafted eagerly, has other tokens than the served chain; such
+chains are kept."""
+
+
+class ChainEncoder:
+    """Builds rows of finished steps, in order, on the writer's thread: many steps at once."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        options: EncoderOptions,
+        writer: TraceWriter,
+        sampler: Sampler,
+        schedules: ScheduleReader,
+        search: SinkSearch | None = None,
+    ) -> None:
+        """`search` looks for the sink set as long as it is not known."""
+        self._prefills, self._depths = schedules.prompts, layout.depths
+        self._compare_ids, self._keep_ids = options.compare_ids, options.keep_ids
+        self._writer, self._search = writer, search
+        self._doubtful = DoubtfulRequests(schedules.faults)
+        self._costs = CostFeedback(sampler, writer)
+        self._blocks = DraftBlocks(layout, options)
+
+    def handed_over(self, steps: list[tuple[Any, ...]]) -> list[Block]:
+        """Return the rows of steps given as plain tuples of StepRecord's fields."""
+        return self.rows(list(map(step_record_from_tuple, steps)))
+
+    def rows(self, steps: list[StepRecord]) -> list[Block]:
+        """Return the steps' rows, then one block of recorded chains for each chain length."""
+        lost = {
+            done.number
+            for done in steps
+            if done.capture is not None and (v := done.capture.values) is not None and v.failed
+        }
+        prefilling = prefilling_of(steps, self._prefills, self._writer)
+        rows = [step_rows(steps, prefilling, lost)] if steps else []
+        self._costs.report_steps(steps)
+        begun = time.thread_time()  # rows above exist for every step
+        groups: dict[tuple[int, bool], list[RecordedChains]] = {}
+        count, side_s = 0, 0.0
+        for done, names in zip(steps, prefilling, strict=True):
+            self._doubtful.mark(done, names)
+            capture = done.capture
+            if capture is None:
+                continue
+            values = capture.values
+            if values is not None and done.number not in lost:
+                count += 1
+                side_s += values.spent_s
+                chains = self._chains(done, capture, values.take())
+                if not chains.requests:
+                    continue  # all of them are still prefilling, or were not selected
+                group = chains.k, chains.tokens is not None
+                groups.setdefault(group, []).append(chains)
+        rows += [self._blocks.block(group) for group in groups.values()]
+        self._costs.report_writing(
+            steps=steps,
+            recorded=count,
+            encoding_s=time.thread_time() - begun if count else 0.0,
+            side_s=side_s,
+        )
+        return rows
+
+    def _chains(
+        self, done: StepRecord, capture: Capture, values: npt.NDArray[np.float32]
+    ) -> RecordedChains:
+        """Return the chains of a step that are kept."""
+        step = capture.step
+        k, requests = min(step.k, self._depths), step.requests
+        tokens = self._tokens(capture, k)
+        by_head = self._of_depths(capture.head_mass, k) if capture.head_mass else None
+        by_distance = self._of_depths(capture.distance_mass, k) if capture.distance_mass else None
+        weights = None if capture.slot_weights is None else capture.slot_weights.take()
+        prompt_tokens = capture.prompt_tokens
+        if 1 in step.prefilling or capture.chosen is not None:
+            keep = ~np.frombuffer(step.prefilling, np.bool_)
+            if capture.chosen is not None:
+                keep &= capture.chosen
+            requests = tuple(requests[b] for b in np.flatnonzero(keep))
+            values, prompt_tokens = values[keep], prompt_tokens[keep]
+            tokens, by_head, by_distance, weights = (
+                _kept(tokens, keep),
+                _kept(by_head, keep),
+                _kept(by_distance, keep),
+                _kept(weights, keep),
+            )
+        doubtful = [request in self._doubtful.requests for request in requests]
+        if weights is not None and self._search is not None:
+            self._search_sinks(self._search, requests, doubtful, weights)
+        return RecordedChains(
+            done,
+            capture,
+            k,
+            requests,
+            values,
+            prompt_tokens,
+            len(step.requests),
+            doubtful,
+            tokens,
+            by_head,
+            by_distance,
+        )
+
+    def _of_depths(self, landing: Landing, k: int) -> npt.NDArray[np.float32]:
+        """Return [n, k, numbers] of masses that only some chains have."""
+        every = landing.take()
+        return every.reshape(len(every), self._depths, -1)[:, :k]
+
+    def _search_sinks(
+        self,
+        search: SinkSearch,
+        requests: tuple[str, ...],
+        doubtful: list[bool],
+        weights: npt.NDArray[np.float32],
+    ) -> None:
+        """Add chains to the sink search; a failure here costs the decision, not the chains."""
+        whole = ~np.array(doubtful, dtype=np.bool_)
+        mine = [r for r, is_whole in zip(requests, whole, strict=True) if is_whole]
+        try:
+            search.add(mine, weights[whole])
+        except Exception as error:  # writer's thread: a decision is lost, no row
+            self._writer.count_error("sinks", error)
+
+    def _tokens(self, capture: Capture, k: int) -> npt.NDArray[np.int32] | None:
+        """Compare a shadow's tokens with the served ones; return these if they are kept."""
+        if capture.ids is None:
+            return None
+        ids = capture.ids.take().view(np.int32)
+        # Columns are [served k | measured k]; for a chain shorter than the longest the halves are
+        # adjacent.
+        served, measured = ids[:, :k], ids[:, k : 2 * k]
+        if self._compare_ids and (others := int((served != measured).any(-1).sum())):
+            self._writer.count_dropped(SHADOW_DIFFERS, others)
+        return served if self._keep_ids else None
+
+
+_Numbers = TypeVar("_Numbers", npt.NDArray[np.float32], npt.NDArray[np.int32])
+
+
+def _kept(rows: _Numbers | None, keep: npt.NDArray[np.bool_]) -> _Numbers | None:
+    return None if rows is None else rows[keep]

@@ -1,0 +1,199 @@
+"""The interface of an engine: what its folder of the probe gives the shared parts.
+
+A runner module hands on a view of each draft step (`DraftCall`), which is all that the recorder
+sees of a runner. No class has to inherit from these protocols. `docs/extending/add-an-engine.md`
+explains each part, and how vLLM and SGLang provide it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceStep:
+    """Data that the taps need about a recorded step, most of it on the engine's device."""
+
+    rows: torch.Tensor
+    """[B] int64: row of each request's first query, its last verified slot, in the depth-1 forward;
+    for a block drafter [B * K], with all rows of a request together."""
+    position: torch.Tensor
+    """[B] int64: position p of that slot."""
+    block_tables: Mapping[str, torch.Tensor]
+    """Attention layer -> [>= B, blocks] int."""
+    prompt_tokens: npt.NDArray[np.int64]
+    """[B] prompt lengths in tokens, on the host."""
+    max_context: int
+    """Upper bound of the requests' context lengths before the chain."""
+
+
+class DraftStep(NamedTuple):
+    """A recorded call of the drafter for a batch of B requests, with the data known on the host.
+
+    It stays in the writer's queue for up to a second. No field may keep a tensor alive, because
+    vLLM considers that memory free.
+    """
+
+    requests: tuple[str, ...]
+    """Engine-internal request ids, B of them."""
+    prefilling: bytes
+    """[B] bytes: 1 if the request's prompt is not complete yet, so that its drafts do not count."""
+    k: int
+    """Number of depths that will be drafted."""
+
+
+class DraftCall(Protocol):
+    """One call of the drafter, which has not run yet.
+
+    Every step creates one and reads its k. Everything else is computed for recorded steps only,
+    because NumPy's functions take ten times as long between two forwards as they do in a loop.
+    """
+
+    @property
+    def k(self) -> Any:
+        """Number of depths that will be drafted; an int unless vLLM has changed."""
+
+    def step(self) -> DraftStep:
+        """Return the batch as known on the host."""
+
+    def on_device(self) -> DeviceStep:
+        """Return the batch as the taps need it; call this before the drafter runs."""
+
+    def serve(self) -> Any:
+        """Run the engine's own call; return [B, K] int tokens."""
+
+    def without_graphs(self) -> Any:
+        """Run the same drafts eagerly; keep the engine's inputs, so that `serve` can follow."""
+
+
+class DraftCallBase(NamedTuple):
+    """A call of `original`, a drafting method of `owner`: base of every runner's DraftCall."""
+
+    k: Any
+    runner: Any
+    owner: Any
+    original: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def serve(self) -> Any:
+        """See DraftCall."""
+        return self.original(self.owner, *self.args, **self.kwargs)
+
+
+_Call = TypeVar("_Call", bound=DraftCallBase)
+
+
+make_draft_call: Callable[[type[_Call], tuple[Any, ...]], _Call] = tuple.__new__
+"""Builds an instance from its fields without running any Python function."""
+
+
+class StepSink(Protocol):
+    """Receives an engine's steps: a recorder, or a timer if the drafter cannot be inspected.
+
+    The calls come from the serving thread, in this order; none of them raises.
+    """
+
+    def step_started(self, scheduled: Any = None) -> None:
+        """Start a step; a `ScheduleReader` reads what the engine has `scheduled`."""
+
+    def draft(self, call: DraftCall) -> Any:
+        """Run the drafter through `call`, recorded or not; return the drafted tokens [B, K]."""
+
+    def add_draft_time(self, seconds: float) -> None:
+        """Count time that the drafter ran outside of `draft` in the step in progress."""
+
+    def step_ended(self, requests: int) -> None:
+        """Finish a step of that many requests."""
+
+    def close(self) -> None:
+        """Seal the trace."""
+
+
+class EngineSeam(Protocol):
+    """The steps of one engine's worker, as the methods that its hooks call.
+
+    `run` calls the engine's own method, exactly once, and its result is returned unchanged.
+    """
+
+    def step(self, run: Any, batch: Any) -> Any:
+        """Report one step to a StepSink: `step_started`, `run`, `step_ended`."""
+
+    def draft(self, run: Any, worker: Any, batch: Any) -> Any:
+        """Report one draft to a StepSink, as a DraftCall around `run`."""
+
+
+NOBODY: frozenset[str] = frozenset()
+NO_LENGTHS: Mapping[str, int] = MappingProxyType({})
+
+
+class PromptProgress(Protocol):
+    """Tracks which prompts are not complete yet, from an engine's schedules alone."""
+
+    def step(self, scheduled: Any, lengths: Mapping[str, int]) -> frozenset[str]:
+        """Return the requests whose prompt is incomplete after this step.
+
+        Call it once per step, in order. `lengths`: `prompt_lengths` of the step's new requests.
+        """
+
+
+class CacheFaults(Protocol):
+    """Tracks which requests an engine has left with a wrong drafter cache."""
+
+    def step(self, scheduled: Any, *, drafted: bool, chunked: bool) -> tuple[str, ...]:
+        """Return the requests whose drafter cache may be wrong from this step on.
+
+        Call it once per step, in order. `drafted`: the drafter ran; `chunked`: it also ran for an
+        unfinished prompt.
+        """
+
+
+class ScheduleReader(Protocol):
+    """Reads one engine's schedules: opaque objects, one per step, in order.
+
+    Methods that take a schedule are called while the step runs, before the engine changes it.
+    """
+
+    @property
+    def new_requests(self) -> str:
+        """Name of a schedule's attribute that is true if there are new requests; steps without new
+        requests are skipped at no cost."""
+
+    @property
+    def prompts(self) -> PromptProgress:
+        """Tracker of the engine's prompts."""
+
+    @property
+    def faults(self) -> CacheFaults | None:
+        """Tracker of faults in the drafter's cache; None if the engine leaves none."""
+
+    def prompt_lengths(self, scheduled: Any) -> Mapping[str, int]:
+        """Return the number of tokens to compute for each new request."""
+
+    def labels(self, scheduled: Any) -> Iterable[tuple[str, str]]:
+        """Return (request, workload label) of the new requests that have a label."""
+
+    def writes_free_blocks(self, scheduled: Any) -> bool:
+        """Return whether the engine may write to free cache blocks before the drafter runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookPoint:
+    """One place in an engine that the probe hooks."""
+
+    module: str
+    name: str
+    """Dotted name inside the module."""
+    purpose: str
+    optional: bool = False
+    """Whether the hook is needed for one kind of drafter or recording only, or is missing from some
+    versions of the engine."""

@@ -1,0 +1,311 @@
+"""Measures the attention masses of a drafted chain, layer by layer, into the chain buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from driftscope.vocabulary import MASSES
+from driftscope_probes.buffers import Array, ChainBuffers, array_of
+from driftscope_probes.cpu_kernels import MassJob, MassSlot, PackedMeter
+from driftscope_probes.drafter import AttentionKind, AttentionLayer, Drafter, KeyReader
+from driftscope_probes.engine import DeviceStep, DraftStep
+from driftscope_probes.sink_search import SLOTS
+from driftscope_probes.torch_masses import Chains, Score, at_once, masses, sink_mask, slot_weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Layer:
+    layer: AttentionLayer
+    kind: AttentionKind
+    reader: KeyReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerViews:
+    """Views of the chain buffers for one layer, batch size and chain length. They are cached,
+    because the buffers never move."""
+
+    queries: torch.Tensor
+    """[B, K, heads * size]."""
+    lse: torch.Tensor
+    """[B, K, heads]."""
+    masses: torch.Tensor
+    """[B, K, 5]."""
+    mean: Array
+    """`masses` as an array: a NumPy array on the host."""
+
+
+_Wanted: TypeAlias = tuple[torch.Tensor | None, torch.Tensor | None]
+"""Further masses of one layer that are measured if they are given: [B, K, heads, 5] by head, and
+[B, K, bins] by distance."""
+
+
+class MassPlan(NamedTuple):
+    """Masses that are still to be measured."""
+
+    fill: Callable[[], None]
+    """Measures them, on any thread, before the engine's next draft."""
+    run_inline: bool
+    """Whether running `fill` takes less time than passing it to another thread. `fill` must then be
+    called at once or not at all, because its inputs are not copied."""
+
+
+class Meter:
+    """Measures all attention layers of one drafter.
+
+    `strategy` is "lse" if the serving kernel provides its log-sum-exp, so that only the keys of the
+    short classes are read; "keys" if every key is read, once per chain; "none" without attention.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        buffers: ChainBuffers,
+        sink_slots: tuple[int, ...],
+        *,
+        use_lse: bool,
+        use_triton: bool,
+    ) -> None:
+        """Raises ProbeError for an unsupported attention backend."""
+        self._buffers, self._drafter = buffers, drafter.kind
+        self._triton = use_triton and drafter.kind.causal
+        self._on_host = buffers.device.type == "cpu" and not self._triton
+        self._layers = {
+            name: _Layer(layer=layer, kind=layer.kind, reader=layer.reader)
+            for name, layer in drafter.layers.items()
+        }
+        self._packed = PackedMeter(
+            drafter.layers if self._on_host else {},
+            drafter.dtype,
+        )
+        self._rooms: dict[tuple[str, int, int, int], LayerViews] = {}
+        self._parts: dict[tuple[str, int, int, int], MassSlot] = {}
+        self.set_sinks(sink_slots)
+        for name, part in self._layers.items():
+            heads = part.kind.heads
+            buffers.add_layer(name, heads * part.layer.query_size, heads, drafter.dtype)
+        plain = all(part.kind.sinks is None for part in self._layers.values())
+        lse = use_lse and self._triton and plain and drafter.offer_lse()
+        self.strategy = "lse" if lse else "keys"
+        if not self._layers:
+            self.strategy = "none"
+
+    @property
+    def heads(self) -> int:
+        """Number of attention heads of a layer on this rank; 0 without attention."""
+        return max((part.kind.heads for part in self._layers.values()), default=0)
+
+    @property
+    def sorts_by_distance(self) -> bool:
+        """Whether masses by distance are defined: there is attention, and no query sees a slot
+        after its own."""
+        return len(self._layers) > 0 and self._drafter.causal
+
+    def set_sinks(self, slots: tuple[int, ...]) -> None:
+        """Set the sink slots from the next step on; called on the serving thread."""
+        device = self._buffers.device
+        self._sinks = self._plain(torch.tensor(slots, dtype=torch.int64, device=device))
+        self._is_sink = self._plain(sink_mask(slots).to(device))
+
+    def measure(
+        self,
+        step: DraftStep,
+        at: DeviceStep,
+        per_head: torch.Tensor | None,
+        distances: torch.Tensor | None = None,
+    ) -> None:
+        """Fill the buffers' masses for the chains of a step.
+
+        `per_head` [B, K, layers, heads, 5] float32 receives each head's masses, and `distances` [B,
+        K, layers, bins] float32 the masses by distance, if they are given.
+        """
+        if not self._layers:
+            return
+        batch, context = len(step.requests), self._context(at)
+        chains = self._chains(step, at, seen=int(at.prompt_tokens.min()))
+        for index, (name, part) in enumerate(self._layers.items()):
+            table = at.block_tables[name][:batch]
+            more = (
+                None if per_head is None else per_head[:, : chains.k, index],
+                None if distances is None else distances[:, : chains.k, index],
+            )
+            room = self._room(name, batch, len(at.rows), chains.k)
+            self._layer(part, room, chains, table, context, more)
+
+    def plan(
+        self,
+        step: DraftStep,
+        at: DeviceStep,
+        per_head: torch.Tensor | None,
+        distances: torch.Tensor | None = None,
+    ) -> MassPlan | None:
+        """Return a plan that replaces `measure` without the interpreter; None if impossible."""
+        batch, k, context = len(step.requests), self._k(step, at), self._context(at)
+        if not self._packed.takes(batch, k, context):
+            return None
+        run_inline, rows = self._packed.is_quick(batch, k, context), len(at.rows)
+        wanted = [
+            MassJob(
+                self._part(name, batch, rows, k),
+                at.block_tables[name],
+                None if per_head is None else per_head[:, :k, index],
+                None if distances is None else distances[:, :k, index],
+            )
+            for index, name in enumerate(self._layers)
+        ]
+        fill = self._packed.plan(wanted, self._chains(step, at), at_once=run_inline)
+        return None if fill is None else MassPlan(fill, run_inline)
+
+    def slot_weights(self, step: DraftStep, at: DeviceStep) -> torch.Tensor:
+        """Return the `driftscope_probes.torch_masses.slot_weights` [B, SLOTS + 1], averaged
+        over the layers in which a slot is seen. They are computed from the keys with every
+        strategy, because they are needed for a few chains only."""
+        batch, chains, context = len(step.requests), self._chains(step, at), self._context(at)
+        shape = (len(self._layers), batch, SLOTS + 1)
+        weights = torch.full(shape, torch.nan, device=self._buffers.device)
+        for of_layer, (name, part) in zip(weights, self._layers.items(), strict=True):
+            cache, table = part.layer.cache(), at.block_tables[name][:batch]
+            room = self._room(name, batch, len(at.rows), chains.k)
+            queries = part.reader.queries(room.queries)
+            slots = _slots(context, chains, table, cache)
+            size = at_once(batch, chains.k, part.kind.heads, slots, queries.device)
+            for first in range(0, batch, size):
+                some = slice(first, first + size)
+                score = _scorer(part.reader, cache, table[some], slots)
+                of_layer[some] = slot_weights(queries[some], score, chains[some], part.kind)
+        return weights.nanmean(0)
+
+    def _k(self, step: DraftStep, at: DeviceStep) -> int:
+        return min(step.k, self._buffers.layout.depths * (len(at.rows) // len(step.requests)))
+
+    def _chains(self, step: DraftStep, at: DeviceStep, seen: int = 0) -> Chains:
+        kind = self._drafter
+        position = at.position + kind.lead if kind.lead else at.position
+        return Chains(
+            k=self._k(step, at),
+            position=self._plain(position),
+            prompt_tokens=at.prompt_tokens
+            if self._on_host
+            else _to(at.prompt_tokens, self._buffers.device),
+            sink_slots=self._sinks,
+            is_sink=self._is_sink,
+            ahead=kind.ahead,
+            causal=kind.causal,
+            seen=seen,
+        )
+
+    def _plain(self, x: torch.Tensor) -> Array:
+        """Return `x` as `masses` takes it, unless a Triton kernel takes it."""
+        return array_of(x) if self._on_host else x
+
+    def _context(self, at: DeviceStep) -> int:
+        """Return the number of slots before the first query's own slot."""
+        return at.max_context + self._drafter.lead + self._drafter.ahead
+
+    def _room(self, name: str, batch: int, rows: int, k: int) -> LayerViews:
+        """Return the views of a layer; the buffers have a row for each chain or for each query."""
+        key = (name, batch, rows, k)
+        if key not in self._rooms:
+            buffers, layout = self._buffers, self._buffers.layout
+            shape = (rows, layout.depths, layout.layers, len(MASSES))
+            every = _by_request(buffers.part("masses", rows).view(shape), batch)
+            masses_ = every[:, :k, list(self._layers).index(name)]
+            self._rooms[key] = LayerViews(
+                queries=_by_request(buffers.queries[name][:rows], batch)[:, :k],
+                lse=_by_request(buffers.lse[name][:rows], batch)[:, :k],
+                masses=masses_,
+                mean=array_of(masses_),
+            )
+        return self._rooms[key]
+
+    def _part(self, name: str, batch: int, rows: int, k: int) -> MassSlot:
+        """Return the MassSlot of a layer for the packed keys' meter."""
+        key = (name, batch, rows, k)
+        if key not in self._parts:
+            room = self._room(name, batch, rows, k)
+            self._parts[key] = self._packed.part(name, room.queries, room.mean)
+        return self._parts[key]
+
+    def _layer(
+        self,
+        part: _Layer,
+        room: LayerViews,
+        chains: Chains,
+        table: torch.Tensor,
+        context: int,
+        more: _Wanted,
+    ) -> None:
+        cache, queries = part.layer.cache(), part.reader.queries(room.queries)
+        per_head, distances = more
+        if self._triton and part.reader.paged:
+            from driftscope_probes.triton_masses import paged_masses
+
+            own = None if per_head is None else torch.empty_like(per_head).contiguous()
+            paged_masses(
+                queries,
+                part.reader.pages(cache),
+                table,
+                chains,
+                part.kind,
+                room.masses,
+                max_context=context,
+                per_head=own,
+                distances=distances,
+                lse=room.lse.contiguous() if self.strategy == "lse" else None,
+            )
+            if per_head is not None and own is not None:
+                per_head.copy_(own)
+            return
+        slots, batch = _slots(context, chains, table, cache), len(queries)
+        size = at_once(batch, chains.k, part.kind.heads, slots, queries.device)
+        if size == batch:  # usual case; splitting would cost as much as some of the sums
+            score = _scorer(part.reader, cache, table, slots)
+            by_head = masses(queries, score, chains, part.kind, distances)
+            _keep(by_head, room.mean, per_head)
+            return
+        for first in range(0, batch, size):
+            some = slice(first, first + size)
+            score = _scorer(part.reader, cache, table[some], slots)
+            bins = None if distances is None else distances[some]
+            by_head = masses(queries[some], score, chains[some], part.kind, bins)
+            _keep(by_head, room.mean[some], None if per_head is None else per_head[some])
+
+
+def _keep(by_head: torch.Tensor, mean: Array, per_head: torch.Tensor | None) -> None:
+    """Store the mean over heads of `by_head` [B, K, heads, 5], and `by_head` if wanted."""
+    of_heads = array_of(by_head)
+    mean[:] = of_heads.sum(2) / of_heads.shape[2]
+    if per_head is not None:
+        per_head.copy_(by_head)
+
+
+def _by_request(values: torch.Tensor, batch: int) -> torch.Tensor:
+    """View [B * queries, depths, ...] as [B, queries * depths, ...]; one of the two is 1."""
+    queries, depths = values.shape[0] // batch, values.shape[1]
+    if queries == 1:
+        return values
+    return values.view(batch, queries, depths, *values.shape[2:]).flatten(1, 2)
+
+
+def _scorer(reader: KeyReader, cache: torch.Tensor, table: torch.Tensor, slots: int) -> Score:
+    return lambda queries: reader.score(queries, cache, table, slots)
+
+
+def _slots(context: int, chains: Chains, table: torch.Tensor, cache: torch.Tensor) -> int:
+    """Return the number of slots that a query can see, including the chain's own slots."""
+    return min(context + chains.k, table.shape[1] * _page_size(cache))
+
+
+def _page_size(cache: torch.Tensor) -> int:
+    """Return the slots per block; the layout is [blocks, heads, page, size] or, for latents,
+    [blocks, page, size]."""
+    return int(cache.shape[1 if cache.dim() == 3 else 2])
+
+
+def _to(array: Any, device: torch.device) -> torch.Tensor:
+    """Copy a few numbers to the device: CUDA passes them with the launch, without waiting."""
+    return torch.from_numpy(array).to(device, non_blocking=True)

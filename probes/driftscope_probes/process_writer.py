@@ -1,0 +1,143 @@
+"""A process's part in a run: its role, its trace writer, when that writer is closed, its samples of
+memory, and its telemetry.
+
+vLLM's processes exit in several ways.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.util
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterable
+
+from driftscope.telemetry.export.engine_telemetry import EngineTelemetry
+from driftscope.telemetry.export.worker_telemetry import WorkerTelemetry
+from driftscope.trace.format.privacy import Pseudonyms
+from driftscope.trace.format.records import ResourceRow
+from driftscope.trace.read.ranks import Place
+from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.write.writer_options import WriterOptions
+from driftscope_probes.settings import Settings, request_key
+
+VARIABLE = "DRIFTSCOPE_CORES"
+"""Environment variable that the first process sets for its child processes."""
+
+
+def _inherited() -> frozenset[int] | None:
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    mine = os.sched_getaffinity(0)
+    listed = os.environ.setdefault(VARIABLE, ",".join(map(str, sorted(mine))))
+    return frozenset(int(core) for core in listed.split(",") if core.isdigit()) | mine
+
+
+CORES = _inherited()
+"""Cores available to the engine's processes; None if the system does not report them."""
+
+
+def free_cpu_cores() -> frozenset[int]:
+    """Return the cores that the calling thread is not bound to; all if it is bound to all."""
+    if CORES is None:
+        return frozenset()
+    return CORES - os.sched_getaffinity(0) or CORES
+
+
+_KIB = 1024
+
+
+def sample(source: str) -> Iterable[ResourceRow]:
+    """Return one row, with current values. It reads files: call it on the writer's thread."""
+    return (
+        ResourceRow(
+            time_s=time.time(),
+            source=source,
+            process_bytes=_resident_bytes(),
+            host_available_bytes=_available_bytes(),
+            gpu_used_bytes=_gpu_used_bytes(),
+        ),
+    )
+
+
+def _resident_bytes() -> int:
+    return int(_head("/proc/self/statm").split()[1]) * resource.getpagesize()
+
+
+def _available_bytes() -> int:
+    _, _, available = _head("/proc/meminfo").partition(b"MemAvailable:")
+    return int(available.split()[0]) * _KIB
+
+
+def _head(path: str) -> bytes:
+    """Return a file's first 256 bytes; Python's file objects take several times as long."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, 256)
+    finally:
+        os.close(file)
+
+
+def _gpu_used_bytes() -> int | None:
+    """Return the GPU memory in use, or None if the engine has not initialised CUDA: asking would
+    create a context on the GPU."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free)
+
+
+CLOSE_PRIORITY = 100
+
+
+def role_of(place: Place) -> str:
+    """Return the process's name among a run's sources; `driftscope.trace.read.ranks` parses it."""
+    replica = "" if place.replica is None else f".dp{place.replica}"
+    return f"worker{place.rank}{replica}"
+
+
+def open_writer(settings: Settings, role: str) -> TraceWriter:
+    """Return the writer of this process under `role`, such as "worker0".
+
+    The runner's shutdown hook closes the writer. Otherwise it is closed when the process ends:
+    multiprocessing's children exit through os._exit, which runs finalizers but no atexit functions.
+    Raises TraceError if the run directory cannot be written, ProbeError for a bad key.
+    """
+    writer = TraceWriter(
+        settings.trace,
+        source=f"{role}-{os.getpid()}",
+        options=WriterOptions(
+            max_bytes=settings.max_mb << 20,
+            sampler=lambda: sample(writer.source),
+            cpus=CORES,
+            pseudonyms=None if settings.identifiers else Pseudonyms(request_key()),
+        ),
+    )
+    multiprocessing.util.Finalize(None, writer.close, exitpriority=CLOSE_PRIORITY)
+    return writer
+
+
+def publish(writer: TraceWriter, settings: Settings) -> None:
+    """Publish a worker's figures for its engine core."""
+    if settings.telemetry is None:
+        return
+    publisher = WorkerTelemetry(settings.trace, writer.source, writer.status)
+    writer.subscribe(publisher.on_batches, publisher.publish)
+
+
+def export(writer: TraceWriter, settings: Settings, model: str | None) -> EngineTelemetry | None:
+    """Export the figures of the engine core and of its workers, which serve `model` under that
+    name. Raises TelemetryError."""
+    if settings.telemetry is None:
+        return None
+    telemetry = EngineTelemetry(
+        settings.trace,
+        writer.source,
+        settings.telemetry,
+        writer.status,
+        model=model,
+    )
+    writer.subscribe(telemetry.on_batches, telemetry.flush)
+    return telemetry

@@ -1,0 +1,348 @@
+"""The life of a draft step: a runner module reports it to the recorder, and it ends in the writer's
+queue. `assemble_recorder` builds a worker's recorder from its drafter and its settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from driftscope.trace.format.distance_bins import edges_of
+from driftscope.trace.format.manifest import Manifest
+from driftscope.trace.write.batch_encoder import Encode
+from driftscope.trace.write.writer import TraceWriter
+from driftscope.vocabulary import MASSES, SINK_FOUND, SINK_SOUGHT
+from driftscope_probes.buffers import NO_MARKS, ChainBuffers, DeviceClock, Layout
+from driftscope_probes.chain import (
+    ChainMeasurement,
+    HostTransfer,
+    MeasurementParts,
+    OptionalMasses,
+    RecordedDraft,
+)
+from driftscope_probes.cpu_kernels import CompiledKernels, SideThread
+from driftscope_probes.drafter import Drafter
+from driftscope_probes.encoder import ChainEncoder, EncoderOptions
+from driftscope_probes.engine import NO_LENGTHS, DraftCall, ScheduleReader
+from driftscope_probes.guard import CORE, Guard
+from driftscope_probes.kernels import Kernels, TorchKernels
+from driftscope_probes.meter import Meter
+from driftscope_probes.sampler import AIM, SEEN, RequestSelection, Sampler, distance_choices
+from driftscope_probes.settings import IN_GRAPH, SHADOW, Settings
+from driftscope_probes.sink_search import MIN_CHAINS, MIN_REQUESTS, SinkSearch, SinkSet
+from driftscope_probes.taps import ChainTaps, MakeTaps, Taps
+
+SINKS_SOUGHT = (
+    "the search for the sink set had not finished: attention masses are recorded once it is found, "
+    f"{MIN_CHAINS} recorded chains of {MIN_REQUESTS} requests into the run"
+)
+"""Note in the manifest of a run whose sink set has not been determined yet."""
+IDENTIFIERS_OFF = "request ids are keyed hashes, and no trace context was recorded"
+"""Note in the manifest of a run that was recorded with DRIFTSCOPE_IDENTIFIERS=off."""
+
+
+def with_sinks(manifest: Manifest, sinks: SinkSet) -> Manifest:
+    """Return `manifest` with the sink set that the search has found."""
+    return replace(
+        manifest,
+        sink_tokens=len(sinks.slots),
+        sink_slots=sinks.slots,
+        sink_source=SINK_FOUND,
+        notes=(*(note for note in manifest.notes if note != SINKS_SOUGHT), sinks.note),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RecorderParts:
+    """The parts of one worker's recorder; `recorder_assembly` builds them."""
+
+    writer: TraceWriter
+    schedules: ScheduleReader
+    """Reads what the engine schedules."""
+    guard: Guard
+    clock: DeviceClock
+    taps: ChainTaps
+    sampler: Sampler
+    selection: RequestSelection
+    chain: ChainMeasurement
+    transfer: HostTransfer
+    recorded_draft: RecordedDraft
+    encode: Encode
+    """Builds the rows of finished steps, on the writer's thread."""
+
+
+class Recorder:
+    """Records steps: call `step_started`, perhaps `draft`, `step_ended` for each, in order."""
+
+    def __init__(self, parts: RecorderParts) -> None:
+        self._writer, self._encode, self._clock = parts.writer, parts.encode, parts.clock
+        self._schedules, self._new_requests = parts.schedules, parts.schedules.new_requests
+        self._guard = parts.guard
+        self._attributed_s, self._core_attributed_s = 0.0, CORE.probe_s
+        """Hook time attributed to finished steps, in seconds: the worker's, the engine core's."""
+        self.taps, self.sampler, self.selection = parts.taps, parts.sampler, parts.selection
+        self._hooks, self._switch = parts.taps.hooks, parts.taps.switch
+        self._chain, self._side_thread = parts.chain, parts.chain.side_thread
+        self._transfer, self._run_recorded = parts.transfer, parts.recorded_draft.run
+        self.control: object | None = None
+        """Object that changes this recorder at run time, kept for callers over RPC."""
+        self._number = 0
+        self._started, self._draft_s = time.perf_counter(), 0.0
+        self._scheduled: Any = None
+        self._lengths: Mapping[str, int] = NO_LENGTHS
+        self._k: int | None = None
+        """Depths of the draft in progress; None before the drafter runs."""
+        self._awake = True
+        """Whether the taps are installed, or the gate of their kernels may be open."""
+
+    @property
+    def meter(self) -> Meter:
+        """Meter of the attention masses."""
+        return self._chain.meter
+
+    @property
+    def search(self) -> SinkSearch | None:
+        """Search for the sink set; None if the set is given or has been found."""
+        return self._chain.search
+
+    @property
+    def device_bytes(self) -> int:
+        """Most memory that the probe's buffers take on the drafter's device, in bytes."""
+        return self._chain.device_bytes
+
+    @property
+    def guard(self) -> Guard:
+        """Border between the recorder's hooks and the engine."""
+        return self._guard
+
+    @property
+    def recording_step(self) -> bool:
+        """Whether the step in progress, or the last one, is recorded."""
+        return self._chain.capture is not None
+
+    @property
+    def per_head(self) -> bool:
+        """Whether masses are also recorded by head; may be set at run time."""
+        return self._chain.per_head
+
+    @per_head.setter
+    def per_head(self, per_head: bool) -> None:
+        self._chain.per_head = per_head
+
+    def step_started(self, scheduled: Any = None) -> None:
+        """Start a step: the target model is about to run what the engine has `scheduled`."""
+        self._started = time.perf_counter()
+        self._scheduled, self._lengths = scheduled, NO_LENGTHS
+        self._k, self._draft_s = None, 0.0
+        if self._chain.capture is not None:
+            self._chain.forget()
+            self._switch.active = False
+        if self._clock.on:
+            self._clock.start()
+        if self._side_thread.busy:
+            self._guard.run("join", self._chain.wait_for_keys, scheduled, self._schedules)
+        if scheduled is not None and getattr(scheduled, self._new_requests, True):
+            self._guard.run("step_started", self._on_step_started, scheduled)
+
+    def draft(self, call: DraftCall) -> Any:
+        """Run the drafter, recorded if the step is sampled; return [B, K] int tokens."""
+        if self._side_thread.busy:  # drafter and taps are about to write
+            self._guard.run("join", self._side_thread.join)
+        self._guard.run("draft_started", self._on_draft_started, call)
+        if self._switch.active:
+            drafts, shadow, self._draft_s = self._run_recorded(call)
+            if self._switch.active or shadow is not None:
+                self._switch.flush_notes()
+                self._guard.run("draft_ended", self._on_draft_ended, drafts, shadow)
+            self._switch.active = False
+            return drafts
+        if self._clock.on:
+            self._clock.mark()
+        begun = time.perf_counter()
+        drafts = call.serve()
+        self._draft_s = time.perf_counter() - begun
+        if self._clock.on:
+            self._clock.mark()
+        return drafts
+
+    def add_draft_time(self, seconds: float) -> None:
+        """Count time that the drafter ran outside of `draft` in the step in progress."""
+        self._draft_s += seconds
+
+    def step_ended(self, requests: int) -> None:
+        """Finish the step and pass it to the writer."""
+        step_s = time.perf_counter() - self._started
+        self._guard.run("step_ended", self._on_step_ended, requests, step_s)
+
+    def close(self) -> None:
+        """Remove the taps and seal the trace."""
+        self.taps.detach()
+        self._guard.run("join", self._side_thread.join)
+        self._writer.close()
+
+    def _on_step_started(self, scheduled: Any) -> None:
+        self.selection.learn(self._schedules.labels(scheduled))
+        self._lengths = self._schedules.prompt_lengths(scheduled)
+
+    def _on_draft_started(self, call: DraftCall) -> None:
+        self._k = k = int(call.k)
+        chain = self._chain
+        if chain.search is not None:
+            chain.take_sinks(chain.search)
+        if k > 0 and self.sampler.take():  # counted by every rank, for all requests
+            step = call.step()
+            chosen = self.selection.chosen(step.requests)
+            if chosen is None or chosen.any():
+                self._awake = True
+                self._switch.serving()
+                self._hooks.install()
+                chain.begin(step, chosen, call.on_device(), self._number)
+                self._switch.active = True
+                return
+        if self._awake:
+            self._awake = False
+            self._switch.serving()
+            chain.kernels.skip()
+            self._hooks.uninstall()
+
+    def _on_draft_ended(self, drafts: Any, shadow: Any) -> None:
+        chain = self._chain
+        if shadow is None:
+            chain.measure()
+        if self._guard.failed:
+            return
+        self._transfer.send(drafts, shadow)
+        if self._clock.on and chain.capture is not None and chain.capture.values is not None:
+            self._clock.mark()
+
+    def _on_step_ended(self, requests: int, step_s: float) -> None:
+        self._number += 1
+        guard = self._guard
+        own_s, core_s, guard.failed = guard.taken_s, CORE.probe_s, False
+        done = (
+            self._number,
+            time.time(),
+            self._scheduled,
+            self._lengths,
+            self._k,
+            self._chain.capture,
+            self._clock.take() if self._clock.on else NO_MARKS,
+            self.sampler.drawn_at,
+            requests,
+            step_s,
+            self._draft_s,
+            own_s - self._attributed_s,
+            core_s - self._core_attributed_s,
+        )
+        self._attributed_s, self._core_attributed_s = own_s, core_s
+        self._writer.put((self._encode, done))
+
+
+def assemble_recorder(
+    drafter: Drafter,
+    settings: Settings,
+    writer: TraceWriter,
+    *,
+    schedules: ScheduleReader,
+    masses_only: bool = False,
+    make_taps: MakeTaps = Taps,
+    make_sampler: Callable[..., Sampler] = Sampler,
+) -> Recorder:
+    """Return a recorder whose taps are not attached yet.
+
+    `schedules` reads what the engine schedules. `make_taps` and `make_sampler` are for an engine
+    whose drafter is not one module that one call runs at all depths. `masses_only`: another rank
+    writes everything that does not depend on attention heads. Raises ProbeError for an
+    unsupported attention backend.
+    """
+    layout = Layout(depths=drafter.k, layers=len(drafter.layers), aux=drafter.aux_states)
+    guard = Guard(writer, test_raise=settings.test_raise, adds_to=(writer,))
+    sampler = make_sampler(every=settings.every, budget=settings.budget, seen=SEEN, aim=AIM)
+    clock = DeviceClock(drafter.device)
+    buffers = _buffers(drafter, layout)
+    kernels, meter = _kernels(buffers), _meter(drafter, buffers, settings)
+    graphs_record = _on_gpu(drafter) and settings.recording == IN_GRAPH
+    taps = make_taps(drafter, kernels, guard, in_graph=graphs_record)
+    by_layer = (layout.depths, layout.layers)
+    parts = MeasurementParts(
+        buffers=buffers,
+        kernels=kernels,
+        meter=meter,
+        heads=OptionalMasses(
+            (*by_layer, meter.heads, len(MASSES)), drafter.max_requests, drafter.device
+        ),
+        distances=OptionalMasses(
+            (*by_layer, len(edges_of(drafter.k))), drafter.max_requests, drafter.device
+        ),
+        carries_distances=distance_choices(distance_every(meter, settings)),
+        observer=taps.observer,
+        side_thread=SideThread(),
+    )
+    sought = settings.sink_source == SINK_SOUGHT and meter.heads > 0
+    search = SinkSearch() if sought else None
+    chain = ChainMeasurement(
+        drafter, layout, parts, guard, per_head=settings.per_head, search=search
+    )
+    options = EncoderOptions(
+        heads=meter.heads,
+        strategy=meter.strategy,
+        max_slots=drafter.max_slots - drafter.kind.lead,
+        aliases=taps.observer.aliased_columns,
+        masses_only=masses_only,
+        compare_ids=settings.recording == SHADOW,
+        keep_ids=settings.token_ids,
+    )
+    selection = RequestSelection(settings.labels)
+    return Recorder(
+        RecorderParts(
+            writer=writer,
+            schedules=schedules,
+            guard=guard,
+            clock=clock,
+            taps=taps,
+            sampler=sampler,
+            selection=selection,
+            chain=chain,
+            transfer=HostTransfer(drafter, layout, settings, writer, chain),
+            recorded_draft=RecordedDraft(settings.recording, chain, taps.switch, guard, clock),
+            encode=ChainEncoder(layout, options, writer, sampler, schedules, search).handed_over,
+        )
+    )
+
+
+def distance_every(meter: Meter, settings: Settings) -> int:
+    """Return one recorded chain in how many carries masses by distance; 0 if none can."""
+    return settings.distance_every if meter.sorts_by_distance else 0
+
+
+def _on_gpu(drafter: Drafter) -> bool:
+    return drafter.device.type == "cuda"
+
+
+def _buffers(drafter: Drafter, layout: Layout) -> ChainBuffers:
+    """Return buffers with a row for each query, for a drafter with several queries per request."""
+    queries = drafter.queries
+    by_query = replace(layout, depths=layout.depths // queries)
+    return ChainBuffers(by_query, drafter.max_requests * queries, drafter.device)
+
+
+def _kernels(buffers: ChainBuffers) -> Kernels:
+    if buffers.device.type != "cuda":
+        try:
+            return CompiledKernels(buffers)
+        except ImportError:  # no Numba
+            return TorchKernels(buffers)
+    from driftscope_probes.triton_kernels import TritonKernels
+
+    return TritonKernels(buffers)
+
+
+def _meter(drafter: Drafter, buffers: ChainBuffers, settings: Settings) -> Meter:
+    return Meter(
+        drafter,
+        buffers,
+        settings.sink_slots,
+        use_lse=settings.strategy != "keys",
+        use_triton=_on_gpu(drafter),
+    )

@@ -1,0 +1,158 @@
+"""The border between the probe and its host while an engine starts.
+
+An engine must start and serve whatever is wrong with its probe. Each part of the start runs inside
+`StartGuard`; an exception ends that part only, and one line in the log states what is not recorded
+and why. With DRIFTSCOPE_STRICT=1 the exception is raised instead, and stops the engine's start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from driftscope.boundary.bounds import MAX_TEXT_CHARS
+from driftscope.boundary.terminal_text import shown
+from driftscope.errors import (
+    DriftscopeError,
+    ProbeError,
+    SettingError,
+    TelemetryError,
+    TraceError,
+    UnknownDrafterError,
+)
+from driftscope.trace.format import start_fault
+from driftscope.trace.format.start_fault import StartFault, leave_fault
+from driftscope.vocabulary import MANIFEST
+from driftscope_probes.settings import (
+    DISABLE,
+    NAMES,
+    REQUEST_KEY,
+    RUN_ID,
+    STRICT,
+    is_strict,
+    suggestion,
+)
+
+NOTHING = "nothing is recorded"
+INTERNALS = "attention, hidden states and confidence are not recorded"
+EXPORT = "metrics and spans are not exported"
+"""Cost of a fault, in the words of the log."""
+START_FAULT = "DRIFTSCOPE_START_FAULT"
+"""Variable that tells the processes of one start that its plugin met a fault; not a setting. It has
+the fault's kind and reason."""
+_KINDS = (
+    (SettingError, start_fault.SETTING),
+    (UnknownDrafterError, start_fault.DRAFTER),
+    (ProbeError, start_fault.ENGINE),
+    (TraceError, start_fault.DIRECTORY),
+    (TelemetryError, start_fault.TELEMETRY),
+    (ImportError, start_fault.PACKAGE),
+)
+_LOG = logging.getLogger("driftscope")
+_faults: list[StartFault] = []
+
+
+class StartGuard:
+    """Context of one part of the start; `fault` is set afterwards if the part failed.
+
+    A fault is logged unless `quiet`, which is for a process whose sibling has logged the cause.
+    """
+
+    def __init__(self, cost: str = NOTHING, *, quiet: bool = False) -> None:
+        self._cost, self._quiet = cost, quiet
+        self.fault: StartFault | None = None
+
+    def __enter__(self) -> StartGuard:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, Exception) or is_strict(os.environ):
+            return False
+        self.fault = fault_of(error)
+        if self._cost == NOTHING:
+            _faults.append(self.fault)
+        if not self._quiet:
+            say(f"{self._cost}: {self.fault.reason}")
+        return True
+
+
+def fault_of(error: BaseException) -> StartFault:
+    """Return an exception as a fault, whose reason is one line."""
+    kind = next((kind for type_, kind in _KINDS if isinstance(error, type_)), start_fault.OTHER)
+    words = " ".join(str(error).split())
+    if not isinstance(error, DriftscopeError):
+        words = f"{type(error).__name__}: {words}"
+    start = os.environ.get(RUN_ID, "")
+    return StartFault(kind=kind, reason=shown(words)[:MAX_TEXT_CHARS], start=start)
+
+
+def say(words: str) -> None:
+    """Log one line that tells an operator what the probe does not do."""
+    _LOG.error(
+        "driftscope: %s. The engine serves without it; `driftscope doctor` shows the cause, and "
+        "%s=1 stops the start instead",
+        words.rstrip("."),
+        STRICT,
+    )
+
+
+def warn(words: str) -> None:
+    """Log a warning of one line."""
+    _LOG.warning("driftscope: %s", shown(words))
+
+
+def this_process_fault() -> StartFault | None:
+    """Return the first fault because of which this process records nothing, if any."""
+    return _faults[0] if _faults else None
+
+
+def hand_down(fault: StartFault) -> None:
+    """Tell the processes that this one starts that nothing is recorded; they log nothing."""
+    os.environ[START_FAULT] = f"{fault.kind} {fault.reason}"
+
+
+def handed_down() -> StartFault | None:
+    """Return the fault that this process or its parent handed down, if any."""
+    kind, _, reason = os.environ.get(START_FAULT, "").partition(" ")
+    if not reason:
+        return None
+    kind = kind if kind in start_fault.KINDS else start_fault.OTHER
+    return StartFault(kind=kind, reason=reason, start=os.environ.get(RUN_ID, ""))
+
+
+def leave_note(run: Path, fault: StartFault, role: str, *, begun: bool = False) -> None:
+    """Leave the fault in the run directory if possible: the engine's other processes read it, and
+    `driftscope probe status` shows it. `begun`: the run in the directory is this engine's."""
+    with contextlib.suppress(Exception):  # the log has it in any case
+        if begun or not (run / MANIFEST).exists():
+            leave_fault(run, replace(fault, source=f"{role}-{os.getpid()}"))
+
+
+_PREFIX = "DRIFTSCOPE_"
+SETTINGS = (*(f"{_PREFIX}{name.upper()}" for name in NAMES), f"{_PREFIX}CONFIG", DISABLE, STRICT)
+"""Variables that a user sets for the probe."""
+WARNED = f"{_PREFIX}UNKNOWN_WARNED"
+"""Variable that tells the processes of one start that the warning is in the log; not a setting."""
+_OTHERS = {RUN_ID, REQUEST_KEY, START_FAULT, WARNED, f"{_PREFIX}CORES", f"{_PREFIX}DEBUG"}
+_FOREIGN = re.compile(rf"{_PREFIX}(TEST_|(\w+_)?(SERVICE|PORT)(_|$))")
+"""Variables of driftscope's own tests, and those that Kubernetes sets for a service whose name
+begins with "driftscope"."""
+
+
+def unknown_settings(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield one line for each variable that looks like a setting and is none, in order."""
+    known = {*SETTINGS, *_OTHERS}
+    for name in sorted(environ):
+        if name.startswith(_PREFIX) and name not in known and not _FOREIGN.match(name):
+            yield f"{name} is no setting and has no effect{suggestion(name, SETTINGS, _PREFIX)}"
