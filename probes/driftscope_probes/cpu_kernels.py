@@ -28,7 +28,7 @@ from driftscope.vocabulary import MASSES
 from driftscope_probes.buffers import Array, ChainBuffers
 from driftscope_probes.drafter import AttentionLayer, PackedKeyReader
 from driftscope_probes.kernels import TorchKernels
-from driftscope_probes.process_writer import free_cpu_cores
+from driftscope_probes.settings import free_cpu_cores
 from driftscope_probes.torch_masses import Chains
 
 JOIN_S = 5.0

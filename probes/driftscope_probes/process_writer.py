@@ -20,30 +20,7 @@ from driftscope.trace.format.records import ResourceRow
 from driftscope.trace.read.ranks import Place
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.trace.write.writer_options import WriterOptions
-from driftscope_probes.settings import Settings, request_key
-
-VARIABLE = "DRIFTSCOPE_CORES"
-"""Environment variable that the first process sets for its child processes."""
-
-
-def _inherited() -> frozenset[int] | None:
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    mine = os.sched_getaffinity(0)
-    listed = os.environ.setdefault(VARIABLE, ",".join(map(str, sorted(mine))))
-    return frozenset(int(core) for core in listed.split(",") if core.isdigit()) | mine
-
-
-CORES = _inherited()
-"""Cores available to the engine's processes; None if the system does not report them."""
-
-
-def free_cpu_cores() -> frozenset[int]:
-    """Return the cores that the calling thread is not bound to; all if it is bound to all."""
-    if CORES is None:
-        return frozenset()
-    return CORES - os.sched_getaffinity(0) or CORES
-
+from driftscope_probes.settings import Settings, engine_cores, request_key
 
 _KIB = 1024
 
@@ -111,7 +88,7 @@ def open_writer(settings: Settings, role: str) -> TraceWriter:
         options=WriterOptions(
             max_bytes=settings.max_mb << 20,
             sampler=lambda: sample(writer.source),
-            cpus=CORES,
+            cpus=engine_cores(),
             pseudonyms=None if settings.identifiers else Pseudonyms(request_key()),
         ),
     )

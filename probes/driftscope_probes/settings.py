@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import secrets
@@ -50,6 +51,8 @@ REQUEST_KEY = "DRIFTSCOPE_REQUEST_KEY"
 """Variable with the key that all processes of one start use to hash request ids and prompts: 32 hex
 digits, never written to a file."""
 KEY_BYTES = 16
+CORES = "DRIFTSCOPE_CORES"
+"""Variable with the cores of the first process of a start; not a setting."""
 DISABLE = "DRIFTSCOPE_DISABLE"
 STRICT = "DRIFTSCOPE_STRICT"
 _TRUE = {"1", "true", "yes", "on"}
@@ -185,6 +188,24 @@ def fix_run_directory(settings: Settings) -> None:
     os.environ.setdefault(RUN_ID, uuid.uuid4().hex[:12])
     if not settings.identifiers or (settings.prompt_digests and not settings.prompt_salt):
         request_key()
+
+
+@functools.cache
+def engine_cores() -> frozenset[int] | None:
+    """Return the cores available to the engine's processes; None if the system does not report
+    them. The first process of a start reads them before the engine binds its threads, and tells its
+    children."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    mine = os.sched_getaffinity(0)
+    listed = os.environ.setdefault(CORES, ",".join(map(str, sorted(mine))))
+    return frozenset(int(core) for core in listed.split(",") if core.isdigit()) | mine
+
+
+def free_cpu_cores() -> frozenset[int]:
+    """Return the cores that the calling thread is not bound to; all if it is bound to all."""
+    cores = engine_cores()
+    return frozenset() if cores is None else cores - os.sched_getaffinity(0) or cores
 
 
 def prompt_key(settings: Settings) -> bytes:

@@ -30,6 +30,7 @@ from driftscope.trace.format import start_fault
 from driftscope.trace.format.start_fault import StartFault, leave_fault
 from driftscope.vocabulary import MANIFEST
 from driftscope_probes.settings import (
+    CORES,
     DISABLE,
     NAMES,
     REQUEST_KEY,
@@ -144,7 +145,7 @@ SETTINGS = (*(f"{_PREFIX}{name.upper()}" for name in NAMES), f"{_PREFIX}CONFIG",
 """Variables that a user sets for the probe."""
 WARNED = f"{_PREFIX}UNKNOWN_WARNED"
 """Variable that tells the processes of one start that the warning is in the log; not a setting."""
-_OTHERS = {RUN_ID, REQUEST_KEY, START_FAULT, WARNED, f"{_PREFIX}CORES", f"{_PREFIX}DEBUG"}
+_OTHERS = {RUN_ID, REQUEST_KEY, START_FAULT, WARNED, CORES, f"{_PREFIX}DEBUG"}
 _FOREIGN = re.compile(rf"{_PREFIX}(TEST_|(\w+_)?(SERVICE|PORT)(_|$))")
 """Variables of driftscope's own tests, and those that Kubernetes sets for a service whose name
 begins with "driftscope"."""

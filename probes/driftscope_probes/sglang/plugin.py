@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from driftscope.errors import ProbeError
-from driftscope_probes.settings import fix_run_directory, is_disabled, settings_from
+from driftscope_probes.settings import engine_cores, fix_run_directory, is_disabled, settings_from
 from driftscope_probes.sglang.versions import check_version
 from driftscope_probes.start_guard import (
     WARNED,
@@ -67,7 +67,7 @@ def _hook_all() -> None:
     fix_run_directory(settings)
     import wrapt
 
-    importlib.import_module("driftscope_probes.process_writer")  # reads the process's cores now
+    engine_cores()
     for module, ours, installer in SEAMS:
         wrapt.register_post_import_hook(_installer(ours, installer), module)
 

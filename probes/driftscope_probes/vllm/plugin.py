@@ -16,6 +16,7 @@ from typing import Any
 from driftscope.errors import DriftscopeError, ProbeError
 from driftscope.trace.format.start_fault import SETTING, StartFault
 from driftscope_probes.settings import (
+    engine_cores,
     fix_run_directory,
     is_disabled,
     settings_from,
@@ -93,7 +94,7 @@ def _hook_all() -> None:
     fix_run_directory(settings)
     import wrapt
 
-    importlib.import_module("driftscope_probes.process_writer")  # reads the process's cores now
+    engine_cores()
     for module, ours, installer in SEAMS:
         wrapt.register_post_import_hook(_installer(ours, installer), module)
 

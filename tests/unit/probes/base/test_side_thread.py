@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from driftscope_probes import process_writer
+from driftscope_probes import settings
 from driftscope_probes.cpu_kernels import Job, SideThread
 
 
@@ -99,26 +99,24 @@ def test_a_job_that_does_not_come_back_is_given_up(monkeypatch: pytest.MonkeyPat
 def test_the_thread_keeps_off_the_cores_that_the_engine_is_bound_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process_writer, "CORES", frozenset({0, 1, 2}))
+    monkeypatch.setattr(settings, "engine_cores", lambda: frozenset({0, 1, 2}))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1})
-    assert process_writer.free_cpu_cores() == {0, 2}
+    assert settings.free_cpu_cores() == {0, 2}
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
-    assert process_writer.free_cpu_cores() == {0, 1, 2}, "bound to none"
+    assert settings.free_cpu_cores() == {0, 1, 2}, "bound to none"
 
 
 @pytest.mark.process
 def test_the_first_process_says_what_cores_there_are() -> None:
     """A worker may find itself bound to some of them before it has any say."""
     script = (
-        "import os; from driftscope_probes.base import cpu_cores as cores; "
-        "print(sorted(cores.CORES), os.environ[cores.VARIABLE])"
+        "import os; from driftscope_probes import settings as cores; "
+        "print(sorted(cores.engine_cores()), os.environ[cores.CORES])"
     )
     mine = min(os.sched_getaffinity(0))
 
     def child(**more: str) -> str:
-        plain = {
-            name: value for name, value in os.environ.items() if name != process_writer.VARIABLE
-        }
+        plain = {name: value for name, value in os.environ.items() if name != settings.CORES}
         return subprocess.run(
             [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{mine}}}); {script}"],
             env={**plain, **more},
@@ -129,4 +127,4 @@ def test_the_first_process_says_what_cores_there_are() -> None:
 
     assert child() == f"[{mine}] {mine}"
     said = f"{mine},{mine + 7}"
-    assert child(**{process_writer.VARIABLE: said}) == f"[{mine}, {mine + 7}] {said}"
+    assert child(**{settings.CORES: said}) == f"[{mine}, {mine + 7}] {said}"
