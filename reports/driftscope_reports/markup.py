@@ -1,22 +1,19 @@
-"""HTML that escapes by construction: plain strings are escaped, only `Markup` passes unchanged.
+"""Elements that escape by construction: plain strings are escaped, only `Markup` passes unchanged.
 
 Every label, model name and message comes from a trace and is untrusted.
 """
 
 from __future__ import annotations
 
+# ruff: noqa: S704
 import html
 from collections.abc import Iterable
+
+from markupsafe import Markup
 
 from driftscope.boundary import strict_json
 
 _VOID = {"meta", "br", "hr", "input"}
-
-
-class Markup(str):
-    """A string that is already HTML."""
-
-    __slots__ = ()
 
 
 Child = str | Markup | None | Iterable["Child"]

@@ -222,7 +222,7 @@
       }
       byId("found").textContent = wanted ? count + " found" : "";
     });
-    let analysis = null;
+    let stories = null;
     for (const button of requests.querySelectorAll("button.open")) {
       button.disabled = false;
       button.setAttribute("aria-expanded", "false");
@@ -237,9 +237,9 @@
         if (was) return;
         button.setAttribute("aria-expanded", "true");
         button.closest("tr").classList.add("opened");
-        analysis ??= data("analysis").analysis;
-        const run = analysis.runs[button.dataset.run];
-        byId("opened").replaceChildren(...story(run, run.closeup.opened[button.dataset.at]));
+        stories ??= data("stories");
+        const run = stories[button.dataset.run];
+        byId("opened").replaceChildren(...story(run, run.opened[button.dataset.at]));
         byId("opened").scrollIntoView({ block: "nearest" });
       });
     }
@@ -309,7 +309,7 @@
     ["guided", "var(--run-2)", "G"]];
   const story = (run, opened) => {
     const rounds = opened.drafted.length;
-    const depths = Math.max(run.manifest.k, ...opened.drafted);
+    const depths = Math.max(run.k, ...opened.drafted);
     const fate = (r, d) => {
       if (!opened.drafted[r])
         return [opened.reason[r] === "k_zero" ? "var(--step-deliberate)" : "var(--step-failed)",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from driftscope.findings.finding import TITLES, Answer, Topic
 from driftscope.findings.first_screen import FirstScreen
-from driftscope_reports.html.parts.section_html import folded
 from driftscope_reports.html.terms import meaning_of, term
-from driftscope_reports.markup import Markup, el
+from driftscope_reports.markup import Markup, el, join
+from driftscope_reports.page import part
 
 _MARKS = {
     Answer.YES: ("✓", "good"),
@@ -30,7 +30,9 @@ def answers(screen: FirstScreen) -> Markup:
         for topic, texts in screen.lines
         if topic is not Topic.DATA
     ]
-    return folded("answers", "Answers", _in_short(screen), el("dl", rows, class_="claims"))
+    return part(
+        "fold", "answers", "Answers", join(_in_short(screen)), el("dl", rows, class_="claims")
+    )
 
 
 def _in_short(screen: FirstScreen) -> list[Markup]:

@@ -14,9 +14,7 @@ from driftscope.pipeline import Analysis
 from driftscope_reports.html import finding_cards, first_screen, provenance
 from driftscope_reports.html.answers import answers
 from driftscope_reports.html.lead_picture import lead_picture
-from driftscope_reports.html.page_frame import Content, framed
 from driftscope_reports.html.parts import section_html
-from driftscope_reports.html.parts.section import Picture, Section, in_page
 from driftscope_reports.html.sections import (
     drift,
     effect,
@@ -29,6 +27,8 @@ from driftscope_reports.html.sections import (
 from driftscope_reports.html.sections.comparison import two_runs
 from driftscope_reports.html.terms import glossary
 from driftscope_reports.markup import Markup, encodable
+from driftscope_reports.model import Picture, Section, in_page
+from driftscope_reports.page import Content, framed, part
 
 MAX_BYTES = 2_000_000
 """Size limit of the whole file, whatever the run's size."""
@@ -143,7 +143,7 @@ def _page(analysis: Analysis, command: str | None) -> str:
         first_screen.opening(analysis, first, losses_among(analysis.warnings)),
         answers(analysis.screen) if analysis.screen and analysis.screen.claims else None,
         finding_cards.findings(analysis),
-        [section_html.section(each, elsewhere) for each in made],
+        *(section_html.section(each, elsewhere) for each in made),
         _terms(analysis.runs),
     ]
     content = Content(
@@ -152,6 +152,7 @@ def _page(analysis: Analysis, command: str | None) -> str:
         contents=_contents(made),
         main=main,
         pictures=[*([lead] if lead else []), *(p for section in made for p in section.pictures)],
+        stories=requests.stories(analysis.runs),
     )
     return framed(content)
 
@@ -170,7 +171,7 @@ def _first_warnings(analysis: Analysis, made: list[Section]) -> list[QualityWarn
 def _terms(runs: Sequence[RunSummary]) -> Markup:
     """Return the folded explanation for a reader who meets the terms for the first time."""
     plainly = first_screen.plainly(runs) if runs else None
-    return section_html.folded("terms", "New to this?", _NEW, glossary(plainly))
+    return part("fold", "terms", "New to this?", _NEW, glossary(plainly))
 
 
 _FIRST = ("unlike", "few_requests", "one_request_decides", "baseline")

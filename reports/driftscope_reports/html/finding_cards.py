@@ -8,9 +8,8 @@ from driftscope.analysis.number_words import listed
 from driftscope.findings.finding import Finding, Severity, Suspect, Trust
 from driftscope.findings.first_screen import URGENT, subject_of
 from driftscope.pipeline import Analysis
-from driftscope_reports.html.copying import to_copy
-from driftscope_reports.html.parts.section_html import folded
 from driftscope_reports.markup import Child, Markup, el
+from driftscope_reports.page import part
 
 _SIGNS = {Severity.HIGH: "▲", Severity.MEDIUM: "◆", Severity.INFO: "ℹ", Severity.GOOD: "✓"}
 _SEVERITY = {severity: f"{sign} {severity}" for severity, sign in _SIGNS.items()}
@@ -23,13 +22,14 @@ def findings(analysis: Analysis) -> Markup:
     titles = dict.fromkeys((f.id, f.title) for f in analysis.findings)
     groups = [[f for f in analysis.findings if (f.id, f.title) == key] for key in titles]
     several = len(analysis.runs) + len(analysis.senders) > 1
-    return folded(
+    return part(
+        "fold",
         "findings",
         "Findings and what to do",
         _in_short(analysis.findings),
         el("div", [_finding(group, several) for group in groups], class_="findings")
         if groups
-        else None,
+        else "",
     )
 
 
@@ -55,7 +55,7 @@ def _finding(group: Sequence[Finding], several: bool) -> Markup:
         el("h3", el("span", _SEVERITY[severity], class_="severity"), " ", group[0].title),
         [el("p", _who(f) if several else None, _stated(f), _cost(f)) for f in group],
         _advice(group) if asks else None,
-        [to_copy(f.option) for f in group if f.option],
+        [part("to_copy", f.option) for f in group if f.option],
         [_causes(f, several) for f in group if f.causes],
         el(
             "div",

@@ -11,12 +11,12 @@ from driftscope.findings.finding import Topic, capital
 from driftscope.findings.first_screen import Action, FirstScreen, KeyFigure, State
 from driftscope.findings.rules_data import QualityWarning
 from driftscope.pipeline import Analysis
-from driftscope_reports.html.copying import to_copy
 from driftscope_reports.html.lead_picture import lead_picture
 from driftscope_reports.html.parts import section_html
 from driftscope_reports.html.parts.run_series import by_run
 from driftscope_reports.html.terms import term
 from driftscope_reports.markup import Markup, el
+from driftscope_reports.page import part
 
 STATES = {
     State.ACT: ("▲ Act on this", "high"),
@@ -44,7 +44,7 @@ def opening(
     words, detail = split(headline)
     return el(
         "section",
-        section_html.warning_box(losses, "Not everything was recorded:"),
+        part("warning_box", losses, "Not everything was recorded:"),
         el("div", _badge(screen) if screen else None, _slices(analysis.runs), class_="badges"),
         el("h1", words),
         el("p", detail, class_="detail") if detail else None,
@@ -59,7 +59,7 @@ def opening(
             class_="screen",
         ),
         _ground(analysis),
-        section_html.warning_box(warnings),
+        part("warning_box", warnings),
         class_="verdict",
         id="verdict",
     )
@@ -128,7 +128,7 @@ def _action(action: Action) -> list[Markup | None]:
     worth = f", worth about {action.worth_tps:,.0f} tokens per second" if action.worth_tps else ""
     return [
         el("p", action.sentence),
-        to_copy(action.option) if action.option else None,
+        part("to_copy", action.option) if action.option else None,
         el("p", el("b", "Why: "), action.why, worth, ".", class_="why") if action.why else None,
     ]
 

@@ -13,8 +13,8 @@ from driftscope.pipeline import Analysis
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Mark, Series, Unit
 from driftscope_reports.drawing.palette import PATTERNS, colour
 from driftscope_reports.html.parts.run_series import by_run
-from driftscope_reports.html.parts.section import Picture
 from driftscope_reports.html.sections import acceptance
+from driftscope_reports.model import Picture
 
 _PIXELS = 560, 250
 """Width and height of the picture."""

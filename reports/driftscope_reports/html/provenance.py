@@ -16,10 +16,10 @@ from driftscope.trace.format.manifest import (
     Model,
 )
 from driftscope.vocabulary import SINK_SOUGHT, Strategy
-from driftscope_reports.html.copying import to_copy
-from driftscope_reports.html.parts.section import Section
 from driftscope_reports.html.parts.tables import table
 from driftscope_reports.markup import Markup, el
+from driftscope_reports.model import Section
+from driftscope_reports.page import part
 
 _STRATEGIES = {
     Strategy.KEYS: "a softmax over the keys read back",
@@ -56,7 +56,7 @@ def provenance(analysis: Analysis) -> Markup:
 
 def section(analysis: Analysis, command: str | None) -> Section:
     """Return provenance as the last section, with the command that reproduces the file."""
-    made = [el("p", "Made again with:"), to_copy(command)] if command else None
+    made = [el("p", "Made again with:"), part("to_copy", command)] if command else None
     return Section(
         id="provenance",
         name="Provenance",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from driftscope_reports.markup import Markup, el
+from driftscope_reports.page import part
 
 _TERMS = {
     "Drafter": "A small model that drafts the next few tokens. The large model, the target, "
@@ -21,9 +22,7 @@ _TERMS = {
 
 def term(words: str, meaning: str, *, id: str) -> Markup:  # noqa: A002
     """Return words with an explanation that appears on hover and on focus, without a script."""
-    tip = el("span", meaning, class_="tip", role="tooltip", id=f"tip-{id}")
-    shown = el("span", words, class_="term", tabindex="0", aria_describedby=f"tip-{id}")
-    return el("span", shown, tip, class_="explained")
+    return part("term", words, meaning, id)
 
 
 def meaning_of(name: str) -> str:

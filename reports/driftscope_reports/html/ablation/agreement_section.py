@@ -11,7 +11,7 @@ from driftscope.metrics.confidence import AGREEMENT
 from driftscope.trace.format.manifest import BY_DEPTH
 from driftscope_reports.drawing.chart import Chart, Unit
 from driftscope_reports.html.parts.run_series import line
-from driftscope_reports.html.parts.section import Picture, Section
+from driftscope_reports.model import Picture, Section
 
 _HOW = (
     "Share of the positions at which the drafted token is the target's, whatever came before it in "

@@ -6,9 +6,9 @@ from driftscope.ablate.ablation import Ablation
 from driftscope.ablate.effect import Effect, PairedBy
 from driftscope.ablate.intervention import AS_SERVED
 from driftscope.ablate.vocabulary_coverage import RegionCoverage, VocabularyCoverage
-from driftscope_reports.html.parts.section import Section
 from driftscope_reports.html.parts.tables import table
 from driftscope_reports.markup import Child, Markup, el
+from driftscope_reports.model import Section
 
 _CAUTION = (
     "A drafter was trained as it is: an intervention that costs acceptance shows that the drafter "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from driftscope.ablate.decomposition import Decomposition, Part
 from driftscope.metrics.confidence import AGREEMENT, LOSS_PARTS
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series, Unit
-from driftscope_reports.html.parts.section import Picture, Section, Size
 from driftscope_reports.html.parts.tables import table
 from driftscope_reports.markup import Child, Markup, el
+from driftscope_reports.model import Picture, Section, Size
 
 WRONG_TOKENS = (
     "Wrong tokens cost no acceptance. A chain is accepted up to its first wrong token, and up to "

@@ -9,12 +9,11 @@ from driftscope.ablate.decomposition import Decomposition
 from driftscope.ablate.effect import Effect
 from driftscope.ablate.intervention import AS_SERVED
 from driftscope_reports.html.ablation import agreement_section, effect_section, loss_section
-from driftscope_reports.html.copying import to_copy
-from driftscope_reports.html.page_frame import Content, framed
 from driftscope_reports.html.parts import section_html
-from driftscope_reports.html.parts.section import Section, in_page
 from driftscope_reports.html.parts.tables import table
 from driftscope_reports.markup import Markup, el, encodable
+from driftscope_reports.model import Section, in_page
+from driftscope_reports.page import Content, framed, part
 
 
 def to_html(result: Ablation, *, command: str | None = None) -> str:
@@ -25,7 +24,7 @@ def to_html(result: Ablation, *, command: str | None = None) -> str:
         title=f"Why: {name}",
         skip="Skip to the result",
         contents=[("verdict", "Result"), *((s.id, s.name) for s in made)],
-        main=[_opening(result, name), [section_html.section(each, ()) for each in made]],
+        main=[_opening(result, name), *(section_html.section(each, ()) for each in made)],
         pictures=[picture for section in made for picture in section.pictures],
     )
     return encodable(framed(content))
@@ -93,6 +92,8 @@ def _origin(result: Ablation, command: str | None) -> Section:
         body=el(
             "div",
             table(["", ""], rows, words=2, caption="What was run"),
-            [el("p", "This page is made again with:"), to_copy(command)] if command else None,
+            [el("p", "This page is made again with:"), part("to_copy", command)]
+            if command
+            else None,
         ),
     )

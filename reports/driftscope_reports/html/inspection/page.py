@@ -9,14 +9,13 @@ from driftscope.analysis.compare.comparison_verdict import verdict
 from driftscope.inspect.checks.check_result import Level
 from driftscope.inspect.inspection import Inspection
 from driftscope.inspect.pair_inspection import PairInspection
-from driftscope_reports.html.copying import to_copy
 from driftscope_reports.html.inspection import pair_section, trial_sections
 from driftscope_reports.html.inspection.result_cards import LEVELS, cards
-from driftscope_reports.html.page_frame import Content, framed
 from driftscope_reports.html.parts import section_html
-from driftscope_reports.html.parts.section import Section, in_page
 from driftscope_reports.html.parts.tables import table
 from driftscope_reports.markup import Child, Markup, el, encodable
+from driftscope_reports.model import Section, in_page
+from driftscope_reports.page import Content, framed, part
 
 _HEALTHY = ("✓ No error, no warning", "good")
 
@@ -34,7 +33,7 @@ def to_html(result: Inspection | PairInspection, *, command: str | None = None) 
         main=[
             _opening(each, names, pair),
             cards(each, names),
-            [section_html.section(section, ()) for section in made],
+            *(section_html.section(section, ()) for section in made),
         ],
         pictures=[picture for section in made for picture in section.pictures],
     )
@@ -111,7 +110,7 @@ def _origin(each: Sequence[Inspection], names: Sequence[str], command: str | Non
                 words=4,
                 caption="Drafters that were inspected",
             ),
-            [el("p", "Made again with:"), to_copy(command)] if command else None,
+            [el("p", "Made again with:"), part("to_copy", command)] if command else None,
         ),
     )
 

@@ -14,9 +14,9 @@ from driftscope_reports.drawing.chart import Chart, Series, Unit
 from driftscope_reports.html.inspection.trial_sections import interval_words
 from driftscope_reports.html.parts.heatmap import Gap, Good, bars
 from driftscope_reports.html.parts.run_series import line
-from driftscope_reports.html.parts.section import Picture, Section
 from driftscope_reports.html.parts.tables import table
 from driftscope_reports.markup import Child, Markup
+from driftscope_reports.model import Picture, Section
 
 _DEFINITIONS = (MARGINAL_DEFINITION, MEAN_LENGTH)
 

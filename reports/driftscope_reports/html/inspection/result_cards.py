@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from driftscope.inspect.checks.check_result import CheckResult, Level
 from driftscope.inspect.inspection import Inspection
-from driftscope_reports.html.copying import to_copy
 from driftscope_reports.markup import Markup, el
+from driftscope_reports.page import part
 
 LEVELS = {
     Level.ERROR: ("▲ error", "high"),
@@ -47,7 +47,7 @@ def _card(result: CheckResult) -> Markup:
         el("p", el("b", "Found: "), result.there),
         el("p", el("b", "Expected: "), result.expected),
         el("p", el("b", "By: "), result.rule),
-        [el("p", el("b", "Change:")), to_copy(result.change)] if result.change else None,
+        [el("p", el("b", "Change:")), part("to_copy", result.change)] if result.change else None,
         el("p", f"{result.certainty}; ", el("code", result.id)),
         class_=f"finding {name}",
     )

@@ -20,9 +20,9 @@ from driftscope.metrics.hidden import FED_RMS, PRENORM_RMS
 from driftscope.trace.format.manifest import BY_DEPTH
 from driftscope_reports.drawing.chart import Chart, Series, Unit
 from driftscope_reports.html.parts.run_series import line
-from driftscope_reports.html.parts.section import Picture, Section
 from driftscope_reports.html.parts.tables import table
 from driftscope_reports.markup import Child, Markup, el
+from driftscope_reports.model import Picture, Section
 
 _MASSES = (
     ("sink_mass", "sink", SINK),

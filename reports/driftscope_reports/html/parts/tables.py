@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from driftscope_reports.drawing.chart import Axis, Chart, Series, Unit
 from driftscope_reports.drawing.palette import format_value
-from driftscope_reports.markup import Child, Markup, el
+from driftscope_reports.markup import Child, Markup
+from driftscope_reports.page import part
 
 MAX_COLUMNS = 20
 """Most values of x that are columns; with more, they are rows."""
@@ -20,23 +21,19 @@ def table(
     caption: str,
     sortable: bool = False,
     id: str | None = None,  # noqa: A002
+    by_depth: bool = False,
 ) -> Markup:
     """Return a table whose first `words` columns are text and the rest numbers; it scrolls if
     wide."""
-    return el(
-        "div",
-        el(
-            "table",
-            el("caption", caption, class_="hidden"),
-            el("thead", el("tr", [_head(i, name, words) for i, name in enumerate(head)])),
-            el("tbody", [_row(row, words) for row in rows]),
-            id=id,
-            data_sortable="" if sortable else None,
-        ),
-        class_="scroll",
-        tabindex="0",
-        role="region",
-        aria_label=caption,
+    return part(
+        "table",
+        head,
+        rows,
+        words=words,
+        caption=caption,
+        sortable=sortable,
+        id=id,
+        by_depth=by_depth,
     )
 
 
@@ -60,7 +57,8 @@ def of_chart(chart: Chart, title: str) -> Markup:
     xs = max((s.x for s in series), key=len, default=())
     names = [f"{chart.x_title} {x}" if chart.axis is Axis.DEPTH else _x_words(x) for x in xs]
     rows = [row for s in series for row in _rows(s, len(xs), chart.unit)]
-    return _with_depths(table(["", *names], rows, caption=f"Numbers of: {title}"), chart)
+    by_depth = chart.axis is Axis.DEPTH
+    return table(["", *names], rows, caption=f"Numbers of: {title}", by_depth=by_depth)
 
 
 def _same_x(series: Sequence[Series]) -> bool:
@@ -102,26 +100,3 @@ def _long(chart: Chart, series: Sequence[Series], title: str) -> Markup:
 
 def _x_words(x: float | str) -> str:
     return x if isinstance(x, str) else f"{x:.5g}"
-
-
-def _with_depths(made: Markup, chart: Chart) -> Markup:
-    """Return the table marked as one by depth, so that pointing at a depth highlights it here
-    too."""
-    if chart.axis is not Axis.DEPTH:
-        return made
-    return Markup(made.replace("<table>", '<table data-axis="depth">', 1))
-
-
-def _head(index: int, name: str, words: int) -> Markup:
-    if not name:
-        return el("td")
-    return el("th", name, scope="col", class_="words" if index < words else None)
-
-
-def _row(row: Sequence[Child], words: int) -> Markup:
-    first = el("th", row[0], scope="row")
-    rest = [
-        el("td", cell, class_="words" if i < words else None)
-        for i, cell in enumerate(row[1:], start=1)
-    ]
-    return el("tr", first, rest)

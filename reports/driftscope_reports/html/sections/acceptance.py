@@ -17,7 +17,7 @@ from driftscope_reports.html.parts.run_series import (
     depth_chart,
     line,
 )
-from driftscope_reports.html.parts.section import Picture
+from driftscope_reports.model import Picture
 
 
 def marginal(runs: Sequence[RunSummary]) -> Picture:

@@ -15,7 +15,7 @@ from driftscope.metrics.attention import GENERATED, NULL, PROMPT, SELF, SINK
 from driftscope_reports.drawing.chart import Chart, Kind, Series, Unit, depths
 from driftscope_reports.drawing.palette import MASS_CLASSES, MassClass
 from driftscope_reports.html.parts.run_series import about, axis_name, depth_chart, line
-from driftscope_reports.html.parts.section import Picture
+from driftscope_reports.model import Picture
 
 _DEFINITIONS = (SELF, GENERATED, PROMPT, SINK, NULL)
 _BY_FIELD = {

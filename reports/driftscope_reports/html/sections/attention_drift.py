@@ -21,8 +21,8 @@ from driftscope.metrics.attention import NEAR_SHIFT, OWN_EXCESS, SINK
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series, Unit, depths
 from driftscope_reports.drawing.palette import colour
 from driftscope_reports.html.parts.run_series import about, axis_name, depth_chart, line
-from driftscope_reports.html.parts.section import Picture
 from driftscope_reports.markup import Markup, el
+from driftscope_reports.model import Picture
 
 _POINTS = 100
 """Points of attention in the whole of it."""

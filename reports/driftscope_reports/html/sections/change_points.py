@@ -13,10 +13,10 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Mark, Series
 from driftscope_reports.drawing.palette import colour
-from driftscope_reports.html.parts.section import Picture, Size, sized
 from driftscope_reports.html.parts.tables import table
 from driftscope_reports.html.parts.timescale import clock, moment, unit_of
 from driftscope_reports.markup import Markup
+from driftscope_reports.model import Picture, Size, sized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

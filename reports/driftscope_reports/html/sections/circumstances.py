@@ -11,9 +11,9 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series
 from driftscope_reports.drawing.palette import PATTERNS, colour
-from driftscope_reports.html.parts.section import Picture
 from driftscope_reports.html.parts.tables import table
 from driftscope_reports.markup import Markup
+from driftscope_reports.model import Picture
 
 KINDS = (
     ("context", "Context length", "tokens of context, from", "how long the context was"),

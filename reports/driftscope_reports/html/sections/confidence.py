@@ -9,7 +9,7 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.confidence import ENTROPY, TOP1
 from driftscope_reports.drawing.chart import Unit
 from driftscope_reports.html.parts.run_series import depth_chart, line
-from driftscope_reports.html.parts.section import Picture
+from driftscope_reports.model import Picture
 
 
 def pictures(runs: Sequence[RunSummary]) -> list[Picture]:

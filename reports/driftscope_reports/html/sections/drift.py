@@ -10,7 +10,6 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.rules_attention import attention_claim
 from driftscope.pipeline import Analysis
 from driftscope_reports.html.parts.run_series import by_run
-from driftscope_reports.html.parts.section import Section
 from driftscope_reports.html.sections import (
     acceptance,
     attention,
@@ -19,6 +18,7 @@ from driftscope_reports.html.sections import (
     hidden,
 )
 from driftscope_reports.markup import el
+from driftscope_reports.model import Section
 
 
 def section(analysis: Analysis) -> Section:

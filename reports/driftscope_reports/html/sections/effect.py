@@ -16,7 +16,7 @@ from driftscope.pipeline import Analysis
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series, Unit
 from driftscope_reports.drawing.palette import PATTERNS, colour
 from driftscope_reports.html.parts.run_series import at_depths, axis_name
-from driftscope_reports.html.parts.section import Picture, Section
+from driftscope_reports.model import Picture, Section
 
 
 def section(analysis: Analysis) -> Section:

@@ -13,11 +13,11 @@ from driftscope.pipeline import Analysis
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series, Unit
 from driftscope_reports.drawing.palette import PATTERNS, colour
 from driftscope_reports.html.parts.run_series import about, by_run
-from driftscope_reports.html.parts.section import Picture, Section, Size, sized
 from driftscope_reports.html.parts.tables import by_run_table
 from driftscope_reports.html.parts.timescale import clock, moment, unit_of
 from driftscope_reports.html.sections import step_outcomes
 from driftscope_reports.markup import Child, Markup, el
+from driftscope_reports.model import Picture, Section, Size, sized
 
 
 def section(analysis: Analysis) -> Section:

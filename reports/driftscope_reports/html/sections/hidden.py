@@ -12,7 +12,7 @@ from driftscope.trace.format.manifest import AUX_FROM_ENGINE
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series
 from driftscope_reports.drawing.palette import colour
 from driftscope_reports.html.parts.run_series import axis_name, depth_chart, line
-from driftscope_reports.html.parts.section import Picture
+from driftscope_reports.model import Picture
 
 _QUANTITIES = (
     ("fed_rms", FED_RMS, "The size of the state that each depth feeds to the next."),

@@ -18,10 +18,10 @@ from driftscope.metrics.latency import (
     THROUGHPUT,
 )
 from driftscope.pipeline import Analysis
-from driftscope_reports.html.parts.section import Section
-from driftscope_reports.html.parts.section_html import definitions
 from driftscope_reports.html.parts.tables import table
 from driftscope_reports.markup import Markup, el
+from driftscope_reports.model import Section
+from driftscope_reports.page import part
 
 _HEAD = (
     "replay",
@@ -76,7 +76,7 @@ def section(analysis: Analysis) -> Section | None:
                 _compared(analysis.versus),
                 _memory(analysis),
             ],
-            el("details", el("summary", "Definitions"), definitions(_DEFINITIONS)),
+            el("details", el("summary", "Definitions"), part("definitions", _DEFINITIONS)),
         ),
         affects=("senders",),
     )

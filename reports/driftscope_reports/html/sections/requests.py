@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.closeup import NAMED_EACH, NamedRequest
+from dataclasses import fields
+
+from driftscope.analysis.closeup import NAMED_EACH, NamedRequest, OpenedRequest
 from driftscope.analysis.number_words import NOTHING, milliseconds, number, percent, times
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis
-from driftscope_reports.html.parts.section import Section
 from driftscope_reports.html.parts.tables import table
 from driftscope_reports.markup import Child, Markup, el
+from driftscope_reports.model import Section
 
 _WORDS = 3
 _HEAD = (
@@ -44,6 +46,23 @@ def section(analysis: Analysis) -> Section:
         body=body,
         affects=("requests",),
     )
+
+
+def stories(runs: tuple[RunSummary, ...]) -> list[dict[str, object]]:
+    """Return what the page's script shows of each request that can be opened, by run."""
+    return [
+        {
+            "label": run.label,
+            "k": run.k,
+            "opened": [_story(each) for each in (run.closeup.opened if run.closeup else ())],
+        }
+        for run in runs
+    ]
+
+
+def _story(opened: OpenedRequest) -> dict[str, object]:
+    story = {field.name: getattr(opened, field.name) for field in fields(opened)}
+    return {**story, "masses": dict(opened.masses)}
 
 
 def _conclusion(runs: tuple[RunSummary, ...]) -> str:

@@ -17,10 +17,10 @@ from driftscope.metrics.latency import TPOT
 from driftscope.pipeline import Analysis
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series, Unit
 from driftscope_reports.drawing.palette import PATTERNS, colour
-from driftscope_reports.html.parts.section import Picture, Section
 from driftscope_reports.html.parts.tables import by_run_table
 from driftscope_reports.html.sections import change_points, circumstances
 from driftscope_reports.markup import Markup
+from driftscope_reports.model import Picture, Section
 
 MAX_SEGMENTS = 40
 """Most segments of a run in the table, those with most rounds; more are in the JSON report."""

@@ -19,10 +19,10 @@ from driftscope_reports.drawing.chart import Axis, Chart, Kind, Mark, Series, Un
 from driftscope_reports.drawing.palette import colour
 from driftscope_reports.html.parts.heatmap import gap
 from driftscope_reports.html.parts.run_series import by_run
-from driftscope_reports.html.parts.section import Picture, Section
 from driftscope_reports.html.parts.tables import by_run_table, table
 from driftscope_reports.html.sections.baseline import Baseline, baseline_in
 from driftscope_reports.markup import Markup
+from driftscope_reports.model import Picture, Section
 
 _DURATIONS: tuple[tuple[str, str, str, tuple[Definition, ...]], ...] = (
     (

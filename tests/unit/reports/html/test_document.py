@@ -31,8 +31,8 @@ from driftscope_reports.drawing.chart import Kind
 from driftscope_reports.html.document import MAX_BYTES, provenance, sections, to_html
 from driftscope_reports.html.document import pictures as drawn_of
 from driftscope_reports.html.first_screen import split
-from driftscope_reports.html.page_frame import LICENCE, asset, plotly, script
 from driftscope_reports.html.sections.attention import masses
+from driftscope_reports.page import LICENCE, asset, plotly, script
 
 HOSTILE = (
     "</script><script>boom()</script>",
@@ -295,7 +295,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     analysis = analysis_of(tmp_path, specs)
     text = to_html(analysis, command=" ".join(HOSTILE))
     page = Page(text)
-    assert page.tags.count("script") == 3
+    assert page.tags.count("script") == 4
     assert page.tags.count("style") == 1
     assert not {"img", "b-", "foreignobject"} & set(page.tags)
     assert page.on == []

@@ -23,10 +23,10 @@ from driftscope.vocabulary import UndraftedReason
 from driftscope_reports.drawing.chart import Axis, Chart, Unit, depths
 from driftscope_reports.html.parts.heatmap import Gap, Good, bars, compared, gap
 from driftscope_reports.html.parts.run_series import axis_name
-from driftscope_reports.html.parts.section import Picture
 from driftscope_reports.html.sections import step_outcomes
 from driftscope_reports.html.sections.circumstances import ENOUGH, KINDS, short
 from driftscope_reports.html.sections.comparison.quantities import QUANTITIES, Quantity, spread_of
+from driftscope_reports.model import Picture
 
 PERCENTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 """Percentiles of the requests at which durations are compared."""

@@ -23,7 +23,6 @@ from driftscope_reports.html.parts.heatmap import (
     gap,
     word,
 )
-from driftscope_reports.html.parts.section import Section
 from driftscope_reports.html.parts.tables import table
 from driftscope_reports.html.sections.comparison.difference_charts import (
     Differences,
@@ -32,6 +31,7 @@ from driftscope_reports.html.sections.comparison.difference_charts import (
 )
 from driftscope_reports.html.sections.comparison.quantities import spread_of
 from driftscope_reports.markup import Markup, el
+from driftscope_reports.model import Section
 
 _MANY = 3
 """Number of other runs from which only some quantities are drawn."""

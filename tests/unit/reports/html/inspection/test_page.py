@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -22,21 +23,21 @@ FIGURES = re.compile(r'<figure id="([\w-]+)"')
 def _words(page: str) -> str:
     """Return the page's text without scripts, styles and tags."""
     body = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
-    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
 def test_errors_come_first_and_name_the_line_to_change(tmp_path: Path) -> None:
     page = _words(to_html(broken(tmp_path)))
     assert "▲ error broken: 1 error, 1 warning, 1 note" in page
     assert page.index("▲ error with") < page.index("◆ warning") < page.index("ℹ note")
-    assert "Change: &quot;norm_output&quot;: true" in page
+    assert 'Change: "norm_output": true' in page
 
 
 def test_every_repair_is_in_the_table_with_its_gain(tmp_path: Path) -> None:
     inspection = broken(tmp_path)
     page = _words(to_html(inspection))
     assert inspection.trial is not None
-    assert "2 changes, one at a time. This one helps: &quot;norm_output&quot;: true." in page
+    assert '2 changes, one at a time. This one helps: "norm_output": true.' in page
     for each in inspection.trial.tried:
         assert f"{each.acceptance.length:.2f} {each.gain.difference:+.2f}" in page
 

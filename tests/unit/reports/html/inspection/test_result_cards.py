@@ -16,7 +16,7 @@ def test_a_card_has_level_rule_and_change(tmp_path: Path) -> None:
     assert made.count("<article") == len(inspection.results)
     for each in inspection.results:
         assert f"<code>{each.id}</code>" in made
-    assert '<code class="option" tabindex="0">&quot;norm_output&quot;: true</code>' in made
+    assert '<code class="option" tabindex="0">&#34;norm_output&#34;: true</code>' in made
 
 
 def test_two_drafters_are_named_and_one_is_not(tmp_path: Path) -> None:

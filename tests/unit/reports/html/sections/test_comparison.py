@@ -18,8 +18,8 @@ from driftscope_reports.drawing.chart import Kind, is_number
 from driftscope_reports.html.document import pictures as drawn_of
 from driftscope_reports.html.document import sections, to_html
 from driftscope_reports.html.parts.heatmap import APART, BETTER, WORSE
-from driftscope_reports.html.parts.section import Picture
 from driftscope_reports.html.sections import step_outcomes
+from driftscope_reports.model import Picture
 
 GALLERY = Path(__file__).parents[5] / "reports" / "gallery" / "traces"
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 
-from driftscope_reports.html.page_frame import Content, framed, policy
-from driftscope_reports.markup import el
+from driftscope_reports.page import Content, framed, part, policy
 
 
 def _page(title: str = "Title") -> str:
     content = Content(
-        title=title, skip="Skip", contents=[("a", "First")], main=el("p", "words"), pictures=()
+        title=title,
+        skip="Skip",
+        contents=[("a", "First")],
+        main=[part("paragraph", "words")],
+        pictures=(),
     )
     return framed(content)
 
@@ -29,3 +32,8 @@ def test_the_policy_allows_the_scripts_of_the_page_only() -> None:
 
 def test_the_title_is_escaped() -> None:
     assert "<title>a &lt;b&gt;</title>" in _page("a <b>")
+
+
+def test_a_part_escapes_what_is_put_into_it() -> None:
+    assert part("paragraph", "<b>", "x") == '<p class="x">&lt;b&gt;</p>'
+    assert part("paragraph", part("code", "<b>")) == "<p><code>&lt;b&gt;</code></p>"
