@@ -34,7 +34,7 @@ class Case:
     """Run that this one is compared with: a baseline, or the first of several."""
     comparison: Comparison | None = None
     """Comparison of the reference with this run, like that of `driftscope compare`. None if they
-    share no depth, or if a report of an older version lacks their rounds."""
+    share no depth."""
     accepts_less: bool = False
     """Whether its reference accepts more, by that comparison; for the reference itself, whether
     some run that is compared with it accepts more."""

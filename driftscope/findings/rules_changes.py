@@ -104,7 +104,7 @@ def _may_be_drafter(changes: Changes, point: ChangePoint) -> bool:
 def kept_after(point: ChangePoint) -> tuple[float, Interval | None]:
     """Return accepted tokens after the point over those before it, at the same mix of requests,
     with the 95% interval."""
-    if point.adjusted is None:  # a report of an older version
+    if point.adjusted is None:
         return _share(point, point.difference, point.interval)
     return _share(point, point.adjusted, point.adjusted_interval)
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from driftscope.analysis.circumstances import Group, kept_of, origin_of, origins, usable
-from driftscope.analysis.figures.requests import UNFINISHED
 from driftscope.analysis.number_words import listed, number, percent
 from driftscope.analysis.query.row_filters import NEAR_TOKENS
 from driftscope.analysis.statistics.contrast import Contrast
@@ -131,7 +130,7 @@ def template_sensitivity(case: Case) -> Finding | None:
     if not lost:
         return None
     contrast = min(lost, key=lambda each: each.kept)
-    groups = usable(_labels(case))
+    groups = usable(case.run.groups.label)
     trust, because = _trust(contrast, SENSITIVE_BELOW)
     shared = shared_loss(case.reference, contrast)
     both = "" if shared is None else f"; {shared.label} keeps {percent(shared.kept)} of them"
@@ -180,7 +179,7 @@ def context_or_label(case: Case) -> Finding | None:
         title="Context length and label cannot be separated",
         statement=f"{'; '.join(open_)}. Labels differ in context length here, so the run does not "
         f"show which of the two is the reason: {_where(case)}",
-        evidence={"labels": len(usable(_labels(case))), "requests": ENOUGH_REQUESTS},
+        evidence={"labels": len(usable(case.run.groups.label)), "requests": ENOUGH_REQUESTS},
         confidence=Trust.LOW,
         because="too few requests with different labels have contexts of the same lengths",
         advice=f"Record prompts of each label in contexts of the same lengths, {ENOUGH_REQUESTS} "
@@ -205,7 +204,7 @@ def _trust(contrast: Contrast, bound: float) -> tuple[Trust, str]:
 def _open_context(case: Case) -> str:
     """Return how rounds differ by context length if labels may be the reason; "" if they do not
     differ, or if the reason is known."""
-    groups, labels = usable(case.run.groups.context), usable(_labels(case))
+    groups, labels = usable(case.run.groups.context), usable(case.run.groups.label)
     if len(groups) < 2 or len(labels) < 2 or _begin(groups[-1].name) < LONG_FROM:
         return ""
     kept = kept_of(groups[0], groups[-1], tests=1)
@@ -232,7 +231,7 @@ def _begin(name: str) -> int:
 def _open_label(case: Case) -> str:
     """Return how rounds differ between two labels if context length may be the reason; "" if they
     do not differ, or if the reason is known."""
-    labels = usable(_labels(case))
+    labels = usable(case.run.groups.label)
     parts = (
         _open_pair(case, [each for each in labels if origin_of(each.name) == origin])
         for origin in origins(each.name for each in labels)
@@ -296,11 +295,6 @@ def _range(names: Sequence[str]) -> str:
     return f"{names[0].split(' to ')[0]} to {names[-1].split(' to ')[-1]}"
 
 
-def _labels(case: Case) -> list[Group]:
-    """Return the groups by label; reports of an older version have one of unfinished requests."""
-    return [group for group in case.run.groups.label if group.name != UNFINISHED]
-
-
 def _named(groups: Sequence[Group], name: str) -> list[Group]:
     return [group for group in groups if group.name == name]
 
@@ -336,7 +330,9 @@ _LABEL = Need[Case](
 _BOTH = Need[Case](
     words=f"two workload labels and two ranges of context lengths with {ENOUGH_REQUESTS} requests "
     "each",
-    met=lambda case: len(usable(_labels(case))) > 1 and len(usable(case.run.groups.context)) > 1,
+    met=lambda case: (
+        len(usable(case.run.groups.label)) > 1 and len(usable(case.run.groups.context)) > 1
+    ),
 )
 _COLLAPSE = Threshold(
     name="COLLAPSE_BELOW",

@@ -169,9 +169,6 @@ def _run(run: RunSummary) -> dict[str, Any]:
             "prompt": attention.prompt_mass,
             "generated": attention.generated_mass,
             "self": attention.self_mass,
-            # Deprecated: of no use without recency matching; they go with the next release.
-            "no_drift": attention.no_drift_self_mass,
-            "excess": attention.self_excess,
             "sink_retention": attention.sink_retention,
         },
         "attention_drift": drift_to_dict(run.attention_drift),

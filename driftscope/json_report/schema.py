@@ -60,12 +60,6 @@ def _list(items: Schema) -> Schema:
 INTERVAL = _object({"low": {"type": "number"}, "high": {"type": "number"}}, nullable=True)
 """A 95 % interval; null where the data support none."""
 INTERVALS: Schema = {"type": ["array", "null"], "items": INTERVAL}
-_DEPRECATED: Schema = {
-    **BY_DEPTH,
-    "deprecated": True,
-    "description": "Ignores that drafters prefer recent tokens; nothing is judged by it. Use "
-    "attention_drift.",
-}
 _DRIFT = _object(
     {
         "answer": {"enum": [each.value for each in DriftAnswer]},
@@ -125,7 +119,6 @@ RUN = _object(
         "attention": _object(
             {
                 **dict.fromkeys(("sink", "prompt", "generated", "self"), BY_DEPTH),
-                **dict.fromkeys(("no_drift", "excess"), _DEPRECATED),
             }
         ),
         "attention_drift": _DRIFT,

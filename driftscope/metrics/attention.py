@@ -134,12 +134,6 @@ def sink_retention(sink: Sequence[float]) -> tuple[float, ...]:
     return tuple(mass / sink[0] if sink[0] > 0 else math.nan for mass in sink)
 
 
-def self_excess(own: Sequence[float], expected: Sequence[float]) -> tuple[float, ...]:
-    """Return attention on the chain minus `no_drift_self`, by depth. Deprecated: only the JSON
-    report still has it."""
-    return tuple(mass - without for mass, without in zip(own, expected, strict=True))
-
-
 def over_layers(layers: Sequence[ir.FloatingValue]) -> ir.FloatingValue:
     """Return the mean over the layers to which the class applies, for one chain and depth; null if
     there is none."""
@@ -169,28 +163,6 @@ def even_share(position: ir.IntegerValue, slots: ir.IntegerValue) -> ir.Floating
     import ibis
 
     return ibis.least(slots / (position + 1.0), 1.0)
-
-
-def free_slots(position: ir.IntegerValue, sink_slots: ir.IntegerValue) -> ir.FloatingValue:
-    """Return the verified slots outside the sink set; null if there are none, because such a chain
-    says nothing about drift."""
-    return (position + 1.0 - sink_slots).nullif(0.0)
-
-
-def slot_weight(free: Any, sink: Any, null: Any) -> Any:
-    """Return the mean mass of a slot outside the sink set at depth 1: (1 - sink - null) / free
-    slots. The arguments are expressions or arrays."""
-    return (1.0 - sink - null) / free
-
-
-def no_drift_self(weight: Any, depth: int) -> Any:
-    """Return the mass that d - 1 slots of `weight` w, added to a total weight of 1 of all other
-    slots, get: (d-1)w / (1 + (d-1)w). The arguments are expressions or arrays.
-
-    Deprecated: it ignores that drafters prefer recent tokens. Only the JSON report still has it.
-    """
-    added = weight * (depth - 1)
-    return added / (added + 1.0)
 
 
 def layer_means(masses: Array) -> Array:

@@ -95,8 +95,6 @@ class Advice:
     schedule_gain: Estimate
     """Speed of the schedule over the best single K, minus 1; in a run of several K, over K as
     served."""
-    beyond: tuple[tuple[int, Estimate], ...] = ()
-    """Deprecated, empty: a K above those that ran gets no figure before it is measured."""
     by_context: tuple[tuple[str, Prediction], ...]
     """Predictions like `overall`, with the acceptance of rounds in each range of context
     lengths."""

@@ -80,8 +80,8 @@ class ChangePoint:
     p: float
     """Share of random orders in which the largest difference of any split is at least as large."""
     adjusted: float | None = None
-    """Difference of the residuals from the mean of each kind of request; None in a report of an
-    older version."""
+    """Difference of the residuals from the mean of each kind of request; None if a
+    side is empty."""
     adjusted_interval: Interval | None = None
     anchored: float | None = None
     """Difference between the same prompts after and before; None with fewer than LEAST prompts on
@@ -104,12 +104,11 @@ class Changes:
     """Whether a straight line over time fits the requests better than one step, so that the points
     stand for a slope; None without a point."""
     clusters: int = 0
-    """Number of clusters of these requests; 0 in a report of an older version."""
+    """Number of clusters of these requests."""
     keyed: bool = False
     """Whether the recording says which requests belong together."""
     autocorrelation: float | None = None
-    """Correlation of neighbouring requests beside one step or slope; None in a report of an older
-    version."""
+    """Correlation of neighbouring requests beside one step or slope; None if it is not known."""
     raw: ChangePoint | None = None
     """Largest change if every request is one of its own and the mix of requests may be anything;
     None if there is none."""

@@ -27,7 +27,7 @@ from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
 from driftscope.analysis.statistics.intervals.cluster_ratio import ratio_of
 from driftscope.analysis.statistics.intervals.interval import Interval
 from driftscope.metrics import acceptance as formula
-from driftscope.metrics.attention import Array, self_excess, sink_retention
+from driftscope.metrics.attention import Array, sink_retention
 from driftscope.metrics.confidence import calibration_error
 from driftscope.metrics.hidden import growth, imbalance
 from driftscope.vocabulary import AUX, MASSES, RMS_BY_DEPTH
@@ -84,19 +84,17 @@ def acceptance_at(k: int, requests: int, rounds: Rounds) -> AcceptanceAtK:
     )
 
 
-def attention(chains: Chains, drift: tuple[float, ...] | None = None) -> Attention:
-    """Return the masses of `chains` by depth; `drift` is the deprecated `no_drift_self_mass`."""
+def attention(chains: Chains) -> Attention:
+    """Return the masses of `chains` by depth."""
     mean = {name: _mean(chains.over_layers(name)) for name in MASSES}
-    even, sink, own = chains.means.get("even_sink"), mean["sink_mass"], mean["self_mass"]
+    even, sink = chains.means.get("even_sink"), mean["sink_mass"]
     return Attention(
         sink_mass=mean["sink_mass"],
         prompt_mass=mean["prompt_mass"],
         generated_mass=mean["generated_mass"],
         self_mass=mean["self_mass"],
         null_mass=mean["null_mass"],
-        no_drift_self_mass=drift,
         sink_retention=None if sink is None else sink_retention(sink),
-        self_excess=None if own is None or drift is None else self_excess(own, drift),
         even_sink_mass=None
         if even is None or "sink_mass" not in chains.means
         else float(even.all()[0]),

@@ -55,11 +55,6 @@ class Acceptance:
     by_k: tuple[AcceptanceAtK, ...] = ()
     """Acceptance of the rounds that drafted each K; empty in a run of one K."""
 
-    def __post_init__(self) -> None:
-        """Fill in what summaries of an older driftscope lack: they only have counts like vLLM's."""
-        object.__setattr__(self, "counted", self.counted or self.marginal)
-        object.__setattr__(self, "died", self.died or self.histogram[:-1])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
@@ -70,16 +65,12 @@ class Attention:
     generated_mass: ByDepth | None
     self_mass: ByDepth | None
     null_mass: ByDepth | None
-    no_drift_self_mass: ByDepth | None
-    """Deprecated, see `driftscope.metrics.attention.no_drift_self`."""
     even_sink_mass: float | None
     """Mass that even attention over the verified slots would give the sink set."""
     by_layer: Mapping[str, tuple[ByDepth, ...]]
     """Masses by column name and depth, with one tuple of layers per depth."""
     sink_retention: ByDepth | None = None
     """Sink mass over that at depth 1."""
-    self_excess: ByDepth | None = None
-    """Deprecated, see `driftscope.metrics.attention.self_excess`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,13 +53,11 @@ def distances(shape: Shape, derived: Derived, bins: int, in_steps: bool) -> ir.T
         weight=1.0 / rows.rate,
         **_sink(rows, lists, shape),
         **_matched(rows, lists, shape),
-        **_slot_weight(rows, lists, shape),
         **(_by_distance(rows, lists, shape, bins) if bins else {}),
     )
     return chains.group_by("cluster").aggregate(
         **_sums_with_sink(chains),
         **_sums_in_matched_rounds(chains, shape),
-        **_sums_without_drift(chains, shape),
         **(_sums_by_distance(chains, shape, bins) if bins else {}),
     )
 
@@ -72,23 +70,6 @@ def _sink(rows: ir.Table, lists: Elements, shape: Shape) -> dict[str, Any]:
         "sink_last": _mass(lists, shape, SINK_MASS, shape.depths - 1),
         "sink_even": attention.even_share(rows.position, visible),
     }
-
-
-def _slot_weight(rows: ir.Table, lists: Elements, shape: Shape) -> dict[str, Any]:
-    """Return the weight of a slot outside the sink set at depth 1, for the deprecated
-    `no_drift_self`; null if a chain does not determine it."""
-    import ibis
-
-    nothing = ibis.null("float64")
-    if SELF_MASS in shape.absent or (SINK_MASS in shape.absent and not shape.sinkless):
-        return {"slot_weight": nothing}
-    sink = _mass(lists, shape, SELF_MASS if shape.sinkless else SINK_MASS, 0)
-    visible = attention.visible_sink(rows.position, shape.sink_slots)
-    free = attention.free_slots(rows.position, visible)
-    null = _mass(lists, shape, NULL_MASS, 0).fill_null(0.0)
-    weight = attention.slot_weight(free, 0.0 if shape.sinkless else sink, null)
-    known = (finite(sink) & finite(weight)).fill_null(False)
-    return {"slot_weight": ibis.ifelse(known, weight, nothing)}
 
 
 def _matched(rows: ir.Table, lists: Elements, shape: Shape) -> dict[str, Any]:
@@ -198,18 +179,6 @@ def _sums_in_matched_rounds(chains: ir.Table, shape: Shape) -> dict[str, Any]:
         out[f"matched_chains_{depth}"] = mine.cast("int64").sum()
         out[f"matched_weight_{depth}"] = ibis.ifelse(mine, chains.weight, 0.0).sum()
         out[f"matched_excess_{depth}"] = ibis.ifelse(mine, chains.excess * chains.weight, 0.0).sum()
-    return out
-
-
-def _sums_without_drift(chains: ir.Table, shape: Shape) -> dict[str, Any]:
-    """Return the sums of the deprecated `no_drift_self`, over the same chains at each depth."""
-    import ibis
-
-    known = chains.slot_weight.notnull()
-    out = {"no_drift_weight": ibis.ifelse(known, chains.weight, 0.0).sum()}
-    for depth in range(1, shape.depths + 1):
-        mass = attention.no_drift_self(chains.slot_weight, depth)
-        out[f"no_drift_{depth}"] = ibis.ifelse(known, mass * chains.weight, 0.0).sum()
     return out
 
 

@@ -137,8 +137,6 @@ class AttentionDrift:
     sink_kept: Estimate | None = None
     """S; None without a sink, or with too few chains to tell."""
     distances: ByDistance | None = None
-    no_drift_self: tuple[float, ...] | None = None
-    """Deprecated, see `driftscope.metrics.attention.no_drift_self`; by depth, from depth 1 on."""
 
     @property
     def moves(self) -> bool | None:

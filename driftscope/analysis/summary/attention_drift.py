@@ -68,18 +68,7 @@ def _drift(table: pa.Table, shape: Shape, edges: tuple[int, ...]) -> AttentionDr
         matched = drift_in_matched_rounds(_matched_sums(table, depths))
         if matched.source is not Source.NONE or matched.chains > found.chains:
             found = matched
-    return replace(
-        found, sink_kept=sink_kept(_sink_sums(table)), no_drift_self=_no_drift(table, depths)
-    )
-
-
-def _no_drift(table: pa.Table, depths: int) -> tuple[float, ...] | None:
-    """Return the deprecated expectation without drift, by depth; None if no chain determines it."""
-    weight = float(sums(table, "no_drift_weight").sum())
-    if not weight:
-        return None
-    depth = range(1, depths + 1)
-    return tuple(float(sums(table, f"no_drift_{each}").sum()) / weight for each in depth)
+    return replace(found, sink_kept=sink_kept(_sink_sums(table)))
 
 
 def _edges(run: Sums) -> tuple[int, ...]:

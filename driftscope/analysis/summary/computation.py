@@ -23,7 +23,6 @@ def summary_of(label: str, run: Sums, details: Details) -> RunSummary:
     tables, requests, cost = run.tables, run.requests, details.times.cost
     undrafted, verification = int(run.undrafted.sum()), details.verification
     whole = run.cohort is None or run.cohort.enough
-    drift = details.attention_drift
     return RunSummary(
         label=label,
         manifest=tables.manifest,
@@ -33,7 +32,7 @@ def summary_of(label: str, run: Sums, details: Details) -> RunSummary:
         acceptance=measure.acceptance(run.rounds, spread=whole, by_k=by_k(run)),
         ks=run.shape.ks,
         depths=run.shape.depths,
-        attention=measure.attention(run.chains, drift.no_drift_self if drift else None),
+        attention=measure.attention(run.chains),
         hidden=measure.hidden(run.chains),
         confidence=measure.confidence(run.chains, verification.by_confidence),
         latency=_latency(requests, cost),

@@ -56,8 +56,7 @@ class RunSummary:
     problems: tuple[str, ...]
     """Problems that the reader found: missing or lost data."""
     k: int = 0
-    """Number of tokens of the longest chain: draft tokens per round in a run of one K. In a summary
-    of an older driftscope it is taken from the manifest."""
+    """Number of tokens of the longest chain: draft tokens per round in a run of one K."""
     ks: tuple[int, ...] = ()
     """Chain lengths that were asked for, ascending; there are several if K follows the batch size
     or changed while the server ran."""
@@ -78,8 +77,8 @@ class RunSummary:
     that `died` at each depth."""
     fallback_spread: FallbackSpread = NO_SPREAD
     side: Side | None = None
-    """Rounds by request, with which two runs are compared. None in a report of an older version,
-    and in a summary that was not made from a trace."""
+    """Rounds by request, with which two runs are compared; None in a summary that was not made from
+    a trace."""
     changes: Changes | None = None
     """Change points of acceptance; None if there are too few requests to find one."""
     lengths_by_k: tuple[LengthAtK, ...] = ()
@@ -88,16 +87,14 @@ class RunSummary:
     """How acceptance goes with the drafter's internals within requests, by measure."""
     attention_drift: AttentionDrift | None = None
     """Movement of attention over depth, beyond the recency-matched null; None without attention
-    masses at two depths, and in a report of an older version."""
+    masses at two depths."""
     cohort: Cohort | None = None
-    """Rounds that the figures leave out; None if they leave out none, and in a report of an older
-    version."""
+    """Rounds that the figures leave out; None if they leave out none."""
     slice: Slice | None = None
     """Cut by `--since` or `--where`; None for a whole run."""
 
     independence: Independence | None = None
-    """Which requests count as independent; None in a report of an older version, and in a summary
-    that was not made from a trace."""
+    """Which requests count as independent; None in a summary that was not made from a trace."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", self.k or self.manifest.k)

@@ -38,8 +38,6 @@ RUN_KEYS = {
         "prompt",
         "generated",
         "self",
-        "no_drift",
-        "excess",
         "sink_retention",
     },
     "hidden": {

@@ -165,8 +165,8 @@ def _note(courses: Sequence[_Course]) -> str | None:
 
 
 def _same_mix(point: ChangePoint) -> float | None:
-    """Return the difference at the same mix of requests; in a report of an older version at the
-    same mix of labels."""
+    """Return the difference at the same mix of requests, or of labels if the
+    requests determine none."""
     return point.same_mix if point.adjusted is None else point.adjusted
 
 

@@ -211,7 +211,6 @@ def test_quantities_a_drafter_lacks_are_none_and_nothing_else_suffers(tmp_path: 
         table = table.set_column(at, table.field(at), pa.nulls(len(table), table.field(at).type))
     run = summarise(replace(trace, draft=table), "run")
     assert run.attention.self_mass is None
-    assert run.attention.no_drift_self_mass is None
     assert run.hidden.aux_rms is None
     assert run.hidden.growth is not None
 
@@ -289,8 +288,6 @@ def test_a_sink_outside_the_window_of_one_layer_does_not_apply_there(tmp_path: P
     by_layer = run.attention.by_layer["sink_mass"][0]
     assert by_layer[0] == pytest.approx(0.4, abs=1e-5)
     assert np.isnan(by_layer[1])
-    assert run.attention.no_drift_self_mass is not None
-    assert np.isfinite(run.attention.no_drift_self_mass).all()
     assert has_sink(run) is True
 
 
@@ -306,18 +303,12 @@ def test_a_sink_outside_every_window_is_neither_there_nor_missing(tmp_path: Path
 
 
 def test_a_run_in_which_no_sink_was_found(tmp_path: Path) -> None:
-    """The no-drift expectation is that of a sink of no slots and no mass."""
     told = "no sink found, searched in 64 chains"
     spec = Spec(sink_slots=(), sink_source="found", notes=(told,), sink=(0.0, 0.0))
     run = _summary(tmp_path / "run", spec)
     assert run.recording.broken_chains == 0
     assert run.attention.sink_mass is run.attention.even_sink_mass is None
     assert has_sink(run) is False
-    positions = read_trace(tmp_path / "run").draft.column("position").to_numpy()
-    added = np.arange(spec.k) / (positions[:, None] + 1.0)
-    assert run.attention.no_drift_self_mass == pytest.approx(
-        (added / (1 + added)).mean(0).tolist(), rel=1e-6
-    )
     found = analyze(Inputs(sources=[tmp_path / "run"], labels=["run"]))
     (finding,) = (f for f in found.findings if f.id == "no_sink")
     assert finding.statement == told
