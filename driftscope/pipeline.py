@@ -15,10 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from driftscope.analysis.compare.run_comparison import Comparison
-from driftscope.analysis.compare.run_comparison import compare as compare_sums
-from driftscope.analysis.compare.run_differences import unlike_servers
-from driftscope.analysis.compare.time_comparison import compare_times
+from driftscope.analysis.compare import Comparison, compare_times
+from driftscope.analysis.compare import compare as compare_sums
 from driftscope.analysis.figures.requests import requests_of
 from driftscope.analysis.figures.rounds import duration
 from driftscope.analysis.figures.run_sums import (
@@ -33,8 +31,8 @@ from driftscope.analysis.query.column_arrays import floats
 from driftscope.analysis.query.query_engine import DuckDB, Engine
 from driftscope.analysis.query.record_views import Tables, narrow, open_run, tables_of
 from driftscope.analysis.query.row_filters import Filter
-from driftscope.analysis.replays.replay_reading import summarise_replay
-from driftscope.analysis.replays.replay_summary import ReplaySummary, is_replay
+from driftscope.analysis.replays import ReplaySummary, is_replay, summarise_replay
+from driftscope.analysis.run_differences import unlike_servers
 from driftscope.analysis.summary.baseline_run import baseline_of, speculates
 from driftscope.analysis.summary.computation import summary_of
 from driftscope.analysis.summary.details import details_of

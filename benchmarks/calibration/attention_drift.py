@@ -17,7 +17,7 @@ import numpy as np
 from numpy.random import RandomState
 
 from benchmarks.calibration.table import Rate, Table, false, power
-from driftscope.analysis.statistics.attention_drift import (
+from driftscope.analysis.statistics.drift import (
     MARGIN,
     SINK_LOST_BELOW,
     Answer,

@@ -20,7 +20,7 @@ from support.simulate.sums import series
 from benchmarks.calibration.estimates import RUNS
 from benchmarks.calibration.table import Rate, Table, false
 from driftscope.analysis.figures.change_points import Changes, Series, changes
-from driftscope.analysis.statistics.lifetimes import Lifetimes, selection_of
+from driftscope.analysis.statistics.changes import Lifetimes, selection_of
 from driftscope.findings.finding import Severity
 from driftscope.findings.rules_changes import (
     explanation_of,

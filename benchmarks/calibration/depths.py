@@ -14,9 +14,8 @@ from support.simulate.sums import marginal_at_k, side
 from benchmarks.calibration.table import Rate, Table, covered, false
 from driftscope.analysis.figures.change_points import Series, changes
 from driftscope.analysis.figures.rounds import Rounds
-from driftscope.analysis.statistics.intervals.cluster_intervals import rate_intervals
-from driftscope.analysis.statistics.intervals.cluster_ratio import ratio_of
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import rate_intervals, ratio_of
 
 K = 8
 FLAT = np.full(K, 1.4)

@@ -20,19 +20,19 @@ from benchmarks.calibration.table import (
     false,
     slack,
 )
-from driftscope.analysis.compare.run_comparison import comparison
+from driftscope.analysis.compare import comparison
 from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.figures.side import BY_DIGEST, UNPAIRED, Pairing, Side
 from driftscope.analysis.query.column_arrays import Matrix
-from driftscope.analysis.statistics.clusters import (
+from driftscope.analysis.statistics.intervals import Interval, student
+from driftscope.analysis.statistics.ratio import (
     design_effect,
+    intervals,
     mean_interval,
     mean_time_interval,
+    rate_intervals,
     spans_of,
 )
-from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, rate_intervals
-from driftscope.analysis.statistics.intervals.degrees_of_freedom import student
-from driftscope.analysis.statistics.intervals.interval import Interval
 
 RESAMPLES = 500
 TWO = (Prompts(label="chat", shift=0.4), Prompts(label="code", shift=-0.4, tokens=(500, 4000)))

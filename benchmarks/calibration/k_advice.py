@@ -18,13 +18,19 @@ from numpy.random import RandomState
 from numpy.typing import NDArray
 
 from benchmarks.calibration.table import ERRORS, Rate, Table, covered, slack
-from driftscope.analysis.cost.choice import WORTH_SAYING, Choice, choose
-from driftscope.analysis.cost.model import CostModel, evened, fit
-from driftscope.analysis.cost.predict import Times, times_at, times_over
-from driftscope.analysis.cost.round_lengths import CUT_OFF_BY, ONE_TOKEN, RoundLength
-from driftscope.analysis.cost.served import Served
+from driftscope.analysis.advice import WORTH_SAYING, Choice, choose
+from driftscope.analysis.cost import CostModel, evened, fit
 from driftscope.analysis.figures.steps import StepCell
 from driftscope.analysis.summary.length_by_k import recut
+from driftscope.analysis.time_per_token import (
+    CUT_OFF_BY,
+    ONE_TOKEN,
+    RoundLength,
+    Served,
+    Times,
+    times_at,
+    times_over,
+)
 
 START = 8
 LARGEST = 12

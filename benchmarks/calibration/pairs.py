@@ -18,13 +18,11 @@ from support.simulate.sums import side
 
 from benchmarks.calibration.estimates import RUNS, run_of
 from benchmarks.calibration.table import Rate, Table, false, power
-from driftscope.analysis.compare.run_comparison import Comparison, comparison
+from driftscope.analysis.baseline_relation import Relation, at_one_mix, of_acceptance
+from driftscope.analysis.compare import Comparison, comparison
 from driftscope.analysis.figures.measure import acceptance
 from driftscope.analysis.figures.side import BY_ID, UNPAIRED, Pairing, Side
-from driftscope.analysis.gate.baseline_relation import Relation, at_one_mix, of_acceptance
-from driftscope.analysis.gate.evaluate import Facts
-from driftscope.analysis.gate.judge import Outcome, judge
-from driftscope.analysis.gate.rule import rule_of
+from driftscope.analysis.gate import Facts, Outcome, judge, rule_of
 
 RULES = (
     "acceptance.mean_length < baseline.acceptance.mean_length",

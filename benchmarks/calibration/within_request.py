@@ -15,7 +15,7 @@ import numpy as np
 from numpy.random import RandomState
 
 from benchmarks.calibration.table import Rate, Table, false, power
-from driftscope.analysis.statistics.within_strata import Answer, Rows, association
+from driftscope.analysis.statistics.association import Answer, Rows, association
 
 K = 6
 FIRST, FALL = 1.2, 0.15

@@ -8,7 +8,7 @@ from driftscope.ablate.ablation import Ablation
 from driftscope.ablate.decomposition import Decomposition, Part
 from driftscope.ablate.effect import Effect
 from driftscope.ablate.vocabulary_coverage import RegionCoverage
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.inspect.inspection_json import acceptance_content
 from driftscope.json_report.document import ABLATION, text
 

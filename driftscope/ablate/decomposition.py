@@ -28,9 +28,8 @@ from driftscope.ablate.intervention import (
     RIGHT_STATES,
     RIGHT_TOKENS,
 )
-from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
-from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import Ratio, intervals, ratio_of
 
 Matches = NDArray[np.bool_]
 """Whether each drafted token is the target's, [positions of one prompt, K]."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from driftscope.ablate.decomposition import Matches
 from driftscope.ablate.intervention import Intervention
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.inspect.trial.acceptance import Acceptance, acceptance_of, gain
 
 

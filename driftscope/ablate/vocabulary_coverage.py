@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.statistics.intervals.cluster_intervals import rate_intervals
-from driftscope.analysis.statistics.intervals.cluster_ratio import ratio_of
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import rate_intervals, ratio_of
 from driftscope.vocabulary import Region
 
 RegionTokens = Mapping[str, tuple[int, int]]

@@ -20,16 +20,16 @@ from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import Codes, whole
 from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, clusters, cut, table
 from driftscope.analysis.query.row_filters import NEAR_TOKENS, TEXT, TEXT_SEPARATOR
-from driftscope.analysis.statistics.clusters import rate_over_clusters
-from driftscope.analysis.statistics.contrast import Contrast
-from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, rate_intervals
-from driftscope.analysis.statistics.intervals.interval import Interval, difference
-from driftscope.analysis.statistics.same_request import Halves, within_requests
+from driftscope.analysis.statistics.intervals import Interval, difference
+from driftscope.analysis.statistics.ratio import intervals, rate_intervals, rate_over_clusters
 from driftscope.analysis.statistics.strata import (
     ENOUGH_REQUESTS,
     Cells,
+    Contrast,
+    Halves,
     context_within_label,
     labels_within_context,
+    within_requests,
 )
 from driftscope.vocabulary import REPLAY_LABEL, Region
 

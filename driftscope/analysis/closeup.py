@@ -19,9 +19,8 @@ from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ints, whole
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import PART, REQUEST, SERVED, Derived, Tables, table
-from driftscope.analysis.statistics.clusters import summed
-from driftscope.analysis.statistics.intervals.cluster_ratio import FEWEST_CLUSTERS, MOST_WEIGHT
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import FEWEST_CLUSTERS, MOST_WEIGHT, summed
 from driftscope.boundary import strict_json
 from driftscope.boundary.file_input import first_line
 from driftscope.errors import DamagedTraceError

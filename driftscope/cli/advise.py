@@ -41,9 +41,9 @@ def advise(
     the same models at another K, or without speculation, are measured times of theirs.
     `driftscope bench MODEL --best-k` records them one after another.
     """
-    from driftscope.analysis.cost.advice import advise as advice_on
-    from driftscope.analysis.cost.left_out import reasons
-    from driftscope.analysis.replays.replay_summary import ReplaySummary
+    from driftscope.analysis.advice import advise as advice_on
+    from driftscope.analysis.advice import reasons
+    from driftscope.analysis.replays import ReplaySummary
     from driftscope.cli.shared.run_choice import RunChoice
     from driftscope.cli.shared.run_labels import labels_of
     from driftscope.errors import NoDataError

@@ -6,18 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from driftscope.analysis.advice import Advice, advise, same_models
 from driftscope.analysis.circumstances import Group
-from driftscope.analysis.compare.run_comparison import (
+from driftscope.analysis.compare import (
     Comparison,
     accepts_less,
     accepts_more,
     compare_sides,
 )
-from driftscope.analysis.cost.advice import Advice, advise, same_models
 from driftscope.analysis.figures.change_points import Level
-from driftscope.analysis.replays.paired_replays import ReplayComparison, versus
-from driftscope.analysis.replays.replay_summary import ReplaySummary
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.replays import ReplayComparison, ReplaySummary, versus
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.sampling_mode import tokens_are_wrong

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from driftscope.analysis.circumstances import Group
-from driftscope.analysis.compare.run_comparison import MARGINAL, Comparison, accepts_less
-from driftscope.analysis.compare.run_differences import TARGET, models_differ
+from driftscope.analysis.compare import MARGINAL, Comparison, accepts_less
 from driftscope.analysis.figures.results import ByDepth, Hidden
 from driftscope.analysis.figures.side import UNPAIRED
 from driftscope.analysis.number_words import count, listed, number, percent, times
-from driftscope.analysis.statistics.intervals.independent_cases import exact_interval
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.run_differences import TARGET, models_differ
+from driftscope.analysis.statistics.intervals import Interval, exact_interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.sampling_mode import drafts_greedily, warmest
 from driftscope.findings.case import Case

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from driftscope.analysis.compare.run_differences import doubt
-from driftscope.analysis.replays.paired_replays import ReplayComparison
-from driftscope.analysis.replays.replay_summary import ReplaySummary
+from driftscope.analysis.replays import ReplayComparison, ReplaySummary
+from driftscope.analysis.run_differences import doubt
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.case import Case, ReplayCase, cases_of, replay_cases_of

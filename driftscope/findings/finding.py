@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from driftscope import vocabulary
 from driftscope.analysis.number_words import count
-from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_CLUSTERS, LOW_CLUSTERS
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import FEW_CLUSTERS, LOW_CLUSTERS
 
 
 class Severity(StrEnum):

@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from driftscope.analysis.cost.advice import Advice
-from driftscope.analysis.cost.advice_words import to_measure
-from driftscope.analysis.cost.choice import WORTH_SAYING
-from driftscope.analysis.cost.vllm_options import NO_SPECULATION, served_option
+from driftscope.analysis.advice import (
+    NO_SPECULATION,
+    WORTH_SAYING,
+    Advice,
+    served_option,
+    to_measure,
+)
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.number_words import ks_of, listed, milliseconds, number, percent
-from driftscope.analysis.replays.replay_summary import NOT_RECORDED, Cell, ReplaySummary
-from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
-from driftscope.analysis.statistics.paired_ratios import Ratio
+from driftscope.analysis.replays import NOT_RECORDED, Cell, ReplaySummary
+from driftscope.analysis.statistics.ratio import FEW_REQUESTS, PairedRatio
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.sampling_mode import tokens_are_wrong
 from driftscope.findings.case import Case
@@ -570,7 +572,7 @@ def _answers(replay: ReplaySummary) -> KeyFigure:
     )
 
 
-def _beside_replay_screen(cell: Cell, others: Sequence[tuple[Cell, Ratio | None]]) -> str:
+def _beside_replay_screen(cell: Cell, others: Sequence[tuple[Cell, PairedRatio | None]]) -> str:
     known = [(each, ratio) for each, ratio in others if ratio is not None]
     if not known:
         return f"in {cell.condition}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from driftscope.analysis.advice import NO_SPECULATION
 from driftscope.analysis.circumstances import LOOP_ROUNDS
-from driftscope.analysis.compare.run_comparison import accepts_less
-from driftscope.analysis.cost.vllm_options import NO_SPECULATION
+from driftscope.analysis.compare import accepts_less
 from driftscope.analysis.number_words import (
     between,
     between_percent,
@@ -15,11 +15,9 @@ from driftscope.analysis.number_words import (
     number,
     percent,
 )
-from driftscope.analysis.statistics.chance import as_many
-from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
-from driftscope.analysis.statistics.intervals.independent_cases import share_interval
-from driftscope.analysis.statistics.intervals.interval import Interval
-from driftscope.analysis.statistics.multiple_comparisons import ALPHA
+from driftscope.analysis.statistics.intervals import Interval, poisson_upper_tail, share_interval
+from driftscope.analysis.statistics.permutation import ALPHA
+from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.sampling_mode import tokens_are_wrong, warmest
 from driftscope.findings.case import ALWAYS, Case, Deciding, Entry, Need, Threshold
@@ -166,7 +164,7 @@ def looks_like_a_loop(case: Case) -> Finding | None:
     if not groups.long_enough:
         return None
     share = groups.looping / groups.long_enough
-    chance = as_many(max(groups.looping, 1), groups.loops_by_chance)
+    chance = poisson_upper_tail(max(groups.looping, 1), groups.loops_by_chance)
     if not share > LOOPS_ABOVE or groups.looping < 2 or not chance < ALPHA:
         return None
     interval = share_interval(groups.looping, groups.long_enough)

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 from driftscope.analysis.figures.verified_chains import WithinRequest, answers
 from driftscope.analysis.number_words import between, count, listed, number, percent, times
-from driftscope.analysis.statistics.attention_drift import (
+from driftscope.analysis.statistics.association import FEWEST_CLUSTERS as FEWEST_RELATED
+from driftscope.analysis.statistics.association import FEWEST_ROWS, Association
+from driftscope.analysis.statistics.association import MARGIN as LEAST_RELATION
+from driftscope.analysis.statistics.association import Answer as Relation
+from driftscope.analysis.statistics.drift import (
     FEWEST_CHAINS,
     FEWEST_CLUSTERS,
     FEWEST_MATCHED,
@@ -21,12 +25,8 @@ from driftscope.analysis.statistics.attention_drift import (
     Estimate,
     Source,
 )
-from driftscope.analysis.statistics.attention_drift import Answer as Drifts
-from driftscope.analysis.statistics.intervals.interval import Interval
-from driftscope.analysis.statistics.within_strata import FEWEST_CLUSTERS as FEWEST_RELATED
-from driftscope.analysis.statistics.within_strata import FEWEST_ROWS, Association
-from driftscope.analysis.statistics.within_strata import MARGIN as LEAST_RELATION
-from driftscope.analysis.statistics.within_strata import Answer as Relation
+from driftscope.analysis.statistics.drift import Answer as Drifts
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.case import Case, Deciding, Entry, Need, Threshold
 from driftscope.findings.causes import (

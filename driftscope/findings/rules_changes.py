@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from driftscope.analysis.circumstances import kept_of, usable
 from driftscope.analysis.figures.change_points import ALPHA, MOST_ALIKE, ChangePoint, Changes
 from driftscope.analysis.number_words import count, lasted, listed, number, percent
-from driftscope.analysis.statistics.intervals.interval import Interval
-from driftscope.analysis.statistics.split_test import LEAST
+from driftscope.analysis.statistics.changes import LEAST
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 from driftscope.findings.case import Case, Entry, Need, Threshold
 from driftscope.findings.finding import Finding, Severity, Trust, ends, judged

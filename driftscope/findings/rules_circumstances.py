@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from driftscope.analysis.circumstances import Group, kept_of, origin_of, origins, usable
 from driftscope.analysis.number_words import listed, number, percent
 from driftscope.analysis.query.row_filters import NEAR_TOKENS
-from driftscope.analysis.statistics.contrast import Contrast
-from driftscope.analysis.statistics.intervals.cluster_ratio import LOW_CLUSTERS
-from driftscope.analysis.statistics.intervals.interval import Interval, ratio
-from driftscope.analysis.statistics.multiple_comparisons import ALPHA
-from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
+from driftscope.analysis.statistics.intervals import Interval, ratio
+from driftscope.analysis.statistics.permutation import ALPHA
+from driftscope.analysis.statistics.ratio import LOW_CLUSTERS
+from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS, Contrast
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.case import Case, Entry, Need, Threshold
 from driftscope.findings.causes import NOTHING_BELOW, conditional_interval, unless_normed

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from driftscope.analysis.compare.run_comparison import (
+from driftscope.analysis.compare import (
     LENGTH,
     MARGINAL,
     Comparison,
@@ -21,9 +21,8 @@ from driftscope.analysis.number_words import (
     percent,
     runs_of_numbers,
 )
-from driftscope.analysis.statistics.intervals.interval import Interval
-from driftscope.analysis.statistics.joint_difference import LEAST
-from driftscope.analysis.statistics.multiple_comparisons import ALPHA
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.permutation import ALPHA, LEAST
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.case import Case, Entry, Need, Threshold
 from driftscope.findings.causes import (

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from driftscope.analysis.figures.run_sums import Cohort, longer
 from driftscope.analysis.number_words import count, ks_of, lasted, listed, number, percent
-from driftscope.analysis.replays.replay_summary import ReplaySummary
-from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
+from driftscope.analysis.replays import ReplaySummary
+from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.acceptance_by_k import first_token_differs
 from driftscope.analysis.summary.independence import ENOUGH_CLUSTERS
 from driftscope.analysis.summary.run_summary import RunSummary

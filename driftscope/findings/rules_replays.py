@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.number_words import between, count, listed, milliseconds, number, percent
-from driftscope.analysis.replays.file_totals import NO_INTERVAL
-from driftscope.analysis.replays.paired_replays import ReplayComparison
-from driftscope.analysis.replays.replay_summary import GOOD, Cell, ReplaySummary
-from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
+from driftscope.analysis.replays import GOOD, NO_INTERVAL, Cell, ReplayComparison, ReplaySummary
+from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.findings.case import Entry, Need, ReplayCase, Threshold
 from driftscope.findings.finding import Finding, Severity, Trust, ends
 from driftscope.metrics.latency import mcnemar

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from driftscope.analysis.cost.advice import Advice
-from driftscope.analysis.cost.advice_words import by_batch, faster, to_measure
-from driftscope.analysis.cost.choice import WORTH_SAYING
-from driftscope.analysis.cost.predict import Estimate
-from driftscope.analysis.cost.schedule import GAINS_AT_LEAST
-from driftscope.analysis.cost.vllm_options import NO_SPECULATION
+from driftscope.analysis.advice import (
+    GAINS_AT_LEAST,
+    NO_SPECULATION,
+    WORTH_SAYING,
+    Advice,
+    by_batch,
+    faster,
+    to_measure,
+)
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.number_words import (
     between_percent,
@@ -19,9 +22,10 @@ from driftscope.analysis.number_words import (
     number,
     percent,
 )
-from driftscope.analysis.statistics.intervals.cluster_ratio import FEW_REQUESTS
-from driftscope.analysis.statistics.intervals.interval import Interval, difference, ratio
+from driftscope.analysis.statistics.intervals import Interval, difference, ratio
+from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.time_per_token import Estimate
 from driftscope.findings.case import ALWAYS, Case, Entry, Need, Threshold
 from driftscope.findings.finding import Answer, Claim, Finding, Severity, Topic, Trust, ends, judged
 from driftscope.findings.rules_compare import confounders, doubt, to_match

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from driftscope.analysis.statistics.intervals.cluster_intervals import ratio_intervals
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import ratio_intervals
 from driftscope.boundary.bounds import MAX_K
 from driftscope.ingest.fields import BadFigureError, count, numbers
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driftscope.analysis.replays.file_totals import INGESTED, TOTALS, FileTotals, to_workload
+from driftscope.analysis.replays import INGESTED, TOTALS, FileTotals, to_workload
 from driftscope.errors import TraceError, UsageError
 from driftscope.ingest.figures import THIS_RUN, Figures
 from driftscope.ingest.histogram import RequestCounts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.inspect.inside.inside import Inside
 from driftscope.inspect.inspection import Inspection
 from driftscope.inspect.pair_inspection import PairInspection

@@ -13,7 +13,7 @@ from typing import Any
 
 from driftscope.analysis.figures.results import Acceptance, AcceptanceAtK
 from driftscope.analysis.number_words import number
-from driftscope.analysis.statistics.intervals.interval import Interval, difference
+from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.sampling_mode import warmest
 from driftscope.boundary.file_input import first_line, read_json

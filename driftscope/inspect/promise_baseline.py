@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from driftscope.analysis.baseline_relation import LENGTH, MARGINAL, Quantity, Relation
 from driftscope.analysis.figures.results import Acceptance, AcceptanceAtK
-from driftscope.analysis.gate.baseline_relation import LENGTH, MARGINAL, Relation
-from driftscope.analysis.gate.quantity import Quantity
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.inspect.promise import Promise, at_k
 from driftscope.json_report.interval_ends import ends

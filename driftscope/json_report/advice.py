@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from driftscope.analysis.cost.advice import Advice
-from driftscope.analysis.cost.advice_words import answer
-from driftscope.analysis.cost.vllm_options import NO_SPECULATION
+from driftscope.analysis.advice import NO_SPECULATION, Advice, answer
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.causes import none_accepted
 from driftscope.json_report.document import ADVICE, VERSIONS, layout, plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from driftscope.analysis.statistics.attention_drift import AttentionDrift, Estimate
+from driftscope.analysis.statistics.drift import AttentionDrift, Estimate
 from driftscope.json_report.interval_ends import ends
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
-from driftscope.analysis.gate.judge import Judgement
+from driftscope.analysis.gate import Judgement
 from driftscope.json_report.document import CHECK, VERSIONS, layout, plain
 
 

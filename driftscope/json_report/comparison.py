@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from driftscope.analysis.compare.comparison_verdict import verdict
-from driftscope.analysis.compare.run_comparison import Comparison
-from driftscope.analysis.compare.run_differences import doubt
-from driftscope.analysis.compare.time_comparison import TPOT
+from driftscope.analysis.compare import TPOT, Comparison, verdict
 from driftscope.analysis.figures.side import UNPAIRED
-from driftscope.analysis.statistics.multiple_comparisons import ALPHA
+from driftscope.analysis.run_differences import doubt
+from driftscope.analysis.statistics.permutation import ALPHA
 from driftscope.json_report.document import COMPARISON, plain, text
 
 HOLM = "Holm"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 
 
 def ends(interval: Interval | None) -> dict[str, float] | None:

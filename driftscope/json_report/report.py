@@ -11,9 +11,9 @@ from typing import Any
 from driftscope.analysis.figures.results import AcceptanceAtK
 from driftscope.analysis.figures.run_sums import Served
 from driftscope.analysis.figures.verified_chains import answers
-from driftscope.analysis.replays.replay_summary import ReplaySummary
-from driftscope.analysis.statistics.intervals.interval import Interval
-from driftscope.analysis.statistics.within_strata import Association
+from driftscope.analysis.replays import ReplaySummary
+from driftscope.analysis.statistics.association import Association
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import Claim, Finding

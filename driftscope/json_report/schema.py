@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from driftscope.analysis.statistics.attention_drift import Answer as DriftAnswer
-from driftscope.analysis.statistics.attention_drift import Source
+from driftscope.analysis.statistics.drift import Answer as DriftAnswer
+from driftscope.analysis.statistics.drift import Source
 from driftscope.findings.finding import Answer, Severity, Topic, Trust
 from driftscope.findings.first_screen import State
 from driftscope.json_report.document import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from driftscope.analysis.circumstances import Group, Groups
-from driftscope.analysis.statistics.contrast import Contrast
+from driftscope.analysis.statistics.strata import Contrast
 from driftscope.json_report.interval_ends import ends
 
 

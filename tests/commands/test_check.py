@@ -14,7 +14,7 @@ from support.runs import Spec, write_run
 from support.simulate import Cost, Truth, simulate
 
 from driftscope import check
-from driftscope.analysis.gate.rule import rule_of
+from driftscope.analysis.gate import rule_of
 from driftscope.cli.gate.gate_run import judge_analysis, outcome, run_gate
 from driftscope.errors import NoDataError, UsageError
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS

@@ -13,7 +13,7 @@ from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
 from driftscope import check
-from driftscope.analysis.gate.judge import Judgement, Outcome
+from driftscope.analysis.gate import Judgement, Outcome
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.cli.gate.gate_run import run_gate
 from driftscope.errors import MixedTraceError, NoDataError, UsageError

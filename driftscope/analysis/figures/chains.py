@@ -25,8 +25,7 @@ from driftscope.analysis.query.record_views import (
     clusters,
     table,
 )
-from driftscope.analysis.statistics.clusters import ratio_over
-from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
+from driftscope.analysis.statistics.ratio import Ratio, ratio_of, ratio_over
 from driftscope.metrics import attention
 from driftscope.metrics.attention import Array, finite, ratio, weight_of, weighted
 from driftscope.vocabulary import BY_DEPTH, MASS_CLASSES, MASSES

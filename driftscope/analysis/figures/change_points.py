@@ -1,10 +1,10 @@
 """Change points of acceptance: times before and after which requests accept differently.
 
 The method is binary segmentation over requests in order of their start. What is compared is each
-request's residual from the mean of its kind (`driftscope.analysis.statistics.mix_adjustment`), so
+request's residual from the mean of its kind (`driftscope.analysis.statistics.changes`), so
 that a changed mix of requests is no change. A split is accepted if the largest difference over all
 splits is larger than in almost all random orders of the same clusters of requests
-(`driftscope.analysis.statistics.split_test`). So neither rounds of a request nor requests of a
+(`driftscope.analysis.statistics.changes`). So neither rounds of a request nor requests of a
 session count as independent of each other, and a run that does not change is split in at most ALPHA
 of cases (`make calibration`). Each level of further splits is tested at a share of ALPHA, so that
 all tests of one level together keep to it.
@@ -28,11 +28,20 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import Codes, Matrix, whole
-from driftscope.analysis.statistics import split_test
-from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, ratio_intervals
-from driftscope.analysis.statistics.intervals.interval import Interval
-from driftscope.analysis.statistics.mix_adjustment import residuals
-from driftscope.analysis.statistics.split_test import LEAST, Requests, Split
+from driftscope.analysis.statistics.changes import (
+    LEAST,
+    Requests,
+    Split,
+    autocorrelation,
+    by_cluster,
+    largest_split,
+    paired_step,
+    residuals,
+    split_statistic,
+    step_ratio,
+)
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import intervals, ratio_intervals
 
 ALPHA = 0.05
 """Share of runs without a change that may be split."""
@@ -239,7 +248,7 @@ def _tested(
         cluster=series.clusters[part],
         uneven=series.several_k,
     )
-    return split_test.largest_split(requests, random)
+    return largest_split(requests, random)
 
 
 def _splits(
@@ -272,7 +281,7 @@ def _raw(series: Series, adjusted: Matrix, random: np.random.RandomState) -> Cha
         cluster=np.arange(n),
         uneven=series.several_k,
     )
-    found = split_test.largest_split(requests, random)
+    found = largest_split(requests, random)
     if found is None or found.p > ALPHA:
         return None
     return _point(series, adjusted, slice(0, found.at), slice(found.at, n), found.p)
@@ -284,7 +293,7 @@ def _point(series: Series, adjusted: Matrix, before: slice, after: slice, p: flo
     weights = series.rounds[both], series.clusters[both]
     lengths = [float(series.tokens[x].sum() / series.rounds[x].sum()) for x in (before, after)]
     prompt = np.full(len(side), -1) if series.prompt is None else series.prompt[both]
-    anchor = split_test.paired_step(series.tokens[both], series.rounds[both], prompt, side)
+    anchor = paired_step(series.tokens[both], series.rounds[both], prompt, side)
     step = _step(adjusted[both], *weights, side)
     return ChangePoint(
         time_s=float(series.start_s[after.start]),
@@ -305,7 +314,7 @@ def _point(series: Series, adjusted: Matrix, before: slice, after: slice, p: flo
 def _step(
     tokens: Matrix, rounds: Matrix, cluster: Codes, side: Matrix
 ) -> tuple[float | None, Interval | None]:
-    ratio = split_test.step_ratio(tokens, rounds, cluster, side)
+    ratio = step_ratio(tokens, rounds, cluster, side)
     if ratio is None:
         return None, None
     spread = intervals(ratio)
@@ -330,7 +339,7 @@ def _same_mix(series: Series, before: slice, after: slice) -> float | None:
 def _level(series: Series, part: slice) -> Level:
     tokens, rounds = series.tokens[part], series.rounds[part]
     code = np.unique(series.clusters[part], return_inverse=True)[1]
-    sums = (split_test.by_cluster(code, each)[:, None] for each in (tokens, rounds))
+    sums = (by_cluster(code, each)[:, None] for each in (tokens, rounds))
     spread = ratio_intervals(*sums)
     last = part.stop >= len(series.start_s)
     return Level(
@@ -364,7 +373,7 @@ def _line(series: Series, value: Matrix) -> Matrix:
 
 def _one_step(tokens: Matrix, rounds: Matrix) -> Matrix:
     """Return the length of each request by the best single step."""
-    at = int(split_test.split_statistic(tokens, rounds, LEAST).argmax())
+    at = int(split_statistic(tokens, rounds, LEAST).argmax())
     if not at:  # all requests are equal
         return np.full(len(tokens), tokens.sum() / rounds.sum())
     lengths = [tokens[x].sum() / rounds[x].sum() for x in (slice(at), slice(at, None))]
@@ -375,4 +384,4 @@ def _beside_change(series: Series, adjusted: Matrix, *, gradual: bool) -> float:
     """Return the autocorrelation of neighbouring requests that is left beside one step or slope."""
     value = adjusted / series.rounds
     fit = _line(series, value) if gradual else _one_step(adjusted, series.rounds)
-    return split_test.autocorrelation(adjusted - series.rounds * fit, series.rounds)
+    return autocorrelation(adjusted - series.rounds * fit, series.rounds)

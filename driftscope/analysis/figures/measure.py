@@ -22,10 +22,13 @@ from driftscope.analysis.figures.results import (
 )
 from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.query.column_arrays import sums
-from driftscope.analysis.statistics.clusters import rate_over_clusters
-from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, rate_intervals
-from driftscope.analysis.statistics.intervals.cluster_ratio import ratio_of
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import (
+    intervals,
+    rate_intervals,
+    rate_over_clusters,
+    ratio_of,
+)
 from driftscope.metrics import acceptance as formula
 from driftscope.metrics.attention import Array, sink_retention
 from driftscope.metrics.confidence import calibration_error

@@ -13,15 +13,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, whole
 from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, Tables, clusters, table
-from driftscope.analysis.statistics.clusters import nested, spans_of
-from driftscope.analysis.statistics.look_alikes import look_alikes
+from driftscope.analysis.statistics.permutation import look_alikes
+from driftscope.analysis.statistics.ratio import nested, spans_of
 from driftscope.errors import UsageError
 from driftscope.metrics.latency import life_s
 
@@ -202,7 +201,8 @@ def _codes(names: Names, column: str = "") -> Codes:
     number of its own, or shares one if the `column` is the user's choice."""
     if not _known(names) and column in ("", PROMPT):
         return np.arange(len(names))
-    code, kinds = pd.factorize(names)
+    kinds: dict[object, int] = {}
+    code = np.array([-1 if name is None else kinds.setdefault(name, len(kinds)) for name in names])
     nameless = code < 0
     code[nameless] = len(kinds)
     if column in ("", PROMPT):

@@ -15,9 +15,14 @@ from driftscope.analysis.figures.chain_shape import Shape
 from driftscope.analysis.figures.requests import Units
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ranked, whole
 from driftscope.analysis.query.record_views import IN_BUCKETS, REQUEST, table
-from driftscope.analysis.statistics.clusters import Make, ratio_over
-from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
-from driftscope.analysis.statistics.risk_sets import conditional_ratio, marginal_ratio
+from driftscope.analysis.statistics.ratio import (
+    Make,
+    Ratio,
+    conditional_ratio,
+    marginal_ratio,
+    ratio_of,
+    ratio_over,
+)
 from driftscope.vocabulary import UndraftedReason
 
 if TYPE_CHECKING:

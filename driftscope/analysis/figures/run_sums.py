@@ -44,7 +44,7 @@ from driftscope.analysis.number_words import count
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, sums, whole
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import CLUSTERS, REQUEST, SERVED, Derived, Tables, table
-from driftscope.analysis.statistics.lifetimes import Lifetimes, Selection, selection_of
+from driftscope.analysis.statistics.changes import Lifetimes, Selection, selection_of
 from driftscope.metrics import acceptance as formula
 from driftscope.metrics.fallback import UNKNOWN
 

@@ -37,8 +37,8 @@ from driftscope.analysis.query.record_views import (
     steps_of,
     table,
 )
-from driftscope.analysis.statistics.multiple_comparisons import holm
-from driftscope.analysis.statistics.within_strata import Answer, Association, Rows, association
+from driftscope.analysis.statistics.association import Answer, Association, Rows, association
+from driftscope.analysis.statistics.permutation import holm
 from driftscope.metrics import attention
 from driftscope.metrics.attention import SELF, finite
 from driftscope.metrics.confidence import BINS

@@ -8,8 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from driftscope.analysis.conditions.columns import OF_REGIONS, OF_REQUESTS, OF_RUNS, Names
-from driftscope.analysis.conditions.condition import Condition, condition_of
+from driftscope.analysis.conditions import (
+    OF_REGIONS,
+    OF_REQUESTS,
+    OF_RUNS,
+    Condition,
+    Names,
+    condition_of,
+)
 from driftscope.analysis.query.query_engine import Dialect
 from driftscope.errors import UsageError
 from driftscope.trace.format.manifest import Manifest
@@ -207,7 +213,7 @@ class Bucket:
     sql: str
     """SQL that all engines understand; it contains no text from a user."""
     names: Names
-    """Columns of `driftscope.analysis.conditions.columns` that the SQL uses."""
+    """Columns of `driftscope.analysis.conditions` that the SQL uses."""
 
 
 def _of(column: str, sql: str) -> Bucket:

@@ -4,7 +4,7 @@ Labels often differ in context length. Long contexts then look bad because of a 
 because of long contexts. Here each comparison is made inside the strata of the other circumstance,
 and the strata are combined with the weights of Mantel and Haenszel (1959), n m / (n + m) for n and
 m rounds of the two groups in a stratum: a stratum that only one of them has contributes nothing,
-and its weight is 0.
+and its weight is 0. Two kinds of rounds that one request has are compared inside each request.
 
 The variance is that of the jackknife over clusters of requests, weights included; a cluster that
 has rounds in both groups is left out of both at once.
@@ -19,14 +19,63 @@ from itertools import combinations
 import numpy as np
 
 from driftscope.analysis.query.column_arrays import Codes, Matrix
-from driftscope.analysis.statistics.contrast import Contrast, nothing_kept
-from driftscope.analysis.statistics.intervals.cluster_ratio import FEWEST_CLUSTERS, MOST_WEIGHT
-from driftscope.analysis.statistics.intervals.degrees_of_freedom import (
+from driftscope.analysis.statistics.intervals import (
+    Interval,
     degrees_of_freedom,
+    exact_interval,
     student,
     two_sided,
 )
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.permutation import ALPHA
+from driftscope.analysis.statistics.ratio import (
+    FEWEST_CLUSTERS,
+    MOST_WEIGHT,
+    Ratio,
+    intervals,
+    ratio_of,
+    ratio_over,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """Acceptance of the second group compared with the first, over the strata that both have.
+
+    A stratum is one value of the other circumstance: a workload label if ranges of context lengths
+    are compared, a range of context lengths if labels are.
+    """
+
+    first: str
+    """Name of the group with which the other one is compared."""
+    second: str
+    first_length: float
+    """Acceptance length of the first group; each stratum has the same weight in both groups."""
+    second_length: float
+    kept: float
+    """Accepted tokens per round of the second group over those of the first."""
+    kept_interval: Interval | None
+    p: float | None
+    """Two-sided p-value for `kept` being 1; None if it cannot be tested."""
+    requests: int
+    """Number of requests in the shared strata, of the group that has fewer."""
+    strata: tuple[str, ...]
+    """Names of the strata that both groups have."""
+
+    def loses(self, bound: float, *, tests: int = 1) -> bool:
+        """Whether less than `bound` of the accepted tokens is kept, and surely less than all of
+        them, as one of several `tests` (Bonferroni)."""
+        return self.kept < bound and self.p is not None and self.p < ALPHA / tests
+
+
+def nothing_kept(
+    rounds: int, first: float, *, supported: bool
+) -> tuple[Interval | None, float | None]:
+    """Return interval and p-value of `kept` if the second group accepts nothing in `rounds` rounds,
+    and the first one `first` tokens per round. No request differs from another then, and the share
+    of rounds that accept anything has an exact interval."""
+    high = exact_interval(0, rounds).high / first
+    return (Interval.of(0.0, high), 0.0) if supported and high < 1 else (None, None)
+
 
 ENOUGH_REQUESTS = 10
 """Smallest number of requests of a group that is compared with another: with fewer, intervals are
@@ -78,10 +127,10 @@ def labels_within_context(
     there = _requests(cells.context, cells.label, len(contexts), len(labels))
     rounds = np.bincount(cells.label, cells.rounds, len(labels))
     most = sorted(np.argsort(-rounds, kind="stable")[:MOST_GROUPS].tolist())
-    return tuple(_each(cells, there, most, contexts, labels))
+    return tuple(_labels_in_pairs(cells, there, most, contexts, labels))
 
 
-def _each(
+def _labels_in_pairs(
     cells: Cells, there: Codes, most: Sequence[int], contexts: Sequence[str], labels: Sequence[str]
 ) -> Iterator[Contrast]:
     for a, b in combinations(most, 2):
@@ -220,3 +269,68 @@ def _standardised(accepted: Matrix, rounds: Matrix) -> Matrix:
     each = accepted / np.where(rounds > 0, rounds, 1.0)
     whole = weight.sum(axis=-1)
     return np.asarray((weight * each).sum(axis=-1) / np.where(whole > 0, whole, np.nan))
+
+
+EACH_REQUEST = "each request"
+"""Name of the strata of such a comparison."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Halves:
+    """Rounds of two kinds by request and stratum, [rows, 2] or [rows]."""
+
+    accepted: Matrix
+    """Accepted tokens of the first and the second kind, comparable between kinds, [rows, 2]."""
+    rounds: Matrix
+    """Rounds of both kinds, [rows, 2]."""
+    request: Codes
+    cluster: Codes
+    crossed: Codes | None = None
+    """Other cluster of each row, if clusters are of two kinds."""
+
+
+def within_requests(halves: Halves, first: str, second: str) -> Contrast | None:
+    """Compare the second kind with the first inside each request; None if no request has both, or
+    if the first kind accepts nothing."""
+    both = (halves.rounds > 0).all(axis=1)
+    rounds, accepted = halves.rounds[both], halves.accepted[both]
+    share = rounds[:, ::-1] / rounds.sum(axis=1, keepdims=True)
+    weighted = share * accepted
+    if not both.any() or not weighted[:, 0].sum() > 0:
+        return None
+    weight = float((share[:, 0] * rounds[:, 0]).sum())
+    ratio = ratio_over(
+        ratio_of,
+        [weighted[:, [1]], weighted[:, [0]]],
+        halves.cluster[both],
+        None if halves.crossed is None else halves.crossed[both],
+    )
+    accepted_of_first = float(weighted[:, 0].sum()) / weight
+    kept = float(ratio.value[0])
+    interval, p = (
+        _tested_within(ratio)
+        if kept
+        else nothing_kept(
+            int(rounds[:, 1].sum()), accepted_of_first, supported=bool(ratio.supported[0])
+        )
+    )
+    return Contrast(
+        first=first,
+        second=second,
+        first_length=1.0 + accepted_of_first,
+        second_length=1.0 + float(weighted[:, 1].sum()) / weight,
+        kept=kept,
+        kept_interval=interval,
+        p=p,
+        requests=len(np.unique(halves.request[both])),
+        strata=(EACH_REQUEST,),
+    )
+
+
+def _tested_within(ratio: Ratio) -> tuple[Interval | None, float | None]:
+    """Return the 95% interval of the share kept, and the p-value for all being kept."""
+    spread, error = intervals(ratio), float(ratio.error[0])
+    if spread is None or spread[0] is None or not error > 0:
+        return None, None
+    p = two_sided(np.array((float(ratio.value[0]) - 1.0) / error), ratio.df[0])
+    return spread[0].within(0.0, np.inf), float(p)

@@ -14,7 +14,7 @@ from driftscope.analysis.figures.verified_chains import chain_sample
 from driftscope.analysis.passes.distances import CLUSTERED, distance_column, distances
 from driftscope.analysis.query.column_arrays import Codes, Matrix, sums, whole
 from driftscope.analysis.query.query_engine import Later
-from driftscope.analysis.statistics.attention_drift import (
+from driftscope.analysis.statistics.drift import (
     AttentionDrift,
     DistanceSums,
     MatchedSums,

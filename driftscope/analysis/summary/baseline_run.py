@@ -12,7 +12,7 @@ from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.figures.steps import StepCell, step_times
 from driftscope.analysis.query.column_arrays import floats
 from driftscope.analysis.query.record_views import Tables
-from driftscope.analysis.statistics.clusters import mean_time_interval, spans_of
+from driftscope.analysis.statistics.ratio import mean_time_interval, spans_of
 from driftscope.errors import NoDataError
 from driftscope.metrics.latency import life_s, mean_s
 from driftscope.trace.format.manifest import Manifest

@@ -8,7 +8,7 @@ from driftscope.analysis.figures.results import Latency, Recording
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.steps import StepTimes
 from driftscope.analysis.query.record_views import Tables
-from driftscope.analysis.statistics.clusters import mean_time_interval
+from driftscope.analysis.statistics.ratio import mean_time_interval
 from driftscope.analysis.summary.acceptance_by_k import by_k
 from driftscope.analysis.summary.details import Details
 from driftscope.analysis.summary.independence import independence_of

@@ -17,7 +17,7 @@ from driftscope.analysis.figures.verified_chains import (
     verification_of,
     within_requests,
 )
-from driftscope.analysis.statistics.attention_drift import AttentionDrift
+from driftscope.analysis.statistics.drift import AttentionDrift
 from driftscope.analysis.summary.attention_drift import attention_drift
 from driftscope.analysis.summary.length_by_k import LengthAtK, lengths_by_k
 from driftscope.analysis.summary.segments import BY_LABEL, segments_by, segments_of

@@ -9,7 +9,7 @@ import numpy as np
 
 from driftscope.analysis.figures.requests import Units
 from driftscope.analysis.figures.rounds import Rounds
-from driftscope.analysis.statistics.clusters import design_effect, intraclass_correlation
+from driftscope.analysis.statistics.ratio import design_effect, intraclass_correlation
 
 ENOUGH_CLUSTERS = 100
 """Number of clusters from which an interval is wide enough although length goes with ease."""

@@ -26,8 +26,8 @@ from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import whole
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import REQUEST, clusters, table
-from driftscope.analysis.statistics.intervals.cluster_intervals import ratio_intervals
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import ratio_intervals
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

@@ -28,7 +28,7 @@ from driftscope.analysis.figures.run_sums import Cohort, Slice
 from driftscope.analysis.figures.side import Side
 from driftscope.analysis.figures.steps import StepCell
 from driftscope.analysis.figures.verified_chains import WithinRequest
-from driftscope.analysis.statistics.attention_drift import AttentionDrift
+from driftscope.analysis.statistics.drift import AttentionDrift
 from driftscope.analysis.summary.independence import Independence
 from driftscope.analysis.summary.length_by_k import LengthAtK
 from driftscope.metrics.fallback import Fallback

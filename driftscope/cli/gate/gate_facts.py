@@ -7,10 +7,9 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeAlias
 
-from driftscope.analysis.gate.baseline_relation import Relation
-from driftscope.analysis.gate.evaluate import Facts
-from driftscope.analysis.gate.quantity import Quantity
-from driftscope.analysis.replays.replay_summary import ReplaySummary
+from driftscope.analysis.baseline_relation import Quantity, Relation
+from driftscope.analysis.gate import Facts
+from driftscope.analysis.replays import ReplaySummary
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import UsageError
 from driftscope.findings.case import Deciding, Entry, ReplayCase

@@ -6,10 +6,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from driftscope.analysis.gate.baseline_relation import Relation, relation_of
-from driftscope.analysis.gate.expression import FindingCondition
-from driftscope.analysis.gate.judge import Judgement, Outcome, judge
-from driftscope.analysis.gate.rule import Rule, read_rules, rule_of
+from driftscope.analysis.baseline_relation import Relation, relation_of
+from driftscope.analysis.gate import (
+    FindingCondition,
+    Judgement,
+    Outcome,
+    Rule,
+    judge,
+    read_rules,
+    rule_of,
+)
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.cli.gate.gate_facts import Kind, facts_of
 from driftscope.cli.gate.inspection_baseline import promise_of, relations_to

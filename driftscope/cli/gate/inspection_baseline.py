@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from driftscope.analysis.gate.baseline_relation import Relation
+from driftscope.analysis.baseline_relation import Relation
 from driftscope.cli.inspection.like_rounds import runs_like
 from driftscope.cli.shared.run_argument import is_inspection
 from driftscope.errors import NoDataError

@@ -11,7 +11,7 @@ from driftscope.ablate.decomposition import Decomposition, Part
 from driftscope.ablate.effect import Effect, PairedBy
 from driftscope.ablate.intervention import AS_SERVED
 from driftscope.ablate.vocabulary_coverage import VocabularyCoverage
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.boundary.terminal_text import shown
 
 _NOT_KNOWN = "–"

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from driftscope.analysis.number_words import count
-from driftscope.analysis.replays.file_totals import NO_INTERVAL
+from driftscope.analysis.replays import NO_INTERVAL
 from driftscope.boundary.terminal_text import shown
 from driftscope.ingest.figures import THIS_RUN, Figures
 from driftscope.ingest.reader import Reader

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from driftscope.analysis.cost.advice import Advice
-from driftscope.analysis.cost.advice_words import answer
+from driftscope.analysis.advice import Advice, answer
 from driftscope.analysis.number_words import between, count, milliseconds, number
 from driftscope.cli.screens.replay_output import Bar, say
 from driftscope.trace.format.records import ClientRow

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from driftscope.analysis.conditions.columns import COLUMNS
+from driftscope.analysis.conditions import COLUMNS
 from driftscope.cli.shared import completion
 
 if TYPE_CHECKING:

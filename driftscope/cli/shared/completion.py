@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from driftscope.analysis.conditions.columns import COLUMNS
+from driftscope.analysis.conditions import COLUMNS
 from driftscope.trace.runs.run_search import DEFAULT_FOLDERS, LATEST, search
 from driftscope.vocabulary import FINDINGS, GATED
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from driftscope.analysis.number_words import listed
-from driftscope.analysis.replays.replay_summary import is_replay
+from driftscope.analysis.replays import is_replay
 from driftscope.cli.screens import analyze_output
 from driftscope.errors import MixedTraceError, NoDataError
 from driftscope.json_report.report import to_json

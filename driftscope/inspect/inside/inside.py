@@ -10,7 +10,7 @@ import numpy as np
 
 from driftscope.analysis.number_words import between, between_percent, percent, times
 from driftscope.analysis.query.column_arrays import Matrix
-from driftscope.analysis.statistics.attention_drift import (
+from driftscope.analysis.statistics.drift import (
     AttentionDrift,
     DistanceSums,
     Estimate,
@@ -19,8 +19,7 @@ from driftscope.analysis.statistics.attention_drift import (
     estimates,
     sink_kept,
 )
-from driftscope.analysis.statistics.intervals.cluster_intervals import rate_intervals
-from driftscope.analysis.statistics.intervals.cluster_ratio import ratio_of
+from driftscope.analysis.statistics.ratio import rate_intervals, ratio_of
 from driftscope.findings.causes import GROWS_ABOVE
 from driftscope.findings.rules_attention import STABLE_BELOW, drift_words
 from driftscope.inspect.inside.inside_sums import InsideSums

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.statistics.intervals.cluster_intervals import intervals, rate_intervals
-from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
-from driftscope.analysis.statistics.intervals.interval import CONFIDENCE, Interval
+from driftscope.analysis.statistics.intervals import CONFIDENCE, Interval
+from driftscope.analysis.statistics.ratio import Ratio, intervals, rate_intervals, ratio_of
 
 Rounds = Sequence[Sequence[int]]
 """Accepted tokens of each round, by prompt."""

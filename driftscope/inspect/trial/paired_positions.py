@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from driftscope.analysis.compare.run_comparison import Comparison, comparison
+from driftscope.analysis.compare import Comparison, comparison
 from driftscope.analysis.figures.rounds import Counts, Rounds
 from driftscope.analysis.figures.side import Pairing, Side
 from driftscope.inspect.trial.acceptance import Acceptance

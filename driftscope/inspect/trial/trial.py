@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from driftscope.analysis.statistics.clusters import mean_interval
+from driftscope.analysis.statistics.ratio import mean_interval
 from driftscope.errors import NoDataError
 from driftscope.inspect.checks.positions import rope_theta
 from driftscope.inspect.checks.text_files import chat_template

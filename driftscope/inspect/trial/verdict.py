@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from driftscope.analysis.statistics.intervals.interval import CONFIDENCE, Interval
+from driftscope.analysis.statistics.intervals import CONFIDENCE, Interval
 from driftscope.inspect.checks.check_result import Certainty, CheckResult, Level
 from driftscope.inspect.trial.acceptance import Gain
 from driftscope.inspect.trial.trial_result import Trial, Tried, TriedRendering

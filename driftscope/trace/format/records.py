@@ -285,7 +285,7 @@ class ClientRow:
     """Id that the client assigned, unique in the run; sent as X-Request-Id."""
     response: str | None
     """Id in the server's answer, such as "chatcmpl-<request>". RequestRow.request begins with it
-    in vLLM, see `driftscope.analysis.replays.server_requests`. None: there was no answer."""
+    in vLLM, see `driftscope.analysis.replays`. None: there was no answer."""
     order: int
     """Position in the randomised plan, from 0."""
     condition: str

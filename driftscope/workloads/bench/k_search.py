@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from driftscope.analysis.cost.advice import Advice, advise
-from driftscope.analysis.cost.vllm_options import BY_BATCH, FIXED
+from driftscope.analysis.advice import BY_BATCH, FIXED, Advice, advise
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.summary.baseline_run import BaselineRun, baseline_of
 from driftscope.analysis.summary.run_summary import RunSummary

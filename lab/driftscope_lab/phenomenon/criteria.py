@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from driftscope.analysis.statistics.attention_drift import Answer
+from driftscope.analysis.statistics.drift import Answer
 from driftscope_lab.phenomenon.conditions import AS_TRAINED
 from driftscope_lab.phenomenon.estimates import Estimate, of, robustness
 from driftscope_lab.phenomenon.figures import Sums

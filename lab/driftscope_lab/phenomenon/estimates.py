@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
-from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio
-from driftscope.analysis.statistics.intervals.degrees_of_freedom import Array, student
+from driftscope.analysis.statistics.intervals import Array, student
+from driftscope.analysis.statistics.ratio import Ratio, intervals
 from driftscope_lab.phenomenon.conditions import AS_TRAINED, FORMS, PERTURBED
 from driftscope_lab.phenomenon.figures import Sums
 

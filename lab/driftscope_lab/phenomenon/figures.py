@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from driftscope.analysis.statistics.intervals.cluster_ratio import Ratio, ratio_of
+from driftscope.analysis.statistics.ratio import Ratio, ratio_of
 from driftscope.trace.read.reader import read_trace
 
 Array = NDArray[np.float64]

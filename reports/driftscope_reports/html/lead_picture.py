@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from driftscope.analysis.replays.replay_summary import ReplaySummary
+from driftscope.analysis.replays import ReplaySummary
 from driftscope.findings.case import Case
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.pipeline import Analysis

@@ -7,12 +7,10 @@ import sys
 from rich.table import Table
 from rich.text import Text
 
-from driftscope.analysis.cost.advice import Advice
-from driftscope.analysis.cost.advice_words import answer, faster, to_measure
-from driftscope.analysis.cost.predict import WIDEST, Estimate
-from driftscope.analysis.cost.vllm_options import NO_SPECULATION
+from driftscope.analysis.advice import NO_SPECULATION, Advice, answer, faster, to_measure
 from driftscope.analysis.number_words import NOTHING, between_percent, milliseconds, percent
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.time_per_token import WIDEST, Estimate
 from driftscope.boundary.output_console import output_console
 from driftscope.findings.causes import none_accepted
 from driftscope.json_report.advice import DEAD

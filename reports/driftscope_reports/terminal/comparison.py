@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from driftscope.analysis.compare.comparison_verdict import (
+from driftscope.analysis.compare import (
+    LENGTH,
     TIMES,
+    WHOLE,
+    Comparison,
+    Difference,
     between_ends,
     mix_words,
     signed,
     verdict,
 )
-from driftscope.analysis.compare.run_comparison import (
-    LENGTH,
-    WHOLE,
-    Comparison,
-    Difference,
-)
-from driftscope.analysis.compare.run_differences import doubt
 from driftscope.analysis.figures.side import UNPAIRED
 from driftscope.analysis.number_words import (
     count,
     milliseconds,
     number,
 )
+from driftscope.analysis.run_differences import doubt
 from driftscope.boundary.output_console import output_console
 from driftscope_reports.terminal.run_table import plain
 

@@ -19,7 +19,7 @@ from driftscope.analysis.number_words import (
     percent,
     times,
 )
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import Finding, Severity, Suspect
 from driftscope.findings.rules_data import losses_among

@@ -10,12 +10,12 @@ import pytest
 from support.simulate import Truth, simulate
 from support.simulate.sums import marginal_at_k, side
 
-from driftscope.analysis.compare.run_comparison import compare
-from driftscope.analysis.cost.advice import advise
+from driftscope.analysis.advice import advise
+from driftscope.analysis.compare import compare
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter
-from driftscope.analysis.statistics.intervals.cluster_intervals import rate_intervals
+from driftscope.analysis.statistics.ratio import rate_intervals
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis, conclude, summarise
 from driftscope.trace.read.reader import read_trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.calibration.estimates import CLUSTERS, WORLDS, clustered, drawn, mean_length
-from driftscope.analysis.statistics.intervals.cluster_intervals import intervals
+from driftscope.analysis.statistics.ratio import intervals
 
 TRIALS = 40
 pytestmark = pytest.mark.slow

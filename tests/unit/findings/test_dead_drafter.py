@@ -12,8 +12,8 @@ from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 from typer.testing import CliRunner
 
-from driftscope.analysis.cost.vllm_options import NO_SPECULATION
-from driftscope.analysis.statistics.intervals.independent_cases import exact_interval
+from driftscope.analysis.advice import NO_SPECULATION
+from driftscope.analysis.statistics.intervals import exact_interval
 from driftscope.cli.app import app
 from driftscope.findings.causes import SURE_ROUNDS
 from driftscope.findings.finding import Finding, Severity, Trust

@@ -10,7 +10,7 @@ import pytest
 from support.runs import Spec, write_run
 
 from driftscope.analysis.figures.results import Latency
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.conclusions import Analysis, conclude

@@ -21,7 +21,7 @@ from support.runs import Spec, write_run
 from support.simulate import Prompts, Truth, simulate
 
 from driftscope.analysis.figures.results import Latency
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.conclusions import Analysis, conclude

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.runs import Spec, write_run
 
-from driftscope.analysis.statistics.attention_drift import Answer
+from driftscope.analysis.statistics.drift import Answer
 from driftscope.findings import rules_attention
 from driftscope.findings.causes import GROWS_ABOVE
 from driftscope.findings.finding import Finding, Severity

@@ -8,8 +8,8 @@ import pytest
 from support.runs import Spec, write_run
 
 from driftscope.analysis.figures.verified_chains import WithinRequest
-from driftscope.analysis.statistics.intervals.interval import Interval
-from driftscope.analysis.statistics.within_strata import Association
+from driftscope.analysis.statistics.association import Association
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.rules_attention import CAVEAT, within_request_sentences
 from driftscope.metrics.attention import SELF

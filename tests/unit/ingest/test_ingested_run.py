@@ -89,8 +89,7 @@ def test_questions_are_paired_where_the_file_names_them(tmp_path: Path) -> None:
         app, ["analyze", *map(str, runs), "-o", str(tmp_path / "report.html")]
     )
     assert done.exit_code == 0, (done.output, done.exception)
-    from driftscope.analysis.replays.paired_replays import versus
-    from driftscope.analysis.replays.replay_reading import summarise_replay
+    from driftscope.analysis.replays import summarise_replay, versus
 
     first, second = (summarise_replay(read_trace(run), run.name) for run in runs)
     (comparison,) = versus(first, second)

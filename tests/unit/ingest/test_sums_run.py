@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from driftscope.analysis.replays.file_totals import NO_INTERVAL
+from driftscope.analysis.replays import NO_INTERVAL
 from driftscope.cli.app import app
 from driftscope.errors import DamagedTraceError, NoDataError, UsageError
 from driftscope.ingest.catalogue import ingest

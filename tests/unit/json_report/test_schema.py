@@ -12,8 +12,7 @@ import pytest
 from support.analyses import pair
 from support.runs import Spec, write_run
 
-from driftscope.analysis.gate.judge import Judgement, Outcome
-from driftscope.analysis.gate.rule import rule_of
+from driftscope.analysis.gate import Judgement, Outcome, rule_of
 from driftscope.cli.listing import run_list
 from driftscope.cli.listing.main_finding import MainFinding
 from driftscope.json_report import check, comparison, operation, schema

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
+from driftscope.analysis.baseline_relation import relation_of
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.gate.baseline_relation import relation_of
-from driftscope.analysis.gate.rule import rule_of
+from driftscope.analysis.gate import rule_of
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.cli.gate.gate_run import judge_analysis, outcome
 from driftscope.findings.causes import NOTHING_BELOW

@@ -120,7 +120,7 @@ _IMPORTED_LATE = (
     "driftscope.cli.screens.ingest_table",
     "driftscope.ingest.ingested_run",
     "driftscope.inspect.trial.trial",
-    "driftscope.analysis.compare.run_comparison",
+    "driftscope.analysis.compare",
     "driftscope.cli.shared.run_choice",
     "driftscope.cli.screens.watch_loop",
     "driftscope.telemetry.export.exporters",

@@ -17,7 +17,7 @@ import atheris
 with atheris.instrument_imports(include=["driftscope", "sqlglot"]):
     from support.odd_runs import ROOT
 
-    from driftscope.analysis.conditions.condition import condition_of
+    from driftscope.analysis.conditions import condition_of
     from driftscope.errors import DriftscopeError
     from driftscope.trace.format.manifest import MANIFEST, read_manifest
     from driftscope.trace.format.record_stream import read_stream

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from support.odd_runs import ROOT
 
-from driftscope.analysis.conditions.condition import condition_of
+from driftscope.analysis.conditions import condition_of
 from driftscope.boundary.terminal_text import shown
 from driftscope.errors import DamagedTraceError, DriftscopeError
 from driftscope.trace.format.manifest import MANIFEST

@@ -12,9 +12,8 @@ from typing import Any
 import ibis
 import pyarrow as pa
 
-from driftscope.analysis.conditions.columns import COLUMNS
-from driftscope.analysis.conditions.condition import condition_of
-from driftscope.analysis.gate.rule import read_rules
+from driftscope.analysis.conditions import COLUMNS, condition_of
+from driftscope.analysis.gate import read_rules
 from driftscope.analysis.query.query_engine import DuckDB
 from driftscope.boundary.terminal_text import shown
 from driftscope.errors import ControlError, DriftscopeError, UsageError

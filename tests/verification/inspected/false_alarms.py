@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from driftscope.analysis.statistics.intervals.independent_cases import exact_interval
+from driftscope.analysis.statistics.intervals import exact_interval
 from driftscope_lab.trio import load_prompts
 from verification.inspected.healthy import noisy, text_of, trained
 from verification.inspected.planted import EAGLE3, EAGLE31

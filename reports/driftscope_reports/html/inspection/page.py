@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from driftscope.analysis.compare.comparison_verdict import verdict
+from driftscope.analysis.compare import verdict
 from driftscope.inspect.checks.check_result import Level
 from driftscope.inspect.inspection import Inspection
 from driftscope.inspect.pair_inspection import PairInspection

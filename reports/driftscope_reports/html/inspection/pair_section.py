@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.compare.comparison_verdict import between_ends, signed, verdict
-from driftscope.analysis.compare.run_comparison import LENGTH, MARGINAL, Comparison, Difference
+from driftscope.analysis.compare import (
+    LENGTH,
+    MARGINAL,
+    Comparison,
+    Difference,
+    between_ends,
+    signed,
+    verdict,
+)
 from driftscope.analysis.number_words import number
 from driftscope.inspect.pair_inspection import NO_REPAIRS
 from driftscope.inspect.trial.paired_positions import PairTrial

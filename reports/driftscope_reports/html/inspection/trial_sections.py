@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driftscope.analysis.number_words import count, number, percent
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.inspect.trial.trial_result import (
     STOPPED,
     Change,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from driftscope.analysis.compare.run_comparison import WHOLE, Comparison
-from driftscope.analysis.statistics.intervals.interval import Interval, difference
+from driftscope.analysis.compare import WHOLE, Comparison
+from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope_reports.drawing.chart import Kind, Series
 
 WORSE, BETTER, SAME, APART = "▼ worse", "▲ better", "= no clear difference", "≠ differs"

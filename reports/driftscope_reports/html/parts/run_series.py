@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.number_words import listed
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.trace.format.manifest import BY_DEPTH
 from driftscope_reports.drawing.chart import Chart, Kind, Series, Unit, Values, depths

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from driftscope.analysis.statistics.attention_drift import (
+from driftscope.analysis.statistics.drift import (
     MARGIN,
     Answer,
     AttentionDrift,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from driftscope.analysis.closeup import Timeline
 from driftscope.analysis.figures.change_points import ChangePoint, Changes
 from driftscope.analysis.number_words import NOTHING, between, listed, number
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Mark, Series

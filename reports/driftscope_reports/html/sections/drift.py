@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.number_words import NOTHING, times
-from driftscope.analysis.statistics.attention_drift import Answer
+from driftscope.analysis.statistics.drift import Answer
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.rules_attention import attention_claim
 from driftscope.pipeline import Analysis

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from driftscope.analysis.number_words import NOTHING, milliseconds, number, percent
-from driftscope.analysis.replays.file_totals import NO_INTERVAL, FileTotals
-from driftscope.analysis.replays.paired_replays import ReplayComparison
-from driftscope.analysis.replays.replay_summary import NOT_RECORDED, Cell, ReplaySummary
-from driftscope.analysis.statistics.paired_ratios import Ratio
+from driftscope.analysis.replays import (
+    NO_INTERVAL,
+    NOT_RECORDED,
+    Cell,
+    FileTotals,
+    ReplayComparison,
+    ReplaySummary,
+)
+from driftscope.analysis.statistics.ratio import PairedRatio
 from driftscope.findings.rules_replays import OUTCOME_WORDS
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.latency import (
@@ -98,7 +103,7 @@ _DEFINITIONS = (
 )
 
 
-def ratio(value: Ratio | None) -> str:
+def ratio(value: PairedRatio | None) -> str:
     """Return a ratio with its interval, such as "0.91 [0.85, 0.97]"."""
     if value is None:
         return NOTHING

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from driftscope.analysis.figures.requests import UNLABELLED
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.number_words import milliseconds, number, percent, times
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.attention import SELF

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from driftscope.analysis.advice import Advice, answer
 from driftscope.analysis.closeup import AT, BETWEEN, DRAFT, SAMPLED, STEP, TPOT, TTFT, Distribution
-from driftscope.analysis.cost.advice import Advice
-from driftscope.analysis.cost.advice_words import answer
 from driftscope.analysis.number_words import listed, milliseconds
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.case import Case

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from driftscope.analysis.closeup import ACCEPTED, REJECTED
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.vocabulary import UndraftedReason
 

@@ -13,7 +13,7 @@ from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
 from driftscope.analysis.figures.verified_chains import answers, relations
-from driftscope.analysis.statistics.within_strata import Answer
+from driftscope.analysis.statistics.association import Answer
 from driftscope.metrics.attention import SELF
 from driftscope.metrics.hidden import GROWTH
 from driftscope.pipeline import summarise

@@ -12,7 +12,7 @@ from support.simulate.sums import series
 
 from driftscope.analysis.figures.change_points import Changes, Series, changes
 from driftscope.analysis.query.record_views import open_run
-from driftscope.analysis.statistics.split_test import LEAST
+from driftscope.analysis.statistics.changes import LEAST
 from driftscope.pipeline import summarise
 
 STEP = Truth(requests=120, rounds=20, change=(0.5, -1.5))

@@ -10,7 +10,7 @@ import pytest
 from support.simulate import Truth
 from support.simulate.sums import side
 
-from driftscope.analysis.compare.run_comparison import pair_sides
+from driftscope.analysis.compare import pair_sides
 from driftscope.analysis.figures.side import BY_ID, UNPAIRED, Side, grouped
 
 

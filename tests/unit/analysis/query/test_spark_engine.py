@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.simulate import Prompts, Truth, simulate
 
-from driftscope.analysis.conditions.condition import condition_of
+from driftscope.analysis.conditions import condition_of
 from driftscope.analysis.query.query_engine import DuckDB, Files
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter

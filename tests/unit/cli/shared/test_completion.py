@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from driftscope.analysis.conditions.columns import COLUMNS
+from driftscope.analysis.conditions import COLUMNS
 from driftscope.analysis.query.row_filters import BY
 from driftscope.cli.shared import completion
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from support.inside_sums import inside_sums
 
-from driftscope.analysis.statistics.attention_drift import Answer
+from driftscope.analysis.statistics.drift import Answer
 from driftscope.inspect.inside.inside import Inside, inside_of
 from driftscope.vocabulary import Growth
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.checkpoints import TARGET, changed
 
-from driftscope.analysis.compare.run_comparison import LENGTH
+from driftscope.analysis.compare import LENGTH
 from driftscope.errors import CheckpointError
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target

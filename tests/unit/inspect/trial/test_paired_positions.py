@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from driftscope.analysis.compare.comparison_verdict import verdict
-from driftscope.analysis.compare.run_comparison import LENGTH, MARGINAL
+from driftscope.analysis.compare import LENGTH, MARGINAL, verdict
 from driftscope.inspect.trial.paired_positions import BY_POSITION, compare_positions
 
 K, PROMPTS = 5, 32

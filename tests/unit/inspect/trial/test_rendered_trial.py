@@ -11,7 +11,7 @@ from support.checkpoints import TARGET, changed
 from support.inside_sums import inside_sums
 from support.inspections import PROMPTS, rounds
 
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.cli.inspection.loaded_bench import TrialOptions, load_bench
 from driftscope.inspect.checks.check_result import CheckResult, Level
 from driftscope.inspect.files.drafter_files import open_drafter

@@ -9,8 +9,8 @@ import pytest
 from support.inside_sums import inside_sums
 from support.inspections import FIGURES, PROMPTS, K, rounds
 
-from driftscope.analysis.statistics.clusters import mean_interval
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import mean_interval
 from driftscope.inspect.checks.check_result import Level
 from driftscope.inspect.inside.inside import inside_of
 from driftscope.inspect.trial.acceptance import Gain, acceptance_of, gain, mean_gain

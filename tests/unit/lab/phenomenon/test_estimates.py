@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from driftscope.analysis.statistics.attention_drift import Answer
+from driftscope.analysis.statistics.drift import Answer
 from driftscope_lab.phenomenon.conditions import AS_TRAINED, FORMS
 from driftscope_lab.phenomenon.criteria import Recorded, judged
 from driftscope_lab.phenomenon.estimates import between_seeds, of, robustness

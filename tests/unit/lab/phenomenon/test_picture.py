@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from driftscope.analysis.statistics.attention_drift import Answer
+from driftscope.analysis.statistics.drift import Answer
 from driftscope_lab.phenomenon.conditions import AS_TRAINED
 from driftscope_lab.phenomenon.criteria import Recorded
 from driftscope_lab.phenomenon.figures import Sums

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from driftscope.analysis.advice import Advice, same_models
 from driftscope.analysis.circumstances import Group
 from driftscope.analysis.closeup import ACCEPTED, AT, REJECTED, TPOT, TTFT, Distribution
-from driftscope.analysis.compare.run_comparison import LENGTH, MARGINAL, Comparison
-from driftscope.analysis.cost.advice import Advice, same_models
-from driftscope.analysis.cost.predict import Estimate
+from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.number_words import number, percent
-from driftscope.analysis.statistics.intervals.independent_cases import quantile_interval
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval, quantile_interval
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.time_per_token import Estimate
 from driftscope.metrics import fallback, latency
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.definition import Definition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics import acceptance, attention, confidence, hidden
 from driftscope.metrics.definition import Definition

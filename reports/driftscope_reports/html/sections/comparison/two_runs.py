@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from driftscope.analysis.compare.comparison_verdict import mix_words
-from driftscope.analysis.compare.run_comparison import LENGTH, MARGINAL, Comparison
-from driftscope.analysis.cost.advice import Advice
+from driftscope.analysis.advice import Advice
+from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison, mix_words
 from driftscope.analysis.number_words import listed, milliseconds, number, percent, times
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.case import Case, comparison_of
 from driftscope.metrics.acceptance import MEAN_LENGTH

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from support.inspections import K, broken
 
-from driftscope.analysis.statistics.intervals.interval import Interval
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.inspect.trial.trial_result import NotApplicable, Trial, TriedRendering
 from driftscope_reports.html.inspection.trial_sections import interval_words, sections
 

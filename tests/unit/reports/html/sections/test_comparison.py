@@ -9,8 +9,8 @@ import pytest
 from support.runs import Spec, write_run
 from support.simulate import Prompts, Truth, simulate
 
-from driftscope.analysis.compare.run_comparison import MARGINAL
-from driftscope.analysis.statistics.intervals.interval import Interval, difference
+from driftscope.analysis.compare import MARGINAL
+from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis, conclude, summarise
 from driftscope.trace.read.reader import read_trace

@@ -1,0 +1,655 @@
+"""Comparison of two runs: differences in acceptance by depth and segment, or in time.
+
+Requests are paired where both runs answered the same prompts, so that the difficulty of a prompt
+cancels out. The acceptance length and all depths are tested jointly (see `permutation.joint`).
+Labels are tested separately, corrected by Holm's rule, with a share of the error of their own
+(Wiens 2003).
+
+A run that served more of an easy label accepts more, whatever its drafter. Runs that did not answer
+the same prompts are therefore compared at one mix of labels: their figures are averages over the
+labels that both have, weighted by the mean of both runs' shares of rounds (direct standardisation:
+Fleiss, Levin and Paik 2003, chapter 19).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driftscope.analysis.figures.requests import Requests
+from driftscope.analysis.figures.rounds import Rounds
+from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.figures.side import (
+    BY_DIGEST,
+    BY_ID,
+    BY_ORDER,
+    UNKNOWN,
+    UNPAIRED,
+    Pairing,
+    Side,
+    pair,
+    pair_keys,
+    side_of,
+    unpaired,
+)
+from driftscope.analysis.number_words import (
+    NOTHING,
+    count,
+    largest,
+    listed,
+    milliseconds,
+    percent,
+    runs_of_numbers,
+)
+from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.run_differences import unlike
+from driftscope.analysis.statistics.changes import LEAST_CLUSTERS, OTHER
+from driftscope.analysis.statistics.intervals import (
+    Interval,
+    difference,
+    exact_interval,
+    student,
+    two_sided,
+)
+from driftscope.analysis.statistics.permutation import ALPHA, LEAST, Joint, gap_of, holm, joint
+from driftscope.analysis.statistics.ratio import (
+    Ratio,
+    joined,
+    marginal_ratio,
+    ratio_of,
+    ratio_over,
+    weighted,
+)
+from driftscope.errors import MixedTraceError, NoDataError
+from driftscope.trace.format.manifest import Manifest
+
+LEAST_APART = 0.01
+"""Smallest difference in a label's share of the rounds for which the mixes differ."""
+
+
+def common_mix(a: Side, b: Side) -> Mapping[str, float]:
+    """Return the share of each label at which the runs are compared, in order of the name; {} if
+    they have one mix, or no label in common. If only one label is common, it is compared alone.
+
+    Labels with fewer than LEAST_CLUSTERS clusters of requests in either run count as one, OTHER; it
+    is left out if it has too few itself.
+    """
+    often = set.intersection(*(_frequent(side, np.array(side.labels)) for side in (a, b)))
+    names = [_merged(side, often) for side in (a, b)]
+    known = set.intersection(*(_frequent(*each) for each in zip((a, b), names, strict=True)))
+    shares = [_shares(side, each) for side, each in zip((a, b), names, strict=True)]
+    apart = [abs(shares[0].get(n, 0.0) - shares[1].get(n, 0.0)) for n in {*shares[0], *shares[1]}]
+    if not known or max(apart) < LEAST_APART:
+        return {}
+    mean = {name: (shares[0][name] + shares[1][name]) / 2 for name in sorted(known)}
+    return {name: share / sum(mean.values()) for name, share in mean.items()}
+
+
+def figures_at(side: Side, mix: Mapping[str, float], k: int) -> Ratio:
+    """Return the acceptance length, then the marginal rate at each depth, [1 + k], at `mix`;
+    clusters without a round are left out."""
+    rounds, label = side.rounds, _merged(side, mix)
+    parts = []
+    for name in mix:
+        mine = np.asarray(label == name, dtype=np.int64)[:, None]
+        tokens = (rounds.rounds + rounds.accepted)[:, None]
+        length = rounds.over_clusters(ratio_of, tokens * mine, rounds.rounds[:, None] * mine)
+        sums = (each * mine for each in (rounds.reached, rounds.at_risk, rounds.deep_enough))
+        parts.append(joined(length, rounds.over_clusters(marginal_ratio, *sums).first(k)))
+    return weighted(parts, list(mix.values()))
+
+
+def _frequent(side: Side, names: NDArray[np.str_]) -> set[str]:
+    """Return the names of enough clusters of requests."""
+    pairs = {*zip(names.tolist(), side.rounds.cluster.tolist(), strict=True)}
+    found, number = np.unique([name for name, _ in pairs], return_counts=True)
+    return {str(name) for name, n in zip(found, number, strict=True) if n >= LEAST_CLUSTERS}
+
+
+def _merged(side: Side, names: Mapping[str, float] | set[str]) -> NDArray[np.str_]:
+    """Return the label of each row, OTHER if it is none of `names`, [rows]."""
+    return np.array([label if label in names else OTHER for label in side.labels])
+
+
+def _shares(side: Side, names: NDArray[np.str_]) -> dict[str, float]:
+    found, at = np.unique(names, return_inverse=True)
+    rounds = np.bincount(at, side.rounds.rounds.astype(np.float64))
+    return dict(zip(found.tolist(), (rounds / rounds.sum()).tolist(), strict=True))
+
+
+TESTABLE = 10
+"""Smallest number of clusters of requests in each run with a round accepted to a depth, and also of
+clusters with a round that is not, for which a label's depth is tested: with fewer, a variance over
+them says little."""
+OF_LABELS = 0.2
+"""Share of the permitted error that is kept for single labels if there are several; they get all of
+it if the runs differ over all requests."""
+LENGTH, MARGINAL = "acceptance.mean_length", "acceptance.marginal"
+WHOLE = ""
+"""Segment name of a difference over all requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Difference of one figure: the second run minus the first."""
+
+    metric: str
+    """Name of the figure's definition."""
+    depth: int | None
+    segment: str
+    """Workload label, or WHOLE for all requests."""
+    first: float
+    second: float
+    difference: float
+    interval: Interval | None
+    """95% interval of this difference alone; None if it is not known. It is exact if a run accepts
+    nothing, or everything, at the depth."""
+    p: float | None
+    """p-value, adjusted for the other figures of its segment; None if it is not tested."""
+    p_adjusted: float | None
+    """p-value, adjusted for the other segments of the comparison, too."""
+    simultaneous: Interval | None = None
+    """Simultaneous 95% interval for all figures over all requests; None for a label, and if not
+    known."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the runs differ here, adjusted for the other tests."""
+        return self.p_adjusted is not None and self.p_adjusted < ALPHA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Comparison of two runs."""
+
+    first: str
+    second: str
+    """Labels of the two runs."""
+    pairing: str
+    """Name of the way in which requests were paired, or UNPAIRED."""
+    pairs: int
+    alone: int
+    """Number of requests without a partner, which are left out if requests are paired."""
+    requests: tuple[int, int]
+    """Number of compared requests of each run, which have at least one round."""
+    clusters: tuple[int, int] | None = None
+    """Number of clusters of these requests; None in a comparison of times."""
+    differences: tuple[Difference, ...]
+    mix: Mapping[str, float] = field(default_factory=dict)
+    """Share of each label at which differences over all requests are taken; empty if they are
+    taken as served, see `driftscope.analysis.compare`."""
+    unlike: tuple[str, ...] = ()
+    """Other ways in which the runs differ, see `driftscope.analysis.run_differences`."""
+    where: str | None = None
+    """Condition that the compared rows of both runs meet; None: all rows."""
+
+    def at(self, metric: str, segment: str = WHOLE) -> tuple[Difference, ...]:
+        """Return the differences of one metric, by depth."""
+        return tuple(d for d in self.differences if (d.metric, d.segment) == (metric, segment))
+
+    @property
+    def apart_at(self) -> tuple[int, ...]:
+        """Depths at which the runs' marginal acceptance differs."""
+        return tuple(d.depth for d in self.at(MARGINAL) if d.differs and d.depth)
+
+    @property
+    def parts_from(self) -> int | None:
+        """First depth at which the runs' marginal acceptance differs; None if it differs at
+        none."""
+        return next(iter(self.apart_at), None)
+
+    @property
+    def tested(self) -> bool:
+        """Whether there are enough clusters of requests to test the depths."""
+        return min(self.clusters or self.requests) >= LEAST
+
+    @property
+    def bound(self) -> float | None:
+        """Largest difference in marginal acceptance, at any depth, that the runs are compatible
+        with; None if it is not known at every depth."""
+        ends = [each.simultaneous for each in self.at(MARGINAL)]
+        if not ends or None in ends:
+            return None
+        return max(max(abs(each.low), abs(each.high)) for each in ends if each)
+
+
+def compare(first: Sums, second: Sums, labels: tuple[str, str]) -> Comparison:
+    """Compare two runs, named by `labels`, at the depths that both drafted.
+
+    Raises MixedTraceError for runs that share no depth.
+    """
+    manifests = first.tables.manifest, second.tables.manifest
+    return compare_sides((side_of(first), side_of(second)), manifests, labels)
+
+
+def compare_sides(
+    sides: tuple[Side, Side], manifests: tuple[Manifest, Manifest], labels: tuple[str, str]
+) -> Comparison:
+    """Compare two runs whose rounds by request are already available."""
+    a, b = sides
+    if not min(a.rounds.k, b.rounds.k):
+        raise MixedTraceError(f"{labels[0]} and {labels[1]} have no drafted depth in common")
+    pairing = pair_sides(a, b)
+    if pairing.how != UNPAIRED:
+        a, b = a.of(pairing.first), b.of(pairing.second)
+        b = replace(b, rounds=b.rounds.grouped_like(a.rounds))
+    return replace(
+        comparison(a, b, labels, pairing),
+        unlike=unlike(*manifests, sides=sides, pairing=pairing.how),
+    )
+
+
+def pair_sides(a: Side, b: Side) -> Pairing:
+    """Return which rows of the two sides belong together."""
+    kinds = {
+        BY_ID: (a.ids, b.ids),
+        BY_DIGEST: (a.digests, b.digests),
+        BY_ORDER: (a.orders, b.orders),
+    }
+    keys = {how: (_rows(mine), _rows(theirs)) for how, (mine, theirs) in kinds.items()}
+    return pair_keys(keys) or unpaired(len(a.labels) + len(b.labels))
+
+
+def _rows(names: tuple[str, ...]) -> dict[object, int]:
+    return {name: at for at, name in enumerate(names) if name != UNKNOWN}
+
+
+def comparison(a: Side, b: Side, labels: tuple[str, str], pairing: Pairing) -> Comparison:
+    """Compare two sides, whose rows are pairs unless the pairing is UNPAIRED."""
+    paired = pairing.how != UNPAIRED
+    mix = {} if paired else common_mix(a, b)
+    whole = tuple(_whole(a, b, paired, mix))
+    parts = tuple(_by_label(a, b, paired))
+    return Comparison(
+        first=labels[0],
+        second=labels[1],
+        pairing=pairing.how,
+        pairs=len(pairing.first),
+        alone=pairing.alone if paired else 0,
+        requests=(len(a.labels), len(b.labels)),
+        clusters=(len(a.rounds.by_cluster().rounds), len(b.rounds.by_cluster().rounds)),
+        mix=mix,
+        differences=(*_shared_error(whole, bool(parts)), *_labels_corrected(whole, parts)),
+    )
+
+
+def together(differences: Iterable[Difference]) -> tuple[Difference, ...]:
+    """Return the differences with p-values adjusted together, by Holm's rule."""
+    raw = tuple(differences)
+    tested = [at for at, each in enumerate(raw) if each.p is not None]
+    adjusted = dict(zip(tested, holm([raw[at].p or 0.0 for at in tested]), strict=True))
+    return tuple(replace(each, p_adjusted=adjusted.get(at)) for at, each in enumerate(raw))
+
+
+def _shared_error(whole: tuple[Difference, ...], labels: bool) -> Iterator[Difference]:
+    """Adjust differences over all requests for the share of the error that is kept for `labels`, if
+    there are any."""
+    left = 1.0 - OF_LABELS if labels else 1.0
+    for each in whole:
+        yield replace(each, p_adjusted=None if each.p is None else min(each.p / left, 1.0))
+
+
+def _labels_corrected(
+    whole: tuple[Difference, ...], parts: tuple[Difference, ...]
+) -> Iterator[Difference]:
+    """Adjust differences of labels by Holm's rule at their share of the error: all of it if the
+    runs differ over all requests."""
+    left = 1.0 - OF_LABELS
+    least = min((each.p / left for each in whole if each.p is not None), default=1.0)
+    for each in together(parts):
+        own = each.p_adjusted
+        if own is None:
+            yield each
+        elif least < ALPHA:
+            yield replace(each, p_adjusted=max(own, least))
+        else:
+            yield replace(each, p_adjusted=min(own / OF_LABELS, 1.0))
+
+
+def _whole(a: Side, b: Side, paired: bool, mix: Mapping[str, float]) -> Iterator[Difference]:
+    """Yield the differences over all requests, tested jointly; at `mix` if there is one."""
+    k = _depths(a, b)
+    if mix:
+        ratios = figures_at(a, mix, k), figures_at(b, mix, k)
+    else:
+        ratios = figures_of(a.rounds, k), figures_of(b.rounds, k)
+    joint_test = joint(*ratios, paired=paired)
+    edges = _Edges(a.rounds, b.rounds, ratios)
+    for at, each in enumerate(_differences(ratios, paired, WHOLE)):
+        exact = at > 0 and edges.at(at)
+        if at and not exact and paired and joint_test.gap[at] == 0 and joint_test.error[at] == 0:
+            same = _same_in_all(len(a.rounds.by_cluster().rounds))
+            yield replace(each, interval=same, simultaneous=same)
+            continue
+        yield replace(
+            each,
+            interval=edges.difference(at, None, 1) if exact else each.interval,
+            p=float(joint_test.p[at]) if np.isfinite(joint_test.p[at]) else None,
+            simultaneous=edges.difference(at, float(joint_test.critical[at]), k)
+            if exact
+            else _around(joint_test, at),
+        )
+
+
+def _by_label(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
+    """Yield the differences of each label that both runs have, each tested alone; none if there is
+    only one label."""
+    if len({*a.labels, *b.labels}) < 2:
+        return
+    for label in sorted({*a.labels} & {*b.labels}):
+        mine, theirs, k = a.labelled(label), b.labelled(label), _depths(a, b)
+        ratios = figures_of(mine.rounds, k), figures_of(theirs.rounds, k)
+        gap, error, df = gap_of(*ratios, paired=paired)
+        p = p_values(gap, error, df)
+        usable = [True, *_testable(mine.rounds.by_cluster(), theirs.rounds.by_cluster(), k)]
+        for at, each in enumerate(_differences(ratios, paired, label)):
+            known = usable[at] and bool(np.isfinite(p[at]))
+            yield replace(
+                each, interval=each.interval if known else None, p=float(p[at]) if known else None
+            )
+
+
+def _depths(a: Side, b: Side) -> int:
+    """Return the number of depths that both runs drafted."""
+    return min(a.rounds.k, b.rounds.k)
+
+
+def _differences(ratios: tuple[Ratio, Ratio], paired: bool, segment: str) -> Iterator[Difference]:
+    """Yield the difference of each figure, untested."""
+    gap, error, df = gap_of(*ratios, paired=paired)
+    half = student(df) * error
+    for at in range(len(gap)):
+        known = error[at] > 0 and all(bool(ratio.supported[at]) for ratio in ratios)
+        clusters = float(min(ratio.df[at] for ratio in ratios)) + 1.0
+        yield Difference(
+            metric=MARGINAL if at else LENGTH,
+            depth=at or None,
+            segment=segment,
+            first=float(ratios[0].value[at]),
+            second=float(ratios[1].value[at]),
+            difference=float(gap[at]),
+            interval=Interval.of(gap[at] - half[at], gap[at] + half[at], clusters)
+            if known
+            else None,
+            p=None,
+            p_adjusted=None,
+        )
+
+
+def accepts_less(compared_runs: Comparison | None) -> bool:
+    """Whether the second run accepts less than the first, and the runs differ at some depth."""
+    return _parts(compared_runs, -1.0)
+
+
+def accepts_more(compared_runs: Comparison | None) -> bool:
+    """Whether the second run accepts more than the first, and the runs differ at some depth."""
+    return _parts(compared_runs, 1.0)
+
+
+def _parts(compared_runs: Comparison | None, sign: float) -> bool:
+    if compared_runs is None or compared_runs.parts_from is None:
+        return False
+    return any(sign * each.difference > 0 for each in compared_runs.at(LENGTH))
+
+
+def figures_of(rounds: Rounds, k: int) -> Ratio:
+    """Return the acceptance length, then the marginal rate at each depth, [1 + k]; clusters without
+    a round are left out."""
+    return joined(rounds.length_ratio(), rounds.marginal_ratio().first(k))
+
+
+def p_values(gap: Matrix, error: Matrix, df: Matrix) -> Matrix:
+    """Return two-sided p-values; NaN where the standard error is 0, because all requests agree and
+    nothing can be tested."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(error > 0, two_sided(gap / error, df), np.nan)
+
+
+def _same_in_all(pairs: int) -> Interval | None:
+    """Return the interval of the difference of a rate that is equal in both requests of each pair.
+    The share of pairs in which it is not equal lies below an exact bound, and so does the
+    difference."""
+    most = exact_interval(0, pairs).high
+    return Interval.of(-most, most)
+
+
+def _around(joint_test: Joint, at: int) -> Interval | None:
+    if np.isnan(joint_test.p[at]):
+        return None
+    half = joint_test.critical[at] * joint_test.error[at]
+    return Interval.of(joint_test.gap[at] - half, joint_test.gap[at] + half)
+
+
+class _Edges:
+    """Depths at which a run accepts nothing, or everything: all requests agree there, so its rate
+    has the exact interval of its rounds."""
+
+    def __init__(self, a: Rounds, b: Rounds, ratios: tuple[Ratio, Ratio]) -> None:
+        self._ratios = ratios
+        self._of = [each.deep_enough.sum(axis=0) for each in (a, b)]
+
+    def at(self, depth: int) -> bool:
+        """Whether either run is at an edge at this depth."""
+        return any(self._is_edge(run, depth) for run in (0, 1))
+
+    def difference(self, depth: int, critical: float | None, figures: int) -> Interval | None:
+        """Return the interval of the second run minus the first, at the level of one of `figures`;
+        `critical` is the half-width in standard errors for a run that is not at an edge, Student's
+        if None."""
+        around = [self._interval(run, depth, critical, 1 - ALPHA / figures) for run in (0, 1)]
+        if around[0] is None or around[1] is None:
+            return None
+        first, second = (float(ratio.value[depth]) for ratio in self._ratios)
+        return difference(second, around[1], first, around[0])
+
+    def _is_edge(self, run: int, depth: int) -> bool:
+        return self._ratios[run].value[depth] in (0.0, 1.0)
+
+    def _interval(
+        self, run: int, depth: int, critical: float | None, level: float
+    ) -> Interval | None:
+        ratio, value = self._ratios[run], float(self._ratios[run].value[depth])
+        if self._is_edge(run, depth):
+            of = int(self._of[run][depth - 1])
+            return exact_interval(of * int(value), of, level)
+        scale = float(student(ratio.df)[depth]) if critical is None else critical
+        half = scale * float(ratio.error[depth])
+        return Interval.of(value - half, value + half) if ratio.supported[depth] else None
+
+
+def _testable(a: Rounds, b: Rounds, k: int) -> list[bool]:
+    """Return, by depth, whether enough clusters of either run have an accepted round, and enough
+    have a rejected one."""
+    some = [(each.reached[:, :k] > 0).sum(axis=0) for each in (a, b)]
+    other = [(each.reached[:, :k] < each.deep_enough[:, :k]).sum(axis=0) for each in (a, b)]
+    return [bool(enough) for enough in np.min([*some, *other], axis=0) >= TESTABLE]
+
+
+TPOT, TTFT = "latency.tpot_s", "latency.ttft_s"
+
+
+def compare_times(first: Requests, second: Requests, labels: tuple[str, str]) -> Comparison:
+    """Compare the requests of two runs; requests without a time per output token are left out.
+
+    Raises NoDataError if a run has no finished request with such a time.
+    """
+    runs = (first, second)
+    timed = [np.isfinite(run.tpot_s) for run in runs]
+    for label, mine in zip(labels, timed, strict=True):
+        if not mine.any():
+            raise NoDataError(f"{label}: no finished request in it whose time per token is known")
+    pairing = pair(first, second, *timed)
+    paired = pairing.how != UNPAIRED
+    rows = (pairing.first, pairing.second) if paired else tuple(each.nonzero()[0] for each in timed)
+    units = [run.units.unit[mine] for run, mine in zip(runs, rows, strict=True)]
+    spans = [_some(run.spans, mine) for run, mine in zip(runs, rows, strict=True)]
+    if paired:
+        units, spans = [units[0], units[0]], [spans[0], spans[0]]
+    values = {
+        name: [getattr(run, column)[mine] for run, mine in zip(runs, rows, strict=True)]
+        for name, column in ((TPOT, "tpot_s"), (TTFT, "ttft_s"))
+    }
+    return Comparison(
+        first=labels[0],
+        second=labels[1],
+        pairing=pairing.how,
+        pairs=len(pairing.first),
+        alone=pairing.alone if paired else 0,
+        requests=(len(rows[0]), len(rows[1])),
+        differences=together(_time_differences(values, (units, spans), paired)),
+    )
+
+
+def _some(spans: Codes | None, mine: Codes) -> Codes | None:
+    return None if spans is None else spans[mine]
+
+
+def _time_differences(
+    values: dict[str, list[Matrix]], clusters: Sequence[Sequence[Codes | None]], paired: bool
+) -> Iterator[Difference]:
+    """Yield the difference of each time. `clusters` are the two runs' units and their spans of
+    time: requests served at once share their steps, so that the wider interval counts."""
+    for name, (a, b) in values.items():
+        known = [np.isfinite(a), np.isfinite(b)]
+        if paired:
+            known = [known[0] & known[1]] * 2
+        if known[0].any() and known[1].any():
+            means = [
+                [
+                    _mean(v[some], u[some])
+                    for v, u, some in zip((a, b), codes, known, strict=True)
+                    if u is not None
+                ]
+                for codes in clusters
+            ]
+            both = [_difference(name, each, paired) for each in means if len(each) == 2]
+            yield max(both, key=_width)
+
+
+def _width(difference: Difference) -> float:
+    interval = difference.interval
+    return 0.0 if interval is None else interval.high - interval.low
+
+
+def _mean(values: Matrix, unit: Codes) -> Ratio:
+    """Return the mean over requests, with its influences over units."""
+    column = values[:, None]
+    return ratio_over(ratio_of, (column, np.ones_like(column)), unit)
+
+
+def _difference(name: str, means: list[Ratio], paired: bool) -> Difference:
+    gap, error, df = gap_of(*means, paired=paired)
+    half, p = student(df) * error, p_values(gap, error, df)
+    known = bool(np.isfinite(p[0]))
+    return Difference(
+        metric=name,
+        depth=None,
+        segment=WHOLE,
+        first=float(means[0].value[0]),
+        second=float(means[1].value[0]),
+        difference=float(gap[0]),
+        interval=Interval.of(float((gap - half)[0]), float((gap + half)[0])) if known else None,
+        p=float(p[0]) if known else None,
+        p_adjusted=None,
+    )
+
+
+_ALONE = {"": "requests without a label", OTHER: "rare labels together"}
+"""Words for names of labels that are no names."""
+TIMES = {TPOT: "time per output token", TTFT: "time to first token"}
+"""Words for the metrics that are times."""
+
+
+def verdict(comparison: Comparison) -> str:
+    """Return one sentence: from which depth which run accepts more, or that no difference is
+    shown."""
+    if times := comparison.at(TPOT):
+        return _faster(comparison, times[0])
+    return _of_acceptance(comparison) + (", at one mix of labels" if comparison.mix else "")
+
+
+def mix_words(comparison: Comparison) -> str:
+    """Return a sentence on the mix of labels at which differences over all requests are taken; ""
+    if they are taken as served."""
+    if not comparison.mix:
+        return ""
+    if len(comparison.mix) == 1:
+        (name,) = comparison.mix
+        return (
+            "They served labels in other shares, so differences over all requests are taken where "
+            f"both have enough prompts: {_ALONE.get(name, name)}."
+        )
+    shares = listed([f"{percent(share)} {name}" for name, share in comparison.mix.items()])
+    return (
+        "They served labels in other shares, so differences over all requests are taken at one "
+        f"mix: {shares} of the rounds."
+    )
+
+
+def _of_acceptance(comparison: Comparison) -> str:
+    depth, by_depth = comparison.parts_from, comparison.at(MARGINAL)
+    (length,) = comparison.at(LENGTH)
+    if depth is not None:
+        at = by_depth[depth - 1]
+        noun = "depth" if len(comparison.apart_at) == 1 else "depths"
+        return (
+            f"{_better(comparison, at)} accepts more from depth {depth} on: {_apart(at)} there "
+            f"(95% interval {between_ends(at)}); the runs differ at {noun} "
+            f"{runs_of_numbers(comparison.apart_at)}{_opposite(comparison, at, length)}"
+        )
+    if length.differs:
+        return (
+            f"{_better(comparison, length)} has the longer acceptance length: {_apart(length)} "
+            f"(95% interval {between_ends(length)}), but no single depth differs"
+        )
+    some = [d for d in comparison.differences if d.differs]
+    if some:
+        return f"the runs differ in {count(len(some), 'figure')} of single labels, but not overall"
+    if comparison.bound is None:
+        return "no difference is shown: too little is recorded to bound it"
+    return f"no difference is shown: {largest(comparison.bound)}"
+
+
+def _opposite(comparison: Comparison, at: Difference, length: Difference) -> str:
+    """Return a clause on the other run if that one has the longer acceptance length, else ""."""
+    if (at.difference > 0) == (length.difference > 0):
+        return ""
+    return f"; {_better(comparison, length)} has the longer acceptance length: {_apart(length)}"
+
+
+def _faster(comparison: Comparison, tpot: Difference) -> str:
+    if not tpot.differs:
+        return "no difference in time per output token is shown"
+    better = comparison.second if tpot.difference < 0 else comparison.first
+    low, high = sorted((tpot.first, tpot.second))
+    return (
+        f"{better} serves faster: {milliseconds(low)} per output token compared with "
+        f"{milliseconds(high)} (95% interval of the difference {between_ends(tpot)})"
+    )
+
+
+def _better(comparison: Comparison, at: Difference) -> str:
+    return comparison.second if at.difference > 0 else comparison.first
+
+
+def _apart(at: Difference) -> str:
+    low, high = sorted((at.first, at.second))
+    return f"{high:.3f} compared with {low:.3f}"
+
+
+def between_ends(each: Difference) -> str:
+    """Return the ends of the interval in words, a dash where there is none."""
+    if each.interval is None:
+        return "–"
+    return f"{signed(each, each.interval.low)} to {signed(each, each.interval.high)}"
+
+
+def signed(each: Difference, value: float) -> str:
+    """Return a difference with its sign, in the unit of the metric."""
+    if not math.isfinite(value):
+        return NOTHING
+    return f"{1000 * value:+.2f} ms" if each.metric in TIMES else f"{value:+.3f}"

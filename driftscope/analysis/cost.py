@@ -1,0 +1,378 @@
+"""The cost model: time of a step for any K and batch size, from what order alone implies.
+
+More tokens to verify take no less time, at a batch size that is no smaller; nor does a longer
+chain. No curve is assumed. Measured steps are reported as measured. For a K that was not measured
+there are two answers:
+
+- **bounds**: not less than any measured step that has neither more tokens nor more requests, not
+  more than any that has neither fewer. Below the least tokens measured, verification takes at least
+  half of the least time. Drafting K' of K tokens takes at least K'/K of the time.
+- **a guess**, with which the next K to measure is chosen: an isotonic curve in tokens, linear
+  between K that were measured at the same batch size.
+
+Bounds hold the time in the long run: they include the error of the medians and the variation
+between runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from driftscope.analysis.figures.steps import GROUPS, StepCell
+
+RUN_EFFECT = 0.05
+"""Relative standard deviation of a step's time from one run to the next, until two runs of one K
+show it. driftscope's own choice: the same engine started again differs by about 1 % on a GPU under
+CUDA graphs and by 8 to 13 % on a busy CPU (benchmarks/results, overhead). It counts like one pair
+of runs beside those that are measured, because one pair may agree by chance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Steps of one K and batch size, of all runs that had them."""
+
+    k: int
+    batch: int
+    runs: int
+    verify_s: float
+    """Time of a step without the drafter: target, sampling, and the engine around them."""
+    draft_s: float
+    error: float
+    """Relative standard error of the step's time within its runs."""
+
+    @property
+    def step_s(self) -> float:
+        """Time of the whole step, in seconds."""
+        return self.verify_s + self.draft_s
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that the step verifies."""
+        return self.batch * (self.k + 1)
+
+
+def unrecorded(runs: Sequence[Sequence[StepCell]]) -> list[list[StepCell]]:
+    """Return the cells of each run without those of recorded steps, which the probe slows; with
+    them if no unrecorded step drafted."""
+    plain = [[cell for cell in run if not cell.recorded] for run in runs]
+    enough = any(cell.k for run in plain for cell in run)
+    return plain if enough else [list(run) for run in runs]
+
+
+def cells_of_runs(runs: Sequence[Sequence[StepCell]]) -> tuple[Cell, ...]:
+    """Return one cell per K and batch size; runs of the same K count equally."""
+    same: defaultdict[tuple[int, int], list[StepCell]] = defaultdict(list)
+    for run in runs:
+        for cell in run:
+            same[cell.k, cell.batch].append(cell)
+    return tuple(_mean(cells) for _, cells in sorted(same.items()))
+
+
+def _mean(cells: Sequence[StepCell]) -> Cell:
+    n = len(cells)
+    errors = [cell.step_error_s / cell.step_s for cell in cells]
+    return Cell(
+        k=cells[0].k,
+        batch=cells[0].batch,
+        runs=n,
+        verify_s=sum(cell.step_s - cell.draft_s for cell in cells) / n,
+        draft_s=sum(cell.draft_s for cell in cells) / n,
+        error=math.sqrt(sum(error**2 for error in errors)) / n,
+    )
+
+
+def run_effect(runs: Sequence[Sequence[StepCell]]) -> float:
+    """Return the relative standard deviation between runs of the same server.
+
+    Runs of one K show it. Until there are some, it is the larger of RUN_EFFECT and the differences
+    between tenths of a run: another run is no more similar to this one than another part of it is.
+    """
+    squares = [
+        each**2 / 2 for a, b in combinations(runs, 2) if (each := _log_ratio(a, b)) is not None
+    ]
+    if not squares:
+        return max(RUN_EFFECT, _within([cell for run in runs for cell in run]))
+    return math.sqrt((RUN_EFFECT**2 + sum(squares)) / (1 + len(squares)))
+
+
+def _log_ratio(a: Sequence[StepCell], b: Sequence[StepCell]) -> float | None:
+    """Return the mean log ratio of the step times of two runs, over batch sizes that both had with
+    the same K; None if there is none."""
+    there = {(cell.k, cell.batch): cell for cell in b}
+    both = [(cell, there[cell.k, cell.batch]) for cell in a if (cell.k, cell.batch) in there]
+    if not both:
+        return None
+    steps = [min(x.steps, y.steps) for x, y in both]
+    return float(np.average([math.log(x.step_s / y.step_s) for x, y in both], weights=steps))
+
+
+def _within(cells: Sequence[StepCell]) -> float:
+    """Return how much tenths of a run differ: a median's error is their spread over the root of
+    their number."""
+    spread = [math.sqrt(GROUPS) * cell.step_error_s / cell.step_s for cell in cells]
+    return float(np.sqrt(np.average(np.square(spread), weights=[c.steps for c in cells])))
+
+
+Z95 = 1.959964
+"""Half-width of a 95% interval of a normal estimate, in standard errors."""
+FLOOR = 0.5
+"""Share of the least measured verification time that fewer tokens take at least: most of a small
+step is reading the weights and the engine's own work, which no token saves. driftscope's own
+bound."""
+_UNKNOWN = 100.0
+"""Relative error from which nothing is known; a larger one would overflow."""
+_TINY = float(np.finfo(np.float64).tiny)
+OFF_LINE = 0.03
+"""Relative standard deviation of a step's time from the line through those of the next smaller and
+larger measured K, without noise. driftscope's own choice: padding makes steps, a roofline bends."""
+MEASURED_SHARE = 0.5
+"""Share of the decode steps whose batch sizes must have been measured with a K for it to count as
+measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A time or speed: a guess or measurement, and the ends between which the truth lies."""
+
+    value: float
+    low: float
+    high: float
+    """May be infinite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CostModel:
+    """Measured steps, and what they imply for others."""
+
+    cells: tuple[Cell, ...]
+    between: float
+    """Relative standard deviation of a step's time from one run to the next; 0 to compare times
+    within one run."""
+    runs: int
+    assumed: tuple[str, ...]
+    """Quantities that the runs do not measure, with what bounds or replaces each."""
+    batches: tuple[int, ...]
+    """Batch sizes of the run that is advised."""
+    weights: tuple[float, ...]
+    """Share of its decode steps, counted once per request, at each of them."""
+    curve: tuple[tuple[float, ...], tuple[float, ...]]
+    """Tokens and isotonic verification times in seconds."""
+    misfit: float
+    """Root mean square of the relative differences of measured verification times from `curve`."""
+
+    @property
+    def measured_k(self) -> tuple[int, ...]:
+        """Every K that was measured at batch sizes with MEASURED_SHARE of the steps, ascending."""
+        return tuple(
+            k
+            for k in sorted({cell.k for cell in self.cells})
+            if sum(w for b, w in self.mix if self.cell(b, k)) >= MEASURED_SHARE
+        )
+
+    @property
+    def mix(self) -> list[tuple[int, float]]:
+        """Batch sizes with their weights."""
+        return list(zip(self.batches, self.weights, strict=True))
+
+    def cell(self, batch: int, k: int) -> Cell | None:
+        """Return the measured steps of a batch size and K, or None."""
+        return next((each for each in self.cells if (each.batch, each.k) == (batch, k)), None)
+
+    def step(self, batch: int, k: int, error: float = 0.0) -> Span:
+        """Return the seconds of a step; `error` is a further relative standard error that its
+        bounds include."""
+        cell = self.cell(batch, k)
+        if cell is not None:
+            off = self._off(cell, error)
+            time_s = cell.step_s
+            return Span(value=time_s, low=time_s / off, high=time_s * off)
+        verify = self._verify(batch, batch * (k + 1), error)
+        draft = self._draft(batch, k, error)
+        return Span(
+            value=verify.value + draft.value,
+            low=verify.low + draft.low,
+            high=verify.high + draft.high,
+        )
+
+    def _off(self, cell: Cell, error: float) -> float:
+        """Return the factor by which a measured time may be off."""
+        spread = math.hypot(cell.error, self.between / math.sqrt(cell.runs), error)
+        return math.exp(Z95 * min(spread, _UNKNOWN))
+
+    def _verify(self, batch: int, tokens: int, error: float) -> Span:
+        below = [c for c in self.cells if c.batch <= batch and c.tokens <= tokens]
+        above = [c for c in self.cells if c.batch >= batch and c.tokens >= tokens]
+        low = max((c.verify_s / self._off(c, error) for c in below), default=0.0)
+        least = FLOOR * min(c.verify_s / self._off(c, error) for c in self.cells)
+        return _between_neighbours(
+            self._guess(batch, tokens),
+            max(c.verify_s for c in below) if below else 0.0,
+            min(c.verify_s for c in above) if above else math.inf,
+            low=low or least,
+            high=min((c.verify_s * self._off(c, error) for c in above), default=math.inf),
+        )
+
+    def _guess(self, batch: int, tokens: int) -> float:
+        """Return the verification time: linear between measured K of the same batch size, else the
+        nearest of them, scaled by the isotonic curve; without one, the curve."""
+        same = sorted((c.tokens, c.verify_s) for c in self.cells if c.batch == batch)
+        if not same:
+            return float(np.interp(tokens, *self.curve))
+        at, seconds = zip(*same, strict=True)
+        inside = float(np.interp(tokens, at, seconds))
+        nearest = min(max(tokens, at[0]), at[-1])
+        here, there = np.interp([tokens, nearest], *self.curve)
+        return float(inside * here / there)
+
+    def _draft(self, batch: int, k: int, error: float) -> Span:
+        if not k:
+            return Span(value=0.0, low=0.0, high=0.0)
+        drew = [c for c in self.cells if c.k]
+        above = [c for c in drew if c.batch >= batch and c.k >= k]
+        shares = [(c, min(k / c.k, 1.0)) for c in drew if c.batch <= batch]
+        return _between_neighbours(
+            _chain_s(drew, batch, k),
+            max((c.draft_s * share for c, share in shares), default=0.0),
+            min((c.draft_s for c in above), default=math.inf),
+            low=max((c.draft_s * share / self._off(c, error) for c, share in shares), default=0.0),
+            high=min((c.draft_s * self._off(c, error) for c in above), default=math.inf),
+        )
+
+
+def evened(model: CostModel) -> CostModel:
+    """Return the model with what is probably the run effect of each K taken off: the part of its
+    distance from the line through the next smaller and the next larger measured K that two errors
+    of known size explain (best linear prediction).
+
+    The fastest of several measured K is often one whose run happened to be fast.
+    """
+    ks = model.measured_k
+    factors = {
+        k: _evening(model, low, high, k) for low, k, high in zip(ks, ks[1:], ks[2:], strict=False)
+    }
+    return replace(
+        model,
+        cells=tuple(
+            replace(
+                cell,
+                verify_s=cell.verify_s * factors.get(cell.k, 1.0),
+                draft_s=cell.draft_s * factors.get(cell.k, 1.0),
+            )
+            for cell in model.cells
+        ),
+    )
+
+
+def _evening(model: CostModel, low: int, high: int, k: int) -> float:
+    share, offs, weights = (k - low) / (high - low), [], []
+    for batch, weight in model.mix:
+        left, here, right = (model.cell(batch, each) for each in (low, k, high))
+        if left and here and right:
+            line = (1 - share) * left.step_s + share * right.step_s
+            offs.append(math.log(here.step_s / line))
+            weights.append(weight)
+    runs = [max(c.runs for c in model.cells if c.k == each) for each in (k, low, high)]
+    own, *near = (model.between**2 / n for n in runs)
+    whole = own + (1 - share) ** 2 * near[0] + share**2 * near[1] + OFF_LINE**2
+    return math.exp(-own / whole * float(np.average(offs, weights=weights))) if offs else 1.0
+
+
+def _between_neighbours(
+    guess: float, least: float, most: float, *, low: float, high: float
+) -> Span:
+    """Return the guess, moved between its measured neighbours, with the given ends. Noise may turn
+    the neighbours or the ends around: then they are swapped."""
+    least, most = sorted((least, most))
+    low, high = sorted((low, high))
+    value = min(max(guess, least), most)
+    return Span(value=value, low=min(low, value), high=max(high, value))
+
+
+def _chain_s(cells: Sequence[Cell], batch: int, k: int) -> float:
+    """Return the drafting time: linear in K between measured ones of the nearest batch size,
+    proportional to K beyond them."""
+    nearest = min((c.batch for c in cells), key=lambda each: (abs(each - batch), each))
+    same = sorted((c.k, c.draft_s) for c in cells if c.batch == nearest)
+    ks, seconds = zip(*same, strict=True)
+    inside = min(max(k, ks[0]), ks[-1])
+    return float(np.interp(inside, ks, seconds) * k / inside)
+
+
+def fit(runs: Sequence[Sequence[StepCell]]) -> CostModel | None:
+    """Return the model of the cells of several runs, of which the first is the one to advise; None
+    if no cell of it drafted."""
+    if not runs or not any(cell.k for cell in runs[0]):
+        return None
+    used = unrecorded(runs)
+    first = used[0] or list(runs[0])
+    used = [first, *used[1:]]
+    cells, between = cells_of_runs(used), run_effect(used)
+    curve, misfit = _curve(cells, between)
+    counts = {b: sum(c.steps * c.batch for c in first if c.batch == b) for b in _batches(first)}
+    recorded = (_RECORDED,) if any(cell.recorded for run in used for cell in run) else ()
+    return CostModel(
+        cells=cells,
+        between=between,
+        runs=sum(1 for run in used if run),
+        assumed=(*_assumed(cells), *recorded),
+        batches=tuple(counts),
+        weights=tuple(count / sum(counts.values()) for count in counts.values()),
+        curve=curve,
+        misfit=misfit,
+    )
+
+
+def _batches(cells: Sequence[StepCell]) -> list[int]:
+    return sorted({cell.batch for cell in cells})
+
+
+def _curve(
+    cells: Sequence[Cell], between: float
+) -> tuple[tuple[tuple[float, ...], tuple[float, ...]], float]:
+    """Return the isotonic verification times by tokens, weighted by the squared inverse of their
+    errors, and the misfit."""
+    ordered = sorted(cells, key=lambda cell: cell.tokens)
+    times = [cell.verify_s for cell in ordered]
+    errors = [c.verify_s * math.hypot(c.error, between / math.sqrt(c.runs)) for c in ordered]
+    fitted = isotonic(times, [1.0 / max(error**2, _TINY) for error in errors])
+    off = [time / at - 1.0 for time, at in zip(times, fitted, strict=True)]
+    tokens = tuple(float(cell.tokens) for cell in ordered)
+    return (tokens, tuple(fitted)), float(np.sqrt(np.mean(np.square(off))))
+
+
+def isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Return the non-decreasing sequence with the least weighted sum of squared differences from
+    `values`, by pooling adjacent violators (Barlow and others 1972); all weights are above 0.
+
+    `scipy.optimize.isotonic_regression` gives the same, but importing it takes longer than an
+    advice.
+    """
+    blocks: list[tuple[float, float, int]] = []
+    for value, weight in zip(values, weights, strict=True):
+        mean, mass, length = value, weight, 1
+        while blocks and blocks[-1][0] > mean:
+            before, heavy, count = blocks.pop()
+            mean = (before * heavy + mean * mass) / (heavy + mass)
+            mass, length = heavy + mass, count + length
+        blocks.append((mean, mass, length))
+    return [mean for mean, _, length in blocks for _ in range(length)]
+
+
+def _assumed(cells: Sequence[Cell]) -> tuple[str, ...]:
+    return () if len({cell.k for cell in cells}) > 1 else (ONE_K,)
+
+
+ONE_K = (
+    "one K was served: the times of every other K are bounds, from the order of the times and from "
+    "half of the least time for fewer tokens; record a run at another K to measure it"
+)
+_RECORDED = (
+    "step times are those of recorded steps, which the probe slows by more than its own time: "
+    "record one draft step in 16 (DRIFTSCOPE_EVERY=16) for better ones"
+)

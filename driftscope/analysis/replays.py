@@ -1,0 +1,500 @@
+"""Summaries of replays: what the sender of the requests measured, by condition and load.
+
+A replay is a client's trace, joined with the probes' runs that saw its requests, or the sums of
+another tool's file, which a run of `driftscope ingest -o` holds in place of rows of requests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Interval as Within
+from annotated_types import MaxLen
+
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import (
+    PairedRatio,
+    PairSums,
+    paired_ratio,
+    ratio_intervals,
+)
+from driftscope.boundary.bounded_types import Count, DraftLength, Seconds, Share, Text
+from driftscope.boundary.bounds import MAX_COUNT, MAX_K
+from driftscope.errors import DamagedTraceError
+from driftscope.metrics.acceptance import mean_length
+from driftscope.metrics.latency import mean_s, per_user, tokens_per_second
+from driftscope.trace.format.manifest import CLIENT, Manifest
+from driftscope.trace.format.record_validation import validated
+from driftscope.trace.read.reader import Trace
+from driftscope.vocabulary import Ended
+
+INGESTED, TOTALS = "ingested", "totals"
+"""Keys of the sums below `Manifest.workload`."""
+MOST_PARTS = 10_000
+NO_INTERVAL = "aggregates: no interval"
+"""Words for a figure of a file that has no rows of its requests."""
+Length = Annotated[float, Within(ge=0.0, le=MAX_K + 1.0)]
+Rate = Annotated[float, Within(ge=0.0, le=float(MAX_COUNT))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileTotals:
+    """Sums of one part of a file; None for what the file does not hold."""
+
+    condition: Text
+    """Part of the file, such as a benchmark or a category."""
+    period: Text
+    """Period that the figures of acceptance cover."""
+    k: DraftLength | None = None
+    requests: Count | None = None
+    rounds: Count | None = None
+    drafted: Count | None = None
+    accepted: Count | None = None
+    """Draft tokens that were accepted, without the target's own."""
+    mean_length: Length | None = None
+    """Acceptance length, over rounds."""
+    mean_length_interval: Interval | None = None
+    """95% interval over requests, for a file that lists requests without their rounds."""
+    mean_length_by_request: Length | None = None
+    """Mean of the requests' acceptance lengths."""
+    marginal: Annotated[tuple[Share, ...], MaxLen(MAX_K)] | None = None
+    """Share of the rounds accepted at least up to each depth, depth 1 first."""
+    ttft_s: Seconds | None = None
+    tpot_s: Seconds | None = None
+    throughput: Rate | None = None
+    """Output tokens per second, of all requests together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    totals: Annotated[tuple[FileTotals, ...], MaxLen(MOST_PARTS)] = ()
+
+
+def totals_of(workload: Mapping[str, Any]) -> tuple[FileTotals, ...]:
+    """Return the sums that a manifest's workload holds; () for any other replay.
+
+    Raises ValueError for sums that no driftscope writes.
+    """
+    ingested = workload.get(INGESTED)
+    held = ingested.get(TOTALS) if isinstance(ingested, Mapping) else None
+    return () if held is None else validated(_Parts, {TOTALS: held}).totals
+
+
+def to_workload(totals: Sequence[FileTotals]) -> list[dict[str, Any]]:
+    """Return the sums as plain values for a manifest. Raises ValueError for values out of
+    bounds."""
+    plain = [asdict(each) for each in totals]
+    validated(_Parts, {TOTALS: plain})
+    return plain
+
+
+OUTCOMES = ("json_ok", "tool_ok", "early_stop", "garbled", "looping")
+"""Columns of ClientRow that tell whether an answer is as it should be."""
+GOOD = ("json_ok", "tool_ok")
+"""Columns in which True is good; in the others True is bad."""
+NOT_RECORDED = "not recorded"
+"""Words for a count, or a load, that another tool's file does not hold."""
+
+
+Row = Mapping[str, Any]
+"""One row of a client's table, by column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Figures of one condition at one load."""
+
+    condition: str
+    concurrency: int | None
+    rate: float | None
+    requests: int | None
+    """Number of requests without warm-up; None if a file of sums does not count them."""
+    answered: int | None
+    """Number of these that were answered; None where only sums are known."""
+    ttft_s: float | None
+    tpot_s: float | None
+    e2e_s: float | None
+    throughput: float | None
+    """Output tokens per second of the whole load, all conditions together."""
+    rounds: int | None
+    """Number of rounds; None if a file of sums does not count them."""
+    mean_length: float | None
+    mean_length_interval: Interval | None
+    length_ratio: PairedRatio | None
+    """Acceptance length over the baseline's, paired; None in the baseline itself."""
+    tpot_ratio: PairedRatio | None
+    outcomes: Mapping[str, tuple[int, int]]
+    """Number of True values and of checked answers, by name in OUTCOMES; outcomes never checked are
+    left out."""
+    totals: FileTotals | None = None
+    """Sums of another tool's file, which holds no rows of requests; None for a cell of rows."""
+
+    @property
+    def per_user(self) -> float | None:
+        """Tokens per second that one user sees."""
+        return per_user(self.tpot_s)
+
+    @property
+    def load(self) -> str:
+        """Load in words."""
+        return load_words({"rate": self.rate, "concurrency": self.concurrency})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySummary:
+    """Summary of one replay."""
+
+    label: str
+    manifest: Manifest
+    planned: int | None
+    """Number of requests; None where only sums are known."""
+    ended: Mapping[str, int]
+    cells: tuple[Cell, ...]
+    joined: int
+    """Number of requests that a probe's run analysed with it has, too."""
+    outside_s: float | None
+    """Mean of the sender's time to first token minus the engine's, over joined requests: network,
+    HTTP and the time before the engine."""
+    gpu_used_bytes: int | None
+    """Largest memory in use on all GPUs of the sender's machine together, by any process; None
+    without a GPU."""
+    gpu_power_w: float | None
+    """Mean power of these GPUs together, in watts."""
+    rows: tuple[Row, ...]
+    """Rows that figures count: answered and not warm-up."""
+    problems: tuple[str, ...]
+
+    @property
+    def speculates(self) -> bool:
+        """Whether any request reports a round."""
+        return any(cell.rounds or cell.mean_length is not None for cell in self.cells)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether single requests are known, which an interval or a comparison needs."""
+        return self.planned is not None
+
+
+def is_replay(manifest: Manifest) -> bool:
+    """Whether the run was recorded by a sender, not in an engine."""
+    return manifest.engine == CLIENT
+
+
+def load_words(row: Row) -> str:
+    """Return the load of a row or cell in words: requests a second, or requests at once."""
+    if row["rate"] is not None:
+        return f"{row['rate']:g}/s"
+    return NOT_RECORDED if row["concurrency"] is None else f"{row['concurrency']}"
+
+
+Key = tuple[str, int | None, float | None]
+"""Condition, concurrency and rate."""
+
+
+def grouped(rows: Iterable[Row]) -> dict[Key, list[Row]]:
+    """Return the rows by condition and load."""
+    out: dict[Key, list[Row]] = {}
+    for row in rows:
+        out.setdefault((row["condition"], row["concurrency"], row["rate"]), []).append(row)
+    return out
+
+
+def lengths(rows: Iterable[Row]) -> PairSums:
+    """Return the tokens that the rounds of each pair yielded, and the number of rounds."""
+    out: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        if row["accepted"]:
+            tokens, rounds = out.get(row["pair"], (0.0, 0.0))
+            more = len(row["accepted"])
+            out[row["pair"]] = (tokens + sum(row["accepted"]) + more, rounds + more)
+    return out
+
+
+def tpots(rows: Iterable[Row]) -> PairSums:
+    """Return the sum of times per output token of each pair, and their number."""
+    out: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        if row["tpot_s"] is not None:
+            total, count = out.get(row["pair"], (0.0, 0.0))
+            out[row["pair"]] = (total + row["tpot_s"], count + 1.0)
+    return out
+
+
+_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
+_CHOICE = re.compile(r"-\d+$")
+
+
+def joined_with(rows: Sequence[Row], servers: Sequence[Trace]) -> tuple[int, list[Row]]:
+    """Return how many of `rows` the servers know, and the rows with the servers' data added."""
+    known = {name: seen for server in servers for name, seen in _seen(server).items()}
+    out, joined = [], 0
+    for row in rows:
+        seen = known.get(row["response"] or "")
+        joined += seen is not None
+        out.append(row if seen is None else {**row, **_more(row, seen)})
+    return joined, out
+
+
+def _more(row: Row, seen: Row) -> dict[str, Any]:
+    mine, theirs = row["ttft_s"], seen["ttft_s"]
+    known = mine is not None and theirs is not None
+    return {
+        "accepted": row["accepted"] or seen["accepted"] or None,
+        "outside_s": mine - theirs if known else None,
+    }
+
+
+def _seen(server: Trace) -> dict[str, dict[str, Any]]:
+    """Return a probe's requests by the id that the client received."""
+    out: dict[str, dict[str, Any]] = {}
+    for row in server.request.select(["request", "ttft_s"]).to_pylist():
+        out[external_id(row["request"])] = {"ttft_s": row["ttft_s"], "accepted": []}
+    rounds = server.verify.select(["request", "drafted", "accepted"]).to_pylist()
+    for row in rounds:
+        known = out.get(external_id(row["request"]))
+        if known is not None and row["drafted"]:
+            known["accepted"].append(row["accepted"])
+    return out
+
+
+def external_id(internal: str) -> str:
+    """Return the id in vLLM's answer for an internal one: the client of "cmpl-x-0-1a2b3c4d"
+    received "cmpl-x".
+
+    The engine adds eight random hexadecimal digits, and the completions endpoint adds the number of
+    the prompt.
+    """
+    name = _SUFFIX.sub("", internal)
+    return _CHOICE.sub("", name) if name.startswith("cmpl-") else name
+
+
+def cells_of(
+    measured: Sequence[Row], answered: Sequence[Row], workload: Mapping[str, Any]
+) -> tuple[Cell, ...]:
+    """Return the cells by load, the baseline first, then the other conditions in the suite's
+    order."""
+    planned, done = grouped(measured), grouped(answered)
+    baseline, listed = str(workload.get("baseline", "")), list(workload.get("conditions", ()))
+    place = {name: number for number, name in enumerate(listed)}
+    order = sorted(
+        planned,
+        key=lambda k: (k[1] or 0, k[2] or 0.0, k[0] != baseline, place.get(k[0], 0), k[0]),
+    )
+    speeds = _throughputs(answered)
+    return tuple(
+        _cell(
+            key,
+            len(planned[key]),
+            done.get(key, []),
+            done.get((baseline, *key[1:]), []) if key[0] != baseline else [],
+            speeds.get(key[1:]),
+        )
+        for key in order
+    )
+
+
+def _cell(
+    key: Key, planned: int, rows: Sequence[Row], baseline: Sequence[Row], speed: float | None
+) -> Cell:
+    yielded = lengths(rows)
+    rounds = int(sum(bottom for _, bottom in yielded.values()))
+    tokens = sum(top for top, _ in yielded.values())
+    return Cell(
+        condition=key[0],
+        concurrency=key[1],
+        rate=key[2],
+        requests=planned,
+        answered=len(rows),
+        ttft_s=_mean(rows, "ttft_s"),
+        tpot_s=_mean(rows, "tpot_s"),
+        e2e_s=_mean(rows, "e2e_s"),
+        throughput=speed,
+        rounds=rounds,
+        mean_length=mean_length(tokens - rounds, rounds) if rounds else None,
+        mean_length_interval=_length_interval(yielded),
+        length_ratio=paired_ratio(yielded, lengths(baseline)),
+        tpot_ratio=paired_ratio(tpots(rows), tpots(baseline)),
+        outcomes={name: counts for name in OUTCOMES if (counts := _counted(rows, name))[1]},
+    )
+
+
+def _throughputs(rows: Sequence[Row]) -> dict[tuple[int | None, float | None], float | None]:
+    """Return the throughput by load: conditions run at the same time, so they share it."""
+    loads: dict[tuple[int | None, float | None], list[Row]] = {}
+    for row in rows:
+        loads.setdefault((row["concurrency"], row["rate"]), []).append(row)
+    return {load: _throughput(some) for load, some in loads.items()}
+
+
+def _throughput(rows: Sequence[Row]) -> float | None:
+    if any(row["output_tokens"] is None for row in rows):
+        return None
+    begun = min(row["sent_s"] for row in rows)
+    return tokens_per_second(
+        sum(row["output_tokens"] for row in rows), max(row["time_s"] for row in rows) - begun
+    )
+
+
+def _length_interval(sums: PairSums) -> Interval | None:
+    if len(sums) < 2:
+        return None
+    values = np.array([sums[key] for key in sorted(sums)])
+    intervals = ratio_intervals(values[:, :1], values[:, 1:])
+    if not intervals or intervals[0] is None:
+        return None
+    # A round yields at least one token, which an interval over few prompts may not reflect.
+    return intervals[0].within(1.0, np.inf)
+
+
+def _mean(rows: Iterable[Row], name: str) -> float | None:
+    return mean_s([row[name] for row in rows if row[name] is not None])
+
+
+def _counted(rows: Iterable[Row], name: str) -> tuple[int, int]:
+    recorded = [row[name] for row in rows if row[name] is not None]
+    return sum(recorded), len(recorded)
+
+
+def summarise_replay(trace: Trace, label: str, servers: Sequence[Trace] = ()) -> ReplaySummary:
+    """Summarise a replay; `servers` are probes' runs, which may contain some of its requests."""
+    rows: list[Row] = trace.client.sort_by("order").to_pylist()
+    sums = _totals(trace)
+    measured = [row for row in rows if not row["warmup"]]
+    answered = [row for row in measured if row["ended"] == Ended.ANSWERED]
+    joined, answered = joined_with(answered, servers)
+    ended: dict[str, int] = {}
+    for row in rows:
+        ended[row["ended"]] = ended.get(row["ended"], 0) + 1
+    outside = [row["outside_s"] for row in answered if row.get("outside_s") is not None]
+    return ReplaySummary(
+        label=label,
+        manifest=trace.manifest,
+        planned=len(rows) if rows or not sums else None,
+        ended=dict(sorted(ended.items())),
+        cells=(
+            *cells_of(measured, answered, trace.manifest.workload),
+            *(_cell_of_sums(each) for each in sums),
+        ),
+        joined=joined,
+        outside_s=mean_s(outside),
+        **_gpus(trace),
+        rows=tuple(answered),
+        problems=trace.problems,
+    )
+
+
+def _totals(trace: Trace) -> tuple[FileTotals, ...]:
+    try:
+        return totals_of(trace.manifest.workload)
+    except ValueError as error:
+        raise DamagedTraceError(
+            f"{trace.path}: its manifest holds sums that no driftscope writes ({error}); write the "
+            "run again from its file"
+        ) from error
+
+
+def _cell_of_sums(sums: FileTotals) -> Cell:
+    """Return the figures that sums support; intervals and comparisons need rows of requests."""
+    return Cell(
+        condition=sums.condition,
+        concurrency=None,
+        rate=None,
+        requests=sums.requests,
+        answered=None,
+        ttft_s=sums.ttft_s,
+        tpot_s=sums.tpot_s,
+        e2e_s=None,
+        throughput=sums.throughput,
+        rounds=sums.rounds,
+        mean_length=sums.mean_length,
+        mean_length_interval=sums.mean_length_interval,
+        length_ratio=None,
+        tpot_ratio=None,
+        outcomes={},
+        totals=sums,
+    )
+
+
+def _gpus(trace: Trace) -> dict[str, Any]:
+    """Return the largest memory and mean power; a sample is one row per GPU, all with the same
+    time."""
+    used: dict[float, int] = {}
+    power: dict[float, float] = {}
+    for row in trace.resource.to_pylist():
+        when = row["time_s"]
+        if row["gpu_used_bytes"] is not None:
+            used[when] = used.get(when, 0) + row["gpu_used_bytes"]
+        if row["gpu_power_w"] is not None:
+            power[when] = power.get(when, 0.0) + row["gpu_power_w"]
+    return {
+        "gpu_used_bytes": max(used.values(), default=None),
+        "gpu_power_w": mean_s(list(power.values())),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayComparison:
+    """Comparison of two replays of the same prompts, in one condition and load."""
+
+    first: str
+    other: str
+    condition: str
+    load: str
+    length_ratio: PairedRatio | None
+    """Ratio of the other replay's acceptance length to the first one's."""
+    tpot_ratio: PairedRatio | None
+    same_text: tuple[int, int]
+    """Number of greedy pairs with identical answers, and of greedy pairs."""
+    outcomes: Mapping[str, tuple[int, int, int]]
+    """Number of pairs in which only the first was bad, in which only the other was bad, and of all
+    pairs, by name in OUTCOMES."""
+
+
+def versus(first: ReplaySummary, other: ReplaySummary) -> tuple[ReplayComparison, ...]:
+    """Compare two replays by condition, where both asked the same prompts."""
+    out = []
+    mine, theirs = grouped(first.rows), grouped(other.rows)
+    for cell in first.cells:
+        key = (cell.condition, cell.concurrency, cell.rate)
+        a, b = mine.get(key, []), theirs.get(key, [])
+        if not {_pair(row) for row in a} & {_pair(row) for row in b}:
+            continue
+        out.append(
+            ReplayComparison(
+                first=first.label,
+                other=other.label,
+                condition=key[0],
+                load=load_words(a[0]),
+                length_ratio=paired_ratio(lengths(b), lengths(a)),
+                tpot_ratio=paired_ratio(tpots(b), tpots(a)),
+                same_text=_same_text(a, b),
+                outcomes={name: changes for name in OUTCOMES if (changes := _changes(a, b, name))},
+            )
+        )
+    return tuple(out)
+
+
+def _pair(row: Row) -> tuple[str, int]:
+    return row["pair"], row["repeat"]
+
+
+def _both(a: Iterable[Row], b: Iterable[Row]) -> list[tuple[Row, Row]]:
+    mine = {_pair(row): row for row in a}
+    return [(mine[_pair(row)], row) for row in b if _pair(row) in mine]
+
+
+def _same_text(a: Iterable[Row], b: Iterable[Row]) -> tuple[int, int]:
+    greedy = [(x, y) for x, y in _both(a, b) if x["temperature"] == 0 and y["temperature"] == 0]
+    return sum(x["digest"] == y["digest"] for x, y in greedy), len(greedy)
+
+
+def _changes(a: Iterable[Row], b: Iterable[Row], name: str) -> tuple[int, int, int] | None:
+    both = [(x, y) for x, y in _both(a, b) if x[name] is not None and y[name] is not None]
+    bad = [(x[name] != (name in GOOD), y[name] != (name in GOOD)) for x, y in both]
+    if not bad:
+        return None
+    return sum(x and not y for x, y in bad), sum(y and not x for x, y in bad), len(bad)

@@ -1,0 +1,329 @@
+"""Attention drift against a recency-matched null.
+
+The null: at every depth the expected attention by distance from the query, and that on the sink, is
+that of depth 1. A drafter that prefers recent tokens at every depth meets it, although its own
+draft tokens get more attention with every depth: they take the nearest places.
+
+For chain c and the query of depth d let N_c(d) be its mass at distances 0 .. K - 2, without sink
+slots and null. These are the places that the chain itself takes at depth K. Over chains, weighted
+by 1 / rate,
+
+    near shift   D(d) = mean of N_c(d) - N_c(1)
+    own excess   E(d) = mean of self_c(d) - (depth-1 mass at distances 0 .. d - 2)
+    sink kept    S    = sum of sink_c(K) / sum of sink_c(1)
+    total variation  TV(d) = 1/2 sum over bins, sink and null of |q(d) - q(1)|
+
+D splits into the step D(2), a drafter's first token of its own, and the trend D(K) - D(2), which
+grows with depth. At depth K the chain takes all of the places, so that E(K) = D(K). A trace without
+masses by distance has E(d) in rounds whose output is d - 1 tokens long ("matched rounds"): the mass
+on verified output at depth 1 is then that of the last d - 1 places.
+
+Each figure is a ratio of sums over clusters, with the jackknife's error and Student's quantile
+(`interval.ratio_of`; Cameron and Miller 2015, CV3). The answer compares 95 % intervals with MARGIN,
+on both sides for "no drift" (two one-sided tests, Schuirmann 1987). p-values by depth are adjusted
+by the largest |t| over random signs of the clusters (`joint_difference.departure`; Romano 1989).
+The drift and its size are those of arXiv 2605.09992.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.statistics.intervals import Array, Interval
+from driftscope.analysis.statistics.permutation import departure
+from driftscope.analysis.statistics.ratio import Ratio, intervals, ratio_of
+
+MARGIN = 0.05
+"""Near shift, as a share of the attention, up to which attention counts as staying where it is: a
+third of the shift of the drifting drafter in arXiv 2605.09992 (0.17), above that of the healthy one
+(0.03)."""
+SINK_LOST_BELOW = 0.5
+"""Share of its depth-1 mass below which the sink is lost at depth K. The drifting drafter of arXiv
+2605.09992 kept 0.17, the healthy one 0.91; the middle is 0.54."""
+SINK_KEPT_ABOVE = 0.8
+"""Share above which the sink is kept: below the healthy drafter's 0.91, and above the middle."""
+SINK_FLOOR = 0.05
+"""Sink mass at depth 1: half of the weakest sink (0.11) that arXiv 2605.09992 reports for a model
+that has one."""
+SINK_TIMES_EVEN = 3.0
+"""Ratio of a sink's mass to what even attention over the visible slots would give its slots.
+Without this bound any first token of a short context would be a sink."""
+FEWEST_CLUSTERS = 10
+"""Smallest number of clusters for an answer: with fewer, the error itself is not known."""
+FEWEST_CHAINS = 50
+"""Smallest number of chains with masses by distance, or with a sink, for an answer."""
+FEWEST_MATCHED = 100
+"""Smallest number of chains in matched rounds for an answer; each tells of one depth only."""
+NEAREST = 0.01
+"""Distance from MARGIN below which a true shift is not pursued: one point would take 25 times the
+clusters of MARGIN itself."""
+
+
+class Answer(StrEnum):
+    """Answer to whether attention drifts over depth."""
+
+    DRIFT = "drift"
+    NO_DRIFT = "no drift"
+    """A near shift beyond MARGIN, and a lost sink, are excluded."""
+    CANNOT_TELL = "cannot tell"
+
+
+class Source(StrEnum):
+    """Kind of rounds from which the near shift was estimated."""
+
+    DISTANCES = "distances"
+    """Chains with attention mass by distance."""
+    MATCHED = "matched rounds"
+    """Rounds within the first K - 1 output tokens."""
+    NONE = "none"
+    """Too few of either."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """An estimate with its 95% interval, None where the data support none."""
+
+    value: float
+    interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByDistance:
+    """Mean attention by distance, for the picture."""
+
+    edges: tuple[int, ...]
+    """First distance of each bin, in slots; the last bin has no end."""
+    first: tuple[float, ...]
+    """Mass in each bin at depth 1, which is also its expected value at every depth."""
+    last: tuple[float, ...]
+    """Mass in each bin at depth K."""
+    sink: tuple[float, float]
+    """Mass on the sink at depths 1 and K."""
+    variation: tuple[float, ...]
+    """Total variation from depth 1 by depth, from depth 1 on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionDrift:
+    """Movement of a drafter's attention over depth, beyond the recency-matched null."""
+
+    depths: int
+    """K: number of depths of the chains."""
+    source: Source = Source.NONE
+    clusters: int = 0
+    """Clusters behind `shift`; like `chains`, of the larger source if both are too small."""
+    chains: int = 0
+    from_depth: int = 0
+    """First depth of those over which `shift` is taken; K with masses by distance."""
+    shift: Estimate | None = None
+    """D(K); in matched rounds the mean of E(d) over the depths from `from_depth` to K."""
+    near_shift: tuple[Estimate, ...] = ()
+    """D(d) by depth, from depth 1 on; () without masses by distance."""
+    p: tuple[float, ...] = ()
+    """Adjusted p-value of D(d) = 0 by depth; NaN at depth 1."""
+    first_step: Estimate | None = None
+    """D(2)."""
+    trend: Estimate | None = None
+    """D(K) - D(2)."""
+    own_excess: tuple[Estimate | None, ...] = ()
+    """E(d) by depth, from depth 1 on; None at a depth without chains."""
+    sink_kept: Estimate | None = None
+    """S; None without a sink, or with too few chains to tell."""
+    distances: ByDistance | None = None
+
+    @property
+    def moves(self) -> bool | None:
+        """Whether attention moves to near tokens by more than MARGIN; None if this cannot be
+        told."""
+        spread = self.shift.interval if self.shift else None
+        if spread is None:
+            return None
+        return True if spread.low > MARGIN else False if spread.high < MARGIN else None
+
+    @property
+    def loses_sink(self) -> bool | None:
+        """Whether the sink is lost; None without a sink, or if this cannot be told."""
+        spread = self.sink_kept.interval if self.sink_kept else None
+        if spread is None:
+            return None
+        if spread.high < SINK_LOST_BELOW:
+            return True
+        return False if spread.low > SINK_LOST_BELOW else None
+
+    @property
+    def answer(self) -> Answer:
+        """Whether attention drifts."""
+        if self.moves or self.loses_sink:
+            return Answer.DRIFT
+        spread = self.shift.interval if self.shift else None
+        if spread is None or not (spread.low > -MARGIN and spread.high < MARGIN):
+            return Answer.CANNOT_TELL
+        kept = self.sink_kept.interval if self.sink_kept else None
+        if self.sink_kept is not None and not (kept and kept.low > SINK_KEPT_ABOVE):
+            return Answer.CANNOT_TELL
+        return Answer.NO_DRIFT
+
+    @property
+    def wanted_clusters(self) -> int | None:
+        """Number of clusters with which the interval of `shift` would be clear of MARGIN; None
+        without an interval."""
+        if self.shift is None or self.shift.interval is None:
+            return None
+        half = (self.shift.interval.high - self.shift.interval.low) / 2
+        wanted = max(abs(abs(self.shift.value) - MARGIN), NEAREST)
+        return int(np.ceil(self.clusters * max((half / wanted) ** 2, 1.0)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DistanceSums:
+    """Weighted sums over the chains with masses by distance, by cluster."""
+
+    chains: Codes
+    """Number of chains, [clusters]."""
+    weight: Array
+    """Number of chains that these stand for, [clusters]."""
+    bins: Matrix
+    """Mass by depth and bin, [clusters, K, bins]."""
+    sink: Matrix
+    """Mass on the sink by depth, [clusters, K]; 0 without one."""
+    null: Matrix
+    own: Matrix
+    """Mass on the chain itself, [clusters, K]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MatchedSums:
+    """Weighted sums over the chains in matched rounds, [clusters, K] each; 0 at depth 1."""
+
+    chains: Codes
+    weight: Matrix
+    excess: Matrix
+    """Mass on the chain itself less the mass on verified output at depth 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SinkSums:
+    """Weighted sums over the chains with a sink mass at depths 1 and K, [clusters] each."""
+
+    chains: Codes
+    weight: Array
+    first: Array
+    last: Array
+    even: Array
+    """Mass that even attention over the visible slots would give the sink's slots."""
+
+
+def drift_by_distance(sums: DistanceSums, edges: Sequence[int]) -> AttentionDrift:
+    """Return the near shift and what belongs to it. `edges` are the first distances of the bins and
+    hold each of 0 .. K - 1. Without enough chains only their number is returned."""
+    sums = _with_chains(sums)
+    depths, clusters, chains = sums.bins.shape[1], len(sums.chains), int(sums.chains.sum())
+    if clusters < FEWEST_CLUSTERS or chains < FEWEST_CHAINS:
+        return AttentionDrift(depths=depths, clusters=clusters, chains=chains)
+    near = sums.bins[:, :, : depths - 1].sum(axis=2)
+    shift = ratio_of(near - near[:, :1], sums.weight[:, None])
+    before = np.cumsum(sums.bins[:, 0], axis=1)[:, : depths - 1]
+    at_depth_1 = np.hstack([np.zeros((clusters, 1)), before])
+    own = ratio_of(sums.own - at_depth_1, sums.weight[:, None])
+    trend = ratio_of((near[:, -1] - near[:, 1])[:, None], sums.weight[:, None])
+    by_depth = estimates(shift)
+    return AttentionDrift(
+        depths=depths,
+        source=Source.DISTANCES,
+        clusters=clusters,
+        chains=chains,
+        from_depth=depths,
+        shift=by_depth[-1],
+        near_shift=by_depth,
+        p=tuple(departure(shift).p.tolist()),
+        first_step=by_depth[1],
+        trend=estimates(trend)[0],
+        own_excess=estimates(own),
+        distances=_by_distance(sums, edges),
+    )
+
+
+def drift_in_matched_rounds(sums: MatchedSums) -> AttentionDrift:
+    """Return the own excess by depth, and its mean over the deeper half of the depths. Without
+    enough chains only their number is returned."""
+    depths = sums.weight.shape[1]
+    first = max(2, -(-depths // 2))
+    deep = slice(first - 1, depths)
+    there = sums.weight[:, deep].sum(axis=1) > 0
+    clusters, chains = int(there.sum()), int(sums.chains[:, deep].sum())
+    if clusters < FEWEST_CLUSTERS or chains < FEWEST_MATCHED:
+        return AttentionDrift(depths=depths, clusters=clusters, chains=chains)
+    excess, weight = sums.excess[there], sums.weight[there]
+    top, bottom = (each[:, deep].sum(axis=1, keepdims=True) for each in (excess, weight))
+    return AttentionDrift(
+        depths=depths,
+        source=Source.MATCHED,
+        clusters=clusters,
+        chains=chains,
+        from_depth=first,
+        shift=estimates(ratio_of(top, bottom))[0],
+        own_excess=_known(ratio_of(excess, weight)),
+    )
+
+
+def sink_kept(sums: SinkSums) -> Estimate | None:
+    """Return the share of its depth-1 mass that the sink keeps at depth K; None unless there is
+    clearly a sink at depth 1."""
+    there = sums.weight > 0
+    chains, weight = sums.chains[there], sums.weight[there, None]
+    if len(chains) < FEWEST_CLUSTERS or chains.sum() < FEWEST_CHAINS:
+        return None
+    first = estimates(ratio_of(sums.first[there, None], weight))[0]
+    even = float(sums.even[there].sum() / weight.sum())
+    if first.interval is None or not first.interval.low > SINK_FLOOR:
+        return None
+    if not first.value >= SINK_TIMES_EVEN * even:
+        return None
+    return estimates(ratio_of(sums.last[there, None], sums.first[there, None]))[0]
+
+
+def _with_chains(sums: DistanceSums) -> DistanceSums:
+    """Return the sums of the clusters that have chains."""
+    there = sums.weight > 0
+    return DistanceSums(
+        chains=sums.chains[there],
+        weight=sums.weight[there],
+        bins=sums.bins[there],
+        sink=sums.sink[there],
+        null=sums.null[there],
+        own=sums.own[there],
+    )
+
+
+def estimates(ratio: Ratio) -> tuple[Estimate, ...]:
+    """Return each figure of a ratio with its interval."""
+    spread = intervals(ratio) or (None,) * len(ratio.value)
+    return tuple(
+        Estimate(value=float(value), interval=interval)
+        for value, interval in zip(ratio.value, spread, strict=True)
+    )
+
+
+def _known(ratio: Ratio) -> tuple[Estimate | None, ...]:
+    """Return the estimates; None where nothing was measured."""
+    each_units = zip(estimates(ratio), ratio.units, strict=True)
+    return tuple(each if units > 0 else None for each, units in each_units)
+
+
+def _by_distance(sums: DistanceSums, edges: Sequence[int]) -> ByDistance:
+    total = sums.weight.sum()
+    bins = sums.bins.sum(axis=0) / total
+    others = np.stack([sums.sink.sum(axis=0), sums.null.sum(axis=0)], axis=1) / total
+    every = np.hstack([bins, others])
+    return ByDistance(
+        edges=tuple(int(edge) for edge in edges),
+        first=tuple(bins[0].tolist()),
+        last=tuple(bins[-1].tolist()),
+        sink=(float(others[0, 0]), float(others[-1, 0])),
+        variation=tuple((0.5 * np.abs(every - every[0]).sum(axis=1)).tolist()),
+    )

@@ -1,0 +1,92 @@
+"""Attention drift against the recency-matched null, in worlds of known truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.calibration.attention_drift import (
+    NULLS,
+    POST_NORM,
+    PRE_NORM,
+    WORLDS,
+    World,
+    drift_of,
+)
+from driftscope.analysis.statistics.drift import (
+    MARGIN,
+    Answer,
+    MatchedSums,
+    Source,
+    drift_in_matched_rounds,
+)
+
+TRIALS = 30
+
+
+def _answers(world: World) -> list[Answer]:
+    return [drift_of(world, seed).answer for seed in range(TRIALS)]
+
+
+@pytest.mark.parametrize("name", NULLS)
+def test_a_taste_for_recent_places_is_no_drift(name: str) -> None:
+    """The chain's own tokens get up to half of the attention, as any token in their place."""
+    assert set(_answers(NULLS[name])) == {Answer.NO_DRIFT}
+
+
+def test_the_published_pattern_is_drift_only_without_norm() -> None:
+    assert set(_answers(PRE_NORM)) == {Answer.DRIFT}
+    after = _answers(POST_NORM)
+    assert Answer.DRIFT not in after
+    assert after.count(Answer.NO_DRIFT) > 0.7 * TRIALS
+
+
+def test_a_shift_at_the_margin_is_neither() -> None:
+    answers = _answers(WORLDS["shift at the margin"])
+    assert answers.count(Answer.CANNOT_TELL) >= 0.8 * TRIALS
+
+
+def test_eight_sessions_are_too_few_to_tell() -> None:
+    assert set(_answers(WORLDS["no drift, 8 sessions"])) == {Answer.CANNOT_TELL}
+
+
+def test_the_shift_splits_into_its_first_step_and_its_trend() -> None:
+    found = drift_of(PRE_NORM, 1)
+    assert found.shift is not None and found.first_step is not None and found.trend is not None
+    assert found.shift.value == pytest.approx(0.17, abs=0.03)
+    assert found.first_step.value + found.trend.value == pytest.approx(found.shift.value)
+    assert found.own_excess[-1] is not None
+    assert found.own_excess[-1].value == pytest.approx(found.shift.value), "the chain has it all"
+    assert found.sink_kept is not None
+    assert found.sink_kept.value == pytest.approx(0.08 / 0.46, abs=0.02)
+
+
+def test_the_answer_needs_chains_and_requests() -> None:
+    few = drift_of(World(requests=9, chains=50), 1)
+    assert (few.answer, few.shift) == (Answer.CANNOT_TELL, None)
+    assert few.clusters == 9
+    assert drift_of(World(requests=24, chains=2), 1).shift is None, "48 chains"
+    assert MARGIN == 0.05
+
+
+def _matched(clusters: int, excess: float, seed: int = 0) -> MatchedSums:
+    """Return sums of chains in matched rounds: 6 of each cluster at depths 2, 4 and 5."""
+    random = np.random.default_rng(seed)
+    weight = np.full((clusters, 5), 6.0)
+    weight[:, [0, 2]] = 0.0
+    own = random.normal(excess, 0.02, weight.shape) * weight
+    return MatchedSums(chains=weight.astype(np.int64), weight=weight, excess=own)
+
+
+def test_matched_rounds_tell_drift_from_none_and_say_if_they_are_few() -> None:
+    assert drift_in_matched_rounds(_matched(30, 0.15)).answer is Answer.DRIFT
+    assert drift_in_matched_rounds(_matched(30, 0.0)).answer is Answer.NO_DRIFT
+    few = drift_in_matched_rounds(_matched(8, 0.15))
+    assert (few.answer, few.source, few.clusters) == (Answer.CANNOT_TELL, Source.NONE, 8)
+
+
+def test_matched_rounds_have_no_estimate_at_a_depth_without_chains() -> None:
+    found = drift_in_matched_rounds(_matched(30, 0.15))
+    assert found.from_depth == 3 and found.shift is not None
+    assert found.shift.value == pytest.approx(0.15, abs=0.01)
+    assert [each is None for each in found.own_excess] == [True, False, True, False, False]

@@ -1,0 +1,360 @@
+"""The cost model against simulated runs whose cost is known."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.simulate import Cost, Truth, simulate
+
+from driftscope.analysis.advice import (
+    BY_BATCH,
+    FIXED,
+    NO_SPECULATION,
+    Choice,
+    advise,
+    choose,
+    to_measure,
+)
+from driftscope.analysis.cost import RUN_EFFECT, Span, cells_of_runs, evened, fit, run_effect
+from driftscope.analysis.figures.steps import GROUPS, MIN_STEPS, StepCell
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.time_per_token import WIDEST, Prediction, Times
+from driftscope.pipeline import summarise
+from driftscope.trace.read.reader import read_trace
+
+BATCHES = (1, 4, 16)
+RATES = (0.1,)
+TRUTH = Truth(requests=400, rounds=40, batches=BATCHES, rates=RATES)
+
+
+@pytest.fixture(scope="module")
+def seven(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
+    return _run(tmp_path_factory.mktemp("seven"), TRUTH)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
+    return _run(tmp_path_factory.mktemp("three"), replace(TRUTH, k=3))
+
+
+def _run(folder: Path, truth: Truth) -> RunSummary:
+    return summarise(read_trace(simulate(folder / "run", truth)), f"K = {truth.k}")
+
+
+def _true_tpot_s(truth: Truth, batch: int, k: int) -> float:
+    chains = np.array([batch])
+    verify = truth.cost.verify_s(chains, chains * (k + 1))[0]
+    draft = truth.cost.drafting_s(chains, k)[0] if k else 0.0
+    return float(verify + draft) / (1 + float(truth.marginal()[:k].sum()))
+
+
+def _off(at: Prediction, truth: Truth) -> list[float]:
+    return [e.value / _true_tpot_s(truth, at.batch, k) - 1 for k, e in enumerate(at.tpot_s)]
+
+
+def test_measured_times_are_near_the_truth_and_bounds_hold_the_others(
+    seven: RunSummary, three: RunSummary
+) -> None:
+    found = advise(seven, [three])
+    assert found is not None
+    assert (found.measured_k, found.assumed) == ((3, 7), ())
+    for at in found.by_batch:
+        assert max(abs(_off(at, TRUTH)[k]) for k in (3, 7)) < 0.05
+        for k, each in enumerate(at.tpot_s):
+            assert each.interval is None or (
+                each.interval.low <= _true_tpot_s(TRUTH, at.batch, k) <= each.interval.high
+            )
+
+
+def test_a_guess_between_two_measured_k_is_near_the_truth(
+    seven: RunSummary, three: RunSummary
+) -> None:
+    found = advise(seven, [three])
+    assert found is not None
+    for at in found.by_batch:
+        assert max(abs(_off(at, TRUTH)[k]) for k in (4, 5, 6)) < 0.06
+
+
+def test_one_run_alone_names_the_k_to_measure_and_commands_none(seven: RunSummary) -> None:
+    found = advise(seven)
+    assert found is not None
+    assert found.command is None
+    assert "one K was served" in found.assumed[0]
+    following = found.choice.next
+    assert following is not None and following.k != 7
+    assert to_measure(found) is not None
+    assert following.most is not None
+    true = [
+        sum(at.weight * _true_tpot_s(TRUTH, at.batch, k) for at in found.by_batch)
+        for k in (7, following.k)
+    ]
+    assert true[0] / true[1] - 1 <= following.most
+    words = to_measure(found) or ""
+    assert words.startswith("K = 7 ran; ")
+    assert words.endswith(f"; measure K = {following.k}")
+
+
+def test_order_bounds_what_was_not_measured() -> None:
+    """One K at one batch size: fewer tokens take no more time, and at least half of it."""
+    model = fit([[_cell(7, 8)]])
+    assert model is not None
+    none, some = model.step(8, 0), model.step(8, 3)
+    assert none.low == pytest.approx(0.003, rel=0.15)
+    assert none.high == pytest.approx(0.006, rel=0.15)
+    assert some.low == pytest.approx(0.003 + 0.004 * 3 / 7, rel=0.15)
+    assert some.high == pytest.approx(0.010, rel=0.15)
+    assert math.isinf(model.step(8, 9).high)
+
+
+def test_steps_with_fewer_tokens_and_requests_bound_from_below() -> None:
+    small, large = replace(_cell(7, 1), step_s=0.009), replace(_cell(7, 16), step_s=0.020)
+    model = fit([[small, large]])
+    assert model is not None
+    low = model.step(16, 1).low
+    assert low == pytest.approx(0.005 + 0.004 / 7, rel=0.15), "16 x 2 tokens are more than 8"
+
+
+def test_two_runs_of_one_k_show_how_much_runs_differ() -> None:
+    one = [_cell(7, 1), _cell(7, 2)]
+    slow = [replace(each, step_s=1.3 * each.step_s) for each in one]
+    assert run_effect([one]) == RUN_EFFECT
+    assert run_effect([one, [_cell(3, 1)]]) == RUN_EFFECT
+    assert run_effect([one, one]) < RUN_EFFECT
+    assert run_effect([one, slow]) > 2 * RUN_EFFECT
+
+
+def test_runs_of_one_k_count_equally() -> None:
+    few, many = _cell(7, 1), replace(_cell(7, 1), steps=1000, step_s=0.02)
+    (cell,) = cells_of_runs([[few], [many]])
+    assert (cell.runs, cell.step_s) == (2, pytest.approx(0.015))
+
+
+def test_a_run_that_was_fast_by_chance_does_not_win() -> None:
+    """Equal servers: of three runs the middle one happened to be a tenth faster."""
+    runs = [[_cell(k, 1)] for k in (3, 2, 4)]
+    runs[0] = [replace(each, step_s=0.9 * each.step_s) for each in runs[0]]
+    model = fit(runs)
+    assert model is not None
+    (fast,) = (cell.step_s for cell in evened(model).cells if cell.k == 3)
+    assert 0.93 < fast / 0.010 < 0.97
+
+
+def test_no_drafting_step_no_model() -> None:
+    assert fit([]) is None
+    assert fit([[_cell(0, 1)]]) is None
+
+
+def _cell(k: int, batch: int) -> StepCell:
+    return StepCell(
+        k=k,
+        batch=batch,
+        steps=100,
+        step_s=0.010,
+        step_error_s=0.0,
+        draft_s=0.004,
+        draft_error_s=0.0,
+        recorded=False,
+    )
+
+
+def test_cells_leave_out_what_follows_another_kind_of_step(seven: RunSummary) -> None:
+    assert all(cell.steps >= MIN_STEPS for cell in seven.cells)
+    assert {cell.k for cell in seven.cells} == {7}
+    assert set(BATCHES) <= {cell.batch for cell in seven.cells}
+
+
+def test_idle_time_is_no_step_time(tmp_path: Path) -> None:
+    idle = _run(tmp_path / "a", replace(TRUTH, requests=60, gap_s=5.0))
+    assert all(cell.step_s < 0.1 for cell in idle.cells)
+
+
+def test_expensive_verification_brings_a_schedule_by_batch_size(tmp_path: Path) -> None:
+    """At batch 1 tokens cost little beside the rest, at 16 they are nearly all there is."""
+    cost, rates = Cost(base_s=0.05, token_s=0.004), (0.8,) * 7
+    truth = replace(TRUTH, cost=cost, conditional=rates, batches=(*(1,) * 48, 16))
+    found = advise(_run(tmp_path / "7", truth), [_run(tmp_path / "1", replace(truth, k=1))])
+    assert found is not None
+    (first, *_, last) = found.schedule
+    assert first[0] == 1
+    assert last[1] == 16
+    assert first[2] > last[2]
+    assert found.command is not None
+    assert found.schedule_gain.interval.low > 0
+    option, config = shlex.split(found.command)
+    assert option == "--speculative-config"
+    given = json.loads(config)
+    assert given[BY_BATCH] == [list(each) for each in found.schedule]
+    assert given[FIXED] == max(k for _, _, k in found.schedule)
+    assert given["method"] == "eagle3"
+
+
+def test_a_model_s_name_cannot_break_out_of_the_option(seven: RunSummary) -> None:
+    hostile = "a'; rm -rf / #"
+    odd = replace(
+        seven,
+        manifest=replace(seven.manifest, drafter=replace(seven.manifest.drafter, name=hostile)),
+    )
+    found = advise(odd)
+    assert found is not None
+    assert found.measure_command is not None
+    assert json.loads(shlex.split(found.measure_command)[-1])["model"] == hostile
+
+
+@pytest.mark.slow
+def test_vllm_takes_the_schedule(tmp_path: Path) -> None:
+    """Its own reader of the option, where vLLM is installed."""
+    utils = pytest.importorskip("vllm.v1.spec_decode.dynamic.utils")
+    schedule = [[1, 3, 6], [4, 16, 2]]
+    lookup = utils.build_dynamic_sd_schedule_lookup(schedule, 32, 6)
+    assert [lookup[b] for b in (1, 3, 4, 16, 32)] == [6, 6, 2, 2, 2]
+
+
+def test_bounds_hold_the_long_run_where_runs_wander() -> None:
+    """Runs whose speed wanders by a tenth, as that of a busy machine does: the intervals hold the
+    time in the long run, where the error of a median alone would not."""
+    random, wander, steps_of_a_part = np.random.RandomState(1), 0.1, 40
+
+    def truth(k: int) -> float:
+        return 0.01 + 0.001 * k
+
+    def run(k: int) -> StepCell:
+        parts = truth(k) * np.exp(wander * random.standard_normal(GROUPS))
+        error = float(np.std(parts, ddof=1) / np.sqrt(GROUPS))
+        return StepCell(
+            k=k,
+            batch=1,
+            steps=GROUPS * steps_of_a_part,
+            step_s=float(np.median(parts)) * np.exp(wander * random.standard_normal()),
+            step_error_s=error,
+            draft_s=0.0005 * k,
+            draft_error_s=0.0,
+            recorded=False,
+        )
+
+    held = []
+    for _ in range(100):
+        model = fit([[run(8)], [run(2)]])
+        assert model is not None
+        for k in (0, 2, 4, 6, 8):
+            span = model.step(1, k)
+            held.append(span.low <= truth(k) <= span.high)
+    assert np.mean(held) > 0.9
+
+
+def test_a_time_that_is_open_by_more_than_a_factor_is_none(seven: RunSummary) -> None:
+    found = advise(seven)
+    assert found is not None
+    for each in (each for at in found.by_batch for each in at.tpot_s):
+        if each.interval is not None:
+            assert 0 < each.interval.low <= each.value <= each.interval.high
+            assert each.interval.high < WIDEST * each.interval.low
+
+
+@pytest.mark.parametrize("accepted", [0.0, 0.002])
+def test_a_dead_drafter_is_advised_off_by_what_the_drafter_takes(
+    tmp_path: Path, accepted: float
+) -> None:
+    """The gain is at least what steps save without the drafter, and the true one is no smaller."""
+    conditional = (max(accepted, 1e-12),) * 7
+    truth = replace(TRUTH, requests=60, conditional=conditional, between=0.0, within=0.0)
+    run = _run(tmp_path / "dead", truth)
+    found = advise(run)
+    assert found is not None
+    assert found.useless
+    assert found.overall.best_k == 0
+    assert found.command == NO_SPECULATION
+    assert found.least_gain is not None
+    true = [_true_tpot_s(truth, batch, 7) / _true_tpot_s(truth, batch, 0) - 1 for batch in BATCHES]
+    assert 0.1 < found.least_gain < max(true)
+
+
+def test_a_drafter_that_costs_more_than_it_saves_is_told_without_a_model(tmp_path: Path) -> None:
+    """One K leaves the fastest K open; the drafter's own time shows that it costs more."""
+    truth = replace(
+        TRUTH,
+        requests=60,
+        batches=(1,),
+        conditional=(0.15,) * 7,
+        between=0.2,
+        cost=Cost(depth_s=0.004),
+    )
+    found = advise(_run(tmp_path / "slow", truth))
+    assert found is not None
+    assert not found.useless
+    assert not found.worth_it
+    assert found.surely_slower
+    assert found.command == NO_SPECULATION
+    assert found.least_gain is not None
+    assert found.least_gain < _true_tpot_s(truth, 1, 7) / _true_tpot_s(truth, 1, 0) - 1
+
+
+SURE = 0.01
+
+
+def _times(values: Sequence[float], ran: int, open_by: dict[int, float]) -> Times:
+    """Times known to SURE, but to a larger share for the K of `open_by`."""
+    spans = [
+        Span(value=v, low=v / (1 + open_by.get(k, SURE)), high=v * (1 + open_by.get(k, SURE)))
+        for k, v in enumerate(values)
+    ]
+    return Times(by_k=tuple(spans), ran=spans[ran])
+
+
+def _chosen(
+    values: Sequence[float],
+    measured: set[int],
+    *,
+    ran: int,
+    growth: float = 0.01,
+    unsure: float = 0.6,
+) -> Choice:
+    times = _times(values, ran, {k: unsure for k in range(len(values)) if k not in measured})
+    return choose(times, times, measured, ran=ran, growth=growth)
+
+
+def test_one_run_sends_to_the_guessed_best() -> None:
+    found = _chosen([9.0, 6.0, 5.0, 5.5, 7.0], {4}, ran=4)
+    assert found.next is not None
+    assert found.next.k == 2
+    assert found.next.guess == pytest.approx(7.0 / 5.0 - 1)
+    assert found.next.most == pytest.approx(7.0 * 1.01 / (5.0 / 1.6) - 1)
+
+
+def test_the_better_unmeasured_neighbour_of_the_best_comes_next() -> None:
+    found = _chosen([9.0, 6.0, 5.0, 5.5, 7.0], {4, 2}, ran=4)
+    assert (found.k, found.next and found.next.k) == (2, 3)
+
+
+def test_it_is_settled_when_both_neighbours_are_slower() -> None:
+    found = _chosen([9.0, 6.0, 5.0, 5.5, 7.0], {4, 1, 2, 3}, ran=4)
+    assert (found.k, found.measured, found.next) == (2, True, None)
+    assert found.gain is not None and found.gain.interval is not None
+    assert found.gain.interval.low == pytest.approx(7.0 / 5.0 / 1.01**2 - 1)
+
+
+def test_a_k_that_surely_loses_at_most_5_percent_is_settled_without_neighbours() -> None:
+    found = _chosen([9.0, 6.0, 5.9, 5.0], {3}, ran=3, unsure=0.04)
+    assert found.regret is not None and found.regret <= 0.05
+    assert (found.k, found.next) == (3, None)
+
+
+def test_a_larger_k_gets_a_bound_and_no_guess() -> None:
+    found = _chosen([9.0, 6.0, 5.0], {0, 1, 2}, ran=2, growth=0.2)
+    assert found.next is not None
+    assert (found.next.k, found.next.guess, found.next.most) == (3, None, 0.2)
+
+
+def test_a_larger_k_that_cannot_gain_5_percent_is_not_measured() -> None:
+    assert _chosen([9.0, 6.0, 5.0], {0, 1, 2}, ran=2, growth=0.04).next is None
+
+
+def test_nothing_measured_and_nothing_bounded_chooses_nothing() -> None:
+    found = _chosen([9.0, 6.0, 5.0], set(), ran=2)
+    assert (found.k, found.gain, found.next) == (None, None, None)

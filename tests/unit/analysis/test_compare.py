@@ -1,0 +1,355 @@
+"""The mix of labels at which two runs are compared."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.simulate import Prompts, Truth, simulate
+from support.simulate.sums import side
+from typer.testing import CliRunner
+
+from driftscope.analysis.compare import (
+    LENGTH,
+    MARGINAL,
+    TPOT,
+    Comparison,
+    Difference,
+    common_mix,
+    compare,
+    compare_times,
+    comparison,
+    figures_at,
+    figures_of,
+    mix_words,
+    verdict,
+)
+from driftscope.analysis.figures.requests import Requests
+from driftscope.analysis.figures.run_sums import collect
+from driftscope.analysis.figures.side import (
+    BY_DIGEST,
+    BY_ID,
+    BY_ORDER,
+    UNPAIRED,
+    Pairing,
+    Side,
+    side_of,
+)
+from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.statistics.changes import OTHER
+from driftscope.analysis.statistics.permutation import ALPHA, holm
+from driftscope.analysis.statistics.ratio import intervals, rate_intervals
+from driftscope.cli.app import app
+
+EASY, HARD = Prompts(label="easy", shift=0.8), Prompts(label="hard", shift=-0.8)
+TRUTH = Truth(requests=80, rounds=10, k=4)
+
+
+def _run(seed: int, *kinds: Prompts) -> Side:
+    return side(replace(TRUTH, prompts=kinds, seed=seed, prompts_seed=seed))
+
+
+def _shared(easy: float, seed: int) -> Side:
+    return _run(seed, replace(EASY, share=easy), replace(HARD, share=1 - easy))
+
+
+def test_the_mix_is_the_mean_of_both_runs_shares() -> None:
+    a, b = _shared(0.3, 1), _shared(0.7, 2)
+    easy = [
+        float(run.labelled("easy").rounds.rounds.sum() / run.rounds.rounds.sum()) for run in (a, b)
+    ]
+    mix = common_mix(a, b)
+    assert mix["easy"] == pytest.approx(sum(easy) / 2)
+    assert sum(mix.values()) == pytest.approx(1.0)
+
+
+def test_figures_at_a_mix_are_the_average_of_the_labels_figures() -> None:
+    run = _shared(0.3, 1)
+    mix = {"easy": 0.6, "hard": 0.4}
+    found = figures_at(run, mix, 4)
+    easy, hard = (figures_of(run.labelled(name).rounds, 4) for name in mix)
+    assert found.value == pytest.approx(0.6 * easy.value + 0.4 * hard.value)
+    # requests have one label, so the variances of the labels add up
+    wanted = np.sqrt(np.square(0.6 * easy.error) + np.square(0.4 * hard.error))
+    assert found.error == pytest.approx(wanted, rel=0.03)
+
+
+def test_one_mix_is_none_and_rare_labels_count_as_one() -> None:
+    assert common_mix(_shared(0.5, 1), _shared(0.5, 1)) == {}
+    assert common_mix(_run(1, EASY), _run(2, EASY)) == {}
+    rare = [Prompts(label=f"rare {n}", share=0.05) for n in range(4)]
+    a = _run(1, replace(EASY, share=0.5), replace(HARD, share=0.3), *rare)
+    b = _run(2, replace(EASY, share=0.2), replace(HARD, share=0.6), *rare)
+    assert list(common_mix(a, b)) == [OTHER, "easy", "hard"]
+
+
+def test_the_verdict_names_the_mix() -> None:
+    a, b = _shared(0.2, 1), _shared(0.8, 2)
+    found = _compared(a, b)
+    (length,) = found.at(LENGTH)
+    assert length.interval is not None
+    assert length.interval.low < 0 < length.interval.high
+    assert verdict(found).endswith(", at one mix of labels")
+    assert "easy and" in mix_words(found)
+
+
+def test_a_label_with_too_few_prompts_is_left_out_and_said_so() -> None:
+    a, b = _run(1, replace(EASY, share=0.3), replace(HARD, share=0.7)), _run(2, EASY)
+    assert common_mix(a, b) == {"easy": 1.0}
+    found = _compared(a, b)
+    (length,) = found.at(LENGTH)
+    assert length.first == pytest.approx(figures_of(a.labelled("easy").rounds, 4).value[0])
+    assert mix_words(found).endswith("where both have enough prompts: easy.")
+
+
+def test_runs_without_a_common_label_are_compared_as_served() -> None:
+    assert common_mix(_run(1, EASY), _run(2, HARD)) == {}
+
+
+def test_few_clusters_with_most_of_the_weight_leave_few_degrees_of_freedom() -> None:
+    run = _run(3, replace(EASY, share=0.15), replace(HARD, share=0.85))
+    clusters = [int((np.array(run.labels) == name).sum()) for name in ("easy", "hard")]
+    half, alone = figures_at(run, {"easy": 0.5, "hard": 0.5}, 4), figures_at(run, {"easy": 1.0}, 4)
+    assert clusters[0] < 20 < clusters[1]
+    assert alone.df[0] < half.df[0] < 2 * clusters[0]
+
+
+def _compared(a: Side, b: Side) -> Comparison:
+    none = np.empty(0, dtype=np.int64)
+    return comparison(a, b, ("a", "b"), Pairing(how=UNPAIRED, first=none, second=none, alone=0))
+
+
+RECORDED = Path(__file__).parent / "data" / "seeds"
+DRIFTS = Truth(requests=120, rounds=30)
+HOLDS = replace(DRIFTS, seed=8, conditional=(0.8, 0.72, 0.66, 0.75, 0.75, 0.75, 0.75))
+"""Better from depth 4 on."""
+
+
+def _compare(folder: Path, first: Truth, second: Truth) -> Comparison:
+    runs = [
+        collect(open_run(simulate(folder / str(at), truth)))
+        for at, truth in enumerate((first, second))
+    ]
+    return compare(*runs, labels=("first", "second"))
+
+
+def test_says_from_which_depth_on_a_run_is_better(tmp_path: Path) -> None:
+    found = _compare(tmp_path, DRIFTS, HOLDS)
+    assert found.parts_from == 4
+    assert found.pairing == BY_ID
+    assert found.pairs == 120
+    truth = HOLDS.marginal() - DRIFTS.marginal()
+    for each in found.at(MARGINAL)[3:]:
+        assert each.interval is not None
+        assert each.depth is not None
+        assert each.interval.low < truth[each.depth - 1] < each.interval.high
+        assert each.interval.low > 0
+
+
+def test_says_nothing_of_two_seeds(tmp_path: Path) -> None:
+    found = _compare(tmp_path, DRIFTS, replace(DRIFTS, seed=9))
+    assert found.parts_from is None
+    assert not any(each.differs for each in found.differences)
+
+
+def test_says_nothing_of_two_seeds_of_a_real_engine() -> None:
+    """EAGLE-3.1 of the trio at temperature 0.8, as `make seeds` records it: without the chains."""
+    runs = [str(RECORDED / name) for name in ("seed-1", "seed-2")]
+    done = CliRunner().invoke(app, ["compare", *runs, "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert found["verdict"].startswith("no difference is shown: a difference larger than")
+    assert found["pairs"] == 32
+    tested = [each for each in found["differences"] if each["interval"]]
+    assert len(tested) > 4
+    for each in tested:
+        assert each["first"] != each["second"]
+        assert each["interval"]["low"] < 0 < each["interval"]["high"]
+
+
+def test_pairs_narrow_the_interval(tmp_path: Path) -> None:
+    """Requests differ more from each other than two runs of one request do."""
+    truth = replace(DRIFTS, between=1.2)
+    paired = _compare(tmp_path, truth, replace(truth, seed=9))
+    runs = [collect(open_run(tmp_path / name)) for name in ("0", "1")]
+    none = np.empty(0, dtype=np.int64)
+    unpaired = comparison(
+        side_of(runs[0]),
+        side_of(runs[1]),
+        ("a", "b"),
+        Pairing(how=UNPAIRED, first=none, second=none, alone=0),
+    )
+    (narrow,), (wide,) = paired.at(LENGTH), unpaired.at(LENGTH)
+    assert narrow.difference == pytest.approx(wide.difference)
+    assert narrow.interval is not None and wide.interval is not None
+    ratio = (narrow.interval.high - narrow.interval.low) / (wide.interval.high - wide.interval.low)
+    assert ratio < 0.7
+
+
+def test_other_prompts_are_not_paired(tmp_path: Path) -> None:
+    found = _compare(tmp_path, DRIFTS, replace(DRIFTS, prompts_seed=12))
+    assert found.pairing == UNPAIRED
+    assert found.requests == (120, 120)
+
+
+@pytest.mark.parametrize(("digests", "how"), [(True, BY_DIGEST), (False, BY_ORDER)])
+def test_requests_of_other_names_are_paired_by_their_prompt_or_order_of_arrival(
+    tmp_path: Path, digests: bool, how: str
+) -> None:
+    """One replica and two name requests differently."""
+    truth = replace(DRIFTS, digests=digests)
+    runs = [
+        collect(open_run(simulate(tmp_path / "0", truth))),
+        collect(open_run(simulate(tmp_path / "1", replace(truth, seed=8)))),
+    ]
+    names = runs[1].requests.keys
+    at = names.schema.get_field_index("request")
+    other = [f"other-{name}" for name in names.column("request").to_pylist()]
+    renamed = replace(runs[1].requests, keys=names.set_column(at, "request", [other]))
+    found = compare(runs[0], replace(runs[1], requests=renamed), labels=("a", "b"))
+    assert found.pairing == how
+    assert found.pairs == 120
+
+
+def test_segments_that_both_runs_have(tmp_path: Path) -> None:
+    kinds = (Prompts(label="chat"), Prompts(label="code", shift=0.5))
+    worse = (Prompts(label="chat"), Prompts(label="code", shift=-1.0))
+    truth = replace(DRIFTS, prompts=kinds, requests=200)
+    found = _compare(tmp_path, truth, replace(truth, prompts=worse, seed=8))
+    (chat,), (code,) = found.at(LENGTH, "chat"), found.at(LENGTH, "code")
+    assert code.differs
+    assert code.difference < 0
+    assert not chat.differs
+
+
+def test_runs_of_other_k_are_compared_as_deep_as_both_go(tmp_path: Path) -> None:
+    found = _compare(tmp_path, DRIFTS, replace(DRIFTS, k=3, seed=8))
+    assert [each.depth for each in found.at(MARGINAL)] == [1, 2, 3]
+    assert found.parts_from is None
+
+
+def test_a_dead_depth_is_not_tested(tmp_path: Path) -> None:
+    dead = replace(DRIFTS, conditional=(0.8, 0.7, 0.6, 1e-9, 0.5, 0.5, 0.5))
+    found = _compare(tmp_path, dead, replace(dead, seed=8))
+    assert all(each.p is None for each in found.at(MARGINAL)[3:])
+
+
+def test_the_same_run_twice_has_no_difference(tmp_path: Path) -> None:
+    found = _compare(tmp_path, DRIFTS, DRIFTS)
+    assert all(each.difference == 0 and not each.differs for each in found.differences)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_holm_is_between_each_test_alone_and_bonferroni(p: list[float]) -> None:
+    adjusted = holm(p)
+    for own, of_all in zip(p, adjusted, strict=True):
+        assert own <= of_all <= min(1.0, own * len(p)) + 1e-12
+    order = np.argsort(p, kind="stable")
+    assert (np.diff(np.array(adjusted)[order]) >= 0).all()
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx((0.03, 0.06, 0.06))
+
+
+def test_intervals_of_simulated_runs_hold_the_truth() -> None:
+    """A small version of `benchmarks/calibration`: 200 runs, 3 standard errors."""
+    truth, trials = Truth(requests=40, rounds=20, k=4), 200
+    true, hits = np.append(truth.mean_length(), truth.marginal()), np.zeros(5)
+    for trial in range(trials):
+        rounds = side(replace(truth, seed=trial, prompts_seed=trial)).rounds
+        found = (
+            *(intervals(rounds.length_ratio()) or ()),
+            *(rate_intervals(rounds.marginal_ratio()) or ()),
+        )
+        hits += [at.low <= value <= at.high for at, value in zip(found, true, strict=True)]
+    assert (np.abs(hits / trials - 0.95) < 3 * np.sqrt(0.95 * 0.05 / trials)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paired", [False, True])
+def test_two_runs_of_the_same_truth_seldom_differ(paired: bool) -> None:
+    truth, trials, called = Truth(requests=40, rounds=20, k=4), 200, 0
+    for trial in range(trials):
+        first = side(replace(truth, seed=2 * trial, prompts_seed=trial))
+        prompts = trial if paired else trials + trial
+        second = side(replace(truth, seed=2 * trial + 1, prompts_seed=prompts))
+        rows = np.arange(40 if paired else 0)
+        how = Pairing(how=BY_ID if paired else UNPAIRED, first=rows, second=rows, alone=0)
+        found = comparison(first, second, ("a", "b"), how)
+        called += any(each.differs for each in found.differences)
+    assert called / trials < ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / trials)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_without_speculation_it_is_times_that_are_compared(tmp_path: Path, paired: bool) -> None:
+    truth = replace(DRIFTS, requests=60, batches=(1, 4))
+    none = replace(truth, k_zero_above=0, prompts_seed=truth.prompts_seed + (not paired))
+    paths = [simulate(tmp_path / name, each) for name, each in (("none", none), ("k7", truth))]
+    done = CliRunner().invoke(app, ["compare", *map(str, paths), "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert (found["pairing"] == UNPAIRED) is not paired
+    tpot, ttft = found["differences"]
+    assert tpot["differs"]
+    assert tpot["interval"]["low"] < tpot["second"] - tpot["first"] < tpot["interval"]["high"] < 0
+    assert found["verdict"].startswith("k7 serves faster")
+    assert not ttft["differs"]
+    same = CliRunner().invoke(app, ["compare", str(paths[0]), str(paths[0])])
+    assert same.output.startswith("no difference in time per output token is shown")
+
+
+def test_the_command_says_the_verdict_first(tmp_path: Path) -> None:
+    paths = [simulate(tmp_path / name, truth) for name, truth in (("a", DRIFTS), ("b", HOLDS))]
+    said = CliRunner().invoke(app, ["compare", *map(str, paths)])
+    assert said.exit_code == 0, said.output
+    assert said.output.startswith("b accepts more from depth 4 on")
+    printed = CliRunner().invoke(app, ["compare", *map(str, paths), "--json"])
+    content = json.loads(printed.output)
+    assert content["parts_from"] == 4
+    assert content["correction"] == "max-|t|, signs of pairs drawn"
+    assert content["differences"][0]["metric"] == LENGTH
+
+
+AT_ONCE = 8
+LABELS = ("first", "second")
+
+
+def _served(requests: Requests, seed: int) -> Requests:
+    """Return requests of which AT_ONCE at a time share the machine's speed."""
+    random, n = np.random.RandomState(seed), len(requests)
+    speed = np.repeat(random.normal(0.0, 0.002, n // AT_ONCE), AT_ONCE)
+    return replace(
+        requests,
+        arrival_s=np.arange(float(n)),
+        ttft_s=np.full(n, 0.1),
+        tpot_s=0.01 + speed + random.normal(0.0, 0.0002, n),
+        output_tokens=np.full(n, 200.0),
+    )
+
+
+def _tpot(first: Requests, second: Requests) -> Difference:
+    found = compare_times(first, second, LABELS)
+    return next(each for each in found.differences if each.metric == TPOT)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_the_interval_knows_which_requests_shared_their_steps(tmp_path: Path, paired: bool) -> None:
+    requests = collect(open_run(simulate(tmp_path / "run", Truth(requests=160, rounds=2)))).requests
+    first, second = (_served(requests, seed) for seed in (1, 2))
+    if not paired:
+        second = replace(second, prompt_tokens=second.prompt_tokens + 1)
+    known = _tpot(first, second)
+    unknown = _tpot(*(replace(each, arrival_s=np.full(160, np.nan)) for each in (first, second)))
+    assert known.difference == unknown.difference
+    assert known.interval is not None and unknown.interval is not None
+    wider = (known.interval.high - known.interval.low) / (
+        unknown.interval.high - unknown.interval.low
+    )
+    assert wider > 1.8, "8 requests at once are worth little more than one"
+    assert known.p is not None and unknown.p is not None and known.p > unknown.p

@@ -1,0 +1,348 @@
+"""The expression parser accepts valid rules and refuses invalid ones."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driftscope.analysis.gate import (
+    Comparison,
+    Facts,
+    FindingCondition,
+    Outcome,
+    Path,
+    holds,
+    judge,
+    parse,
+    rule_of,
+)
+from driftscope.errors import DriftscopeError, UsageError
+
+RUN = {
+    "k": 4,
+    "acceptance": {
+        "mean_length": 1.95,
+        "mean_length_interval": {"low": 1.8, "high": 2.1},
+        "marginal": [0.8, 0.4, None],
+        "marginal_interval": [[0.75, 0.85], [0.3, 0.5], None],
+    },
+    "attention": {"self": [0.0, 0.2, 0.6], "sink": None},
+    "fallback": {"steps": 100, "by_reason": {"k_zero": 3}},
+    "probe": {"mode": "eager"},
+    "segments": [{"label": "in distribution", "mean_length": 2.5}],
+}
+BASELINE = {
+    "acceptance": {"mean_length": 2.5, "mean_length_interval": {"low": 2.4, "high": 2.6}},
+    "probe": {"mode": "full graphs"},
+}
+
+
+def _found(name: str) -> bool | None:
+    known = {"sink_lost": True, "decay_over_time": None, "acceptance_dies": False}
+    if name not in known:
+        raise UsageError(f"{name}: no finding")
+    return known[name]
+
+
+FACTS = Facts(
+    run=RUN, baseline=BASELINE, has_finding=_found, countable=frozenset({"k_zero", "no_draft"})
+)
+
+
+def _answer(text: str, facts: Facts = FACTS) -> bool | None:
+    return holds(parse(text), facts, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("attention.self[-1] > 0.5", True),
+        ("attention.self[1] > 0.5", False),
+        ("k == 4 and fallback.steps >= 100", True),
+        ("1 < k < 4", False),
+        ("not k == 4", False),
+        ("fallback.by_reason.k_zero / fallback.steps > 0.02", True),
+        ("fallback.by_reason.no_draft > 0", False),
+        ("segments['in distribution'].mean_length > 2", True),
+        ("probe.mode == 'eager'", True),
+        ("probe.mode != baseline.probe.mode", True),
+        ("-k < -3", True),
+        ("sink_lost", True),
+        ("not sink_lost or acceptance_dies", False),
+        ("acceptance.mean_length < 0.95 * baseline.acceptance.mean_length", True),
+        ("acceptance.mean_length < 0.70 * baseline.acceptance.mean_length", False),
+        ("acceptance.mean_length < 0.80 * baseline.acceptance.mean_length", None),
+        ("acceptance.mean_length / baseline.acceptance.mean_length < 0.95", True),
+    ],
+)
+def test_answer(text: str, answer: bool | None) -> None:
+    assert _answer(text) is answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("acceptance.mean_length < 2.0", None),  # 1.95, and 2.1 is in its interval
+        ("acceptance.mean_length > 1.9", None),
+        ("acceptance.mean_length == 1.95", None),
+        ("acceptance.mean_length != 1.95", None),
+        ("acceptance.mean_length < 2.2", True),
+        ("acceptance.mean_length >= 2.2", False),
+        ("acceptance.mean_length == 2.2", False),
+        ("acceptance.mean_length != 2.2", True),
+        ("acceptance.marginal[1] > 0.35", None),
+        ("acceptance.marginal[0] > 0.7", True),
+        ("acceptance.marginal[-3] <= 0.7", False),
+    ],
+)
+def test_noise_decides_no_rule(text: str, answer: bool | None) -> None:
+    """A comparison with a bound in the interval is undecided, and so is its opposite."""
+    assert _answer(text) is answer
+    assert _answer(f"not ({text})") is (None if answer is None else not answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("no_worse(acceptance.mean_length, 50%)", True),
+        ("no_worse(acceptance.mean_length, 5%)", False),
+        ("no_worse(acceptance.mean_length, 22%)", None),
+        ("no_worse(acceptance.mean_length, 0.5)", True),
+        ("not no_worse(acceptance.mean_length, 5%)", True),
+        ("no_worse(latency.tpot_s, 5%)", False),
+        ("no_worse(latency.tpot_s, 40%)", True),
+        ("no_worse(latency.ttft_s, 5%)", True),
+    ],
+)
+def test_no_worse_than_the_baseline(text: str, answer: bool | None) -> None:
+    """Less acceptance is worse, and so is more time."""
+    latency = {
+        "tpot_s": 0.013,
+        "tpot_s_interval": {"low": 0.0129, "high": 0.0131},
+        "ttft_s": 0.1,
+        "ttft_s_interval": {"low": 0.09, "high": 0.11},
+    }
+    before = {
+        "tpot_s": 0.01,
+        "tpot_s_interval": {"low": 0.0099, "high": 0.0101},
+        "ttft_s": 0.2,
+        "ttft_s_interval": {"low": 0.18, "high": 0.22},
+    }
+    facts = replace(
+        FACTS, run={**RUN, "latency": latency}, baseline={**BASELINE, "latency": before}
+    )
+    assert _answer(text, facts) is answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no_worse(acceptance.mean_length)",
+        "no_worse(acceptance.mean_length, 0%)",
+        "no_worse(acceptance.mean_length, 100%)",
+        "no_worse(acceptance.mean_length, k)",
+        "no_worse(baseline.acceptance.mean_length, 5%)",
+        "no_worse(2, 5%)",
+        "k % 5",
+        "k < 5%",
+    ],
+)
+def test_no_worse_needs_a_figure_and_a_margin(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse(text)
+
+
+def test_an_open_comparison_says_how_much_would_decide_it() -> None:
+    (judged,) = judge([rule_of("acceptance.mean_length < 2.0")], [("run", _with_requests(50))])
+    assert judged.outcome is Outcome.UNDECIDED
+    assert judged.wanted_requests == 450, "the half-width is three times the distance"
+    assert judged.line().endswith("about 450 requests would decide it")
+
+
+@pytest.mark.parametrize(
+    "text", ["acceptance.mean_length < 1.95", "acceptance.mean_length < 2.2", "attention.sink > 0"]
+)
+def test_what_more_requests_cannot_decide_names_none(text: str) -> None:
+    (judged,) = judge([rule_of(text)], [("run", _with_requests(50))])
+    assert judged.wanted_requests is None
+
+
+def _with_requests(requests: int) -> Facts:
+    return replace(FACTS, run={**RUN, "requests": requests})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "attention.sink[0] < 0.1",
+        "attention.sink == 0",
+        "acceptance.marginal[2] < 0.5",
+        "not acceptance.marginal[2] < 0.5",
+        "decay_over_time",
+        "not decay_over_time",
+        "k / (k - 4) > 0",
+        "k == 4 and decay_over_time",
+        "k == 5 or attention.sink[0] < 0.1",
+    ],
+)
+def test_null_is_neither_true_nor_false(text: str) -> None:
+    assert _answer(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("k == 5 and attention.sink[0] < 0.1", False),
+        ("k == 4 or attention.sink[0] < 0.1", True),
+        ("known(attention.sink) and attention.sink[0] < 0.1", False),
+        ("not known(attention.sink)", True),
+        ("known(k)", True),
+    ],
+)
+def test_what_is_known_may_decide_without_it(text: str, answer: bool) -> None:
+    assert _answer(text) is answer
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("acceptance.mean_lenght < 2", "did you mean 'mean_length'"),
+        ("acceptence.mean_length < 2", "did you mean 'acceptance'"),
+        ("attention.self[3] > 0", "[0] to [2]"),
+        ("attention.self > 0", "not a single figure"),
+        ("fallback.by_reason.sunshine > 0", "no_draft"),
+        ("segments['x'].mean_length > 2", "'in distribution'"),
+        ("probe.mode > 2", "texts"),
+        ("probe.mode + 1 > 2", "text"),
+        ("no_such_finding", "no finding"),
+    ],
+)
+def test_what_does_not_exist_is_named(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        _answer(text)
+    assert said in str(caught.value)
+
+
+def test_a_rule_about_a_baseline_needs_one() -> None:
+    with pytest.raises(UsageError, match="--baseline"):
+        _answer("baseline.k > 2", Facts(run=RUN, has_finding=_found))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "acceptance.mean_length",
+        "acceptance.mean_length <",
+        "__import__('os').system('true')",
+        "k if k else k < 2",
+        "[k for k in k] == 1",
+        "k ** 9 > 1",
+        "k % 2 == 1",
+        "k in (1, 2)",
+        "k is 4",
+        "(lambda: 1)() > 0",
+        "k == None",
+        "k == True",
+        "attention.self[k] > 0",
+        "attention.self[0:1] > 0",
+        "attention.self[True] > 0",
+        "known(1)",
+        "known(k, k)",
+        "open('x') == 1",
+        "k < 2; k > 3",
+        "k := 3",
+        "f'{k}' == 'x'",
+        "(" * 500 + "k" + ")" * 500 + " > 1",
+        "k > 1 " + "and k > 1 " * 200,
+        "\0 < 2",
+    ],
+)
+def test_everything_else_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text)
+    assert caught.value.exit_code == 2
+
+
+@given(st.text(max_size=60))
+def test_no_text_gets_past_as_anything_but_a_condition_or_a_usage_error(text: str) -> None:
+    try:
+        found = parse(text)
+    except DriftscopeError as error:
+        assert isinstance(error, UsageError)
+    else:
+        assert found is not None
+
+
+names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True).filter(
+    lambda name: (
+        name not in ("and", "or", "not", "in", "is", "if", "else", "for", "lambda", "def")
+        and name != "baseline"
+    )
+)
+steps = st.lists(st.one_of(names, st.integers(-9, 9)), max_size=3)
+
+
+@given(names, steps, st.booleans())
+def test_a_path_reads_as_it_is_written(first: str, rest: list[str | int], baseline: bool) -> None:
+    import keyword
+
+    if any(keyword.iskeyword(each) for each in (first, *map(str, rest))):
+        return
+    path = Path(steps=(first, *rest), baseline=baseline)
+    found = parse(f"{path} < 1")
+    assert isinstance(found, Comparison)
+    assert found.left == path
+
+
+@given(
+    st.integers(-50, 50),
+    st.integers(-50, 50),
+    st.integers(-50, 50),
+    st.sampled_from("+-*"),
+    st.sampled_from(["<", "<=", ">", ">=", "==", "!="]),
+)
+def test_exact_arithmetic_is_python_s(a: int, b: int, c: int, sign: str, compare: str) -> None:
+    arithmetic = {"+": operator.add, "-": operator.sub, "*": operator.mul}[sign]
+    comparison = {
+        "<": operator.lt,
+        "<=": operator.le,
+        ">": operator.gt,
+        ">=": operator.ge,
+        "==": operator.eq,
+        "!=": operator.ne,
+    }[compare]
+    expected = comparison(arithmetic(a, b), c)
+    assert _answer(f"{a} {sign} {b} {compare} {c}") is expected
+    assert _answer(f"not {a} {sign} {b} {compare} {c}") is not expected
+
+
+def test_a_bare_name_is_a_finding_and_a_name_in_a_comparison_a_figure() -> None:
+    assert parse("sink_lost") == FindingCondition(name="sink_lost")
+    assert isinstance(parse("k < 2"), Comparison)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "acceptance.mean_length < 99",
+        "not acceptance.mean_length < 99",
+        "acceptance.mean_length > 1",
+        "acceptance.marginal[1] < 0.99",
+        "acceptance.mean_length < baseline.acceptance.mean_length",
+    ],
+)
+def test_an_estimate_without_an_interval_decides_nothing(text: str) -> None:
+    acceptance = {
+        "mean_length": 1.95,
+        "mean_length_interval": None,
+        "marginal": [0.8, 0.4],
+        "marginal_interval": [{"low": 0.7, "high": 0.9}, None],
+    }
+    facts = Facts(run={"acceptance": acceptance}, baseline=BASELINE, has_finding=_found)
+    assert _answer(text, facts) is None
+    assert _answer("acceptance.marginal[0] < 0.95", facts) is True, "this one has an interval"

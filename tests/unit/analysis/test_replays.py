@@ -1,0 +1,298 @@
+"""Sums of a file pass through a manifest unchanged; what no driftscope writes is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.replays import BASELINE, client_row, write_replay
+from support.runs import Spec, write_run
+
+from driftscope.analysis.replays import (
+    FileTotals,
+    external_id,
+    summarise_replay,
+    to_workload,
+    totals_of,
+)
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import paired_ratio
+from driftscope.findings.catalogue import REPLAYS
+from driftscope.json_report.report import to_dict
+from driftscope.metrics.latency import mcnemar
+from driftscope.pipeline import Analysis, Inputs, analyze
+from driftscope.trace.format.records import ClientRow
+from driftscope.trace.read.reader import read_trace
+from driftscope.vocabulary import Ended
+from driftscope_reports.html.document import to_html
+
+WHOLE = FileTotals(
+    condition="chat",
+    period="this run",
+    k=3,
+    rounds=200,
+    accepted=300,
+    mean_length=2.5,
+    mean_length_interval=Interval(low=2.0, high=3.0),
+    marginal=(0.75, 0.5, 0.25),
+    ttft_s=0.04,
+)
+LITTLE = FileTotals(condition="math", period="last log interval", mean_length=2.0)
+
+
+def _workload(totals: Any) -> dict[str, Any]:
+    workload: dict[str, Any] = json.loads(json.dumps({"ingested": {"totals": totals}}))
+    return workload
+
+
+def test_sums_are_read_as_they_were_written() -> None:
+    assert totals_of(_workload(to_workload([WHOLE, LITTLE]))) == (WHOLE, LITTLE)
+
+
+@pytest.mark.parametrize("workload", [{}, {"ingested": {}}, {"ingested": "x"}, {"suite": {}}])
+def test_another_replay_has_none(workload: dict[str, Any]) -> None:
+    assert totals_of(workload) == ()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"condition": "a"},
+        {"condition": "a", "period": "b", "rounds": -1},
+        {"condition": "a", "period": "b", "rounds": 1.5},
+        {"condition": "a", "period": "b", "marginal": [0.5, 1.5]},
+        {"condition": "a", "period": "b", "mean_length": 1e9},
+    ],
+    ids=str,
+)
+def test_what_no_driftscope_writes_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"totals\.0"):
+        totals_of(_workload([wrong]))
+
+
+def _conditions(count: int = 40, cost: float = 0.5, **values: Any) -> list[ClientRow]:
+    """Prompts of very different difficulty, each in two conditions; `cost` tokens of 5 apart."""
+    source, rows = random.Random(1), []
+    for pair in range(count):
+        easy = source.randrange(1, 4)
+        for condition, less in ((BASELINE, 0.0), ("harder", cost)):
+            accepted = [easy - (source.random() < less) for _ in range(20)]
+            rows.append(
+                client_row(
+                    len(rows),
+                    pair=f"p{pair}",
+                    condition=condition,
+                    accepted=accepted,
+                    drafted=[4] * 20,
+                    **values,
+                )
+            )
+    return rows
+
+
+def _summary(run: Path, rows: list[ClientRow]) -> Any:
+    return summarise_replay(read_trace(write_replay(run, rows)), "a replay")
+
+
+def _analysis(folder: Path, *replays: list[ClientRow]) -> Analysis:
+    runs = [write_replay(folder / str(n), rows) for n, rows in enumerate(replays)]
+    return analyze(Inputs(sources=runs, labels=[f"run {n}" for n in range(len(runs))]))
+
+
+def test_figures_of_a_condition(tmp_path: Path) -> None:
+    rows = [client_row(n, tpot_s=0.01 * (n + 1), output_tokens=10 * (n + 1)) for n in range(3)]
+    rows.append(client_row(3, warmup=True, tpot_s=9.0, accepted=[0]))
+    rows.append(client_row(4, ended=Ended.REFUSED, tpot_s=None, accepted=None, drafted=None))
+    summary = _summary(tmp_path / "run", rows)
+    (cell,) = summary.cells
+    assert summary.planned == 5 and summary.ended == {"answered": 4, "refused": 1}
+    assert (cell.requests, cell.answered, cell.rounds) == (4, 3, 6)
+    assert cell.tpot_s == pytest.approx(0.02) and cell.per_user == pytest.approx(50)
+    assert cell.mean_length == pytest.approx(3.0), "1 + (1 + 3) / 2"
+    assert cell.throughput == pytest.approx(60 / 3.0), "from the first sent to the last over"
+    assert cell.outcomes == {"garbled": (0, 3), "looping": (0, 3)}
+
+
+def test_a_pair_takes_out_what_makes_a_prompt_easy(tmp_path: Path) -> None:
+    """The intervals of the two conditions overlap widely; that of the paired ratio does not."""
+    baseline, harder = _summary(tmp_path / "run", _conditions()).cells
+    assert (baseline.condition, harder.condition) == (BASELINE, "harder")
+    assert baseline.mean_length_interval.low < harder.mean_length_interval.high
+    ratio = harder.length_ratio
+    assert baseline.length_ratio is None and ratio.pairs == 40
+    assert ratio.differs and ratio.interval.high < 0.9 < 1
+    assert ratio.value == pytest.approx(harder.mean_length / baseline.mean_length)
+
+
+def test_the_interval_of_a_paired_ratio_covers_the_truth() -> None:
+    """Nominally 95 %; 60 prompts, of which each draws its own difficulty."""
+    covered = 0
+    for seed in range(200):
+        source = np.random.RandomState(seed)
+        easy = source.uniform(1, 6, 60)
+        a = {str(n): (source.poisson(30 * e * 0.8), 30.0) for n, e in enumerate(easy)}
+        b = {str(n): (source.poisson(30 * e), 30.0) for n, e in enumerate(easy)}
+        found = paired_ratio(a, b)
+        assert found is not None and found.interval is not None
+        covered += found.interval.low <= 0.8 <= found.interval.high
+    assert 180 <= covered <= 199
+
+
+def test_few_pairs_give_no_interval() -> None:
+    sums = {str(n): (2.0, 1.0) for n in range(4)}
+    found = paired_ratio(sums, sums)
+    assert found is not None and found.interval is None and not found.differs
+    assert paired_ratio(sums, {"x": (1.0, 1.0)}) is None
+
+
+def test_an_interval_leaves_out_what_cannot_be(tmp_path: Path) -> None:
+    rows = [client_row(n, accepted=[n % 2 * 3] * 4, drafted=[4] * 4) for n in range(6)]
+    (cell,) = _summary(tmp_path / "run", rows).cells
+    assert cell.mean_length == 2.5 and cell.mean_length_interval.low == 1.0
+
+
+def test_two_prompts_give_no_interval(tmp_path: Path) -> None:
+    rows = [client_row(n, accepted=[n * 3] * 4, drafted=[4] * 4) for n in range(2)]
+    (cell,) = _summary(tmp_path / "run", rows).cells
+    assert cell.mean_length == 2.5 and cell.mean_length_interval is None
+
+
+def test_a_condition_that_costs_is_a_finding_and_chance_is_none(tmp_path: Path) -> None:
+    found = {f.id: f for f in _analysis(tmp_path / "a", _conditions()).findings}
+    assert "harder" in found["conditions_cost"].statement
+    assert "conditions_cost" not in {
+        f.id for f in _analysis(tmp_path / "b", _conditions(cost=0.0)).findings
+    }
+
+
+def _outcomes(bad: int, speculates: bool) -> list[ClientRow]:
+    rounds = {"accepted": [1], "drafted": [4]} if speculates else {}
+    plain = {"accepted": None, "drafted": None, **rounds}
+    return [client_row(n, json_ok=n >= bad, digest=f"{n}", **plain) for n in range(30)]
+
+
+@pytest.mark.parametrize(("bad", "finding"), [(12, "outcomes_change"), (1, "outcomes_hold")])
+def test_speculation_must_not_change_outcomes(tmp_path: Path, bad: int, finding: str) -> None:
+    analysis = _analysis(tmp_path, _outcomes(0, False), _outcomes(bad, True))
+    (pair,) = analysis.versus
+    assert pair.outcomes["json_ok"] == (0, bad, 30) and pair.same_text == (30, 30)
+    assert finding in {f.id for f in analysis.findings}
+
+
+def _failed(how: str) -> list[ClientRow]:
+    lost = {"ended": how, "tpot_s": None, "accepted": None, "drafted": None}
+    return [*_conditions(cost=0.0), client_row(99, **(lost if how != Ended.ANSWERED else {}))]
+
+
+PAIRS: dict[str, tuple[tuple[list[ClientRow], ...], tuple[list[ClientRow], ...]]] = {
+    "conditions_cost": ((_conditions(),), (_conditions(cost=0.0),)),
+    "not_answered": ((_failed(Ended.TIMEOUT),), (_failed(Ended.ANSWERED),)),
+    "outcomes_change": (
+        (_outcomes(0, False), _outcomes(12, True)),
+        (_outcomes(0, False), _outcomes(1, True)),
+    ),
+    "outcomes_hold": (
+        (_outcomes(0, False), _outcomes(1, True)),
+        (_outcomes(0, True), _outcomes(1, True)),
+    ),
+}
+"""Id -> replays of which the last is spoken about, and those of which it is not."""
+
+
+def test_every_entry_has_its_pair() -> None:
+    assert set(PAIRS) == set(REPLAYS)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_it_speaks_on_one_replay_and_not_on_the_other(tmp_path: Path, name: str) -> None:
+    speaks, silent = PAIRS[name]
+    loud = _analysis(tmp_path / "loud", *speaks)
+    (finding,) = (f for f in loud.findings if f.id == name)
+    assert finding.runs[-1] == loud.senders[-1].label
+    assert finding.title == REPLAYS[name].title
+    assert all((finding.statement, finding.advice, finding.because, finding.evidence))
+    assert REPLAYS[name].need.met(loud.replay_cases[-1])
+    assert name not in {f.id for f in _analysis(tmp_path / "quiet", *silent).findings}
+
+
+def test_mcnemar() -> None:
+    """Against the binomial distribution, by hand: 2 * (1 + 10) / 2**10."""
+    assert mcnemar(1, 9) == mcnemar(9, 1) == pytest.approx(22 / 1024)
+    assert mcnemar(0, 0) == mcnemar(5, 5) == 1.0
+    assert 0 <= mcnemar(0, 3000) < 1e-300
+
+
+@pytest.mark.parametrize(
+    ("internal", "told"),
+    [
+        ("chatcmpl-abc-12-1a2b3c4d", "chatcmpl-abc-12"),
+        ("cmpl-abc-12-0-1a2b3c4d", "cmpl-abc-12"),
+        ("cmpl-abc-12.2-0-00000000", "cmpl-abc-12.2"),
+        ("chatcmpl-x", "chatcmpl-x"),
+    ],
+)
+def test_ids_of_the_engine(internal: str, told: str) -> None:
+    assert external_id(internal) == told
+
+
+def test_a_replay_is_joined_with_the_probes_run(tmp_path: Path) -> None:
+    """Acceptance is then known although the server did not tell the sender."""
+    server = read_trace(write_run(tmp_path / "server", Spec(requests=4, rounds=6)))
+    names = server.request.column("request").to_pylist()
+    silent = {"accepted": None, "drafted": None, "ttft_s": 5.0}
+    rows = [client_row(n, response=external_id(name), **silent) for n, name in enumerate(names)]
+    rows.append(client_row(4, **silent))
+    client = read_trace(write_replay(tmp_path / "client", rows))
+    summary = summarise_replay(client, "c", [server])
+    (cell,) = summary.cells
+    assert summary.joined == 4 and cell.rounds == 24
+    assert cell.mean_length == pytest.approx(
+        1 + sum(server.verify.column("accepted").to_pylist()) / 24
+    )
+    ttft = np.mean(server.request.column("ttft_s").to_pylist())
+    assert summary.outside_s == pytest.approx(5.0 - ttft)
+    assert summarise_replay(client, "c").joined == 0
+
+
+def test_a_report_of_replays_alone(tmp_path: Path) -> None:
+    analysis = _analysis(tmp_path, _conditions(), _conditions(cost=0.0))
+    page = to_html(analysis)
+    assert "The client recorded 160 answers to 160 requests" in page
+    assert "harder" in page and "run 1" in page and "8,192" in page
+    replay = to_dict(analysis)["replays"][0]
+    assert replay["conditions"][1]["length_ratio"]["value"] < 0.9
+    assert "run 0 answered 80 of 80 requests" in analysis.verdict[0]
+
+
+def test_a_report_of_a_server_and_its_replay(tmp_path: Path) -> None:
+    server = read_trace(write_run(tmp_path / "server", Spec(requests=30, rounds=6)))
+    client = read_trace(write_replay(tmp_path / "client", _conditions(count=6)))
+    analysis = analyze(Inputs(sources=[server, client], labels=["server", "replay"]))
+    assert [run.label for run in analysis.runs] == ["server"]
+    assert [run.label for run in analysis.senders] == ["replay"]
+    page = to_html(analysis)
+    assert 0 < page.index('id="senders"') < page.index('id="drift"')
+
+
+def test_a_replay_without_any_answer_can_still_be_read(tmp_path: Path) -> None:
+    rows = [
+        dataclasses.replace(
+            client_row(n),
+            ended=Ended.UNREACHED,
+            tpot_s=None,
+            ttft_s=None,
+            accepted=None,
+            drafted=None,
+            garbled=None,
+            looping=None,
+        )
+        for n in range(3)
+    ]
+    analysis = _analysis(tmp_path, rows)
+    assert analysis.senders[0].cells[0].answered == 0
+    assert "0 of 3 requests" in to_html(analysis)
