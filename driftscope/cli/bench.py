@@ -12,7 +12,7 @@ from driftscope.cli.shared.run_argument import real_folder
 from driftscope.lab_package import TRIO, needs_lab
 
 if TYPE_CHECKING:
-    from driftscope.workloads.bench.managed_server import Contender
+    from driftscope.workloads.bench import Contender
 
 DEFAULT_FOLDER = Path("driftscope-bench/{time}")
 NO_SPECULATION = "no speculation"
@@ -140,10 +140,10 @@ def bench(
     with needs("replay"):
         from driftscope.cli.replay import levels, run_path
         from driftscope.cli.screens import replay_output as talk
-        from driftscope.workloads.bench.contenders import bench as run_all
+        from driftscope.workloads.bench import bench as run_all
         from driftscope.workloads.client.replay import Order
         from driftscope.workloads.client.sending import Patience
-        from driftscope.workloads.suites.prompt_sources import prompts_of
+        from driftscope.workloads.suites.readers import prompts_of
         from driftscope.workloads.suites.suite import load_suite
     api_key_env = key_variable(api_key_env, context.args)
     folder = run_path(output)
@@ -228,7 +228,7 @@ def key_variable(named: str | None, options: Sequence[str]) -> str | None:
 
     from driftscope.boundary.secret_text import key_from
     from driftscope.errors import UsageError
-    from driftscope.workloads.bench.managed_server import VLLM_KEY
+    from driftscope.workloads.bench import VLLM_KEY
 
     if any(option.partition("=")[0] == "--api-key" for option in options):
         raise UsageError("--api-key: the list of processes would show it; give --api-key-env NAME")
@@ -263,7 +263,7 @@ def contenders_of(
     api_key_env: str | None = None,
 ) -> list[Contender]:
     """Return one contender per drafter and K, and one without speculation if asked for."""
-    from driftscope.workloads.bench.managed_server import Contender
+    from driftscope.workloads.bench import Contender
 
     target, options, environ = _resolved(model, options)
     out = []

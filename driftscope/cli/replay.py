@@ -116,7 +116,7 @@ def replay(
         from driftscope.workloads.client.replay import Order
         from driftscope.workloads.client.replay import replay as send
         from driftscope.workloads.client.sending import Patience
-        from driftscope.workloads.suites.prompt_sources import prompts_of
+        from driftscope.workloads.suites.readers import prompts_of
         from driftscope.workloads.suites.suite import load_suite
     if list_suites or list_transforms:
         talk.lists(suites=list_suites, transforms=list_transforms)

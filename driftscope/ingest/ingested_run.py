@@ -25,7 +25,7 @@ from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.trace.write.writer_options import WriterOptions
 from driftscope.vocabulary import Ended
-from driftscope.workloads.client.replay_directory import QUEUE_ROWS, manifest_of, new_run_id
+from driftscope.workloads.client.recording import QUEUE_ROWS, manifest_of, new_run_id
 
 WHOLE = "all requests"
 """Condition of requests whose part the file does not name."""

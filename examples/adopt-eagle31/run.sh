@@ -8,7 +8,7 @@ mkdir -p "$OUT"
 # Here the log is made of the small models' held-out prompts; take your own.
 python3 - "$OUT/traffic.jsonl" <<'PYTHON'
 import json, sys
-from driftscope.workloads.suites.prompt_sources import prompts_of
+from driftscope.workloads.suites.prompts import prompts_of
 with open(sys.argv[1], "w") as log:
     for prompt in prompts_of("trio"):
         body = {"model": "tiny", "messages": list(prompt.messages), "temperature": 0}

@@ -16,8 +16,7 @@ from support.simulate import Cost, Truth
 
 from driftscope.cli.bench import drafting_contender
 from driftscope.errors import UsageError
-from driftscope.workloads.bench.k_search import at_k
-from driftscope.workloads.bench.managed_server import Contender
+from driftscope.workloads.bench import Contender, at_k
 
 TIMEOUT_S = 600
 """Longest time of one search on a busy machine; no test waits for it."""

@@ -12,7 +12,7 @@ from driftscope.trace.format.records import ClientRow
 from driftscope.trace.format.status import Status, status_path
 from driftscope.trace.write.run_directory import create_run
 from driftscope.vocabulary import Ended
-from driftscope.workloads.client.replay_directory import manifest_of
+from driftscope.workloads.client.recording import manifest_of
 
 BASELINE = "as asked"
 

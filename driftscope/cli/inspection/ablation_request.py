@@ -93,7 +93,7 @@ class AblationRequest:
         template: str | None,
     ) -> dict[str, Any]:
         """Return all that the counts depend on, by the names that an error shows."""
-        from driftscope.workloads.suites.prompt_sources import prompts_of
+        from driftscope.workloads.suites.readers import prompts_of
 
         chosen = prompts_of(self.prompts)[: self.most_prompts]
         asked = [[each.key, list(each.messages), each.text] for each in chosen]

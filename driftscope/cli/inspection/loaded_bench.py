@@ -46,7 +46,7 @@ def load_bench(target: TargetFiles, options: TrialOptions) -> Bench:
     Raises DriftscopeError for prompts that cannot be read, or a target that cannot be loaded.
     """
     from driftscope.inspect.trial.trial import Bench
-    from driftscope.workloads.suites.prompt_sources import prompts_of
+    from driftscope.workloads.suites.readers import prompts_of
 
     chosen = prompts_of(options.prompts)[: options.most_prompts]
 

@@ -12,7 +12,7 @@ from driftscope.analysis.advice import Advice, answer
 from driftscope.analysis.number_words import between, count, milliseconds, number
 from driftscope.cli.screens.replay_output import Bar, say
 from driftscope.trace.format.records import ClientRow
-from driftscope.workloads.bench.k_search import Found, Listener
+from driftscope.workloads.bench import Found, Listener
 from driftscope.workloads.suites.plan import Shot
 
 

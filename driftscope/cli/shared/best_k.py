@@ -13,8 +13,7 @@ from driftscope.cli.screens.k_search_screen import say_found, search_progress, w
 from driftscope.cli.screens.replay_output import say
 from driftscope.errors import EXIT_INTERRUPTED, EXIT_OK, DriftscopeError, UsageError
 from driftscope.json_report.advice import to_json
-from driftscope.workloads.bench.k_search import Found, search
-from driftscope.workloads.bench.managed_server import Contender
+from driftscope.workloads.bench import Contender, Found, search
 from driftscope.workloads.client.replay import Order
 from driftscope_reports.terminal import advice_table
 

@@ -5,12 +5,117 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from driftscope.boundary import strict_json
-from driftscope.boundary.bounds import MAX_ANSWER_CHARS, MAX_LABEL_CHARS
-from driftscope.workloads.client.event_stream import BrokenStreamError
-from driftscope.workloads.client.server_errors import words_in
+from driftscope.boundary.bounds import (
+    MAX_ANSWER_BYTES,
+    MAX_ANSWER_CHARS,
+    MAX_ANSWER_EVENTS,
+    MAX_K,
+    MAX_LABEL_CHARS,
+    MAX_ROUNDS,
+    MAX_TOKENS,
+)
+
+DONE = b"[DONE]"
+_DATA = b"data:"
+MAX_EVENT_BYTES = 16 << 20
+"""Limit of one event, so that an event that never ends does not fill the memory."""
+
+
+class BrokenStreamError(Exception):
+    """Raised when the data is not a stream of JSON events."""
+
+
+class Events:
+    """Splits a stream into events; `done` after its last event, `open` while an event is
+    unfinished."""
+
+    __slots__ = ("_bytes", "_count", "_rest", "_rest_bytes", "done")
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+        """Pieces of an unfinished line, joined once it ends."""
+        self._rest_bytes = self._bytes = self._count = 0
+        self.done = False
+
+    @property
+    def open(self) -> bool:
+        """Whether bytes of an unfinished event have arrived."""
+        return any(piece.strip() for piece in self._rest)
+
+    def feed(self, piece: bytes) -> list[dict[str, Any]]:
+        """Return the events that `piece` completes; raises BrokenStreamError."""
+        self._bytes += len(piece)
+        if self._bytes > MAX_ANSWER_BYTES:
+            raise BrokenStreamError(f"a stream of more than {MAX_ANSWER_BYTES:,} bytes")
+        lines = self._lines(piece)
+        events = []
+        for line in lines:
+            if line.startswith(_DATA):  # skips comments, event names and empty lines
+                data = line[len(_DATA) :].strip()
+                if data == DONE:
+                    self.done = True
+                elif data:
+                    events.append(_object(data))
+        self._count += len(events)
+        if self._count > MAX_ANSWER_EVENTS:
+            raise BrokenStreamError(f"more than {MAX_ANSWER_EVENTS:,} events")
+        return events
+
+    def _lines(self, piece: bytes) -> list[bytes]:
+        """Return the lines that `piece` completes."""
+        self._rest.append(piece)
+        self._rest_bytes += len(piece)
+        lines = []
+        if b"\n" in piece:
+            lines = b"".join(self._rest).split(b"\n")
+            self._rest = [lines.pop()]
+            self._rest_bytes = len(self._rest[0])
+        if self._rest_bytes > MAX_EVENT_BYTES:
+            raise BrokenStreamError(f"an event longer than {MAX_EVENT_BYTES} bytes")
+        return lines
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(data)
+    except ValueError as error:
+        raise BrokenStreamError(f"an event that is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise BrokenStreamError("an event that is not a JSON object")
+    return value
+
+
+_NAMES = ("error", "message", "detail")
+"""Fields that hold the error text; FastAPI uses `detail`."""
+
+
+def words_of(content: bytes) -> str:
+    """Return the server's error text from a response body, which may be JSON or plain text."""
+    try:
+        body: Any = orjson.loads(content)
+    except ValueError:
+        body = content.decode(errors="replace")
+    return words_in(body)
+
+
+def words_in(value: Any) -> str:
+    """Return the error text in a JSON value, on one line."""
+    for name in _NAMES:
+        if isinstance(value, dict) and value.get(name):
+            value = value[name]
+    if not isinstance(value, str):
+        try:
+            value = orjson.dumps(value).decode()
+        except TypeError:  # nested too deeply to serialise
+            value = "an error without a message"
+    return " ".join(value.split())
+
 
 MAX_CALLS = 1024
 """Most function calls in one answer."""
@@ -38,7 +143,7 @@ class ToolCall:
 class Answer:
     """An answer, extended by every event of a stream, up to MAX_ANSWER_CHARS characters.
 
-    Counts of the server are kept unchecked; see `driftscope.workloads.client.answer_counts`.
+    Counts of the server are kept unchecked; see `driftscope.workloads.client.answer`.
     """
 
     response: str | None = None
@@ -125,3 +230,88 @@ def _name(value: Any) -> str | None:
 
 def _mapping(value: Any) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
+
+
+Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+Drafted = Annotated[int, Field(ge=0, le=MAX_K)]
+Rounds = Annotated[int, Field(ge=0, le=MAX_ROUNDS)]
+
+
+class _Checked(BaseModel):
+    """Base model with strict JSON types; unknown fields are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class _Details(_Checked):
+    cached_tokens: Tokens | None = None
+
+
+class Usage(_Checked):
+    """The `usage` object of an OpenAI-compatible server."""
+
+    prompt_tokens: Tokens | None = None
+    completion_tokens: Tokens | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class Speculation(_Checked):
+    """The `metrics.speculative_decoding` object, as vLLM sends it."""
+
+    per_step_drafted: Annotated[list[Drafted], Field(max_length=MAX_ROUNDS)] | None = None
+    per_step_accepted: Annotated[list[Drafted], Field(max_length=MAX_ROUNDS)] | None = None
+    acceptance_histogram: Annotated[list[Rounds], Field(max_length=MAX_K + 1)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Counts of one answer; None: the server does not report it."""
+
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    drafted: list[int] | None = None
+    """Drafted tokens by round."""
+    accepted: list[int] | None = None
+    """Accepted tokens by round."""
+
+
+def counts_of(usage: Any, speculation: Any) -> Counts:
+    """Return the counts from unchecked JSON values; raises BrokenStreamError."""
+    try:
+        used = Usage.model_validate({} if usage is None else usage)
+        drafting = Speculation.model_validate({} if speculation is None else speculation)
+    except ValidationError as error:
+        raise BrokenStreamError(f"impossible counts ({first_fault(error)})") from error
+    drafted, accepted = rounds_of(drafting)
+    details = used.prompt_tokens_details
+    return Counts(
+        prompt_tokens=used.prompt_tokens,
+        output_tokens=used.completion_tokens,
+        cached_tokens=None if details is None else details.cached_tokens,
+        drafted=drafted,
+        accepted=accepted,
+    )
+
+
+def rounds_of(speculation: Speculation) -> tuple[list[int] | None, list[int] | None]:
+    """Return drafted and accepted tokens per round; raise BrokenStreamError for more than
+    MAX_ROUNDS.
+
+    Without `per_step_...` (vLLM's level "summary") the accepted tokens come from the histogram and
+    the drafted tokens of a round are unknown: (None, accepted).
+    """
+    drafted, accepted = speculation.per_step_drafted, speculation.per_step_accepted
+    if accepted and drafted and len(accepted) == len(drafted):
+        return drafted, accepted
+    histogram = speculation.acceptance_histogram or []
+    if sum(histogram) > MAX_ROUNDS:
+        raise BrokenStreamError(f"impossible counts (more than {MAX_ROUNDS:,} rounds)")
+    return None, [n for n, rounds in enumerate(histogram) for _ in range(rounds)] or None
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return the first fault that pydantic found, and its place, without the value."""
+    detail = error.errors(include_input=False, include_url=False)[0]
+    place = ".".join(str(part) for part in detail["loc"])
+    return f"{place}: {detail['msg']}" if place else str(detail["msg"])

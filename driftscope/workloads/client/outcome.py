@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from driftscope.workloads.client.answer import Answer
-from driftscope.workloads.suites.prompt import Prompt
+from driftscope.workloads.suites.prompts import Prompt
 
 GARBLED_SHARE = 0.02
 """Largest share of characters that do not occur in text (replacement, control, private use,

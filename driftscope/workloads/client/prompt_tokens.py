@@ -10,10 +10,9 @@ from pydantic import BaseModel, Field
 
 from driftscope.boundary.http_peer import Limits
 from driftscope.errors import DriftscopeError, PeerError, UsageError
-from driftscope.workloads.client.server_lookup import LOOK_S, Lookup
-from driftscope.workloads.suites.prompt import Prompt
-from driftscope.workloads.suites.server_facts import Facts
-from driftscope.workloads.suites.transforms.roles import written
+from driftscope.workloads.client.server import LOOK_S, Lookup
+from driftscope.workloads.suites.prompts import Facts, Prompt
+from driftscope.workloads.suites.transforms import written
 
 AT_ONCE = 8
 LIMITS = Limits(seconds=LOOK_S, octets=8 << 20)

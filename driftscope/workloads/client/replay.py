@@ -17,20 +17,19 @@ from driftscope.trace.format.records import ClientRow
 from driftscope.trace.format.status import Status
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.vocabulary import REPLAY_LABEL, Ended
-from driftscope.workloads.client.http_transport import Wire
 from driftscope.workloads.client.prompt_tokens import Renderer, rendered
-from driftscope.workloads.client.replay_directory import manifest_of, new_run_id, open_run
-from driftscope.workloads.client.request_body import body_of
-from driftscope.workloads.client.request_rows import row_of, unsent_row
-from driftscope.workloads.client.sending import Patience, Sender, Sent
-from driftscope.workloads.client.server import look
-from driftscope.workloads.client.server_access import Access
-from driftscope.workloads.client.server_lookup import Lookup
-from driftscope.workloads.suites.load_loop import Load
-from driftscope.workloads.suites.plan import Level, Shot, plan
-from driftscope.workloads.suites.prompt import Prompt
-from driftscope.workloads.suites.server_facts import Facts
-from driftscope.workloads.suites.suite import Suite, facts_for
+from driftscope.workloads.client.recording import (
+    manifest_of,
+    new_run_id,
+    open_run,
+    row_of,
+    unsent_row,
+)
+from driftscope.workloads.client.sending import Patience, Sender, Sent, body_of
+from driftscope.workloads.client.server import Access, Lookup, Wire, look
+from driftscope.workloads.suites.plan import Level, Load, Shot, plan
+from driftscope.workloads.suites.prompts import Prompt
+from driftscope.workloads.suites.suite import Facts, Suite, facts_for
 
 UNWRITTEN = "not written in time"
 """Cause of a loss that the writer's status does not count, because its disk hangs."""
@@ -114,8 +113,8 @@ def replay(order: Order, watcher: Watcher | None = None) -> Done:
 
 async def _replay(order: Order, watcher: Watcher) -> Done:
     access = Access.to(order.url, api_key_env=order.api_key_env)
-    lookup = await Lookup.of(access)
-    async with access.client() as client, Wire(client) as wire:
+    lookup = Lookup(access)
+    async with Wire(access) as wire:
         facts = await look(lookup, access, order.model)
         session = _Session(access, lookup, order, watcher)
         shots, bodies, notes = await session.prepare(facts)

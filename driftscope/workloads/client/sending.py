@@ -15,15 +15,19 @@ import orjson
 
 from driftscope.boundary.server_url import public
 from driftscope.vocabulary import Ended
-from driftscope.workloads.client.answer import Answer
-from driftscope.workloads.client.answer_counts import Counts, counts_of
-from driftscope.workloads.client.event_stream import BrokenStreamError, Events
-from driftscope.workloads.client.http_transport import Wire
-from driftscope.workloads.client.request_body import path_of
-from driftscope.workloads.client.server_errors import words_of
+from driftscope.workloads.client.answer import (
+    Answer,
+    BrokenStreamError,
+    Counts,
+    Events,
+    counts_of,
+    words_of,
+)
+from driftscope.workloads.client.server import CHAT, TEXT, Wire
+from driftscope.workloads.suites.prompts import Prompt
 
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-"""Statuses after which the same request may succeed: those that the openai client retries, and
+"""Statuses after which the same request may succeed: those that OpenAI's client retries, and
 425."""
 FIRST_WAIT_S = 0.5
 """Wait before the first retry, in seconds. It doubles for each further one, unless the server gives
@@ -44,7 +48,32 @@ MOST_ERROR_BYTES = 1 << 16
 MOST_WORDS = 300
 """Most characters of an error's text that are kept."""
 _CONNECTION_ERRORS = (aiohttp.ClientError, OSError)
+STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 LABEL_HEADER, PAIR_HEADER = "X-Driftscope-Label", "X-Driftscope-Pair"
+
+
+def body_of(
+    prompt: Prompt, model: str, settings: Mapping[str, Any], tokens: list[int] | None = None
+) -> dict[str, Any]:
+    """Return the JSON body of a request.
+
+    `tokens`: token ids of a prompt that is sent as rendered, see
+    `driftscope.workloads.client.prompt_tokens`.
+    """
+    body: dict[str, Any] = {"model": model, **STREAM, **settings, **prompt.options}
+    if tokens is not None:
+        return {**body, "prompt": tokens}
+    if prompt.text is not None:
+        return {**body, "prompt": prompt.text}
+    body["messages"] = list(prompt.messages)
+    if prompt.tools:
+        body["tools"] = list(prompt.tools)
+    return body
+
+
+def path_of(body: Mapping[str, Any]) -> str:
+    """Return the endpoint that accepts `body`, below the server's /v1."""
+    return CHAT if "messages" in body else TEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +81,7 @@ class Patience:
     """Time limits and retries of a sender."""
 
     timeout_s: float = 600.0
-    """Longest time for one complete answer, in seconds; the default of openai's client."""
+    """Longest time for one complete answer, in seconds; the default of OpenAI's client."""
     idle_s: float = 120.0
     """Longest time without a byte, in seconds; up to SLACK longer is possible."""
     retries: int = 2

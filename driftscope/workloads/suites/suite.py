@@ -31,9 +31,8 @@ from driftscope.boundary.file_input import first_line, read_text
 from driftscope.errors import DriftscopeError, UsageError
 from driftscope.workloads.suites.filler_text import document
 from driftscope.workloads.suites.plan import Level
-from driftscope.workloads.suites.prompt import Prompt
-from driftscope.workloads.suites.prompt_sources import prompts_of
-from driftscope.workloads.suites.server_facts import Facts
+from driftscope.workloads.suites.prompts import Facts, Prompt
+from driftscope.workloads.suites.readers import prompts_of
 from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableError, Transform
 
 SUITES = "suites"

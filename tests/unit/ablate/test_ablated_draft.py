@@ -15,7 +15,7 @@ from driftscope.inspect.reference.replay import DEFAULT_N_SINK
 from driftscope.inspect.trial.drafting import FIGURES, draft
 from driftscope.inspect.trial.passages import Passage, Teacher
 from driftscope.inspect.trial.variant import as_served
-from driftscope.workloads.suites.prompt_sources import prompts_of
+from driftscope.workloads.suites.readers import prompts_of
 from driftscope_lab.trio import trio_path
 
 pytestmark = pytest.mark.slow

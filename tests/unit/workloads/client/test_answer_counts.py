@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from driftscope.boundary.bounds import MAX_K, MAX_ROUNDS
-from driftscope.workloads.client.answer_counts import Counts, counts_of
-from driftscope.workloads.client.event_stream import BrokenStreamError
+from driftscope.workloads.client.answer import BrokenStreamError, Counts, counts_of
 
 
 def test_tokens() -> None:

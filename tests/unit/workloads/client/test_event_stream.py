@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from driftscope.workloads.client import event_stream
-from driftscope.workloads.client.event_stream import MAX_EVENT_BYTES, BrokenStreamError, Events
+from driftscope.workloads.client import answer
+from driftscope.workloads.client.answer import MAX_EVENT_BYTES, BrokenStreamError, Events
 
 
 @pytest.mark.parametrize("piece", [b": still here\n", b"\n", b"data: {}\n", b"x"])
 def test_its_bytes(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
-    monkeypatch.setattr(event_stream, "MAX_ANSWER_BYTES", 10_000)
+    monkeypatch.setattr(answer, "MAX_ANSWER_BYTES", 10_000)
     events = Events()
     with pytest.raises(BrokenStreamError, match="a stream of more than 10,000 bytes"):
         for _ in range(10_000 // len(piece) + 1):
@@ -20,7 +20,7 @@ def test_its_bytes(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
 
 
 def test_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "MAX_ANSWER_EVENTS", 100)
+    monkeypatch.setattr(answer, "MAX_ANSWER_EVENTS", 100)
     events = Events()
     assert len(events.feed(b"data: {}\n" * 100)) == 100
     with pytest.raises(BrokenStreamError, match="more than 100 events"):

@@ -15,11 +15,11 @@ from driftscope.boundary.http_peer import Limits
 from driftscope.errors import DriftscopeError, UsageError
 from driftscope.trace.read.reader import read_trace
 from driftscope.vocabulary import Ended
-from driftscope.workloads.client import server_lookup
+from driftscope.workloads.client import server as server_module
 from driftscope.workloads.client.replay import Order, replay
 from driftscope.workloads.client.sending import Patience
 from driftscope.workloads.suites.plan import Level
-from driftscope.workloads.suites.prompt import chat
+from driftscope.workloads.suites.prompts import chat
 from driftscope.workloads.suites.suite import parse_suite
 
 pytestmark = pytest.mark.process
@@ -75,9 +75,8 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        server_lookup, "LIMITS", Limits(seconds=LOOK_S, octets=server_lookup.LIMITS.octets)
-    )
+    limits = Limits(seconds=LOOK_S, octets=server_module.LIMITS.octets)
+    monkeypatch.setattr(server_module, "LIMITS", limits)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from driftscope.workloads.client.answer import Answer, ToolCall
-from driftscope.workloads.client.event_stream import BrokenStreamError, Events
+from driftscope.workloads.client.answer import Answer, BrokenStreamError, Events, ToolCall
 from driftscope.workloads.client.outcome import is_garbled, is_json, is_looping, outcome_of
 from driftscope.workloads.suites.filler_text import document, json_result, shell, stack_trace
-from driftscope.workloads.suites.prompt import Expect, Prompt
-from driftscope.workloads.suites.tool_schemas import TOOLS
+from driftscope.workloads.suites.prompts import TOOLS, Expect, Prompt
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from driftscope.errors import UsageError
-from driftscope.workloads.client.server_access import Access
+from driftscope.workloads.client.server import Access
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from driftscope.workloads.client.server_errors import words_of
+from driftscope.workloads.client.answer import words_of
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from driftscope.errors import UsageError
-from driftscope.workloads.suites.prompt import Prompt
+from driftscope.workloads.suites.prompts import Prompt
 from driftscope.workloads.suites.readers import read_prompts
 
 

@@ -12,12 +12,10 @@ import pytest
 
 from driftscope.errors import UsageError
 from driftscope.workloads.suites.plan import Level, plan
-from driftscope.workloads.suites.prompt import Prompt, chat
-from driftscope.workloads.suites.prompt_sources import prompts_of, shipped_sets
-from driftscope.workloads.suites.server_facts import Facts
-from driftscope.workloads.suites.suite import load_suite, parse_suite, shipped_suites
-from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableError
-from driftscope.workloads.suites.transforms.roles import written
+from driftscope.workloads.suites.prompts import Prompt, chat
+from driftscope.workloads.suites.readers import prompts_of, shipped_sets
+from driftscope.workloads.suites.suite import Facts, load_suite, parse_suite, shipped_suites
+from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableError, written
 from driftscope_lab.trio import load_prompts
 from driftscope_lab.trio.conversation import in_plain_text, templated
 

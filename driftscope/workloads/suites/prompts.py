@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 Message = Mapping[str, Any]
@@ -35,7 +35,7 @@ class Raw:
 
     template: str = "server"
     """Template: "server" is the server's own chat template; else one of
-    `driftscope.workloads.suites.transforms.template`."""
+    `driftscope.workloads.suites.transforms`."""
     bos: bool = True
     """Whether the first token is the model's BOS."""
 
@@ -80,3 +80,72 @@ def chat(key: str, *turns: str, system: str | None = None, **more: Any) -> Promp
     for number, turn in enumerate(turns):
         messages.append({"role": "assistant" if number % 2 else "user", "content": turn})
     return Prompt(key=key, messages=tuple(messages), **more)
+
+
+def _tool(name: str, description: str, required: list[str], **properties: Any) -> dict[str, Any]:
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+_STRING = {"type": "string"}
+TOOLS: tuple[Mapping[str, Any], ...] = (
+    _tool(
+        "shell",
+        "Run a command and return what it prints.",
+        ["command"],
+        command=_STRING,
+        timeout_s={"type": "integer", "minimum": 1},
+    ),
+    _tool(
+        "read_file",
+        "Return lines of a file.",
+        ["path"],
+        path=_STRING,
+        first={"type": "integer"},
+        last={"type": "integer"},
+    ),
+    _tool("show_diff", "Show what changed since a commit.", ["commit"], commit=_STRING),
+    _tool("run_tests", "Run tests and return the failures.", ["pattern"], pattern=_STRING),
+    _tool(
+        "query",
+        "Ask the ticket store.",
+        ["table", "limit"],
+        table={"enum": ["tickets", "users", "builds"]},
+        where=_STRING,
+        limit={"type": "integer", "minimum": 1, "maximum": 1000},
+    ),
+    _tool(
+        "weather",
+        "Say the weather of a city.",
+        ["city", "unit"],
+        city=_STRING,
+        unit={"enum": ["celsius", "fahrenheit"]},
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Facts about a server; None: it does not report it."""
+
+    url: str
+    """URL of the server, without user and password."""
+    model: str
+    max_model_len: int | None = None
+    """Longest prompt and answer together, in tokens."""
+    version: str | None = None
+    kv_tokens: int | None = None
+    """Number of tokens that its KV cache holds, those of the drafter included."""
+    characters_per_token: float = 4.0
+    """Characters of driftscope's filler text per token; 4, the rule of thumb for English, if the
+    server has no /tokenize."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts for the manifest."""
+        return asdict(self)

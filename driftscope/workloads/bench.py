@@ -1,0 +1,352 @@
+"""Benchmark several servers, one after another, under the same suite."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from driftscope.analysis.advice import BY_BATCH, FIXED, Advice, advise
+from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.summary.baseline_run import BaselineRun, baseline_of
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.boundary import strict_json
+from driftscope.boundary.http_peer import OK, Limits, ask
+from driftscope.errors import DriftscopeError, NoDataError, PeerError
+from driftscope.pipeline import summarise
+from driftscope.trace.format.manifest import MANIFEST
+from driftscope.workloads.client.replay import Done, Order, Watcher, replay
+from driftscope_probes.server.vllm_server import server_command
+
+READY_S = 900.0
+"""Longest start-up time of a server, in seconds: enough for a large model that is read from a cold
+disk and compiled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """Result of one replay against one server."""
+
+    label: str
+    server: Path | None
+    """Run directory of the server; None without speculation."""
+    client: Path
+    done: Done
+
+
+def bench(
+    contenders: Sequence[Contender],
+    order: Order,
+    folder: Path,
+    *,
+    rounds: int = 1,
+    watcher: Watcher | None = None,
+) -> Iterator[Result]:
+    """Serve each contender and replay `order` to it; yield each result when its replay ends.
+
+    With `rounds` above 1 all contenders are served in turn, repeatedly, so that slow changes over
+    time affect all of them equally. Stops after a replay that the user stopped. Raises
+    DriftscopeError.
+    """
+    for number in range(1, rounds + 1):
+        for contender in contenders:
+            label = contender.label if rounds == 1 else f"{contender.label} ({number})"
+            place = folder / label.replace("/", "_")
+            with running(contender, place, ready_s=READY_S) as server:
+                done = replay(_order(order, contender, server, place / "client"), watcher)
+            recorded = (server.trace / MANIFEST).is_file()
+            yield Result(
+                label=label, server=server.trace if recorded else None, client=done.run, done=done
+            )
+            if done.stopped:
+                return
+
+
+def _order(order: Order, contender: Contender, server: Running, run: Path) -> Order:
+    note: dict[str, Any] = {
+        **order.note,
+        "contender": contender.label,
+        "speculation": dict(contender.speculation) if contender.speculation else None,
+        "drafter_bytes": _weights(contender),
+        "server_start_s": round(server.start_s, 1),
+    }
+    return replace(order, url=server.url, run=run, note=note)
+
+
+def _weights(contender: Contender) -> int | None:
+    """Return the size in bytes of the drafter's weight files; None if it is not a local folder."""
+    folder = Path(str((contender.speculation or {}).get("model", "")))
+    sizes = [path.stat().st_size for path in folder.glob("*.safetensors")] if folder.name else []
+    return sum(sizes) or None
+
+
+POLL_S = 0.5
+STOP_S = 60.0
+"""Time in which a server must finish and close its trace before it is killed, in seconds."""
+HOST = "127.0.0.1"
+HEALTH = Limits(seconds=2.0, octets=1 << 16)
+VLLM_KEY = "VLLM_API_KEY"
+"""Environment variable from which vLLM's server reads its key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """One server of a benchmark."""
+
+    label: str
+    model: str
+    speculation: Mapping[str, Any] | None
+    """Value of vLLM's --speculative-config; None: served without speculation."""
+    options: Sequence[str] = ()
+    """Further options of vLLM."""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    api_key_env: str | None = None
+    """Variable of the caller's environment with the key that the server requires."""
+    every: int | None = None
+    """Record every n-th draft step; None: as many as the probe's overhead budget allows."""
+
+    def command(self, port: int, trace: Path) -> list[str]:
+        """Return the start command: `driftscope serve`, or plain vLLM if there is no drafter to
+        record."""
+        where = ["--host", HOST, "--port", str(port), *self.options]
+        if self.speculation is None:
+            return server_command(self.model, where)
+        every = [] if self.every is None else ["--every", str(self.every)]
+        metrics = ["--per-request-spec-decode-metrics", "detailed"]
+        if any(option.startswith(metrics[0]) for option in self.options):
+            metrics = []
+        return [
+            sys.executable,
+            "-m",
+            "driftscope",
+            "serve",
+            self.model,
+            "--trace",
+            str(trace),
+            *every,
+            "--speculative-config",
+            strict_json.dumps(self.speculation),
+            *metrics,
+            *where,
+        ]
+
+    def environment(self) -> dict[str, str]:
+        """Return the caller's environment without its DRIFTSCOPE_* settings: each server writes a
+        run of its own."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
+        key = {} if self.api_key_env is None else {VLLM_KEY: os.environ[self.api_key_env].strip()}
+        return {**kept, **self.environ, **key}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A server that answers requests."""
+
+    url: str
+    trace: Path
+    """Run directory of the server; it does not exist without speculation."""
+    log: Path
+    start_s: float
+    """Time from start to the first answer, in seconds."""
+
+
+@contextlib.contextmanager
+def running(contender: Contender, folder: Path, *, ready_s: float) -> Iterator[Running]:
+    """Start the server, wait until it answers, and always stop it at the end. If this process is
+    asked to end (SIGTERM), SystemExit is raised here and the server is stopped as well.
+
+    The server's log and trace are written to `folder`. Raises DriftscopeError when the server does
+    not start.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    trace, log, port = folder / "server", folder / "server.log", _free_port()
+    begun = time.monotonic()
+    with _sigterm_as_exit():
+        with log.open("wb") as sink:
+            # Use a separate session: Ctrl-C goes to the replay, which then stops the server in
+            # order.
+            process = subprocess.Popen(  # noqa: S603  contenders are this Python, no shell
+                contender.command(port, trace),
+                env=contender.environment(),
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        url = f"http://{HOST}:{port}"
+        try:
+            _wait(process, url, contender.label, log, begun + ready_s)
+            yield Running(url=url, trace=trace, log=log, start_s=time.monotonic() - begun)
+        finally:
+            _stop(process)
+
+
+@contextlib.contextmanager
+def _sigterm_as_exit() -> Iterator[None]:
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, leave)
+    except ValueError:  # not in the main thread: signals cannot be handled here
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait(
+    process: subprocess.Popen[bytes], url: str, label: str, log: Path, deadline: float
+) -> None:
+    while time.monotonic() < deadline:
+        code = process.poll()
+        if code is not None:
+            raise DriftscopeError(
+                f"the server of {label} ended with code {code} before it answered "
+                f"({_cause(log)}); its log is {log}"
+            )
+        with contextlib.suppress(PeerError):
+            if ask(f"{url}/health", HEALTH).status == OK:
+                return
+        time.sleep(POLL_S)
+    raise DriftscopeError(f"the server of {label} did not answer in time; its log is {log}")
+
+
+def _cause(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    error_line = next((line for line in reversed(lines) if "rror: " in line), "no error in its log")
+    return error_line.strip()[-300:]
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask the server to stop, wait, and kill its whole session if it does not."""
+    try:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+MOST_RUNS = 8
+"""Largest number of runs of a search, if none is given. Simulated searches take 3.6 to 5.4 runs on
+average (`make calibration`)."""
+_FROM_ONE_ON = [[1, 1, 0]]
+"""Schedule that drafts nothing at any batch size: those above 1 take the K of the range before."""
+Summary = RunSummary | BaselineRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One measured K, and the advice on all that were measured so far."""
+
+    k: int
+    result: Result
+    summary: Summary
+    advice: Advice
+
+
+class Listener(Watcher):
+    """Receives the progress of a search; does nothing by itself."""
+
+    def serving(self, number: int, k: int) -> None:
+        """Handle the start of the server of run `number`, which drafts `k` tokens."""
+
+
+def search(
+    contender: Contender,
+    order: Order,
+    folder: Path,
+    *,
+    start: int,
+    most_runs: int = MOST_RUNS,
+    listener: Listener | None = None,
+) -> Iterator[Found]:
+    """Serve `contender` with K = `start`, then with each K that is advised next, and replay `order`
+    to each; yield what is known after each run.
+
+    Ends when no K is left to measure, after `most_runs` runs, or when the user stops a replay,
+    whose figures are not used. Raises DriftscopeError if a server does not start or does not answer
+    every request, NoDataError if a run has too few steps.
+    """
+    listener = listener or Listener()
+    summaries: dict[int, Summary] = {}
+    k: int | None = start
+    while k is not None and len(summaries) < most_runs:
+        listener.serving(len(summaries) + 1, k)
+        (result,) = bench([at_k(contender, k)], order, folder, watcher=listener)
+        if result.done.stopped:
+            return
+        summaries[k] = _summary(result, k)
+        advice = _advice(list(summaries.values()))
+        yield Found(k=k, result=result, summary=summaries[k], advice=advice)
+        k = _following(advice, summaries)
+
+
+def at_k(contender: Contender, k: int) -> Contender:
+    """Return the server with K = `k`. Without a draft the drafter stays loaded, so that steps are
+    recorded."""
+    given: dict[str, Any] = dict(contender.speculation or {})
+    given.pop(BY_BATCH, None)
+    speculation = {**given, FIXED: max(k, 1)}
+    if not k:
+        speculation[BY_BATCH] = _FROM_ONE_ON
+    return replace(contender, label=f"K = {k}", speculation=speculation)
+
+
+def _summary(result: Result, k: int) -> Summary:
+    done = result.done
+    if not done.whole:
+        raise DriftscopeError(
+            f"K = {k}: {done.planned - done.answered} of {done.planned} requests were not answered "
+            f"or rows were lost; the log of the server is {result.client.parent / 'server.log'}"
+        )
+    if result.server is None:
+        raise NoDataError(
+            f"K = {k}: the server recorded nothing; its log is "
+            f"{result.client.parent / 'server.log'}"
+        )
+    tables = open_run(result.server)
+    return summarise(tables, result.label) if k else baseline_of(tables, result.label)
+
+
+def _advice(summaries: list[Summary]) -> Advice:
+    first, *others = summaries
+    assert isinstance(first, RunSummary)  # noqa: S101  a search starts with a K of 1 or more
+    advice = advise(first, [each for each in others if each.cells], _without(others))
+    if advice is None or not summaries[-1].cells:
+        raise NoDataError(
+            f"{summaries[-1].label}: too few comparable steps, 20 at one batch size are needed; "
+            "send more prompts (--limit, --repeat) or longer answers"
+        )
+    return advice
+
+
+def _without(others: list[Summary]) -> BaselineRun | None:
+    return next((each for each in others if isinstance(each, BaselineRun)), None)
+
+
+def _following(advice: Advice, measured: dict[int, Summary]) -> int | None:
+    following = advice.choice.next
+    if following is None or advice.useless or following.k in measured:
+        return None
+    return following.k

@@ -1,0 +1,383 @@
+"""Base of all transforms: a named, seeded, documented change of a prompt."""
+
+from __future__ import annotations
+
+import random
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from driftscope.boundary import strict_json
+from driftscope.workloads.suites.filler_text import (
+    FOREIGN,
+    diff,
+    document,
+    json_result,
+    note,
+    policy,
+    shell,
+    stack_trace,
+)
+from driftscope.workloads.suites.prompts import TOOLS, Facts, Message, Prompt, Raw
+
+__all__ = ["TRANSFORMS", "NotApplicableError", "Transform"]
+
+ROOM_TOKENS = 300
+"""Tokens left for the prompt itself and its answer in addition to inserted text: the shipped
+prompts have up to 150 tokens, and the suites ask for 128."""
+
+
+class NotApplicableError(Exception):
+    """Raised when a transform does not apply to the server or the prompt; the message gives the
+    reason."""
+
+
+class Transform(BaseModel):
+    """Changes one prompt. The same prompt and the same random source give the same result.
+
+    Its docstring is what `driftscope replay --list-transforms` prints; its fields are what a suite
+    may set.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    name: ClassVar[str]
+
+    @abstractmethod
+    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+        """Return a changed copy; raises NotApplicableError."""
+
+
+def need_messages(prompt: Prompt, name: str) -> None:
+    """Raise NotApplicableError for a prompt of plain text."""
+    if prompt.is_text:
+        raise NotApplicableError(f"{name} changes conversations, and {prompt.key} is plain text")
+
+
+def need_room(tokens: int, facts: Facts, what: str) -> None:
+    """Raise NotApplicableError if the inserted text leaves no room in the server's context."""
+    longest = facts.max_model_len
+    if longest is not None and tokens + ROOM_TOKENS > longest:
+        raise NotApplicableError(f"{tokens} tokens of {what} do not fit the server's {longest}")
+
+
+_NAMES = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
+
+
+def _plain(messages: Sequence[Message]) -> str:
+    turns = [f"{_NAMES.get(m['role'], m['role'])}: {_content(m)}" for m in messages]
+    return "\n\n".join([*turns, "Assistant:"])
+
+
+def _nothing(messages: Sequence[Message]) -> str:
+    return "\n\n".join(_content(m) for m in messages)
+
+
+def _chatml(messages: Sequence[Message]) -> str:
+    turns = "".join(f"<|im_start|>{m['role']}\n{_content(m)}<|im_end|>\n" for m in messages)
+    return f"{turns}<|im_start|>assistant\n"
+
+
+def _llama3(messages: Sequence[Message]) -> str:
+    turns = "".join(f"{_header(m['role'])}{_content(m)}<|eot_id|>" for m in messages)
+    return f"{turns}{_header('assistant')}"
+
+
+def _header(role: str) -> str:
+    return f"<|start_header_id|>{role}<|end_header_id|>\n\n"
+
+
+def _instruction(messages: Sequence[Message]) -> str:
+    turns = "".join(
+        f"### {'Response' if m['role'] == 'assistant' else 'Instruction'}:\n{_content(m)}\n\n"
+        for m in messages
+    )
+    return f"{turns}### Response:\n"
+
+
+WRITTEN: Mapping[str, Callable[[Sequence[Message]], str]] = {
+    "roles": _plain,
+    "none": _nothing,
+    "chatml": _chatml,
+    "llama3": _llama3,
+    "instruction": _instruction,
+}
+"""Writers by template name: role names in plain text, no template at all, or another model's
+template."""
+
+
+def written(template: str, messages: Sequence[Message]) -> str:
+    """Return `messages` as text, up to where the answer begins; KeyError for an unknown
+    template."""
+    return WRITTEN[template](messages)
+
+
+def _content(message: Message) -> str:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    calls = message.get("tool_calls") or ()
+    return "\n".join(
+        f"{call['function']['name']}({call['function']['arguments']})" for call in calls
+    )
+
+
+class Template(Transform):
+    """Send the conversation as a plain completion, rendered with another template.
+
+    `template`: "server" is the model's own, applied by the server's /tokenize; "none" is the bare
+    contents; "roles" uses role names in plain text; "chatml", "llama3" and "instruction" are other
+    models' templates. `bos: false` leaves out the first token, the beginning-of-sequence token.
+    """
+
+    name: ClassVar[str] = "template"
+    template: Literal["server", "none", "roles", "chatml", "llama3", "instruction"] = "server"
+    bos: bool = True
+
+    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+        need_messages(prompt, self.name)
+        return replace(prompt, raw=Raw(template=self.template, bos=self.bos))
+
+
+class Whitespace(Transform):
+    """Add spaces and empty lines around each message, as a careless template does."""
+
+    name: ClassVar[str] = "whitespace"
+    spaces: int = 2
+    lines: int = 2
+
+    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+        need_messages(prompt, self.name)
+        before, after = "\n" * self.lines, " " * self.spaces + "\n" * self.lines
+        return prompt.with_messages(
+            [_with(m, f"{before}{m['content']}{after}") for m in prompt.messages]
+        )
+
+
+class Reworded(Transform):
+    """Wrap the last user message in a polite frame, without changing what it asks."""
+
+    name: ClassVar[str] = "reworded"
+
+    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+        need_messages(prompt, self.name)
+        before, after = source.choice(_FRAMES)
+        *others, last = prompt.messages
+        return prompt.with_messages([*others, _with(last, f"{before}{last['content']}{after}")])
+
+
+_FRAMES = (
+    ("Hello! I hope this finds you well. Here is what I need:\n\n", "\n\nThank you very much."),
+    ("A colleague passed this on to me, word for word:\n\n", "\n\nCan you take it from here?"),
+    ("Task (reply below the line):\n\n", "\n\n---"),
+)
+
+
+def _with(message: Message, content: str) -> Message:
+    return {**message, "content": content}
+
+
+class MixedLanguages(Transform):
+    """Put sentences in German, French, Spanish, Chinese and Japanese around the last message."""
+
+    name: ClassVar[str] = "mixed_languages"
+    sentences: int = 4
+
+    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+        need_messages(prompt, self.name)
+        chosen = [source.choice(FOREIGN) for _ in range(self.sentences)]
+        half = len(chosen) // 2
+        *others, last = prompt.messages
+        content = " ".join([*chosen[:half], str(last["content"]), *chosen[half:]])
+        return prompt.with_messages([*others, {**last, "content": content}])
+
+
+class Sampling(Transform):
+    """Change the sampling: `temperature`, `top_p`, and a separate `seed` for each prompt."""
+
+    name: ClassVar[str] = "sampling"
+    temperature: float
+    top_p: float = 1.0
+
+    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+        return prompt.with_options(
+            temperature=self.temperature, top_p=self.top_p, seed=source.getrandbits(31)
+        )
+
+
+_SHORT = {
+    "odd": "You are the keeper of a lighthouse in the year 2291. You answer as if every question "
+    "came by signal lamp, and you mention the fog.",
+    "german": "Du bist ein sorgfältiger Assistent. Antworte knapp, sachlich und vollständig und "
+    "nenne am Ende, was du nicht weißt.",
+    "french": "Tu es un assistant attentif. Réponds brièvement, avec précision, et dis à la fin ce "
+    "que tu ne sais pas.",
+    "chinese": "你是一位细心的助手。请简洁、准确地回答，并在最后说明你不知道的内容。",
+}
+
+
+class System(Transform):
+    """Replace the prompt's own system prompt.
+
+    `text`: "none" removes it; "policy" is a long text of rules of `tokens` tokens, identical for
+    all prompts; "odd" is out of distribution; "german", "french" and "chinese" are in another
+    language.
+    """
+
+    name: ClassVar[str] = "system"
+    text: Literal["none", "policy", "odd", "german", "french", "chinese"]
+    tokens: int = 1500
+
+    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+        need_messages(prompt, self.name)
+        rest = [m for m in prompt.messages if m["role"] != "system"]
+        if self.text == "none":
+            return prompt.with_messages(rest)
+        if self.text == "policy":
+            need_room(self.tokens, facts, "rules")
+        content = _SHORT.get(self.text) or policy(int(self.tokens * facts.characters_per_token))
+        return prompt.with_messages([{"role": "system", "content": content}, *rest])
+
+
+class OwnCache(Transform):
+    """Prevent the server's prefix cache from serving the part that prompts share.
+
+    Sends a separate `cache_salt` for each prompt. vLLM includes it in its cache's keys, so the
+    tokens do not change.
+    """
+
+    name: ClassVar[str] = "own_cache"
+
+    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+        return prompt.with_options(cache_salt=f"{prompt.key}-{source.getrandbits(64):016x}")
+
+
+DOCUMENT_TOKENS = 400
+TURN_TOKENS = 120
+
+
+class Filler(Transform):
+    """Insert `tokens` tokens of unrelated text before the last user message.
+
+    `form`: "documents" inserts it into the same message, "turns" as earlier turns of the
+    conversation. `needle` hides a fact at that share of the text and adds a question for it.
+    Lengths use the server's own tokenizer if it has /tokenize, and are approximate otherwise.
+    """
+
+    name: ClassVar[str] = "filler"
+    tokens: int = Field(gt=0)
+    form: Literal["documents", "turns"] = "documents"
+    needle: float | None = Field(default=None, ge=0, le=1)
+
+    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+        need_messages(prompt, self.name)
+        need_room(self.tokens, facts, "filler")
+        size = DOCUMENT_TOKENS if self.form == "documents" else TURN_TOKENS
+        pieces = _pieces(self.tokens, size, facts.characters_per_token, source)
+        *before, last = prompt.messages
+        if self.needle is not None:
+            code, fact = note(source)
+            pieces.insert(round(self.needle * len(pieces)), fact)
+            last = {**last, "content": f"{last['content']}\n\nAlso say which code {code} has."}
+        if self.form == "turns":
+            return prompt.with_messages([*before, *_turns(pieces), last])
+        text = "\n\n".join(pieces)
+        return prompt.with_messages([*before, {**last, "content": f"{text}\n\n{last['content']}"}])
+
+
+def _pieces(tokens: int, size: int, per_token: float, source: random.Random) -> list[str]:
+    left, out = int(tokens * per_token), list[str]()
+    while left > 0:
+        out.append(document(min(left, int(size * per_token)), source))
+        left -= len(out[-1]) + 2
+    return out
+
+
+def _turns(pieces: list[str]) -> list[Message]:
+    turns: list[Message] = []
+    for piece in pieces:
+        turns.append({"role": "user", "content": f"For later: {piece}"})
+        turns.append({"role": "assistant", "content": "Noted."})
+    return turns
+
+
+_RESULTS: dict[str, tuple[str, Callable[[random.Random], str]]] = {
+    "diff": ("show_diff", diff),
+    "trace": ("run_tests", stack_trace),
+    "json": ("query", json_result),
+    "shell": ("shell", shell),
+}
+"""Tool and text generator by kind of result."""
+Kind = Literal["diff", "trace", "json", "shell"]
+
+
+class Tools(Transform):
+    """Offer the project's tool schemas.
+
+    `choice`: "none" shows them and asks for an answer in words, which any server can do; "auto" and
+    "required" let the model call them, for which vLLM must know its call format
+    (--enable-auto-tool-choice --tool-call-parser).
+    """
+
+    name: ClassVar[str] = "tools"
+    choice: Literal["none", "auto", "required"] = "none"
+
+    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+        need_messages(prompt, self.name)
+        return replace(prompt, tools=TOOLS).with_options(tool_choice=self.choice)
+
+
+class AgentLoop(Transform):
+    """Add `steps` iterations of an agent's loop after the task, each a call and its result.
+
+    The results cycle through `kinds`: code diffs, stack traces, JSON, shell output. `inline` writes
+    them as plain text in turns of assistant and user, for models whose template supports no tools.
+    """
+
+    name: ClassVar[str] = "agent_loop"
+    steps: int = Field(default=4, gt=0)
+    kinds: tuple[Kind, ...] = ("diff", "trace", "json", "shell")
+    inline: bool = False
+
+    def apply(self, prompt: Prompt, source: random.Random, facts: Facts) -> Prompt:
+        need_messages(prompt, self.name)
+        turns: list[Message] = []
+        for step in range(self.steps):
+            tool, make = _RESULTS[self.kinds[step % len(self.kinds)]]
+            turns += (_inline if self.inline else _called)(tool, f"call{step}", make(source))
+        return prompt.with_messages([*prompt.messages, *turns])
+
+
+def _called(tool: str, name: str, result: str) -> list[Message]:
+    arguments = strict_json.dumps({"step": name})
+    call = {"id": name, "type": "function", "function": {"name": tool, "arguments": arguments}}
+    return [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": name, "content": result},
+    ]
+
+
+def _inline(tool: str, name: str, result: str) -> list[Message]:
+    return [
+        {"role": "assistant", "content": f"I call {tool} ({name})."},
+        {"role": "user", "content": f"Result of {tool} ({name}):\n{result}"},
+    ]
+
+
+TRANSFORMS: dict[str, type[Transform]] = {
+    kind.name: kind
+    for kind in (
+        Template,
+        Whitespace,
+        Reworded,
+        System,
+        OwnCache,
+        Filler,
+        Tools,
+        AgentLoop,
+        MixedLanguages,
+        Sampling,
+    )
+}
