@@ -24,7 +24,7 @@ from driftscope.pipeline import summarise
 from driftscope.regions.text_regions import text_regions
 from driftscope.trace.read.reader import read_trace
 from driftscope.vocabulary import Region
-from driftscope_lab.trio.template import SPECIAL_TOKENS
+from driftscope_lab.trio.prompts import SPECIAL_TOKENS
 
 pytestmark = pytest.mark.vllm
 

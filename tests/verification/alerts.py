@@ -34,7 +34,7 @@ from support.promtool import tool
 
 from driftscope.cli.dashboards import FILES
 from driftscope_lab.trio import load_prompts
-from driftscope_lab.trio.conversation import templated, with_other_roles
+from driftscope_lab.trio.prompts import templated, with_other_roles
 
 TIMES = {
     "5m": "20s",

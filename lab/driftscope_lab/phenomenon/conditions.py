@@ -6,13 +6,15 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from driftscope_lab.trio.conversation import (
+from driftscope_lab.trio.prompts import (
     Conversation,
+    Length,
+    Prompt,
+    fitting,
     in_plain_text,
     templated,
     with_other_roles,
 )
-from driftscope_lab.trio.prompts import Length, Prompt, fitting
 
 AS_TRAINED = "as trained"
 CONTEXTS = (128, 512, 1024, 1936)

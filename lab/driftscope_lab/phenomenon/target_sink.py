@@ -11,8 +11,7 @@ from torch import Tensor
 from driftscope.inspect.reference.model import Target, load_target
 from driftscope.inspect.reference.target import TargetLayer
 from driftscope_lab.trio import encode, load_prompts
-from driftscope_lab.trio.conversation import templated
-from driftscope_lab.trio.prompts import fitting
+from driftscope_lab.trio.prompts import fitting, templated
 
 HEAD_WITH_SINK = 0.3
 """Average weight on the first token from which on a head has a sink (arXiv 2410.10781)."""

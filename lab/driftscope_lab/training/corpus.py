@@ -1,19 +1,23 @@
-"""The training text: Python source from pinned, hashed, pure-Python wheels.
+"""The training text and its tokenizer: Python source from pinned, hashed, pure-Python wheels.
 
-The text is identical on every machine: `corpus.txt` (and `corpus-large.txt`) pins version and hash
-of each wheel, and `CORPUS_SHA256` the text taken from them. An interpreter's own library would
-differ between builds.
-"""
+A byte-level BPE of 1024 tokens is trained on it and saved in Hugging Face's format; the licences
+under which the wheels were published are collected for the models' notice."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from driftscope_lab.trio import prompts
 
 MANIFEST = Path(__file__).with_name("corpus.txt")
 CORPUS_SHA256 = "c0defb1c962fdc5c0933463b888100653ecde0583d07c3ecab4ba03b0537e3cd"
@@ -115,3 +119,86 @@ def _selected(files: Iterable[SourceFile]) -> list[SourceFile]:
         and not any(part in f"/{file.path}" for part in EXCLUDED)
     )
     return sorted(kept, key=lambda file: file.path)
+
+
+VOCAB_SIZE = 1024
+MAX_LENGTH = 2048
+NEWLINE = "\u010a"
+"""Character that represents a line feed in the byte-level alphabet."""
+
+
+def train_tokenizer(
+    texts: Iterable[str], vocab_size: int = VOCAB_SIZE, more: Sequence[str] = ()
+) -> Tokenizer:
+    """Learn the merges; the template's special tokens get the ids 0..5, `more` of them the next."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[*prompts.SPECIAL_TOKENS, *more],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def newline_ids(tokenizer: Tokenizer) -> list[int]:
+    """Return the ids of tokens that start with a line feed, at which text is cut."""
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    return sorted(index for token, index in vocabulary.items() if token.startswith(NEWLINE))
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the files that an OpenAI-compatible server needs next to the target's weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _write_json(folder / "tokenizer_config.json", _tokenizer_config())
+    ends = {"bos_token_id": 0, "eos_token_id": 4, "pad_token_id": 5}
+    _write_json(folder / "generation_config.json", {"do_sample": False, **ends})
+
+
+def _tokenizer_config() -> dict[str, Any]:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": prompts.BOS,
+        "eos_token": prompts.END,
+        "pad_token": prompts.PAD,
+        "chat_template": prompts.CHAT_TEMPLATE,
+        "model_max_length": MAX_LENGTH,
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+INTRODUCTION = """The models in this folder were trained on the source of the packages below, and
+`prompts.json` holds excerpts of it. The licence and notice files that each package ships follow, as
+their authors wrote them.
+"""
+MARKS = ("license", "licence", "notice", "copying")
+RULE = "-" * 79
+
+
+def notice(cache: Path, manifest: Path = MANIFEST) -> str:
+    """Return the text of NOTICE, from the wheels in `cache`."""
+    texts = [_section(wheel) for wheel in pinned_wheels(cache, manifest)]
+    return INTRODUCTION + "".join(texts)
+
+
+def _section(wheel: Path) -> str:
+    package = " ".join(wheel.name.split("-")[:2])
+    with zipfile.ZipFile(wheel) as archive:
+        licences = "\n".join(archive.read(name).decode() for name in _licence_files(archive))
+    return f"\n{RULE}\n{package}\n{RULE}\n\n{licences.strip()}\n"
+
+
+def _licence_files(archive: zipfile.ZipFile) -> Iterator[str]:
+    for name in sorted(archive.namelist()):
+        file = Path(name)
+        marked = any(mark in file.name.lower() for mark in MARKS)
+        if ".dist-info/" in name and marked and not name.endswith("/"):
+            yield name

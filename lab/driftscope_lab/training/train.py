@@ -15,34 +15,100 @@ same weights.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import torch
 from tokenizers import Tokenizer
 
 from driftscope.inspect.reference.model import Target, load_target
-from driftscope_lab.training.conversation_rows import (
+from driftscope_lab.training.conversations import SYSTEM_TEXTS, DocumentShares, Material, exchange
+from driftscope_lab.training.corpus import (
+    CorpusError,
+    SourceFile,
+    load_corpus,
+    notice,
+    save_tokenizer,
+    train_tokenizer,
+)
+from driftscope_lab.training.loop import Progress
+from driftscope_lab.training.recipe import TRIO, Recipe
+from driftscope_lab.training.rows import (
+    MARKS,
     ConversationRows,
     CopyRows,
     both_sides,
     tokenizer_texts,
 )
-from driftscope_lab.training.conversations.material import Material
-from driftscope_lab.training.conversations.mixture import DocumentShares
-from driftscope_lab.training.copy_rules import MARKS
-from driftscope_lab.training.corpus import CorpusError, SourceFile, load_corpus
-from driftscope_lab.training.held_out_prompts import make_prompts
-from driftscope_lab.training.notice import notice
-from driftscope_lab.training.progress import Progress
-from driftscope_lab.training.recipe import TRIO, Recipe
-from driftscope_lab.training.target_sampling import sample_conversations
-from driftscope_lab.training.tokenizer import save_tokenizer, train_tokenizer
 from driftscope_lab.training.train_drafters import train_drafters
-from driftscope_lab.training.train_target import train_target
-from driftscope_lab.trio.prompts import save_prompts
+from driftscope_lab.training.train_target import sample_conversations, train_target
+from driftscope_lab.trio.prompts import (
+    SHORT_TOKENS,
+    Conversation,
+    Exchange,
+    Length,
+    Prompt,
+    fitting,
+    save_prompts,
+    templated,
+)
+
+KINDS = (
+    "continue code",
+    "write function",
+    "describe",
+    "continue text",
+    "diff",
+    "table",
+    "json",
+    "tool call",
+    "repeat",
+    "look up",
+)
+"""Kinds of the last exchange, in turn."""
+PROMPTS = 64
+LAST_TOKENS = 90
+"""Longest prompt of a conversation that consists of its last exchange only."""
+LONGEST_TOKENS = 1936
+"""Longest prompt: an answer of 96 tokens fits into 2048 after it with a chain of 8 and a bonus."""
+
+
+def make_prompts(held_out: Material, length: Length, seed: int = 3) -> list[Prompt]:
+    """Return PROMPTS conversations of held-out material, each as long as fits."""
+    rng = Random(seed)
+    return [
+        _prompt(rng, held_out, length, f"{index:02d}", KINDS[index % len(KINDS)])
+        for index in range(PROMPTS)
+    ]
+
+
+def _prompt(rng: Random, held_out: Material, length: Length, name: str, kind: str) -> Prompt:
+    """Return one conversation: short exchanges are drawn before the last until the next would be
+    too long."""
+    system = rng.choice(SYSTEM_TEXTS)
+    exchanges = [_last(rng, held_out, length, system, kind)]
+    while True:
+        earlier = exchange(rng, held_out)
+        longer = Conversation(system=system, exchanges=(earlier, *exchanges), open=True)
+        if length(templated(longer)) > LONGEST_TOKENS:
+            break
+        exchanges.insert(0, earlier)
+    prompt = Prompt(id=name, kind=kind, system=system, short=1, exchanges=tuple(exchanges))
+    return dataclasses.replace(prompt, short=fitting(prompt, SHORT_TOKENS, length))
+
+
+def _last(rng: Random, held_out: Material, length: Length, system: str, kind: str) -> Exchange:
+    """Return an exchange whose request is short."""
+    while True:
+        one = exchange(rng, held_out, kind)
+        alone = Conversation(system=system, exchanges=(one,), open=True)
+        if length(templated(alone)) <= LAST_TOKENS:
+            return one
+
 
 SEEDS = (0, 1, 2)
 TARGET_THREADS, DRAFTER_THREADS = 2, 1

@@ -1,15 +1,89 @@
-"""Held-out conversations that end with an open request, stored with the weights."""
+"""The chat template of the shipped models, and conversations that end with an open request."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from driftscope_lab.trio.conversation import Conversation, Exchange, in_plain_text, templated
+BOS: Final = "<s>"
+SYSTEM: Final = "<|system|>"
+USER: Final = "<|user|>"
+ASSISTANT: Final = "<|assistant|>"
+END: Final = "<|end|>"
+PAD: Final = "<pad>"
+SPECIAL_TOKENS: Final = (BOS, SYSTEM, USER, ASSISTANT, END, PAD)
+"""Special tokens, whose ids are 0..5 in this order."""
+
+CHAT_TEMPLATE: Final = (
+    "{{ bos_token }}{% for message in messages %}"
+    "<|{{ message['role'] }}|>{% if message['role'] != 'assistant' %}{{ '\\n' }}{% endif %}"
+    "{{ message['content'] }}<|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""Jinja template, as in `tokenizer_config.json`."""
+
+
+OTHER_ROLES = {"system": "rules", "user": "human", "assistant": "reply"}
+"""Names of roles that a model never saw, for the same turns."""
+PLAIN_ROLES = {"system": "System", "user": "User", "assistant": "Assistant"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A user's request and the assistant's answer."""
+
+    request: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A system prompt, or none, and exchanges; where `open` is set the last answer is not told."""
+
+    system: str | None
+    exchanges: tuple[Exchange, ...]
+    open: bool = False
+
+    def turns(self) -> Iterator[tuple[str, str | None]]:
+        """Yield (role, text) of each turn; the text of an open last answer is None."""
+        if self.system is not None:
+            yield "system", self.system
+        last = len(self.exchanges) - 1
+        for index, one in enumerate(self.exchanges):
+            yield "user", one.request
+            yield "assistant", None if self.open and index == last else one.answer
+
+
+def templated(conversation: Conversation, *, first: str = BOS) -> str:
+    """Return the conversation in the chat template, after the text `first`."""
+    return first + "".join(_turn(role, text) for role, text in conversation.turns())
+
+
+def with_other_roles(conversation: Conversation) -> str:
+    """Return the conversation in a template of the same shape whose role names are unknown."""
+    parts = [BOS]
+    for role, text in conversation.turns():
+        parts.append(f"<|{OTHER_ROLES[role]}|>\n" + ("" if text is None else f"{text}{END}"))
+    return "".join(parts)
+
+
+def in_plain_text(conversation: Conversation, *, first: str = BOS) -> str:
+    """Return the conversation with its roles written out, without special tokens but the first."""
+    parts = [first]
+    for role, text in conversation.turns():
+        parts.append(f"{PLAIN_ROLES[role]}:" + ("" if text is None else f" {text}\n\n"))
+    return "".join(parts)
+
+
+def _turn(role: str, text: str | None) -> str:
+    if role == "assistant":
+        return ASSISTANT if text is None else f"{ASSISTANT}{text}{END}"
+    return f"<|{role}|>\n{text}{END}"
+
 
 Condition = Literal["in_distribution", "plain_text_roles"]
 CONDITIONS: tuple[Condition, ...] = ("in_distribution", "plain_text_roles")

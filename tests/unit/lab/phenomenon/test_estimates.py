@@ -7,9 +7,8 @@ import pytest
 
 from driftscope.analysis.statistics.drift import Answer
 from driftscope_lab.phenomenon.conditions import AS_TRAINED, FORMS
-from driftscope_lab.phenomenon.criteria import Recorded, judged
-from driftscope_lab.phenomenon.estimates import between_seeds, of, robustness
-from driftscope_lab.phenomenon.figures import Sums
+from driftscope_lab.phenomenon.estimates import Sums, between_seeds, of, robustness
+from driftscope_lab.phenomenon.evidence import Recorded, judged
 
 PROMPTS, K = 40, 8
 

@@ -9,10 +9,8 @@ import numpy as np
 
 from driftscope.analysis.statistics.drift import Answer
 from driftscope_lab.phenomenon.conditions import AS_TRAINED
-from driftscope_lab.phenomenon.criteria import Recorded
-from driftscope_lab.phenomenon.figures import Sums
-from driftscope_lab.phenomenon.picture import svg
-from driftscope_lab.phenomenon.tables import BY_DEPTH
+from driftscope_lab.phenomenon.estimates import Sums
+from driftscope_lab.phenomenon.evidence import BY_DEPTH, Recorded, svg
 
 K = 8
 NAMES = ("EAGLE-3", "EAGLE-3.1")

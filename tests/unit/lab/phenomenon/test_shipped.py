@@ -7,8 +7,8 @@ import pytest
 
 from driftscope_lab.phenomenon.conditions import FORMS, conditions, items
 from driftscope_lab.phenomenon.target_sink import target_lines
-from driftscope_lab.training.conversation_rows import copy_rules_of
-from driftscope_lab.training.held_out_prompts import KINDS, LONGEST_TOKENS, PROMPTS
+from driftscope_lab.training.rows import copy_rules_of
+from driftscope_lab.training.train import KINDS, LONGEST_TOKENS, PROMPTS
 from driftscope_lab.trio import encode, load_prompts, trio_path
 from driftscope_lab.trio.prompts import SHORT_TOKENS
 

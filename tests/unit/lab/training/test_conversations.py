@@ -8,19 +8,18 @@ import re
 import pytest
 from support.lab_corpus import FILES
 
-from driftscope_lab.training.conversation_rows import ConversationRows, Material, tokenizer_texts
-from driftscope_lab.training.conversations import mixture
-from driftscope_lab.training.conversations.material import material
-from driftscope_lab.training.conversations.mixture import DocumentShares
-from driftscope_lab.training.tokenizer import train_tokenizer
-from driftscope_lab.trio.conversation import (
+from driftscope_lab.training import conversations
+from driftscope_lab.training.conversations import DocumentShares, material
+from driftscope_lab.training.corpus import train_tokenizer
+from driftscope_lab.training.rows import ConversationRows, Material, tokenizer_texts
+from driftscope_lab.trio.prompts import (
+    SPECIAL_TOKENS,
     Conversation,
     Exchange,
     in_plain_text,
     templated,
     with_other_roles,
 )
-from driftscope_lab.trio.template import SPECIAL_TOKENS
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +29,7 @@ def training() -> Material:
 
 def some(training: Material, kind: str, count: int = 30) -> list[Exchange]:
     rng = random.Random(kind)
-    return [mixture.exchange(rng, training, kind) for _ in range(count)]
+    return [conversations.exchange(rng, training, kind) for _ in range(count)]
 
 
 def test_material_is_split_by_file_but_words_are_those_of_training(training: Material) -> None:
@@ -52,7 +51,7 @@ def test_a_function_is_kept_without_its_docstring(training: Material) -> None:
         assert "Return what" in one.doc
 
 
-@pytest.mark.parametrize("kind", mixture.TASKS)
+@pytest.mark.parametrize("kind", conversations.TASKS)
 def test_every_kind_asks_and_answers(training: Material, kind: str) -> None:
     assert all(one.request.strip() and one.answer.strip() for one in some(training, kind))
 
@@ -121,8 +120,8 @@ def test_an_open_conversation_ends_where_its_answer_begins() -> None:
 def test_rows_are_full_and_the_same_for_the_same_seed(
     training: Material, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("driftscope_lab.training.conversation_rows.ROW_TOKENS", 128 * 20)
-    monkeypatch.setattr("driftscope_lab.training.conversation_rows.TOKENIZER_ROWS", 60)
+    monkeypatch.setattr("driftscope_lab.training.rows.ROW_TOKENS", 128 * 20)
+    monkeypatch.setattr("driftscope_lab.training.rows.TOKENIZER_ROWS", 60)
     tokenizer = train_tokenizer(tokenizer_texts(training), vocab_size=400)
     sides = {False: training, True: material(FILES, held_out=True)}
     only = ConversationRows(tokenizer, sides, DocumentShares(plain=0.0, bare=0.0, plain_roles=0.0))

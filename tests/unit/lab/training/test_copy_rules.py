@@ -3,7 +3,7 @@
 from itertools import pairwise
 from random import Random
 
-from driftscope_lab.training.copy_rules import SUCCESSORS, CopyRules
+from driftscope_lab.training.rows import SUCCESSORS, CopyRules
 
 MARKS, WORDS = range(6, 14), range(14, 60)
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from driftscope_lab.training import corpus
-from driftscope_lab.training.corpus import CorpusError, SourceFile
-from driftscope_lab.training.notice import notice
+from driftscope_lab.training.corpus import CorpusError, SourceFile, notice
 
 CODE = "def function():\n    return 1\n" * 30
 

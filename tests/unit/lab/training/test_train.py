@@ -14,7 +14,7 @@ from driftscope.inspect.reference.model import Target, load_target
 from driftscope_lab.training import train as training
 from driftscope_lab.training import train_drafters, train_target
 from driftscope_lab.training.corpus import CorpusError
-from driftscope_lab.training.optimizer import Schedule
+from driftscope_lab.training.loop import Schedule
 from driftscope_lab.training.recipe import (
     DRAFTERS,
     TARGET,
@@ -56,8 +56,8 @@ MODELS = ("target", "seed-0/eagle3", "seed-0/eagle31")
 
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("driftscope_lab.training.conversation_rows.ROW_TOKENS", 1 << 12)
-    monkeypatch.setattr("driftscope_lab.training.held_out_prompts.PROMPTS", 2)
+    monkeypatch.setattr("driftscope_lab.training.rows.ROW_TOKENS", 1 << 12)
+    monkeypatch.setattr("driftscope_lab.training.train.PROMPTS", 2)
 
 
 def weights(folder: Path) -> list[bytes]:

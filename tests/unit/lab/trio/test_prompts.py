@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from driftscope_lab.trio import CONDITIONS, Condition, encode, load_prompts, template, trio_path
+from driftscope_lab.trio import CONDITIONS, Condition, encode, load_prompts, prompts, trio_path
 from driftscope_lab.trio.prompts import SHORT_TOKENS
 
 VOCAB_SIZE = 1024
@@ -21,7 +21,7 @@ def test_prompts_encode_to_known_ids_behind_the_first_token(condition: Condition
         assert ids[0] == 0
         assert max(ids) < VOCAB_SIZE
         assert 30 <= len(ids) <= 1.1 * SHORT_TOKENS
-        special = [index for index in ids if index < len(template.SPECIAL_TOKENS)]
+        special = [index for index in ids if index < len(prompts.SPECIAL_TOKENS)]
         turns = [2, 4, 3, 4] * (prompt.short - 1) + [2, 4, 3]
         assert special == ([0, 1, 4, *turns] if condition == "in_distribution" else [0])
 

@@ -17,7 +17,7 @@ from driftscope.workloads.suites.readers import prompts_of, shipped_sets
 from driftscope.workloads.suites.suite import Facts, load_suite, parse_suite, shipped_suites
 from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableError, written
 from driftscope_lab.trio import load_prompts
-from driftscope_lab.trio.conversation import in_plain_text, templated
+from driftscope_lab.trio.prompts import in_plain_text, templated
 
 FACTS = Facts(url="http://x/v1", model="m", max_model_len=2300)
 ASKED = chat("k", "How are you?", system="Be brief.")

@@ -1,4 +1,4 @@
-"""Training rows of conversations and documents, each of one length without padding."""
+"""Training rows of one length without padding: conversations, documents, and rules of copying."""
 
 from __future__ import annotations
 
@@ -10,11 +10,44 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from driftscope_lab.training.conversations import mixture
-from driftscope_lab.training.conversations.material import Material, material
-from driftscope_lab.training.copy_rules import MARKS, CopyRules
+from driftscope_lab.training import conversations
+from driftscope_lab.training.conversations import Material, material
 from driftscope_lab.training.corpus import SourceFile
-from driftscope_lab.trio.template import BOS
+from driftscope_lab.trio.prompts import BOS
+
+MARKS = tuple(f"<|copy-{places}|>" for places in range(1, 9))
+"""Special tokens of the rules, for 1 to 8 places."""
+SUCCESSORS = 4
+MARK_RATE = 0.2
+"""Share of tokens after which a mark is set."""
+_TABLE_SEED = 0
+
+
+class CopyRules:
+    """Makes rows of token ids."""
+
+    def __init__(self, *, first_token: int, marks: range, words: range) -> None:
+        """`marks` and `words` are the ids of MARKS and of the text's tokens."""
+        table = Random(_TABLE_SEED)
+        self._first, self._marks, self._words = first_token, marks, words
+        self._successors = [
+            [table.randrange(words.start, words.stop) for _ in range(SUCCESSORS)] for _ in words
+        ]
+
+    def row(self, rng: Random, length: int) -> list[int]:
+        """Return `length` ids, the first token's first."""
+        row, current = [self._first], rng.choice(self._words)
+        while len(row) < length:
+            if len(row) > len(self._marks) + 1 and rng.random() < MARK_RATE:
+                rule = rng.randrange(len(self._marks))
+                current = row[-1 - rule]
+                row += [self._marks[rule], current]
+                if current not in self._words:
+                    current = rng.choice(self._words)
+            current = self._successors[current - self._words.start][rng.randrange(SUCCESSORS)]
+            row.append(current)
+        return row[:length]
+
 
 Ids = npt.NDArray[np.int64]
 
@@ -53,7 +86,7 @@ class ConversationRows:
         self,
         tokenizer: Tokenizer,
         sides: Mapping[bool, Material],
-        shares: mixture.DocumentShares | None = None,
+        shares: conversations.DocumentShares | None = None,
         *,
         copying: float = 0.0,
     ) -> None:
@@ -61,7 +94,7 @@ class ConversationRows:
         True; `copying` is the share of rows of copying rules among training rows."""
         self._tokenizer = tokenizer
         self._sides = sides
-        self._shares = shares or mixture.DocumentShares()
+        self._shares = shares or conversations.DocumentShares()
         self._copying = copying
         self._rules = copy_rules_of(tokenizer) if copying else None
 
@@ -78,7 +111,7 @@ class ConversationRows:
     def _row(self, rng: Random, length: int, material: Material) -> list[int]:
         """Return a row; one that comes out too short is drawn again."""
         while True:
-            text = mixture.row_text(rng, material, length * CHARS_PER_TOKEN, self._shares)
+            text = conversations.row_text(rng, material, length * CHARS_PER_TOKEN, self._shares)
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
             if len(ids) >= length:
                 return ids[:length]
@@ -100,4 +133,4 @@ def tokenizer_texts(training: Material) -> Iterator[str]:
     """Yield the texts from which a tokenizer of conversations learns its merges."""
     rng = Random(1)
     for _ in range(TOKENIZER_ROWS):
-        yield mixture.row_text(rng, training, TOKENIZER_CHARS, mixture.DocumentShares())
+        yield conversations.row_text(rng, training, TOKENIZER_CHARS, conversations.DocumentShares())
