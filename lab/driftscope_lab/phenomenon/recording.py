@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from driftscope.errors import DriftscopeError
-from driftscope_lab.demo.environment import engine_environment
+from driftscope_lab.demo.launch import engine_environment
 
 DRAFTERS = {"EAGLE-3": "eagle3", "EAGLE-3.1": "eagle31"}
 """Name of each drafter -> its folder under a seed."""
