@@ -137,7 +137,7 @@ kinds: $(VENV)/installed-dev $(ARCTIC) ## every kind of drafter in real vLLM aga
 	PYTHONPATH=tests $(BIN)/python -m verification.zoo.engines $(abspath $(ARCTIC))
 
 kinds-table: $(VENV)/installed-dev ## write the list of kinds into docs/drafters.md
-	$(BIN)/python -m driftscope_probes.vllm.configuration.drafter_kinds docs/drafters.md
+	$(BIN)/python -m driftscope_probes.vllm.support docs/drafters.md
 
 bench: $(VENV)/installed-dev ## what recording costs (half an hour)
 	mkdir -p $(dir $(BENCH_JSON))

@@ -95,9 +95,7 @@ def serve(
     """
     from driftscope.errors import UsageError
     from driftscope.trace.format.control_file import ControlValueError
-    from driftscope_probes.server.recorded_start import Recording
-    from driftscope_probes.server.sglang_server import replace_with_sglang
-    from driftscope_probes.server.vllm_server import replace_with_server
+    from driftscope_probes.server.start import Recording, replace_with_sglang, replace_with_vllm
 
     if any("," in each for each in label or ()):
         raise UsageError(
@@ -124,7 +122,7 @@ def serve(
         replace_with_sglang(model, options, recording)
     if model == TRIO:
         model, options = _trio(options)
-    replace_with_server(model, options, recording, control=control)
+    replace_with_vllm(model, options, recording, control=control)
 
 
 def _trio(options: list[str]) -> tuple[str, list[str]]:

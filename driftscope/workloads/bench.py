@@ -25,7 +25,7 @@ from driftscope.errors import DriftscopeError, NoDataError, PeerError
 from driftscope.pipeline import summarise
 from driftscope.trace.format.manifest import MANIFEST
 from driftscope.workloads.client.replay import Done, Order, Watcher, replay
-from driftscope_probes.server.vllm_server import server_command
+from driftscope_probes.server.start import vllm_command
 
 READY_S = 900.0
 """Longest start-up time of a server, in seconds: enough for a large model that is read from a cold
@@ -119,7 +119,7 @@ class Contender:
         record."""
         where = ["--host", HOST, "--port", str(port), *self.options]
         if self.speculation is None:
-            return server_command(self.model, where)
+            return vllm_command(self.model, where)
         every = [] if self.every is None else ["--every", str(self.every)]
         metrics = ["--per-request-spec-decode-metrics", "detailed"]
         if any(option.startswith(metrics[0]) for option in self.options):

@@ -11,9 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
-
-import torch
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from driftscope.trace.format.manifest import (
     AUX_FROM_CONFIG,
@@ -23,6 +21,9 @@ from driftscope.trace.format.manifest import (
     Manifest,
 )
 from driftscope.vocabulary import RMS_BY_DEPTH
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,7 +80,7 @@ class PackedKeyReader(KeyReader, Protocol):
         """Return [head_size * block_size] int64: the index of element (dim, slot) in such a row."""
 
 
-Observer = Callable[[torch.Tensor, torch.Tensor | None], None]
+Observer = Callable[["torch.Tensor", "torch.Tensor | None"], None]
 """Function that receives the queries [rows, heads, head_size] and the log-sum-exp [heads, rows], or
 None if there is none."""
 

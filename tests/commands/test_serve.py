@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from driftscope_lab.trio import trio_path
-from driftscope_probes.server.vllm_server import DEV_MODE, DRAIN_S, LABEL_HEADER
+from driftscope_probes.server.start import DEV_MODE, DRAIN_S, LABEL_HEADER
 
 Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 SPECULATION = ("--speculative-config", '{"method": "eagle3"}')

@@ -19,7 +19,7 @@ from verification.truth import MASSES
 
 from driftscope.trace.read.reader import read_trace
 from driftscope.vocabulary import Region, UndraftedReason
-from driftscope_probes.vllm.scheduler.engine_core import STOP_OR_ABORT
+from driftscope_probes.vllm.engine_core import STOP_OR_ABORT
 from engines.test_truth import MASS_TOLERANCE, RMS_TOLERANCE
 
 pytestmark = pytest.mark.vllm

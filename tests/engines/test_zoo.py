@@ -13,7 +13,7 @@ from verification.zoo.engines import COVERING, counted_alike, run_engines
 from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
 from driftscope.vocabulary import DISTANCE_MASS
 from driftscope_probes.drafter import Kind
-from driftscope_probes.vllm.configuration.drafter_kinds import EAGLE3, KINDS
+from driftscope_probes.vllm.support import EAGLE3, KINDS
 
 pytestmark = pytest.mark.vllm
 

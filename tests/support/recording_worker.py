@@ -14,8 +14,8 @@ from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.recorder import assemble_recorder
 from driftscope_probes.settings import Settings
-from driftscope_probes.vllm.loaded_drafter import VllmDrafter
-from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
+from driftscope_probes.vllm.drafter import VllmDrafter
+from driftscope_probes.vllm.schedule import VllmSchedules
 
 
 @dataclass

@@ -16,7 +16,7 @@ from torch import nn
 
 from driftscope.trace.format.distance_bins import edges_of
 from driftscope_probes.engine import DeviceStep, DraftCall, DraftStep
-from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+from driftscope_probes.vllm.drafter import VllmDrafter
 
 HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, AUX, SCALE = 16, 4, 2, 4, 11, 3, 0.5
 BLOCKS, BLOCK_SIZE, TABLE = 12, 4, 5

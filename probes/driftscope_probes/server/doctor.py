@@ -14,8 +14,8 @@ from driftscope_probes.server import captured_layers_check
 from driftscope_probes.server.check import Check as Check
 from driftscope_probes.server.hook_checks import hook_checks
 from driftscope_probes.server.start_checks import start_checks
-from driftscope_probes.vllm.configuration import hook_points
-from driftscope_probes.vllm.configuration.drafter_kinds import KINDS
+from driftscope_probes.vllm import support
+from driftscope_probes.vllm.support import KINDS
 
 VERDICT = "verdict"
 """Topic of the answer that stands first."""
@@ -112,12 +112,12 @@ def _companions() -> Iterator[Check]:
 
 def version_check(version: str) -> Check:
     """Check a version of vLLM."""
-    tested = version in hook_points.TESTED_VLLM
+    tested = version in support.TESTED_VLLM
     return Check(
         topic="vLLM",
-        ok=_numbers(version) >= hook_points.OLDEST_VLLM,
+        ok=_numbers(version) >= support.OLDEST_VLLM,
         detail=f"{version}, {'tested' if tested else 'not among the tested versions'}",
-        hint=f"tested are {', '.join(hook_points.TESTED_VLLM)}",
+        hint=f"tested are {', '.join(support.TESTED_VLLM)}",
     )
 
 
@@ -140,7 +140,7 @@ def _vllm() -> Iterator[Check]:
     from vllm.platforms import current_platform
     from vllm.triton_utils import HAS_TRITON
 
-    from driftscope_probes.vllm.layers.key_readers import READERS  # needs torch
+    from driftscope_probes.vllm.drafter import READERS  # needs torch
 
     yield version_check(str(vllm.__version__).partition("+")[0])
     yield Check(
@@ -154,11 +154,11 @@ def _vllm() -> Iterator[Check]:
         forced or "", "V2 if vLLM supports the model with it" if HAS_TRITON else "V1 (no Triton)"
     )
     yield Check(topic="runner", ok=None, detail=runner)
-    for seam, hooks in hook_points.HOOKS.items():
+    for seam, hooks in support.HOOKS.items():
         yield from hook_checks(seam, hooks, "vLLM", optional=seam == "v2" and not HAS_TRITON)
     yield Check(topic="captured layers", ok=None, detail=captured_layers_check.of_this_vllm())
     yield Check(topic="attention backends", ok=None, detail=", ".join(sorted(READERS)))
-    yield Check(topic="recorded", ok=None, detail=hook_points.RECORDED)
+    yield Check(topic="recorded", ok=None, detail=support.RECORDED)
 
 
 def catalogue() -> Iterator[Check]:

@@ -16,10 +16,10 @@ from driftscope.boundary.file_input import read_json
 from driftscope_probes.drafter import Kind
 from driftscope_probes.server.doctor import Check, plugin_check, version_check
 from driftscope_probes.server.source_check import drafter_classes, has, vllm_folder
-from driftscope_probes.server.speculation_options import speculation_of
+from driftscope_probes.server.start import speculation_of
 from driftscope_probes.server.start_checks import start_checks
-from driftscope_probes.vllm.configuration import hook_points
-from driftscope_probes.vllm.configuration.drafter_kinds import KINDS, methods
+from driftscope_probes.vllm import support
+from driftscope_probes.vllm.support import KINDS, methods
 
 MTP = "mtp"
 """vLLM's name of the method for the heads of DeepSeek, MiMo and others, each with a name of its own
@@ -62,13 +62,13 @@ def _hooks(folder: Path) -> Check:
     forced = {"0": ("v1",), "1": ("v2",)}.get(os.environ.get(_RUNNER, ""))
     triton = importlib.util.find_spec("triton") is not None
     runners = forced or (("v1", "v2") if triton else ("v1",))
-    wanted = [h for seam in (*runners, "worker", "engine") for h in hook_points.HOOKS[seam]]
+    wanted = [h for seam in (*runners, "worker", "engine") for h in support.HOOKS[seam]]
     lacking = [hook for hook in wanted if not hook.optional and not has(hook, folder)]
     held = sum(has(hook, folder) for hook in wanted)
     names = " or ".join(name.upper() for name in runners)
     if lacking:
         detail = f"vLLM has no {lacking[0].module}.{lacking[0].name} ({lacking[0].purpose})"
-        tested = ", ".join(hook_points.TESTED_VLLM)
+        tested = ", ".join(support.TESTED_VLLM)
         return Check(topic="hooks", ok=False, detail=detail, hint=f"use a tested vLLM: {tested}")
     return Check(
         topic="hooks", ok=True, detail=f"{held} of {len(wanted)} hooks hold ({names} runner)"

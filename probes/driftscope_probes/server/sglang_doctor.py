@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from driftscope_probes.server.check import Check
 from driftscope_probes.server.hook_checks import hook_checks
 from driftscope_probes.server.start_checks import start_checks
-from driftscope_probes.sglang import hook_points
-from driftscope_probes.sglang.versions import TESTED
+from driftscope_probes.sglang import plugin
+from driftscope_probes.sglang.plugin import TESTED
 
 SGLANG = "SGLang"
 PLUGIN_GROUP = "sglang.srt.plugins"
@@ -36,9 +36,9 @@ def examine_sglang() -> Iterator[Check]:
         )
         return
     yield version_check(_version("sglang") or "of an unknown version")
-    for seam, hooks in hook_points.HOOKS.items():
+    for seam, hooks in plugin.HOOKS.items():
         yield from hook_checks(seam, hooks, SGLANG)
-    yield Check(topic="recorded", ok=None, detail=hook_points.RECORDED)
+    yield Check(topic="recorded", ok=None, detail=plugin.RECORDED)
 
 
 def version_check(version: str) -> Check:

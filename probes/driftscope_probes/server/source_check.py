@@ -10,7 +10,7 @@ from pathlib import Path
 
 from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.file_input import read_text
-from driftscope_probes.vllm.configuration.hook_points import HookPoint
+from driftscope_probes.vllm.support import HookPoint
 
 _REGISTRY = "vllm.model_executor.models.registry"
 _DRAFTERS = "_SPECULATIVE_DECODING_MODELS"

@@ -1,7 +1,10 @@
-"""SGLang's `sglang.srt.plugins` entry point: called once in every process that SGLang starts.
+"""SGLang's `sglang.srt.plugins` entry point, called once in every process that SGLang starts,
+and what of SGLang this version supports.
 
 A fault here ends the recording and not the engine: it is logged once, and handed down to the
-processes that this one starts.
+processes that this one starts. SGLang's speculation moves between releases: the seams of 0.5.9,
+0.5.14 and 0.5.23 all differ. So the probe refuses a version that it does not know, where it only
+warns of an unknown vLLM.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from driftscope.errors import ProbeError
+from driftscope_probes.engine import HookPoint
 from driftscope_probes.settings import engine_cores, fix_run_directory, is_disabled, settings_from
-from driftscope_probes.sglang.versions import check_version
 from driftscope_probes.start_guard import (
     WARNED,
     StartGuard,
@@ -24,15 +27,104 @@ from driftscope_probes.start_guard import (
     warn,
 )
 
+TESTED = ("0.5.23",)
+
+
+def check_version(version: str) -> None:
+    """Raise ProbeError for a version of SGLang that was not tested."""
+    if version.partition("+")[0] not in TESTED:
+        raise ProbeError(
+            f"SGLang {version} is not supported by this driftscope, which was tested with "
+            f"{', '.join(TESTED)}; `driftscope doctor --engine sglang` shows which seam differs"
+        )
+
+
+_WORKER = "sglang.srt.speculative.eagle_worker_v2"
+_PROCESSOR = "sglang.srt.managers.scheduler_components.batch_result_processor"
+RECORDED = (
+    "EAGLE-1, 3 and 3.1 of Llama's layout, with speculative_eagle_topk 1: attention mass, RMS, "
+    "top-1 probability and entropy by depth; of EAGLE's other drafters, of trees and of n-grams: "
+    "acceptance and timing. Per request: TTFT, TPOT, lengths, finish reason"
+)
+HOOKS = {
+    "plugin": (
+        HookPoint(module="sglang.srt.plugins", name="load_plugins", purpose="loading the probe"),
+    ),
+    "worker": (
+        HookPoint(
+            module=_WORKER,
+            name="EAGLEWorkerV2.forward_batch_generation",
+            purpose="step time, the step's requests",
+        ),
+        HookPoint(
+            module=_WORKER,
+            name="EagleDraftWorker.init_attention_backends",
+            purpose="start of the run, once the drafter is loaded",
+        ),
+        HookPoint(
+            module=_WORKER, name="EagleDraftWorker.draft", purpose="the draft from depth 2 on"
+        ),
+        HookPoint(
+            module=_WORKER,
+            name="EagleDraftWorker._draft_extend_for_prefill",
+            purpose="depth 1 after a prompt",
+        ),
+        HookPoint(
+            module=_WORKER,
+            name="EagleDraftWorker._draft_extend_for_decode",
+            purpose="depth 1 after a verification",
+        ),
+        HookPoint(
+            module="sglang.srt.layers.radix_attention",
+            name="RadixAttention.forward",
+            purpose="queries",
+        ),
+        HookPoint(
+            module="sglang.srt.models.llama_eagle3",
+            name="LlamaForCausalLMEagle3",
+            purpose="the drafter whose states are recorded",
+        ),
+        HookPoint(
+            module="sglang.srt.models.llama_eagle",
+            name="LlamaForCausalLMEagle",
+            purpose="an EAGLE-1 drafter, whose states are recorded, too",
+        ),
+        HookPoint(
+            module="sglang.srt.models.mimo_mtp",
+            name="MiMoMTP",
+            purpose="MiMo's head, whose states are recorded, too",
+        ),
+    ),
+    "scheduler": (
+        HookPoint(
+            module=_PROCESSOR,
+            name="SchedulerBatchResultProcessor.process_batch_result_decode",
+            purpose="verification, finished requests",
+        ),
+        HookPoint(
+            module=_PROCESSOR,
+            name="SchedulerBatchResultProcessor.process_batch_result_prefill",
+            purpose="first tokens",
+        ),
+        HookPoint(
+            module="sglang.srt.managers.scheduler",
+            name="Scheduler.send_abort_output",
+            purpose="requests that end in the queue",
+        ),
+    ),
+}
+"""Hooks by part of SGLang."""
+
+
 SEAMS = (
-    ("sglang.srt.speculative.eagle_worker_v2", "worker_hooks", "install_worker"),
-    ("sglang.srt.speculative.ngram_worker", "ngram_hooks", "install_ngram"),
+    ("sglang.srt.speculative.eagle_worker_v2", "worker", "install_worker"),
+    ("sglang.srt.speculative.ngram_worker", "worker", "install_ngram"),
     (
         "sglang.srt.managers.scheduler_components.batch_result_processor",
-        "scheduler.processor_hooks",
+        "scheduler",
         "install_processor",
     ),
-    ("sglang.srt.managers.scheduler", "scheduler.processor_hooks", "install_scheduler"),
+    ("sglang.srt.managers.scheduler", "scheduler", "install_scheduler"),
 )
 """SGLang module, our module that hooks it, and that module's installer. The installer runs when
 SGLang imports the module, so that a process which never drafts pays nothing."""

@@ -28,7 +28,7 @@ from driftscope_probes.drafter import named_layers
 from driftscope_probes.meter import Meter
 from driftscope_probes.recorder import IDENTIFIERS_OFF, SINKS_SOUGHT, distance_every
 from driftscope_probes.settings import RUN_ID, Settings
-from driftscope_probes.sglang.loaded_drafter import SglangDrafter
+from driftscope_probes.sglang.drafter import SglangDrafter
 
 RUNNER = "eagle v2"
 """`Manifest.runner`: SGLang's EAGLEWorkerV2."""

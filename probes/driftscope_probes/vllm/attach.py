@@ -1,16 +1,23 @@
-"""Attaches a recorder to a drafter that a runner has just loaded."""
+"""Attaches a recorder to a drafter that a runner has just loaded, and builds the run's manifest."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from driftscope.errors import ProbeError, UnknownDrafterError
-from driftscope.trace.format.manifest import Manifest
+from driftscope.inspect.weights_digest import weights_digest
+from driftscope.trace.format.distance_bins import edges_of
+from driftscope.trace.format.manifest import Manifest, Model
 from driftscope.trace.format.start_fault import StartFault
 from driftscope.trace.write.run_directory import (
     check_unused,
@@ -19,13 +26,22 @@ from driftscope.trace.write.run_directory import (
     rewrite_manifest,
 )
 from driftscope.trace.write.writer import TraceWriter
-from driftscope.vocabulary import SINK_SOUGHT
+from driftscope.version import __version__
+from driftscope.vocabulary import SINK_SOUGHT, Strategy
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control
 from driftscope_probes.drafter import CapturedLayers, with_captured
+from driftscope_probes.meter import Meter
 from driftscope_probes.process_writer import open_writer, role_of
-from driftscope_probes.recorder import Recorder, assemble_recorder, with_sinks
-from driftscope_probes.settings import IN_GRAPH, Settings, settings_from
+from driftscope_probes.recorder import (
+    IDENTIFIERS_OFF,
+    SINKS_SOUGHT,
+    Recorder,
+    assemble_recorder,
+    distance_every,
+    with_sinks,
+)
+from driftscope_probes.settings import EAGER, IN_GRAPH, Settings, settings_from
 from driftscope_probes.start_guard import (
     EXPORT,
     INTERNALS,
@@ -33,14 +49,170 @@ from driftscope_probes.start_guard import (
     handed_down,
     leave_note,
     say,
+    warn,
 )
 from driftscope_probes.step_record import StepTimer
-from driftscope_probes.vllm.configuration import checks
-from driftscope_probes.vllm.configuration.place import place_in, run_id_of
-from driftscope_probes.vllm.loaded_drafter import VllmDrafter, open_drafter
-from driftscope_probes.vllm.run_manifest import manifest_of, manifest_of_lookup
-from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
-from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
+from driftscope_probes.vllm import support
+from driftscope_probes.vllm.drafter import VllmDrafter, open_drafter
+from driftscope_probes.vllm.schedule import CacheFaultTracker, VllmSchedules
+from driftscope_probes.vllm.support import place_in, run_id_of
+
+WRONG_TOKENS = (
+    "this vLLM returns wrong tokens at temperature > 0: its CPU build lacks Triton for the CPU; "
+    "send requests at temperature 0"
+)
+"""Line in the log of an engine that loses temperatures."""
+_TEMPERATURES = (0.375, 1.625)
+"""Numbers that memory is unlikely to hold by chance."""
+
+
+def loses_temperature() -> bool:
+    """Return whether drafts are verified at temperatures that no request asked for.
+
+    vLLM's own function is run on a few numbers on a CPU; on other devices, and if this vLLM's
+    function is another one, the answer is no.
+    """
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return False
+    temperatures, ends = torch.tensor(_TEMPERATURES), torch.tensor([2, 5], dtype=torch.int32)
+    try:
+        from vllm.v1.sample.rejection_sampler import expand_batch_to_tokens
+
+        spread = expand_batch_to_tokens(temperatures, ends, 5)
+    except Exception:  # the border: whatever another version of vLLM does with these arguments
+        return False
+    return not torch.equal(spread, temperatures.repeat_interleave(torch.tensor([2, 3])))
+
+
+_NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
+
+
+def manifest_of(drafter: VllmDrafter, runner: str, settings: Settings, meter: Meter) -> Manifest:
+    """Return the manifest of a recorded drafter, whose masses are measured by `meter`; `runner` is
+    "v1" or "v2"."""
+    speculation = drafter.config.speculative_config
+    every = distance_every(meter, settings)
+    return _manifest(
+        drafter.config,
+        runner,
+        settings,
+        drafter=_model(drafter.config, speculation.draft_model_config),
+        norm_flags={flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
+        drafter_layers=len(drafter.attention),
+        attention_backend=drafter.backend,
+        attention_strategy=meter.strategy,
+        per_head=settings.per_head,
+        distance_every=every,
+        distance_edges=edges_of(drafter.k) if every else (),
+        query_kind=drafter.kind.query_kind,
+        notes=(SINKS_SOUGHT,) if settings.sink_source == SINK_SOUGHT and drafter.attention else (),
+    )
+
+
+def manifest_of_lookup(runner: str, settings: Settings, config: Any) -> Manifest:
+    """Return the manifest of a run in which only acceptance and timing are recorded."""
+    speculation = config.speculative_config
+    drafter = Model(name=speculation.method, architecture="", config_digest="", dtype="")
+    if _has_own_model(speculation, config.model_config):
+        drafter = _model(config, speculation.draft_model_config)
+    return _manifest(
+        config,
+        runner,
+        settings,
+        drafter=drafter,
+        norm_flags={},
+        drafter_layers=0,
+        attention_backend="",
+        attention_strategy=Strategy.NONE,
+    )
+
+
+def _has_own_model(speculation: Any, target: Any) -> bool:
+    """Return whether a model drafts: vLLM gives a lookup the target's configuration. The modules of
+    method "mtp" are in the target's checkpoint."""
+    draft = getattr(speculation, "draft_model_config", None)
+    if draft is None:
+        return False
+    return bool(speculation.method == "mtp" or getattr(draft, "model", None) != target.model)
+
+
+def _manifest(
+    config: Any, runner: str, settings: Settings, *, notes: tuple[str, ...] = (), **of_drafter: Any
+) -> Manifest:
+    import vllm
+
+    speculation, parallel = config.speculative_config, config.parallel_config
+    return Manifest(
+        run_id=run_id_of(config),
+        created_s=time.time(),
+        driftscope_version=__version__,
+        engine="vllm",
+        engine_version=str(vllm.__version__).partition("+")[0],
+        runner=runner,
+        mode=_mode(config),
+        recording="sampled eager" if settings.recording == EAGER else settings.recording,
+        method=speculation.method,
+        k=speculation.num_speculative_tokens,
+        target=_model(config, config.model_config),
+        kv_cache_dtype=str(config.cache_config.cache_dtype),
+        rank=place_in(config).rank,
+        tensor_parallel=getattr(parallel, "tensor_parallel_size", 1),
+        data_parallel=getattr(parallel, "data_parallel_size", 1),
+        pipeline_parallel=getattr(parallel, "pipeline_parallel_size", 1),
+        every=settings.every or 1,
+        budget=None if settings.every else settings.budget,
+        sink_tokens=len(settings.sink_slots),
+        sink_slots=settings.sink_slots,
+        sink_source=settings.sink_source,
+        samples_wrongly=_samples_wrongly(runner),
+        notes=notes if settings.identifiers else (IDENTIFIERS_OFF, *notes),
+        **of_drafter,
+    )
+
+
+def _samples_wrongly(runner: str) -> bool:
+    """Return whether vLLM's V1 runner verifies at wrong temperatures, and log it."""
+    wrong = runner == "v1" and loses_temperature()
+    if wrong:
+        warn(WRONG_TOKENS)
+    return wrong
+
+
+def _mode(config: Any) -> str:
+    compilation = config.compilation_config
+    if config.model_config.enforce_eager or int(getattr(compilation, "mode", 0) or 0) == 0:
+        return "eager"
+    return "compiled"
+
+
+def _model(config: Any, model_config: Any) -> Model:
+    hf_config = model_config.hf_config
+    raw = json.dumps(hf_config.to_dict(), sort_keys=True, default=str)
+    return Model(
+        name=str(model_config.model),
+        architecture=",".join(getattr(hf_config, "architectures", None) or ()),
+        config_digest=hashlib.sha256(raw.encode()).hexdigest()[:16],
+        dtype=str(model_config.dtype).removeprefix("torch."),
+        weights_digest=_weights_digest(config, model_config),
+    )
+
+
+def _weights_digest(config: Any, model_config: Any) -> str | None:
+    """Return the digest; None for random weights, which come from no file."""
+    if getattr(getattr(config, "load_config", None), "load_format", None) == "dummy":
+        return None
+    return weights_digest(str(model_config.model), getattr(model_config, "revision", None))
+
+
+def _flag(model: Any, flag: str) -> bool:
+    """Return a norm flag of the loaded drafter, which may differ from the flag in its config."""
+    value = getattr(getattr(model, "model", None), flag, None)
+    if value is None:
+        value = getattr(model.config, flag, False)
+    return value is not None and value is not False
+
 
 RECORDER = "_driftscope_recorder"
 """Attribute of a proposer that holds its recorder or timer, for hooks that run in every step."""
@@ -197,7 +369,7 @@ def _begin_run(proposer: Any, captured: Callable[[], CapturedLayers]) -> None:
 def _begin_timed(proposer: Any, models: LoadedModels, settings: Settings) -> None:
     """Begin a run of acceptance and timing, for a drafter that the probe cannot look into."""
     config = models.config
-    checks.check_engine(config)
+    support.check_engine(config)
     fault: StartFault | None = getattr(proposer, _FAULT, None)
     if fault is None and not models.timed:
         fault = _unknown(proposer, models)
@@ -220,7 +392,7 @@ def _unknown(proposer: Any, models: LoadedModels) -> StartFault | None:
     """Return the fault of a drafter that no hook has seen load; raises it if that is asked for."""
     guard = StartGuard(INTERNALS, quiet=True)
     with guard:
-        checks.check_speculation(models.config)
+        support.check_speculation(models.config)
         raise UnknownDrafterError(
             f"this vLLM drafts with {type(proposer).__name__}, which driftscope does not know on "
             f"the {models.runner.upper()} runner; see `driftscope doctor`, or set "

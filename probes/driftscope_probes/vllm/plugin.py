@@ -2,7 +2,8 @@
 
 vLLM stops if a plugin raises. Nothing here does, unless DRIFTSCOPE_STRICT=1: a fault is logged
 once, and handed down to the processes that this one starts. Nothing of vLLM is then hooked except
-the start of its scheduler, which exports that the probe is down.
+the start of its scheduler, which exports that the probe is down. This module must therefore work
+where the recorder's modules cannot be imported.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import contextlib
 import importlib
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from driftscope.errors import DriftscopeError, ProbeError
 from driftscope.trace.format.start_fault import SETTING, StartFault
+from driftscope_probes.guard import hook_method
 from driftscope_probes.settings import (
     engine_cores,
     fix_run_directory,
@@ -23,6 +25,7 @@ from driftscope_probes.settings import (
     telemetry_from,
 )
 from driftscope_probes.start_guard import (
+    EXPORT,
     WARNED,
     StartGuard,
     hand_down,
@@ -31,23 +34,30 @@ from driftscope_probes.start_guard import (
     warn,
 )
 
+if TYPE_CHECKING:
+    from driftscope.telemetry.export.down_telemetry import DownIdentity
+
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
 SEAMS = (
     ("vllm.v1.worker.gpu_model_runner", "runner_v1", "install_runner"),
     ("vllm.v1.spec_decode.llm_base_proposer", "runner_v1", "install_proposer"),
     ("vllm.v1.worker.gpu.model_runner", "runner_v2", "install_runner"),
-    ("vllm.v1.worker.worker_base", "control_rpc", "install_worker"),
+    ("vllm.v1.worker.worker_base", "worker", "install_control"),
     ("vllm.v1.spec_decode.medusa", "runner_v1", "install_medusa"),
     *(
         (f"vllm.v1.worker.gpu.spec_decode.{name}.speculator", "runner_v2", "install_speculator")
         for name in ("eagle", "mtp", "standalone_ar", "dflash", "multi_module_mtp")
     ),
     ("vllm.v1.worker.gpu_worker", "worker", "install_worker"),
-    (_SCHEDULER, "scheduler.engine_core", "install_scheduler"),
-    ("vllm.v1.engine.core", "scheduler.engine_core", "install_engine"),
+    (_SCHEDULER, "engine_core", "install_scheduler"),
+    ("vllm.v1.engine.core", "engine_core", "install_engine"),
 )
 """vLLM module, our module that hooks it, and that module's installer. The installer runs when vLLM
 imports the vLLM module, so that a process which never drafts pays nothing."""
+
+
+_DOWN = "_driftscope_down"
+"""Attribute of vLLM's scheduler that exports that nothing is recorded."""
 
 
 def register() -> None:
@@ -111,8 +121,7 @@ def _report_down(fault: StartFault) -> None:
 
 def _install_report(module: Any, fault: StartFault) -> None:
     with StartGuard(quiet=True):
-        report = importlib.import_module("driftscope_probes.vllm.scheduler.down_report")
-        report.install_down_report(module, fault)
+        install_down_report(module, fault)
 
 
 def _installer(ours: str, name: str) -> Callable[[Any], None]:
@@ -141,3 +150,57 @@ def _install_seam(ours: str, name: str, module: Any) -> None:
             f"{module.__name__} of this vLLM is organised differently from the versions that "
             f"driftscope knows ({error}); run `driftscope doctor`, or set DRIFTSCOPE_DISABLE=1"
         ) from error
+
+
+def install_down_report(module: Any, fault: StartFault) -> None:
+    """Hook vllm.v1.core.sched.scheduler: its scheduler's start begins the report."""
+
+    def around(original: Any) -> Callable[..., Any]:
+        def init(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+            original(scheduler, *args, **kwargs)
+            report_down(scheduler, fault)
+
+        return init
+
+    hook_method(module, "Scheduler.__init__", around)
+
+
+def report_down(scheduler: Any, fault: StartFault) -> None:
+    """Export that nothing is recorded, if the settings ask for an export."""
+    with StartGuard(EXPORT):
+        if (settings := telemetry_from(os.environ)) is not None:
+            from driftscope.telemetry.export.down_telemetry import DownTelemetry
+
+            identity = _identity(scheduler.vllm_config, fault)
+            setattr(scheduler, _DOWN, DownTelemetry(identity, fault.kind, settings))
+
+
+def served_name(model_config: Any) -> str | None:
+    """Return the first of the names under which vLLM serves its model."""
+    names = getattr(model_config, "served_model_name", None)
+    if isinstance(names, list | tuple):
+        return str(names[0]) if names else None
+    return None if names is None else str(names)
+
+
+def _label(name: str) -> str:
+    """Return a model's name without the folders of a path, which labels do not show."""
+    return name.rstrip("/").rpartition("/")[2] if name.startswith(("/", ".", "~")) else name
+
+
+def _identity(config: Any, fault: StartFault) -> DownIdentity:
+    import vllm
+
+    from driftscope.telemetry.export.down_telemetry import DownIdentity
+
+    model, speculation = config.model_config, getattr(config, "speculative_config", None)
+    parallel = config.parallel_config
+    drafter = getattr(speculation, "model", None) or getattr(speculation, "method", "")
+    return DownIdentity(
+        model=_label(served_name(model) or str(model.model)),
+        drafter=_label(str(drafter)),
+        engine="vllm",
+        engine_version=str(vllm.__version__).partition("+")[0],
+        replica=int(getattr(parallel, "data_parallel_index", 0) or 0),
+        start=fault.start,
+    )

@@ -24,7 +24,7 @@ from driftscope_probes.vllm.attach import (
     attach_recorder,
     begin_recording,
 )
-from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
+from driftscope_probes.vllm.schedule import CacheFaultTracker
 
 LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
 """Class names of proposers without a model."""

@@ -1,6 +1,8 @@
-"""Hooks vLLM's worker after its models are loaded: recording begins then.
+"""Hooks vLLM's worker: recording begins after its models are loaded, and `collective_rpc` reaches a
+method that changes the running probe.
 
-Written against vllm.v1.worker.gpu_worker, 0.25 to 0.32; the CPU's worker inherits from it.
+Written against vllm.v1.worker.gpu_worker and worker_base, 0.25 to 0.32; the CPU's worker inherits
+from them.
 """
 
 from __future__ import annotations
@@ -8,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from driftscope_probes.control import METHOD
 from driftscope_probes.guard import hook_method
-from driftscope_probes.start_guard import StartGuard
+from driftscope_probes.start_guard import StartGuard, this_process_fault
 from driftscope_probes.vllm import runner_v1, runner_v2
+from driftscope_probes.vllm.attach import recorder_of_runner
+from driftscope_probes.vllm.support import is_last_stage
 
 
 def install_worker(module: Any) -> None:
@@ -33,3 +38,38 @@ def _begin(runner: Any) -> None:
         runner_v2.models_loaded(runner)
     elif getattr(runner, "drafter", None) is not None:
         runner_v1.models_loaded(runner)
+
+
+def install_control(module: Any) -> None:
+    """Add the control method to the workers of vllm.v1.worker.worker_base."""
+    setattr(module.WorkerBase, METHOD, _driftscope_control)
+
+
+def _driftscope_control(
+    worker: Any, action: str = "status", **values: Any
+) -> dict[str, Any] | None:
+    """Run status, start, stop, or set with every=, budget=, per_head=, labels=; never raises.
+
+    Return None from a pipeline stage before the last, which has no drafter.
+    """
+    try:
+        recorder = recorder_of_runner(worker.model_runner)
+        control = getattr(recorder, "control", None)
+        if control is None:
+            config = getattr(worker, "vllm_config", None)
+            if config is not None and not is_last_stage(config):
+                return None
+            return {"error": _why(recorder)}
+        answer: dict[str, Any] = control.answer(action, values)
+        return answer
+    except Exception as error:  # an engine must not fail because of its probe
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _why(recorder: object) -> str:
+    """Return why there is nothing to control."""
+    if (fault := this_process_fault()) is not None:
+        return f"nothing is recorded: {fault.reason}"
+    if recorder is not None:
+        return "this worker records acceptance and timing only, always: there is nothing to change"
+    return "this worker has no drafter that is recorded"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from support.tiny_drafter import tiny_drafter
 
-from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+from driftscope_probes.vllm.drafter import VllmDrafter
 
 
 @pytest.fixture(scope="session")

@@ -154,8 +154,7 @@ ROWS: Mapping[str, Row] = {
         breaks=f"{_ATTACH}:create_run ZeroDivisionError", said=f"{NOTHING}ZeroDivisionError"
     ),
     "an exception in the engine core's start": Row(
-        breaks="driftscope_probes.vllm.scheduler.engine_core:VerificationTracker.__init__ "
-        "ZeroDivisionError",
+        breaks="driftscope_probes.vllm.engine_core:VerificationTracker.__init__ ZeroDivisionError",
         said=f"{NOTHING}ZeroDivisionError",
     ),
     "an exception after the models have loaded": Row(

@@ -25,7 +25,7 @@ from support.engine_process.job import CORES, Job, run_job
 
 from driftscope.errors import DriftscopeError
 from driftscope.trace.read.reader import read_trace
-from driftscope_probes.vllm.configuration.sampling_check import WRONG_TOKENS
+from driftscope_probes.vllm.attach import WRONG_TOKENS
 from verification.starts.http_server import tokens_over_http
 from verification.starts.rows import CUSTOM, NONE, PARALLEL, ROWS, Row
 from verification.zoo import ZOO

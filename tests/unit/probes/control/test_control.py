@@ -19,9 +19,8 @@ from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.control import METHOD, Control
 from driftscope_probes.sampler import EVERY_STEPS, FIRST_RATE, RequestSelection, Sampler
 from driftscope_probes.vllm.attach import recorder_of_runner
-from driftscope_probes.vllm.control_rpc import install_worker
-from driftscope_probes.vllm.scheduler.request_label import LABEL
-from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
+from driftscope_probes.vllm.schedule import LABEL, VllmSchedules
+from driftscope_probes.vllm.worker import install_control
 
 SOON_S = 5.0
 
@@ -186,7 +185,7 @@ def test_the_worker_answers_by_rpc_and_never_raises(parts: Parts) -> None:
         model_runner: Any = None
         vllm_config: Any = None
 
-    install_worker(SimpleNamespace(WorkerBase=WorkerBase))
+    install_control(SimpleNamespace(WorkerBase=WorkerBase))
     worker = WorkerBase()
     assert getattr(worker, METHOD)() == {"error": "this worker has no drafter that is recorded"}
     stages = SimpleNamespace(pipeline_parallel_size=2, rank=0)

@@ -14,7 +14,7 @@ from driftscope.trace.format.distance_bins import edges_of
 from driftscope_probes.cpu_kernels import MANY_SCORES, QUICK_SCORES, MassJob, PackedMeter
 from driftscope_probes.drafter import AttentionKind
 from driftscope_probes.torch_masses import Chains, masses, sink_mask
-from driftscope_probes.vllm.layers.key_readers import CpuAttnKeys
+from driftscope_probes.vllm.drafter import CpuAttnKeys
 
 pytest.importorskip("numba")
 HEADS, KV, SIZE, PAGE, PAGES, DEPTHS = 4, 2, 16, 8, 64, 5

@@ -32,8 +32,8 @@ from driftscope_probes.sink_search import (
     SinkSearch,
     SinkSet,
 )
-from driftscope_probes.vllm.loaded_drafter import VllmDrafter
-from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
+from driftscope_probes.vllm.drafter import VllmDrafter
+from driftscope_probes.vllm.schedule import VllmSchedules
 
 PLANTED = (0, 7)
 EVEN = 0.001

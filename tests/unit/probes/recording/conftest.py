@@ -10,7 +10,7 @@ import pytest
 from support.recording_worker import Worker
 
 from driftscope_probes.settings import Settings
-from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+from driftscope_probes.vllm.drafter import VllmDrafter
 
 
 @pytest.fixture

@@ -23,9 +23,7 @@ from driftscope_probes.encoder import SHADOW_DIFFERS, ChainEncoder, EncoderOptio
 from driftscope_probes.engine import DraftStep
 from driftscope_probes.sampler import Sampler
 from driftscope_probes.step_record import Capture, StepRecord
-from driftscope_probes.vllm.scheduler.cache_faults import CacheFaultTracker
-from driftscope_probes.vllm.scheduler.prefill_tracker import prompt_lengths
-from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
+from driftscope_probes.vllm.schedule import CacheFaultTracker, VllmSchedules, prompt_lengths
 
 K, LAYERS, HEADS, MAX_SLOTS = 3, 2, 4, 100
 LAYOUT = Layout(depths=4, layers=LAYERS, aux=2)

@@ -22,7 +22,7 @@ from driftscope_probes.engine import DeviceStep, DraftStep
 from driftscope_probes.meter import MassPlan
 from driftscope_probes.sampler import distance_choices
 from driftscope_probes.settings import RECORDINGS
-from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+from driftscope_probes.vllm.drafter import VllmDrafter
 
 AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}
 """Record files keep 16 bits of a mantissa; one class is what the others leave of 1."""

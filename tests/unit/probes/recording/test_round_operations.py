@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from driftscope_probes.buffers import ChainBuffers, Layout
 from driftscope_probes.cpu_kernels import CompiledKernels
-from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+from driftscope_probes.vllm.drafter import VllmDrafter
 
 DOCS = Path(__file__).parents[4] / "docs"
 OPERATORS, CALLS = "torch operators", "calls of the probe's functions"

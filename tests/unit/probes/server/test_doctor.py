@@ -14,8 +14,7 @@ from support.runs import Spec, write_run
 
 from driftscope_probes.server.captured_layers_check import of_run
 from driftscope_probes.server.doctor import catalogue, examine
-from driftscope_probes.vllm.configuration.drafter_kinds import KINDS
-from driftscope_probes.vllm.configuration.hook_points import HOOKS
+from driftscope_probes.vllm.support import HOOKS, KINDS
 
 pytestmark = pytest.mark.process
 

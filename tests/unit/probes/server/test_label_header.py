@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from driftscope_probes.server.label_header import LabelHeader
-from driftscope_probes.server.vllm_server import LABEL_HEADER
+from driftscope_probes.server.start import LABEL_HEADER
 
 JSON = (b"content-type", b"application/json")
 GONE = {"type": "http.disconnect"}

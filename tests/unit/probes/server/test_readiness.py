@@ -11,7 +11,7 @@ from driftscope_probes.server import readiness as room
 from driftscope_probes.server.doctor import Check, verdict
 from driftscope_probes.server.readiness import readiness
 from driftscope_probes.server.source_check import drafter_classes, has
-from driftscope_probes.vllm.configuration.hook_points import HOOKS, HookPoint
+from driftscope_probes.vllm.support import HOOKS, HookPoint
 
 REGISTRY = """
 _SPECULATIVE_DECODING_MODELS = {

@@ -6,7 +6,7 @@ from driftscope_probes.engine import HookPoint
 from driftscope_probes.server.doctor import verdict
 from driftscope_probes.server.hook_checks import hook_checks
 from driftscope_probes.server.sglang_doctor import SGLANG, examine_sglang, version_check
-from driftscope_probes.sglang.versions import TESTED
+from driftscope_probes.sglang.plugin import TESTED
 
 
 @pytest.mark.parametrize(("version", "ok"), [(TESTED[0], True), ("0.5.14", False)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from driftscope_probes.server.speculation_options import drafter_name, with_drafter
+from driftscope_probes.server.start import drafter_name, with_drafter
 
 
 @pytest.mark.parametrize(

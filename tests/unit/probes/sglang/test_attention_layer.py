@@ -7,7 +7,7 @@ import torch
 
 from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.guard import Guard
-from driftscope_probes.sglang.attention_layer import PoolKeys, SglangAttentionLayer
+from driftscope_probes.sglang.drafter import PoolKeys, SglangAttentionLayer
 from driftscope_probes.taps import HookSwitch
 
 HEADS, KV_HEADS, SIZE, SLOTS = 4, 2, 8, 12

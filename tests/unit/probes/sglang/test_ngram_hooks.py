@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from driftscope_probes.sglang import ngram_hooks
-from driftscope_probes.sglang.attach import PROBE
-from driftscope_probes.sglang.worker_probe import TimedWorker
+from driftscope_probes.sglang import worker as worker_module
+from driftscope_probes.sglang.worker import PROBE, TimedWorker
 
 
 class NGRAMWorker:
@@ -60,8 +59,8 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Any:
     def attach(view: Any) -> None:
         setattr(view, PROBE, TimedWorker(sink))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ngram_hooks, "attach", attach)
-    ngram_hooks.install_ngram(SimpleNamespace(__name__="ngram_worker", NGRAMWorker=hooked))
+    monkeypatch.setattr(worker_module, "attach", attach)
+    worker_module.install_ngram(SimpleNamespace(__name__="ngram_worker", NGRAMWorker=hooked))
     made = hooked()
     made.sink = sink
     assert made.alloc_memory_pool() == "allocated"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from driftscope.errors import ProbeError
-from driftscope_probes.sglang.versions import TESTED, check_version
+from driftscope_probes.sglang.plugin import TESTED, check_version
 
 REGISTER = "import os, sys; from driftscope_probes.sglang.plugin import register; register(); "
 

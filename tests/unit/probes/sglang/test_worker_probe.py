@@ -8,9 +8,8 @@ import torch
 
 from driftscope_probes.engine import DraftCall
 from driftscope_probes.guard import Guard
-from driftscope_probes.sglang.chain.ahead_sampler import AheadSampler
-from driftscope_probes.sglang.chain.first_depths import FirstDepths
-from driftscope_probes.sglang.worker_probe import (
+from driftscope_probes.sglang.chain import AheadSampler, FirstDepths
+from driftscope_probes.sglang.worker import (
     ChainParts,
     RecordedWorker,
     TimedWorker,

@@ -11,8 +11,7 @@ import pytest
 
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
 from driftscope_probes.sampler import REMEMBERED_LABELS, RequestSelection
-from driftscope_probes.vllm.scheduler.request_label import LABEL, label_of
-from driftscope_probes.vllm.scheduler.schedule_reader import VllmSchedules
+from driftscope_probes.vllm.schedule import LABEL, VllmSchedules, label_of
 
 LONG = 105_000
 """Characters of a label that one HTTP request can carry."""

@@ -22,7 +22,7 @@ from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.meter import Meter
 from driftscope_probes.taps import Taps
-from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+from driftscope_probes.vllm.drafter import VllmDrafter
 
 SINKS = (0, 3)
 FLAGS: dict[str, dict[str, bool]] = {

@@ -30,7 +30,7 @@ from driftscope_probes.taps import Taps
 from driftscope_probes.torch_masses import Chains, Score, masses, sink_mask
 from driftscope_probes.triton_kernels import TritonKernels
 from driftscope_probes.triton_masses import paged_masses
-from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+from driftscope_probes.vllm.drafter import VllmDrafter
 
 CPU = torch.device("cpu")
 LAYOUT = Layout(depths=3, layers=1, aux=3)

@@ -31,7 +31,7 @@ from driftscope_probes.vllm.attach import (
     begin_recording,
     recorder_of,
 )
-from driftscope_probes.vllm.loaded_drafter import VllmDrafter
+from driftscope_probes.vllm.drafter import VllmDrafter
 
 CAPTURED = CapturedLayers(layers=(2, 4, 5), source=AUX_FROM_ENGINE)
 
@@ -240,9 +240,7 @@ def test_one_sink_set_is_not_looked_for_in_several_workers(
     loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("DRIFTSCOPE_SINK_TOKENS", "auto")
-    monkeypatch.setattr(
-        "driftscope_probes.vllm.configuration.checks.check_speculation", lambda _: None
-    )
+    monkeypatch.setattr("driftscope_probes.vllm.support.check_speculation", lambda _: None)
     setattr(loaded.config.parallel_config, name, 2)
     _refused(loaded, ProbeError, "SINK_TOKENS=auto searches for one sink set in one worker")
     assert not run.exists()

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from driftscope.trace.format.start_fault import StartFault, leave_fault
-from driftscope_probes.vllm.configuration.hook_points import HOOKS
 from driftscope_probes.vllm.plugin import SEAMS, register
+from driftscope_probes.vllm.support import HOOKS
 
 pytestmark = pytest.mark.process
 

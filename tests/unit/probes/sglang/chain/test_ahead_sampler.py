@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftscope_probes.sampler import Sampler
-from driftscope_probes.sglang.chain.ahead_sampler import AheadSampler
+from driftscope_probes.sglang.chain import AheadSampler
 
 
 @given(st.integers(1, 7), st.lists(st.integers(0, 3), min_size=1, max_size=40))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from driftscope_probes.sglang.chain.draft_call import DRAFT_GRAPH, SglangDraftCall, without_graph
+from driftscope_probes.sglang.chain import DRAFT_GRAPH, SglangDraftCall, without_graph
 
 K = 3
 

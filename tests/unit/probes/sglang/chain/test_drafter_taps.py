@@ -11,9 +11,8 @@ from torch import nn
 from driftscope.trace.write.writer import TraceWriter
 from driftscope_probes.drafter import Kind
 from driftscope_probes.guard import Guard
-from driftscope_probes.sglang.attention_layer import SglangAttentionLayer
-from driftscope_probes.sglang.chain.drafter_taps import DrafterTaps, ForwardRows
-from driftscope_probes.sglang.loaded_drafter import EAGLE1, MIMO_MTP
+from driftscope_probes.sglang.chain import DrafterTaps, ForwardRows
+from driftscope_probes.sglang.drafter import EAGLE1, MIMO_MTP, SglangAttentionLayer
 
 DIM, LAYERS = 4, 3
 WANTED = torch.tensor([1, 4])

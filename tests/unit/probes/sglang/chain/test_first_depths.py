@@ -2,8 +2,7 @@
 
 import torch
 
-from driftscope_probes.sglang.chain.first_depths import FirstDepths
-from driftscope_probes.sglang.chain.forward_states import ForwardStates
+from driftscope_probes.sglang.chain import FirstDepths, ForwardStates
 
 
 def states(*values: float) -> ForwardStates:

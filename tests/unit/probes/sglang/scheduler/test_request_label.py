@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from driftscope_probes.sglang.scheduler.request_label import WarmUp, is_own_name
+from driftscope_probes.sglang.scheduler import WarmUp, is_own_name
 
 
 def request(**changed: Any) -> Any:

@@ -8,10 +8,10 @@ import pytest
 from driftscope.trace.format.records import RequestRow
 from driftscope.trace.format.row_block import Block
 from driftscope.vocabulary import Region
-from driftscope_probes.sglang.scheduler.request_regions import RequestRegions
-from driftscope_probes.sglang.scheduler.request_tracker import (
+from driftscope_probes.sglang.scheduler import (
     FinishedRequest,
     Outcome,
+    RequestRegions,
     RequestTokens,
     RequestTracker,
     Served,

@@ -16,10 +16,10 @@ from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope_probes.drafter import NOT_SERVED
 from driftscope_probes.settings import DEFAULT_DISTANCE_EVERY, Settings, settings_from
-from driftscope_probes.vllm.configuration import checks
-from driftscope_probes.vllm.configuration.drafter_kinds import KINDS, kind_for, table
-from driftscope_probes.vllm.loaded_drafter import VllmDrafter, open_drafter
-from driftscope_probes.vllm.run_manifest import manifest_of
+from driftscope_probes.vllm import support
+from driftscope_probes.vllm.attach import manifest_of
+from driftscope_probes.vllm.drafter import VllmDrafter, open_drafter
+from driftscope_probes.vllm.support import KINDS, kind_for, table
 
 
 def _config(method: str | None = "eagle3", **parallel: int) -> Any:
@@ -50,24 +50,24 @@ def _impl(**changes: object) -> Any:
 
 
 def test_eagle3_on_one_device_is_supported() -> None:
-    checks.check_speculation(_config())
-    checks.check_speculation(_config(tensor_parallel_size=1, data_parallel_size=1))
+    support.check_speculation(_config())
+    support.check_speculation(_config(tensor_parallel_size=1, data_parallel_size=1))
 
 
 def test_an_engine_that_does_not_speculate() -> None:
     words = ("does not speculate", "--speculative-config", "unset DRIFTSCOPE_TRACE")
-    _refused(lambda: checks.check_speculation(_config(None)), *words)
+    _refused(lambda: support.check_speculation(_config(None)), *words)
 
 
 @pytest.mark.parametrize("method", ["mlp_speculator", "extract_hidden_states", "custom_class"])
 def test_a_method_that_is_not_supported(method: str) -> None:
-    check = lambda: checks.check_speculation(_config(method))  # noqa: E731
+    check = lambda: support.check_speculation(_config(method))  # noqa: E731
     _refused(check, f"speculation method '{method}' is not supported", "supported: eagle3")
 
 
 @pytest.mark.parametrize("name", ["tensor", "pipeline"])
 def test_ranks_and_stages_are_supported(name: str) -> None:
-    checks.check_speculation(_config(**{f"{name}_parallel_size": 2}))
+    support.check_speculation(_config(**{f"{name}_parallel_size": 2}))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_ranks_and_stages_are_supported(name: str) -> None:
 )
 def test_parallelism_that_is_not_supported(sizes: dict[str, int], words: str) -> None:
     config = _config(**{f"{name}_parallel_size": size for name, size in sizes.items()})
-    _refused(lambda: checks.check_speculation(config), words, "not supported")
+    _refused(lambda: support.check_speculation(config), words, "not supported")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_attention_that_would_be_measured_wrongly(
     make_drafter: Callable[..., VllmDrafter], part: dict[str, object], words: str
 ) -> None:
     model, layer = make_drafter().model, SimpleNamespace(impl=_impl(**part))
-    check = lambda: checks.check_drafter(model, {"plain": _layer(), "odd": layer})  # noqa: E731
+    check = lambda: support.check_drafter(model, {"plain": _layer(), "odd": layer})  # noqa: E731
     _refused(check, f"drafter layer odd has {words}", "not supported")
 
 
@@ -111,7 +111,7 @@ def test_plain_attention_however_vllm_spells_it(
     make_drafter: Callable[..., VllmDrafter], window: object, cap: object
 ) -> None:
     layer = SimpleNamespace(impl=_impl(sliding_window=window, logits_soft_cap=cap))
-    checks.check_drafter(make_drafter().model, {"a": layer})
+    support.check_drafter(make_drafter().model, {"a": layer})
 
 
 def test_attention_of_another_sort_than_a_decoders(
@@ -119,7 +119,7 @@ def test_attention_of_another_sort_than_a_decoders(
 ) -> None:
     model, layer = make_drafter().model, SimpleNamespace(impl=_impl(), attn_type="encoder_only")
     words = "attention that is not a decoder's"
-    _refused(lambda: checks.check_drafter(model, {"odd": layer}), words)
+    _refused(lambda: support.check_drafter(model, {"odd": layer}), words)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_each_kind_says_how_it_was_checked() -> None:
 
 
 def test_a_drafter_without_attention(make_drafter: Callable[..., VllmDrafter]) -> None:
-    _refused(lambda: checks.check_drafter(make_drafter().model, {}), "no attention layer found")
+    _refused(lambda: support.check_drafter(make_drafter().model, {}), "no attention layer found")
 
 
 def _vllm_config(**changes: object) -> Any:

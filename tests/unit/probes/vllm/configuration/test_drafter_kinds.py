@@ -10,8 +10,8 @@ import pytest
 
 from driftscope.errors import ProbeError
 from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
-from driftscope_probes.vllm.configuration import drafter_kinds
-from driftscope_probes.vllm.configuration.drafter_kinds import EAGLE3, KINDS, kind_for
+from driftscope_probes.vllm import support
+from driftscope_probes.vllm.support import EAGLE3, KINDS, kind_for
 
 PAGE = Path(__file__).parents[5] / "docs" / "drafters.md"
 BEGIN, END = "<!-- kinds: `make kinds-table` writes this -->", "<!-- /kinds -->"
@@ -22,7 +22,7 @@ def _speculation(method: str, **more: object) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_each_kind_is_found_by_what_vllm_loads(kind: drafter_kinds.Kind) -> None:
+def test_each_kind_is_found_by_what_vllm_loads(kind: support.Kind) -> None:
     for method in kind.methods:
         for drafter in kind.drafters or ("Anything",):
             asked = _speculation(method, parallel_drafting=kind.parallel)
@@ -62,4 +62,4 @@ def test_nothing_is_claimed_of_a_drafter_without_a_model() -> None:
 def test_the_page_has_the_table() -> None:
     text = PAGE.read_text(encoding="utf-8")
     shown = text.partition(BEGIN)[2].partition(END)[0]
-    assert shown.strip() == drafter_kinds.table().strip(), "run `make kinds-table`"
+    assert shown.strip() == support.table().strip(), "run `make kinds-table`"

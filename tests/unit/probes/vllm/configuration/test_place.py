@@ -10,7 +10,7 @@ import pytest
 from driftscope.trace.read.ranks import Place, place_of
 from driftscope_probes.process_writer import role_of
 from driftscope_probes.settings import RUN_ID
-from driftscope_probes.vllm.configuration.place import is_last_stage, place_in, run_id_of
+from driftscope_probes.vllm.support import is_last_stage, place_in, run_id_of
 
 
 def _config(**parallel: int) -> Any:

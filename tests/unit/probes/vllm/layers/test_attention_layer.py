@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from driftscope_probes.vllm.layers.attention_layer import (
+from driftscope_probes.vllm.drafter import (
     FLASH_ATTENTION,
     cache_of,
     catch_lse,

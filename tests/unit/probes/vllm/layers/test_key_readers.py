@@ -12,7 +12,7 @@ import torch
 
 from driftscope.errors import ProbeError
 from driftscope_probes.drafter import KeyReader
-from driftscope_probes.vllm.layers.key_readers import CpuAttnKeys, PagedKeys, reader_for
+from driftscope_probes.vllm.drafter import CpuAttnKeys, PagedKeys, reader_for
 
 BLOCKS, HEADS, BATCH = 13, 2, 3
 UNSET = 1234.0

@@ -6,7 +6,7 @@ from typing import Any
 
 from support.schedules import schedule
 
-from driftscope_probes.vllm.scheduler.cache_faults import KEPT_STEPS, CacheFaultTracker
+from driftscope_probes.vllm.schedule import KEPT_STEPS, CacheFaultTracker
 
 
 def _step(

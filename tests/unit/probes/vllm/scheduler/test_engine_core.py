@@ -14,8 +14,8 @@ from driftscope.trace.read.reader import read_trace
 from driftscope.trace.write.run_directory import create_run
 from driftscope.vocabulary import Region
 from driftscope_probes.settings import Settings
-from driftscope_probes.vllm.scheduler import request_regions
-from driftscope_probes.vllm.scheduler.engine_core import EngineObserver
+from driftscope_probes.vllm import schedule
+from driftscope_probes.vllm.engine_core import EngineObserver
 
 TEXTS = ("Well. ", "<tool_call>", '{"a": 1}', "</tool_call>")
 CALL = [0, 1, 2, 3]
@@ -134,7 +134,7 @@ def test_regions_that_take_too_long_at_the_end_are_not_recorded(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows are written nevertheless, because vLLM kills the process soon."""
-    monkeypatch.setattr(request_regions, "AT_END_S", -1.0)
+    monkeypatch.setattr(schedule, "AT_END_S", -1.0)
     core.add(Request("a", CALL))
     row = core.rows()["a"]
     assert (row["region_starts"], row["region_codes"]) == (None, None)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support.schedules import new_request, schedule
 
-from driftscope_probes.vllm.scheduler import prefill_tracker as module
-from driftscope_probes.vllm.scheduler.prefill_tracker import PromptTracker, prompt_lengths
+from driftscope_probes.vllm import schedule as module
+from driftscope_probes.vllm.schedule import PromptTracker, prompt_lengths
 
 
 def _step(prefills: PromptTracker, scheduled: Any) -> frozenset[str]:

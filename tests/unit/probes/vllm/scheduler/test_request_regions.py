@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from driftscope.vocabulary import Region
-from driftscope_probes.vllm.scheduler.request_regions import RequestRegions
+from driftscope_probes.vllm.schedule import RequestRegions
 
 TEXTS = ("", "Well. ", "<tool_call>", '{"a": 1}', "</tool_call>", "<s>", "<think>")
 

@@ -12,8 +12,8 @@ from support.schedules import schedule
 from driftscope.trace.format.records import RequestRow
 from driftscope.trace.format.row_block import Block
 from driftscope.vocabulary import UndraftedReason
-from driftscope_probes.vllm.scheduler import verification_tracker as module
-from driftscope_probes.vllm.scheduler.verification_tracker import EndedRequest, VerificationTracker
+from driftscope_probes.vllm import engine_core as module
+from driftscope_probes.vllm.engine_core import EndedRequest, VerificationTracker
 
 K = 3
 

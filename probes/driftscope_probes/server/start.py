@@ -1,0 +1,294 @@
+"""Replaces this process by vLLM's or SGLang's server with the probe on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+from driftscope.boundary.file_output import make_private_directory
+from driftscope.errors import ProbeError, TraceError, UsageError
+from driftscope.trace.format.control_file import Change, ControlValueError, share_of
+from driftscope.trace.format.manifest import MANIFEST
+from driftscope.trace.write.run_directory import check_writable
+from driftscope_probes.settings import (
+    DISABLE,
+    STRICT,
+    fix_run_directory,
+    is_strict,
+    settings_from,
+    sinks_of,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """The probe settings that `driftscope serve` sets.
+
+    `every`, `budget` and `labels` default to None: the environment's value applies. Raises
+    ControlValueError for a value that cannot be used.
+    """
+
+    trace: Path
+    every: int | None = None
+    budget: str | None = None
+    """Share as text, such as "1%"."""
+    labels: tuple[str, ...] | None = None
+    sink_tokens: str | None = None
+    """Sink set as text, such as "4", "0,1,17" or "auto"."""
+    token_ids: bool = False
+    otlp: str | None = None
+    """URL of an OpenTelemetry collector."""
+    prometheus: str | None = None
+    """Port, or host:port, at which Prometheus scrapes are answered."""
+
+    def __post_init__(self) -> None:
+        share = None if self.budget is None else share_of(self.budget)
+        Change(every=self.every, budget=share, labels=self.labels)
+        if self.sink_tokens is not None:
+            _check_sinks(self.sink_tokens)
+
+    def environment(self) -> dict[str, str]:
+        """Return the settings as DRIFTSCOPE_* variables."""
+        rate = None if self.every is None else str(self.every)
+        values = {
+            "TRACE": str(self.trace),
+            "EVERY": rate if self.budget is None else "",
+            "BUDGET": self.budget,
+            "LABELS": None if self.labels is None else ",".join(self.labels),
+            "SINK_TOKENS": self.sink_tokens,
+            "TOKEN_IDS": "1" if self.token_ids else None,
+            "OTLP": self.otlp,
+            "PROMETHEUS": self.prometheus,
+        }
+        return {f"DRIFTSCOPE_{name}": value for name, value in values.items() if value is not None}
+
+
+def _check_sinks(value: str) -> None:
+    try:
+        sinks_of(value)
+    except ControlValueError as error:
+        raise ControlValueError(f"sink-tokens: {error}") from error
+
+
+def switch_on(recording: Recording) -> bool:
+    """Set the probe's variables in this process's environment; return whether it will record.
+
+    Sets DRIFTSCOPE_STRICT=1 unless it is set. Raises ProbeError if the run directory already holds
+    a run, and TraceError if it cannot be written.
+    """
+    os.environ.update(recording.environment())
+    os.environ.setdefault(STRICT, "1")  # a person watches this start
+    settings = settings_from(os.environ)
+    if settings is None:
+        say(f"the probe is off ({DISABLE} is set): nothing is recorded")
+        return False
+    fix_run_directory(settings)
+    _announce(Path(os.environ["DRIFTSCOPE_TRACE"]))
+    return True
+
+
+def _announce(run: Path) -> None:
+    if (run / MANIFEST).exists():
+        raise ProbeError(f"{run}: already holds a run; give --trace a new directory")
+    if is_strict(os.environ):
+        _make(run)
+    say(f"will record to {run} once the drafter is loaded")
+    say(f"while it serves, run: driftscope probe status {run}")
+    say(f"end it with Ctrl-C, then run: driftscope analyze {run}")
+
+
+def _make(run: Path) -> None:
+    """Create the run directory now: whether it can be written shows before vLLM's start, and a
+    start that fails leaves a directory that says so."""
+    try:
+        make_private_directory(run)
+        check_writable(run)
+    except OSError as error:
+        raise TraceError(
+            f"{run}: cannot write a trace there ({error.strerror or error}); give --trace a "
+            "writable directory"
+        ) from error
+
+
+def say(words: str) -> None:
+    """Print one line to stderr."""
+    sys.stderr.write(f"driftscope: {words}\n")
+    sys.stderr.flush()
+
+
+def given(options: Sequence[str], *names: str) -> bool:
+    """Return whether an option is among those for the engine, spelt with dashes or
+    underscores."""
+    spelt = [option.partition("=")[0].replace("_", "-") for option in options]
+    return any(option.startswith(names) for option in spelt)
+
+
+FIELD = "{drafter}"
+"""Part of a run directory's name that is replaced."""
+UNKNOWN = "drafter"
+"""Name if the options leave the drafter to a file or to vLLM."""
+MAX_CHARS = 40
+_SPECULATIVE = "--speculative-config"
+_SHORT = "-sc"
+_UNFIT = re.compile(r"[^A-Za-z0-9._]+")
+
+
+def with_drafter(trace: Path, options: Sequence[str]) -> Path:
+    """Return `trace` with the drafter's name in place of FIELD."""
+    return Path(str(trace).replace(FIELD, drafter_name(options)))
+
+
+def drafter_name(options: Sequence[str]) -> str:
+    """Return the last part of the drafter's name or path, or else the method, as a file name."""
+    given = speculation_of(options)
+    return file_name(str(given.get("model") or given.get("method") or ""))
+
+
+def file_name(model: str) -> str:
+    """Return the last part of a model's name or path as a file name; UNKNOWN for ""."""
+    name = model.rstrip("/").rpartition("/")[2]
+    return _UNFIT.sub("-", name).strip("-.")[:MAX_CHARS] or UNKNOWN
+
+
+def speculation_of(options: Sequence[str]) -> dict[str, object]:
+    """Return the fields of the speculation config; {} if the options name none.
+
+    It may be one JSON object or dotted options: `--speculative-config '{"model": "D"}'`, `-sc ...`
+    and `--speculative-config.model D`.
+    """
+    return dict(_speculation(options))
+
+
+def _speculation(options: Sequence[str]) -> Iterator[tuple[str, object]]:
+    for at, option in enumerate(options):
+        name, equals, value = option.partition("=")
+        if not equals:
+            value = options[at + 1] if at + 1 < len(options) else ""
+        head, _, field = name.replace("_", "-").partition(".")
+        if head not in (_SPECULATIVE, _SHORT):
+            continue
+        if field:
+            yield field, value
+            continue
+        yield from _fields(value)
+
+
+def _fields(text: str) -> Iterator[tuple[str, object]]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(content, dict):
+        yield from content.items()
+
+
+DRAIN_S = "10"
+"""Seconds that running requests get to finish after SIGINT, and the trace to close. vLLM's default
+of 0 kills its processes at once, and the last rows are lost."""
+
+
+LABEL_HEADER = "driftscope_probes.server.label_header.LabelHeader"
+DEV_MODE = "VLLM_SERVER_DEV_MODE"
+"""vLLM's switch for /collective_rpc and for many other endpoints."""
+OPENED = (
+    "--control opens vLLM's development endpoints: anyone who can reach this port can then call "
+    "any method of the workers, put the engine to sleep, drop its caches and replace its weights, "
+    "even without an API key; keep the port private, or control the probe through the run "
+    "directory instead"
+)
+
+
+def replace_with_vllm(
+    model: str, options: Sequence[str], recording: Recording, *, control: bool = False
+) -> NoReturn:
+    """Replace this process by vLLM's server for `model`; `control` opens its RPC to the workers.
+
+    Sets DRIFTSCOPE_STRICT=1 unless it is set. Raises UsageError if vLLM would have nothing to
+    record, ProbeError if vLLM is not installed or if the run directory already holds a run, and
+    TraceError if that cannot be written.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise ProbeError(
+            "vLLM is not installed here: install driftscope into the environment of your vLLM"
+        )
+    if not given(options, "--speculative-config", "-sc", "--spec-", "--config"):
+        raise UsageError(
+            "no --speculative-config: without a drafter there is nothing to record; example: "
+            '--speculative-config \'{"method": "eagle3", "model": "DRAFTER", '
+            '"num_speculative_tokens": 4}\''
+        )
+    named = replace(recording, trace=with_drafter(recording.trace, options))
+    if switch_on(named):
+        options = [*options, "--middleware", LABEL_HEADER]
+    if control:
+        os.environ[DEV_MODE] = "1"
+        say(OPENED)
+    command = vllm_command(model, options)
+    os.execv(command[0], command)  # noqa: S606 the Python of this environment, no shell
+
+
+def vllm_command(model: str, options: Sequence[str]) -> list[str]:
+    """Return the command that starts vLLM's OpenAI-compatible server with `options`.
+
+    `vllm serve` needs the version of the distribution "vllm", which a CPU build does not have.
+    """
+    try:
+        importlib.metadata.version("vllm")
+    except importlib.metadata.PackageNotFoundError:
+        server = ["-m", "vllm.entrypoints.openai.api_server", "--model", model]
+    else:
+        server = ["-m", "vllm.entrypoints.cli.main", "serve", model]
+    drain = [] if given(options, "--shutdown-timeout") else ["--shutdown-timeout", DRAIN_S]
+    return [sys.executable, *server, *options, *drain]
+
+
+ALGORITHM = "--speculative-algorithm"
+DRAFTER = "--speculative-draft-model-path"
+
+
+def replace_with_sglang(model: str, options: Sequence[str], recording: Recording) -> NoReturn:
+    """Replace this process by SGLang's server for `model`.
+
+    Sets DRIFTSCOPE_STRICT=1 unless it is set. Raises UsageError if SGLang would have nothing to
+    record, ProbeError if it is not installed or if the run directory already holds a run, and
+    TraceError if that cannot be written.
+    """
+    if importlib.util.find_spec("sglang") is None:
+        raise ProbeError(
+            "SGLang is not installed here: install driftscope-probe into the environment of your "
+            "SGLang"
+        )
+    if not given(options, ALGORITHM, "--config"):
+        raise UsageError(
+            f"no {ALGORITHM}: without a drafter there is nothing to record; example: {ALGORITHM} "
+            f"EAGLE3 {DRAFTER} DRAFTER --speculative-num-steps 4 --speculative-eagle-topk 1 "
+            "--speculative-num-draft-tokens 5"
+        )
+    trace = Path(str(recording.trace).replace(FIELD, file_name(_drafter(options))))
+    switch_on(replace(recording, trace=trace))
+    command = sglang_command(model, options)
+    os.execv(command[0], command)  # noqa: S606 the Python of this environment, no shell
+
+
+def sglang_command(model: str, options: Sequence[str]) -> list[str]:
+    """Return the command that starts SGLang's server with `options`."""
+    return [sys.executable, "-m", "sglang.launch_server", "--model-path", model, *options]
+
+
+def _drafter(options: Sequence[str]) -> str:
+    """Return the drafter's name or path, or else the algorithm; "" if a file has both."""
+    named: dict[str, str] = {}
+    for at, option in enumerate(options):
+        name, equals, value = option.partition("=")
+        if not equals:
+            value = options[at + 1] if at + 1 < len(options) else ""
+        named[name.replace("_", "-")] = value
+    return named.get(DRAFTER) or named.get(ALGORITHM, "").lower()

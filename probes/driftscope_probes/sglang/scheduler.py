@@ -1,0 +1,557 @@
+"""Hooks SGLang's scheduler: the requests of a step, its verification, and requests that ended, with
+their names and regions.
+
+The scheduler sees every step's outcome on the host, so this costs no device synchronisation and
+agrees with SGLang's own counters by construction. Rows are built on the writer's thread. Written
+against sglang.srt.managers.scheduler, sglang.srt.managers.schedule_batch and
+sglang.srt.managers.scheduler_components.batch_result_processor, 0.5.23.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from driftscope.boundary.bounds import MAX_LABEL_CHARS
+from driftscope.regions.answer_regions import CONSTRAINTS, AnswerRegions, answer_regions
+from driftscope.regions.token_texts import TokenTexts
+from driftscope.trace.format.records import RequestRow
+from driftscope.trace.format.row_block import Block
+from driftscope.vocabulary import UndraftedReason
+from driftscope_probes import process_writer
+from driftscope_probes.control import Control
+from driftscope_probes.engine import NO_LENGTHS, NOBODY
+from driftscope_probes.guard import CORE, Guard, hook_method
+from driftscope_probes.process_writer import open_writer
+from driftscope_probes.prompt_digests import ANSWER_TOKENS, PromptDigests
+from driftscope_probes.sampler import RequestSelection
+from driftscope_probes.settings import Settings, prompt_key
+from driftscope_probes.start_guard import EXPORT, StartGuard
+
+if TYPE_CHECKING:
+    from driftscope.telemetry.export.engine_telemetry import EngineTelemetry
+
+LABEL = "driftscope_label"
+"""Key of a request's workload label in SGLang's SamplingParams.custom_params."""
+SESSION = "driftscope_session"
+"""Key of a request's session, as LABEL."""
+PAIR = "driftscope_pair"
+"""Key of the question that a replay asks, as LABEL."""
+
+
+_HEALTH_CHECK = "HEALTH_CHECK"
+"""Beginning of the ids of the requests that SGLang's front end sends to see whether it is alive."""
+
+
+_WARM_UP_TEXT = "The capital city of France is"
+_WARM_UP_IDS = (10, 11, 12)
+"""Prompt of the warm-up of a server without a tokenizer."""
+_WARM_UP_TOKENS = 8
+"""Most tokens of the warm-up's answer."""
+
+
+class WarmUp:
+    """Recognises the request that SGLang's server sends to itself before it serves others.
+
+    It carries no mark, so that it is known by its place and content: it is the first one, greedy,
+    of eight tokens, with the prompt that sglang.srt.entrypoints.http_server has.
+    """
+
+    def __init__(self) -> None:
+        self._seen = False
+        self.name = ""
+        """Id of the warm-up; "" if there was none."""
+
+    def look(self, req: Any) -> None:
+        """Look at a request, of which the first one decides."""
+        if not self._seen and not is_health_check(req.rid):
+            self._seen = True
+            if _has_content_of_warm_up(req):
+                self.name = str(req.rid)
+
+
+def _has_content_of_warm_up(req: Any) -> bool:
+    sampling = req.sampling_params
+    greedy = sampling.top_k == 1 or not sampling.temperature
+    text = getattr(req, "origin_input_text", None)
+    prompt = text == _WARM_UP_TEXT or tuple(req.origin_input_ids) == _WARM_UP_IDS
+    return bool(greedy and sampling.max_new_tokens == _WARM_UP_TOKENS and prompt)
+
+
+WARM_UP = WarmUp()
+"""The warm-up of this process's server, which has one scheduler."""
+
+
+def is_own(req: Any) -> bool:
+    """Return whether a request is SGLang's own, a health check or the warm-up: no row is written of
+    it."""
+    WARM_UP.look(req)
+    return is_own_name(req.rid)
+
+
+def is_own_name(request: str) -> bool:
+    """Return whether the request of this id, which was looked at before, is SGLang's own."""
+    return request == WARM_UP.name or is_health_check(request)
+
+
+def is_health_check(request: str) -> bool:
+    """Return whether a request asks whether SGLang is alive."""
+    return str(request).startswith(_HEALTH_CHECK)
+
+
+def label_of(sampling: Any) -> str | None:
+    """Return the workload label in a request's SamplingParams, see `name_in`."""
+    return name_in(sampling, LABEL)
+
+
+def name_in(sampling: Any, key: str) -> str | None:
+    """Return the first MAX_LABEL_CHARS characters of the name under `key`, if there is one. Any
+    client may choose it, and it is stored with every row."""
+    own = getattr(sampling, "custom_params", None)
+    name = own.get(key) if isinstance(own, dict) else None
+    return None if name is None else str(name)[:MAX_LABEL_CHARS]
+
+
+class RequestRegions:
+    """Regions of the answers of one scheduler."""
+
+    def __init__(self) -> None:
+        self._tokenizer: Any = None
+        self._texts: TokenTexts | None = None
+
+    def of(self, tokens: Any, structured: str | None) -> AnswerRegions | None:
+        """Return the regions of an answer given as RequestTokens; None if the scheduler has no
+        tokenizer (`skip_tokenizer_init`)."""
+        if tokens.tokenizer is None:
+            return None
+        if self._texts is None or self._tokenizer is not tokens.tokenizer:
+            self._tokenizer, self._texts = tokens.tokenizer, TokenTexts(tokens.tokenizer)
+        prompt, answer = tokens.prompt_token_ids, list(tokens.output_token_ids)
+        constraint = CONSTRAINTS.get(structured or "")
+        return answer_regions(self._texts, prompt, answer, constraint=constraint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SglangStep:
+    """One step's schedule."""
+
+    new_requests: tuple[tuple[str, str], ...] = ()
+    """(request, workload label) of the requests that the step prefills and that have a label."""
+    incomplete: frozenset[str] = NOBODY
+    """Requests whose chain of this step does not count."""
+
+
+NOTHING = SglangStep()
+"""The schedule of most decode steps."""
+
+
+def step_of(batch: Any, incomplete: frozenset[str]) -> SglangStep:
+    """Return the schedule of a ScheduleBatch that is about to run."""
+    if not batch.forward_mode.is_extend():
+        return SglangStep(incomplete=incomplete) if incomplete else NOTHING
+    labelled = ((req.rid, label_of(req.sampling_params)) for req in batch.reqs)
+    return SglangStep(new_requests=tuple((rid, label) for rid, label in labelled if label))
+
+
+class StepPrompts:
+    """See PromptProgress."""
+
+    def step(self, scheduled: Any, lengths: Mapping[str, int]) -> frozenset[str]:  # noqa: ARG002
+        """See PromptProgress."""
+        incomplete: frozenset[str] = scheduled.incomplete
+        return incomplete
+
+
+class SglangSchedules:
+    """Reads SglangStep; see `ScheduleReader`."""
+
+    new_requests = "new_requests"
+    faults = None
+    """SGLang embeds the right token at the boundary of a prompt's chunks (sglang#26329)."""
+
+    def __init__(self) -> None:
+        self.prompts = StepPrompts()
+
+    def prompt_lengths(self, scheduled: Any) -> Mapping[str, int]:  # noqa: ARG002
+        """See ScheduleReader."""
+        return NO_LENGTHS
+
+    def labels(self, scheduled: Any) -> Iterable[tuple[str, str]]:
+        """See ScheduleReader."""
+        labels: Iterable[tuple[str, str]] = scheduled.new_requests
+        return labels
+
+    def writes_free_blocks(self, scheduled: Any) -> bool:  # noqa: ARG002
+        """See ScheduleReader."""
+        return True
+
+
+REMEMBERED_REQUESTS = 65_536
+"""Largest number of requests remembered at once, so that dropped ends leave no state for good."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A request as a step served it."""
+
+    request: str
+    prompt: int
+    """Number of prompt tokens."""
+    outputs: int
+    """Number of output tokens before the step's."""
+    gained: int
+    """Number of tokens that the step gave it."""
+    decoding: bool
+    """Whether the step decodes it, and does not prefill it."""
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The outcome of a step."""
+
+    time_s: float
+    served: Sequence[Served]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTokens:
+    """Token ids from which digests and regions of a request are computed; they are not kept."""
+
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+    tokenizer: Any = None
+    """The scheduler's tokenizer; None if it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRequest:
+    """A request that ended: its RequestRow without what the tracker computes."""
+
+    time_s: float
+    request: str
+    label: str | None
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    finish_reason: str
+    temperature: float | None
+    max_tokens: int | None
+    traced: bool
+    structured: str | None
+    session: str | None
+    pair: str | None
+    tokens: RequestTokens
+
+
+_Verified = tuple[int, float, str, int, int, int, str | None, int]
+_COLUMNS = ("step", "time_s", "request", "position", "drafted", "accepted", "reason", "replica")
+"""Columns of a VerifyRow."""
+
+
+class RequestTracker:
+    """Tracks running requests, and builds the rows of steps and of requests that ended."""
+
+    def __init__(
+        self,
+        count_error: Callable[[str, BaseException], None],
+        digests: PromptDigests | None = None,
+        regions: RequestRegions | None = None,
+    ) -> None:
+        """`count_error` is called for a step that cannot be read, whose rows are lost; without
+        `digests` or `regions`, requests get none."""
+        self._count_error, self._digests, self._regions = count_error, digests, regions
+        self._times: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """Time of each running request's first and latest token."""
+        self._step = 0
+
+    def rows(self, seen: list[Outcome | FinishedRequest]) -> list[Block | RequestRow]:
+        """Return a block of the drafts that the steps verified, then the requests that ended."""
+        verified: list[_Verified] = []
+        ended: list[Block | RequestRow] = []
+        for each in seen:
+            try:
+                if isinstance(each, Outcome):
+                    verified += self._verified(each)
+                else:
+                    ended.append(self._ended(each))
+            except Exception as error:  # a step that cannot be read must not cost the next one
+                self._count_error("verify", error)
+        return [_block(verified), *ended] if verified else ended
+
+    def _verified(self, outcome: Outcome) -> list[_Verified]:
+        self._step += 1
+        rows: list[_Verified] = []
+        for each in outcome.served:
+            if not each.gained:
+                continue
+            if each.outputs:
+                position, reason = each.prompt + each.outputs - 2, _reason(each)
+                drafted, accepted = each.drafted, each.accepted if each.drafted else 0
+                row = self._step, outcome.time_s, each.request, position
+                rows.append((*row, drafted, accepted, reason, 0))
+            first, _ = self._times.get(each.request, (outcome.time_s, 0.0))
+            self._times[each.request] = first, outcome.time_s
+        while len(self._times) > REMEMBERED_REQUESTS:
+            self._times.popitem(last=False)
+        return rows
+
+    def _ended(self, ended: FinishedRequest) -> RequestRow:
+        times = self._times.pop(ended.request, None)
+        own = {field.name: getattr(ended, field.name) for field in fields(ended)}
+        tokens = own.pop("tokens")
+        digest, conversation = self._digests_of(tokens)
+        return RequestRow(
+            **own,
+            **self._regions_of(tokens, ended.structured),
+            prompt_digest=digest,
+            conversation=conversation,
+            ttft_s=None if times is None else max(0.0, times[0] - ended.arrival_s),
+            tpot_s=_per_token(times, ended.output_tokens),
+        )
+
+    def _digests_of(self, tokens: RequestTokens) -> tuple[str | None, str | None]:
+        """Return the digests of prompt and conversation; an error costs them, not the row."""
+        if self._digests is None:
+            return None, None
+        try:
+            return self._digests.of(tokens)
+        except Exception as error:
+            self._count_error("digest", error)
+            return None, None
+
+    def _regions_of(self, tokens: RequestTokens, structured: str | None) -> dict[str, Any]:
+        """Return the columns of the answer's regions; an error costs them, not the row."""
+        if self._regions is None:
+            return {}
+        try:
+            found = self._regions.of(tokens, structured)
+        except Exception as error:
+            self._count_error("regions", error)
+            return {}
+        if found is None:
+            return {}
+        return {
+            "region_starts": found.starts,
+            "region_codes": found.codes,
+            "region_languages": found.languages,
+            "region_boundaries": found.boundaries,
+            "region_copies": found.copies,
+        }
+
+
+def _per_token(times: tuple[float, float] | None, tokens: int) -> float | None:
+    """Return the mean time of the tokens after the first; None if there is none."""
+    if times is None or tokens < 2:
+        return None
+    first, last = times
+    return (last - first) / (tokens - 1)
+
+
+def _reason(served: Served) -> str | None:
+    """Return why a step had no draft to verify; None if it had one. A request that is prefilled
+    although it has output was preempted; one that decodes joined a prefilling batch."""
+    if served.drafted:
+        return None
+    return UndraftedReason.NO_DRAFT if served.decoding else UndraftedReason.PREEMPTED
+
+
+def _block(rows: list[_Verified]) -> Block:
+    columns = dict(zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
+    return Block(record="verify", rows=len(rows), columns=columns)
+
+
+ABORT = "abort"
+"""Finish reason of a request that was ended before it was served."""
+ENGINE = "engine0"
+"""Role of the scheduler in the run."""
+_observers: list[SchedulerObserver] = []
+"""The observer of this process: its one scheduler has slots, so that it cannot hold it itself."""
+
+
+def observe_scheduler(worker: Any, settings: Settings) -> None:
+    """Observe the scheduler of this process, which has loaded `worker`, an EagleDraftWorker."""
+    _observers[:] = [SchedulerObserver(worker, settings)]
+
+
+def observer() -> SchedulerObserver | None:
+    """Return the observer of this process's scheduler, if there is one."""
+    return _observers[0] if _observers else None
+
+
+class SchedulerObserver:
+    """Observes each step's outcome on the serving thread and passes it to the writer's."""
+
+    def __init__(self, worker: Any, settings: Settings) -> None:
+        self._worker = worker
+        self._writer = open_writer(settings, ENGINE)
+        self._telemetry: EngineTelemetry | None = None
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._writer.close)
+            self._begin(settings)
+            undo.pop_all()
+
+    def _begin(self, settings: Settings) -> None:
+        with StartGuard(EXPORT):
+            name = getattr(self._worker.server_args, "served_model_name", None)
+            self._telemetry = process_writer.export(self._writer, settings, name)
+        self._guard = Guard(
+            self._writer, test_raise=settings.test_raise, adds_to=(self._writer, CORE)
+        )
+        self._selection = RequestSelection(settings.labels)
+        Control(settings.trace, self._writer, self._selection).watch()
+        digests = PromptDigests(prompt_key(settings)) if settings.prompt_digests else None
+        regions = RequestRegions() if settings.regions else None
+        self._rows = RequestTracker(self._writer.count_error, digests, regions).rows
+        self._keeps = None if settings.regions else ANSWER_TOKENS
+        """Number of an answer's tokens that are handed over; None: all."""
+
+    def around(self, run: Callable[[], Any], batch: Any, result: Any, *, decode: bool) -> Any:
+        """Run the scheduler's processing of a step's result."""
+        before = self._guard.run("verify_started", self._before, batch, decode)
+        returned = run()
+        if before is not None:
+            self._guard.run("verify", self._after, result, before)
+        return returned
+
+    def _before(self, batch: Any, decode: bool) -> list[tuple[int, Any, int, bool]]:
+        """Return (row, request, output tokens, decoding) of the requests that the step serves."""
+        decoding = () if decode else tuple(batch.decoding_reqs or ())
+        return [
+            (row, req, len(req.output_ids), decode or req in decoding)
+            for row, req in enumerate(batch.reqs)
+            if not req.finished() and not req.is_retracted and not is_own(req)
+        ]
+
+    def _after(self, result: Any, before: list[tuple[int, Any, int, bool]]) -> None:
+        now, k = time.time(), self._drafted(result)
+        accepted = getattr(result, "num_correct_drafts_per_req_cpu", None)
+        served, finished = [], []
+        for row, req, outputs, decoding in before:
+            served.append(
+                Served(
+                    request=req.rid,
+                    prompt=len(req.origin_input_ids),
+                    outputs=outputs,
+                    gained=len(req.output_ids) - outputs,
+                    decoding=decoding,
+                    drafted=k if decoding and accepted is not None else 0,
+                    accepted=0 if accepted is None else int(accepted[row]),
+                )
+            )
+            if req.finished():
+                finished.append(self._finished(req))
+        self._writer.put((self._rows, Outcome(time_s=now, served=served)))
+        for each in finished:
+            self._writer.put((self._rows, each))
+
+    def aborted(self, req: Any) -> None:
+        """Observe a request that the scheduler ends outside of a step: in its queue, or after a
+        retraction for which there is no room."""
+        self._guard.run("request", self._abort, req)
+
+    def _abort(self, req: Any) -> None:
+        if not is_own(req):
+            self._writer.put((self._rows, self._finished(req)))
+
+    def _drafted(self, result: Any) -> int:
+        """Return the length of the chain, or of a tree's longest branch, that was verified."""
+        nodes = getattr(result, "speculative_num_draft_tokens", None)
+        if nodes is None or self._worker.topk > 1:
+            return int(self._worker.speculative_num_steps)
+        return int(nodes) - 1
+
+    def _finished(self, req: Any) -> FinishedRequest:
+        sampling, now = req.sampling_params, time.time()
+        label = label_of(sampling)
+        length = req.finished_len
+        return FinishedRequest(
+            time_s=now,
+            request=req.rid,
+            label=label,
+            arrival_s=now - (time.perf_counter() - _arrival(req.time_stats)),
+            prompt_tokens=len(req.origin_input_ids),
+            output_tokens=len(req.output_ids) if length is None else length,
+            finish_reason=_finish_reason(req),
+            temperature=0.0 if sampling.top_k == 1 else float(sampling.temperature),
+            max_tokens=sampling.max_new_tokens,
+            traced=self._selection.selects(label),
+            structured=_structured(sampling),
+            session=name_in(sampling, SESSION) or req.session_id,
+            pair=name_in(sampling, PAIR),
+            tokens=RequestTokens(
+                prompt_token_ids=req.origin_input_ids,
+                output_token_ids=list(req.output_ids[:length][: self._keeps]),
+                tokenizer=req.tokenizer,
+            ),
+        )
+
+
+def _finish_reason(req: Any) -> str:
+    reason = req.finished_reason
+    return ABORT if reason is None else str(reason.to_json()["type"])
+
+
+def _arrival(times: Any) -> float:
+    """Return when a request arrived, on the clock of `time.perf_counter`: at the front end, or else
+    in the scheduler's queue."""
+    return float(times.created_time or times.wait_queue_entry_time)
+
+
+_CONSTRAINTS = {
+    "json_schema": "json",
+    "regex": "regex",
+    "ebnf": "grammar",
+    "structural_tag": "structural_tag",
+}
+"""SGLang's names of constraints -> vLLM's."""
+
+
+def _structured(sampling: Any) -> str:
+    kinds = (ours for name, ours in _CONSTRAINTS.items() if getattr(sampling, name, None))
+    return next(kinds, "none")
+
+
+PROCESSOR = "SchedulerBatchResultProcessor"
+SCHEDULER = "Scheduler"
+
+
+def install_processor(module: Any) -> None:
+    """Hook sglang.srt.managers.scheduler_components.batch_result_processor."""
+    hook_method(module, f"{PROCESSOR}.process_batch_result_decode", _processed(decode=True))
+    hook_method(module, f"{PROCESSOR}.process_batch_result_prefill", _processed(decode=False))
+
+
+def install_scheduler(module: Any) -> None:
+    """Hook sglang.srt.managers.scheduler."""
+    hook_method(module, f"{SCHEDULER}.send_abort_output", _aborted)
+
+
+def _aborted(original: Any) -> Callable[..., Any]:
+    def send_abort_output(scheduler: Any, abort: Any, req: Any) -> Any:
+        if (observed := observer()) is not None:
+            observed.aborted(req)
+        return original(scheduler, abort, req)
+
+    return send_abort_output
+
+
+def _processed(*, decode: bool) -> Callable[[Any], Callable[..., Any]]:
+    def around(original: Any) -> Callable[..., Any]:
+        def process(processor: Any, batch: Any, result: Any, *args: Any, **kwargs: Any) -> Any:
+            def run() -> Any:
+                return original(processor, batch, result, *args, **kwargs)
+
+            observed = observer()
+            if observed is None:
+                return run()
+            return observed.around(run, batch, result, decode=decode)
+
+        return process
+
+    return around

@@ -1,0 +1,505 @@
+"""Hooks SGLang's EAGLE and n-gram workers, and reports their steps and chains to a recorder; the
+only module that knows their methods' arguments.
+
+A step is one `forward_batch_generation`: it drafts from depth 2 on, verifies, and extends the
+drafter's cache by the verified tokens, which is depth 1 of the next step's chains. The n-gram
+worker drafts without a model: acceptance and timing. Written against
+sglang.srt.speculative.eagle_worker_v2 and ngram_worker, 0.5.23.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from driftscope.errors import ProbeError, UnknownDrafterError
+from driftscope.trace.write.run_directory import check_unused, create_run, rewrite_manifest
+from driftscope.trace.write.writer import TraceWriter
+from driftscope_probes import process_writer
+from driftscope_probes.control import Control
+from driftscope_probes.engine import NOBODY, EngineSeam, StepSink
+from driftscope_probes.guard import hook_method
+from driftscope_probes.process_writer import open_writer
+from driftscope_probes.recorder import Recorder, assemble_recorder, with_sinks
+from driftscope_probes.settings import EAGER, Settings, settings_from
+from driftscope_probes.sglang.chain import (
+    EXTEND_GRAPH,
+    AheadSampler,
+    DrafterTaps,
+    FirstDepths,
+    ForwardRows,
+    SglangDraftCall,
+    without_graph,
+)
+from driftscope_probes.sglang.drafter import SglangDrafter, open_drafter
+from driftscope_probes.sglang.run_manifest import manifest_of, manifest_of_timed, run_id
+from driftscope_probes.sglang.scheduler import (
+    WARM_UP,
+    SglangSchedules,
+    SglangStep,
+    is_own_name,
+    observe_scheduler,
+    step_of,
+)
+from driftscope_probes.start_guard import (
+    EXPORT,
+    INTERNALS,
+    StartGuard,
+    handed_down,
+    leave_note,
+    warn,
+)
+from driftscope_probes.step_record import StepTimer
+
+WITHOUT_FIRST_DEPTH = "first_depth_unknown"
+"""Count of chains that were not recorded because their first depth was not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChainParts:
+    """The parts of a worker whose drafter's inside is recorded."""
+
+    recorder: Recorder
+    taps: DrafterTaps
+    sampler: AheadSampler
+    first: FirstDepths
+    layers: tuple[str, ...]
+    """Names of the drafter's attention layers."""
+    writer: TraceWriter
+
+
+class TimedWorker:
+    """Reports the steps of a worker of which only timing is recorded; see `EngineSeam`.
+
+    =====================  ====================================================================
+    `step(run, batch)`     run one step
+    `draft(run, ...)`      run the drafter from depth 2 on
+    `extend(run, ...)`     run the forward that is depth 1 of the next chains
+    =====================  ====================================================================
+    """
+
+    def __init__(self, recorder: StepSink) -> None:
+        self._recorder = recorder
+
+    def step(self, run: Callable[[], Any], batch: Any) -> Any:
+        """Return the result of a step of a ScheduleBatch."""
+        recorder, requests = self._recorder, len(batch.reqs)
+        recorder.step_started(self._schedule(batch))
+        result = run()
+        recorder.step_ended(requests)
+        return result
+
+    def draft(self, run: Callable[[], Any], worker: Any, batch: Any) -> Any:
+        """Return what `EagleDraftWorker.draft` returns."""
+        call = SglangDraftCall(worker, batch, run)
+        self._recorder.draft(call)
+        return call.result
+
+    def extend(
+        self,
+        run: Callable[[], Any],
+        worker: Any,  # noqa: ARG002
+        batch: Any,  # noqa: ARG002
+        rows: Callable[[], ForwardRows],  # noqa: ARG002
+    ) -> Any:
+        """Return what an extending method of EagleDraftWorker returns; `rows` are the wanted ones
+        of its forward."""
+        begun = time.perf_counter()
+        result = run()
+        self._recorder.add_draft_time(time.perf_counter() - begun)
+        return result
+
+    def _schedule(self, batch: Any) -> SglangStep | None:  # noqa: ARG002
+        return None
+
+
+class RecordedWorker(TimedWorker):
+    """Reports a worker's steps, and the chains of those that are sampled."""
+
+    def __init__(self, parts: ChainParts) -> None:
+        super().__init__(parts.recorder)
+        self._parts, self._guard = parts, parts.recorder.guard
+        self._taking = True
+        """Whether the step's chains may be recorded; most steps are not, and ask for nothing."""
+
+    def draft(self, run: Callable[[], Any], worker: Any, batch: Any) -> Any:
+        """See TimedWorker."""
+        if not self._taking:
+            return super().draft(run, worker, batch)
+        parts = self._parts
+        names = tuple(req.rid for req in batch.reqs)
+        call = SglangDraftCall(
+            worker,
+            batch,
+            run,
+            layers=parts.layers,
+            missing=self._guard.run("first_depth", self._without_chain, names) or NOBODY,
+            first=lambda: self._guard.run("first_depth", self._pass_first, names),
+        )
+        parts.recorder.draft(call)
+        return call.result
+
+    def extend(
+        self,
+        run: Callable[[], Any],
+        worker: Any,
+        batch: Any,
+        rows: Callable[[], ForwardRows],
+    ) -> Any:
+        """See TimedWorker."""
+        wanted = self._guard.run("extend_started", self._on_extend_started, batch, rows)
+        if wanted is None:
+            if self._guard.failed:
+                self._guard.run("extend_ended", self._parts.taps.extended)
+            return super().extend(run, worker, batch, rows)
+        try:
+            return super().extend(
+                lambda: without_graph(worker, EXTEND_GRAPH, run), worker, batch, rows
+            )
+        finally:
+            self._guard.run("extend_ended", self._on_extend_ended, batch)
+
+    def _schedule(self, batch: Any) -> SglangStep | None:
+        self._taking = True
+        return self._guard.run("schedule", self._on_schedule, batch)
+
+    def _on_schedule(self, batch: Any) -> SglangStep:
+        parts, without = self._parts, NOBODY
+        if batch.forward_mode.is_extend():
+            for req in batch.reqs:
+                WARM_UP.look(req)
+            return step_of(batch, without)
+        self._taking = parts.sampler.ahead()
+        if self._taking:
+            names = tuple(req.rid for req in batch.reqs)
+            without = self._without_chain(names)
+            if without:
+                self._count_lost(names, without)
+        return step_of(batch, without)
+
+    def _count_lost(self, names: tuple[str, ...], without: frozenset[str]) -> None:
+        """Count the chains that should have been recorded: SGLang's own requests and those that are
+        not selected have none."""
+        parts, lost = self._parts, [n in without and not is_own_name(n) for n in names]
+        chosen = parts.recorder.selection.chosen(names)
+        if chosen is not None:
+            lost = [each and bool(mine) for each, mine in zip(lost, chosen, strict=True)]
+        if any(lost):
+            parts.writer.count_dropped(WITHOUT_FIRST_DEPTH, sum(lost))
+
+    def _without_chain(self, names: tuple[str, ...]) -> frozenset[str]:
+        """Return the requests of a recorded step of which no chain is written."""
+        return self._parts.first.missing(names) | frozenset(filter(is_own_name, names))
+
+    def _on_extend_started(self, batch: Any, rows: Callable[[], ForwardRows]) -> ForwardRows | None:
+        parts, recorded = self._parts, self._parts.sampler.ahead()
+        if not recorded and parts.first.is_empty:
+            return None
+        names = tuple(req.rid for req in batch.reqs)
+        parts.first.drop(names)
+        chosen = parts.recorder.selection.chosen(names)
+        if not names or not recorded or (chosen is not None and not chosen.any()):
+            return None
+        wanted = rows()
+        parts.taps.extending(wanted)
+        return wanted
+
+    def _on_extend_ended(self, batch: Any) -> None:
+        states = self._parts.taps.extended()
+        if states is not None and not self._guard.failed:
+            self._parts.first.keep(tuple(req.rid for req in batch.reqs), states)
+
+    def _pass_first(self, names: tuple[str, ...]) -> None:
+        states = self._parts.first.take(names)
+        if states is None:
+            raise LookupError("no request's first depth is known")
+        self._parts.taps.first_depth(states)
+
+
+def rows_after_prefill(batch: Any) -> ForwardRows:
+    """Return each request's last row; SGLang computes logits of these only."""
+    lengths = torch.as_tensor(batch.extend_lens, dtype=torch.int64)
+    return ForwardRows((lengths.cumsum(0) - 1).to(batch.seq_lens.device), pruned=True)
+
+
+def rows_after_verification(accepted: torch.Tensor, width: int) -> ForwardRows:
+    """Return each request's row of the last verified slot, among `width` rows a request.
+
+    `accepted` [requests]: number of accepted tokens, the target's own included.
+    """
+    first = torch.arange(len(accepted), device=accepted.device) * width
+    return ForwardRows(first + accepted.long() - 1, pruned=False)
+
+
+PROBE = "_driftscope_probe"
+"""Attribute of an EagleDraftWorker that holds its TimedWorker or RecordedWorker."""
+ROLE = "worker0"
+"""Role of the process in the run: the only rank."""
+_PARALLELISM = ("tp_size", "pp_size", "dp_size")
+
+
+def attach(worker: Any) -> None:
+    """Attach a recorder to an EagleDraftWorker if the probe is on, or else time its steps.
+
+    Raises an exception only with DRIFTSCOPE_STRICT=1.
+    """
+    guard = StartGuard()
+    with guard:
+        settings = settings_from(os.environ)
+        if settings is None or handed_down() is not None or hasattr(worker, PROBE):
+            return
+        _attach(worker, replace(settings, recording=EAGER))
+    if guard.fault is not None:
+        if hasattr(worker, PROBE):
+            delattr(worker, PROBE)
+        if (settings := _quietly_settings()) is not None:
+            leave_note(settings.trace, guard.fault, ROLE)
+
+
+def _quietly_settings() -> Settings | None:
+    with StartGuard(quiet=True):
+        return settings_from(os.environ)
+    return None
+
+
+def _attach(worker: Any, settings: Settings) -> None:
+    check_parallelism(worker.server_args)
+    check_unused(settings.trace, run_id())  # before anything is written or hooked
+    drafter, lost = _drafter_of(worker)
+    writer = open_writer(settings, ROLE)
+    with contextlib.ExitStack() as undo:
+        undo.callback(writer.close)
+        with StartGuard(EXPORT):
+            process_writer.publish(writer, settings)
+        probe: EngineSeam | None = None
+        if drafter is not None:
+            inside = StartGuard(INTERNALS, quiet=True)
+            with inside:
+                probe = _recorded(worker, drafter, settings, writer)
+            if inside.fault is not None:
+                lost = f"{INTERNALS}: {inside.fault.reason}"
+        if probe is None:
+            probe = _timed(worker, settings, writer, lost)
+        observe_scheduler(worker, settings)
+        undo.pop_all()
+    setattr(worker, PROBE, probe)
+
+
+def check_parallelism(arguments: Any) -> None:
+    """Raise ProbeError for an engine of several ranks, of which this driftscope was not tested."""
+    for name in _PARALLELISM:
+        if int(getattr(arguments, name, 1) or 1) > 1:
+            raise ProbeError(f"{name} > 1 is not supported by this driftscope in SGLang")
+
+
+def _drafter_of(worker: Any) -> tuple[SglangDrafter | None, str]:
+    """Return the drafter, or else why its inside cannot be recorded."""
+    try:
+        return open_drafter(worker), ""
+    except UnknownDrafterError as error:
+        return None, str(error)
+    except (AttributeError, KeyError, TypeError, ImportError) as error:
+        return None, f"{INTERNALS}: this SGLang is not laid out as driftscope knows it ({error!r})"
+
+
+def _timed(worker: Any, settings: Settings, writer: TraceWriter, note: str) -> TimedWorker:
+    """Begin a run of acceptance and timing."""
+    create_run(settings.trace, manifest_of_timed(worker, settings, note), join=True)
+    writer.set_gauges(reason=note)
+    warn(f"{note}; acceptance and timing are recorded")
+    return TimedWorker(StepTimer(settings, writer, SglangSchedules()))
+
+
+def _recorded(
+    worker: Any, drafter: SglangDrafter, settings: Settings, writer: TraceWriter
+) -> RecordedWorker:
+    """Begin a run with the drafter's inside."""
+    made: list[DrafterTaps] = []
+    sampler: list[AheadSampler] = []
+
+    def make_taps(*parts: Any, **options: Any) -> DrafterTaps:
+        made.append(DrafterTaps(*parts, **options))
+        return made[0]
+
+    def make_sampler(**options: Any) -> AheadSampler:
+        sampler.append(AheadSampler(**options))
+        return sampler[0]
+
+    recorder = assemble_recorder(
+        drafter,
+        settings,
+        writer,
+        schedules=SglangSchedules(),
+        make_taps=make_taps,
+        make_sampler=make_sampler,
+    )
+    recorder.taps.attach(worker, "draft_runner")
+    manifest = replace(
+        manifest_of(worker, drafter, settings, recorder.meter), device_bytes=recorder.device_bytes
+    )
+    create_run(settings.trace, manifest, join=True)
+    if recorder.search is not None:
+        recorder.search.report = lambda sinks: rewrite_manifest(
+            settings.trace, with_sinks(manifest, sinks)
+        )
+    _control(recorder, settings, writer)
+    return RecordedWorker(
+        ChainParts(
+            recorder=recorder,
+            taps=made[0],
+            sampler=sampler[0],
+            first=FirstDepths(2 * drafter.max_requests),
+            layers=tuple(drafter.layers),
+            writer=writer,
+        )
+    )
+
+
+def _control(recorder: Recorder, settings: Settings, writer: TraceWriter) -> None:
+    control = Control(settings.trace, writer, recorder.selection, recorder)
+    control.watch()
+    recorder.control = control
+
+
+def install_worker(module: Any) -> None:
+    """Hook sglang.srt.speculative.eagle_worker_v2."""
+    hook_method(module, "EAGLEWorkerV2.forward_batch_generation", _step)
+    hook_method(module, "EagleDraftWorker.init_attention_backends", _init_attention_backends)
+    hook_method(module, "EagleDraftWorker.draft", _draft)
+    hook_method(module, "EagleDraftWorker._draft_extend_for_prefill", _extend_for_prefill)
+    hook_method(module, "EagleDraftWorker._draft_extend_for_decode", _extend_for_decode)
+
+
+def _serves(batch: Any) -> bool:
+    """Return whether a ScheduleBatch has requests: an idle rank's has none."""
+    return bool(getattr(batch, "reqs", None))
+
+
+def _init_attention_backends(original: Any) -> Callable[..., Any]:
+    def init_attention_backends(worker: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(worker, *args, **kwargs)
+        attach(worker)
+        return result
+
+    return init_attention_backends
+
+
+def _step(original: Any) -> Callable[..., Any]:
+    def forward_batch_generation(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        probe = getattr(getattr(worker, "_draft_worker", None), PROBE, None)
+        if probe is None or not _serves(batch):
+            return original(worker, batch, *args, **kwargs)
+        return probe.step(lambda: original(worker, batch, *args, **kwargs), batch)
+
+    return forward_batch_generation
+
+
+def _draft(original: Any) -> Callable[..., Any]:
+    def draft(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        probe = getattr(worker, PROBE, None)
+        if probe is None or not _serves(batch) or kwargs.get("with_topology"):
+            return original(worker, batch, *args, **kwargs)
+        return probe.draft(lambda: original(worker, batch, *args, **kwargs), worker, batch)
+
+    return draft
+
+
+def _extend_for_prefill(original: Any) -> Callable[..., Any]:
+    def extend(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        probe = getattr(worker, PROBE, None)
+        if probe is None or not _serves(batch):
+            return original(worker, batch, *args, **kwargs)
+        return probe.extend(
+            lambda: original(worker, batch, *args, **kwargs),
+            worker,
+            batch,
+            lambda: rows_after_prefill(batch),
+        )
+
+    return extend
+
+
+def _extend_for_decode(original: Any) -> Callable[..., Any]:
+    def extend(worker: Any, batch: Any, verified: Any, *args: Any, **kwargs: Any) -> Any:
+        probe = getattr(worker, PROBE, None)
+        if probe is None or not _serves(batch):
+            return original(worker, batch, verified, *args, **kwargs)
+        width = worker.speculative_num_draft_tokens
+        return probe.extend(
+            lambda: original(worker, batch, verified, *args, **kwargs),
+            worker,
+            batch,
+            lambda: rows_after_verification(verified.accept_lens, width),
+        )
+
+    return extend
+
+
+VIEW = "_driftscope_view"
+"""Attribute of an NGRAMWorker that holds its NgramDrafts."""
+
+
+class NgramDrafts:
+    """An NGRAMWorker with the attributes of an EagleDraftWorker that a recording reads."""
+
+    topk = 1
+    draft_runner = None
+    """No model drafts."""
+
+    def __init__(self, worker: Any) -> None:
+        self.server_args, self.device = worker.server_args, worker.device
+        self.target_worker = worker.target_worker
+        self.speculative_num_draft_tokens = int(worker.draft_token_num)
+        self.speculative_num_steps = int(worker.draft_token_num) - 1
+        """Nodes of the tree that is verified, without its root."""
+
+
+def install_ngram(module: Any) -> None:
+    """Hook sglang.srt.speculative.ngram_worker."""
+    hook_method(module, "NGRAMWorker.alloc_memory_pool", _alloc_memory_pool)
+    hook_method(module, "NGRAMWorker.forward_batch_generation", _ngram_step)
+    hook_method(module, "NGRAMWorker._prepare_for_speculative_decoding", _ngram_draft)
+
+
+def _alloc_memory_pool(original: Any) -> Callable[..., Any]:
+    def alloc_memory_pool(worker: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(worker, *args, **kwargs)
+        view = NgramDrafts(worker)
+        attach(view)
+        setattr(worker, VIEW, view)
+        return result
+
+    return alloc_memory_pool
+
+
+def _probe_of(worker: Any, batch: Any) -> Any:
+    """Return what records a worker's steps; None if nothing does, or the batch has no requests."""
+    probe = getattr(getattr(worker, VIEW, None), PROBE, None)
+    return probe if getattr(batch, "reqs", None) else None
+
+
+def _ngram_step(original: Any) -> Callable[..., Any]:
+    def forward_batch_generation(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        probe = _probe_of(worker, batch)
+        if probe is None:
+            return original(worker, batch, *args, **kwargs)
+        return probe.step(lambda: original(worker, batch, *args, **kwargs), batch)
+
+    return forward_batch_generation
+
+
+def _ngram_draft(original: Any) -> Callable[..., Any]:
+    def prepare(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        probe = _probe_of(worker, batch)
+        if probe is None or not batch.forward_mode.is_decode():  # a prefill drafts nothing
+            return original(worker, batch, *args, **kwargs)
+        view = getattr(worker, VIEW)
+        return probe.draft(lambda: original(worker, batch, *args, **kwargs), view, batch)
+
+    return prepare

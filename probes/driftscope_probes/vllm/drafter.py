@@ -1,0 +1,555 @@
+"""A drafter that vLLM has loaded: its attention layers, the hook that sees their queries, and the
+readers of their keys.
+
+Multi-head latent attention keeps one latent per slot instead of the keys of all heads: the cache
+holds [latent | rotary key] of each slot. A head's score is q_nope . (W_UK latent) +
+q_rope . rotary key. If W_UK is moved to the query's side ("absorbed"), the score is one product
+with the cached row: attention with a single key head of the row's size. vLLM absorbs when it
+decodes and not when it prefills. The tap keeps the query before absorption, so that all depths of a
+chain are measured alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import functools
+import importlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from driftscope.errors import ProbeError
+from driftscope.vocabulary import Execution
+from driftscope_probes.drafter import (
+    AttentionKind,
+    AttentionLayer,
+    KeyReader,
+    Kind,
+    Observer,
+    Switch,
+)
+from driftscope_probes.vllm import support
+from driftscope_probes.vllm.support import EAGLE3, kind_for
+
+
+class PagedKeys:
+    """Keys of vLLM's GPU backends: FLASH_ATTN, TRITON_ATTN, FLASHINFER.
+
+    Cache since vLLM 0.27: [blocks, kv_heads, block_size, 2 * head_size], keys first. Before:
+    [blocks, 2, block_size, kv_heads, head_size].
+    """
+
+    paged = True
+
+    def __init__(self, layer: Any) -> None:
+        self._size = int(layer.head_size)
+
+    def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """See KeyReader."""
+        if kv_cache.dim() == 5:
+            return kv_cache[:, 0]
+        return kv_cache.transpose(1, 2)[..., : self._size]
+
+    def score(
+        self, queries: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
+    ) -> torch.Tensor:
+        """See KeyReader."""
+        pages = self.pages(kv_cache)
+        wanted = block_table[:, : -(-length // pages.shape[1])].long().clamp(0, len(pages) - 1)
+        slots = pages[wanted].flatten(1, 2)  # [B, N, kv_heads, head_size]
+        return (queries @ slots.permute(0, 2, 3, 1).float())[:, None]
+
+    def queries(self, queries: torch.Tensor) -> torch.Tensor:
+        """See KeyReader."""
+        return queries
+
+
+class CpuAttnKeys:
+    """Keys of vLLM's CPU_ATTN backend.
+
+    The backend packs the keys of a (block, head) in an order that depends on the instruction set,
+    so the order is found by writing known values through vLLM's own op and reading them back. Cache
+    layout since vLLM 0.27: [blocks, kv_heads, block_size, 2 * head_size], keys first.
+    """
+
+    paged = False
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
+        self._order: torch.Tensor | None = None
+        self.in_order = False
+        """Whether the packed order is the plain one; valid once the order is known."""
+        self._heads = np.arange(0)
+        """[kv_heads] int64: rows of each head's keys, among those of a block."""
+
+    def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """Raise NotImplementedError: keys are packed differently here."""
+        raise NotImplementedError
+
+    def score(
+        self, queries: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
+    ) -> torch.Tensor:
+        """See KeyReader."""
+        blocks, heads, block_size, size = kv_cache.shape
+        head_size = size // 2
+        order = self.order(kv_cache)
+        table = block_table[:, : -(-length // block_size)].numpy()
+        wanted = np.maximum(np.minimum(table, blocks - 1), 0)
+        rows = wanted[..., None] * (2 * heads) + self._heads
+        packed = self.packed(kv_cache).index_select(0, torch.from_numpy(rows.ravel()))
+        if not self.in_order:
+            packed = packed[..., order]
+        blockwise = packed.view(*wanted.shape, heads, head_size, block_size).float()
+        return queries[:, None] @ blockwise
+
+    def packed(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """Return a view of the cache with alternating rows: the keys, then the values, of each
+        block and head, [2 * blocks * kv_heads, head_size * block_size]."""
+        blocks, heads, block_size, size = kv_cache.shape
+        return kv_cache.view(2 * blocks * heads, block_size * size // 2)
+
+    def order(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """Return [head_size * block_size] int64: index of (dim, slot) in a row of `packed`."""
+        if self._order is None:
+            _, heads, block_size, size = kv_cache.shape
+            self._order = self._find_order(kv_cache.dtype, block_size, size // 2)
+            self.in_order = torch.equal(self._order, torch.arange(len(self._order)))
+            self._heads = 2 * np.arange(heads)
+        return self._order
+
+    def queries(self, queries: torch.Tensor) -> torch.Tensor:
+        """See KeyReader."""
+        return queries
+
+    def _find_order(self, dtype: torch.dtype, block_size: int, head_size: int) -> torch.Tensor:
+        """Return [head_size * block_size]: the index of element (dim, token) in a packed block."""
+        token = torch.arange(block_size).view(-1, 1, 1).expand(-1, 1, head_size)
+        dim = torch.arange(head_size).view(1, 1, -1).expand(block_size, 1, -1)
+        at_token, at_dim = (self._round_trip(x, dtype, block_size, head_size) for x in (token, dim))
+        order = torch.empty(block_size * head_size, dtype=torch.long)
+        order[at_dim * block_size + at_token] = torch.arange(block_size * head_size)
+        return order
+
+    def _round_trip(
+        self, values: torch.Tensor, dtype: torch.dtype, block_size: int, head_size: int
+    ) -> torch.Tensor:
+        """Return the value found at each packed index after `values` are written as keys.
+
+        Values are written as two digits of base 128, which every supported dtype represents
+        exactly.
+        """
+        from vllm import _custom_ops as ops
+
+        # The attribute is on the layer since vLLM 0.31, set with the KV cache; before, on the
+        # implementation.
+        isa = getattr(self._layer, "isa", None) or self._layer.impl.isa
+        low, high = values % 128, values // 128
+        read = []
+        for digit in (low, high):
+            cache = torch.zeros(1, 1, block_size * 2, head_size, dtype=dtype)
+            keys, rest = cache.chunk(2, dim=2)
+            source = digit.to(dtype).contiguous()
+            ops.cpu_attn_reshape_and_cache(
+                source,
+                source.clone(),
+                keys,
+                rest,
+                torch.arange(block_size),
+                isa,
+                k_scale=1.0,
+                v_scale=1.0,
+                kv_cache_dtype="auto",
+            )
+            read.append(keys.reshape(-1).float().round().long())
+        return read[0] + 128 * read[1]
+
+
+READERS: dict[str, Callable[[Any], KeyReader]] = {
+    "CPU_ATTN": CpuAttnKeys,
+    "FLASH_ATTN": PagedKeys,
+    "TRITON_ATTN": PagedKeys,
+    "FLASHINFER": PagedKeys,
+}
+"""Readers by vLLM's backend name."""
+
+
+def reader_for(backend: str, layer: Any) -> KeyReader:
+    """Return the reader for an attention backend; raises ProbeError for an unsupported backend."""
+    if is_latent(layer):
+        return LatentKeys(layer)
+    if backend not in READERS:
+        raise ProbeError(
+            f"the drafter's attention backend {backend} is not supported by this driftscope; "
+            f"supported: {', '.join(sorted(READERS))}"
+        )
+    return READERS[backend](layer)
+
+
+def is_latent(layer: Any) -> bool:
+    """Return whether a vLLM attention layer uses latent attention."""
+    return hasattr(layer, "kv_lora_rank")
+
+
+def query_size(layer: Any) -> int:
+    """Return the count of numbers in one head's query before absorption."""
+    return int(layer.qk_nope_head_dim) + int(layer.qk_rope_head_dim)
+
+
+def tap_latent(layer: Any, observer: Observer, switch: Switch) -> Callable[[], None]:
+    """Tap a latent layer like `tap_attention`; some implementations have no `forward`."""
+    original = layer.forward_impl
+
+    @functools.wraps(original)
+    def observed(
+        query: Any, latent: Any, rope: Any, cache: Any, meta: Any, *a: Any, **kw: Any
+    ) -> Any:
+        result = original(query, latent, rope, cache, meta, *a, **kw)
+        if meta is not None and switch.should_record:
+            switch.observe("attention", observer, query, None)
+        return result
+
+    layer.forward_impl = observed
+    return lambda: delattr(layer, "forward_impl")
+
+
+class LatentKeys:
+    """Rows of the cache, [blocks, block_size, latent + rope], as keys of a single head."""
+
+    paged = False
+
+    def __init__(self, layer: Any) -> None:
+        """Raises ProbeError if vLLM has not prepared the up-projection of the keys."""
+        self._nope = int(layer.qk_nope_head_dim)
+        weight = getattr(layer, "W_UK_T", None)
+        if weight is None:
+            raise ProbeError(
+                "latent attention without an absorbed key projection (W_UK_T) is not supported by "
+                "this driftscope"
+            )
+        self._weight: torch.Tensor = weight
+        """[heads, nope, latent]."""
+
+    def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """Raise NotImplementedError: heads of this size are too large for the paged kernel."""
+        raise NotImplementedError
+
+    def score(
+        self, queries: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor, length: int
+    ) -> torch.Tensor:
+        """See KeyReader."""
+        blocks, size, _ = kv_cache.shape
+        wanted = block_table[:, : -(-length // size)].long().clamp(0, blocks - 1)
+        keys = kv_cache[wanted].flatten(1, 2)[:, None].transpose(-1, -2).float()
+        return (queries @ keys)[:, None]
+
+    def queries(self, queries: torch.Tensor) -> torch.Tensor:
+        """Absorb [B, K, heads * (nope + rope)] to [B, K, heads * (latent + rope)] float32."""
+        q = queries.float()
+        q = q.view(*q.shape[:-1], len(self._weight), -1)
+        nope, rope = q[..., : self._nope], q[..., self._nope :]
+        absorbed = torch.einsum("bkhn,hnl->bkhl", nope, self._weight.float())
+        return torch.cat((absorbed, rope), -1).flatten(-2)
+
+
+FLASH_ATTENTION = "vllm.v1.attention.backends.flash_attn"
+
+
+class VllmAttentionLayer:
+    """One loaded attention layer of vLLM; see `AttentionLayer`."""
+
+    def __init__(self, module: Any) -> None:
+        """Wrap an attention module."""
+        self._module = module
+
+    @functools.cached_property
+    def kind(self) -> AttentionKind:
+        """See AttentionLayer."""
+        return kind_of(self._module)
+
+    @functools.cached_property
+    def reader(self) -> KeyReader:
+        """See AttentionLayer."""
+        return reader_for(backend_of(self._module), self._module)
+
+    @property
+    def query_size(self) -> int:
+        """See AttentionLayer."""
+        return query_size(self._module) if is_latent(self._module) else self.kind.head_size
+
+    def cache(self) -> torch.Tensor:
+        """See AttentionLayer."""
+        return cache_of(self._module)
+
+    def tap(self, observer: Observer, switch: Switch) -> Callable[[], None]:
+        """See AttentionLayer."""
+        return tap_attention(self._module, observer, switch)
+
+
+def backend_of(layer: Any) -> str:
+    """Return vLLM's name of a layer's attention backend, such as CPU_ATTN."""
+    get = getattr(layer, "get_attn_backend", None)
+    return str((get() if get else layer.attn_backend).get_name())
+
+
+def kind_of(layer: Any) -> AttentionKind:
+    """Return the attention parameters of a loaded vLLM `Attention` layer."""
+    impl = layer.impl
+    window = getattr(layer, "sliding_window", None)
+    return AttentionKind(
+        heads=int(layer.num_heads),
+        kv_heads=int(layer.num_kv_heads),
+        head_size=int(layer.head_size),
+        scale=float(impl.scale),
+        window=int(window) if isinstance(window, int) and window > 0 else None,
+        softcap=float(getattr(impl, "logits_soft_cap", None) or 0.0),
+        sinks=getattr(impl, "sinks", None),
+    )
+
+
+def cache_of(layer: Any) -> torch.Tensor:
+    """Return the layer's KV cache, which older versions wrap in a list."""
+    cache = layer.kv_cache
+    tensor: torch.Tensor = cache[0] if isinstance(cache, list | tuple) else cache
+    return tensor
+
+
+def tap_attention(layer: Any, observer: Observer, switch: Switch) -> Callable[[], None]:
+    """Pass each call of a layer with an active cache to `observer`; return the removal."""
+    if is_latent(layer):
+        return tap_latent(layer, observer, switch)
+    original = layer.impl.forward
+
+    @functools.wraps(original)
+    def observed(
+        layer_: Any, query: Any, key: Any, value: Any, cache: Any, meta: Any, *a: Any, **kw: Any
+    ) -> Any:
+        if meta is None or not switch.should_record:
+            return original(layer_, query, key, value, cache, meta, *a, **kw)
+        if not _offered:
+            result = original(layer_, query, key, value, cache, meta, *a, **kw)
+            switch.observe("attention", observer, query, None)
+            return result
+        with catch_lse() as caught:
+            result = original(layer_, query, key, value, cache, meta, *a, **kw)
+        switch.observe("attention", observer, query, caught[-1] if caught else None)
+        return result
+
+    layer.impl.forward = observed
+    return lambda: delattr(layer.impl, "forward")
+
+
+_offered = False
+"""Whether vLLM's FlashAttention backend has been patched to serve `catch_lse`."""
+_caught: list[torch.Tensor] | None = None
+"""List that receives the log-sum-exp of the attention call in progress; one thread runs a model."""
+
+
+@contextlib.contextmanager
+def catch_lse() -> Iterator[list[torch.Tensor]]:
+    """Collect the log-sum-exp, which FlashAttention computes and vLLM does not request."""
+    global _caught
+    values: list[torch.Tensor] = []
+    _caught = values
+    try:
+        yield values
+    finally:
+        _caught = None
+
+
+def offer_lse() -> bool:
+    """Make vLLM's FlashAttention serve `catch_lse`; return whether this vLLM allows it."""
+    global _offered
+    try:
+        module = importlib.import_module(FLASH_ATTENTION)
+        original = module.flash_attn_varlen_func
+    except (ImportError, AttributeError):
+        return False
+    _offered = True
+    if hasattr(original, "_driftscope"):
+        return True
+
+    @functools.wraps(original)
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        if _caught is None or kwargs.get("return_softmax_lse") or kwargs.get("s_aux") is not None:
+            return original(*args, **kwargs)
+        out, lse = original(*args, **kwargs, return_softmax_lse=True)[:2]
+        _caught.append(lse)
+        return out
+
+    asked._driftscope = True  # type: ignore[attr-defined]
+    module.flash_attn_varlen_func = asked  # type: ignore[attr-defined]
+    return True
+
+
+@functools.cache
+def _forward_context() -> tuple[Callable[[], bool], Callable[[], Any]]:
+    """Return vLLM's functions that test for and get the context; imported once."""
+    from vllm.forward_context import get_forward_context, is_forward_context_available
+
+    return is_forward_context_available, get_forward_context
+
+
+def forward_mode(compiled: bool) -> str:
+    """Return the mode that vLLM reports for the forward in progress, one of `Execution`."""
+    plain = Execution.COMPILED if compiled else Execution.EAGER
+    available, context = _forward_context()
+    if not available():
+        return plain
+    name = getattr(context().cudagraph_runtime_mode, "name", "NONE")
+    return {"PIECEWISE": Execution.PIECEWISE, "FULL": Execution.FULL}.get(str(name), plain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class VllmDrafter:
+    """The properties of a drafter that vLLM has loaded; see `Drafter`."""
+
+    model: Any
+    """vLLM's drafter module, such as Eagle3LlamaForCausalLM."""
+    attention: dict[str, Any]
+    """vLLM's attention modules by name, in order of depth in the network."""
+    config: Any
+    """The engine's VllmConfig."""
+    device: torch.device
+    kind: Kind = EAGLE3
+    layers: dict[str, AttentionLayer] = field(init=False)
+    """The modules of `attention`, wrapped for taps and meters."""
+
+    def __post_init__(self) -> None:
+        """Wrap the attention modules."""
+        wrapped = {name: VllmAttentionLayer(each) for name, each in self.attention.items()}
+        object.__setattr__(self, "layers", wrapped)
+
+    @property
+    def backend(self) -> str:
+        """vLLM's name of the attention backend, such as CPU_ATTN; empty without attention."""
+        return next((backend_of(layer) for layer in self.attention.values()), "")
+
+    def offer_lse(self) -> bool:
+        """See Drafter: FlashAttention computes the log-sum-exp anyway."""
+        return self.backend == "FLASH_ATTN" and offer_lse()
+
+    def forward_mode(self) -> str:
+        """See Drafter."""
+        return forward_mode(self.compiled)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Data type of activations; a parameter may have another, such as a table of token ids."""
+        dtype: torch.dtype = self.config.speculative_config.draft_model_config.dtype
+        return dtype
+
+    @property
+    def k(self) -> int:
+        """Largest chain length."""
+        return int(self.config.speculative_config.num_speculative_tokens)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether vLLM compiles models."""
+        mode = getattr(self.config.compilation_config, "mode", 0) or 0
+        return not self.config.model_config.enforce_eager and int(mode) > 0
+
+    @property
+    def samples(self) -> bool:
+        """Whether vLLM may change received logits in place, to sample or to mask tokens."""
+        speculation = self.config.speculative_config
+        greedy = getattr(speculation, "draft_sample_method", None) == "greedy"
+        return not greedy or bool(getattr(speculation, "use_heterogeneous_vocab", False))
+
+    @property
+    def max_requests(self) -> int:
+        """Largest number of requests in a step."""
+        return int(self.config.scheduler_config.max_num_seqs)
+
+    @property
+    def max_slots(self) -> int:
+        """Number of slots in the longest context; drafts beyond it do not count."""
+        return int(self.config.model_config.max_model_len)
+
+    @property
+    def queries(self) -> int:
+        """Number of queries measured per request and forward: 1, or K for a block drafter."""
+        return self.k if self.kind.block else 1
+
+    @property
+    def shares_cache(self) -> bool:
+        """Whether other layers may write to the memory of the drafter's keys, in blocks that have
+        been freed: vLLM lets layers of different kinds share memory."""
+        layers = self.config.compilation_config.static_forward_context
+        own = [_extent(layer) for layer in self.attention.values()]
+        others = [_extent(layer) for name, layer in layers.items() if name not in self.attention]
+        return any(
+            low < other_high and other_low < high
+            for low, high in own
+            for other_low, other_high in others
+        )
+
+    @property
+    def final_norms(self) -> tuple[Any, ...]:
+        """Modules whose input is the pre-norm residual stream; one per head, if any."""
+        paths = self.kind.norms
+        return tuple(
+            module
+            for name, module in self.model.named_modules()
+            if any(fnmatch.fnmatchcase(name, path) for path in paths)
+        )
+
+    @property
+    def aux_states(self) -> int:
+        """Number of captured target layers that are combined for the drafter.
+
+        It is 0 for a block drafter, whose captured states have the target's rows and not those of
+        its queries.
+        """
+        inner: Any = getattr(self.model, "model", None)
+        if self.kind.block or not getattr(inner, "use_aux_hidden_state", False):
+            return 0
+        # vLLM's Qwen3-style drafter uses another name for it.
+        count = getattr(inner, "num_aux_hidden_states", None)
+        return int(inner.num_aux_layers if count is None else count)
+
+    @property
+    def aux_norms(self) -> tuple[Any, ...]:
+        """Norms whose output is the input of fc: `fc_norm`, or else the norm of norm_before_fc."""
+        if not self.aux_states:
+            return ()
+        inner = self.model.model
+        if per_layer := getattr(inner, "fc_norm", None):
+            return tuple(per_layer)
+        over_all = getattr(inner, "input_norm", None)
+        return () if over_all is None else (over_all,)
+
+
+def open_drafter(model: Any, layer_names: Iterable[str], config: Any) -> VllmDrafter:
+    """Return the drafter after checking it; raises ProbeError if it cannot be recorded."""
+    context = config.compilation_config.static_forward_context
+    names = sorted(layer_names, key=_numbers_apart)
+    # Several MTP modules may be loaded; the runners that get here run only the first.
+    modules = int(getattr(getattr(model, "model", None), "num_mtp_layers", 1))
+    attention = {name: context[name] for name in names[: len(names) // modules]}
+    support.check_speculation(config)
+    kind = kind_for(config.speculative_config, type(model).__name__)
+    support.check_drafter(model, attention, kind)
+    device = next(model.parameters()).device
+    return VllmDrafter(model=model, attention=attention, config=config, device=device, kind=kind)
+
+
+def _extent(layer: Any) -> tuple[int, int]:
+    """Return the address range of a layer's KV cache; empty if the layer has no cache."""
+    cache = getattr(layer, "kv_cache", None)
+    cache = cache[0] if isinstance(cache, list | tuple) and cache else cache
+    if not isinstance(cache, torch.Tensor):
+        return 0, 0
+    spans = ((n - 1) * stride for n, stride in zip(cache.shape, cache.stride(), strict=True))
+    size = (sum(spans) + 1) * cache.element_size() if cache.numel() else 0
+    return cache.data_ptr(), cache.data_ptr() + size
+
+
+def _numbers_apart(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts layers.9 before layers.10."""
+    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]

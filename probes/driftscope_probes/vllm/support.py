@@ -1,0 +1,493 @@
+"""What of vLLM this version supports: the places that the probe hooks, the versions in which
+they were tested, the kinds of drafter, and the checks that refuse an engine at start-up.
+
+The start-up check, `driftscope doctor` and the table in docs/drafters.md all read the list of
+kinds. A drafter that is not in it is recorded like one without a model: acceptance and timing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+from driftscope.errors import ProbeError, UnknownDrafterError
+from driftscope.trace.read.ranks import Place
+from driftscope_probes.drafter import Kind
+from driftscope_probes.engine import HookPoint
+from driftscope_probes.settings import RUN_ID
+
+TESTED_VLLM = ("0.25.1", "0.27.0", "0.31.0", "0.32.0")
+"""Versions that the test suite or a release check has run; others work if every hook exists."""
+OLDEST_VLLM = (0, 25)
+RECORDED = (
+    "per chain and depth: attention mass on sink, prompt, generated and self slots; RMS of the "
+    "hidden state fed in, pre-norm, post-norm and fed forward; top-1 probability and entropy. "
+    "Per chain: RMS of the captured target layers before and after their norms and of the fc "
+    "output. "
+    "Per decode step: drafted and accepted tokens, or why nothing was drafted. "
+    "Per request: TTFT, TPOT, lengths, finish reason."
+)
+
+
+HOOKS = {
+    "v1": (
+        HookPoint(
+            module="vllm.v1.worker.gpu_model_runner",
+            name="GPUModelRunner.execute_model",
+            purpose="step time, the step's requests",
+        ),
+        HookPoint(
+            module="vllm.v1.worker.gpu_model_runner",
+            name="GPUModelRunner.sample_tokens",
+            purpose="step time",
+        ),
+        HookPoint(
+            module="vllm.v1.spec_decode.llm_base_proposer",
+            name="SpecDecodeBaseProposer.load_model",
+            purpose="taps on the drafter",
+        ),
+        HookPoint(
+            module="vllm.v1.spec_decode.llm_base_proposer",
+            name="SpecDecodeBaseProposer.propose",
+            purpose="the draft",
+        ),
+        HookPoint(
+            module="vllm.v1.spec_decode.llm_base_proposer",
+            name="SpecDecodeBaseProposer._determine_batch_execution_and_padding",
+            purpose="chains without CUDA graphs (DRIFTSCOPE_RECORDING=eager or shadow)",
+            optional=True,
+        ),
+        HookPoint(
+            module="vllm.v1.worker.gpu_model_runner",
+            name="GPUModelRunner._get_eagle3_aux_layers_from_config",
+            purpose="source of the captured layers",
+            optional=True,
+        ),
+        HookPoint(
+            module="vllm.v1.spec_decode.medusa",
+            name="MedusaProposer.propose",
+            purpose="Medusa's draft",
+            optional=True,
+        ),
+    ),
+    "v2": (
+        HookPoint(
+            module="vllm.v1.worker.gpu.model_runner",
+            name="GPUModelRunner.execute_model",
+            purpose="step time",
+        ),
+        HookPoint(
+            module="vllm.v1.worker.gpu.model_runner",
+            name="GPUModelRunner.sample_tokens",
+            purpose="step time and the step's requests",
+        ),
+        HookPoint(
+            module="vllm.v1.worker.gpu.spec_decode.eagle.speculator",
+            name="EagleSpeculator.load_model",
+            purpose="taps on the drafter",
+        ),
+        HookPoint(
+            module="vllm.v1.worker.gpu.spec_decode.eagle.speculator",
+            name="EagleSpeculator.propose",
+            purpose="the draft",
+        ),
+        HookPoint(
+            module="vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils",
+            name="get_eagle3_aux_layers_from_config",
+            purpose="source of the captured layers",
+            optional=True,
+        ),
+        *(
+            HookPoint(
+                module=f"vllm.v1.worker.gpu.spec_decode.{module}.speculator",
+                name=f"{speculator}.propose",
+                purpose="the draft",
+                optional=True,
+            )
+            for module, speculator in (
+                ("mtp", "MTPSpeculator"),
+                ("standalone_ar", "StandaloneARSpeculator"),
+                ("dflash", "DFlashSpeculator"),
+                ("multi_module_mtp", "MultiModuleMTPSpeculator"),
+            )
+        ),
+    ),
+    "worker": (
+        HookPoint(
+            module="vllm.v1.worker.worker_base",
+            name="WorkerBase",
+            purpose="control while it runs",
+        ),
+        HookPoint(
+            module="vllm.v1.worker.gpu_worker",
+            name="Worker.load_model",
+            purpose="start of the run, once every model is loaded; drafters without a model",
+        ),
+        HookPoint(
+            module="vllm.model_executor.models.interfaces",
+            name="EagleModelMixin.aux_hidden_state_layers",
+            purpose="list of captured target layers",
+            optional=True,
+        ),
+    ),
+    "engine": (
+        HookPoint(
+            module="vllm.v1.core.sched.scheduler",
+            name="Scheduler.update_from_output",
+            purpose="verification",
+        ),
+        HookPoint(
+            module="vllm.v1.core.sched.scheduler",
+            name="Scheduler._free_request",
+            purpose="finished requests",
+        ),
+        HookPoint(
+            module="vllm.v1.engine.core",
+            name="EngineCore.shutdown",
+            purpose="closing the trace",
+        ),
+    ),
+}
+"""Hooks by part of vLLM: V1 model runner, V2 model runner, their worker, engine core."""
+
+
+TRUTH = "float64 replay of trained and random weights"
+WITNESS = "float64 softmax over raw q, k and raw states, tiny random model"
+STATES = "float64 from raw states, tiny random model"
+COUNTED = "accepted counts and tokens, tiny model"
+NOT_RUN = "not run"
+NGRAM_V2 = f"{NOT_RUN}: Triton's interpreter fails on vLLM's kernel"
+
+
+_NORMED = {"postnorm_rms": 0, "fed_rms": -1}
+_RESIDUAL = {"prenorm_rms": 0, "fed_rms": -1}
+
+EAGLE3 = Kind(
+    name="EAGLE-3 / 3.1",
+    methods=("eagle3",),
+    drafters=("Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM"),
+    outputs=_NORMED,
+    norms=("model.norm",),
+    v1=TRUTH,
+    v2=TRUTH,
+    note="also the captured target layers, their norms and the fc output; windows as configured",
+)
+KINDS = (
+    EAGLE3,
+    Kind(
+        name="EAGLE-3, latent attention",
+        methods=("eagle3",),
+        drafters=("Eagle3DeepseekV2ForCausalLM",),
+        outputs=_NORMED,
+        norms=("model.norm",),
+        v1=WITNESS,
+        v2=WITNESS,
+    ),
+    Kind(
+        name="EAGLE-1",
+        methods=("eagle",),
+        drafters=("EagleLlamaForCausalLM",),
+        outputs=_RESIDUAL,
+        v1=TRUTH,
+        v2=TRUTH,
+        note="no final norm: the residual stream is what is fed",
+    ),
+    Kind(
+        name="P-EAGLE",
+        methods=("eagle3",),
+        drafters=("Eagle3LlamaForCausalLM",),
+        parallel=True,
+        outputs={"postnorm_rms": 0},
+        norms=("model.norm",),
+        block=True,
+        v1=WITNESS,
+        note="by query index",
+    ),
+    Kind(
+        name="DFlash",
+        methods=("dflash",),
+        drafters=("DFlashQwen3ForCausalLM",),
+        fed=False,
+        outputs={"postnorm_rms": 0},
+        norms=("model.norm",),
+        block=True,
+        causal=False,
+        lead=1,
+        ahead=1,
+        v1=WITNESS,
+        v2=WITNESS,
+        note="by query index; every query of a block sees the whole block",
+    ),
+    Kind(
+        name="MTP, DeepSeek",
+        methods=("mtp",),
+        drafters=("DeepSeekMTP",),
+        outputs={"prenorm_rms": 0, "postnorm_rms": -1, "fed_rms": -1},
+        v1=WITNESS,
+        v2=WITNESS,
+        note="latent attention",
+    ),
+    Kind(
+        name="MTP, MiMo",
+        methods=("mtp",),
+        drafters=("MiMoMTP",),
+        outputs=_NORMED,
+        norms=("model.mtp_layers.*.final_layernorm",),
+        v1=WITNESS,
+        v2=WITNESS,
+    ),
+    Kind(
+        name="MTP, MiMo-V2",
+        methods=("mtp",),
+        drafters=("MiMoV2MTP",),
+        outputs=_NORMED,
+        norms=("model.mtp.layers.*.final_layernorm",),
+        v1=WITNESS,
+        v2=WITNESS,
+        note="sliding window and learned sink biases",
+    ),
+    Kind(
+        name="MTP, ERNIE 4.5",
+        methods=("mtp",),
+        drafters=("ErnieMTP",),
+        outputs=_RESIDUAL,
+        v1=WITNESS,
+        v2=WITNESS,
+        note="no final norm",
+    ),
+    Kind(
+        name="MTP, one module per depth",
+        methods=("mtp",),
+        drafters=("DeepSeekMTP", "MiMoMTP", "MiMoV2MTP", "ErnieMTP"),
+        modules=True,
+        model=False,
+        v1="is served by module 0 at each depth there: as the rows above",
+        v2=f"{COUNTED}, of DeepSeek's",
+    ),
+    Kind(
+        name="draft model",
+        methods=("draft_model",),
+        fed=False,
+        outputs={"postnorm_rms": 0},
+        norms=("model.norm",),
+        lead=1,
+        v1=WITNESS,
+        v2=WITNESS,
+        note="any decoder with vLLM's plain attention layers; also soft caps; checked: Llama, "
+        "Gemma 2",
+    ),
+    Kind(
+        name="Medusa",
+        methods=("medusa",),
+        drafters=("Medusa",),
+        attention=False,
+        outputs={"prenorm_rms": 0},
+        block=True,
+        heads=True,
+        v1=STATES,
+        note="by head; no attention",
+    ),
+    Kind(
+        name="n-gram",
+        methods=("ngram",),
+        model=False,
+        v1=COUNTED,
+        v2=NGRAM_V2,
+    ),
+    Kind(
+        name="n-gram on the device",
+        methods=("ngram_gpu",),
+        model=False,
+        v1=f"{NOT_RUN}: wants pinned memory",
+        v2=NGRAM_V2,
+    ),
+    Kind(
+        name="suffix",
+        methods=("suffix",),
+        model=False,
+        v1=f"{COUNTED}, with the package arctic-inference 0.3.0",
+    ),
+)
+"""All supported kinds of drafter."""
+
+
+def kind_for(speculation: Any, drafter: str, *, modules: bool = False) -> Kind:
+    """Return the kind of a loaded drafter; raises UnknownDrafterError if it is not in the list.
+
+    `speculation` is vLLM's SpeculativeConfig, `drafter` the class's name.
+    """
+    method = speculation.method
+    parallel = method != "dflash" and bool(getattr(speculation, "parallel_drafting", False))
+    same = [kind for kind in KINDS if method in kind.methods and kind.parallel == parallel]
+    for kind in same:
+        if kind.modules == modules and (not kind.drafters or drafter in kind.drafters):
+            return kind
+    names = sorted({name for kind in same for name in kind.drafters})
+    what = f"{method} with parallel drafting" if parallel else method
+    raise UnknownDrafterError(
+        f"drafter {drafter} of method {what} is not supported by this driftscope; "
+        f"supported: {', '.join(names) or 'none'}"
+    )
+
+
+def methods() -> tuple[str, ...]:
+    """Return all methods in the list, each once."""
+    return tuple(dict.fromkeys(method for kind in KINDS for method in kind.methods))
+
+
+def drafters() -> tuple[str, ...]:
+    """Return all drafter classes in the list, each once."""
+    return tuple(dict.fromkeys(name for kind in KINDS for name in kind.drafters))
+
+
+def table() -> str:
+    """Return the list as a Markdown table."""
+    lines = [
+        "| drafter | vLLM's classes | recorded | V1 runner | V2 runner |",
+        "|---|---|---|---|---|",
+    ]
+    for kind in KINDS:
+        classes = ", ".join(f"`{name}`" for name in kind.drafters)
+        note = f"; {kind.note}" if kind.note else ""
+        cells = (
+            f"{kind.name} (`{'`, `'.join(kind.methods)}`)",
+            classes or ("any" if kind.model else "none"),
+            ", ".join(kind.recorded) + note,
+            kind.v1,
+            kind.v2,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+BEGIN, END = "<!-- kinds: `make kinds-table` writes this -->\n", "<!-- /kinds -->\n"
+"""Marks around the table in docs/drafters.md."""
+
+
+def main() -> None:
+    """Write the table into the file named on the command line."""
+    path = Path(sys.argv[1])
+    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    path.write_text(f"{before}{BEGIN}{table()}{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
+
+
+def place_in(config: Any) -> Place:
+    """Return this worker's tensor-parallel rank, and its replica unless it is the first.
+
+    `parallel_config.rank` also counts pipeline stages; the ranks of one stage are consecutive. A
+    dense model's replicas know nothing of each other but their own index.
+    """
+    parallel = config.parallel_config
+    size = getattr(parallel, "tensor_parallel_size", 1)
+    replica = getattr(parallel, "data_parallel_index", 0)
+    return Place(rank=getattr(parallel, "rank", 0) % size, replica=replica or None)
+
+
+def is_last_stage(config: Any) -> bool:
+    """Return whether this worker belongs to the last pipeline stage, which drafts."""
+    parallel = config.parallel_config
+    ranks, stages = (getattr(parallel, f"{kind}_parallel_size", 1) for kind in _WITHIN_REPLICA)
+    return bool(getattr(parallel, "rank", 0) // ranks == stages - 1)
+
+
+_WITHIN_REPLICA = ("tensor", "pipeline")
+
+
+def run_id_of(config: Any) -> str:
+    """Return the run id, shared by one engine's processes and unique per engine.
+
+    The plugin's id is not enough, because one process may start several engines.
+    """
+    instance = str(getattr(config, "instance_id", "")).partition("_dp")[0]
+    start = os.environ.setdefault(RUN_ID, uuid.uuid4().hex[:12])
+    return f"{start}-{instance}" if instance else start
+
+
+def check_speculation(config: Any) -> None:
+    """Raise ProbeError if nothing of an engine with this `VllmConfig` can be recorded, and
+    UnknownDrafterError if the inside of its drafter cannot be."""
+    check_engine(config)
+    method = config.speculative_config.method
+    if method not in methods():
+        raise UnknownDrafterError(
+            f"speculation method {method!r} is not supported by this driftscope; "
+            f"supported: {', '.join(methods())}"
+        )
+
+
+def check_engine(config: Any) -> None:
+    """Raise ProbeError if nothing of the engine can be recorded, whatever drafts."""
+    check_speculates(config)
+    _check_parallelism(config.parallel_config)
+
+
+def check_speculates(config: Any) -> None:
+    """Raise ProbeError if the engine does not speculate."""
+    speculation = getattr(config, "speculative_config", None)
+    if speculation is None:
+        raise ProbeError(
+            "DRIFTSCOPE_TRACE is set, but this engine does not speculate: start it with "
+            "--speculative-config, or unset DRIFTSCOPE_TRACE"
+        )
+
+
+def _check_parallelism(parallel: Any) -> None:
+    """Raise ProbeError for parallelism that cannot be recorded.
+
+    Tensor, pipeline or data parallelism can be recorded. Replicas of a dense model do not know of
+    each other. Replicas of a mixture of experts do, and some of them draft without a request so
+    that the others can run; they are refused.
+    """
+    sizes = {name: getattr(parallel, f"{name}_size", 1) for name in _PARALLELISM}
+    for name, detail in _PARALLELISM.items():
+        if sizes[name] > 1 and detail is not None:
+            raise ProbeError(f"{name}_size > 1{detail} is not supported by this driftscope")
+    if sizes["tensor_parallel"] > 1 and sizes["pipeline_parallel"] > 1:
+        raise ProbeError(
+            "tensor_parallel_size and pipeline_parallel_size > 1 at once are not supported by this "
+            "driftscope"
+        )
+
+
+_PARALLELISM = {
+    "tensor_parallel": None,
+    "pipeline_parallel": None,
+    "data_parallel": " for a mixture of experts",
+    "prefill_context_parallel": "",
+    "decode_context_parallel": "",
+}
+"""Kinds of parallelism -> words of the error that refuses it; None: supported."""
+
+
+def check_drafter(model: Any, layers: dict[str, Any], kind: Kind = EAGLE3) -> None:
+    """Raise UnknownDrafterError if a part of a loaded drafter would be measured incorrectly."""
+    if kind.attention and not layers:
+        raise UnknownDrafterError(f"drafter {type(model).__name__}: no attention layer found")
+    for name, layer in layers.items():
+        if reason := _unsupported_attention(layer):
+            raise UnknownDrafterError(
+                f"drafter layer {name} has {reason}: not supported by this driftscope"
+            )
+
+
+def _unsupported_attention(layer: Any) -> str | None:
+    impl = layer.impl
+    if type(layer).__name__ == "ChunkedLocalAttention":
+        return "attention in chunks"
+    if getattr(layer, "attn_type", "decoder") != "decoder":
+        return "attention that is not a decoder's"
+    if getattr(impl, "is_sparse", False):
+        return "sparse attention"
+    if getattr(impl, "alibi_slopes", None) is not None:
+        return "ALiBi slopes"
+    if str(getattr(impl, "kv_cache_dtype", "auto")).startswith("fp8"):
+        return "an fp8 KV cache"
+    return None
