@@ -4,58 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from driftscope.errors import UsageError
-from driftscope.ingest.fields import BadFigureError
-from driftscope.ingest.figures import Figures, completed
-from driftscope.ingest.reader import Reader
-from driftscope.ingest.readers.engines import (
-    llamacpp_responses,
-    prometheus_range,
-    prometheus_text,
-    server_log,
-    sglang_requests,
-    trtllm_iterations,
-    trtllm_requests,
-    vllm_requests,
+from driftscope.ingest import engines, prometheus, tools
+from driftscope.ingest.base import (
+    REGISTERED,
+    BadFigureError,
+    Figures,
+    Reader,
+    ResultFile,
+    completed,
+    open_result,
 )
-from driftscope.ingest.readers.tools import (
-    aiperf_records,
-    aiperf_summary,
-    eagle_answers,
-    guidellm_report,
-    sglang_bench,
-    spec_bench,
-    specforge_results,
-    speculation_profile,
-    speculators_csv,
-    speed_bench,
-    vllm_bench,
-)
-from driftscope.ingest.result_file import ResultFile, open_result
+from driftscope.json_report.document import INGESTED, text
 
-_MODULES = (
-    vllm_bench,
-    vllm_requests,
-    sglang_bench,
-    sglang_requests,
-    trtllm_iterations,
-    trtllm_requests,
-    llamacpp_responses,
-    prometheus_text,
-    prometheus_range,
-    server_log,
-    aiperf_records,
-    aiperf_summary,
-    guidellm_report,
-    spec_bench,
-    eagle_answers,
-    specforge_results,
-    speculators_csv,
-    speed_bench,
-    speculation_profile,
-)
-READERS: Mapping[str, Reader] = {module.READER.name: module.READER for module in _MODULES}
+_MODULES = (engines, prometheus, tools)
+"""Modules that enter readers into REGISTERED."""
+READERS: Mapping[str, Reader] = REGISTERED
 
 
 def ingest(path: Path, name: str | None = None) -> tuple[Reader, tuple[Figures, ...]]:
@@ -69,7 +35,7 @@ def ingest(path: Path, name: str | None = None) -> tuple[Reader, tuple[Figures, 
     if reader is None:
         raise UsageError(f"--format {name}: no such format; there are {', '.join(READERS)}")
     try:
-        found = tuple(completed(each) for each in reader.read(file))
+        found = tuple(completed(figures) for figures in reader.read(file))
     except BadFigureError as error:
         raise UsageError(f"{path}: is no file of {reader.title}: {error}") from error
     if not _holds_anything(found):
@@ -78,7 +44,7 @@ def ingest(path: Path, name: str | None = None) -> tuple[Reader, tuple[Figures, 
 
 
 def _chosen(file: ResultFile) -> Reader:
-    mine: Sequence[Reader] = [each for each in READERS.values() if each.recognises(file)]
+    mine: Sequence[Reader] = [reader for reader in READERS.values() if reader.recognises(file)]
     if len(mine) == 1:
         return mine[0]
     if not mine:
@@ -86,9 +52,45 @@ def _chosen(file: ResultFile) -> Reader:
             f"{file.path}: no known format; `driftscope ingest --list` lists them, and --format "
             "names one"
         )
-    names = ", ".join(each.name for each in mine)
+    names = ", ".join(reader.name for reader in mine)
     raise UsageError(f"{file.path}: fits {names}; name one with --format")
 
 
 def _holds_anything(found: Iterable[Figures]) -> bool:
-    return any(not each.is_empty or each.accepted is not None for each in found)
+    return any(not figures.is_empty or figures.accepted is not None for figures in found)
+
+
+def to_json(found: Sequence[tuple[Path, Reader, tuple[Figures, ...]]]) -> str:
+    """Return the figures of all files as text, newline at the end."""
+    files = [
+        {
+            "file": path.name,
+            "format": reader.name,
+            "figures": list(map(_figures, every)),
+        }
+        for path, reader, every in found
+    ]
+    return text(INGESTED, {"files": files})
+
+
+def _figures(figures: Figures) -> dict[str, Any]:
+    spread = figures.length_interval
+    return {
+        "part": figures.part,
+        "period": figures.period,
+        "k": figures.k,
+        "requests": figures.requests,
+        "rounds": figures.rounds,
+        "drafted": figures.drafted,
+        "accepted": figures.accepted,
+        "mean_length": figures.length,
+        "mean_length_interval": spread and {"low": spread.low, "high": spread.high},
+        "mean_length_by_request": figures.length_by_request,
+        "token_rate": figures.token_rate,
+        "marginal": figures.marginal,
+        "ttft_s": figures.ttft_s,
+        "tpot_s": figures.tpot_s,
+        "output_tokens_per_s": figures.output_per_s,
+        "assumptions": figures.assumptions,
+        "contradictions": figures.contradictions,
+    }

@@ -16,9 +16,7 @@ from typing import Any
 
 from driftscope.analysis.replays import INGESTED, TOTALS, FileTotals, to_workload
 from driftscope.errors import TraceError, UsageError
-from driftscope.ingest.figures import THIS_RUN, Figures
-from driftscope.ingest.histogram import RequestCounts
-from driftscope.ingest.reader import Reader
+from driftscope.ingest.base import THIS_RUN, Figures, Reader, RequestCounts
 from driftscope.trace.format.manifest import CLIENT, MANIFEST, Manifest
 from driftscope.trace.format.records import ClientRow
 from driftscope.trace.write.run_directory import create_run
@@ -54,7 +52,11 @@ def write_run(run: Path, path: Path, reader: Reader, found: Sequence[Figures]) -
     that a run cannot hold.
     """
     rows = list(_rows(path, found))
-    sums = [_sums(each) for each in found if not _has_rows(each) and _says_anything(each)]
+    sums = [
+        _sums(figures)
+        for figures in found
+        if not _has_rows(figures) and not (figures.is_empty and figures.accepted is None)
+    ]
     if (run / MANIFEST).exists():
         raise TraceError(f"{run}: already holds a run; give -o a new directory")
     create_run(run, _manifest(path, reader, found, sums, rows=bool(rows)))
@@ -89,13 +91,13 @@ def _manifest(
 
 def _notes(found: Sequence[Figures]) -> tuple[str, ...]:
     """Return what readers took for granted, the periods, and what does not fit together."""
-    notes = [words for each in found for words in each.assumptions]
+    notes = [words for figures in found for words in figures.assumptions]
     notes += [
-        f"acceptance covers: {each.period}"
-        for each in found
-        if each.period != THIS_RUN and each.length is not None
+        f"acceptance covers: {figures.period}"
+        for figures in found
+        if figures.period != THIS_RUN and figures.length is not None
     ]
-    notes += [words for each in found for words in each.contradictions]
+    notes += [words for figures in found for words in figures.contradictions]
     return tuple(dict.fromkeys(notes))
 
 
@@ -119,11 +121,7 @@ def _sums(figures: Figures) -> FileTotals:
 
 
 def _has_rows(figures: Figures) -> bool:
-    return any(each.histogram is not None for each in figures.single)
-
-
-def _says_anything(figures: Figures) -> bool:
-    return not figures.is_empty or figures.accepted is not None
+    return any(request.histogram is not None for request in figures.single)
 
 
 def _rows(path: Path, found: Sequence[Figures]) -> Iterator[ClientRow]:

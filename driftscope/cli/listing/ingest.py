@@ -48,9 +48,8 @@ def ingest(
     """
     from driftscope.cli.screens.ingest_table import print_figures, print_formats, write_to
     from driftscope.errors import UsageError
-    from driftscope.ingest.catalogue import READERS
+    from driftscope.ingest.catalogue import READERS, to_json
     from driftscope.ingest.catalogue import ingest as read
-    from driftscope.ingest.ingested_json import to_json
 
     if formats:
         print_formats(READERS.values())
@@ -58,7 +57,7 @@ def ingest(
     if not files:
         raise UsageError("no file: give result files, or --list for the formats")
     if window:
-        from driftscope.ingest.scrape_window import two_scrapes
+        from driftscope.ingest.prometheus import two_scrapes
 
         found = two_scrapes(files)
     elif output is not None and len(files) > 1:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driftscope.errors import UsageError
+from driftscope.ingest.base import Figures
 from driftscope.ingest.catalogue import READERS, ingest
-from driftscope.ingest.figures import Figures
 
 SAMPLES = sorted((Path(__file__).parent / "samples").iterdir())
 

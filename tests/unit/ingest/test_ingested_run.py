@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from driftscope.cli.app import app
 from driftscope.errors import TraceError
+from driftscope.ingest.base import Figures
 from driftscope.ingest.catalogue import ingest
-from driftscope.ingest.figures import Figures
 from driftscope.ingest.ingested_run import UNTIMED, WHOLE, Written, write_run
 from driftscope.pipeline import Inputs, measure
 from driftscope.trace.read.reader import read_trace

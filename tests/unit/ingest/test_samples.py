@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from driftscope.errors import UsageError
+from driftscope.ingest.base import LAST_INTERVAL, SINCE_START, THIS_RUN, Figures
 from driftscope.ingest.catalogue import READERS, ingest
-from driftscope.ingest.figures import LAST_INTERVAL, SINCE_START, THIS_RUN, Figures
 
 SAMPLES = Path(__file__).parent / "samples"
 HISTOGRAMS = ((1, 2, 3, 4), (2, 2, 2, 4), (0, 5, 0, 5), (4, 2, 2, 2), (1, 1, 4, 4), (2, 3, 4, 1))
@@ -202,5 +202,5 @@ def test_a_file_that_no_tool_writes_is_one_error(tmp_path: Path, content: str, w
 def test_a_missing_file_and_an_unknown_format_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not readable"):
         ingest(tmp_path / "none")
-    with pytest.raises(UsageError, match="no such format; there are vllm-bench"):
+    with pytest.raises(UsageError, match="no such format; there are vllm-requests"):
         ingest(SAMPLES / "vllm-bench.json", "excel")

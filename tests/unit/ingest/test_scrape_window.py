@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from driftscope.cli.app import app
 from driftscope.errors import UsageError
+from driftscope.ingest.base import LAST_INTERVAL
 from driftscope.ingest.catalogue import ingest
-from driftscope.ingest.figures import LAST_INTERVAL
-from driftscope.ingest.scrape_window import SINCE_RESTART, ingest_window, two_scrapes
+from driftscope.ingest.prometheus import SINCE_RESTART, ingest_window, two_scrapes
 
 SAMPLES = Path(__file__).parent / "samples"
 DRAFTS = "vllm:spec_decode_num_drafts_total"

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from driftscope.analysis.replays import NO_INTERVAL
 from driftscope.cli.app import app
 from driftscope.errors import DamagedTraceError, NoDataError, UsageError
+from driftscope.ingest.base import SINCE_START, Figures
 from driftscope.ingest.catalogue import ingest
-from driftscope.ingest.figures import SINCE_START, Figures
 from driftscope.ingest.ingested_run import NO_ROWS, WHOLE, Written, write_run
 from driftscope.pipeline import Inputs, measure
 from driftscope.trace.format.manifest import MANIFEST

@@ -1,0 +1,437 @@
+"""Result files of other tools: their numbers, figures in driftscope's conventions, and readers.
+
+Numbers come from untrusted JSON: absent is None, and anything that cannot be right is refused. A
+length counts the target's own token of each round, so that a round of which nothing is accepted
+yields 1. Rates are shares from 0 to 1; marginal rates are over all rounds, depth 1 first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import ratio_intervals
+from driftscope.boundary.bounds import MAX_COUNT, MAX_JSON_BYTES, MAX_K, MAX_SECONDS
+from driftscope.boundary.file_input import first_line, parse_json, read_text
+from driftscope.errors import UsageError
+
+MOST_LENGTH = MAX_K + 1
+Histogram = tuple[int, ...]
+"""Rounds with 0, 1, ... tokens accepted."""
+OFF_BY = 0.02
+"""Difference of two lengths above which they contradict each other: files round to two digits."""
+THIS_RUN, SINCE_START, LAST_INTERVAL = "this run", "since the server's start", "last log interval"
+"""Periods that figures cover."""
+MOST_BYTES = 16 * MAX_JSON_BYTES
+MOST_LINES = 1_000_000
+
+
+class BadFigureError(ValueError):
+    """A value that no tool writes there; the message says which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCounts:
+    """Counts of one request."""
+
+    rounds: int
+    accepted: int
+    drafted: int | None = None
+    histogram: Histogram | None = None
+    question: str | None = None
+    """Identifier of the question, if the file names it: requests of two files with the same one are
+    compared in pairs."""
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Figures of one run, or of one part of it that the file names."""
+
+    part: str = ""
+    """Name of the part, such as a benchmark or a category; empty for the whole file."""
+    period: str = THIS_RUN
+    k: int | None = None
+    """Draft tokens per round as configured."""
+    requests: int | None = None
+    rounds: int | None = None
+    drafted: int | None = None
+    """Draft tokens that were verified."""
+    accepted: int | None = None
+    """Draft tokens that were accepted, without the target's own."""
+    length: float | None = None
+    """Acceptance length, over rounds."""
+    length_interval: Interval | None = None
+    """95% interval over requests; None without figures of single requests."""
+    length_by_request: float | None = None
+    """Mean of the requests' acceptance lengths."""
+    marginal: tuple[float, ...] | None = None
+    """Share of the rounds accepted at least up to each depth."""
+    ttft_s: float | None = None
+    """Mean time to the first token."""
+    tpot_s: float | None = None
+    """Mean time per output token after the first."""
+    output_per_s: float | None = None
+    """Output tokens per second, of all requests together."""
+    single: tuple[RequestCounts, ...] = field(default=(), repr=False)
+    """Counts of single requests; () if the file has sums only."""
+    assumptions: tuple[str, ...] = ()
+    """Assumptions and conversions of the reader."""
+    contradictions: tuple[str, ...] = ()
+    """Figures of the file that do not fit together."""
+
+    @property
+    def token_rate(self) -> float | None:
+        """Accepted tokens as a share of the drafted ones."""
+        if not self.drafted or self.accepted is None:
+            return None
+        return self.accepted / self.drafted
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the file says nothing of acceptance or times."""
+        held = (self.length, self.length_by_request, self.marginal, self.ttft_s, self.tpot_s)
+        return all(value is None for value in held)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultFile:
+    """A file that was read."""
+
+    path: Path
+    text: str = field(repr=False)
+    document: Any = field(repr=False, default=None)
+    """The file as one JSON value; None if it is not."""
+    lines: tuple[Mapping[str, Any], ...] = field(repr=False, default=())
+    """Its lines as JSON objects; () unless each line that is not empty is one."""
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """The JSON object that the file is; empty if it is none."""
+        return self.document if isinstance(self.document, dict) else {}
+
+    @property
+    def objects(self) -> tuple[Mapping[str, Any], ...]:
+        """The JSON objects that the file holds: its lines, the items of its list, or itself."""
+        if self.lines:
+            return self.lines
+        items = self.document if isinstance(self.document, list) else [self.document]
+        return tuple(item for item in items if isinstance(item, dict))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """Reader of one format."""
+
+    name: str
+    """Value of `--format`."""
+    title: str
+    """Tool and file, with the version that it was written for."""
+    gives: str
+    lacks: str
+    """Quantities that the format cannot give."""
+    recognises: Callable[[ResultFile], bool]
+    read: Callable[[ResultFile], Iterable[Figures]]
+    """Function that returns the figures of a file that it recognises. Raises BadFigureError."""
+
+
+REGISTERED: dict[str, Reader] = {}
+"""Readers by name, see `reader`."""
+
+Read = Callable[[ResultFile], Iterator[Figures]]
+
+
+def number(fields: Mapping[str, Any], name: str, most: float = float(MAX_COUNT)) -> float | None:
+    """Return a number from 0 to `most`; None if it is absent, null or NaN."""
+    value = fields.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadFigureError(f"{name} is {str(value)[:40]!r}, not a number")
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if not 0 <= value <= most:
+        raise BadFigureError(f"{name} is {value:g}, outside 0 to {most:g}")
+    return float(value)
+
+
+def count(fields: Mapping[str, Any], name: str, most: int = MAX_COUNT) -> int | None:
+    """Return a whole number from 0 to `most`; None if it is absent."""
+    value = number(fields, name, most)
+    if value is None:
+        return None
+    if value != int(value):
+        raise BadFigureError(f"{name} is {value:g}, not a whole number")
+    return int(value)
+
+
+def share(fields: Mapping[str, Any], name: str) -> float | None:
+    """Return a number from 0 to 1; None if it is absent."""
+    return number(fields, name, 1.0)
+
+
+def length(fields: Mapping[str, Any], name: str) -> float | None:
+    """Return tokens per round, the target's own included; None if it is absent."""
+    return number(fields, name, MOST_LENGTH)
+
+
+def milliseconds(fields: Mapping[str, Any], name: str) -> float | None:
+    """Return a time in seconds from one in milliseconds; None if it is absent."""
+    value = number(fields, name, 1000.0 * MAX_SECONDS)
+    return None if value is None else value / 1000.0
+
+
+def objects(fields: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], ...]:
+    """Return the objects in a list; () if it is absent."""
+    value = fields.get(name)
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise BadFigureError(f"{name} is no list")
+    return tuple(item for item in value if isinstance(item, dict))
+
+
+def inner(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an object; empty if it is absent."""
+    value = fields.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def numbers(value: object, name: str, most: float = float(MAX_COUNT)) -> tuple[float, ...]:
+    """Return a list of numbers from 0 to `most`."""
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) > MAX_COUNT:
+        raise BadFigureError(f"{name} is no list of numbers")
+    found = []
+    for item in value:
+        one = number({name: item}, name, most)
+        if one is None:
+            raise BadFigureError(f"{name} holds a value that is no number")
+        found.append(one)
+    return tuple(found)
+
+
+def histogram_of(value: object, name: str) -> Histogram | None:
+    """Return a histogram from a list, or from an object by number of tokens; None if absent."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return _by_number(value, name)
+    found = numbers(value, name)
+    if len(found) > MAX_K + 1 or any(rounds != int(rounds) for rounds in found):
+        raise BadFigureError(f"{name} is no histogram of rounds by accepted tokens")
+    return tuple(map(int, found))
+
+
+def _by_number(value: Mapping[str, Any], name: str) -> Histogram:
+    if not all(key.isascii() and key.isdecimal() and len(key) < 6 for key in value):
+        raise BadFigureError(f"{name} has a key that is no number of tokens")
+    numbers_of = {int(key): count(value, key) or 0 for key in value}
+    most = max(numbers_of, default=0)
+    if most > MAX_K:
+        raise BadFigureError(f"{name} has a round of {most} accepted tokens")
+    return tuple(numbers_of.get(at, 0) for at in range(most + 1))
+
+
+def accepted_in(histogram: Histogram) -> int:
+    """Return the tokens that a histogram's rounds accepted."""
+    return sum(tokens * rounds for tokens, rounds in enumerate(histogram))
+
+
+def together(histograms: Sequence[Histogram]) -> Histogram:
+    """Return the sum of histograms of different lengths."""
+    longest = max(map(len, histograms), default=0)
+    return tuple(
+        sum(histogram[at] for histogram in histograms if at < len(histogram))
+        for at in range(longest)
+    )
+
+
+def marginal_of(histogram: Histogram) -> tuple[float, ...]:
+    """Return the share of the rounds that accept at least 1, 2, ... tokens; () without rounds."""
+    rounds = sum(histogram)
+    if not rounds:
+        return ()
+    reached = np.cumsum(histogram[::-1])[::-1][1:]
+    return tuple((reached / rounds).tolist())
+
+
+def interval_of(requests: Sequence[RequestCounts]) -> Interval | None:
+    """Return the interval of the acceptance length over requests that have a round."""
+    there = [request for request in requests if request.rounds]
+    if not there:
+        return None
+    tokens = np.array([[request.rounds + request.accepted] for request in there], float)
+    spread = ratio_intervals(tokens, np.array([[request.rounds] for request in there], float))
+    return spread[0] if spread else None
+
+
+def mean_of(requests: Sequence[RequestCounts]) -> float | None:
+    """Return the mean of the requests' acceptance lengths."""
+    there = [request for request in requests if request.rounds]
+    lengths = [1.0 + request.accepted / request.rounds for request in there]
+    return sum(lengths) / len(lengths) if lengths else None
+
+
+def completed(figures: Figures) -> Figures:
+    """Return the figures with the length that counts give, and with what contradicts it."""
+    counted = None
+    if figures.rounds and figures.accepted is not None:
+        counted = 1.0 + figures.accepted / figures.rounds
+    length = figures.length if counted is None else counted
+    if length is None and figures.marginal is not None:
+        length = 1.0 + sum(figures.marginal)
+    found = tuple(_contradictions(figures, length))
+    return replace(figures, length=length, contradictions=(*figures.contradictions, *found))
+
+
+def _contradictions(figures: Figures, length: float | None) -> Iterator[str]:
+    """Yield where two figures of the file say different things; the identity is length = 1 + sum of
+    marginal rates."""
+    given = figures.length
+    if given is not None and length is not None and abs(given - length) > OFF_BY:
+        yield (
+            f"the file's acceptance length is {given:.2f}, its counts give {length:.2f}: "
+            f"{_definition(given, length)}"
+        )
+    if figures.marginal is not None and length is not None:
+        implied = 1.0 + sum(figures.marginal)
+        if abs(implied - length) > OFF_BY:
+            yield (
+                f"its rates by position give a length of {implied:.2f}, not {length:.2f}: "
+                "these are rates of another kind, or of fewer positions"
+            )
+    if figures.marginal is not None and not _falls(figures.marginal):
+        yield "its rates by position rise with depth, which shares of all rounds cannot do"
+
+
+def _definition(given: float, counted: float) -> str:
+    if abs(given + 1.0 - counted) <= OFF_BY:
+        return "it does not count the target's own token"
+    return "these figures use another definition"
+
+
+def _falls(rates: Sequence[float]) -> bool:
+    return all(a >= b - 1e-9 for a, b in pairwise(rates))
+
+
+def over_requests(
+    requests: Sequence[RequestCounts],
+    *,
+    k: int | None = None,
+    part: str = "",
+    number: int | None = None,
+    ttft_s: Sequence[float | None] = (),
+    tpot_s: Sequence[float | None] = (),
+    assumptions: tuple[str, ...] = (),
+) -> Figures:
+    """Return the sums over requests, the interval over them, and the means of their times.
+
+    `number` counts the requests of the file, also those that did not speculate.
+    """
+    histograms = [request.histogram for request in requests if request.histogram is not None]
+    whole = together(histograms) if len(histograms) == len(requests) else None
+    drafted = [request.drafted for request in requests]
+    return Figures(
+        part=part,
+        k=k,
+        requests=len(requests) if number is None else number,
+        rounds=sum(request.rounds for request in requests) if requests else None,
+        accepted=sum(request.accepted for request in requests) if requests else None,
+        drafted=sum(tokens for tokens in drafted if tokens is not None)
+        if drafted and None not in drafted
+        else None,
+        length_interval=interval_of(requests),
+        length_by_request=mean_of(requests),
+        marginal=marginal_of(whole) or None if whole is not None else None,
+        ttft_s=mean(ttft_s or [request.ttft_s for request in requests]),
+        tpot_s=mean(tpot_s or [request.tpot_s for request in requests]),
+        single=tuple(requests),
+        assumptions=assumptions,
+    )
+
+
+def open_result(path: Path) -> ResultFile:
+    """Read a file. Raises UsageError for one that cannot be read or is no UTF-8 text."""
+    try:
+        text = read_text(path, limit=MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: not readable ({first_line(error)})") from error
+    try:
+        document = parse_json(text)
+    except (ValueError, RecursionError):
+        document = None
+    lines = () if document is not None else _lines(text)
+    return ResultFile(path=path, text=text, document=document, lines=lines)
+
+
+def _lines(text: str) -> tuple[Mapping[str, Any], ...]:
+    """Return all lines as objects, or () if one is none; a last line may be cut off."""
+    objects = list[Mapping[str, Any]]()
+    rows = [row for row in text.splitlines() if row.strip()][:MOST_LINES]
+    for number, row in enumerate(rows):
+        try:
+            value = parse_json(row)
+        except (ValueError, RecursionError):
+            if number == len(rows) - 1 and objects:
+                break
+            return ()
+        if not isinstance(value, dict):
+            return ()
+        objects.append(value)
+    return tuple(objects)
+
+
+def reader(
+    *, name: str, title: str, gives: str, lacks: str, recognises: Callable[[ResultFile], bool]
+) -> Callable[[Read], Read]:
+    """Return a decorator that enters a function into REGISTERED; the arguments are a Reader's."""
+
+    def enter(read: Read) -> Read:
+        REGISTERED[name] = Reader(
+            name=name, title=title, gives=gives, lacks=lacks, recognises=recognises, read=read
+        )
+        return read
+
+    return enter
+
+
+def total(rows: Iterable[Mapping[str, Any]], name: str) -> int | None:
+    """Return the sum of a whole number over rows; None if no row has it."""
+    known = [value for value in (count(row, name) for row in rows) if value is not None]
+    return sum(known) if known else None
+
+
+def counts_of(
+    fields: Mapping[str, Any],
+    accepted: str = "num_accepted_draft_tokens",
+    drafted: str = "num_draft_tokens",
+) -> RequestCounts:
+    """Return the counts of a request, named as vLLM does; `accepted` and `drafted` name fields."""
+    rounds, tokens = count(fields, "num_spec_steps"), count(fields, accepted)
+    if rounds is None or tokens is None:
+        raise BadFigureError(f"a request without num_spec_steps or {accepted}")
+    return RequestCounts(
+        rounds=rounds,
+        accepted=tokens,
+        drafted=count(fields, drafted),
+        histogram=histogram_of(fields.get("acceptance_histogram"), "acceptance_histogram"),
+    )
+
+
+def most_k(rows: Iterable[Mapping[str, Any]]) -> int | None:
+    """Return the largest num_spec_tokens of rows; None if no row drafted."""
+    return max((count(row, "num_spec_tokens") or 0 for row in rows), default=0) or None
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are there; None if none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

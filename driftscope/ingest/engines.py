@@ -1,0 +1,295 @@
+"""Readers of what engines answer and log about single requests and iterations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from driftscope.ingest.base import (
+    MOST_LENGTH,
+    BadFigureError,
+    Figures,
+    RequestCounts,
+    ResultFile,
+    accepted_in,
+    count,
+    counts_of,
+    histogram_of,
+    inner,
+    mean,
+    most_k,
+    number,
+    objects,
+    over_requests,
+    reader,
+    total,
+)
+
+
+def _spec(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    return inner(inner(fields, "metrics"), "speculative_decoding")
+
+
+@reader(
+    name="vllm-requests",
+    title="vLLM responses with --per-request-spec-decode-metrics (0.33)",
+    gives="acceptance length with interval, rates by depth, per request",
+    lacks="times",
+    recognises=lambda file: any("num_spec_steps" in _spec(row) for row in file.objects[:100]),
+)
+def vllm_requests(file: ResultFile) -> Iterator[Figures]:
+    """Read responses of vLLM with `--per-request-spec-decode-metrics` (0.33): JSON, or a line per
+    response.
+
+    Source: vLLM's docs/features/speculative_decoding/acceptance_metrics. The histogram counts
+    rounds by accepted tokens, K + 1 entries.
+    """
+    speculated = [_spec(row) for row in file.objects if "num_spec_steps" in _spec(row)]
+    yield over_requests(
+        [counts_of(row) for row in speculated],
+        k=most_k(speculated),
+        number=len(file.objects),
+    )
+
+
+_HISTOGRAM = "spec_correct_drafts_histogram"
+
+
+def _meta(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    nested = fields.get("meta_info")
+    return nested if isinstance(nested, dict) else fields
+
+
+@reader(
+    name="sglang-requests",
+    title="SGLang meta_info: responses, or --export-metrics-to-file (0.5.23)",
+    gives="acceptance length with interval, rates by depth, per request",
+    lacks="times",
+    recognises=lambda file: any("spec_verify_ct" in _meta(row) for row in file.objects[:100]),
+)
+def sglang_requests(file: ResultFile) -> Iterator[Figures]:
+    """Read SGLang's meta_info (0.5.23): responses of `/generate`, or lines of
+    --export-metrics-to-file.
+
+    Source: SGLang's observability/request_metrics_exporter.py. spec_accept_length divides by the
+    verifications all tokens of the answer, the prefill's included, so the histogram is used.
+    """
+    speculated = [_meta(row) for row in file.objects if _HISTOGRAM in _meta(row)]
+    yield over_requests(
+        [_sglang_counts(row) for row in speculated],
+        number=len(file.objects),
+        assumptions=(
+            "lengths are those of the histogram; spec_accept_length counts the prefill's token",
+        ),
+    )
+
+
+def _sglang_counts(meta: Mapping[str, Any]) -> RequestCounts:
+    histogram = histogram_of(meta.get(_HISTOGRAM), _HISTOGRAM)
+    if histogram is None:
+        raise BadFigureError(f"a request without {_HISTOGRAM}")
+    return RequestCounts(
+        rounds=sum(histogram),
+        accepted=accepted_in(histogram),
+        drafted=count(meta, "spec_num_proposed_drafts"),
+        histogram=histogram,
+    )
+
+
+_STATS = "specDecodingStats"
+
+
+@reader(
+    name="trtllm-iterations",
+    title="TensorRT-LLM iteration statistics",
+    gives="acceptance length, tokens",
+    lacks="rates by position, intervals, times per token",
+    recognises=lambda file: any(
+        "iterLatencyMS" in row and "iter" in row for row in file.objects[:100]
+    ),
+)
+def trtllm_iterations(file: ResultFile) -> Iterator[Figures]:
+    """Read TensorRT-LLM's iteration statistics: the list of `GET /metrics`, or a line per
+    iteration.
+
+    Source: tensorrt_llm executor/types.h. acceptanceLength is (accepted + requests) / requests of
+    one iteration, so the sums are used.
+    """
+    stats = [inner(row, _STATS) for row in file.objects if inner(row, _STATS)]
+    yield Figures(
+        rounds=total(stats, "numRequestsWithDraftTokens"),
+        drafted=total(stats, "numDraftTokens"),
+        accepted=total(stats, "numAcceptedTokens"),
+        assumptions=("a round is a request with draft tokens in one iteration",),
+    )
+
+
+def _specs(fields: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    found = [inner(choice, "speculative_decoding") for choice in objects(fields, "choices")]
+    return [row for row in found if "total_accepted_draft_tokens" in row]
+
+
+def _is_trtllm_requests(file: ResultFile) -> bool:
+    lists = (row for row in file.objects[:100] if isinstance(row.get("choices"), list))
+    return any(_specs(row) for row in lists)
+
+
+@reader(
+    name="trtllm-requests",
+    title="TensorRT-LLM responses with per_request_spec_decode_stats",
+    gives="acceptance length with interval, rates by depth, per request",
+    lacks="times",
+    recognises=_is_trtllm_requests,
+)
+def trtllm_requests(file: ResultFile) -> Iterator[Figures]:
+    """Read responses of TensorRT-LLM with `per_request_spec_decode_stats: true`: JSON, or lines.
+
+    Source: tensorrt_llm serve, choices[].speculative_decoding.
+    """
+    speculated = [spec for row in file.objects for spec in _specs(row)]
+    yield over_requests(
+        [counts_of(row, "total_accepted_draft_tokens", "total_draft_tokens") for row in speculated],
+        k=most_k(speculated),
+        number=len(file.objects),
+    )
+
+
+NO_ROUNDS = (
+    "llama.cpp counts no rounds in a response, so there is no acceptance length; its metrics page "
+    "and its log have them"
+)
+
+
+def _timings(file: ResultFile) -> list[Mapping[str, Any]]:
+    found = [inner(row, "timings") for row in file.objects]
+    return [row for row in found if "predicted_ms" in row]
+
+
+@reader(
+    name="llamacpp-responses",
+    title="llama.cpp or mlx-vlm server responses",
+    gives="drafted and accepted tokens, time per token; with mlx-vlm an acceptance length",
+    lacks="rounds in llama.cpp, rates by position",
+    recognises=lambda file: bool(_timings(file)),
+)
+def llamacpp_responses(file: ResultFile) -> Iterator[Figures]:
+    """Read responses of llama.cpp's server, or of mlx-vlm's: JSON, or a line per response.
+
+    Source: `timings` of tools/server. llama.cpp counts draft tokens, but no rounds; mlx-vlm has
+    draft_rounds (mlx-vlm#1788).
+    """
+    timings = _timings(file)
+    tpot = [_tpot(row) for row in timings]
+    drafting = [row for row in timings if "draft_n" in row]
+    exact = drafting and all("draft_rounds" in row for row in drafting)
+    if exact:
+        yield over_requests(
+            [_llamacpp_counts(row) for row in drafting],
+            number=len(timings),
+            tpot_s=tpot,
+        )
+        return
+    yield Figures(
+        requests=len(timings),
+        drafted=total(drafting, "draft_n"),
+        accepted=total(drafting, "draft_n_accepted"),
+        tpot_s=mean(tpot),
+        assumptions=(NO_ROUNDS,),
+    )
+
+
+def _llamacpp_counts(timings: Mapping[str, Any]) -> RequestCounts:
+    return RequestCounts(
+        rounds=count(timings, "draft_rounds") or 0,
+        accepted=count(timings, "draft_n_accepted") or 0,
+        drafted=count(timings, "draft_n"),
+    )
+
+
+def _tpot(timings: Mapping[str, Any]) -> float | None:
+    taken, tokens = number(timings, "predicted_ms"), count(timings, "predicted_n")
+    return taken / tokens / 1000.0 if taken is not None and tokens else None
+
+
+_NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
+_SGLANG = re.compile(rf"Decode batch.*?accept len: {_NUMBER}")
+_VLLM = re.compile(
+    rf"SpecDecoding metrics:.*?[Mm]ean acceptance length: {_NUMBER}.*?"
+    r"Accepted: ([0-9]+) tokens, Drafted: ([0-9]+) tokens"
+)
+_LLAMACPP = re.compile(
+    rf"draft acceptance = {_NUMBER} \( *([0-9]+) accepted / *([0-9]+) generated\), "
+    rf"mean acceptance length = {_NUMBER}"
+)
+_IDLE = 1.0
+"""Length that SGLang prints for an idle batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    length: float
+    accepted: int
+    drafted: int
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that a length and accepted tokens imply."""
+        return round(self.accepted / (self.length - 1.0)) if self.length > 1.0 else 0
+
+
+def _is_server_log(file: ResultFile) -> bool:
+    plain = file.document is None and not file.lines
+    return plain and any(line.search(file.text) for line in (_SGLANG, _VLLM, _LLAMACPP))
+
+
+@reader(
+    name="server-log",
+    title="log of an SGLang (0.5), vLLM (0.33), LMDeploy (0.18) or llama.cpp server",
+    gives="acceptance length; tokens (not SGLang); an interval over requests (llama.cpp)",
+    lacks="rates by position; rounds are rebuilt",
+    recognises=_is_server_log,
+)
+def server_log(file: ResultFile) -> Iterator[Figures]:
+    """Read logs of SGLang, vLLM, LMDeploy and llama.cpp servers.
+
+    Sources: SGLang 0.5.23 "Decode batch", vLLM 0.33 and LMDeploy 0.18 "SpecDecoding metrics",
+    llama.cpp#24536 "draft acceptance". Each line covers one log interval, or one request in
+    llama.cpp.
+    """
+    if requests := [_line(m[4], m[2], m[3]) for m in _LLAMACPP.finditer(file.text)]:
+        yield over_requests(
+            [
+                RequestCounts(rounds=line.rounds, accepted=line.accepted, drafted=line.drafted)
+                for line in requests
+            ],
+            assumptions=("rounds are accepted tokens / (length - 1), rounded",),
+        )
+    elif lines := [_line(m[1], m[2], m[3]) for m in _VLLM.finditer(file.text)]:
+        yield Figures(
+            rounds=sum(line.rounds for line in lines) or None,
+            accepted=sum(line.accepted for line in lines),
+            drafted=sum(line.drafted for line in lines),
+            assumptions=("rounds of a line are accepted tokens / (length - 1), rounded",),
+        )
+    else:
+        lengths = [_length(match[1]) for match in _SGLANG.finditer(file.text)]
+        known = [value for value in lengths if value != _IDLE]
+        yield Figures(
+            length=mean(known),
+            assumptions=(
+                "the mean of the lines: SGLang logs no counts; 1.00 is left out as an idle batch",
+            ),
+        )
+
+
+def _line(length: str, accepted: str, drafted: str) -> _Line:
+    return _Line(length=_length(length), accepted=int(accepted[:18]), drafted=int(drafted[:18]))
+
+
+def _length(text: str) -> float:
+    value = float(text)
+    if value > MOST_LENGTH:
+        raise BadFigureError(f"an acceptance length of {value:g}")
+    return value

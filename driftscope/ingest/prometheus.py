@@ -1,0 +1,329 @@
+"""Readers of engines' own metrics: a page, the window between two, and Prometheus' query API."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from driftscope.boundary.bounds import MAX_COUNT, MAX_LIST, MAX_METRIC_SAMPLES, MAX_UNIX_S
+from driftscope.errors import UsageError
+from driftscope.ingest.base import (
+    LAST_INTERVAL,
+    REGISTERED,
+    SINCE_START,
+    BadFigureError,
+    Figures,
+    Reader,
+    ResultFile,
+    completed,
+    inner,
+    objects,
+    open_result,
+    reader,
+)
+from driftscope.telemetry.collect import instruments as i
+from driftscope.telemetry.collect.engine_metrics import ENGINES, EngineMetrics
+from driftscope.telemetry.collect.tally import attributes
+from driftscope.telemetry.watch.engine_page import EnginePage, metrics_of, page_of, page_of_samples
+from driftscope.telemetry.watch.engine_view import view
+from driftscope.telemetry.watch.page_samples import BadPageError, Sample, samples_on
+
+Series = tuple[str, frozenset[tuple[str, str]]]
+"""Name and labels of a series."""
+_NAME = "__name__"
+_RANGE, _INSTANT = "matrix", "vector"
+_NAMES = frozenset(name for metrics in ENGINES.values() for name in metrics.names)
+SINCE_RESTART = "from the server's restart to the second scrape"
+_STARTED = "process_start_time_seconds"
+"""Gauge of Prometheus' own clients: the time at which the server's process began."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Counters as they increased over a window, and gauges as they are at its end."""
+
+    samples: tuple[Sample, ...]
+    resets: int
+    """Number of times that the counters began again at 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Series:
+    """One series of an answer, its values in order of time."""
+
+    name: str
+    labels: Mapping[str, str]
+    times: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+def window_between(
+    metrics: EngineMetrics, before: Iterable[Sample], after: Iterable[Sample], *, restarted: bool
+) -> Window:
+    """Return the increase of counters between two pages of one server.
+
+    If any counter fell or is gone, the server has restarted, and all of its counters are taken as
+    they are after: they cover the time since the restart. `restarted` says that this is known.
+    """
+    old, new = _by_series(before), _by_series(after)
+    reset = restarted or any(
+        series[0] != metrics.length and (series not in new or new[series].value < sample.value)
+        for series, sample in old.items()
+    )
+    grown = [_grown(metrics, sample, None if reset else old.get(s)) for s, sample in new.items()]
+    return Window(samples=tuple(grown), resets=int(reset))
+
+
+def counter_increase(
+    metrics: EngineMetrics, name: str, values: Sequence[float]
+) -> tuple[float, int]:
+    """Return a counter's increase over its values in time, [n], n at least 1, and its number of
+    resets; a gauge has its last value."""
+    if name == metrics.length:
+        return values[-1], 0
+    steps = list(pairwise(values))
+    falls = sum(b < a for a, b in steps)
+    return sum(b - a if b >= a else b for a, b in steps), falls
+
+
+def _grown(metrics: EngineMetrics, sample: Sample, old: Sample | None) -> Sample:
+    if old is None or sample.name == metrics.length:
+        return sample
+    return replace(sample, value=sample.value - old.value)
+
+
+def _by_series(samples: Iterable[Sample]) -> Mapping[Series, Sample]:
+    return {(sample.name, frozenset(sample.labels.items())): sample for sample in samples}
+
+
+def figures_of(page: EnginePage, period: str, *assumptions: str) -> Figures:
+    """Return the figures of an engine's counters, which cover `period`.
+
+    A gauge of the engine's last log interval covers only that interval.
+    """
+    seen = view(page.points)
+    rates = [depth.accepted for depth in seen.depths]
+    known = [rate for rate in rates if rate is not None]
+    accepted = page.points.get((i.ACCEPTED.name, attributes({})))
+    return Figures(
+        period=period if page.length is None else LAST_INTERVAL,
+        k=seen.k or None,
+        requests=seen.requests or None,
+        rounds=seen.rounds or None,
+        accepted=None if accepted is None or not seen.rounds else int(accepted.value),
+        length=seen.length if page.length is None else page.length,
+        marginal=tuple(known) if known and len(known) == len(rates) else None,
+        ttft_s=seen.ttft_s,
+        tpot_s=seen.tpot_s,
+        assumptions=assumptions,
+    )
+
+
+def _page(file: ResultFile) -> EnginePage | None:
+    try:
+        return page_of(file.text)
+    except BadPageError as error:
+        raise BadFigureError(str(error)) from error
+
+
+def _is_prometheus_text(file: ResultFile) -> bool:
+    if file.document is not None or file.lines:
+        return False
+    try:
+        return page_of(file.text) is not None
+    except BadPageError:
+        return True
+
+
+@reader(
+    name="prometheus",
+    title="Prometheus page of vLLM, SGLang, TensorRT-LLM, llama.cpp or LMDeploy",
+    gives="acceptance length, rates by position (not SGLang), mean times (vLLM, TensorRT-LLM)",
+    lacks="intervals; one page covers the time since the server's start, two with --window the "
+    "time between them",
+    recognises=_is_prometheus_text,
+)
+def prometheus_text(file: ResultFile) -> Iterator[Figures]:
+    """Read metrics pages of vLLM, SGLang, TensorRT-LLM, llama.cpp and LMDeploy: one scrape.
+
+    Sources: see `driftscope.telemetry.collect.engine_metrics`.
+    """
+    page = _page(file)
+    if page is None:
+        return
+    said = f"the page is {page.metrics.title}'s; counts are since the server's start"
+    yield figures_of(page, SINCE_START, said)
+
+
+def _is_prometheus_range(file: ResultFile) -> bool:
+    data = inner(file.fields, "data")
+    return "status" in file.fields and data.get("resultType") in (_RANGE, _INSTANT)
+
+
+@reader(
+    name="prometheus-range",
+    title="Prometheus query API: counters over a range, or at an instant",
+    gives="as prometheus, for the range asked for; restarts are noticed",
+    lacks="intervals; counters between the last scrape before a restart and the restart",
+    recognises=_is_prometheus_range,
+)
+def prometheus_range(file: ResultFile) -> Iterator[Figures]:
+    """Read answers of Prometheus' query API: a range (`/api/v1/query_range`) or an instant of
+    counters.
+
+    Source: prometheus.io/docs/prometheus/latest/querying/api, "matrix" and "vector". A counter's
+    increase is the sum of its steps up; after a fall it counts from 0, as in Prometheus'
+    increase(), without its extrapolation to the ends of the range.
+    """
+    data = inner(file.fields, "data")
+    ranged = data.get("resultType") == _RANGE
+    every = [_series(result, ranged=ranged) for result in _results(data)]
+    series = [series for series in every if series.name in _NAMES and series.values]
+    if not series:
+        raise BadFigureError(
+            "no series of an engine that speculates; query the counters themselves, such as "
+            '{__name__=~"vllm:.+"}, because rate() and increase() drop their names'
+        )
+    try:
+        yield _figures(series, ranged=ranged)
+    except BadPageError as error:
+        raise BadFigureError(str(error)) from error
+
+
+def _results(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    results = objects(data, "result")
+    if len(results) > MAX_METRIC_SAMPLES:
+        raise BadFigureError(f"more than {MAX_METRIC_SAMPLES:,} series")
+    return results
+
+
+def _series(result: Mapping[str, Any], *, ranged: bool) -> _Series:
+    metric = inner(result, "metric")
+    labels = {str(name): str(value) for name, value in metric.items() if name != _NAME}
+    name = str(metric.get(_NAME, ""))
+    pairs = result.get("values") if ranged else [result.get("value")]
+    if name not in _NAMES:
+        return _Series(name=name, labels=labels, times=(), values=())
+    if not isinstance(pairs, list) or len(pairs) > MAX_LIST:
+        raise BadFigureError(f"{name} has no list of values")
+    points = [_point(name, pair) for pair in pairs]
+    times = tuple(when for when, _ in points)
+    if any(b <= a for a, b in pairwise(times)):
+        raise BadFigureError(f"{name} has times that do not ascend")
+    return _Series(name=name, labels=labels, times=times, values=tuple(v for _, v in points))
+
+
+def _point(name: str, pair: object) -> tuple[float, float]:
+    """Return time and value of `[time, "value"]`."""
+    if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], str)):
+        raise BadFigureError(f"{name} has a value that is not [time, text]")
+    try:
+        when, value = float(pair[0]), float(pair[1])
+    except (TypeError, ValueError):
+        raise BadFigureError(f"{name} has {str(pair)[:40]}, not a time and a number") from None
+    if not (0 <= when <= MAX_UNIX_S and math.isfinite(value) and abs(value) <= MAX_COUNT):
+        raise BadFigureError(f"{name} has {str(pair)[:40]}, outside the range of counters")
+    return when, value
+
+
+def _figures(series: Sequence[_Series], *, ranged: bool) -> Figures:
+    found = metrics_of(
+        lambda metrics: (
+            _sample(metrics, one, ranged=ranged) for one in series if one.name in metrics.names
+        )
+    )
+    if found is None:
+        raise BadPageError("no series of speculation; its counters hold spec_decode in their names")
+    metrics, samples = found
+    page = page_of_samples(metrics, samples)
+    if not ranged:
+        said = f"the series are {metrics.title}'s; counts are since the server's start"
+        return figures_of(page, SINCE_START, said)
+    mine = [one for one in series if one.name in metrics.names]
+    resets = max(counter_increase(metrics, one.name, one.values)[1] for one in mine)
+    return figures_of(page, _period(mine), *_range_words(metrics, resets))
+
+
+def _sample(metrics: EngineMetrics, series: _Series, *, ranged: bool) -> Sample:
+    grown = (
+        counter_increase(metrics, series.name, series.values)[0] if ranged else series.values[-1]
+    )
+    return Sample(name=series.name, labels=series.labels, value=grown)
+
+
+def _range_words(metrics: EngineMetrics, resets: int) -> Iterator[str]:
+    yield f"figures are the increase of {metrics.title}'s counters over the range"
+    yield "a series that begins within the range counts from its first value"
+    if resets:
+        yield (
+            f"counters began again at 0 {resets} time{'s' if resets > 1 else ''}: the server "
+            "restarted, and what it counted between its last scrape and the restart is lost"
+        )
+
+
+def _period(series: Iterable[_Series]) -> str:
+    times = [when for one in series for when in one.times]
+    begin, end = (datetime.fromtimestamp(when, UTC) for when in (min(times), max(times)))
+    return f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def two_scrapes(paths: Sequence[Path]) -> list[tuple[Path, Reader, tuple[Figures, ...]]]:
+    """Return the later scrape with the figures of the time since the earlier one, as `ingest` has
+    files. Raises UsageError for more or fewer than two files, and what `ingest_window` raises."""
+    if len(paths) != 2:
+        raise UsageError(f"--window: needs two scrapes, the earlier first, not {len(paths)}")
+    return [(paths[1], *ingest_window(*paths))]
+
+
+def ingest_window(before: Path, after: Path) -> tuple[Reader, tuple[Figures, ...]]:
+    """Return the figures of the time between two scrapes.
+
+    Raises UsageError for files that are no metrics pages of one engine, or between which no round
+    was verified.
+    """
+    metrics, old, begun = _scrape(before)
+    other, new, restarted = _scrape(after)
+    if metrics is not other:
+        raise UsageError(
+            f"{before}, {after}: pages of {metrics.title} and of {other.title}; a window is the "
+            "time between two scrapes of one server"
+        )
+    window = window_between(metrics, old, new, restarted=begun != restarted)
+    try:
+        page = page_of_samples(metrics, window.samples)
+    except BadPageError as error:
+        raise UsageError(f"{after}: {error}") from error
+    period = SINCE_RESTART if window.resets else f"from {before.name} to {after.name}"
+    figures = completed(
+        figures_of(page, period, _window_words(metrics, before, reset=window.resets > 0))
+    )
+    if figures.is_empty:
+        raise UsageError(f"{before}, {after}: no round was verified between these scrapes")
+    return REGISTERED["prometheus"], (figures,)
+
+
+def _scrape(path: Path) -> tuple[EngineMetrics, list[Sample], float | None]:
+    """Return a page's engine, its samples, and the time at which its process began."""
+    text = open_result(path).text
+    try:
+        found = metrics_of(lambda metrics: samples_on(text, metrics.names))
+        started = [item.value for item in samples_on(text, (_STARTED,))]
+    except BadPageError as error:
+        raise UsageError(f"{path}: {error}") from error
+    if found is None:
+        raise UsageError(f"{path}: no metrics page of an engine that speculates; save GET /metrics")
+    return (*found, next(iter(started), None))
+
+
+def _window_words(metrics: EngineMetrics, before: Path, *, reset: bool) -> str:
+    if reset:
+        return (
+            f"counters of {metrics.title} began again after {before.name}: the server restarted, "
+            "and what it counted before that is lost"
+        )
+    return f"figures are the increase of {metrics.title}'s counters since {before.name}"

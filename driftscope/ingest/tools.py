@@ -1,0 +1,480 @@
+"""Readers of result files of benchmark tools."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from driftscope.boundary.bounds import MAX_K
+from driftscope.ingest.base import (
+    MOST_LENGTH,
+    SINCE_START,
+    THIS_RUN,
+    BadFigureError,
+    Figures,
+    Histogram,
+    RequestCounts,
+    ResultFile,
+    accepted_in,
+    count,
+    counts_of,
+    histogram_of,
+    inner,
+    length,
+    marginal_of,
+    milliseconds,
+    most_k,
+    number,
+    numbers,
+    objects,
+    over_requests,
+    reader,
+    share,
+)
+
+_RATES = "spec_decode_per_position_acceptance_rates"
+
+
+@reader(
+    name="vllm-bench",
+    title="vLLM `bench serve --save-result` (0.33)",
+    gives="acceptance length, rates by position, tokens, times",
+    lacks="intervals: sums over the run only",
+    recognises=lambda file: "mean_ttft_ms" in file.fields and "total_input_tokens" in file.fields,
+)
+def vllm_bench(file: ResultFile) -> Iterator[Figures]:
+    """Read `vllm bench serve --save-result` (vLLM 0.33): one JSON object per run.
+
+    Source: vllm/benchmarks/serve.py. The spec_decode keys are absent without speculation.
+    """
+    fields = file.fields
+    rates = fields.get(_RATES)
+    marginal = None if not rates else numbers(rates, _RATES, 1.0)
+    yield Figures(
+        k=None if marginal is None else len(marginal),
+        requests=count(fields, "completed"),
+        rounds=count(fields, "spec_decode_num_drafts"),
+        drafted=count(fields, "spec_decode_draft_tokens"),
+        accepted=count(fields, "spec_decode_accepted_tokens"),
+        length=length(fields, "spec_decode_acceptance_length"),
+        marginal=marginal,
+        ttft_s=milliseconds(fields, "mean_ttft_ms"),
+        tpot_s=milliseconds(fields, "mean_tpot_ms"),
+        output_per_s=number(fields, "output_throughput"),
+        assumptions=("K is the number of its rates by position",) if marginal else (),
+    )
+
+
+_OURS = ("accept_length", "median_itl_ms", "completed")
+_SINCE = (
+    "its acceptance length is the server's since its start, not this run's; times are the run's"
+)
+
+
+@reader(
+    name="sglang-bench",
+    title="SGLang bench_serving (0.5.23)",
+    gives="acceptance length since the server's start, times of the run",
+    lacks="rates by position, counts, the run's own acceptance",
+    recognises=lambda file: bool(file.objects) and all(name in file.objects[0] for name in _OURS),
+)
+def sglang_bench(file: ResultFile) -> Iterator[Figures]:
+    """Read SGLang's bench_serving (0.5.23): one JSON line per run.
+
+    Source: sglang/benchmark/serving.py. Its accept_length is the server's mean since its start.
+    """
+    for at, fields in enumerate(file.objects):
+        accepted = length(fields, "accept_length")
+        yield Figures(
+            part=f"run {at + 1}" if len(file.objects) > 1 else "",
+            period=THIS_RUN if accepted is None else SINCE_START,
+            requests=count(fields, "completed"),
+            length=accepted,
+            ttft_s=milliseconds(fields, "mean_ttft_ms"),
+            tpot_s=milliseconds(fields, "mean_tpot_ms"),
+            output_per_s=number(fields, "output_throughput"),
+            assumptions=() if accepted is None else (_SINCE,),
+        )
+
+
+_SPEC = "spec_decode_acceptance"
+
+
+_TO_S = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9, "s": 1.0}
+
+
+_MADE_UP = "llamacpp"
+"""Engine for which AIPerf spreads accepted tokens over made-up rounds."""
+
+
+@reader(
+    name="aiperf-records",
+    title="AIPerf profile_export.jsonl (0.13)",
+    gives="acceptance length with interval, rates by depth, times, per request",
+    lacks="acceptance of llama.cpp, whose rounds AIPerf makes up",
+    recognises=lambda file: any(
+        inner(row, "metadata") and "metrics" in row for row in file.lines[:10]
+    ),
+)
+def aiperf_records(file: ResultFile) -> Iterator[Figures]:
+    """Read aIPerf's `profile_export.jsonl` (0.13): one line per request.
+
+    Source: ai-dynamo/aiperf, src/aiperf/common/models/spec_decode_models.py. inter_token_latency is
+    (latency - time to first token) / (tokens - 1).
+    """
+    specs = [row for row in file.lines if inner(row, _SPEC)]
+    real = [row for row in specs if inner(row, _SPEC).get("engine") != _MADE_UP]
+    left_out = (
+        f"{len(specs) - len(real)} requests of llama.cpp are left out: AIPerf makes up rounds"
+    )
+    yield over_requests(
+        [_aiperf_counts(row) for row in real],
+        k=most_k(inner(row, _SPEC) for row in real),
+        number=len(file.lines),
+        ttft_s=[_time(row, "time_to_first_token") for row in file.lines],
+        tpot_s=[_time(row, "inter_token_latency") for row in file.lines],
+        assumptions=(left_out,) if len(real) < len(specs) else (),
+    )
+
+
+def _aiperf_counts(record: Mapping[str, Any]) -> RequestCounts:
+    return replace(
+        counts_of(inner(record, _SPEC)),
+        ttft_s=_time(record, "time_to_first_token"),
+        tpot_s=_time(record, "inter_token_latency"),
+    )
+
+
+def _time(record: Mapping[str, Any], name: str) -> float | None:
+    metric = inner(inner(record, "metrics"), name)
+    value = number(metric, "value")
+    if value is None:
+        return None
+    unit = str(metric.get("unit"))
+    if unit not in _TO_S:
+        raise BadFigureError(f"{name} has the unit {unit[:20]!r}")
+    return value * _TO_S[unit]
+
+
+_AIPERF_HISTOGRAM = "pooled_spec_decode_acceptance_histogram"
+
+
+@reader(
+    name="aiperf-summary",
+    title="AIPerf profile_export_aiperf.json (0.13)",
+    gives="acceptance length over rounds and over requests, rates by depth, times",
+    lacks="intervals: give the records",
+    recognises=lambda file: "input_config" in file.fields and "time_to_first_token" in file.fields,
+)
+def aiperf_summary(file: ResultFile) -> Iterator[Figures]:
+    """Read aIPerf's `profile_export_aiperf.json` (0.13): one JSON object per run.
+
+    Source: ai-dynamo/aiperf, docs/tutorials/spec-decode-metrics.md. Rates are in percent, and
+    spec_decode_acceptance_length is the mean of the requests.
+    """
+    fields = file.fields
+    histogram = histogram_of(fields.get(_AIPERF_HISTOGRAM), _AIPERF_HISTOGRAM)
+    steps, accepted = _total(fields, "total_spec_decode_steps"), None
+    if steps is not None:
+        accepted = _total(fields, "total_accepted_draft_tokens")
+    yield Figures(
+        requests=_total(fields, "request_count"),
+        rounds=steps,
+        accepted=accepted,
+        drafted=_total(fields, "total_draft_tokens"),
+        length_by_request=_mean(fields, "spec_decode_acceptance_length", MOST_LENGTH),
+        marginal=marginal_of(histogram) or None if histogram is not None else None,
+        ttft_s=_seconds(fields, "time_to_first_token"),
+        tpot_s=_seconds(fields, "inter_token_latency"),
+        output_per_s=_mean(fields, "output_token_throughput"),
+    )
+
+
+def _mean(fields: Mapping[str, Any], name: str, most: float = 1e15) -> float | None:
+    return number(inner(fields, name), "avg", most)
+
+
+def _total(fields: Mapping[str, Any], name: str) -> int | None:
+    return count(inner(fields, name), "avg")
+
+
+def _seconds(fields: Mapping[str, Any], name: str) -> float | None:
+    value = _mean(fields, name)
+    return None if value is None else value / 1000.0
+
+
+@reader(
+    name="guidellm",
+    title="guidellm benchmarks.json (0.4 to 0.8)",
+    gives="times per request; from 0.8 on acceptance length with interval and rates by depth",
+    lacks="acceptance before 0.8",
+    recognises=lambda file: isinstance(file.fields.get("benchmarks"), list),
+)
+def guidellm_report(file: ResultFile) -> Iterator[Figures]:
+    """Read guidellm's `benchmarks.json` (0.4 to 0.8): one part per benchmark.
+
+    inter_token_latency_ms leaves out the first token. Acceptance is there from 0.8.0 on, as vLLM's
+    per-request metrics in response_metrics.
+    """
+    benchmarks = objects(file.fields, "benchmarks")
+    for at, benchmark in enumerate(benchmarks):
+        done = objects(inner(benchmark, "requests"), "successful")
+        speculated = [row for row in done if "num_spec_steps" in _spec(row)]
+        yield over_requests(
+            [_guidellm_counts(row) for row in speculated],
+            part=f"benchmark {at + 1}" if len(benchmarks) > 1 else "",
+            number=len(done),
+            ttft_s=[milliseconds(row, "time_to_first_token_ms") for row in done],
+            tpot_s=[milliseconds(row, "inter_token_latency_ms") for row in done],
+        )
+
+
+def _guidellm_counts(request: Mapping[str, Any]) -> RequestCounts:
+    return replace(
+        counts_of(_spec(request)),
+        ttft_s=milliseconds(request, "time_to_first_token_ms"),
+        tpot_s=milliseconds(request, "inter_token_latency_ms"),
+    )
+
+
+def _spec(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    return inner(inner(request, "response_metrics"), "speculative_decoding")
+
+
+_LENGTHS = "accept_lengths"
+
+
+def _choices(fields: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    found = fields.get("choices")
+    return list(objects(fields, "choices")) if isinstance(found, list) else []
+
+
+@reader(
+    name="spec-bench",
+    title="Spec-Bench answers",
+    gives="acceptance length with interval over questions, rates by depth",
+    lacks="drafted tokens, times to the first token",
+    recognises=lambda file: any(
+        _LENGTHS in choice for row in file.objects[:10] for choice in _choices(row)
+    ),
+)
+def spec_bench(file: ResultFile) -> Iterator[Figures]:
+    """Read Spec-Bench's answers: one JSON line per question.
+
+    Source: Spec-Bench, evaluation/eval.py. accept_lengths hold a length per round, with the
+    target's own token; the file of a baseline holds ones.
+    """
+    yield over_requests(
+        [_spec_bench_counts(row, choice) for row in file.objects for choice in _choices(row)[:1]],
+        assumptions=("only the first answer of a question counts",),
+    )
+
+
+def _spec_bench_counts(question: Mapping[str, Any], choice: Mapping[str, Any]) -> RequestCounts:
+    lengths = numbers(choice.get(_LENGTHS), _LENGTHS, MAX_K + 1)
+    if any(value < 1 or value != int(value) for value in lengths):
+        raise BadFigureError(f"{_LENGTHS} holds a value that is no number of tokens of a round")
+    accepted = [int(value) - 1 for value in lengths]
+    histogram: Histogram = tuple(accepted.count(at) for at in range(max(accepted, default=0) + 1))
+    name = question.get("question_id")
+    return RequestCounts(
+        rounds=len(accepted),
+        accepted=sum(accepted),
+        histogram=histogram,
+        question=None if name is None else f"question {str(name)[:100]}",
+    )
+
+
+def _is_eagle_answers(file: ResultFile) -> bool:
+    choices = [choice for row in file.objects[:10] for choice in _choices(row)]
+    return any("idxs" in row and "new_tokens" in row for row in choices)
+
+
+@reader(
+    name="eagle-answers",
+    title="answers of the EAGLE repository's evaluation",
+    gives="acceptance length with interval over questions",
+    lacks="rates by depth, drafted tokens",
+    recognises=_is_eagle_answers,
+)
+def eagle_answers(file: ResultFile) -> Iterator[Figures]:
+    """Read answers of the EAGLE repository's evaluation: one JSON line per question.
+
+    Source: SafeAILab/EAGLE, eagle/evaluation. idxs is the index of the last round, so that a turn
+    has idxs + 1 rounds, which yield new_tokens.
+    """
+    yield over_requests(
+        [_eagle_counts(choice) for row in file.objects for choice in _choices(row)[:1]],
+        assumptions=("a turn has idxs + 1 rounds; only the first answer of a question counts",),
+    )
+
+
+def _eagle_counts(choice: Mapping[str, Any]) -> RequestCounts:
+    last, tokens = (numbers(choice.get(name), name) for name in ("idxs", "new_tokens"))
+    if len(last) != len(tokens):
+        raise BadFigureError("idxs and new_tokens have different numbers of turns")
+    rounds = sum(int(index) + 1 for index in last)
+    # A cut end has fewer tokens than rounds would yield; a round yields at least one.
+    return RequestCounts(rounds=rounds, accepted=max(int(sum(tokens)) - rounds, 0))
+
+
+_COUNTED = "accept_length is completion tokens / verifications: it counts the prefill's token"
+
+
+def _entries(file: ResultFile) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for name, entries in file.fields.items():
+        if isinstance(entries, list):
+            yield from ((name, row) for row in entries if isinstance(row, dict))
+
+
+@reader(
+    name="specforge",
+    title="SpecForge bench_eagle3 results (0.2)",
+    gives="acceptance length and throughput of each benchmark",
+    lacks="counts, rates by position, intervals",
+    recognises=lambda file: (
+        "model" in file.fields
+        and any("steps" in row and "metrics" in row for _, row in _entries(file))
+    ),
+)
+def specforge_results(file: ResultFile) -> Iterator[Figures]:
+    """Read SpecForge's bench_eagle3 (0.2): one JSON object with a list for each benchmark.
+
+    accept_length is completion tokens / verifications, and 1.0 also where the server did not
+    speculate.
+    """
+    for name, entry in _entries(file):
+        for metrics in objects(entry, "metrics"):
+            yield Figures(
+                part=f"{name}, batch {count(entry, 'batch_size')}",
+                k=count(entry, "steps"),
+                requests=count(entry, "num_samples"),
+                length=length(metrics, "accept_length"),
+                output_per_s=number(metrics, "output_throughput"),
+                assumptions=(_COUNTED, "K is its number of steps"),
+            )
+
+
+_HEAD = "subset,num_drafts"
+_POSITION = re.compile(r"acceptance_at_pos_([0-9]{1,4})")
+
+
+@reader(
+    name="speculators",
+    title="speculators acceptance.csv (0.9)",
+    gives="acceptance length, rates by position and tokens of each subset",
+    lacks="times, intervals",
+    recognises=lambda file: file.text.lstrip("\ufeff").startswith(_HEAD),
+)
+def speculators_csv(file: ResultFile) -> Iterator[Figures]:
+    """Read `acceptance.csv` of speculators' scripts/evaluate (0.9): one row per subset.
+
+    acceptance_length is 0 where nothing was drafted, and acceptance_at_pos_0 is the rate at depth
+    1.
+    """
+    try:
+        rows = list(csv.DictReader(io.StringIO(file.text.lstrip("\ufeff"))))
+    except csv.Error as error:
+        raise BadFigureError(f"not a table of commas ({error})") from error
+    for row in rows:
+        fields = {name: _value(name, text) for name, text in row.items() if name}
+        accepted = length(fields, "acceptance_length")
+        marginal = _marginal(fields)
+        yield Figures(
+            part=str(row.get("subset") or ""),
+            k=len(marginal) or None,
+            rounds=count(fields, "num_drafts"),
+            drafted=count(fields, "num_draft_tokens"),
+            accepted=count(fields, "num_accepted_tokens"),
+            length=accepted or None,
+            marginal=marginal or None,
+        )
+
+
+def _value(name: str, text: Any) -> Any:
+    if name == "subset" or not text:
+        return None
+    try:
+        return float(text)
+    except (TypeError, ValueError) as error:
+        raise BadFigureError(f"{name} is {str(text)[:40]!r}, not a number") from error
+
+
+def _marginal(fields: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the rates by position, as far as they follow one another."""
+    by_position = {}
+    for name in fields:
+        if match := _POSITION.fullmatch(name):
+            by_position[int(match[1])] = share(fields, name)
+    rates: list[float] = []
+    for at in range(MAX_K):
+        rate = by_position.get(at)
+        if rate is None:
+            break
+        rates.append(rate)
+    return tuple(rates)
+
+
+_SPEED_BENCH_HISTOGRAM = "Acceptance_Length_Histogram"
+
+
+@reader(
+    name="speed-bench",
+    title="SPEED-Bench acceptance_rate.json",
+    gives="acceptance length over rounds and over turns, rates by depth",
+    lacks="drafted tokens, times, intervals",
+    recognises=lambda file: any(
+        "Average_AL" in row and "Request_AL" in row for row in file.objects
+    ),
+)
+def speed_bench(file: ResultFile) -> Iterator[Figures]:
+    """Read `acceptance_rate.json` of SPEED-Bench, NVIDIA Model-Optimizer's specdec_bench.
+
+    Keys of its histogram and rates are lengths with the target's own token: key 1 is a round of
+    which nothing was accepted, and depth i is key i + 1. Absent keys are lengths that did not
+    occur.
+    """
+    for at, fields in enumerate(file.objects):
+        lengths = histogram_of(fields.get(_SPEED_BENCH_HISTOGRAM), _SPEED_BENCH_HISTOGRAM)
+        # Length 0 does not occur: a round yields at least the target's own token.
+        accepted = lengths[1:] if lengths else None
+        yield Figures(
+            part=f"run {at + 1}" if len(file.objects) > 1 else "",
+            requests=len(inner(fields, "Request_AL")) or None,
+            rounds=sum(accepted) if accepted else None,
+            accepted=accepted_in(accepted) if accepted else None,
+            length_by_request=number(fields, "Average_AL", MOST_LENGTH),
+            marginal=marginal_of(accepted) or None if accepted else None,
+            assumptions=("Average_AL is the mean of turns, not of rounds",),
+        )
+
+
+_MARGINAL = "marginal_accept_rates"
+
+
+@reader(
+    name="speculation-profile",
+    title="speculation_profile.json 1.0 (NVIDIA Model-Optimizer)",
+    gives="acceptance length over rounds and requests, rates by depth",
+    lacks="tokens, times, intervals",
+    recognises=lambda file: "num_speculative_tokens" in file.fields and "measured" in file.fields,
+)
+def speculation_profile(file: ResultFile) -> Iterator[Figures]:
+    """Read `speculation_profile.json` 1.0 of NVIDIA's Model-Optimizer (#2247, #2313, #2315, #2316).
+
+    mean_accept_length is over rounds, with the target's own token; measured: false marks a stub.
+    """
+    fields = file.fields
+    if fields.get("measured") is not True:
+        raise BadFigureError("measured is not true: the profile is a stub without figures")
+    rates = fields.get(_MARGINAL)
+    yield Figures(
+        k=count(fields, "num_speculative_tokens"),
+        length=length(fields, "mean_accept_length"),
+        length_by_request=length(fields, "mean_accept_length_per_request"),
+        marginal=None if rates is None else numbers(rates, _MARGINAL, 1.0),
+    )
