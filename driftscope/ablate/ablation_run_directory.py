@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import time
+import uuid
 from pathlib import Path
 
 from driftscope.ablate.ablation import Ablation
@@ -34,8 +36,11 @@ def check_free(run: Path) -> None:
         raise UsageError(f"--output {run}: holds a run of a server; give another directory")
 
 
-def write_run(run: Path, result: Ablation, manifest: Manifest) -> None:
+def write_run(run: Path, result: Ablation, drafter: DrafterFiles, target: TargetFiles) -> None:
     """Write the run directory; an ablation that is there is replaced. Raises OSError."""
+    manifest = manifest_of(
+        drafter, target, k=result.k, run_id=uuid.uuid4().hex[:12], created_s=time.time()
+    )
     write_file(run / DOCUMENT, to_json(result).encode(), parents=True)
     write_file(run / MANIFEST, manifest.to_json().encode())
 

@@ -93,21 +93,16 @@ def analyze(
     `driftscope ablate`) becomes a page of its own, which says why acceptance falls.
     """
     from driftscope.analysis.query.row_filters import Filter
-    from driftscope.cli.inspection.why_report import WhyReport, is_ablation
+    from driftscope.cli import ablate
     from driftscope.cli.shared.report_output import ReportFiles, write_reports
     from driftscope.cli.shared.run_choice import RunChoice
     from driftscope.cli.shared.run_labels import labels_of
 
-    if any(map(is_ablation, runs)):
+    if any(map(ablate.is_ablation, runs)):
         others = {"--label": label, "--baseline": baseline, "--where": where, "--since": since}
         others |= {"--by": by if by != "label" else None, "--cluster": cluster}
-        WhyReport(
-            paths=tuple(runs),
-            output=output or DEFAULT[form],
-            form=form,
-            json_path=json_file,
-            options=tuple(name for name, value in others.items() if value),
-        ).write(quiet=quiet)
+        place = output or DEFAULT[form]
+        ablate.write_report(runs, place, form, json_file, others, quiet=quiet)
         return
     write_reports(
         RunChoice(

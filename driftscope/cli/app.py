@@ -14,6 +14,7 @@ import typer
 
 from driftscope.boundary.process_end import end_process
 from driftscope.boundary.terminal_text import shown
+from driftscope.cli.ablate import ablate
 from driftscope.cli.advise import advise
 from driftscope.cli.analyze import analyze
 from driftscope.cli.bench import bench
@@ -25,7 +26,6 @@ from driftscope.cli.doctor import doctor
 from driftscope.cli.export import export
 from driftscope.cli.findings import findings
 from driftscope.cli.inspect import inspect
-from driftscope.cli.inspection.ablate import ablate
 from driftscope.cli.listing.ingest import ingest
 from driftscope.cli.probe import probe
 from driftscope.cli.replay import replay

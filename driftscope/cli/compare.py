@@ -14,7 +14,7 @@ from driftscope.cli.shared.analysis_options import (
     EngineOption,
     WhereOption,
 )
-from driftscope.cli.shared.run_argument import is_inspection, named_run, named_run_or_inspection
+from driftscope.cli.shared.run_argument import is_inspection, named_run_or_inspection
 
 
 def compare(
@@ -31,8 +31,8 @@ def compare(
         Path,
         typer.Argument(
             metavar="B",
-            help="Run directory to compare.",
-            callback=named_run,
+            help="Run directory to compare; an inspection if A is one.",
+            callback=named_run_or_inspection,
             autocompletion=completion.runs,
         ),
     ],
@@ -51,7 +51,8 @@ def compare(
     token. For two replays, compares acceptance, time per token and outcomes of each condition.
     Requests are paired if both runs answered the same prompts. Every difference has a 95% interval,
     and all differences between probes' runs are tested together (Holm). If A is the document of
-    `driftscope inspect --json`, compares B with the acceptance that was measured offline.
+    `driftscope inspect --json`, compares B, a run or another drafter's inspection, with the
+    acceptance that was measured offline.
     """
     from driftscope.analysis.query.row_filters import Filter
     from driftscope.cli.shared.analysis_options import maker_of
@@ -69,7 +70,7 @@ def compare(
     if where is not None and (is_inspection(first) or both_replays(first, second)):
         raise UsageError("--where: only the rows of two run directories of a probe can be chosen")
     if is_inspection(first):
-        from driftscope.cli.inspection.promise_run import compare_with_inspection
+        from driftscope.cli.shared.inspection_baseline import compare_with_inspection
 
         (name,) = labels_of([second], label)
         compare_with_inspection(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+MOST_PROMPTS = 32
+"""Number of prompts that are used unless the command names another."""
 
 
 def inspect(
@@ -15,10 +19,6 @@ def inspect(
             metavar="DRAFTER", help="Folder of the drafter, or a repository in the local cache."
         ),
     ],
-    other: Annotated[
-        str | None,
-        typer.Argument(metavar="B", help="A second drafter, compared with the first."),
-    ] = None,
     target: Annotated[
         str | None,
         typer.Option(metavar="TARGET", help="Folder of its target, or a repository in the cache."),
@@ -37,7 +37,7 @@ def inspect(
     ] = 5,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=5, help="Number of prompts that are used.")
-    ] = 32,
+    ] = MOST_PROMPTS,
     allow_pickle: Annotated[
         bool,
         typer.Option(
@@ -49,10 +49,6 @@ def inspect(
     ] = False,
     write_config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the repaired config.json to FILE.")
-    ] = None,
-    write_weights: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write the repaired config and weights to a new DIR."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -66,27 +62,45 @@ def inspect(
     """Find what is wrong with a drafter checkpoint before any server starts.
 
     Config, weights and vocabulary are checked by the rules of the engines. With a target both
-    models are run, and each plausible repair is tried on the same prompts. With a second drafter B,
-    both are run and compared from the same positions, and no repair is tried. Exits with 3 if there
+    models are run, and each plausible repair is tried on the same prompts. Exits with 3 if there
     is an error: an engine would refuse the checkpoint, or accept less than it could. Ctrl-C (exit
     code 130) keeps what is measured, in every output. Nothing is downloaded without --download.
     """
-    from driftscope.cli.inspection.loaded_bench import TrialOptions
-    from driftscope.cli.inspection.opening_options import opening_of
-    from driftscope.cli.inspection.output import print_result, write_page
-    from driftscope.cli.inspection.request import Request
+    from driftscope.boundary.terminal_text import shown
+    from driftscope.cli.screens.inspect_table import print_inspection
+    from driftscope.cli.shared.trial_run import TrialOptions, opening_of, with_trial
+    from driftscope.errors import UsageError
+    from driftscope.inspect.inspection import inspect_files
+    from driftscope.inspect.inspection_json import to_json
 
+    if write_config and not (target and run):
+        raise UsageError("--write-config needs --target and a run")
     options = TrialOptions(
         prompts=prompts,
         k=k,
         most_prompts=limit,
         config_file=write_config,
-        weights_folder=write_weights,
         opening=opening_of(allow_pickle=allow_pickle, download=download),
     )
-    request = Request(drafter=drafter, other=other, target=target, run=run, options=options)
-    result = request.result()
-    print_result(result, strict=strict, as_json=as_json)
+    result = inspect_files(drafter, target, options.opening)
+    if target and run and result.checked:
+        result = with_trial(result, target, options)
+    code = result.exit_code(strict=strict)
+    if as_json:
+        typer.echo(to_json(result, code), nl=False)
+    else:
+        print_inspection(result)
     if output is not None:
-        write_page(result, output, request.command_line(output))
-    raise typer.Exit(result.exit_code(strict=strict))
+        from driftscope_reports.html.inspection.page import to_html
+        from driftscope_reports.report_files import write_text
+
+        words = ["driftscope", "inspect", drafter, *(["--target", target] if target else [])]
+        words += [] if run else ["--files-only"]
+        words += ["--allow-pickle"] if allow_pickle else []
+        if target and run:
+            words += ["--prompts", prompts, "--k", str(k)]
+            words += ["--limit", str(limit)] if limit != MOST_PROMPTS else []
+        command = shlex.join([*words, "-o", str(output)])
+        write_text(output, to_html(result, command=command))
+        typer.echo(f"written: {shown(str(output))}", err=True)
+    raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""An inspection of one checkpoint, or of two, as a JSON document."""
+"""An inspection as a JSON document."""
 
 from __future__ import annotations
 
@@ -8,43 +8,15 @@ from typing import Any
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.inspect.inside.inside import Inside
 from driftscope.inspect.inspection import Inspection
-from driftscope.inspect.pair_inspection import PairInspection
 from driftscope.inspect.trial.acceptance import Acceptance
-from driftscope.inspect.trial.paired_positions import PairTrial
 from driftscope.inspect.trial.trial_result import AllPositions, Trial, TriedRendering
 from driftscope.json_report.attention_drift import drift_to_dict
-from driftscope.json_report.comparison import content as comparison_content
-from driftscope.json_report.document import INSPECTED_PAIR, INSPECTION, text
+from driftscope.json_report.document import INSPECTION, text
 
 
 def to_json(inspection: Inspection, exit_code: int) -> str:
     """Return everything as text, newline at the end."""
     return text(INSPECTION, _content(inspection, exit_code))
-
-
-def pair_to_json(pair: PairInspection, exit_code: int, *, strict: bool) -> str:
-    """Return both inspections and their comparison as text, newline at the end."""
-    first, second = (
-        _content(each, each.exit_code(strict=strict)) for each in (pair.first, pair.second)
-    )
-    content = {
-        "first": first,
-        "second": second,
-        "exit_code": exit_code,
-        "stopped": pair.stopped,
-        "trial": _pair_trial(pair.trial) if pair.trial else None,
-    }
-    return text(INSPECTED_PAIR, content)
-
-
-def _pair_trial(trial: PairTrial) -> dict[str, Any]:
-    return {
-        "prompts": trial.prompts,
-        "k": trial.k,
-        "positions": trial.positions,
-        "acceptance": [acceptance_content(each) for each in trial.as_served],
-        "comparison": comparison_content(trial.comparison),
-    }
 
 
 def _content(inspection: Inspection, exit_code: int) -> dict[str, Any]:

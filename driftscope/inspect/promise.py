@@ -24,6 +24,10 @@ PROMPTS = (
     "whether the prompts are the same is not known: serve those of the inspection, which its "
     "--prompts names, to exclude that they differ"
 )
+INDEPENDENT = (
+    "the intervals are those of independent prompts: with the same prompts in both inspections "
+    "they are wider than they need be"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +36,8 @@ class Promise:
 
     drafter: str
     k: int
-    length: float
-    length_interval: Interval | None
+    mean_length: float
+    mean_length_interval: Interval | None
     marginal: tuple[float, ...]
     marginal_interval: tuple[Interval | None, ...]
 
@@ -62,6 +66,8 @@ class PromiseComparison:
     """The acceptance length first, then each depth."""
     notes: tuple[str, ...]
     """Reasons other than engine and settings for which both may differ."""
+    both_inspected: bool = False
+    """Whether `run` is another drafter's inspection."""
 
     @property
     def verdict(self) -> str:
@@ -71,13 +77,17 @@ class PromiseComparison:
         if length.interval is None:
             return f"{self.run} has too few requests to be compared: {figures}"
         ends = f"{length.interval.low:+.2f} to {length.interval.high:+.2f}"
+        figures = f"{figures} (95% interval {ends})"
+        first = self.drafter if self.both_inspected else "the inspection"
         if not length.interval.excludes_zero():
-            return f"no difference from the inspection is shown: {figures} (95% interval {ends})"
+            return f"no difference from {first} is shown: {figures}"
         if length.difference > 0:
-            return f"{self.run} accepts more than the inspection: {figures} (95% interval {ends})"
+            return f"{self.run} accepts more than {first}: {figures}"
+        if self.both_inspected:
+            return f"{self.run} accepts less than {first}: {figures}"
         return (
-            f"{self.run} accepts less than the inspection promises: {figures} (95% interval "
-            f"{ends}): engine or settings are at fault, unless the prompts differ"
+            f"{self.run} accepts less than the inspection promises: {figures}: engine or settings "
+            "are at fault, unless the prompts differ"
         )
 
 
@@ -102,8 +112,8 @@ def _promise(drafter: str, trial: Mapping[str, Any]) -> Promise:
     promise = Promise(
         drafter=str(drafter),
         k=int(trial["k"]),
-        length=float(found["mean_length"]),
-        length_interval=_interval(found["mean_length_interval"]),
+        mean_length=float(found["mean_length"]),
+        mean_length_interval=_interval(found["mean_length_interval"]),
         marginal=tuple(float(each) for each in found["marginal"]),
         marginal_interval=tuple(_interval(each) for each in found["marginal_interval"]),
     )
@@ -139,6 +149,20 @@ def compare_with_promise(
     )
 
 
+def compare_promises(first: Promise, second: Promise) -> PromiseComparison:
+    """Compare the inspections of two drafters. Raises MixedTraceError if their K differ."""
+    if first.k != second.k:
+        raise MixedTraceError(f"the inspections have K = {first.k} and {second.k}; give both one K")
+    return PromiseComparison(
+        drafter=first.drafter,
+        run=second.drafter,
+        k=first.k,
+        differences=tuple(_differences(first, second)),
+        notes=(INDEPENDENT,),
+        both_inspected=True,
+    )
+
+
 def at_k(run: RunSummary, k: int) -> Acceptance | AcceptanceAtK:
     """Return the acceptance of the rounds that drafted K. Raises MixedTraceError if none did."""
     same = [part for part in run.acceptance.by_k if part.k == k]
@@ -152,12 +176,12 @@ def at_k(run: RunSummary, k: int) -> Acceptance | AcceptanceAtK:
 
 
 def _differences(
-    promise: Promise, served: Acceptance | AcceptanceAtK
+    promise: Promise, served: Acceptance | AcceptanceAtK | Promise
 ) -> Iterator[PromiseDifference]:
     spread = served.marginal_interval or (None,) * promise.k
     yield _difference(
         None,
-        (promise.length, promise.length_interval),
+        (promise.mean_length, promise.mean_length_interval),
         (served.mean_length, served.mean_length_interval),
     )
     promised = zip(promise.marginal, promise.marginal_interval, strict=True)

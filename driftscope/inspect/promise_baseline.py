@@ -18,8 +18,8 @@ def figures_like(run: Mapping[str, Any], promise: Promise) -> dict[str, Any]:
     inspection does not have is null."""
     acceptance = {
         **dict.fromkeys(run["acceptance"]),
-        "mean_length": promise.length,
-        "mean_length_interval": ends(promise.length_interval),
+        "mean_length": promise.mean_length,
+        "mean_length_interval": ends(promise.mean_length_interval),
         "marginal": list(promise.marginal),
         "marginal_interval": [ends(each) for each in promise.marginal_interval],
     }

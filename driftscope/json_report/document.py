@@ -18,12 +18,12 @@ from driftscope.boundary import strict_json
 REPORT, COMPARISON, CHECK, ADVICE = "report", "comparison", "check", "advice"
 PROBE, REPLAY, WATCH = "probe", "replay", "watch"
 RUNS, FILES, INSPECTION = "runs", "files", "inspection"
-INSPECTED_PAIR, PROMISE, ABLATION, INGESTED = "inspected_pair", "promise", "ablation", "ingested"
+PROMISE, ABLATION, INGESTED = "promise", "ablation", "ingested"
 VERSIONS: Mapping[str, int] = MappingProxyType(
     dict.fromkeys(
         (
             *(REPORT, COMPARISON, CHECK, ADVICE, PROBE, REPLAY, WATCH, RUNS, FILES),
-            *(INSPECTION, INSPECTED_PAIR, PROMISE, ABLATION, INGESTED),
+            *(INSPECTION, PROMISE, ABLATION, INGESTED),
         ),
         1,
     )

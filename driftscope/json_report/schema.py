@@ -22,7 +22,6 @@ from driftscope.json_report.document import (
     COMPARISON,
     FILES,
     INGESTED,
-    INSPECTED_PAIR,
     INSPECTION,
     PROBE,
     PROMISE,
@@ -291,17 +290,6 @@ COMPARED = _object(
         "differences": _list(DIFFERENCE),
     }
 )
-PAIR_TRIAL = _object(
-    {
-        "prompts": COUNT,
-        "k": COUNT,
-        "positions": COUNT,
-        "acceptance": _list(TRIED_ACCEPTANCE),
-        "comparison": COMPARED,
-    },
-    nullable=True,
-)
-"""Two drafters that were run beside one target; null if they were not."""
 PART = _object(
     {
         "value": NUMBER,
@@ -390,14 +378,6 @@ CONTENTS: Mapping[str, Schema] = {
     COMPARISON: COMPARED,
     CHECK: _object({"exit_code": COUNT, "rules": _list(RULE)}),
     INSPECTION: INSPECTED,
-    INSPECTED_PAIR: _object(
-        {
-            **dict.fromkeys(("first", "second"), INSPECTED),
-            "exit_code": COUNT,
-            "stopped": FLAG,
-            "trial": PAIR_TRIAL,
-        }
-    ),
     ABLATION: ABLATED,
     INGESTED: _object(
         {

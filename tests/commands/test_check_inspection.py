@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands.conftest import Driftscope
+from support.in_process import in_process
 from support.inspections import promise_document
 from support.replays import client_row, write_replay
 from support.runs import Spec, write_run
@@ -37,11 +37,9 @@ def _judged(run: Path, document: Path, *rules: str) -> list[Judgement]:
     return run_gate([run], rules, None, document)
 
 
-def test_a_run_that_accepts_less_fails_the_gate(
-    driftscope: Driftscope, tmp_path: Path, run: Path
-) -> None:
+def test_a_run_that_accepts_less_fails_the_gate(tmp_path: Path, run: Path) -> None:
     document = promise_document(tmp_path, BETTER)
-    done = driftscope("check", run, "--baseline", document, "--fail-on", LESS)
+    done = in_process("check", run, "--baseline", document, "--fail-on", LESS)
     assert done.returncode == 3
     assert done.stdout.startswith(f"broken: {LESS} [live]: {LENGTH} over rounds of K = {K} = ")
     assert f"baseline.{LENGTH} = " in done.stdout
@@ -49,16 +47,14 @@ def test_a_run_that_accepts_less_fails_the_gate(
     assert f"acceptance at K = {K} alone" in done.stderr
 
 
-def test_a_run_that_accepts_as_much_does_not(
-    driftscope: Driftscope, tmp_path: Path, run: Path
-) -> None:
+def test_a_run_that_accepts_as_much_does_not(tmp_path: Path, run: Path) -> None:
     command = "check", run, "--baseline", promise_document(tmp_path, RATES), "--fail-on", LESS
-    done = driftscope(*command)
+    done = in_process(*command)
     assert done.returncode == 4
     assert "requests would decide it" not in done.stdout, (
         "the inspection's prompts are too few, too"
     )
-    assert driftscope(*command, "--undecided", "pass").returncode == 0
+    assert in_process(*command, "--undecided", "pass").returncode == 0
 
 
 @pytest.mark.parametrize(("rates", "broken"), [(BETTER, True), (RATES, False)])
@@ -138,21 +134,17 @@ def test_a_replay_has_nothing_to_compare(tmp_path: Path) -> None:
         _judged(replay, promise_document(tmp_path, RATES), LESS)
 
 
-def test_another_document_is_one_error_and_exit_2(
-    driftscope: Driftscope, tmp_path: Path, run: Path
-) -> None:
+def test_another_document_is_one_error_and_exit_2(tmp_path: Path, run: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text("{}")
-    done = driftscope("check", run, "--baseline", other, "--fail-on", LESS)
+    done = in_process("check", run, "--baseline", other, "--fail-on", LESS)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "other.json" in done.stderr
 
 
-def test_the_document_of_the_gate_holds_both_figures(
-    driftscope: Driftscope, tmp_path: Path, run: Path
-) -> None:
+def test_the_document_of_the_gate_holds_both_figures(tmp_path: Path, run: Path) -> None:
     command = "--baseline", promise_document(tmp_path, BETTER), "--fail-on", LESS, "--json"
-    (rule,) = json.loads(driftscope("check", run, *command).stdout)["rules"]
+    (rule,) = json.loads(in_process("check", run, *command).stdout)["rules"]
     assert rule["outcome"] == "broken"
     values = {name: each["value"] for name, each in rule["values"].items()}
     assert values[f"baseline.{LENGTH}"] > values[f"{LENGTH} over rounds of K = {K}"]

@@ -12,22 +12,18 @@ from typing import Any
 import jsonschema
 import pytest
 from support.checkpoints import TARGET, changed
+from support.in_process import Done, in_process
 from support.inspections import promise_document
 from support.runs import Spec, write_run
 
 from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
-from driftscope.json_report.document import INSPECTED_PAIR, INSPECTION
+from driftscope.json_report.document import INSPECTION
 from driftscope.json_report.schema import schema_of
-from driftscope_lab.trio import load_prompts, trio_path
-
-pytestmark = pytest.mark.process
-PROMPTS = 12
-"""Number of prompts on which two drafters are compared."""
+from driftscope_lab.trio import trio_path
 
 
-def _inspect(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "driftscope", "inspect", *(str(each) for each in arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def _inspect(*arguments: object) -> Done:
+    return in_process("inspect", *arguments)
 
 
 def test_a_shipped_drafter_passes_even_strictly() -> None:
@@ -111,51 +107,11 @@ def test_a_page_is_written_beside_the_table_and_its_place_is_told(tmp_path: Path
     assert json.loads(done.stdout)["results"][0]["title"] in page.read_text(encoding="utf-8")
 
 
-def test_two_drafters_need_a_target_to_be_compared_on() -> None:
-    done = _inspect(trio_path() / "eagle31", trio_path() / "eagle3")
-    assert done.returncode == EXIT_USAGE
-    assert "--target" in done.stderr
-
-
-def test_the_files_of_two_drafters_are_checked_without_running_them(tmp_path: Path) -> None:
-    path = changed(tmp_path / "a", config=lambda fields: fields.update(fc_norm=False))
-    done = _inspect(trio_path() / "eagle31", path, "--files-only", "--json")
-    document = json.loads(done.stdout)
-    jsonschema.validate(document, schema_of(INSPECTED_PAIR))
-    assert done.returncode == document["exit_code"] == EXIT_GATE_FAILED
-    assert document["first"]["exit_code"] == EXIT_OK
-    assert document["second"]["results"][0]["id"] == "fc_norm_unused"
-    assert document["trial"] is None
-
-
-@pytest.mark.slow
-def test_a_copy_does_not_differ_and_a_drafter_with_a_wrong_flag_does(tmp_path: Path) -> None:
-    copy = changed(tmp_path / "copy")
-    broken = changed(tmp_path / "broken", config=lambda fields: fields.update(norm_output=False))
-    prompts = tmp_path / "prompts.jsonl"
-    texts = [prompt.in_distribution for prompt in load_prompts()[:PROMPTS]]
-    rows = [json.dumps({"id": at, "body": {"prompt": text}}) for at, text in enumerate(texts)]
-    prompts.write_text("\n".join(rows))
-    arguments = trio_path() / "eagle31", "--target", TARGET, "--prompts", prompts
-    compared = {}
-    for each in (copy, broken):
-        done = _inspect(arguments[0], each, *arguments[1:], "--json")
-        document = json.loads(done.stdout)
-        jsonschema.validate(document, schema_of(INSPECTED_PAIR))
-        assert document["trial"]["prompts"] == PROMPTS
-        compared[each.name] = document["trial"]["comparison"]
-    assert not any(each["differs"] for each in compared["copy"]["differences"])
-    assert compared["broken"]["verdict"].startswith("eagle31 accepts more from depth")
-    (length,) = [d for d in compared["broken"]["differences"] if d["depth"] is None]
-    assert length["differs"] and length["interval"]["high"] < -1
-
-
 def test_a_run_that_accepts_less_than_the_inspection_is_named(tmp_path: Path) -> None:
     """`tests/engines/test_inspected.py` compares the inspection of a drafter with its server."""
     document, run = promise_document(tmp_path, (0.9, 0.85, 0.8, 0.8, 0.8)), tmp_path / "live"
     write_run(run, Spec(k=5, conditional=(0.5, 0.4, 0.3, 0.3, 0.3)))
-    command = [sys.executable, "-m", "driftscope", "compare", str(document), str(run)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = in_process("compare", document, run)
     assert done.returncode == EXIT_OK, done.stderr
     assert "live accepts less than the inspection promises" in " ".join(done.stdout.split())
     assert "accepted to depth 5" in done.stdout
@@ -210,11 +166,11 @@ def _interrupted(after: str, drafter: Path, page: Path) -> tuple[dict[str, Any],
     return document, said
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_ctrl_c_leaves_what_was_measured_in_every_output(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    document, said = _interrupted("repairs follow", trio_path() / "eagle31", page)
-    assert "estimated duration: " in said
+    document, _ = _interrupted("repairs follow", trio_path() / "eagle31", page)
     trial = document["trial"]
     assert trial["prompts"] == 32
     assert trial["acceptance"]["mean_length"] == pytest.approx(4.24, abs=0.01)
@@ -224,10 +180,11 @@ def test_ctrl_c_leaves_what_was_measured_in_every_output(tmp_path: Path) -> None
     assert "stopped by Ctrl-C: another one may help more" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_ctrl_c_before_the_drafter_is_measured_leaves_the_checks_of_files(tmp_path: Path) -> None:
     path = changed(tmp_path / "a", config=lambda fields: fields.update(fc_norm=False))
-    document, _ = _interrupted("estimated duration", path, tmp_path / "page.html")
+    document, _ = _interrupted("loading the target", path, tmp_path / "page.html")
     assert document["trial"] is None
     notes = {each["id"]: each["there"] for each in document["results"]}
     assert notes["not_run"] == "stopped by Ctrl-C before the drafter was measured"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ from support.inside_sums import inside_sums
 
 from driftscope.inspect.inside.inside import inside_of
 from driftscope.inspect.inspection import Inspection, inspect_files
-from driftscope.inspect.pair_inspection import PairInspection
 from driftscope.inspect.trial.acceptance import acceptance_of, gain
-from driftscope.inspect.trial.paired_positions import PairTrial, compare_positions
 from driftscope.inspect.trial.trial_result import Change, Trial, Tried
 from driftscope.inspect.trial.verdict import verdict
 from driftscope.json_report.document import INSPECTION, plain, text
@@ -65,21 +62,6 @@ def broken(folder: Path, name: str = "broken", mistake: str = "norm_output is wr
     )
     inspection = inspect_files(str(path), str(TARGET))
     return inspection.with_results(tuple(verdict(trial)), trial)
-
-
-def pair(folder: Path, names: tuple[str, str] = ("old", "new")) -> PairInspection:
-    """Return the comparison of a drafter with one that accepts less."""
-    paths = [changed(folder / f"drafter-{at}") for at in (0, 1)]
-    first, second = (inspect_files(str(path), str(TARGET)) for path in paths)
-    better, worse = rounds(0.7, 5), rounds(0.4, 6)
-    trial = PairTrial(
-        prompts=PROMPTS,
-        k=K,
-        positions=PROMPTS * ROUNDS,
-        as_served=(acceptance_of(better, K), acceptance_of(worse, K)),
-        comparison=compare_positions(better, worse, K, names),
-    )
-    return PairInspection(first=replace(first, drafter=names[0]), second=second, trial=trial)
 
 
 def promise_document(folder: Path, rates: tuple[float, ...], seed: int = 1, **other: Any) -> Path:

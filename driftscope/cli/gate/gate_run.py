@@ -18,8 +18,8 @@ from driftscope.analysis.gate import (
 )
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.cli.gate.gate_facts import Kind, facts_of
-from driftscope.cli.gate.inspection_baseline import promise_of, relations_to
 from driftscope.cli.shared.analysis_options import DUCKDB
+from driftscope.cli.shared.inspection_baseline import promise_of, relations_to
 from driftscope.cli.shared.run_argument import named_run_or_inspection
 from driftscope.cli.shared.run_choice import RunChoice
 from driftscope.cli.shared.run_labels import labels_of

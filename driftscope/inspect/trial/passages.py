@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,8 +25,6 @@ LONGEST_PROMPT = 1024
 """Tokens of a prompt that are used, counted from its end backwards."""
 BATCH = 16
 """Number of prompts that the target answers at once."""
-TIMED_TOKENS = 5
-"""Tokens of an answer from which the time of all of them is estimated."""
 Prompts = Sequence[tuple[str, list[int]]]
 """Keys of prompts, with their token ids."""
 
@@ -151,27 +147,8 @@ class Teacher:
             log_probability=_log_probability(logits, ids, prompt_tokens),
         )
 
-    @torch.inference_mode()
-    def token_durations(self, batch: Prompts, tokens: int = TIMED_TOKENS) -> list[float]:
-        """Return the seconds that each of the first `tokens` of the answers to a batch takes. The
-        first one includes reading the prompts."""
-        times = [time.perf_counter()]
-
-        def note(ids: Tensor, _scores: Tensor, **_: Any) -> Tensor:
-            times.append(time.perf_counter())
-            return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-
-        self._generate(
-            batch, max_new_tokens=tokens, min_new_tokens=tokens, stopping_criteria=[note]
-        )
-        return [after - before for before, after in itertools.pairwise(times)]
-
     def _answers(self, batch: Prompts) -> list[list[int]]:
-        made = self._generate(batch, max_new_tokens=ANSWER_TOKENS).tolist()
-        return [self._until_end(answer) for answer in made]
-
-    def _generate(self, batch: Prompts, **limits: Any) -> Tensor:
-        """Return the greedy answers, [prompts, tokens]."""
+        """Return the greedy answers to a batch."""
         longest = max(len(prompt) for _, prompt in batch)
         pad = self.tokenizer.pad_token_id or 0
         rows = [[pad] * (longest - len(prompt)) + prompt for _, prompt in batch]
@@ -181,9 +158,9 @@ class Teacher:
             attention_mask=torch.tensor(masks, device=self.device),
             do_sample=False,
             pad_token_id=pad,
-            **limits,
+            max_new_tokens=ANSWER_TOKENS,
         )
-        return made[:, longest:]
+        return [self._until_end(answer) for answer in made[:, longest:].tolist()]
 
     def _until_end(self, answer: list[int]) -> list[int]:
         ends = self.model.generation_config.eos_token_id

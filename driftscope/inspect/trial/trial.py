@@ -22,16 +22,14 @@ from driftscope.inspect.trial.acceptance import (
     mean_length,
 )
 from driftscope.inspect.trial.drafting import FIGURES, Drafted, draft
-from driftscope.inspect.trial.duration import Duration, Workload, duration
-from driftscope.inspect.trial.passages import ANSWER_TOKENS, BATCH, Passage, Teacher
-from driftscope.inspect.trial.rehearsal import rehearse
+from driftscope.inspect.trial.passages import Passage, Teacher
 from driftscope.inspect.trial.renderings import Conversations, Rendering, renderings
 from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, repairs
-from driftscope.inspect.trial.trial_listener import TrialListener
 from driftscope.inspect.trial.trial_result import (
     AllPositions,
     NotApplicable,
     Trial,
+    TrialListener,
     Tried,
     TriedRendering,
     stopped_before,
@@ -69,16 +67,6 @@ class Bench:
             embedding=self.teacher.embedding.float().cpu(),
             head=self.teacher.head.float().cpu(),
         )
-
-    def expected(self, base: Variant, k: int, **numbers: int) -> Duration:
-        """Return the estimated duration of a trial of these numbers, as `Workload` names them.
-
-        Both models run for it, shortly.
-        """
-        work = Workload(
-            prompts=len(self.prompts), batch=BATCH, answer_tokens=ANSWER_TOKENS, **numbers
-        )
-        return duration(rehearse(self.teacher, base, self.prompts, k), work)
 
     def passages(self, layers: set[int], k: int, listener: TrialListener = SILENT) -> list[Passage]:
         """Return the answers that are long enough for a chain of K, with the states of `layers`.
@@ -120,11 +108,6 @@ def run_trial(
     templates = loaded.template, chat_template(files.folder)
     made, left_out = renderings(
         loaded.teacher.tokenizer, loaded.prompts, loaded.conversations, templates
-    )
-    listener.expected(
-        lambda: loaded.expected(
-            base, k, repairs=len(candidates), screened=SCREENED, renderings=len(made)
-        )
     )
     passages = loaded.passages(layers_needed(base, candidates), k, listener)
     runner = Runner(loaded.teacher, passages, k, listener)
@@ -229,7 +212,6 @@ class Runner:
             gain=gain(_rounds(base), _rounds(drafted), comparisons),
             prompts=len(drafted),
             all_positions=_all_positions(base, drafted, comparisons),
-            state=repair.variant.state,
         )
 
     def rendered(

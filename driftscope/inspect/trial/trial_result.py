@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.inspect.inside.inside import Inside
 from driftscope.inspect.trial.acceptance import Acceptance, Gain
+
+T = TypeVar("T")
+
+
+class TrialListener:
+    """Listener to a trial's progress; this one ignores everything."""
+
+    def measured(self, as_is: Acceptance, repairs: int) -> None:
+        """Hear what is accepted as it is, and how many repairs are tried next."""
+
+    def each(self, items: Iterable[T], _what: str, _total: int) -> Iterable[T]:
+        """Return `items`, of which there are `_total`, to be taken one by one."""
+        return items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One change of a drafter that may fix it.
 
-    `fields` are those of config.json that change; `weights` says that tensors change too, so that
-    the repaired weights have to be written. `mistake` names what was wrong if the repair helps.
+    `fields` are those of config.json that change; `weights` says that tensors change too.
+    `mistake` names what was wrong if the repair helps.
     """
 
     id: str
@@ -51,8 +64,6 @@ class Tried:
     prompts: int
     """Number of prompts; of repairs that were soon given up, fewer than in the whole trial."""
     all_positions: AllPositions | None = None
-    state: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Tensors after the repair, by the names of the reference drafter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import jsonschema
-import pytest
-from support.inspections import broken, pair
+from support.inspections import broken
 
-from driftscope.inspect.inspection_json import pair_to_json, to_json
-from driftscope.json_report.document import INSPECTED_PAIR, INSPECTION
+from driftscope.inspect.inspection_json import to_json
+from driftscope.json_report.document import INSPECTION
 from driftscope.json_report.schema import schema_of
 
 
@@ -22,14 +21,3 @@ def test_an_inspection_holds_every_repair(tmp_path: Path) -> None:
     assert [each["id"] for each in document["trial"]["tried"]] == [
         each.repair.id for each in inspection.trial.tried
     ]
-    assert "state" not in document["trial"]["tried"][0]
-
-
-def test_a_pair_holds_both_and_their_differences(tmp_path: Path) -> None:
-    made = pair(tmp_path)
-    document = json.loads(pair_to_json(made, 0, strict=False))
-    jsonschema.validate(document, schema_of(INSPECTED_PAIR))
-    assert made.trial is not None
-    lengths = [each["mean_length"] for each in document["trial"]["acceptance"]]
-    assert lengths == pytest.approx([each.length for each in made.trial.as_served])
-    assert document["trial"]["comparison"]["parts_from"] == 1

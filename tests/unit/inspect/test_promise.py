@@ -12,7 +12,7 @@ from support.runs import Spec, write_run
 
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import MixedTraceError, UsageError
-from driftscope.inspect.promise import compare_with_promise, read_promise, to_json
+from driftscope.inspect.promise import compare_promises, compare_with_promise, read_promise, to_json
 from driftscope.json_report.document import INSPECTION, PROMISE, text
 from driftscope.json_report.schema import schema_of
 from driftscope.pipeline import Inputs, analyze
@@ -41,7 +41,7 @@ def test_a_run_that_accepts_less_is_found_with_its_size(tmp_path: Path, run: Run
     found = compare_with_promise(promise, run)
     assert found.verdict.startswith("live accepts less than the inspection promises")
     length, *depths = found.differences
-    assert length.difference == pytest.approx(run.acceptance.mean_length - promise.length)
+    assert length.difference == pytest.approx(run.acceptance.mean_length - promise.mean_length)
     assert length.interval is not None and length.interval.high < 0
     assert [each.depth for each in depths] == [1, 2, 3, 4]
     assert all(each.interval is not None for each in depths)
@@ -82,3 +82,18 @@ def test_another_document_is_one_error(tmp_path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(UsageError, match=r"a\.json"):
         read_promise(path)
+
+
+def test_two_inspections_are_compared_and_both_need_one_k(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    good, bad, short = (
+        read_promise(promise_document(folder, rates))
+        for folder, rates in zip(folders, ((0.9, 0.85), (0.5, 0.4), (0.9,)), strict=True)
+    )
+    found = compare_promises(good, bad)
+    assert "accepts less than drafter" in found.verdict and "engine" not in found.verdict
+    assert found.differences[0].difference == pytest.approx(bad.mean_length - good.mean_length)
+    with pytest.raises(MixedTraceError, match="K = 2 and 1"):
+        compare_promises(good, short)

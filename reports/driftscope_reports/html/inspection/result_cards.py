@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from driftscope.inspect.checks.check_result import CheckResult, Level
 from driftscope.inspect.inspection import Inspection
 from driftscope_reports.markup import Markup, el
@@ -17,26 +15,17 @@ LEVELS = {
 """Sign, word and CSS class of each level, so that it is never shown by colour alone."""
 
 
-def cards(inspections: Sequence[Inspection], names: Sequence[str]) -> Markup:
-    """Return the section of results, by drafter if there are two."""
-    several = len(inspections) > 1
-    parts = [
-        [el("h3", name) if several else None, _of(each)]
-        for each, name in zip(inspections, names, strict=True)
-    ]
+def cards(inspection: Inspection) -> Markup:
+    """Return the section of results."""
     return el(
         "section",
         el("h2", "What was found, and what to change", id="findings-heading"),
-        parts,
+        el("div", [_card(result) for result in inspection.results], class_="findings")
+        if inspection.results
+        else el("p", f"Nothing, in {inspection.checks} checks."),
         id="findings",
         aria_labelledby="findings-heading",
     )
-
-
-def _of(inspection: Inspection) -> Markup:
-    if not inspection.results:
-        return el("p", f"Nothing, in {inspection.checks} checks.")
-    return el("div", [_card(each) for each in inspection.results], class_="findings")
 
 
 def _card(result: CheckResult) -> Markup:

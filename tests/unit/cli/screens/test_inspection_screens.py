@@ -1,4 +1,4 @@
-"""The terminal says what Ctrl-C left out, and that two drafters are compared without repairs."""
+"""The terminal says what Ctrl-C left out."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.inspections import broken, pair
+from support.inspections import broken
 
 from driftscope.cli.screens.inspect_table import print_inspection
-from driftscope.cli.screens.pair_table import print_pair
 from driftscope.inspect.trial.trial_result import STOPPED, NotApplicable
 
 
@@ -34,16 +33,3 @@ def test_what_was_not_tried_is_listed_once_for_each_reason(
     assert "not tried: drafters_template: none was saved" in printed
     assert "not tried: rope_theta, fc_norm: stopped by Ctrl-C" in printed
     assert "stopped by Ctrl-C: another repair may help more" in printed
-
-
-def test_two_drafters_are_compared_without_repairs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    both = pair(tmp_path)
-    assert both.trial is not None
-    print_pair(both)
-    printed = _printed(capsys)
-    assert "No repair was tried: inspect one drafter at a time for that." in printed
-    assert "Ctrl-C" not in printed
-    print_pair(replace(both, trial=replace(both.trial, stopped=True)))
-    assert "stopped by Ctrl-C: the other prompts are left out." in _printed(capsys)

@@ -14,8 +14,6 @@ from support.checkpoints import TARGET
 from support.eagle1_drafter import eagle1_drafter, prompt_texts
 
 from driftscope.errors import CheckpointError
-from driftscope.inspect.checks.catalogue import run_checks
-from driftscope.inspect.checks.check_result import Inspected, Level
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
 from driftscope.inspect.trial.passages import Teacher
@@ -23,7 +21,6 @@ from driftscope.inspect.trial.trial import Bench, run_trial
 from driftscope.inspect.trial.trial_result import Trial
 from driftscope.inspect.trial.variant import as_served
 from driftscope.inspect.trial.verdict import best_repair, verdict
-from driftscope.inspect.trial.written_repair import write_weights
 from driftscope_lab.trio import encode
 
 pytestmark = pytest.mark.slow
@@ -88,21 +85,6 @@ def test_a_planted_mistake_is_named(
     assert best.repair.id == repair
     assert trial.as_is.length < 0.6 * healthy
     assert best.acceptance.length == pytest.approx(healthy, abs=0.01)
-
-
-def test_repaired_weights_have_no_head_and_accept_as_much(
-    drafter: Path, bench: Bench, tmp_path: Path
-) -> None:
-    path = _planted(drafter, tmp_path, _halves)
-    best = best_repair(_trial(path, bench))
-    assert best is not None
-    write_weights(open_drafter(str(path)), best, tmp_path / "repaired")
-    repaired = open_drafter(str(tmp_path / "repaired"))
-    assert repaired.tensors.keys() == open_drafter(str(drafter)).tensors.keys()
-    found = run_checks(Inspected(drafter=repaired))
-    assert not [each for each in found if each.level is not Level.NOTE]
-    again = _trial(tmp_path / "repaired", bench).as_is.length
-    assert again == pytest.approx(best.acceptance.length, abs=0.01)
 
 
 def test_another_base_of_rotary_positions_is_named(

@@ -155,8 +155,8 @@ def test_several_heads_are_not_run(checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_a_repair_of_a_head_is_not_written(checkpoint: Path, tmp_path: Path) -> None:
-    into = str(tmp_path / "repaired")
-    command = ["inspect", str(checkpoint), "--target", str(checkpoint), "--write-weights", into]
+    into = str(tmp_path / "repaired.json")
+    command = ["inspect", str(checkpoint), "--target", str(checkpoint), "--write-config", into]
     done = CliRunner().invoke(app, command)
     assert isinstance(done.exception, UsageError) and "part of one" in str(done.exception)
     assert not Path(into).exists()

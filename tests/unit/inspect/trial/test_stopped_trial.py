@@ -11,10 +11,8 @@ from support.checkpoints import TARGET, changed
 
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
-from driftscope.inspect.trial.pair import run_pair
 from driftscope.inspect.trial.trial import LEAST_PASSAGES, Bench, run_trial
-from driftscope.inspect.trial.trial_listener import T, TrialListener
-from driftscope.inspect.trial.trial_result import STOPPED, Trial
+from driftscope.inspect.trial.trial_result import STOPPED, T, Trial, TrialListener
 from driftscope.inspect.trial.verdict import best_repair
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
@@ -74,14 +72,3 @@ def test_nothing_is_left_of_the_answers_alone() -> None:
     _bench()._passages = ()
     with pytest.raises(KeyboardInterrupt):
         _trial(trio_path() / "eagle31", Stopping("Answering prompts", 7))
-
-
-def test_two_drafters_are_compared_on_the_prompts_before_it() -> None:
-    files = open_drafter(str(trio_path() / "eagle31")), open_drafter(str(trio_path() / "eagle3"))
-    part = "Running both drafters"
-    found = run_pair(files, ("a", "b"), 4, _bench, K, listener=Stopping(part, 6))
-    assert found.stopped and found.prompts == 6
-    whole = run_pair(files, ("a", "b"), 4, _bench, K)
-    assert not whole.stopped and whole.positions > found.positions
-    with pytest.raises(KeyboardInterrupt):
-        run_pair(files, ("a", "b"), 4, _bench, K, listener=Stopping(part, 2))

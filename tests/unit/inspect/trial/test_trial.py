@@ -11,8 +11,6 @@ import pytest
 import torch
 from support.checkpoints import AUX, TARGET, Config, State, changed
 
-from driftscope.inspect.checks.catalogue import run_checks
-from driftscope.inspect.checks.check_result import Inspected
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
 from driftscope.inspect.reference.engine import generate
@@ -21,7 +19,7 @@ from driftscope.inspect.trial.passages import ANSWER_TOKENS, Teacher
 from driftscope.inspect.trial.trial import Bench, run_trial
 from driftscope.inspect.trial.trial_result import Trial
 from driftscope.inspect.trial.verdict import best_repair, verdict
-from driftscope.inspect.trial.written_repair import write_config, write_weights
+from driftscope.inspect.trial.written_repair import write_config
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 pytestmark = pytest.mark.slow
@@ -96,7 +94,7 @@ def test_captured_layers_that_are_off_by_one_are_repaired_in_both_places(tmp_pat
     assert fixed[AUX] == fixed["eagle_config"][AUX] == [2, 3, 5]
 
 
-def test_a_mistake_in_the_weights_is_repaired_by_weights_that_are_written(tmp_path: Path) -> None:
+def test_a_mistake_in_the_weights_is_named(tmp_path: Path) -> None:
     def columns(state: State) -> None:
         first, second, third = state["fc.weight"].chunk(3, -1)
         state["fc.weight"] = torch.cat([third, second, first], -1)
@@ -104,16 +102,7 @@ def test_a_mistake_in_the_weights_is_repaired_by_weights_that_are_written(tmp_pa
     path = changed(tmp_path / "a", "eagle3", weights=columns)
     best = best_repair(_trial(path))
     assert best is not None and best.repair.id == "states_order_3_2_1"
-    write_weights(open_drafter(str(path)), best, tmp_path / "fixed")
-    fixed, shipped = (
-        open_drafter(str(each)) for each in (tmp_path / "fixed", trio_path() / "eagle3")
-    )
-    assert {n: t.shape for n, t in fixed.tensors.items()} == {
-        n: t.shape for n, t in shipped.tensors.items()
-    }
-    for name, tensor in fixed.tensors.items():
-        assert (tensor.array() == shipped.tensors[name].array()).all(), name
-    assert not [each for each in run_checks(Inspected(drafter=fixed)) if each.level == "error"]
+    assert best.repair.weights
 
 
 def test_a_drafter_that_no_repair_helps_is_named_as_such(tmp_path: Path) -> None:

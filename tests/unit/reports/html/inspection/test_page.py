@@ -7,13 +7,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser
 from support.checkpoints import TARGET, changed
-from support.inspections import broken, pair
+from support.inspections import broken
 from support.opened_page import assert_drawn_alone
 
 from driftscope.inspect.inspection import inspect_files
+from driftscope.inspect.trial.trial_result import NotApplicable, TriedRendering
 from driftscope_reports.html.inspection.page import to_html
 
 HOSTILE = "</script><img src=x onerror=boom()>"
@@ -50,27 +50,45 @@ def test_figures_by_depth_are_drawn_and_tabled(tmp_path: Path) -> None:
     assert f"{100 * inspection.trial.as_is.marginal[0]:.0f}%" in _words(page)
 
 
+def test_each_result_is_a_card_and_none_is_told_with_the_number_of_checks(tmp_path: Path) -> None:
+    inspection = broken(tmp_path)
+    page = to_html(inspection)
+    assert page.count("<article") == len(inspection.results)
+    assert '<code class="option" tabindex="0">&#34;norm_output&#34;: true</code>' in page
+    clean = to_html(replace(inspection, results=()))
+    assert f"Nothing, in {inspection.checks} checks." in clean
+
+
+def test_renderings_and_what_could_not_be_tried_are_listed(tmp_path: Path) -> None:
+    inspection = broken(tmp_path)
+    assert inspection.trial is not None
+    first = inspection.trial.tried[0]
+    rendered = TriedRendering(
+        rendering=replace(first.repair, change="no first token"),
+        acceptance=first.acceptance,
+        gain=first.gain,
+        prompts=first.prompts,
+        surer=0.1,
+        surer_interval=None,
+    )
+    left_out = NotApplicable(id="drafters_template", reason="none was saved")
+    made = replace(inspection.trial, renderings=(rendered,), not_applicable=(left_out,))
+    page = _words(to_html(replace(inspection, trial=made)))
+    assert "no first token" in page
+    assert "Not tried: drafters_template: none was saved." in page
+
+
 def test_a_drafter_that_was_not_run_has_no_figures(tmp_path: Path) -> None:
     page = to_html(inspect_files(str(changed(tmp_path / "a")), str(TARGET)))
     assert "✓ No error, no warning" in page
     assert not FIGURES.findall(page)
 
 
-def test_two_drafters_have_the_verdict_of_their_comparison(tmp_path: Path) -> None:
-    made = pair(tmp_path)
-    page = to_html(made)
-    assert made.trial is not None
-    differing = [each for each in made.trial.comparison.differences if each.differs]
-    assert "old accepts more from depth 1 on" in _words(page)
-    assert page.count("<td>differs</td>") == len(differing) > 1
-    assert FIGURES.findall(page) == ["compare-both", "compare-difference"]
-
-
 def test_names_and_words_of_a_checkpoint_are_escaped(tmp_path: Path) -> None:
     inspection = replace(broken(tmp_path, mistake=HOSTILE), drafter=HOSTILE, target=HOSTILE)
-    for page in (to_html(inspection), to_html(pair(tmp_path, (HOSTILE, "new")))):
-        assert HOSTILE not in page
-        assert "<img" not in page
+    page = to_html(inspection)
+    assert HOSTILE not in page
+    assert "<img" not in page
 
 
 def test_the_same_inspection_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -78,10 +96,9 @@ def test_the_same_inspection_gives_the_same_bytes(tmp_path: Path) -> None:
     assert to_html(inspection, command="x") == to_html(inspection, command="x")
 
 
-@pytest.mark.parametrize("two", [False, True], ids=["one", "two"])
 def test_a_browser_draws_every_picture_and_asks_for_nothing(
-    browser: Browser, tmp_path: Path, two: bool
+    browser: Browser, tmp_path: Path
 ) -> None:
     path = tmp_path / "page.html"
-    path.write_text(to_html(pair(tmp_path) if two else broken(tmp_path)), encoding="utf-8")
+    path.write_text(to_html(broken(tmp_path)), encoding="utf-8")
     assert_drawn_alone(browser, path)

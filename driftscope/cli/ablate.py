@@ -1,0 +1,285 @@
+"""The `driftscope ablate` command, and its result as a report that `driftscope analyze` writes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from driftscope.cli.shared.report_format import Format
+    from driftscope.inspect.files.drafter_files import DrafterFiles
+    from driftscope.inspect.files.target_files import TargetFiles
+
+WORK = ".work"
+"""Suffix of the work file, after the name of the output."""
+
+
+def ablate(
+    drafter: Annotated[
+        str,
+        typer.Argument(
+            metavar="DRAFTER", help="Folder of the drafter, or a repository in the local cache."
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Option(metavar="TARGET", help="Folder of its target, or a repository in the cache."),
+    ],
+    prompts: Annotated[
+        str, typer.Option(metavar="SET", help="A shipped set of prompts, or a file of prompts.")
+    ] = "chat",
+    k: Annotated[
+        int, typer.Option("--k", metavar="N", min=1, max=32, help="Tokens per draft.")
+    ] = 5,
+    positions: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="Positions of each answer from which chains start."),
+    ] = 20,
+    most_prompts: Annotated[
+        int,
+        typer.Option(
+            "--limit",
+            "--most-prompts",
+            metavar="N",
+            min=5,
+            help="Number of prompts that are used.",
+        ),
+    ] = 200,
+    interventions: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Names with commas between them; without it, all."),
+    ] = None,
+    template: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Chat template of the intervention `template`, in Jinja; without it, that of the "
+            "drafter's folder.",
+        ),
+    ] = None,
+    allow_pickle: Annotated[
+        bool,
+        typer.Option(
+            "--allow-pickle", help="Load the tensors of PyTorch pickles; code in them is refused."
+        ),
+    ] = False,
+    download: Annotated[
+        bool, typer.Option("--download", help="Download repositories that the cache lacks.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Also write a run directory, which `driftscope analyze` makes a page of, or the "
+            "JSON alone if PATH ends with .json.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Find out why a drafter's acceptance falls over depth: change one thing, and count again.
+
+    Both models are run outside any engine. Chains start at the same positions of the target's own
+    greedy answers, as served and with each intervention: the target's tokens or states fed, the
+    state's size kept, attention changed, the served dtype; or the prompts are written in another
+    way. Differences are paired, and the loss between depth 1 and K is divided into wrong tokens,
+    the drafter's own states, and the rest.
+
+    With --output, Ctrl-C (exit code 130) keeps what is measured in a file beside the output, and
+    the same command goes on from there.
+    """
+    from driftscope.boundary.file_output import write_file
+    from driftscope.boundary.terminal_text import shown
+    from driftscope.cli.screens.ablation_table import print_ablation
+    from driftscope.cli.shared.extras import needs
+    from driftscope.cli.shared.progress_bar import steps
+    from driftscope.cli.shared.trial_run import EXTRA, TrialOptions, load_bench, opening_of
+    from driftscope.errors import EXIT_INTERRUPTED
+    from driftscope.inspect.files.drafter_files import open_drafter
+    from driftscope.inspect.files.target_files import open_target
+
+    opening = opening_of(allow_pickle=allow_pickle, download=download)
+    is_file = output is not None and output.suffix.lower() == ".json"
+    work_path = None if output is None else output.with_name(f"{output.name}{WORK}")
+    if output is not None and not is_file:
+        from driftscope.ablate.ablation_run_directory import check_free
+
+        check_free(output)
+    files, opened = open_drafter(drafter, opening), open_target(target, opening)
+    wanted, text = named_interventions(interventions), _template(template) if template else None
+    trial = TrialOptions(prompts=prompts, k=k, most_prompts=most_prompts, opening=opening)
+    with needs(EXTRA):
+        from driftscope.ablate.ablation_run import run_ablation
+        from driftscope.ablate.measurement.ablation_plan import AblationOptions
+        from driftscope.ablate.measurement.prompt_writing import GivenTemplate
+        from driftscope.ablate.measurement.work_file import WorkFile
+
+        given = GivenTemplate(name=str(template), text=text) if text else None
+        options = AblationOptions(k=k, wanted=wanted, positions=positions, template=given)
+        identity = {
+            **_identity(files, opened, prompts, most_prompts),
+            "--k": k,
+            "--positions": positions,
+            "--interventions": list(wanted),
+            "--template": None if text is None else _digest(text.encode()),
+        }
+        work = WorkFile(work_path, identity) if work_path else None
+        try:
+            with work or nullcontext():
+                result = run_ablation(
+                    files,
+                    opened,
+                    lambda: load_bench(opened, trial),
+                    options,
+                    names=(drafter, target),
+                    work=work,
+                    progress=lambda units: steps(units, "Drafting"),
+                )
+        except KeyboardInterrupt:
+            kept = work_path is not None and work_path.exists()
+            typer.echo(
+                f"stopped; {shown(str(work_path))} keeps what is measured: the same command goes on"
+                if kept
+                else "stopped; nothing is kept: name an --output to go on later",
+                err=True,
+            )
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+    from driftscope.ablate.ablation_json import to_json
+
+    if as_json:
+        typer.echo(to_json(result), nl=False)
+    else:
+        print_ablation(result)
+    if output is None or work_path is None:
+        return
+    if is_file:
+        write_file(output, to_json(result).encode())
+    else:
+        from driftscope.ablate.ablation_run_directory import write_run
+
+        write_run(output, result, files, opened)
+    work_path.unlink(missing_ok=True)
+    typer.echo(f"written: {shown(str(output))}", err=True)
+    typer.echo(f"as a page: driftscope analyze {shown(str(output))}", err=True)
+
+
+def _identity(
+    files: DrafterFiles, target: TargetFiles, prompts: str, most_prompts: int
+) -> dict[str, Any]:
+    """Return models and prompts, on which the counts depend, by the names that an error shows."""
+    from driftscope.boundary import strict_json
+    from driftscope.boundary.file_input import read_bytes
+    from driftscope.inspect.weights_digest import weights_digest
+    from driftscope.version import __version__
+    from driftscope.workloads.suites.readers import prompts_of
+
+    def model(folder: Path) -> list[str | None]:
+        config = _digest(read_bytes(folder / "config.json"))
+        return [str(folder), config, weights_digest(str(folder))]
+
+    chosen = prompts_of(prompts)[:most_prompts]
+    asked = [[prompt.key, list(prompt.messages), prompt.text] for prompt in chosen]
+    return {
+        "driftscope": __version__,
+        "drafter": model(files.folder),
+        "--target": model(target.folder),
+        "--prompts": _digest(strict_json.dumps(asked).encode()),
+    }
+
+
+def _digest(content: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _template(path: Path) -> str:
+    """Return the text of a chat template; raises UsageError."""
+    from driftscope.boundary.file_input import first_line, read_text
+    from driftscope.errors import UsageError
+
+    try:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--template {path}: cannot be read ({first_line(error)})") from error
+    if not text.strip():
+        raise UsageError(f"--template {path}: is empty; give a chat template in Jinja")
+    return text
+
+
+def named_interventions(names: str | None) -> tuple[str, ...]:
+    """Return the wanted interventions in the order of the catalogue; raises UsageError."""
+    from driftscope.ablate.intervention import AS_SERVED, INTERVENTIONS
+    from driftscope.errors import UsageError
+
+    every = tuple(name for name in INTERVENTIONS if name != AS_SERVED)
+    if names is None:
+        return every
+    asked = {name.strip() for name in names.split(",") if name.strip()}
+    if unknown := asked - set(INTERVENTIONS):
+        raise UsageError(
+            f"--interventions {sorted(unknown)[0]}: no such intervention; there are "
+            f"{', '.join(every)}"
+        )
+    return tuple(name for name in every if name in asked)
+
+
+def is_ablation(path: Path) -> bool:
+    """Whether `path` names an ablation: its run directory, or a JSON document."""
+    from driftscope.trace.runs.run_folder import is_ablation_run
+
+    return is_ablation_run(path) if path.is_dir() else path.suffix.lower() == ".json"
+
+
+def write_report(
+    paths: Sequence[Path],
+    output: Path,
+    form: Format,
+    json_path: Path | None,
+    options: Mapping[str, object],
+    *,
+    quiet: bool,
+) -> None:
+    """Write the report of an ablation for `driftscope analyze`: the page "Why"; and print its table
+    unless `quiet`. `options` are those that only recorded runs have.
+
+    Raises UsageError for a file that is no ablation, for several runs and for options that do not
+    apply, and OSError.
+    """
+    from driftscope.ablate.ablation_json import to_json
+    from driftscope.ablate.ablation_reading import read_ablation
+    from driftscope.boundary.file_output import STDOUT
+    from driftscope.boundary.terminal_text import shown
+    from driftscope.cli.screens.ablation_table import print_ablation
+    from driftscope.cli.shared.report_format import Format
+    from driftscope.errors import UsageError
+    from driftscope_reports.html.ablation.page import to_html
+    from driftscope_reports.report_files import write_text
+
+    if len(paths) > 1:
+        raise UsageError(f"{paths[0]}: an ablation is analysed alone; give it by itself")
+    if given := [name for name, value in options.items() if value]:
+        raise UsageError(f"{given[0]}: does not apply to an ablation; leave it out")
+    if form not in (Format.HTML, Format.JSON):
+        raise UsageError(f"--format {form.value}: an ablation is written as html or json")
+    if json_path == output:
+        raise UsageError(f"--json and --output both name {output}; give two files")
+    result = read_ablation(paths[0])
+    command = shlex.join(["driftscope", "analyze", str(paths[0]), "-o", str(output)])
+    page = to_json(result) if form is Format.JSON else to_html(result, command=command)
+    written = {output: page, **({json_path: to_json(result)} if json_path else {})}
+    for path, content in written.items():
+        write_text(path, content)
+    if quiet:
+        return
+    if STDOUT not in written:
+        print_ablation(result)
+    for path in written:
+        if path != STDOUT:
+            typer.echo(f"written: {shown(str(path))}", err=True)

@@ -1,0 +1,155 @@
+"""Models that `driftscope inspect` and `driftscope ablate` run: permissions, prompts, progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from driftscope.boundary.terminal_text import shown
+from driftscope.cli.shared.extras import MissingExtraError, needs
+from driftscope.cli.shared.progress_bar import steps
+from driftscope.errors import CheckpointError, NoDataError, UsageError
+from driftscope.inspect.checks.check_result import CheckResult, Level
+from driftscope.inspect.files.checkpoint_format import Family
+from driftscope.inspect.files.drafter_files import open_drafter
+from driftscope.inspect.files.opening import CAREFUL, Opening
+from driftscope.inspect.files.target_files import TargetFiles, open_target
+from driftscope.inspect.inspection import Inspection
+from driftscope.inspect.trial.acceptance import Acceptance
+from driftscope.inspect.trial.trial_result import STOPPED, T, Trial, TrialListener, Tried
+
+if TYPE_CHECKING:  # imports torch
+    from driftscope.inspect.trial.passages import Teacher
+    from driftscope.inspect.trial.trial import Bench
+
+EXTRA = "inspect"
+_WEIGHTS = ".safetensors", ".bin"
+"""Ends of the names of files with weights."""
+_RUNNABLE = "a target that transformers loads, and a drafter that the reference code runs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOptions:
+    """Options that concern a run of the models."""
+
+    prompts: str
+    k: int
+    most_prompts: int
+    config_file: Path | None = None
+    """Place of the repaired config; None if none is to be written."""
+    opening: Opening = CAREFUL
+
+
+class TrialProgress(TrialListener):
+    """Listener that prints to stderr."""
+
+    def measured(self, as_is: Acceptance, repairs: int) -> None:
+        """Print the acceptance length as it is, and that it is kept from here on."""
+        follow = f"; {repairs} repairs follow (Ctrl-C keeps what is measured)" if repairs else ""
+        typer.echo(f"accepts {as_is.length:.2f} tokens a round as it is{follow}", err=True)
+
+    def each(self, items: Iterable[T], what: str, total: int) -> Iterable[T]:
+        """Return `items` with a bar on a terminal."""
+        return steps(items, what, total=total)
+
+
+def opening_of(*, allow_pickle: bool, download: bool) -> Opening:
+    """Return the permissions. Raises MissingExtraError if pickles are to be loaded without
+    torch."""
+    if not allow_pickle:
+        return Opening(download=download)
+    from driftscope.inspect.pickle_file import PickleReader
+
+    with needs(EXTRA):
+        import torch  # noqa: F401
+    return Opening(read_pickle=PickleReader(), download=download)
+
+
+def load_bench(target: TargetFiles, options: TrialOptions) -> Bench:
+    """Load the target, and let it encode the first prompts; a line on stderr says what is loaded.
+
+    Raises DriftscopeError for prompts that cannot be read, or a target that cannot be loaded.
+    """
+    from driftscope.inspect.trial.trial import Bench
+    from driftscope.workloads.suites.readers import prompts_of
+
+    chosen = prompts_of(options.prompts)[: options.most_prompts]
+
+    def encoded(teacher: Teacher) -> dict[str, list[int]]:
+        return {prompt.key: teacher.encode(prompt.messages, prompt.text) for prompt in chosen}
+
+    typer.echo(loading_line(target.folder), err=True)
+    conversations = {prompt.key: prompt.messages for prompt in chosen if prompt.text is None}
+    return Bench(target, encoded, conversations)
+
+
+def loading_line(folder: Path) -> str:
+    """Return how much there is to load: minutes pass before a large target answers."""
+    size = sum(file.stat().st_size for end in _WEIGHTS for file in folder.glob(f"*{end}"))
+    words = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+    return f"loading the target: {words} in {shown(str(folder))}"
+
+
+def with_trial(inspection: Inspection, target: str, options: TrialOptions) -> Inspection:
+    """Run the drafter on prompts, write the repaired config if it is asked for, and return the
+    inspection with the results; with a note on the reason if it cannot be run or Ctrl-C comes too
+    early.
+
+    Raises DriftscopeError for prompts that cannot be read, and if a config is to be written and no
+    repair changes it.
+    """
+    try:
+        with needs(EXTRA):
+            trial = _run(inspection.drafter, target, options)
+    except (CheckpointError, NoDataError, MissingExtraError) as error:
+        if options.config_file:
+            raise
+        return inspection.with_results([_not_run(str(error), _RUNNABLE)])
+    except KeyboardInterrupt:
+        note = _not_run(f"{STOPPED} before the drafter was measured", "a trial without Ctrl-C")
+        return inspection.with_results([note], stopped=True)
+    from driftscope.inspect.trial.verdict import best_repair, verdict
+
+    if options.config_file and trial.stopped:
+        typer.echo("no config is written: Ctrl-C stopped the trial", err=True)
+    elif options.config_file:
+        _write(inspection.drafter, best_repair(trial), options.config_file, options.opening)
+    return inspection.with_results(tuple(verdict(trial)), trial, stopped=trial.stopped)
+
+
+def _not_run(reason: str, expected: str) -> CheckResult:
+    """Return the note that the drafter was not run."""
+    return CheckResult(
+        id="not_run",
+        level=Level.NOTE,
+        title="the drafter was not run, and no repair was tried",
+        expected=expected,
+        rule="driftscope.inspect.reference",
+        there=reason,
+    )
+
+
+def _run(drafter: str, target: str, options: TrialOptions) -> Trial:
+    from driftscope.inspect.trial.trial import run_trial
+
+    opened, files = open_target(target, options.opening), open_drafter(drafter, options.opening)
+    if options.config_file and files.format.family is Family.MTP:
+        raise UsageError(
+            "--write-config does not write a target, and MTP heads are part of one; leave it out"
+        )
+    bench = lambda: load_bench(opened, options)  # noqa: E731
+    return run_trial(files, opened.layers, bench, options.k, listener=TrialProgress())
+
+
+def _write(drafter: str, best: Tried | None, path: Path, opening: Opening) -> None:
+    from driftscope.inspect.trial.written_repair import write_config
+
+    if best is None:
+        raise NoDataError(f"{drafter}: no repair helps, so there is nothing to write")
+    if best.repair.weights:
+        raise UsageError(f"the repair ({best.repair.change}) changes weights, not the config alone")
+    write_config(open_drafter(drafter, opening), best.repair, path)
