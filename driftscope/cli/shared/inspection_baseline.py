@@ -19,7 +19,6 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary.terminal_text import shown
 from driftscope.cli.shared.run_argument import is_inspection
 from driftscope.errors import NoDataError
-from driftscope.findings.conclusions import Analysis
 from driftscope.inspect.promise import (
     Promise,
     compare_promises,
@@ -37,10 +36,6 @@ LAST_ROUNDS = (
     "the last rounds of answers are counted, which an inspection leaves out: the run does not hold "
     "where its answers end"
 )
-FROM_REPORT = (
-    "a report holds sums over all rounds: the last rounds of its answers are counted, which an "
-    "inspection leaves out"
-)
 
 
 def runs_like(promise: Promise, inputs: Inputs) -> tuple[tuple[RunSummary, ...], tuple[str, ...]]:
@@ -50,12 +45,10 @@ def runs_like(promise: Promise, inputs: Inputs) -> tuple[tuple[RunSummary, ...],
 
     Raises what `driftscope.pipeline.measure` raises.
     """
-    stored = any(isinstance(source, Analysis) for source in inputs.sources)  # sums alone
     try:
-        runs = measure(replace(inputs, only=Filter(where=rounds_like(promise.k)))).runs
+        return measure(replace(inputs, only=Filter(where=rounds_like(promise.k)))).runs, ()
     except NoDataError:
         return measure(inputs).runs, (LAST_ROUNDS,)
-    return runs, (FROM_REPORT,) if stored else ()
 
 
 def compare_with_inspection(

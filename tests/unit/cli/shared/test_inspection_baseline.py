@@ -8,7 +8,7 @@ import pytest
 from support.inspections import promise_document
 from support.simulate import Truth, simulate
 
-from driftscope.cli.shared.inspection_baseline import FROM_REPORT, LAST_ROUNDS, runs_like
+from driftscope.cli.shared.inspection_baseline import LAST_ROUNDS, runs_like
 from driftscope.inspect.promise import Promise, read_promise
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.read.reader import read_trace
@@ -50,11 +50,3 @@ def test_where_the_ends_are_not_known_all_rounds_count_and_a_note_says_so(
     (run,), notes = runs_like(promise, inputs)
     assert notes == (LAST_ROUNDS,)
     assert run.rounds == analyze(inputs).runs[0].rounds > 0
-
-
-def test_a_report_says_that_its_last_rounds_count(tmp_path: Path, promise: Promise) -> None:
-    path = simulate(tmp_path / "run", TRUTH)
-    report = analyze(Inputs(sources=[path], labels=["run"]))
-    (run,), notes = runs_like(promise, Inputs(sources=[report], labels=["report"]))
-    assert notes == (FROM_REPORT,)
-    assert run.rounds == report.runs[0].rounds
