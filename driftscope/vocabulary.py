@@ -47,7 +47,7 @@ class Execution:
     """Values of DraftRow.execution: how the drafter ran."""
 
     UNSAID = ""
-    """Not recorded in the row: read as the manifest's mode."""
+    """The drafter did not run."""
     EAGER = "eager"
     COMPILED = "compiled"
     PIECEWISE = "piecewise"
@@ -224,8 +224,6 @@ SEVERITIES = HIGH, MEDIUM, INFO, GOOD = ("high", "medium", "info", "good")
 alerts."""
 GATED = (HIGH, MEDIUM)
 """Severities that a gate can fail on."""
-OLD_SEVERITIES: Mapping[str, str] = {"warning": MEDIUM, "note": INFO}
-"""Words that alerts and reports used before, and the severity that each one means."""
 
 FINDINGS = (
     "wrong_tokens",

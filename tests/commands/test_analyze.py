@@ -237,7 +237,7 @@ def test_a_damaged_manifest(tmp_path: Path) -> None:
 def test_a_newer_major_version(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps({**manifest, "schema_version": "2.0"}))
+    (run / "manifest.json").write_text(json.dumps({**manifest, "schema_version": "3.0"}))
     _fails(driftscope("analyze", run, cwd=tmp_path), 1, "upgrade driftscope")
 
 

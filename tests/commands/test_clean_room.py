@@ -24,7 +24,7 @@ from driftscope_lab.trio import CONDITIONS
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
-OLD_RUN = CHECKOUT / "tests/unit/trace/data/run-1.0"
+OLD_RUN = CHECKOUT / "tests/unit/trace/data/run-sealed"
 ENGINES = ("vllm", "torch", "functorch", "triton", "transformers")
 PROMPTS = 24
 """Number of the prompts of the demonstration: enough that it shows its finding."""

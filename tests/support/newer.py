@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from driftscope.trace.format.manifest import MANIFEST
 from driftscope.trace.format.segment import VERSION_KEY
 
-VERSION = "1.99"
+VERSION = "2.99"
 
 
 def make_newer(run: Path) -> Path:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from driftscope.trace.format.distance_bins import edges_of
 from driftscope.trace.format.manifest import MANIFEST, Manifest, Model
+from driftscope.trace.format.record_stream import StreamFile
 from driftscope.trace.format.records import (
     RECORDS,
     DraftRow,
@@ -194,8 +194,9 @@ def write_rows(run: Path, source: str, content: Iterable[Row], *, closed: bool =
     for record, kind in RECORDS.items():
         schema = schema_of(record).with_metadata({VERSION_KEY: SCHEMA_VERSION.encode()})
         path = segment_path(run, record, source, 0)
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
-            stream.write_batch(to_batch(record, [row for row in kept if type(row) is kind]))
+        stream = StreamFile(path, schema)
+        stream.append(to_batch(record, [row for row in kept if type(row) is kind]))
+        stream.close()
 
 
 def rows(spec: Spec) -> Iterator[Row]:

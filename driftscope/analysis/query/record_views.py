@@ -1,8 +1,8 @@
 """A run's records as views that queries read, in memory or left in their files.
 
 The views have the names of the records (QUERIED) and the columns of
-`driftscope.trace.format.records`: times are in seconds, defaults of older versions are filled in,
-and each row carries its replica. Lists that a sealed file leaves out
+`driftscope.trace.format.records`: times are in seconds, and each row carries its
+replica. Lists that a sealed file leaves out
 (`driftscope.trace.format.derived_columns`) are null in `draft`; code that needs them reads `parts`,
 one file layout after another.
 """
@@ -29,7 +29,7 @@ from driftscope.trace.format.derived_columns import derived_of
 from driftscope.trace.format.distance_bins import DOUBLINGS, SUM_WITHIN
 from driftscope.trace.format.manifest import Manifest, read_manifest
 from driftscope.trace.format.row_bounds import BOUNDS
-from driftscope.trace.format.schema import conform, record_defaults, schema_of
+from driftscope.trace.format.schema import conform, schema_of
 from driftscope.trace.format.segment import SEALED, segments, source_of
 from driftscope.trace.format.status import Status, read_statuses
 from driftscope.trace.read.integrity import damaged_files
@@ -38,7 +38,6 @@ from driftscope.trace.read.ranks import place_of
 from driftscope.trace.read.reader import (
     Trace,
     check_segment,
-    defaults_of,
     losses_of,
     read_record,
     read_segment,
@@ -152,8 +151,7 @@ def open_run(run: str | Path, engine: Engine | None = None, *, rank: int | None 
     problems = list(damaged.values())
     parts: dict[Derived, Content] = {}
     in_place = {
-        record: _in_place(run, record, manifest, damaged) if rank is None else None
-        for record in QUERIED
+        record: _in_place(run, record, damaged) if rank is None else None for record in QUERIED
     }
     engine.admit(
         _paths(each for contents in in_place.values() if contents for each in contents.values())
@@ -322,9 +320,7 @@ def _together(parts: Mapping[Derived, Content]) -> Content:
     return [files for content in parts.values() for files in content]
 
 
-def _in_place(
-    run: Path, record: str, manifest: Manifest, left_out: Container[Path]
-) -> dict[Derived, Content] | None:
+def _in_place(run: Path, record: str, left_out: Container[Path]) -> dict[Derived, Content] | None:
     """Return the sealed files of a record by layout; None if they must be read into memory."""
     paths = [path for path in segments(run, record) if path not in left_out]
     ranks = {place_of(source_of(path, record)).rank for path in paths}
@@ -334,32 +330,17 @@ def _in_place(
     for path in paths:
         schema = _schema(path)
         check_segment(schema, path)
-        _check_columns(schema, record, path)
         derived = _derived(schema, path)
+        _check_columns(schema, record, derived, path)
         columns = tuple(zip(schema.names, schema.types, strict=True))
         replica = place_of(source_of(path, record)).replica
         alike[tuple(sorted(derived.items())), columns, replica].append(path)
     parts: defaultdict[Derived, list[Files]] = defaultdict(list)
     for (derived, columns, replica), mine in alike.items():
         constant = {} if replica is None else {"replica": replica}
-        filled = {
-            name: value
-            for name, value in {**record_defaults(record), **defaults_of(manifest)}.items()
-            if name not in dict(columns)
-        }
-        defaults = {"execution": defaults_of(manifest)["execution"]} if record in _EXECUTED else {}
-        parts[derived].append(
-            Files(
-                paths=tuple(mine),
-                columns=dict(columns),
-                constant={**filled, **constant},
-                unsaid=defaults,
-            )
-        )
+        files = Files(paths=tuple(mine), columns=dict(columns), constant=constant)
+        parts[derived].append(files)
     return dict(parts)
-
-
-_EXECUTED = tuple(name for name in QUERIED if "execution" in schema_of(name).names)
 
 
 def _schema(path: Path) -> pa.Schema:
@@ -377,10 +358,17 @@ def _derived(schema: pa.Schema, path: Path) -> Mapping[str, str]:
         raise unreadable(path, error) from error
 
 
-def _check_columns(schema: pa.Schema, record: str, path: Path) -> None:
-    """Raise DamagedTraceError for a column with another type than in the record, and for two
-    columns whose names differ only in case, which query engines confuse."""
+def _check_columns(schema: pa.Schema, record: str, derived: Container[str], path: Path) -> None:
+    """Raise DamagedTraceError for a column that is missing and not `derived`, for one with another
+    type than in the record, and for two columns whose names differ only in case, which query
+    engines confuse."""
     known = schema_of(record)
+    missing = [n for n in known.names if n not in schema.names and n not in derived]
+    if missing:
+        raise DamagedTraceError(
+            f"{path}: its columns are not those of a {record} record ({missing[0]} is missing); "
+            "move it away to analyse the rest of the run"
+        )
     for name, times in Counter(map(str.lower, schema.names)).most_common(1):
         if times == 1:
             break

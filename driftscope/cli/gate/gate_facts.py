@@ -20,7 +20,7 @@ from driftscope.inspect.promise_baseline import figures_like
 from driftscope.json_report.report import plain_to_dict, replay_to_dict, run_to_dict
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.pipeline import Analysis, Baseline
-from driftscope.vocabulary import GATED, OLD_SEVERITIES, UndraftedReason
+from driftscope.vocabulary import GATED, UndraftedReason
 
 Labelled: TypeAlias = tuple[str, Facts]
 NO_ROWS = "cannot tell: no per-request rows, sums only"
@@ -166,10 +166,9 @@ def _about(analysis: Analysis, label: str) -> list[Finding]:
 
 def _severity(name: str) -> tuple[Severity, ...] | None:
     """Return the severity called `name` and those that are worse; None for any other name."""
-    word = OLD_SEVERITIES.get(name, name)
-    if word not in GATED:
+    if name not in GATED:
         return None
-    return tuple(list(Severity)[: list(Severity).index(Severity(word)) + 1])
+    return tuple(list(Severity)[: list(Severity).index(Severity(name)) + 1])
 
 
 def _surely(made: Sequence[Finding]) -> bool | None:

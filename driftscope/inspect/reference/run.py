@@ -31,6 +31,7 @@ from driftscope.trace.format.records import DraftRow, RequestRow, StepRow, Verif
 from driftscope.trace.write.run_directory import check_unused, create_run
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.version import __version__
+from driftscope.vocabulary import Execution
 
 
 class ReferenceRun:
@@ -100,6 +101,7 @@ class ReferenceRun:
                 step_s=done.step_s,
                 draft_s=done.draft_s,
                 probe_s=0.0,
+                execution=Execution.EAGER,
             )
         )
         self._writer.put(_draft_row(self._steps, now, request, done.chain, self._layers))
@@ -187,6 +189,7 @@ def _draft_row(step: int, now: float, request: str, chain: Chain, layers: int) -
         aux_norm_rms=chain.aux_norm_rms,
         fc_rms=chain.fc_rms,
         token_ids=None,
+        execution=Execution.EAGER,
     )
 
 

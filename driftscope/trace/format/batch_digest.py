@@ -38,12 +38,6 @@ def with_digest(message: pa.Buffer) -> Sequence[Bytes]:
     return head, metadata, _DIGEST.pack(_MARK, _crc((head, metadata, body))), body
 
 
-def has_digest(content: bytes) -> bool:
-    """Return whether the first message of a stream is marked as having a digest."""
-    end = _metadata_end(content, 0)
-    return end is not None and _digest_before(content, end) is not None
-
-
 def first_is_torn(content: bytes) -> bool:
     """Return whether a stream ends within its first message, as after a kill."""
     if len(content) < _HEAD.size:

@@ -51,8 +51,6 @@ GREEDY = "greedy"
 PROBABILISTIC = "probabilistic"
 """`Manifest.draft_sampling`: a token sampled from the drafter's distribution at the request's
 temperature, which is greedy at temperature 0."""
-_RENAMED = {"tp_rank": "rank", "tp_size": "tensor_parallel"}
-"""Keys of version 1.0 that have been renamed since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +64,8 @@ class Model:
     dtype: Text
     weights_digest: Text | None = None
     """sha256 of a sample of the weights' bytes, first 16 hex digits: it differs between models of
-    one configuration with different weights. None: not known, as in an older run or if the weights
-    are not local safetensors files."""
+    one configuration with different weights. None: not known, as if the weights are not local
+    safetensors files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +87,7 @@ class Manifest:
     recording: Text
     """Recording mode of rounds: "in-graph" (the probe's kernels are part of the drafter's graph),
     "sampled eager" (a recorded step runs eagerly, with hooks), "shadow" (a recorded step runs a
-    second time, eagerly) or "taps" (hooks in the served execution; before version 1.1 the only
-    way)."""
+    second time, eagerly) or "taps" (hooks in the served execution)."""
     method: Text
     """The engine's name of the speculation method, such as "eagle3"."""
     k: DraftLength
@@ -143,8 +140,8 @@ class Manifest:
     sink_tokens: SinkCount
     """Size n of the sink set [0, n) if `sink_slots` does not name the set."""
     sink_slots: SinkSlots = ()
-    """Sink set that was used, not always a prefix; slots [0, sink_tokens) in a run from before
-    version 1.1, or if not given. () with `sink_source` SINK_FOUND: there is no sink."""
+    """Sink set that was used, not always a prefix; slots [0, sink_tokens) if not given. () with
+    `sink_source` SINK_FOUND: there is no sink."""
     sink_source: Text
     """One of SINK_SOURCES."""
     clock: Text = "unix"
@@ -215,18 +212,19 @@ def _no_run(run: Path) -> str:
 _MAJOR = re.compile("[0-9]{1,6}")
 _SHOWN = 40
 """Number of characters of a version that an error shows."""
+_OLDER = "record the run again, or convert it with tests/support/convert_runs.py of the sources"
 
 
 def check_version(version: str, path: Path) -> None:
-    """Raise SchemaVersionError if `version` has a newer major number than this reader."""
+    """Raise SchemaVersionError if `version` has another major number than this reader's."""
     major, _, _ = version.partition(".")
     ours, _, _ = SCHEMA_VERSION.partition(".")
     if not _MAJOR.fullmatch(major):
         raise DamagedTraceError(f"{path}: schema version {version[:_SHOWN]!r} is not a version")
-    if int(major) > int(ours):
+    if int(major) != int(ours):
         raise SchemaVersionError(
             f"{path}: trace schema {ascii(version[:_SHOWN])[1:-1]}, but this driftscope reads "
-            f"versions up to {ours}.x; upgrade driftscope"
+            f"{ours}.x only; {_OLDER if int(major) < int(ours) else 'upgrade driftscope'}"
         )
 
 
@@ -236,9 +234,6 @@ def _words(error: Exception) -> str:
 
 def _from_dict(raw: dict[str, Any]) -> Manifest:
     """Return the manifest; raises ValueError for a field that is missing or of the wrong type."""
-    for old, new in _RENAMED.items():
-        if old in raw:
-            raw.setdefault(new, raw[old])
     manifest = validated(Manifest, raw)
     if fault := edge_faults(manifest.distance_edges, manifest.distance_every):
         raise ValueError(fault)

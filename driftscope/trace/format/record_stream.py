@@ -16,7 +16,6 @@ from driftscope.boundary.file_output import create_file, write_all
 from driftscope.trace.format.batch_digest import (
     END,
     first_is_torn,
-    has_digest,
     intact_messages,
     with_digest,
 )
@@ -82,9 +81,8 @@ class StreamContent:
 def read_stream(path: Path) -> StreamContent:
     """Read the intact batches of a stream.
 
-    A stream of an older version has no digests and is read up to the first batch that is torn or
-    invalid. A stream that ends before its columns are complete has no rows. Raises OSError, and
-    ValueError for a file that is not an Arrow stream.
+    A stream that ends before its columns are complete has no rows. Raises OSError, and ValueError
+    for a file that is not an Arrow stream with digests.
     """
     content = read_bytes(path, limit=MAX_STREAM_BYTES)
     if not content:
@@ -92,7 +90,7 @@ def read_stream(path: Path) -> StreamContent:
     if first_is_torn(content):
         return StreamContent(table=pa.table({}), torn=True)
     try:
-        return _digested(content) if has_digest(content) else _undigested(content)
+        return _digested(content)
     except (pa.ArrowException, EOFError) as error:
         raise ValueError(first_line(error)) from error
 
@@ -118,17 +116,6 @@ def _digested(content: bytes) -> StreamContent:
         torn=torn,
         damaged=tuple(gaps[:-1] if torn else gaps),
     )
-
-
-def _undigested(content: bytes) -> StreamContent:
-    reader = pa.ipc.open_stream(pa.py_buffer(content))
-    batches: list[pa.RecordBatch] = []
-    try:
-        batches.extend(map(_valid, reader))
-        torn = False
-    except (pa.ArrowException, OSError, EOFError):
-        torn = True
-    return StreamContent(table=pa.Table.from_batches(batches, reader.schema), torn=torn)
 
 
 def _valid(batch: pa.RecordBatch) -> pa.RecordBatch:

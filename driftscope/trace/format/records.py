@@ -4,9 +4,6 @@ Conventions: `time_s` is seconds since the Unix epoch; durations end in `_s`; de
 first element of every per-depth list; RMS is ||x||_2 / sqrt(dim); a list is None where the quantity
 does not exist for the drafter or was not recorded, never zeros. An element of a mass list that does
 not apply is NaN, for example the sink's if a sliding window hides all of its slots from the layer.
-
-A field with a default was added after version 1.0 of the schema: rows of older runs read as having
-the default.
 """
 
 from __future__ import annotations
@@ -100,7 +97,7 @@ class DraftRow:
     requested."""
     rate: float = 1.0
     """Share of draft steps that were recorded at the time of this chain, more than 0 and at most 1:
-    the chain represents 1 / rate chains. An older run reads as 1 / `Manifest.every`."""
+    the chain represents 1 / rate chains."""
     head_mass: Floats | None = None
     """Masses by head, [k, layers, heads, 5] flattened, classes as in MASS_CLASSES. None: recording
     them was not requested."""
@@ -117,7 +114,7 @@ class DraftRow:
     attention."""
     strategy: str = Strategy.KEYS
     """Method by which the masses were computed, see `Strategy`."""
-    execution: str = Execution.UNSAID
+    execution: str
     """Execution mode of the drafter, see `Execution`."""
     replica: int = 0
     """Data-parallel replica; `step` counts per replica. Always 0 in a file: the number is part of

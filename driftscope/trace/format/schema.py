@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -19,7 +18,7 @@ import pyarrow as pa
 from driftscope.trace.format.arrow_arrays import builder_of
 from driftscope.trace.format.records import RECORDS, Floats, Ints, Row
 
-SCHEMA_VERSION = "1.6"
+SCHEMA_VERSION = "2.0"
 """Version as major.minor: a new column raises minor, a changed meaning raises major."""
 
 _ARROW: dict[Any, pa.DataType] = {
@@ -69,25 +68,14 @@ def to_batch(record: str, rows: Iterable[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(record))
 
 
-def conform(table: pa.Table, record: str, defaults: Mapping[str, Any] | None = None) -> pa.Table:
-    """Return `table` with this version's columns: newer columns dropped, missing ones as defaults.
+def conform(table: pa.Table, record: str) -> pa.Table:
+    """Return `table` with the columns of `record`, all nullable; columns of a newer minor version
+    are dropped.
 
-    The default is the one in `defaults`, which the run's manifest states for all rows, else the
-    record's, else null. A reader must accept minor versions on either side without failing.
+    A table without columns, of a stream that broke off in its header, has no rows. Raises KeyError
+    for a missing column.
     """
-    known = {**record_defaults(record), **(defaults or {})}
-    schema = schema_of(record)
-    columns = [
-        table.column(f.name).cast(f.type)
-        if f.name in table.column_names
-        else pa.repeat(pa.scalar(known.get(f.name), f.type), table.num_rows)
-        for f in schema
-    ]
-    nullable = pa.schema([f.with_nullable(True) for f in schema])
-    return pa.table(columns, schema=nullable)
-
-
-@cache
-def record_defaults(record: str) -> Mapping[str, Any]:
-    """Return the values that columns added after version 1.0 of a record have in older runs."""
-    return {f.name: f.default for f in fields(RECORDS[record]) if f.default is not MISSING}
+    nullable = pa.schema([f.with_nullable(True) for f in schema_of(record)])
+    if not table.num_columns:
+        return nullable.empty_table()
+    return pa.table([table.column(f.name).cast(f.type) for f in nullable], schema=nullable)

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from driftscope.trace.format import derived_columns, records
 from driftscope.trace.format.records import RECORDS
-from driftscope.trace.format.schema import SCHEMA_VERSION, record_defaults, schema_of
+from driftscope.trace.format.schema import SCHEMA_VERSION, schema_of
 from driftscope.trace.format.segment import SEALED, STREAM
 from driftscope.vocabulary import BY_DEPTH, DISTANCE_MASS, MASSES
 
@@ -113,9 +113,7 @@ A stream has every column below, exactly. A sealed file holds the same rows in l
 | `in_rms` | `fed_rms` | `fc_rms`, then all but the last element of `fed_rms` |
 | `generated_mass` | `complement` | 1 minus all other masses; null and NaN count as 0 |
 
-- `generated_mass` is restored with an absolute error of at most 1e-5, the other two bit for bit;
-- a run of an older version lacks columns that were added later; they are marked "Added later"
-  below, with the value that missing ones read as.
+`generated_mass` is restored with an absolute error of at most 1e-5, the other two bit for bit.
 
 `driftscope.trace.read.reader.read_trace(path)` restores all of this as Arrow tables.
 """
@@ -157,18 +155,9 @@ def columns_of(record: str) -> Iterator[Column]:
             sealed="timestamp[us]" if field.name in derived_columns.TIMES else "",
             shape=_SHAPES.get(field.name, "") if listed else "one value",
             unit=_unit(record, field),
-            meaning=f"{meaning.strip()}{_later(record, field.name)}",
+            meaning=meaning.strip(),
             null=null.strip() if field.nullable else "",
         )
-
-
-def _later(record: str, name: str) -> str:
-    """Return the words for the value that the column reads as in a run older than the column."""
-    known = record_defaults(record)
-    if name not in known:
-        return ""
-    default = "null" if known[name] is None else repr(known[name])
-    return f" Added later; missing values read as {default}."
 
 
 def _unit(record: str, field: pa.Field) -> str:

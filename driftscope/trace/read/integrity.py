@@ -1,7 +1,7 @@
 """Checks whether the sealed files of a run are as they were written.
 
-A process notes the CRC-32 of each file that it seals in its status. A file without a CRC-32, from
-an older version or sealed just before a kill, is accepted as it is. Its Parquet pages have their
+A process notes the CRC-32 of each file that it seals in its status. A file without a CRC-32,
+sealed just before a kill, is accepted as it is. Its Parquet pages have their
 own checksums, which are verified whenever a file is read as a whole.
 """
 

@@ -7,10 +7,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from driftscope.boundary.file_input import first_line
 from driftscope.errors import DamagedTraceError
@@ -26,7 +24,6 @@ from driftscope.trace.format.status import STATUS_S, Status, read_statuses
 from driftscope.trace.read.integrity import damaged_files
 from driftscope.trace.read.parquet_input import open_parquet
 from driftscope.trace.read.ranks import joined, place_of, with_replica
-from driftscope.vocabulary import Execution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +62,6 @@ def read_trace(run: str | Path) -> Trace:
     return Trace(path=run, manifest=manifest, statuses=statuses, problems=tuple(problems), **tables)
 
 
-def defaults_of(manifest: Manifest) -> dict[str, Any]:
-    """Return the values that a run's manifest gives to all rows that lack their own."""
-    execution = Execution.OF_MODE.get(manifest.mode, Execution.UNSAID)
-    return {"execution": execution, "rate": 1.0 / max(manifest.every, 1)}
-
-
 def read_record(
     run: Path,
     record: str,
@@ -86,15 +77,14 @@ def read_record(
     `read_trace`.
     """
     by_rank: defaultdict[int, list[pa.Table]] = defaultdict(list)
-    defaults, bins = defaults_of(manifest), len(manifest.distance_edges) or None
+    bins = len(manifest.distance_edges) or None
     for path in segments(run, record):
         if path in left_out:
             continue
         place = place_of(source_of(path, record))
         if rank not in (None, place.rank):
             continue
-        rows = read_rows(path, record, problems, defaults, bins=bins)
-        rows = _with_execution(rows, defaults["execution"])
+        rows = read_rows(path, record, problems, bins=bins)
         by_rank[place.rank].append(with_replica(rows, place))
     if not by_rank:
         return conform(pa.table({}), record)
@@ -105,20 +95,19 @@ def read_rows(
     path: Path,
     record: str,
     problems: list[str],
-    defaults: Mapping[str, Any] | None = None,
     *,
     bins: int | None = None,
 ) -> pa.Table:
     """Return the rows of one segment with the columns of this version of `record`.
 
-    `defaults`: values that the run's manifest gives to all rows; `bins`: the number of bins of
-    masses by distance that it states. Missing data is added to
-    `problems`. Raises DamagedTraceError for columns or values that do not belong to the record.
+    `bins`: number of bins of masses by distance that the run's manifest states. Missing data is
+    added to `problems`. Raises DamagedTraceError for columns or values that do not belong to the
+    record.
     """
     table = read_segment(path, problems)
     try:
         # A stream may have a batch for each row, and each costs as much as thousands of rows.
-        rows = conform(table.combine_chunks(), record, defaults)
+        rows = conform(table.combine_chunks(), record)
         check_rows(rows, record, bins)
     except (pa.ArrowException, ValueError, KeyError) as error:
         raise DamagedTraceError(
@@ -126,15 +115,6 @@ def read_rows(
             "move it away to analyse the rest of the run"
         ) from error
     return rows
-
-
-def _with_execution(table: pa.Table, execution: str) -> pa.Table:
-    """Return `table` with the run's execution in rows that do not name their own."""
-    if "execution" not in table.column_names:
-        return table
-    at, modes = table.schema.get_field_index("execution"), table.column("execution")
-    filled = pc.if_else(pc.equal(modes, Execution.UNSAID), execution, modes)
-    return table.set_column(at, table.field(at), filled)
 
 
 def read_segment(path: Path, problems: list[str]) -> pa.Table:

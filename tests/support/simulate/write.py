@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from support.simulate.text import region_columns
 from support.simulate.truth import Truth
 
 from driftscope.trace.format.manifest import MANIFEST, Manifest, Model
+from driftscope.trace.format.record_stream import StreamFile
+from driftscope.trace.format.records import RECORDS
 from driftscope.trace.format.row_block import Block, Lists
-from driftscope.trace.format.schema import SCHEMA_VERSION, record_defaults
+from driftscope.trace.format.schema import SCHEMA_VERSION
 from driftscope.trace.format.segment import (
     SEALED,
     VERSION_KEY,
@@ -64,8 +67,10 @@ def _write(path: Path, block: Block, *, sealed: bool, zstd_level: int) -> None:
     if sealed:
         write_sealed(table, path.with_suffix(SEALED), level=zstd_level)
         return
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as stream:
-        stream.write_table(table)
+    stream = StreamFile(path, schema)
+    for part in table.to_batches():
+        stream.append(part)
+    stream.close()
 
 
 def source_of(truth: Truth, replica: int, record: str) -> str:
@@ -130,8 +135,9 @@ def blocks(truth: Truth, chunk: Chunk) -> list[Block]:
 
 
 def _block(record: str, rows: int, columns: dict[str, Any]) -> Block:
-    """Return a block; columns that later versions of the trace added have their defaults."""
-    return Block(record=record, rows=rows, columns={**record_defaults(record), **columns})
+    """Return a block; columns that are not given have the record's defaults."""
+    defaults = {f.name: f.default for f in fields(RECORDS[record]) if f.default is not MISSING}
+    return Block(record=record, rows=rows, columns={**defaults, **columns})
 
 
 def _names(chunk: Chunk) -> np.ndarray[Any, Any]:

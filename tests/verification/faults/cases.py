@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from driftscope.boundary.terminal_text import shown
 from driftscope.errors import EXIT_OK, DriftscopeError
-from driftscope.trace.format.batch_digest import has_digest
 from driftscope.trace.read.reader import read_trace
 from verification.faults import disk, other_files, peers, words
 from verification.faults.command import check_files, outcome_of
@@ -140,12 +139,10 @@ def _read(case: Case, run: Path, known: Mapping[Path, Any]) -> None:
 
 
 def _has_checksums(case: Case, run: Path) -> bool:
-    """Return whether the damaged file has a checksum: a manifest, a status and the stream of an
-    older version have none."""
+    """Return whether the damaged file has a checksum: a manifest and a status have none."""
     for path in case.sound.iterdir():
         if path.read_bytes() != (run / path.name).read_bytes():
-            stream = path.suffix == ".arrows" and has_digest(path.read_bytes())
-            return path.suffix == ".parquet" or stream
+            return path.suffix in (".parquet", ".arrows")
     return True
 
 

@@ -23,7 +23,7 @@ with atheris.instrument_imports(include=["driftscope", "sqlglot"]):
     from driftscope.trace.format.record_stream import read_stream
     from driftscope.trace.format.status import read_statuses
 
-KILLED = ROOT / "tests/unit/trace/data/run-1.0-killed"
+KILLED = ROOT / "tests/unit/trace/data/run-killed"
 _FOLDER = Path(tempfile.mkdtemp(prefix="driftscope-coverage-"))
 
 

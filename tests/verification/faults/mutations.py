@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from driftscope.trace.format.record_stream import StreamFile
 from verification.faults.texts import encodable, file_name_of, text_of
 
 Mutation = Callable[[Path, Random], Path]
@@ -187,8 +188,11 @@ def _write(path: Path, table: pa.Table) -> None:
     if path.suffix == ".parquet":
         pq.write_table(table, path)
         return
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+    path.unlink()
+    stream = StreamFile(path, table.schema)
+    for batch in table.to_batches():
+        stream.append(batch)
+    stream.close()
 
 
 def _hostile_values(table: pa.Table, at: int, random: Random) -> pa.Table:

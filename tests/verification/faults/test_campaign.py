@@ -43,7 +43,7 @@ def test_every_mutation_changes_something(mutation: str, tmp_path: Path) -> None
     for n in range(10):
         run = tmp_path / str(n) / "run"
         run.mkdir(parents=True)
-        for path in (ROOT / "tests/unit/trace/data/run-1.0").iterdir():
+        for path in (ROOT / "tests/unit/trace/data/run-sealed").iterdir():
             (run / path.name).write_bytes(path.read_bytes())
         before = _content(run)
         after = MUTATIONS[mutation](run, Random(n))
@@ -81,7 +81,7 @@ def test_a_crash_a_hang_and_an_error_are_found(monkeypatch: pytest.MonkeyPatch) 
 
 ONCE_FAILED = {
     "a process of a rank beyond any": (
-        "tests/unit/trace/data/run-1.0-killed",
+        "tests/unit/trace/data/run-killed",
         "file names",
         100595,
     ),

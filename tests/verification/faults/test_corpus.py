@@ -15,13 +15,14 @@ from driftscope.analysis.conditions import condition_of
 from driftscope.boundary.terminal_text import shown
 from driftscope.errors import DamagedTraceError, DriftscopeError
 from driftscope.trace.format.manifest import MANIFEST
+from driftscope.trace.format.record_stream import StreamFile
 from driftscope.trace.read.reader import read_trace
 from driftscope.workloads.suites.suite import load_suite
 from verification.faults.cases import figures_of
 
 CORPUS = Path(__file__).parent / "corpus"
-SOUND = ROOT / "tests/unit/trace/data/run-1.0"
-KILLED = ROOT / "tests/unit/trace/data/run-1.0-killed"
+SOUND = ROOT / "tests/unit/trace/data/run-sealed"
+KILLED = ROOT / "tests/unit/trace/data/run-killed"
 SMALL_BYTES = 20 << 10
 REFUSED = {
     "manifests/endless-sinks.json": "sink_tokens is 10000000000, not less than or equal to 4096",
@@ -98,7 +99,7 @@ def test_a_pipe_is_refused_at_once(name: str, tmp_path: Path) -> None:
         read_trace(run)
 
 
-def test_offsets_beyond_a_streams_text_end_it(tmp_path: Path) -> None:
+def test_offsets_beyond_a_streams_text_are_refused(tmp_path: Path) -> None:
     """Regression test for a segmentation fault."""
     run = Path(shutil.copytree(KILLED, tmp_path / "run"))
     path = next(run.glob("verify-*.arrows"))
@@ -109,14 +110,13 @@ def test_offsets_beyond_a_streams_text_end_it(tmp_path: Path) -> None:
     offsets = pa.py_buffer(b"".join(each.to_bytes(4, "little") for each in numbers))
     wrong = pa.Array.from_buffers(pa.string(), table.num_rows, [None, offsets, pa.py_buffer(b"a")])
     broken = table.set_column(at, table.schema.field(at), wrong)
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-        writer.write_table(broken)
-    content = path.read_bytes()
-    assert len(content) > table.nbytes
-    trace = read_trace(run)
-    assert trace.verify.num_rows == table.num_rows
-    assert any(path.name in problem for problem in trace.problems)
+    path.unlink()
+    stream = StreamFile(path, table.schema)
+    for part in (table, broken):
+        stream.append(part.combine_chunks().to_batches()[0])
+    stream.close()
+    with pytest.raises(DamagedTraceError, match=path.name):
+        read_trace(run)
 
 
 def test_json_nested_a_hundred_thousand_deep(tmp_path: Path) -> None:

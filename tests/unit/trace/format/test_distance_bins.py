@@ -134,11 +134,3 @@ def test_a_manifest_with_impossible_bins_is_refused(
     (tmp_path / MANIFEST).write_text(json.dumps(raw))
     with pytest.raises(DamagedTraceError, match="distance_e"):
         read_manifest(tmp_path)
-
-
-def test_an_older_manifest_records_none(tmp_path: Path) -> None:
-    raw = json.loads(manifest(SPEC).to_json())
-    del raw["distance_edges"], raw["distance_every"]
-    (tmp_path / MANIFEST).write_text(json.dumps({**raw, "schema_version": "1.3"}))
-    found = read_manifest(tmp_path)
-    assert (found.distance_edges, found.distance_every) == ((), 0)
