@@ -27,7 +27,6 @@ settings.register_profile("driftscope", deadline=None)
 settings.load_profile("driftscope")
 
 STARTS = {
-    "driftscope": "process",
     "without_engines": "process",
     "child": "process",
     "browser": "browser",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.command import run_command
 
 Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 ENGINES = ("vllm", "torch", "functorch", "triton", "transformers", "safetensors", "tokenizers")
@@ -33,11 +34,8 @@ def _run(
 
 @pytest.fixture
 def driftscope(tmp_path: Path) -> Driftscope:
-    """The command in this environment, run in an empty directory."""
-    path = os.pathsep.join(sys.path)
-    return lambda *arguments, **environ: _run(
-        *arguments, cwd=tmp_path, flags=(), path=path, **environ
-    )
+    """The command in this process, run in an empty directory."""
+    return lambda *arguments, **environ: run_command(*arguments, cwd=tmp_path, **environ)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""`driftscope analyze` as a user runs it, in a process of its own."""
+"""`driftscope analyze` as a user runs it."""
 
 from __future__ import annotations
 
@@ -12,26 +12,12 @@ from pathlib import Path
 
 import pytest
 from support.analyses import PAIR
+from support.command import run_command as driftscope
 from support.runs import Spec, rows, write_rows, write_run
 
 from driftscope.trace.format.segment import VERSION_KEY
 
-pytestmark = pytest.mark.process
-
 MAIN = "from driftscope.cli.app import main; main()"
-
-
-def driftscope(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NO_COLOR": "1"}
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", MAIN, *map(str, arguments)],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
