@@ -13,7 +13,7 @@ from driftscope.ablate.effect import Effect, PairedBy
 from driftscope.ablate.intervention import INTERVENTIONS, Intervention
 from driftscope.ablate.vocabulary_coverage import RegionCoverage, VocabularyCoverage
 from driftscope.analysis.statistics.intervals import Interval
-from driftscope.boundary.file_input import first_line, read_json
+from driftscope.boundary.files import first_line, read_json
 from driftscope.errors import UsageError
 from driftscope.inspect.trial.acceptance import Acceptance
 from driftscope.json_report.document import ABLATION, VERSIONS

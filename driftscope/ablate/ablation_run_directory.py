@@ -10,8 +10,7 @@ from pathlib import Path
 from driftscope.ablate.ablation import Ablation
 from driftscope.ablate.ablation_json import to_json
 from driftscope.ablate.ablation_reading import DOCUMENT
-from driftscope.boundary.file_input import read_bytes
-from driftscope.boundary.file_output import write_file
+from driftscope.boundary.files import read_bytes, write_file
 from driftscope.errors import UsageError
 from driftscope.inspect.files.drafter_files import DrafterFiles
 from driftscope.inspect.files.target_files import TargetFiles

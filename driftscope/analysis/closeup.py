@@ -22,7 +22,7 @@ from driftscope.analysis.query.record_views import PART, REQUEST, SERVED, Derive
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import FEWEST_CLUSTERS, MOST_WEIGHT, summed
 from driftscope.boundary import strict_json
-from driftscope.boundary.file_input import first_line
+from driftscope.boundary.files import first_line
 from driftscope.errors import DamagedTraceError
 from driftscope.metrics.acceptance import mean_length, moments, slope
 from driftscope.metrics.attention import SELF, Array, finite_mean

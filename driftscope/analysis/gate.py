@@ -30,7 +30,7 @@ from typing import Any
 
 from driftscope.analysis.baseline_relation import Quantity, Relation, Shared
 from driftscope.boundary.bounds import MAX_JSON_BYTES
-from driftscope.boundary.file_input import first_line, read_text
+from driftscope.boundary.files import first_line, read_text
 from driftscope.errors import UsageError
 
 FAIL_ON, REQUIRE = "fail_on", "require"

@@ -22,8 +22,7 @@ from driftscope.analysis.statistics.ratio import (
     paired_ratio,
     ratio_intervals,
 )
-from driftscope.boundary.bounded_types import Count, DraftLength, Seconds, Share, Text
-from driftscope.boundary.bounds import MAX_COUNT, MAX_K
+from driftscope.boundary.bounds import MAX_COUNT, MAX_K, Count, DraftLength, Seconds, Share, Text
 from driftscope.errors import DamagedTraceError
 from driftscope.metrics.acceptance import mean_length
 from driftscope.metrics.latency import mean_s, per_user, tokens_per_second

@@ -1,10 +1,17 @@
 """Upper bounds on what driftscope accepts from files, servers and requests that it does not trust.
 
 Each bound is far above what a real engine, run or server has, and low enough that a value at the
-bound costs little memory and time.
+bound costs little memory and time. The types at the end carry the bounds to the fields of records
+that are read from untrusted JSON.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from annotated_types import Interval as Within
+from annotated_types import MaxLen
 
 MAX_K = 1024
 """Draft tokens of one round; vLLM's own drafters stay below 32."""
@@ -71,3 +78,25 @@ MAX_ROW_GROUP_BYTES = 16 << 30
 """Bytes of one row group of a sealed file, before compression."""
 MAX_STATUSES = 4096
 """Status files of one run; each of its processes has one."""
+
+
+Count = Annotated[int, Within(ge=0, le=MAX_ROWS_COUNTED)]
+DraftLength = Annotated[int, Within(ge=0, le=MAX_K)]
+LayerCount = Annotated[int, Within(ge=0, le=MAX_LAYERS)]
+SinkCount = Annotated[int, Within(ge=0, le=MAX_SINKS)]
+RankNumber = Annotated[int, Within(ge=0, le=MAX_RANKS)]
+RankCount = Annotated[int, Within(ge=1, le=MAX_RANKS)]
+Position = Annotated[int, Within(ge=0, le=MAX_TOKENS)]
+SamplingInterval = Annotated[int, Within(ge=0, le=MAX_TOKENS)]
+Seconds = Annotated[float, Within(ge=0.0, le=MAX_SECONDS)]
+UnixTime = Annotated[float, Within(ge=0.0, le=MAX_UNIX_S)]
+Share = Annotated[float, Within(ge=0.0, le=1.0)]
+Ratio = Annotated[float, Within(ge=0.0, le=1e6)]
+Text = Annotated[str, MaxLen(MAX_TEXT_CHARS)]
+SinkSlots = Annotated[tuple[Position, ...], MaxLen(MAX_SINKS)]
+DistanceEdges = Annotated[tuple[Position, ...], MaxLen(MAX_DISTANCE_BINS)]
+Notes = Annotated[tuple[Text, ...], MaxLen(MAX_ITEMS)]
+Counts = Annotated[Mapping[str, Count], MaxLen(MAX_ITEMS)]
+"""Counts by name."""
+Digests = Annotated[Mapping[str, Annotated[str, MaxLen(64)]], MaxLen(MAX_ITEMS)]
+"""Checksums by name."""

@@ -1,35 +1,143 @@
 """HTTP to servers that are not trusted: one request, one bounded answer, one deadline.
 
-=============================================  ===================================================
-`ask(url, Limits(seconds=5, octets=1 << 20))`   GET; the whole answer within 5 s and 1 MiB
-`ask(..., body=b"{}")`                         POST; never sent anywhere but to the URL's own origin
-`answer.status`, `answer.content`              any status but a redirect elsewhere
-=============================================  ===================================================
+=====================================================  =============================================
+`ask(url, Limits(seconds=5, octets=1 << 20))`          GET; the whole answer within 5 s and 1 MiB
+`ask(..., body=b"{}")`                                 POST; only ever sent to the URL's own origin
+`answer.status`, `answer.content`                      any status but a redirect elsewhere
+`ServerUrl.parsed("http://me:pw@host:8000/v1").plain`  "http://host:8000/v1"
+`....authorization`                                    "Basic bWU6cHc="
+`....origin`                                           ("http", "host", 8000)
+`public("no url, me:pw@host")`                         "host": for messages
+=====================================================  =============================================
 
-One deadline covers everything: looking up the name, connecting, sending, and reading
-to the last byte. The size limit also holds after decompression. A GET follows redirects within its
-origin only, a POST none. Every failure is a PeerError of one line, without user and password.
+One deadline covers everything: looking up the name, connecting, sending, and reading to the last
+byte. The size limit also holds after decompression. A GET follows redirects within its origin only,
+a POST none. A user and password in a URL become an Authorization header; they appear in no message,
+file or log. Every failure is a PeerError of one line.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
 import http.client
 import io
+import re
 import socket
 import ssl
+import threading
+import time
 import urllib.request
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import urljoin
+from typing import Any, TypeVar
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
-from driftscope.boundary.deadline import Deadline, within
-from driftscope.boundary.secret_text import redacted
-from driftscope.boundary.server_url import BadUrlError, ServerUrl, public
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.text import redacted, shown
 from driftscope.errors import PeerError
+
+_SCHEME = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
+_FORBIDDEN = frozenset('\\<>"{}|^`')
+"""Characters that RFC 3986 allows nowhere in an authority, unless they are quoted."""
+_PORTS = {"http": 80, "https": 443}
+
+
+class BadUrlError(ValueError):
+    """The text is not a server's URL. The message never contains a user or password."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerUrl:
+    """An http or https URL."""
+
+    plain: str
+    """The URL without user, password, query, fragment and trailing slash."""
+    origin: tuple[str, str, int]
+    """Scheme, host and port; the scheme's default port if none is given."""
+    authorization: str | None = None
+    """Value of the Authorization header for the URL's user and password; None if it has neither."""
+    secrets: tuple[str, ...] = ()
+    """Texts that may not be shown: the password (or the user, if there is no password), and its
+    encoded form in the header."""
+
+    @classmethod
+    def parsed(cls, text: str) -> ServerUrl:
+        """Parse `text`; raise BadUrlError for anything but an http or https URL with a host."""
+        try:
+            parts = urlsplit(text)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise BadUrlError("not a URL") from error
+        if parts.scheme not in _PORTS or not host or not text.isprintable() or " " in text:
+            raise BadUrlError("not an http or https URL")
+        if _FORBIDDEN & set(parts.netloc):
+            raise BadUrlError("not an http or https URL: its host has a character that no host has")
+        if "@" in parts.path:  # a password with an unquoted slash would be shown as a path
+            raise BadUrlError("write @ and / in a password as %40 and %2F")
+        authority = f"[{host}]" if ":" in host else host
+        authority += "" if port is None else f":{port}"
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        token = base64.b64encode(f"{user}:{password}".encode()).decode()
+        given = bool(user or password)
+        return cls(
+            plain=urlunsplit((parts.scheme, authority, parts.path.rstrip("/"), "", "")),
+            origin=(parts.scheme, host, _PORTS[parts.scheme] if port is None else port),
+            authorization=f"Basic {token}" if given else None,
+            secrets=(password or user, token) if given else (),
+        )
+
+
+def public(text: str) -> str:
+    """Return the part of a URL, or of a text meant as a URL, that a message may show: no user and
+    password, no query, and no character that controls a terminal."""
+    scheme = _SCHEME.match(text)
+    before, rest = (scheme[0], text[scheme.end() :]) if scheme else ("", text)
+    return shown(before + re.split(r"[?#]", rest.rpartition("@")[2], maxsplit=1)[0])
+
+
+T = TypeVar("T")
+
+
+class Deadline:
+    """A moment in time, and the time left until it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._at = time.monotonic() + seconds
+
+    def left_s(self) -> float:
+        """Return the seconds left; raise TimeoutError if the deadline has passed."""
+        left_s = self._at - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        return left_s
+
+
+def within(deadline: Deadline, work: Callable[[], T]) -> T:
+    """Return what `work` returns, or raise what it raises; raise TimeoutError at the deadline.
+
+    The work runs in a thread of its own, because no single limit covers looking up a name,
+    connecting to each of its addresses, and reading by another library. Work that has not ended by
+    the deadline goes on in the background; where it can, it checks the deadline itself.
+    """
+    returned: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            returned.append(work())
+        except BaseException as error:  # re-raised in the caller's thread
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="driftscope-deadline", daemon=True)
+    thread.start()
+    thread.join(deadline.left_s())
+    if failed:
+        raise failed[0]
+    if not returned:
+        raise TimeoutError
+    return returned[0]
+
 
 OK = 200
 _CHUNK = 64 << 10

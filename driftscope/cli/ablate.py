@@ -94,8 +94,8 @@ def ablate(
     With --output, Ctrl-C (exit code 130) keeps what is measured in a file beside the output, and
     the same command goes on from there.
     """
-    from driftscope.boundary.file_output import write_file
-    from driftscope.boundary.terminal_text import shown
+    from driftscope.boundary.files import write_file
+    from driftscope.boundary.text import shown
     from driftscope.cli.screens.ablation_table import print_ablation
     from driftscope.cli.shared.extras import needs
     from driftscope.cli.shared.progress_bar import steps
@@ -174,7 +174,7 @@ def _identity(
 ) -> dict[str, Any]:
     """Return models and prompts, on which the counts depend, by the names that an error shows."""
     from driftscope.boundary import strict_json
-    from driftscope.boundary.file_input import read_bytes
+    from driftscope.boundary.files import read_bytes
     from driftscope.inspect.weights_digest import weights_digest
     from driftscope.version import __version__
     from driftscope.workloads.suites.readers import prompts_of
@@ -201,7 +201,7 @@ def _digest(content: bytes) -> str:
 
 def _template(path: Path) -> str:
     """Return the text of a chat template; raises UsageError."""
-    from driftscope.boundary.file_input import first_line, read_text
+    from driftscope.boundary.files import first_line, read_text
     from driftscope.errors import UsageError
 
     try:
@@ -254,8 +254,8 @@ def write_report(
     """
     from driftscope.ablate.ablation_json import to_json
     from driftscope.ablate.ablation_reading import read_ablation
-    from driftscope.boundary.file_output import STDOUT
-    from driftscope.boundary.terminal_text import shown
+    from driftscope.boundary.files import STDOUT
+    from driftscope.boundary.text import shown
     from driftscope.cli.screens.ablation_table import print_ablation
     from driftscope.cli.shared.report_format import Format
     from driftscope.errors import UsageError

@@ -6,14 +6,16 @@ instant.
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from driftscope.boundary.process_end import end_process
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.text import shown
 from driftscope.cli.ablate import ablate
 from driftscope.cli.advise import advise
 from driftscope.cli.analyze import analyze
@@ -164,3 +166,22 @@ def _fail_usage(error: Any) -> NoReturn:
 def _fail(message: str, code: int) -> NoReturn:
     sys.stderr.write(f"driftscope: error: {shown(' '.join(message.split()))}\n")
     sys.exit(code)
+
+
+def end_process(code: int) -> NoReturn:
+    """End the process with `code`, after its threads, its exit functions and its output.
+
+    The interpreter is not torn down: while Arrow's threads run, that now and then aborts a process
+    whose work is done (apache/arrow issue 34314), and a gate would exit with -6 instead of 0.
+    `multiprocessing` ends its children in the same way.
+    """
+    stdlib: Any = threading
+    stdlib._shutdown()
+    stdlib = atexit
+    stdlib._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # its reader is gone, or it is closed
+            code = code or 1
+    os._exit(code)

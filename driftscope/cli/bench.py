@@ -226,7 +226,7 @@ def key_variable(named: str | None, options: Sequence[str]) -> str | None:
     """
     import os
 
-    from driftscope.boundary.secret_text import key_from
+    from driftscope.boundary.text import key_from
     from driftscope.errors import UsageError
     from driftscope.workloads.bench import VLLM_KEY
 

@@ -35,8 +35,8 @@ def dashboards(
     """
     import sys
 
-    from driftscope.boundary.file_output import write_file
-    from driftscope.boundary.terminal_text import shown
+    from driftscope.boundary.files import write_file
+    from driftscope.boundary.text import shown
     from driftscope.json_report.operation import files_to_json
 
     written, kept = [], []

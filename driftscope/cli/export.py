@@ -76,8 +76,8 @@ def export(
     import sys
     from collections import Counter
 
-    from driftscope.boundary.file_output import STDOUT, write_file
-    from driftscope.boundary.terminal_text import shown
+    from driftscope.boundary.files import STDOUT, write_file
+    from driftscope.boundary.text import shown
     from driftscope.errors import UsageError
     from driftscope.json_report.operation import files_to_json
     from driftscope.telemetry.export import settings as telemetry
@@ -121,8 +121,8 @@ def _as_files(
 ) -> None:
     import sys
 
-    from driftscope.boundary.file_output import STDOUT
-    from driftscope.boundary.terminal_text import shown
+    from driftscope.boundary.files import STDOUT
+    from driftscope.boundary.text import shown
     from driftscope.errors import UsageError
     from driftscope.interchange.written_files import write_as
     from driftscope.json_report.operation import files_to_json

@@ -66,7 +66,7 @@ def inspect(
     is an error: an engine would refuse the checkpoint, or accept less than it could. Ctrl-C (exit
     code 130) keeps what is measured, in every output. Nothing is downloaded without --download.
     """
-    from driftscope.boundary.terminal_text import shown
+    from driftscope.boundary.text import shown
     from driftscope.cli.screens.inspect_table import print_inspection
     from driftscope.cli.shared.trial_run import TrialOptions, opening_of, with_trial
     from driftscope.errors import UsageError

@@ -19,7 +19,7 @@ import numpy as np
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import ratio_intervals
 from driftscope.boundary.bounds import MAX_COUNT, MAX_JSON_BYTES, MAX_K, MAX_SECONDS
-from driftscope.boundary.file_input import first_line, parse_json, read_text
+from driftscope.boundary.files import first_line, parse_json, read_text
 from driftscope.errors import UsageError
 
 MOST_LENGTH = MAX_K + 1

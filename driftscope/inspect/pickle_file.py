@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.boundary.file_input import first_line
+from driftscope.boundary.files import first_line
 from driftscope.errors import CheckpointError
 from driftscope.inspect.files.safetensors_file import StoredTensor
 

@@ -16,7 +16,7 @@ from driftscope.analysis.number_words import number
 from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.sampling_mode import warmest
-from driftscope.boundary.file_input import first_line, read_json
+from driftscope.boundary.files import first_line, read_json
 from driftscope.errors import MixedTraceError, UsageError
 from driftscope.json_report.document import INSPECTION, PROMISE, VERSIONS, plain, text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from driftscope.boundary.file_output import write_file
+from driftscope.boundary.files import write_file
 from driftscope.errors import NoDataError, UsageError
 from driftscope.vocabulary import Interchange
 

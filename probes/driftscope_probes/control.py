@@ -24,10 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from driftscope.boundary.bounds import MAX_COUNT, MAX_ITEMS, MAX_LABEL_CHARS, MAX_TEXT_CHARS
-from driftscope.boundary.http_peer import OK, Limits, ask
-from driftscope.boundary.secret_text import key_from, redacted
-from driftscope.boundary.server_url import BadUrlError, ServerUrl, public
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.http_peer import OK, BadUrlError, Limits, ServerUrl, ask, public
+from driftscope.boundary.text import key_from, redacted, shown
 from driftscope.errors import ControlError, PeerError
 from driftscope.trace.format import control_file
 from driftscope.trace.format.control_file import (

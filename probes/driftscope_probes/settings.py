@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.boundary.bounds import MAX_JSON_BYTES
-from driftscope.boundary.file_input import read_text
+from driftscope.boundary.files import read_text
 from driftscope.errors import SettingError, TelemetryError
 from driftscope.telemetry.export import settings as telemetry
 from driftscope.trace.format.control_file import MAX_EVERY, Change, ControlValueError, share_of

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from driftscope.boundary.bounds import MAX_TEXT_CHARS
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.text import shown
 from driftscope.errors import (
     DriftscopeError,
     ProbeError,

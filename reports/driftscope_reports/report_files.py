@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from driftscope.boundary.file_output import write_file
+from driftscope.boundary.files import write_file
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically, see `driftscope.boundary.file_output.write_file`. Raises
+    """Write `text` to `path` atomically, see `driftscope.boundary.files.write_file`. Raises
     OSError."""
     write_file(path, text.encode("utf-8", "replace"), parents=True)

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from driftscope.ablate.measurement.measured_prompt import MeasuredPrompt
 from driftscope.boundary import strict_json
-from driftscope.boundary.file_input import first_line, read_json
-from driftscope.boundary.file_output import write_file
+from driftscope.boundary.files import first_line, read_json, write_file
 from driftscope.errors import UsageError
 
 SAVED_EVERY_S = 2.0

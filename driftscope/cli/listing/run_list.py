@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.text import shown
 from driftscope.cli.listing.main_finding import MainFinding
 from driftscope.trace.runs.run_entry import RunEntry
 

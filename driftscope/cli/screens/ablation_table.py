@@ -12,7 +12,7 @@ from driftscope.ablate.effect import Effect, PairedBy
 from driftscope.ablate.intervention import AS_SERVED
 from driftscope.ablate.vocabulary_coverage import VocabularyCoverage
 from driftscope.analysis.statistics.intervals import Interval
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.text import shown
 
 _NOT_KNOWN = "–"
 WRONG_TOKENS = (

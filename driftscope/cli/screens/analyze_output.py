@@ -6,8 +6,7 @@ import sys
 from collections.abc import Container, Sequence
 from pathlib import Path
 
-from driftscope.boundary.output_console import output_console
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.text import output_console, shown
 from driftscope.cli.shared.report_format import Format
 from driftscope.pipeline import Analysis
 from driftscope_reports.terminal.run_table import plain, render

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from driftscope.analysis.number_words import count
 from driftscope.analysis.replays import NO_INTERVAL
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.text import shown
 from driftscope.ingest.base import THIS_RUN, Figures, Reader
 
 _UNKNOWN = "–"

@@ -7,7 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.text import shown
 from driftscope.inspect.checks.check_result import CheckResult, Level
 from driftscope.inspect.files.sizes import Sizes
 from driftscope.inspect.inspection import Inspection

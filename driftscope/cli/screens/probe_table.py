@@ -9,9 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from driftscope.boundary.output_console import output_console
-from driftscope.boundary.server_url import public
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.http_peer import public
+from driftscope.boundary.text import output_console, shown
 from driftscope.json_report.operation import probe_to_json
 from driftscope.metrics.overhead import all_in, cost_of
 

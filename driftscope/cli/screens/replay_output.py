@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.text import shown
 from driftscope.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK
 from driftscope.json_report.operation import replay_to_json
 from driftscope.metrics.acceptance import mean_length

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from driftscope.boundary.output_console import output_console
+from driftscope.boundary.text import output_console
 from driftscope.cli.screens.watch_screen import (
     CLOSED,
     NOT_RECORDING,

@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from driftscope.boundary.server_url import public
-from driftscope.boundary.terminal_text import shown as printed
+from driftscope.boundary.http_peer import public
+from driftscope.boundary.text import shown as printed
 from driftscope.cli.screens.missing_chains import why_no_chains
 from driftscope.telemetry.watch.engine_view import CLASSES, Depth, View
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from driftscope.boundary.file_output import STDOUT
+from driftscope.boundary.files import STDOUT
 from driftscope.cli.screens import analyze_output
 from driftscope.cli.shared.report_format import Format
 from driftscope.cli.shared.run_choice import RunChoice

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.text import shown
 from driftscope.cli.shared.extras import MissingExtraError, needs
 from driftscope.cli.shared.progress_bar import steps
 from driftscope.errors import CheckpointError, NoDataError, UsageError

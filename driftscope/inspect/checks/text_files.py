@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from driftscope.boundary.file_input import read_json, read_text
+from driftscope.boundary.files import read_json, read_text
 from driftscope.boundary.strict_json import dumps
 from driftscope.inspect.checks.check_result import Certainty, CheckResult, Inspected, Level
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driftscope.boundary.file_input import first_line, read_json
+from driftscope.boundary.files import first_line, read_json
 from driftscope.errors import CheckpointError
 from driftscope.inspect.files import pickle_names
 from driftscope.inspect.files.hub_repository import downloaded, in_cache

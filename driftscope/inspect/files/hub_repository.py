@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from driftscope.boundary.file_input import first_line
+from driftscope.boundary.files import first_line
 from driftscope.errors import CheckpointError
 from driftscope.inspect.files.opening import Opening
 from driftscope.inspect.files.pickle_names import INDEX, KINDS

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.boundary.file_input import first_line, open_regular, parse_json
+from driftscope.boundary.files import first_line, open_regular, parse_json
 from driftscope.errors import CheckpointError
 
 MOST_HEADER_BYTES = 100_000_000

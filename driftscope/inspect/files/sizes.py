@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from driftscope.boundary.file_input import read_text
+from driftscope.boundary.files import read_text
 from driftscope.inspect.files.checkpoint import TensorFiles
 from driftscope.inspect.files.drafter_files import DrafterFiles
 from driftscope.inspect.files.target_files import TargetFiles

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftscope.boundary.file_input import first_line
+from driftscope.boundary.files import first_line
 from driftscope.errors import CheckpointError
 from driftscope.inspect.reference.config import FINAL_STATE
 from driftscope.inspect.reference.layers import at_least_float32

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from driftscope.boundary.file_input import first_line
+from driftscope.boundary.files import first_line
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checks.expected_tensors import EMBEDDING, FC_BIAS, HEAD
 from driftscope.inspect.files.checkpoint_format import Family

@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from driftscope.boundary import strict_json
-from driftscope.boundary.file_input import read_json
-from driftscope.boundary.file_output import PRIVATE_FILE, write_file
+from driftscope.boundary.files import PRIVATE_FILE, read_json, write_file
 from driftscope.telemetry.collect.batch_counter import NotableChain
 from driftscope.telemetry.collect.tally import Snapshot, from_rows, to_rows
 from driftscope.trace.read.ranks import place_of

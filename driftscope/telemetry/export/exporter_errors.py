@@ -10,9 +10,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
-from driftscope.boundary.secret_text import redacted
-from driftscope.boundary.server_url import BadUrlError, ServerUrl
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.http_peer import BadUrlError, ServerUrl
+from driftscope.boundary.text import redacted, shown
 
 LOGGER = "opentelemetry"
 LONGEST = 300

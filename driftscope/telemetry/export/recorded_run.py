@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.boundary.bounds import MAX_UNIX_S
-from driftscope.boundary.deadline import Deadline, within
+from driftscope.boundary.http_peer import Deadline, within
 from driftscope.errors import DamagedTraceError, NoDataError, TelemetryError, UsageError
 from driftscope.telemetry.collect import instruments as i
 from driftscope.telemetry.collect.batch_counter import BadRowError, BatchCounter

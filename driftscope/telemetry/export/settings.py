@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from driftscope.boundary.server_url import BadUrlError, ServerUrl, public
+from driftscope.boundary.http_peer import BadUrlError, ServerUrl, public
 from driftscope.errors import TelemetryError
 
 OTLP = "DRIFTSCOPE_OTLP"

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from driftscope.boundary.bounds import MAX_K, MAX_METRICS_BYTES
-from driftscope.boundary.http_peer import OK, Limits, ask
-from driftscope.boundary.server_url import public
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.http_peer import OK, Limits, ask, public
+from driftscope.boundary.text import shown
 from driftscope.errors import (
     DamagedTraceError,
     NoDataError,

@@ -13,9 +13,7 @@ from typing import Any
 
 from driftscope.boundary import strict_json
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
-from driftscope.boundary.file_input import read_json
-from driftscope.boundary.file_lock import locked
-from driftscope.boundary.file_output import write_file
+from driftscope.boundary.files import locked, read_json, write_file
 
 CONTROL = "control.json"
 MAX_BYTES = 64 << 10

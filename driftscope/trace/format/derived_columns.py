@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.boundary import strict_json
-from driftscope.boundary.file_input import parse_json
+from driftscope.boundary.files import parse_json
 from driftscope.trace.format.arrow_arrays import (
     lengths_of,
     lists_of,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.boundary import strict_json
-from driftscope.boundary.bounded_types import (
+from driftscope.boundary.bounds import (
     Count,
     Counts,
     DistanceEdges,
@@ -25,7 +25,7 @@ from driftscope.boundary.bounded_types import (
     Text,
     UnixTime,
 )
-from driftscope.boundary.file_input import first_line, read_json
+from driftscope.boundary.files import first_line, read_json
 from driftscope.errors import DamagedTraceError, NotATraceError, SchemaVersionError
 from driftscope.trace.format.distance_bins import edge_faults
 from driftscope.trace.format.record_validation import validated

@@ -11,8 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from driftscope.boundary.bounds import MAX_STREAM_BYTES
-from driftscope.boundary.file_input import first_line, read_bytes
-from driftscope.boundary.file_output import create_file, write_all
+from driftscope.boundary.files import create_file, first_line, read_bytes, write_all
 from driftscope.trace.format.batch_digest import (
     END,
     first_is_torn,

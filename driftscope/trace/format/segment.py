@@ -15,8 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from driftscope.boundary.file_input import open_regular
-from driftscope.boundary.file_output import sync, temporary_path
+from driftscope.boundary.files import open_regular, sync, temporary_path
 from driftscope.trace.format.derived_columns import compact, encodings
 from driftscope.trace.format.record_stream import read_stream
 

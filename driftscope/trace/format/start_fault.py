@@ -15,8 +15,7 @@ from pathlib import Path
 
 from driftscope.boundary import strict_json
 from driftscope.boundary.bounds import MAX_LABEL_CHARS, MAX_TEXT_CHARS
-from driftscope.boundary.file_input import read_json
-from driftscope.boundary.file_output import PRIVATE_FILE, make_private_directory, write_file
+from driftscope.boundary.files import PRIVATE_FILE, make_private_directory, read_json, write_file
 
 SETTING, DIRECTORY, PACKAGE, ENGINE, DRAFTER, TELEMETRY, OTHER = KINDS = (
     *("setting", "directory", "package", "engine", "drafter", "telemetry", "error"),

@@ -9,9 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.boundary import strict_json
-from driftscope.boundary.bounded_types import Counts, Digests, Ratio, Seconds, Share, Text, UnixTime
-from driftscope.boundary.bounds import MAX_STATUSES
-from driftscope.boundary.file_input import first_line, read_json
+from driftscope.boundary.bounds import (
+    MAX_STATUSES,
+    Counts,
+    Digests,
+    Ratio,
+    Seconds,
+    Share,
+    Text,
+    UnixTime,
+)
+from driftscope.boundary.files import first_line, read_json
 from driftscope.errors import DamagedTraceError
 from driftscope.trace.format.record_validation import validated
 

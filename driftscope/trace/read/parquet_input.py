@@ -17,7 +17,7 @@ from driftscope.boundary.bounds import (
     SMALL_FILE_BYTES,
     SMALL_FILE_ROWS,
 )
-from driftscope.boundary.file_input import UnfitFileError, first_line, open_regular
+from driftscope.boundary.files import UnfitFileError, first_line, open_regular
 
 
 @contextmanager

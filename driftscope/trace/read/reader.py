@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from driftscope.boundary.file_input import first_line
+from driftscope.boundary.files import first_line
 from driftscope.errors import DamagedTraceError
 from driftscope.trace.format.derived_columns import restore
 from driftscope.trace.format.manifest import Manifest, check_version, read_manifest

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from driftscope.boundary.file_input import read_json
+from driftscope.boundary.files import read_json
 from driftscope.errors import NotATraceError
 from driftscope.trace.format.manifest import ABLATION, CLIENT, MANIFEST, read_manifest
 from driftscope.trace.runs.run_search import DEFAULT_FOLDERS, LATEST, search

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from driftscope.boundary.file_output import PARTIAL
+from driftscope.boundary.files import PARTIAL
 from driftscope.errors import DamagedTraceError, NotATraceError, TraceError
 from driftscope.trace.format.control_file import CONTROL
 from driftscope.trace.format.manifest import MANIFEST

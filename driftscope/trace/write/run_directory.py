@@ -11,12 +11,12 @@ from pathlib import Path
 
 from driftscope.boundary import strict_json
 from driftscope.boundary.bounds import MAX_ROWS_COUNTED
-from driftscope.boundary.file_input import read_json
-from driftscope.boundary.file_lock import locked
-from driftscope.boundary.file_output import (
+from driftscope.boundary.files import (
     PRIVATE_FILE,
     create_whole,
+    locked,
     make_private_directory,
+    read_json,
     remove_leftovers,
     write_file,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from driftscope.boundary.file_output import PRIVATE_FILE, create_whole, write_all, write_file
+from driftscope.boundary.files import PRIVATE_FILE, create_whole, write_all, write_file
 from driftscope.trace.format.status import status_path
 
 ROOM_BYTES = 8192

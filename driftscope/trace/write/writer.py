@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from driftscope.boundary.file_output import make_private_directory, remove_leftovers
+from driftscope.boundary.files import make_private_directory, remove_leftovers
 from driftscope.errors import TraceError
 from driftscope.trace.format.status import STATUS_S, Status
 from driftscope.trace.write.batch_encoder import BatchEncoder, Item

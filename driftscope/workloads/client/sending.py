@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from driftscope.boundary.server_url import public
+from driftscope.boundary.http_peer import public
 from driftscope.vocabulary import Ended
 from driftscope.workloads.client.answer import (
     Answer,

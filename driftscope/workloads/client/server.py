@@ -27,10 +27,16 @@ from pydantic import BaseModel, Field, ValidationError
 from yarl import URL
 
 from driftscope.boundary.bounds import MAX_LABEL_CHARS, MAX_METRICS_BYTES, MAX_TOKENS
-from driftscope.boundary.http_peer import OK, Limits, PeerAnswer, ask
-from driftscope.boundary.secret_text import key_from, redacted
-from driftscope.boundary.server_url import BadUrlError, ServerUrl, public
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.http_peer import (
+    OK,
+    BadUrlError,
+    Limits,
+    PeerAnswer,
+    ServerUrl,
+    ask,
+    public,
+)
+from driftscope.boundary.text import key_from, redacted, shown
 from driftscope.errors import DriftscopeError, PeerError, UsageError
 from driftscope.version import __version__
 from driftscope.workloads.client.answer import first_fault, words_of

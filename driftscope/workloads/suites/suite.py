@@ -27,7 +27,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from driftscope.boundary.file_input import first_line, read_text
+from driftscope.boundary.files import first_line, read_text
 from driftscope.errors import DriftscopeError, UsageError
 from driftscope.workloads.suites.filler_text import document
 from driftscope.workloads.suites.plan import Level

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from driftscope.boundary.file_input import read_json
+from driftscope.boundary.files import read_json
 from driftscope_probes.drafter import Kind
 from driftscope_probes.server.doctor import Check, plugin_check, version_check
 from driftscope_probes.server.source_check import drafter_classes, has, vllm_folder

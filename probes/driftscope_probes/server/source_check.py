@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from driftscope.boundary.bounds import MAX_JSON_BYTES
-from driftscope.boundary.file_input import read_text
+from driftscope.boundary.files import read_text
 from driftscope_probes.vllm.support import HookPoint
 
 _REGISTRY = "vllm.model_executor.models.registry"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from driftscope.boundary.file_output import make_private_directory
+from driftscope.boundary.files import make_private_directory
 from driftscope.errors import ProbeError, TraceError, UsageError
 from driftscope.trace.format.control_file import Change, ControlValueError, share_of
 from driftscope.trace.format.manifest import MANIFEST

@@ -11,7 +11,7 @@ from driftscope.analysis.advice import NO_SPECULATION, Advice, answer, faster, t
 from driftscope.analysis.number_words import NOTHING, between_percent, milliseconds, percent
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.time_per_token import WIDEST, Estimate
-from driftscope.boundary.output_console import output_console
+from driftscope.boundary.text import output_console
 from driftscope.findings.causes import none_accepted
 from driftscope.json_report.advice import DEAD
 from driftscope_reports.terminal.run_table import plain

@@ -22,7 +22,7 @@ from driftscope.analysis.number_words import (
     number,
 )
 from driftscope.analysis.run_differences import doubt
-from driftscope.boundary.output_console import output_console
+from driftscope.boundary.text import output_console
 from driftscope_reports.terminal.run_table import plain
 
 _PIPE_WIDTH = 110

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from driftscope.boundary.output_console import output_console
+from driftscope.boundary.text import output_console
 from driftscope.findings.case import Entry, Threshold
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.json_report.operation import catalogue_to_json

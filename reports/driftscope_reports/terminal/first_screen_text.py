@@ -6,7 +6,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from driftscope.boundary import terminal_text
 from driftscope.findings.first_screen import Action, FirstScreen, State
 from driftscope.pipeline import Analysis
 
@@ -22,7 +21,7 @@ BADGES = {
 
 def plain(text: str) -> str:
     """Return `text` made safe to print: a label from a trace must not control the terminal."""
-    return terminal_text.shown(text)
+    return text.shown(text)
 
 
 def first_screen(analysis: Analysis) -> list[RenderableType]:

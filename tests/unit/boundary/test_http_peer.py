@@ -11,9 +11,102 @@ from collections.abc import Iterator
 
 import pytest
 from support.hostile.server import Asked, Peer, Server, hostile_server
+from support.hostile.texts import TEXTS
 
-from driftscope.boundary.http_peer import Limits, ask
+from driftscope.boundary.http_peer import (
+    BadUrlError,
+    Deadline,
+    Limits,
+    ServerUrl,
+    ask,
+    public,
+    within,
+)
 from driftscope.errors import PeerError
+
+
+@pytest.mark.parametrize(
+    ("url", "plain", "origin", "authorization"),
+    [
+        ("http://h", "http://h", ("http", "h", 80), None),
+        ("https://h/v1/", "https://h/v1", ("https", "h", 443), None),
+        ("http://me:pw@h:8000/v1", "http://h:8000/v1", ("http", "h", 8000), "Basic bWU6cHc="),
+        ("http://me:p%40%2F@h", "http://h", ("http", "h", 80), "Basic bWU6cEAv"),
+        ("http://tok@h", "http://h", ("http", "h", 80), "Basic dG9rOg=="),
+        ("http://[::1]:9/a?key=pw#x", "http://[::1]:9/a", ("http", "::1", 9), None),
+    ],
+)
+def test_its_parts(
+    url: str, plain: str, origin: tuple[str, str, int], authorization: str | None
+) -> None:
+    found = ServerUrl.parsed(url)
+    assert (found.plain, found.origin, found.authorization) == (plain, origin, authorization)
+    assert public(url) == plain or public(url) == plain + "/"
+    assert not any(secret in found.plain for secret in found.secrets)
+    assert bool(found.secrets) == bool(authorization)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "h:80",
+        "ftp://me:s3cret@h",
+        "http://",
+        "http://me:s3cret@",
+        "http://me:s3/cret@h",
+        "http://me:s3cret@h:port",
+        "http://[s3cret",
+        "http://me:s3cret@h/\x1b[2J",
+        "http://h\\\\a:80",
+        "http://h<b>",
+    ],
+)
+def test_what_is_none(url: str) -> None:
+    with pytest.raises(BadUrlError) as caught:
+        ServerUrl.parsed(url)
+    assert "s3" not in str(caught.value)
+    assert "s3cret" not in public(url) or "@" not in url
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_what_is_shown_can_be_printed(text: str) -> None:
+    assert public(f"http://me:{text}@host/{text}").isprintable()
+
+
+def test_a_password_with_signs_of_its_own_is_not_shown() -> None:
+    for secret in ("a/s3cret", "a@s3cret", "a?s3cret", "a#s3cret", "a//s3cret"):
+        assert "s3cret" not in public(f"http://me:{secret}@host:8000/v1")
+        assert "s3cret" not in public(f"me:{secret}@host:8000")
+
+
+def test_work_that_ends_in_time() -> None:
+    assert within(Deadline(5), lambda: "done") == "done"
+    assert within(Deadline(5), lambda: None) is None
+
+
+def test_an_error_is_raised_to_who_waits() -> None:
+    def fails() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError, match="x"):
+        within(Deadline(5), fails)
+
+
+def test_work_that_does_not_end() -> None:
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError):
+        within(Deadline(0.1), lambda: time.sleep(2))
+    assert time.monotonic() - begun < 1
+
+
+def test_the_time_left() -> None:
+    deadline = Deadline(0.05)
+    assert 0 < deadline.left_s() <= 0.05
+    time.sleep(0.06)
+    with pytest.raises(TimeoutError):
+        deadline.left_s()
+
 
 pytestmark = pytest.mark.process
 

@@ -16,7 +16,7 @@ from support.killed_writer import MOMENTS, ROWS_AT_ONCE, SOURCE, handed_over
 from support.runs import Spec, manifest, verify
 
 from driftscope.analysis.query.record_views import open_run, queried
-from driftscope.boundary.file_output import LEFTOVER_S, PARTIAL
+from driftscope.boundary.files import LEFTOVER_S, PARTIAL
 from driftscope.errors import NotATraceError
 from driftscope.trace.format.manifest import MANIFEST
 from driftscope.trace.format.schema import to_batch

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.text import shown
 from driftscope.errors import EXIT_OK, DriftscopeError
 from driftscope.trace.read.reader import read_trace
 from verification.faults import disk, other_files, peers, words

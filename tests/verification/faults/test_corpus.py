@@ -12,7 +12,7 @@ import pytest
 from support.odd_runs import ROOT
 
 from driftscope.analysis.conditions import condition_of
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.text import shown
 from driftscope.errors import DamagedTraceError, DriftscopeError
 from driftscope.trace.format.manifest import MANIFEST
 from driftscope.trace.format.record_stream import StreamFile

@@ -15,7 +15,7 @@ import pyarrow as pa
 from driftscope.analysis.conditions import COLUMNS, condition_of
 from driftscope.analysis.gate import read_rules
 from driftscope.analysis.query.query_engine import DuckDB
-from driftscope.boundary.terminal_text import shown
+from driftscope.boundary.text import shown
 from driftscope.errors import ControlError, DriftscopeError, UsageError
 from driftscope.trace.format.control_file import CONTROL, ControlValueError, read_control
 from driftscope.workloads.suites.readers import read_prompts

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.process
 PROGRAM = """
 import atexit, threading, time
-from driftscope.boundary.process_end import end_process
+from driftscope.cli.app import end_process
 atexit.register(print, "exit function")
 threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
 print("command")

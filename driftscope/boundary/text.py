@@ -1,0 +1,113 @@
+r"""Text of unknown origin made safe to print, without secrets, on a console of the right width.
+
+====================================================  ==========================================
+`shown("a\x1b[2Jb")`                                  `a\x1b[2Jb` in seven-bit characters
+`shown("\u202etxt.exe")`                              `\u202etxt.exe`, in reading order
+`redacted("invalid key: Bearer sk-abc", ["sk-abc"])`  "invalid key: Bearer ***"
+`redacted("Bearer what-a-server-made-up", [])`        "Bearer ***"
+`key_from("MY_KEY", environ)`                         the variable's value
+====================================================  ==========================================
+
+Control characters act on a terminal, bidirectional marks reorder the text, line separators fake
+lines, characters without a width make two texts look alike, and a lone surrogate cannot be encoded
+at all. Each becomes a visible escape. Joiners stay: emoji and some scripts need them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from driftscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_UNSAFE = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # C0 with NUL and newline, DEL, C1
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional marks
+    "\u2028\u2029"  # line and paragraph separators
+    "\u00ad\u200b\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # invisible, of no width
+    "\ud800-\udfff"  # lone surrogates: Python's str holds no pairs
+    "]"
+)
+
+
+def shown(text: str) -> str:
+    """Return `text` with every unsafe character as a visible escape, on one line."""
+    return _UNSAFE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+MARK = "***"
+"""Text that replaces a secret."""
+_PART = 8
+"""Number of consecutive characters of a secret that count as a part of it and not as chance."""
+_CREDENTIALS = re.compile(r"\b(Bearer|Basic)\s+[^\s\"',;)\]}]+", re.IGNORECASE)
+
+
+def redacted(text: str, secrets: Iterable[str]) -> str:
+    """Return `text` with MARK in place of each secret, of each part of a secret that is _PART
+    characters or longer, and of what follows the words Bearer and Basic."""
+    hidden = bytearray(len(text))
+    for secret in secrets:
+        for form in {secret, quote(secret, safe="")}:
+            for part in _parts(form):
+                _hide(text, part, hidden)
+    return _CREDENTIALS.sub(rf"\1 {MARK}", _replaced(text, hidden))
+
+
+def key_from(name: str, environ: Mapping[str, str]) -> str:
+    """Return the key in the environment variable `name`; raises UsageError if it is not set or no
+    header can carry it."""
+    key = environ.get(name, "").strip()
+    if not key:
+        raise UsageError(
+            f"{name}: --api-key-env names this environment variable, but it is not set"
+        )
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise UsageError(
+            f"{name}: this environment variable has characters that no HTTP header can carry"
+        )
+    return key
+
+
+def _parts(secret: str) -> set[str]:
+    if len(secret) <= _PART:
+        return {secret} - {""}
+    return {secret[at : at + _PART] for at in range(len(secret) - _PART + 1)}
+
+
+def _hide(text: str, part: str, hidden: bytearray) -> None:
+    at = text.find(part)
+    while at >= 0:
+        hidden[at : at + len(part)] = b"\x01" * len(part)
+        at = text.find(part, at + 1)
+
+
+def _replaced(text: str, hidden: bytearray) -> str:
+    out, at = [], 0
+    for run in re.finditer(rb"\x01+", hidden):
+        out += [text[at : run.start()], MARK]
+        at = run.end()
+    return "".join([*out, text[at:]])
+
+
+def output_console(width: int, *, stderr: bool = False) -> Console:
+    """Return a console as wide as the terminal or as COLUMNS says, otherwise `width` columns."""
+    from rich.console import Console
+
+    console = Console(stderr=stderr, highlight=False)
+    if console.is_terminal or os.environ.get("COLUMNS", "").isdigit():
+        return console
+    return Console(stderr=stderr, highlight=False, width=width)

@@ -1,0 +1,243 @@
+"""Files are read and written in bounded, whole and private ways only."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driftscope.boundary import files
+from driftscope.boundary.bounds import MAX_JSON_DEPTH
+from driftscope.boundary.files import (
+    UnfitFileError,
+    create_file,
+    encodable,
+    locked,
+    make_private_directory,
+    parse_json,
+    read_bytes,
+    read_json,
+    write_all,
+    write_file,
+)
+
+
+def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 100)
+    assert read_bytes(path, limit=100) == b"x" * 100
+
+
+def test_a_file_beyond_its_bound_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 101)
+    with pytest.raises(UnfitFileError, match="larger than 100 bytes"):
+        read_bytes(path, limit=100)
+
+
+def test_a_pipe_is_refused_without_waiting_for_its_other_end(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(UnfitFileError, match="is a named pipe, not a regular file"):
+        read_bytes(path)
+
+
+def test_a_device_a_directory_and_a_socket_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnfitFileError, match="is a device"):
+        read_bytes("/dev/zero")
+    with pytest.raises(UnfitFileError, match="is a directory"):
+        read_bytes(tmp_path)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        with pytest.raises(UnfitFileError, match="is a socket"):
+            read_bytes(tmp_path / "s")
+
+
+def test_a_link_is_followed_only_where_that_is_safe(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("file")
+    assert read_bytes(tmp_path / "link") == b"content"
+    with pytest.raises(UnfitFileError, match="symbolic link"):
+        read_bytes(tmp_path / "link", follow=False)
+
+
+def test_json_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    deep = "[" * (MAX_JSON_DEPTH + 1) + "]" * (MAX_JSON_DEPTH + 1)
+    for text in (deep, "[" * 100_000 + "]" * 100_000):
+        with pytest.raises(ValueError, match="nested deeper"):
+            parse_json(text)
+    assert parse_json(deep[1:-1]) is not None
+
+
+def test_what_is_no_json_number_reads_as_null() -> None:
+    assert parse_json('{"a": NaN, "b": [-Infinity]}') == {"a": None, "b": [None]}
+
+
+@given(st.text(st.characters()) | st.text(st.sampled_from("a\ud800\udfff")))
+def test_every_text_that_is_read_can_be_written(text: str) -> None:
+    value = parse_json(json.dumps({text: text}))
+    assert list(value) == list(value.values()) == [encodable(text)]
+    encodable(text).encode()
+
+
+def test_a_file_that_is_no_utf8_is_a_value_error(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(ValueError):
+        read_json(path)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_file(path, b"first")
+    write_file(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "target").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("target")
+    write_file(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_bytes() == b"new"
+
+
+def test_a_pipe_is_written_in_place(tmp_path: Path) -> None:
+    pipe, read = tmp_path / "pipe", list[bytes]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_file(pipe, b"content")
+    reader.join(10)
+    assert read == [b"content"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser makes devices")
+def test_a_device_stays_a_device(tmp_path: Path) -> None:
+    null = tmp_path / "null"
+    try:
+        os.mknod(null, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        null.write_bytes(b"")
+    except OSError as error:
+        pytest.skip(f"no devices can be made here: {error}")
+    write_file(null, b"report")
+    assert stat.S_ISCHR(null.stat().st_mode)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.html"
+    write_file(path, b"old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write_all", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_new_file_is_the_owners_and_never_through_a_link(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    (tmp_path / "planted").symlink_to("victim")
+    with pytest.raises(FileExistsError):
+        create_file(tmp_path / "planted")
+    os.close(create_file(tmp_path / "new"))
+    assert (victim.read_bytes(), mode_of(tmp_path / "new")) == (b"mine", 0o600)
+
+
+def test_a_directory_is_the_owners(tmp_path: Path) -> None:
+    make_private_directory(tmp_path / "runs" / "one")
+    make_private_directory(tmp_path / "runs" / "one")
+    assert mode_of(tmp_path / "runs" / "one") == 0o700
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        make_private_directory(tmp_path / "file")
+
+
+def test_every_byte_is_written_though_a_pipe_takes_few_at_a_time() -> None:
+    out, into = os.pipe()
+    content = os.urandom(1 << 18)
+    received = list[bytes]()
+
+    def drain() -> None:
+        while part := os.read(out, 4096):
+            received.append(part)
+
+    reader = threading.Thread(target=drain)
+    reader.start()
+    write_all(into, [content[:10], memoryview(content)[10:], b""])
+    os.close(into)
+    reader.join(10)
+    os.close(out)
+    assert b"".join(received) == content
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from driftscope.boundary.files import locked
+with locked(Path(sys.argv[1])):
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.process
+def test_another_process_waits_and_a_killed_one_lets_go(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError, match="for too long"), locked(tmp_path, 0.2):
+            pass
+        assert time.monotonic() - begun < 5
+        holder.kill()
+        holder.wait()
+        with locked(tmp_path, 0.2):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_locks_is_used_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_descriptor: int, _how: int) -> None:
+        raise OSError(errno.EBADF, "as NFS has it for a directory")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with locked(tmp_path):
+        pass
+
+
+def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), locked(tmp_path / "none"):
+        pass
