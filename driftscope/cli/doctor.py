@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from driftscope.cli.shared import completion
 from driftscope.cli.shared.run_argument import named_run
+
+if TYPE_CHECKING:
+    from driftscope_probes.server.doctor import Check
+
+_MARKS = {True: ("ok", "green"), False: ("PROBLEM", "bold red"), None: ("", "")}
+_HOOK = "hook "
+"""Beginning of the topic of one hook: those that work are counted, not listed."""
 
 
 def doctor(
@@ -47,18 +55,73 @@ def doctor(
     """
     import dataclasses
 
-    from driftscope.cli.screens.doctor_table import print_checks
-    from driftscope.cli.screens.server_examination import examined, examined_sglang
+    from rich.console import Console
+
     from driftscope.errors import EXIT_ERROR
     from driftscope.json_report.operation import checks_to_json
+    from driftscope_probes.server.doctor import (
+        SGLANG,
+        VLLM,
+        catalogue,
+        examine,
+        examine_server,
+        verdict,
+    )
 
-    if engine == "sglang":
-        checks = examined_sglang()
+    chosen = SGLANG if engine == "sglang" else VLLM
+    if drafters and chosen is VLLM:
+        checks = list(catalogue())
     else:
-        checks = examined(model, context.args, run, drafters=drafters)
+        server = _server(model, context.args) if chosen is VLLM else None
+        if server is not None:
+            checks = list(examine_server(*server))
+        else:
+            words = f"Checking this machine (importing {chosen.name} takes seconds)"
+            with Console(stderr=True).status(words):
+                checks = list(examine(chosen, run if chosen is VLLM else None))
+        checks = [verdict(checks, chosen), *checks]
     if as_json:
         typer.echo(checks_to_json([dataclasses.asdict(check) for check in checks]), nl=False)
     else:
-        print_checks(checks)
+        _print(checks)
     if any(check.ok is False for check in checks):
         raise typer.Exit(EXIT_ERROR)
+
+
+def _server(model: str | None, options: Sequence[str]) -> tuple[str, Sequence[str]] | None:
+    """Return the model and the options of the server that is asked about, with the paths of the
+    shipped small models; None without a model. Raises UsageError for options without a model."""
+    from driftscope.errors import UsageError
+    from driftscope.lab_package import TRIO, needs_lab
+
+    if options and (model is None or model.startswith(("{", "-"))):
+        raise UsageError("give MODEL first, then the options of its server")
+    if model is None or model != TRIO:
+        return None if model is None else (model, options)
+    with needs_lab():
+        from driftscope_lab.trio import serving
+
+    return serving.target_path(), serving.with_speculation(options)
+
+
+def _print(checks: Sequence[Check]) -> None:
+    """Print the verdict and the checks to stdout, with a hint under each problem."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from driftscope_probes.server.doctor import VERDICT
+
+    console = Console(highlight=False)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for check in checks:
+        mark, style = _MARKS[check.ok]
+        if check.topic == VERDICT:
+            console.print(Text(check.detail, style), soft_wrap=True)
+            if check.hint and check.ok is False:
+                console.print(Text(f"-> {check.hint}", "yellow"), soft_wrap=True)
+        elif not (check.topic.startswith(_HOOK) and check.ok):
+            table.add_row(Text(mark, style), check.topic, Text(check.detail))
+            if check.ok is False and check.hint:
+                table.add_row("", "", Text(f"-> {check.hint}", "yellow"))
+    console.print(table)

