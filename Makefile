@@ -13,7 +13,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test unit dev dist sizes docs pages lint type layers same truth harmless seeds situations inspect inspect-healthy ablate broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds kinds-table bench gallery calibration spark bench-scale cuda-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
+.PHONY: demo test unit dev dist sizes docs pages lint type layers same truth harmless seeds situations inspect inspect-healthy ablate broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale cuda-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -54,12 +54,11 @@ docs: $(VENV)/installed-dev ## the documentation as a site, strictly, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo site/index.html
 
-pages: $(VENV)/installed-dev kinds-table ## write the generated pages of docs/
+pages: $(VENV)/installed-dev ## write the generated pages of docs/
 	$(BIN)/driftscope findings --markdown > docs/findings.md
 	$(BIN)/python -m driftscope.telemetry.metrics_docs > docs/metrics.md
 	$(BIN)/python -m driftscope.trace.pages.columns_page > docs/trace-format.md
 	$(BIN)/python -m driftscope.trace.pages.privacy_page > docs/privacy.md
-	$(BIN)/python -m driftscope_probes.server.settings_page > docs/configuration.md
 	$(BIN)/python -m driftscope.json_report.schema > docs/report.schema.json
 
 same: $(VENV)/installed-dev ## what the commands answer today, against the record of what they answered (5 minutes)
@@ -135,9 +134,6 @@ versions: $(VENV)/installed-dev $(OLDER_IN) ## the same in older versions of vLL
 
 kinds: $(VENV)/installed-dev $(ARCTIC) ## every kind of drafter in real vLLM against its witness, as a table
 	PYTHONPATH=tests $(BIN)/python -m verification.zoo.engines $(abspath $(ARCTIC))
-
-kinds-table: $(VENV)/installed-dev ## write the list of kinds into docs/drafters.md
-	$(BIN)/python -m driftscope_probes.vllm.support docs/drafters.md
 
 bench: $(VENV)/installed-dev ## what recording costs (half an hour)
 	mkdir -p $(dir $(BENCH_JSON))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import os
 import re
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -14,11 +18,13 @@ from typer.main import get_command
 import driftscope
 from driftscope.cli.app import app
 from driftscope.pipeline import Inputs, analyze
-from driftscope_probes.server.settings_page import page as settings_page
+from driftscope.telemetry.export import settings as telemetry_settings
+from driftscope_probes import settings as probe_settings
 from driftscope_probes.settings import Settings, settings_from
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+SETTINGS = (DOCS / "configuration.md").read_text(encoding="utf-8")
 PAGES = sorted([*DOCS.rglob("*.md"), *(DOCS / "runbooks").glob("*.md")])
 """Pages of the site; docs/runbooks is a link to the folder that `driftscope dashboards` copies."""
 README_LINES = 150
@@ -120,22 +126,30 @@ def test_the_example_of_the_readme_is_what_analyze_finds() -> None:
     assert finding.advice.startswith(words.partition("-> ")[2])
 
 
-def test_the_page_of_settings_is_up_to_date() -> None:
-    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
-    assert page == settings_page(), "run `make pages`"
+def _meanings(module: ModuleType) -> dict[str, str]:
+    """Return the docstring below each assignment of a module and its classes, in one line."""
+    texts = {}
+    for scope in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(scope, ast.Module | ast.ClassDef):
+            for statement, text in pairwise(scope.body):
+                if isinstance(statement, ast.AnnAssign | ast.Assign) and isinstance(text, ast.Expr):
+                    name = ast.unparse(statement).partition("=")[0].partition(":")[0].strip()
+                    texts[name] = " ".join(str(ast.literal_eval(text.value)).split())
+    return texts
 
 
-def test_the_page_of_settings_has_every_variable() -> None:
-    """Those that the probe reads, each of which it understands."""
-    from driftscope_probes.settings import NAMES
-
-    shown = set(re.findall(r"^\| `DRIFTSCOPE_(\w+)`", settings_page(), re.MULTILINE))
-    read = {name.upper() for name in NAMES} - {"TEST_RAISE"}
-    assert shown == read | {"CONFIG", "DISABLE", "STRICT"}
+def test_the_page_of_settings_has_every_variable_with_its_meaning() -> None:
+    shown = dict(re.findall(r"^\| `DRIFTSCOPE_(\w+)` \| (.*) \| [^|]+ \|$", SETTINGS, re.MULTILINE))
+    others = {"CONFIG", "DISABLE", "STRICT"}
+    assert set(shown) == {name.upper() for name in probe_settings.NAMES} - {"TEST_RAISE"} | others
+    fields, exports = _meanings(probe_settings), _meanings(telemetry_settings)
+    for name, meaning in shown.items():
+        if name not in others:
+            assert f"{meaning}." == fields.get(name.lower()) or f"{meaning}." == exports[name]
 
 
 def test_the_example_of_a_settings_file_is_understood(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", settings_page(), re.DOTALL)
+    (example,) = re.findall(r"```toml\n(.*?)```", SETTINGS, re.DOTALL)
     (tmp_path / "probe.toml").write_text(example)
     settings = settings_from({"DRIFTSCOPE_CONFIG": str(tmp_path / "probe.toml")})
     assert isinstance(settings, Settings)

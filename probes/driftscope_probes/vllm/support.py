@@ -8,9 +8,7 @@ kinds. A drafter that is not in it is recorded like one without a model: accepta
 from __future__ import annotations
 
 import os
-import sys
 import uuid
-from pathlib import Path
 from typing import Any
 
 from driftscope.errors import ProbeError, UnknownDrafterError
@@ -341,42 +339,6 @@ def methods() -> tuple[str, ...]:
 def drafters() -> tuple[str, ...]:
     """Return all drafter classes in the list, each once."""
     return tuple(dict.fromkeys(name for kind in KINDS for name in kind.drafters))
-
-
-def table() -> str:
-    """Return the list as a Markdown table."""
-    lines = [
-        "| drafter | vLLM's classes | recorded | V1 runner | V2 runner |",
-        "|---|---|---|---|---|",
-    ]
-    for kind in KINDS:
-        classes = ", ".join(f"`{name}`" for name in kind.drafters)
-        note = f"; {kind.note}" if kind.note else ""
-        cells = (
-            f"{kind.name} (`{'`, `'.join(kind.methods)}`)",
-            classes or ("any" if kind.model else "none"),
-            ", ".join(kind.recorded) + note,
-            kind.v1,
-            kind.v2,
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-BEGIN, END = "<!-- kinds: `make kinds-table` writes this -->\n", "<!-- /kinds -->\n"
-"""Marks around the table in docs/drafters.md."""
-
-
-def main() -> None:
-    """Write the table into the file named on the command line."""
-    path = Path(sys.argv[1])
-    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    path.write_text(f"{before}{BEGIN}{table()}{END}{after}", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
 
 
 def place_in(config: Any) -> Place:
