@@ -80,8 +80,8 @@ def export(
     from driftscope.boundary.text import shown
     from driftscope.errors import UsageError
     from driftscope.json_report.operation import files_to_json
-    from driftscope.telemetry.export import settings as telemetry
-    from driftscope.telemetry.export.recorded_run import replays, send, to_openmetrics
+    from driftscope.telemetry import settings as telemetry
+    from driftscope.telemetry.recorded_run import replays, send, to_openmetrics
     from driftscope.trace.read.reader import read_trace
 
     environ = {**os.environ, telemetry.PROMETHEUS: "", **({telemetry.OTLP: otlp} if otlp else {})}

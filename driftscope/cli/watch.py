@@ -8,7 +8,7 @@ import typer
 
 from driftscope.cli.shared import completion
 from driftscope.cli.shared.run_argument import named_target
-from driftscope.telemetry.collect.engine_metrics import EngineName
+from driftscope.telemetry.prometheus import EngineName
 
 
 def watch(

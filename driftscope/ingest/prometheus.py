@@ -26,12 +26,20 @@ from driftscope.ingest.base import (
     open_result,
     reader,
 )
-from driftscope.telemetry.collect import instruments as i
-from driftscope.telemetry.collect.engine_metrics import ENGINES, EngineMetrics
-from driftscope.telemetry.collect.tally import attributes
-from driftscope.telemetry.watch.engine_page import EnginePage, metrics_of, page_of, page_of_samples
-from driftscope.telemetry.watch.engine_view import view
-from driftscope.telemetry.watch.page_samples import BadPageError, Sample, samples_on
+from driftscope.telemetry import instruments as i
+from driftscope.telemetry.instruments import attributes
+from driftscope.telemetry.prometheus import (
+    ENGINES,
+    BadPageError,
+    EngineMetrics,
+    EnginePage,
+    Sample,
+    metrics_of,
+    page_of,
+    page_of_samples,
+    samples_on,
+)
+from driftscope.telemetry.watch import view
 
 Series = tuple[str, frozenset[tuple[str, str]]]
 """Name and labels of a series."""
@@ -151,7 +159,7 @@ def _is_prometheus_text(file: ResultFile) -> bool:
 def prometheus_text(file: ResultFile) -> Iterator[Figures]:
     """Read metrics pages of vLLM, SGLang, TensorRT-LLM, llama.cpp and LMDeploy: one scrape.
 
-    Sources: see `driftscope.telemetry.collect.engine_metrics`.
+    Sources: see `driftscope.telemetry.prometheus`.
     """
     page = _page(file)
     if page is None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 
-from driftscope.telemetry.collect.instruments import COUNTER, HISTOGRAM, INSTRUMENTS, Instrument
-from driftscope.telemetry.export.scrape import metric_name
+from driftscope.telemetry.instruments import COUNTER, HISTOGRAM, INSTRUMENTS, Instrument
+from driftscope.telemetry.prometheus import metric_name
 
 _HEAD = """# Metrics and spans
 
 Written by `python -m driftscope.telemetry.metrics_docs` from
-`driftscope/telemetry/collect/instruments.py`. OTLP and Prometheus carry the same descriptions.
+`driftscope/telemetry/instruments.py`. OTLP and Prometheus carry the same descriptions.
 [Monitoring](monitoring.md) explains how to switch export on. Every series also has
 `gen_ai.request.model` (the served name), `driftscope.drafter` and `driftscope.engine`. A model
 whose name is a file path is named by the last part of the path and the first 8 digits of the digest

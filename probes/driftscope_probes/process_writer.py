@@ -13,8 +13,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from driftscope.telemetry.export.engine_telemetry import EngineTelemetry
-from driftscope.telemetry.export.worker_telemetry import WorkerTelemetry
+from driftscope.telemetry.engine import EngineTelemetry, WorkerTelemetry
 from driftscope.trace.format.privacy import Pseudonyms
 from driftscope.trace.format.records import ResourceRow
 from driftscope.trace.read.ranks import Place

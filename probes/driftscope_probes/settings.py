@@ -17,7 +17,7 @@ from typing import Any
 from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import read_text
 from driftscope.errors import SettingError, TelemetryError
-from driftscope.telemetry.export import settings as telemetry
+from driftscope.telemetry import settings as telemetry
 from driftscope.trace.format.control_file import MAX_EVERY, Change, ControlValueError, share_of
 from driftscope.vocabulary import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
 

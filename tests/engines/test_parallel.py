@@ -15,7 +15,7 @@ from verification.harmless import JOBS
 from verification.situations import ASYNC
 from verification.truth import RECORD, WITHOUT_AOT, Truth, compare
 
-from driftscope.telemetry.export.settings import OTLP
+from driftscope.telemetry.settings import OTLP
 from driftscope.trace.read.ranks import place_of
 from driftscope.trace.read.reader import Trace, read_trace
 

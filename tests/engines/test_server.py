@@ -22,9 +22,8 @@ from support.engine_process.probe_command import probe_answer, run_probe
 from support.engine_process.serving import Server, serve_all
 
 from driftscope.ingest.catalogue import ingest
-from driftscope.telemetry.collect.engine_metrics import EngineName
-from driftscope.telemetry.watch.engine_view import view
-from driftscope.telemetry.watch.followed_engine import FollowedEndpoint
+from driftscope.telemetry.prometheus import EngineName
+from driftscope.telemetry.watch import FollowedEndpoint, view
 from driftscope.trace.read.reader import Trace, read_trace
 from driftscope_lab.trio import load_prompts
 from driftscope_probes.recorder import IDENTIFIERS_OFF

@@ -16,7 +16,7 @@ from support.collector import ERROR, HANG, OK, http
 from support.engine_process.serving import serve
 
 from driftscope.pipeline import summarise
-from driftscope.telemetry.export.settings import METRIC_REGIONS
+from driftscope.telemetry.settings import METRIC_REGIONS
 from driftscope.trace.read.reader import read_trace
 from driftscope.vocabulary import Region
 from engines.test_server import ask

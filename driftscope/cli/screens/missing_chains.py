@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 
-from driftscope.telemetry.watch.engine_view import View
+from driftscope.telemetry.watch import View
 
 EVERY = 4
 """Sampling interval that is proposed: chains within seconds, at a cost that a person accepts while

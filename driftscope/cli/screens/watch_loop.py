@@ -23,10 +23,9 @@ from driftscope.cli.screens.watch_screen import (
     screen_of_engine,
 )
 from driftscope.json_report.operation import watch_to_line
-from driftscope.telemetry.collect.engine_metrics import EngineName
-from driftscope.telemetry.collect.tally import Snapshot
-from driftscope.telemetry.watch.engine_view import View, view
-from driftscope.telemetry.watch.followed_engine import Followed, follow
+from driftscope.telemetry.instruments import Snapshot
+from driftscope.telemetry.prometheus import EngineName
+from driftscope.telemetry.watch import Followed, View, follow, view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

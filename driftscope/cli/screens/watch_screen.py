@@ -9,7 +9,7 @@ from rich.text import Text
 from driftscope.boundary.http_peer import public
 from driftscope.boundary.text import shown as printed
 from driftscope.cli.screens.missing_chains import why_no_chains
-from driftscope.telemetry.watch.engine_view import CLASSES, Depth, View
+from driftscope.telemetry.watch import CLASSES, Depth, View
 
 WIDTH = 80
 _BAR = 10

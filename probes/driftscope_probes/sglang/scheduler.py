@@ -33,7 +33,7 @@ from driftscope_probes.settings import Settings, prompt_key
 from driftscope_probes.start_guard import EXPORT, StartGuard
 
 if TYPE_CHECKING:
-    from driftscope.telemetry.export.engine_telemetry import EngineTelemetry
+    from driftscope.telemetry.engine import EngineTelemetry
 
 LABEL = "driftscope_label"
 """Key of a request's workload label in SGLang's SamplingParams.custom_params."""

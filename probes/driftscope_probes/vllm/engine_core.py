@@ -55,7 +55,7 @@ from driftscope_probes.vllm.schedule import (
 from driftscope_probes.vllm.support import run_id_of
 
 if TYPE_CHECKING:
-    from driftscope.telemetry.export.engine_telemetry import EngineTelemetry
+    from driftscope.telemetry.engine import EngineTelemetry
 
 REMEMBERED_REQUESTS = 65_536
 """Largest number of requests remembered at once, so that dropped ends leave no state for good."""

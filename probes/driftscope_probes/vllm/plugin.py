@@ -35,7 +35,7 @@ from driftscope_probes.start_guard import (
 )
 
 if TYPE_CHECKING:
-    from driftscope.telemetry.export.down_telemetry import DownIdentity
+    from driftscope.telemetry.down import DownIdentity
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
 SEAMS = (
@@ -169,7 +169,7 @@ def report_down(scheduler: Any, fault: StartFault) -> None:
     """Export that nothing is recorded, if the settings ask for an export."""
     with StartGuard(EXPORT):
         if (settings := telemetry_from(os.environ)) is not None:
-            from driftscope.telemetry.export.down_telemetry import DownTelemetry
+            from driftscope.telemetry.down import DownTelemetry
 
             identity = _identity(scheduler.vllm_config, fault)
             setattr(scheduler, _DOWN, DownTelemetry(identity, fault.kind, settings))
@@ -191,7 +191,7 @@ def _label(name: str) -> str:
 def _identity(config: Any, fault: StartFault) -> DownIdentity:
     import vllm
 
-    from driftscope.telemetry.export.down_telemetry import DownIdentity
+    from driftscope.telemetry.down import DownIdentity
 
     model, speculation = config.model_config, getattr(config, "speculative_config", None)
     parallel = config.parallel_config

@@ -20,10 +20,9 @@ from verification.alert_rules.scenarios import FELL, SCENARIOS, Expected, Scenar
 
 from driftscope.cli.app import app
 from driftscope.cli.dashboards import FILES, RULES
-from driftscope.telemetry.collect import engine_metrics, instruments
-from driftscope.telemetry.collect.engine_metrics import EngineName
-from driftscope.telemetry.collect.instruments import COUNTER, GAUGE, INSTRUMENTS
-from driftscope.telemetry.export.scrape import label_name, metric_name
+from driftscope.telemetry import instruments, prometheus
+from driftscope.telemetry.instruments import COUNTER, GAUGE, INSTRUMENTS
+from driftscope.telemetry.prometheus import EngineName, label_name, metric_name
 
 ALERT_RULES = [rule for rule in rules_in() if "alert" in rule]
 RECORDED = {rule["record"]: rule["expr"] for rule in rules_in() if "record" in rule}
@@ -378,7 +377,7 @@ def _engine_rules(engine: EngineName) -> list[Path]:
 
 
 def test_rules_of_engines_name_what_the_engines_publish() -> None:
-    for engine, metrics in engine_metrics.ENGINES.items():
+    for engine, metrics in prometheus.ENGINES.items():
         known = metrics.names | {"sglang:generation_tokens_total"}
         text = " ".join(rule["expr"] for rule in rules_in(_engine_rules(engine)[0]))
         prefix = re.escape(engine)

@@ -14,8 +14,8 @@ from typing import Any
 
 from support.hostile.server import CONTROL, METRICS, OPENAI
 
-from driftscope.telemetry.export.recorded_run import SEND_VARIABLE
-from driftscope.telemetry.watch import followed_engine as follow
+from driftscope.telemetry import watch as follow
+from driftscope.telemetry.recorded_run import SEND_VARIABLE
 from driftscope.workloads.client import prompt_tokens, server
 from driftscope_probes import control
 from verification.faults.command import Outcome, outcome_of

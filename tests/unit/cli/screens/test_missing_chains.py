@@ -11,9 +11,9 @@ from rich.console import Console
 
 from driftscope.cli.screens.missing_chains import why_no_chains
 from driftscope.cli.screens.watch_screen import DRIFT_CHAINS, WIDTH, drift_line, screen
-from driftscope.telemetry.collect import instruments as i
-from driftscope.telemetry.collect.tally import Tally
-from driftscope.telemetry.watch.engine_view import View, view
+from driftscope.telemetry import instruments as i
+from driftscope.telemetry.instruments import Tally
+from driftscope.telemetry.watch import View, view
 
 
 def _view(rounds: int = 677, chains: int = 0, **gauges: Any) -> View:

@@ -9,9 +9,9 @@ from rich.console import Console
 from support.hostile.texts import TEXTS
 
 from driftscope.cli.screens.watch_screen import WIDTH, screen
-from driftscope.telemetry.collect import instruments as i
-from driftscope.telemetry.collect.tally import Tally
-from driftscope.telemetry.watch.engine_view import view
+from driftscope.telemetry import instruments as i
+from driftscope.telemetry.instruments import Tally
+from driftscope.telemetry.watch import view
 
 
 def _printed(target: str, tally: Tally) -> list[str]:

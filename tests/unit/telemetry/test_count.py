@@ -1,9 +1,11 @@
-"""Rounds by kind of text in metrics equal those of `analyze --by region`."""
+"""Latencies are exported by the operation that the request's id tells of."""
 
 from __future__ import annotations
 
+import ast
 import socket
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,15 +17,93 @@ from typer.testing import CliRunner
 
 from driftscope.cli.app import app
 from driftscope.pipeline import summarise
-from driftscope.telemetry.collect.region_counter import RegionCounter
-from driftscope.telemetry.collect.tally import Tally
-from driftscope.telemetry.export import engine_telemetry, recorded_run
-from driftscope.telemetry.export.settings import METRIC_REGIONS, PROMETHEUS, settings_from
+from driftscope.telemetry import engine, recorded_run
+from driftscope.telemetry import instruments as i
+from driftscope.telemetry.count import BatchCounter, RegionCounter, record_status
+from driftscope.telemetry.instruments import Tally
+from driftscope.telemetry.settings import METRIC_REGIONS, PROMETHEUS, settings_from
 from driftscope.trace.format.records import RequestRow, VerifyRow
+from driftscope.trace.format.schema import to_batch
+from driftscope.trace.format.status import DROP_CAUSES, HOOKS, Status
 from driftscope.trace.read.reader import read_trace
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.vocabulary import Region
+
+
+def _requests(*names: str) -> list[RequestRow]:
+    finished = [row for row in rows(Spec(requests=len(names))) if isinstance(row, RequestRow)]
+    return [replace(row, request=name) for row, name in zip(finished, names, strict=True)]
+
+
+def test_chat_and_completions_are_counted_apart() -> None:
+    tally = Tally()
+    made = _requests("chatcmpl-1", "cmpl-2-0", "chatcmpl-3", "a1b2")
+    BatchCounter(tally=tally).take("request", to_batch("request", made))
+    counts = {
+        dict(point.attributes)[i.OPERATION]: point.count
+        for point in tally.snapshot().values()
+        if point.name == i.TTFT.name
+    }
+    assert counts == {"chat": 2, "text_completion": 2}
+
+
+ROOT = Path(__file__).parents[3]
+WRITTEN_IN = ("probes/driftscope_probes", "driftscope/trace/write")
+
+
+def _by(tally: Tally, instrument: i.Instrument, attribute: str) -> dict[str, float]:
+    return {
+        dict(point.attributes)[attribute]: point.value
+        for point in tally.snapshot().values()
+        if point.name == instrument.name
+    }
+
+
+def _status(**values: object) -> Status:
+    return Status(source="worker0-11", closed=False, flushed_s=1.0, **values)  # type: ignore[arg-type]
+
+
+def test_every_cause_and_hook_begins_at_0() -> None:
+    tally = Tally()
+    record_status(tally, _status())
+    assert _by(tally, i.DROPPED, i.CAUSE) == dict.fromkeys(DROP_CAUSES, 0)
+    assert _by(tally, i.ERRORS, i.HOOK) == dict.fromkeys(HOOKS, 0)
+
+
+def test_counts_and_unknown_names_are_kept() -> None:
+    tally = Tally()
+    record_status(tally, _status(dropped={"disk_error": 3, "later": 1}, errors={"masses": 2}))
+    dropped = _by(tally, i.DROPPED, i.CAUSE)
+    assert (dropped["disk_error"], dropped["later"], dropped["queue_full"]) == (3, 1, 0)
+    errors = _by(tally, i.ERRORS, i.HOOK)
+    assert (errors["masses"], errors["verify"]) == (2, 0)
+
+
+def test_the_lists_are_those_of_the_code() -> None:
+    """A hook or cause that is added to the probe or the writer is added to the lists."""
+    hooks = set(_first_strings({"run", "succeeds", "count_error", "_count_error"}))
+    assert hooks == set(HOOKS)
+    causes = set(_first_strings({"count_dropped", "_count_lost"}))
+    # One is a constant of the recorder, and the queue counts its own.
+    assert causes | {"shadow_differs", "queue_full"} == set(DROP_CAUSES)
+
+
+def _first_strings(names: set[str]) -> Iterator[str]:
+    """Yield the literal first arguments of calls to these methods, also by functools.partial."""
+    for folder in WRITTEN_IN:
+        for path in (ROOT / folder).rglob("*.py"):
+            for call in ast.walk(ast.parse(path.read_text())):
+                if isinstance(call, ast.Call):
+                    yield from _string_of(call, names)
+
+
+def _string_of(call: ast.Call, names: set[str]) -> Iterator[str]:
+    for called, given in zip((call.func, *call.args), call.args, strict=False):
+        named = isinstance(called, ast.Attribute) and called.attr in names
+        if named and isinstance(given, ast.Constant) and isinstance(given.value, str):
+            yield given.value
+
 
 TRUTH = Truth(
     k=4,
@@ -95,9 +175,7 @@ def test_a_live_engine_answers_with_them(tmp_path: Path) -> None:
     found = settings_from({PROMETHEUS: str(port), METRIC_REGIONS: "1"})
     assert found is not None and found.regions
     writer = TraceWriter(tmp_path / "run", source="engine0-11")
-    telemetry = engine_telemetry.EngineTelemetry(
-        tmp_path / "run", writer.source, found, writer.status
-    )
+    telemetry = engine.EngineTelemetry(tmp_path / "run", writer.source, found, writer.status)
     writer.subscribe(telemetry.on_batches)
     for row in rows(spec):
         if isinstance(row, RequestRow):
@@ -119,7 +197,7 @@ def test_a_live_engine_answers_with_them(tmp_path: Path) -> None:
 
 def test_kept_rounds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests whose end is never recorded are forgotten, the oldest first."""
-    monkeypatch.setattr("driftscope.telemetry.collect.region_counter.REMEMBERED_ROUNDS", 5)
+    monkeypatch.setattr("driftscope.telemetry.count.REMEMBERED_ROUNDS", 5)
     tally = Tally()
     counter = RegionCounter(tally)
     for name in ("a", "b", "c"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from driftscope.errors import TelemetryError
-from driftscope.telemetry.export.settings import settings_from
+from driftscope.telemetry.settings import settings_from
 
 URL = "http://collector:4318"
 

@@ -17,8 +17,8 @@ from support.promtool import promtool, tool
 from support.runs import Spec, write_run
 
 from driftscope.pipeline import summarise
-from driftscope.telemetry.collect import instruments as i
-from driftscope.telemetry.export import recorded_run
+from driftscope.telemetry import instruments as i
+from driftscope.telemetry import recorded_run
 from driftscope.trace.read.reader import Trace, read_trace
 
 pytestmark = pytest.mark.prometheus

@@ -1,4 +1,4 @@
-"""Telemetry of recording processes, with real writers and a real receiver that misbehaves."""
+"""A model's label names the model, and no place on a disk."""
 
 from __future__ import annotations
 
@@ -16,12 +16,53 @@ from support.collector import ERROR, HANG, OK, Collector, http, over_grpc
 from support.runs import Spec, by_source, manifest, rows
 
 from driftscope.errors import TelemetryError
-from driftscope.telemetry.export import engine_telemetry, worker_telemetry
-from driftscope.telemetry.export.settings import OTLP, PROMETHEUS, Settings, settings_from
+from driftscope.telemetry.engine import EngineTelemetry, Identity, WorkerTelemetry, model_label
+from driftscope.telemetry.settings import OTLP, PROMETHEUS, Settings, settings_from
+from driftscope.trace.format.manifest import Model
 from driftscope.trace.format.records import RequestRow, Row, VerifyRow
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.trace.write.writer_options import WriterOptions
+
+DIGEST = "1f2e3d4c5b6a7988"
+
+
+def _model(name: str, **digests: str) -> Model:
+    return Model(name=name, architecture="", dtype="", **{"config_digest": DIGEST, **digests})
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("org/drafter-8b", "org/drafter-8b"),
+        ("chat", "chat"),
+        ("ngram", "ngram"),
+        ("/models/a/drafter", "drafter@1f2e3d4c"),
+        ("/mnt/other/drafter/", "drafter@1f2e3d4c"),
+        ("./drafter", "drafter@1f2e3d4c"),
+        ("~/models/drafter", "drafter@1f2e3d4c"),
+        ("/root/.cache/huggingface/hub/models--org--drafter-8b/snapshots/0a1b", "org/drafter-8b"),
+    ],
+)
+def test_a_path_is_named_by_its_last_part_and_a_digest(name: str, label: str) -> None:
+    assert model_label(_model(name)) == label
+
+
+def test_the_digest_is_that_of_the_weights_where_it_is_known() -> None:
+    assert model_label(_model("/m/d", weights_digest="99aabbccddeeff00")) == "d@99aabbcc"
+    assert model_label(_model("/m/d", config_digest="")) == "d"
+
+
+def test_replicas_with_other_mounts_have_the_same_labels() -> None:
+    made = manifest(Spec())
+    labels = []
+    for mount in ("/mnt/a", "/var/models"):
+        target, drafter = _model(f"{mount}/chat"), _model(f"{mount}/drafter")
+        served = replace(made, target=target, drafter=drafter)
+        labels.append(Identity(manifest=served, model=target.name).attributes)
+    assert labels[0] == labels[1]
+    assert not any("/" in value for value in labels[0].values())
+
 
 pytestmark = pytest.mark.process
 
@@ -34,9 +75,9 @@ Until = Callable[[Callable[[], bool]], None]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Intervals that a test can wait for; a hanging request gives up after a second."""
-    monkeypatch.setattr(engine_telemetry, "POLL_S", 0.05)
-    monkeypatch.setattr(worker_telemetry, "PUBLISH_S", 0.1)
-    monkeypatch.setattr(engine_telemetry, "SETTLE_S", 0.3)
+    monkeypatch.setattr("driftscope.telemetry.engine.POLL_S", 0.05)
+    monkeypatch.setattr("driftscope.telemetry.engine.PUBLISH_S", 0.1)
+    monkeypatch.setattr("driftscope.telemetry.engine.SETTLE_S", 0.3)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
 
 
@@ -65,11 +106,11 @@ class Engine:
         self.worker = TraceWriter(
             run, source="worker0-12", options=WriterOptions(flush_s=0.02, **more)
         )
-        self.speaker = engine_telemetry.EngineTelemetry(
+        self.speaker = EngineTelemetry(
             run, self.core.source, telemetry, self.core.status, model="served"
         )
         self.core.subscribe(self.speaker.on_batches, self.speaker.flush)
-        publisher = worker_telemetry.WorkerTelemetry(run, self.worker.source, self.worker.status)
+        publisher = WorkerTelemetry(run, self.worker.source, self.worker.status)
         self.worker.subscribe(publisher.on_batches, publisher.publish)
 
     def serve(self, spec: Spec = SPEC) -> None:
@@ -280,7 +321,7 @@ def test_prometheus_is_answered(tmp_path: Path) -> None:
     until(lambda: scraped().get("driftscope_rounds_total") == ROUNDS)
     until(lambda: scraped().get("driftscope_hidden_growth_count") == ROUNDS + SPEC.requests)
     with pytest.raises(TelemetryError, match="give DRIFTSCOPE_PROMETHEUS another port"):
-        engine_telemetry.EngineTelemetry(engine.run, "engine0-13", found, engine.core.status)
+        EngineTelemetry(engine.run, "engine0-13", found, engine.core.status)
     engine.close()
 
 
@@ -306,12 +347,12 @@ def test_tensor_parallel_ranks_count_chains_once(tmp_path: Path, collector: Coll
     for source, content in by_source(spec).items():
         writer = TraceWriter(tmp_path / "run", source=source, options=WriterOptions(flush_s=0.02))
         if source.startswith("engine"):
-            speaker = engine_telemetry.EngineTelemetry(
+            speaker = EngineTelemetry(
                 tmp_path / "run", source, settings(collector.url), writer.status
             )
             writer.subscribe(speaker.on_batches)
         else:
-            publisher = worker_telemetry.WorkerTelemetry(tmp_path / "run", source, writer.status)
+            publisher = WorkerTelemetry(tmp_path / "run", source, writer.status)
             writer.subscribe(publisher.on_batches, publisher.publish)
         assert all(writer.put(row) for row in content)
         writers.append(writer)

@@ -7,10 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from driftscope.metrics.catalogue import DEFINITIONS
-from driftscope.telemetry.collect.instruments import COUNTER, GAUGE, HISTOGRAM, INSTRUMENTS
+from driftscope.telemetry.instruments import COUNTER, GAUGE, HISTOGRAM, INSTRUMENTS
 from driftscope.telemetry.metrics_docs import page
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 def test_every_instrument_says_all_it_must() -> None:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from driftscope.telemetry.export.exporter_errors import LOGGER, capture_exporter_errors, secrets_in
+from driftscope.telemetry.export import LOGGER, capture_exporter_errors, secrets_in
 
 
 def test_headers_and_endpoints_hold_secrets() -> None:

@@ -6,18 +6,24 @@ It needs no run directory and no Arrow, because either may be what is missing.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driftscope.telemetry.collect import instruments as i
-from driftscope.telemetry.collect.instruments import DRAFTER, ENGINE, MODEL
-from driftscope.telemetry.collect.service_resource import service_resource
-from driftscope.telemetry.collect.tally import Key, Point, Tally
-from driftscope.telemetry.export.settings import Settings
+from driftscope.telemetry import instruments as i
+from driftscope.telemetry.instruments import (
+    DRAFTER,
+    ENGINE,
+    MODEL,
+    Key,
+    Point,
+    Tally,
+)
+from driftscope.telemetry.settings import Settings
 from driftscope.version import __version__
 
 if TYPE_CHECKING:
@@ -70,7 +76,7 @@ class DownTelemetry:
         self._tally = Tally()
         self._tally.set(i.UP, 0, source=f"engine{identity.replica}", reason=kind)
         if settings.prometheus is not None:
-            from driftscope.telemetry.export.scrape import serve
+            from driftscope.telemetry.prometheus import serve
 
             host, port = settings.prometheus
             serve(self, host, port + identity.replica)
@@ -86,13 +92,13 @@ class DownTelemetry:
         return self._identity
 
     def _sender(self, settings: Settings) -> Callable[[], None] | None:
-        from driftscope.telemetry.export.exporters import metric_exporter
+        if settings.metrics is None:
+            return None
+        from driftscope.telemetry.export import MetricSender, metric_exporter
 
         exporter = metric_exporter(settings)
         if exporter is None:
             return None
-        from driftscope.telemetry.export.sender import MetricSender
-
         sender = MetricSender(
             exporter,
             Tally(),
@@ -112,7 +118,7 @@ class DownTelemetry:
         return send
 
     def _collect(self) -> MetricsData:
-        from driftscope.telemetry.export.otel_data import metrics_data
+        from driftscope.telemetry.export import metrics_data
 
         return metrics_data(
             self.snapshot(),
@@ -121,3 +127,15 @@ class DownTelemetry:
             start_s=self._started_s,
             time_s=time.time(),
         )
+
+
+def service_resource(attributes: Mapping[str, str | int]) -> Resource:
+    """Return the resource with `attributes`, over which OTEL_SERVICE_NAME and
+    OTEL_RESOURCE_ATTRIBUTES take precedence."""
+    from opentelemetry.sdk.resources import Resource
+
+    given = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    set_ = {pair.partition("=")[0].strip() for pair in given.split(",")}
+    if os.environ.get("OTEL_SERVICE_NAME"):
+        set_.add("service.name")
+    return Resource.create({name: v for name, v in attributes.items() if name not in set_})

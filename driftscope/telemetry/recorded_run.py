@@ -15,19 +15,23 @@ from numpy.typing import NDArray
 from driftscope.boundary.bounds import MAX_UNIX_S
 from driftscope.boundary.http_peer import Deadline, within
 from driftscope.errors import DamagedTraceError, NoDataError, TelemetryError, UsageError
-from driftscope.telemetry.collect import instruments as i
-from driftscope.telemetry.collect.batch_counter import BadRowError, BatchCounter
-from driftscope.telemetry.collect.engine_identity import Identity
-from driftscope.telemetry.collect.request_log import Finished, RequestLog
-from driftscope.telemetry.collect.status_figures import record_status
-from driftscope.telemetry.collect.tally import Key, Point, Tally, difference
-from driftscope.telemetry.export.exporter_errors import capture_exporter_errors
-from driftscope.telemetry.export.settings import Settings
+from driftscope.telemetry import instruments as i
+from driftscope.telemetry.count import (
+    BadRowError,
+    BatchCounter,
+    Finished,
+    RequestLog,
+    record_status,
+)
+from driftscope.telemetry.engine import Identity
+from driftscope.telemetry.export import capture_exporter_errors
+from driftscope.telemetry.instruments import Key, Point, Tally, difference
+from driftscope.telemetry.settings import Settings
 from driftscope.trace.read.ranks import place_of
 from driftscope.trace.read.reader import Trace
 
 if TYPE_CHECKING:
-    from driftscope.telemetry.export.spans import Spans
+    from driftscope.telemetry.export import Spans
 
 DEFAULT_INTERVAL_S = 10.0
 """Run time between two points of a series, in seconds."""
@@ -169,7 +173,7 @@ def send(replay: Replay, settings: Settings) -> tuple[int, int]:
     Raises TelemetryError when the collector does not accept a batch within SEND_S, or within the
     time that SEND_VARIABLE gives.
     """
-    from driftscope.telemetry.export.exporters import metric_exporter, span_exporter
+    from driftscope.telemetry.export import metric_exporter, span_exporter
 
     batches, spans, seconds = 0, 0, _send_s()
     if (to := metric_exporter(settings, seconds)) is not None:
@@ -188,7 +192,7 @@ def send(replay: Replay, settings: Settings) -> tuple[int, int]:
 
 
 def _metrics(replay: Replay, *, delta: bool) -> Iterator[Any]:
-    from driftscope.telemetry.export.otel_data import metrics_data
+    from driftscope.telemetry.export import metrics_data
 
     start_s, before = replay.start_s, dict[Key, Point]()
     resource, constants = replay.identity.resource(), replay.identity.attributes
@@ -207,7 +211,7 @@ def _metrics(replay: Replay, *, delta: bool) -> Iterator[Any]:
 
 
 def _spans(replay: Replay) -> Spans:
-    from driftscope.telemetry.export.spans import Spans
+    from driftscope.telemetry.export import Spans
 
     done = [each for moment in replay.moments for each in moment.finished]
     spans = Spans(queue=len(done) or 1)
@@ -248,7 +252,7 @@ def _taken(export: Callable[[], Any], seconds: float) -> None:
 
 def to_openmetrics(replays: Sequence[Replay]) -> str:
     """Return the runs as OpenMetrics text with their timestamps."""
-    from driftscope.telemetry.export.scrape import families_text
+    from driftscope.telemetry.prometheus import families_text
 
     return families_text(
         [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -14,17 +15,18 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from support.hostile.server import METRICS, Server, hostile_server
 from support.runs import Spec, by_source, manifest, rows, write_run
 from typer.testing import CliRunner
 
+from driftscope.boundary.http_peer import Limits
 from driftscope.cli.app import app
 from driftscope.errors import NotATraceError, TelemetryError, UsageError
 from driftscope.pipeline import summarise
-from driftscope.telemetry.collect.engine_metrics import EngineName
-from driftscope.telemetry.export import engine_telemetry
-from driftscope.telemetry.export.settings import PROMETHEUS, settings_from
-from driftscope.telemetry.watch.engine_view import Depth, View, view
-from driftscope.telemetry.watch.followed_engine import FollowedEndpoint, FollowedRun, follow
+from driftscope.telemetry import engine, watch
+from driftscope.telemetry.prometheus import EngineName
+from driftscope.telemetry.settings import PROMETHEUS, settings_from
+from driftscope.telemetry.watch import Depth, FollowedEndpoint, FollowedRun, View, follow, view
 from driftscope.trace.read.reader import read_trace
 from driftscope.trace.write.run_directory import create_run
 from driftscope.trace.write.writer import TraceWriter
@@ -104,9 +106,7 @@ def test_an_endpoint_says_the_same_as_the_run(tmp_path: Path) -> None:
     assert settings is not None
     create_run(tmp_path / "run", manifest(SPEC))
     writer = TraceWriter(tmp_path / "run", source="engine0-1", options=WriterOptions(flush_s=0.02))
-    speaker = engine_telemetry.EngineTelemetry(
-        tmp_path / "run", writer.source, settings, writer.status
-    )
+    speaker = engine.EngineTelemetry(tmp_path / "run", writer.source, settings, writer.status)
     writer.subscribe(speaker.on_batches)
     for row in rows(SPEC):
         assert writer.put(row)
@@ -212,3 +212,58 @@ def test_json_has_a_line_per_look(tmp_path: Path) -> None:
     (line,) = done.output.splitlines()
     figures = json.loads(line)
     assert figures["rounds"] == ROUNDS and figures["over"] is True
+
+
+pytestmark = pytest.mark.process
+
+TAME = {"elsewhere", "no-labels", "bucket-le-word"}
+"""Odd, and yet figures."""
+SECONDS = 1.0
+ROOM_KB = 300 << 10
+"""Most memory that reading a page of the largest size may add, in KiB."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with hostile_server() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "LIMITS", Limits(seconds=SECONDS, octets=watch.LIMITS.octets))
+
+
+@pytest.mark.parametrize("behaviour", sorted(METRICS.keys() - TAME))
+def test_one_line_in_time(server: Server, behaviour: str) -> None:
+    begun, before_kb = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(TelemetryError) as caught:
+        view(watch.FollowedEndpoint(server.url(behaviour)).look())
+    assert time.monotonic() - begun < SECONDS + 2.0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < ROOM_KB
+    message = str(caught.value)
+    assert message.isprintable() and len(message) < 500, message
+
+
+@pytest.mark.parametrize("behaviour", sorted(TAME))
+def test_odd_figures_are_figures(server: Server, behaviour: str) -> None:
+    seen = view(watch.FollowedEndpoint(server.url(behaviour)).look())
+    assert seen.rounds == 10 and seen.k == 0
+    assert set(seen.undrafted) <= {"unknown"}
+
+
+def test_a_password_is_sent_and_shown_nowhere(server: Server) -> None:
+    url = server.url("elsewhere", user="me:s3cret-word")
+    watch.FollowedEndpoint(url)
+    assert server.asked[-1].headers["authorization"] == "Basic bWU6czNjcmV0LXdvcmQ="
+    for behaviour in ("silent", "raw-reason", "k-nan", "hangs-up"):
+        with pytest.raises(TelemetryError) as caught:
+            watch.FollowedEndpoint(server.url(behaviour, user="me:s3cret-word")).look()
+        assert "s3cret" not in str(caught.value) and "me:" not in str(caught.value)
+
+
+def test_nobody_is_sent_elsewhere(server: Server) -> None:
+    assert server.elsewhere is not None
+    with pytest.raises(TelemetryError, match=r"redirects \(HTTP 307\) to http://127"):
+        watch.FollowedEndpoint(server.url("redirect"))
+    assert server.elsewhere.asked == []

@@ -17,11 +17,10 @@ from typer.testing import CliRunner
 from driftscope.cli.app import app
 from driftscope.errors import DamagedTraceError, NoDataError, TelemetryError, UsageError
 from driftscope.pipeline import summarise
-from driftscope.telemetry.collect.instruments import UP
-from driftscope.telemetry.collect.status_figures import record_status
-from driftscope.telemetry.collect.tally import Tally
-from driftscope.telemetry.export import recorded_run, settings
-from driftscope.telemetry.watch.engine_view import view
+from driftscope.telemetry import recorded_run, settings
+from driftscope.telemetry.count import record_status
+from driftscope.telemetry.instruments import UP, Tally
+from driftscope.telemetry.watch import view
 from driftscope.trace.format.status import Status
 from driftscope.trace.read.reader import Trace, read_trace
 from driftscope.trace.write.run_directory import create_run

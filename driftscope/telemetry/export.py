@@ -1,0 +1,512 @@
+"""Figures and spans to a collector: OpenTelemetry's data, exporters and their errors, and retries.
+
+There is one span per finished request, with events for its rejected rounds and drifted chains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import sys
+import textwrap
+import time
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.metrics import Exemplar as OtelExemplar
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanKind
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from driftscope.boundary.http_peer import BadUrlError, ServerUrl
+from driftscope.boundary.text import redacted, shown
+from driftscope.errors import TelemetryError
+from driftscope.telemetry import instruments as i
+from driftscope.telemetry.count import PROVIDER, Finished, NotableChain, operation_of
+from driftscope.telemetry.instruments import (
+    COUNTER,
+    DEPTH,
+    GAUGE,
+    INSTRUMENTS,
+    Exemplar,
+    Key,
+    Point,
+    Snapshot,
+    Tally,
+    named,
+)
+from driftscope.telemetry.settings import GRPC, METRICS, TRACES, Settings, Signal
+from driftscope.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+SCOPE = InstrumentationScope("driftscope", __version__)
+LOGGER = "opentelemetry"
+LONGEST = 300
+"""Most characters of the error that are shown."""
+_HEADERS = re.compile(r"OTEL_EXPORTER_OTLP_(\w+_)?HEADERS")
+_ENDPOINTS = re.compile(r"OTEL_EXPORTER_OTLP_(\w+_)?ENDPOINT|DRIFTSCOPE_OTLP")
+RETRYING = " encountered while exporting"
+"""Text that follows the cause in the exporters' log lines and adds nothing to it."""
+FIRST_RETRY_S = 1.0
+LAST_RETRY_S = 60.0
+"""Bounds of the back-off after a failure, in seconds. It doubles from the first to the last and
+never exceeds the interval of the signal."""
+REQUEST_SPAN = "driftscope.request"
+REJECTED_EVENT = "driftscope.chain.rejected"
+DRIFTED_EVENT = "driftscope.chain.drifted"
+CHAINS_PER_REQUEST = 8
+"""Most chains that drifted hard in one request's span."""
+REMEMBERED_REQUESTS = 4096
+"""Most requests whose drifted chains are kept until the request finishes."""
+
+
+class ExporterErrorHandler(logging.Handler):
+    """Log handler that keeps the first message; later ones only count attempts."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.first = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the first message, redacted and shortened."""
+        cause = record.getMessage().partition(RETRYING)[0]
+        cause = shown(redacted(" ".join(cause.split()), secrets_in(os.environ)))
+        self.first = self.first or textwrap.shorten(cause, LONGEST, placeholder=" ...")
+
+
+class Back:
+    """Schedule of a signal's next export."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s, self._failures = interval_s, 0
+        self.due_s = time.monotonic() + interval_s
+        self.taken_s = time.monotonic()
+
+    def took(self) -> None:
+        """Record that a collector accepted the batch."""
+        self._failures, self.taken_s = 0, time.monotonic()
+        self.due_s = self.taken_s + self._interval_s
+
+    def failed(self) -> None:
+        """Record that the batch was rejected or that nobody answered."""
+        wait_s = min(FIRST_RETRY_S * 2.0**self._failures, LAST_RETRY_S, self._interval_s)
+        self._failures = min(self._failures + 1, 16)
+        self.due_s = time.monotonic() + wait_s
+
+    def is_due(self) -> bool:
+        """Return whether an export is due."""
+        return time.monotonic() >= self.due_s
+
+    def behind_s(self) -> float:
+        """Return the time since the last accepted batch, or since the start, in seconds."""
+        return time.monotonic() - self.taken_s
+
+
+class MetricSender:
+    """Sender of metrics. Cumulative figures lose nothing by a failure; delta figures start where
+    the last accepted batch ended."""
+
+    def __init__(
+        self,
+        exporter: Any,
+        health: Tally,
+        *,
+        interval_s: float,
+        timeout_s: float,
+        collect: Callable[[], MetricsData | None],
+        taken: Callable[[], None],
+    ) -> None:
+        self._exporter, self._health, self._timeout_s = exporter, health, timeout_s
+        self._collect, self._taken = collect, taken
+        self.back = Back(interval_s)
+
+    def send(self) -> bool:
+        """Send now; return whether the batch was accepted."""
+        from opentelemetry.sdk.metrics.export import MetricExportResult
+
+        data = self._collect()
+        if data is None:
+            return False
+        result = self._exporter.export(data, timeout_millis=self._timeout_s * 1000)
+        good = result is MetricExportResult.SUCCESS
+        (self.back.took if good else self.back.failed)()
+        outcome = "success" if good else "failure"
+        self._health.add(i.EXPORTS, 1, signal=METRICS, outcome=outcome)
+        if good:
+            self._taken()
+        return good
+
+    def shutdown(self) -> None:
+        """Abandon the export in progress."""
+        self._exporter.shutdown()
+
+
+class SpanSender:
+    """Sender of spans, which stay queued until a collector accepts them."""
+
+    def __init__(
+        self, exporter: Any, health: Tally, spans: Spans, *, interval_s: float, batch: int
+    ) -> None:
+        self._exporter, self._health, self._spans, self._batch = exporter, health, spans, batch
+        self.back = Back(interval_s)
+
+    def send(self) -> bool:
+        """Send all queued spans, a batch at a time; return whether all were accepted."""
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        while spans := self._spans.take(self._batch):
+            good = self._exporter.export(spans) is SpanExportResult.SUCCESS
+            outcome = "success" if good else "failure"
+            self._health.add(i.EXPORTS, 1, signal=TRACES, outcome=outcome)
+            if not good:
+                self.back.failed()
+                return False
+            self._spans.sent(len(spans))
+        self.back.took()
+        return True
+
+    def shutdown(self) -> None:
+        """Abandon the export in progress."""
+        self._exporter.shutdown()
+
+
+class Spans:
+    """Create spans of finished requests; ended spans are queued until they are sent."""
+
+    def __init__(
+        self, *, queue: int, labels_of: Callable[[dict[str, Any]], dict[str, str]] | None = None
+    ) -> None:
+        """`labels_of`: returns the attribute of a request's label, given its row."""
+        self._chains: OrderedDict[str, list[NotableChain]] = OrderedDict()
+        self._seen: set[NotableChain] = set()
+        self._ended = _Ended(queue)
+        self._labels_of = labels_of or _unlabelled
+        self._tracer: Any = None
+        self.exemplars: dict[Key, Exemplar] = {}
+        """The latest sampled request of each series."""
+
+    def start(self, resource: Resource, constants: Mapping[str, str]) -> None:
+        """Set the engine's identity; OTEL_TRACES_SAMPLER selects the sampler."""
+        self._constants = dict(constants)
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        provider.add_span_processor(self._ended)
+        self._tracer = provider.get_tracer("driftscope")
+
+    @property
+    def dropped(self) -> int:
+        """Number of spans dropped because the queue was full."""
+        return self._ended.dropped
+
+    def note(self, chains: Iterable[NotableChain]) -> None:
+        """Keep chains that drifted hard, each only once."""
+        latest = set()
+        for chain in chains:
+            latest.add(chain)
+            if chain in self._seen:
+                continue
+            mine = self._chains.setdefault(chain.request, [])
+            if len(mine) < CHAINS_PER_REQUEST:
+                mine.append(chain)
+            while len(self._chains) > REMEMBERED_REQUESTS:
+                self._chains.popitem(last=False)
+        self._seen = latest
+
+    def add(self, done: Finished) -> None:
+        """Create and queue the span of a finished request."""
+        row = done.row
+        span = self._tracer.start_span(
+            REQUEST_SPAN,
+            context=_parent(row.get("traceparent")),
+            kind=SpanKind.INTERNAL,
+            start_time=nano(row["arrival_s"]),
+            attributes={**self._constants, **_attributes_spans(done)},
+        )
+        chains = self._chains.pop(row["request"], [])
+        for time_s, position in done.rounds.first_rejected:
+            span.add_event(REJECTED_EVENT, {"driftscope.position": position}, nano(time_s))
+        for chain in chains:
+            span.add_event(DRIFTED_EVENT, _of_chain(chain), nano(chain.time_s))
+        span.end(nano(row["time_s"]))
+        if span.is_recording() or span.get_span_context().trace_flags.sampled:
+            self._exemplify(done, span, chains)
+
+    def take(self, limit: int) -> list[ReadableSpan]:
+        """Return the oldest queued spans, at most `limit`; they stay queued until `sent`."""
+        return self._ended.oldest(limit)
+
+    def sent(self, number: int) -> None:
+        """Remove the oldest `number` spans, which a collector accepted."""
+        self._ended.forget(number)
+
+    def _exemplify(self, done: Finished, span: Any, chains: list[NotableChain]) -> None:
+        context, row = span.get_span_context(), done.row
+        served = {"operation": operation_of(row["request"]), "provider": PROVIDER}
+        growth = max((c.growth for c in chains), default=None)
+        for instrument, value, by in (
+            (i.TTFT, row["ttft_s"], served),
+            (i.TPOT, row["tpot_s"], served),
+            (i.REQUEST_LENGTH, done.rounds.mean_length, self._labels_of(row)),
+            (i.GROWTH, growth, {}),
+        ):
+            if value is not None:
+                self.exemplars[instrument.name, named(by)] = Exemplar(
+                    value=value,
+                    time_s=row["time_s"],
+                    trace_id=context.trace_id,
+                    span_id=context.span_id,
+                )
+
+
+class _Ended(SpanProcessor):
+    """A bounded queue that keeps the oldest spans; spans that do not fit are counted."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._queue = size, deque[ReadableSpan]()
+        self.dropped = 0
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        """Do nothing."""
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Queue an ended span."""
+        if len(self._queue) >= self._size:
+            self.dropped += 1
+        else:
+            self._queue.append(span)
+
+    def oldest(self, limit: int) -> list[ReadableSpan]:
+        return [self._queue[at] for at in range(min(limit, len(self._queue)))]
+
+    def forget(self, number: int) -> None:
+        for _ in range(number):
+            self._queue.popleft()
+
+
+def metrics_data(
+    snapshot: Snapshot,
+    *,
+    resource: Resource,
+    constants: Mapping[str, str],
+    start_s: float,
+    time_s: float,
+    delta: bool = False,
+) -> MetricsData:
+    """Return `snapshot` as one export; `constants` are attributes of every point."""
+    by_name: defaultdict[str, list[Point]] = defaultdict(list)
+    for point in snapshot.values():
+        by_name[point.name].append(point)
+    kind = AggregationTemporality.DELTA if delta else AggregationTemporality.CUMULATIVE
+    when: dict[str, Any] = {"start_time_unix_nano": nano(start_s), "time_unix_nano": nano(time_s)}
+    metrics = [_metric(name, points, constants, when, kind) for name, points in by_name.items()]
+    scoped = ScopeMetrics(scope=SCOPE, metrics=metrics, schema_url="")
+    whole = ResourceMetrics(resource=resource, scope_metrics=[scoped], schema_url="")
+    return MetricsData(resource_metrics=[whole])
+
+
+def nano(seconds: float) -> int:
+    """Return Unix time in nanoseconds."""
+    return int(seconds * 1_000_000) * 1000
+
+
+def _metric(
+    name: str,
+    points: Sequence[Point],
+    constants: Mapping[str, str],
+    when: Mapping[str, Any],
+    kind: AggregationTemporality,
+) -> Metric:
+    instrument = INSTRUMENTS[name]
+    data: Sum | Gauge | Histogram
+    if instrument.kind == COUNTER:
+        data = Sum([_number(p, constants, when) for p in points], kind, is_monotonic=True)
+    elif instrument.kind == GAUGE:
+        data = Gauge([_number(p, constants, when) for p in points])
+    else:
+        data = Histogram([_histogram(p, constants, when) for p in points], kind)
+    return Metric(name, instrument.description, instrument.unit, data)
+
+
+def _number(point: Point, constants: Mapping[str, str], when: Mapping[str, Any]) -> NumberDataPoint:
+    value = point.value
+    return NumberDataPoint(
+        attributes=_attributes(point, constants),
+        value=int(value) if value == int(value) and point.instrument.unit != "s" else value,
+        **when,
+    )
+
+
+def _histogram(
+    point: Point, constants: Mapping[str, str], when: Mapping[str, Any]
+) -> HistogramDataPoint:
+    unknown: Any = None  # min and max are optional in OTLP, but not in the SDK's types
+    return HistogramDataPoint(
+        attributes=_attributes(point, constants),
+        count=point.count,
+        sum=point.value,
+        bucket_counts=point.buckets,
+        explicit_bounds=point.instrument.bounds,
+        min=unknown,
+        max=unknown,
+        exemplars=[] if point.exemplar is None else [_exemplar(point.exemplar)],
+        **when,
+    )
+
+
+def _attributes(point: Point, constants: Mapping[str, str]) -> dict[str, str | int]:
+    own = {name: int(v) if name == DEPTH else v for name, v in point.attributes}
+    return {**constants, **own}
+
+
+def _exemplar(exemplar: Exemplar) -> OtelExemplar:
+    return OtelExemplar(
+        filtered_attributes={},
+        value=exemplar.value,
+        time_unix_nano=nano(exemplar.time_s),
+        span_id=exemplar.span_id,
+        trace_id=exemplar.trace_id,
+    )
+
+
+def metric_exporter(settings: Settings, timeout_s: float | None = None) -> MetricExporter | None:
+    """Return the metric exporter; None if metrics are not exported.
+
+    `timeout_s`: time for one batch including retries, in seconds; None: OpenTelemetry's variables
+    decide.
+
+    Raises TelemetryError when the protocol's package is missing.
+    """
+    signal = settings.metrics
+    if signal is None:
+        return None
+    if signal.exporter == "console":
+        from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
+
+        return ConsoleMetricExporter(out=sys.stderr)
+    made: MetricExporter = _otlp(signal, "metric_exporter", "OTLPMetricExporter", timeout_s)
+    return made
+
+
+def span_exporter(settings: Settings, timeout_s: float | None = None) -> SpanExporter | None:
+    """Return the span exporter; arguments and errors are those of `metric_exporter`."""
+    signal = settings.traces
+    if signal is None:
+        return None
+    if signal.exporter == "console":
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+        return ConsoleSpanExporter(out=sys.stderr)
+    made: SpanExporter = _otlp(signal, "trace_exporter", "OTLPSpanExporter", timeout_s)
+    return made
+
+
+def _otlp(signal: Signal, module: str, name: str, timeout_s: float | None) -> Any:
+    import importlib
+
+    package = "opentelemetry.exporter.otlp.proto"
+    kind = "grpc" if signal.protocol == GRPC else "http"
+    # gRPC uses TLS unless `insecure` is set; plain http endpoints need it.
+    plain = signal.endpoint is not None and signal.endpoint.startswith("http://")
+    more = {"insecure": True} if kind == "grpc" and plain else {}
+    try:
+        exporter = getattr(importlib.import_module(f"{package}.{kind}.{module}"), name)
+    except ImportError as error:
+        extra = "driftscope-probe[otlp-grpc]" if kind == "grpc" else "driftscope-probe"
+        raise TelemetryError(
+            f"OTLP over {signal.protocol}: {error.name or error} is not installed; "
+            f"pip install '{extra}'"
+        ) from error
+    return exporter(endpoint=signal.endpoint, timeout=timeout_s, **more)
+
+
+def secrets_in(environ: Mapping[str, str]) -> list[str]:
+    """Return secrets such as keys and passwords from header and endpoint variables. A collector may
+    repeat one of them in its error."""
+    urls = [value for name, value in environ.items() if _ENDPOINTS.fullmatch(name)]
+    given = [value for name, value in environ.items() if _HEADERS.fullmatch(name)]
+    pairs = (pair.partition("=")[2].strip() for value in given for pair in value.split(","))
+    keys = [unquote(value).rpartition(" ")[2] for value in pairs if value]
+    return [*keys, *(secret for url in urls for secret in _secrets_of(url))]
+
+
+def _secrets_of(url: str) -> tuple[str, ...]:
+    try:
+        return ServerUrl.parsed(url.strip()).secrets
+    except BadUrlError:
+        return ()
+
+
+@contextlib.contextmanager
+def capture_exporter_errors() -> Iterator[ExporterErrorHandler]:
+    """Redirect OpenTelemetry's log to the handler that is yielded, and nowhere else."""
+    logger, handler = logging.getLogger(LOGGER), ExporterErrorHandler()
+    propagate, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield handler
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate
+
+
+def _unlabelled(_: dict[str, Any]) -> dict[str, str]:
+    return {}
+
+
+def _parent(traceparent: str | None) -> Context | None:
+    """Return the caller's trace context; None starts a new trace."""
+    if not traceparent:
+        return Context()
+    return TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())
+
+
+def _attributes_spans(done: Finished) -> dict[str, Any]:
+    row, rounds = done.row, done.rounds
+    attributes = {
+        "driftscope.request.id": row["request"],
+        i.LABEL: row["label"],
+        "gen_ai.usage.input_tokens": row["prompt_tokens"],
+        "gen_ai.usage.output_tokens": row["output_tokens"],
+        "gen_ai.response.finish_reasons": (row["finish_reason"],),
+        "gen_ai.request.temperature": row["temperature"],
+        "gen_ai.request.max_tokens": row["max_tokens"],
+        i.TTFT.name: row["ttft_s"],
+        i.TPOT.name: row["tpot_s"],
+        "driftscope.rounds": rounds.rounds,
+        "driftscope.rounds.rejected": rounds.rejected,
+        "driftscope.steps.undrafted": rounds.undrafted,
+        "driftscope.tokens.proposed": rounds.drafted,
+        "driftscope.tokens.accepted": rounds.accepted,
+        "driftscope.acceptance.length": rounds.mean_length,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _of_chain(chain: NotableChain) -> dict[str, Any]:
+    attributes = {
+        "driftscope.position": chain.position,
+        "driftscope.k": chain.k,
+        i.GROWTH.name: chain.growth,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}

@@ -1,0 +1,606 @@
+"""Every metric that driftscope exports: name, unit (UCUM), description, buckets, attributes.
+
+Descriptions come from `driftscope.metrics` where it defines the quantity. Quantities by depth are
+histograms without bounds, that is a count and a sum per depth: drift is a change of means over
+depth, and each bucket would cost one time series for each of about 80 depths and kinds. Quantities
+whose quantiles matter (lengths, growth, durations) have explicit buckets and no depth.
+
+A tally holds cumulative figures since the start of a process: a failed export loses nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driftscope.metrics import attention, confidence, hidden, latency
+from driftscope.metrics.acceptance import COUNTED, MEAN_LENGTH
+from driftscope.metrics.definition import Definition
+from driftscope.metrics.fallback import REJECTED, UNDRAFTED
+from driftscope.metrics.overhead import BUDGETED, OVERHEAD
+
+COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+DEPTH = "driftscope.depth"
+CLASS = "driftscope.class"
+PLACE = "driftscope.place"
+REASON = "driftscope.reason"
+CAUSE = "driftscope.cause"
+HOOK = "driftscope.hook"
+SOURCE = "driftscope.source"
+"""Role and rank of a recording process, without its pid, such as "worker0"."""
+LABEL = "driftscope.label"
+"""A workload label of the allow-list DRIFTSCOPE_METRIC_LABELS, or OTHER_LABEL."""
+REGION = "driftscope.region"
+"""A kind of text, one of `driftscope.vocabulary.Region.ALL`."""
+SIGNAL = "driftscope.signal"
+OUTCOME = "driftscope.outcome"
+MODEL = "gen_ai.request.model"
+DRAFTER = "driftscope.drafter"
+ENGINE = "driftscope.engine"
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+OTHER_LABEL = "other"
+TOKEN_BOUNDS = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0)
+"""Typical acceptance lengths: 1 means none accepted, published drafters reach 3 to 6."""
+RATIO_BOUNDS = (0.5, 0.8, 0.95, 1.05, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0)
+"""Growth of a hidden state: about 1 is stable; the paper's drifting drafter grows 3.6-fold."""
+STEP_BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+TTFT_BOUNDS_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+)
+TPOT_BOUNDS_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+"""Bucket bounds of TTFT and TPOT, in seconds, from OpenTelemetry's conventions for GenAI
+metrics."""
+_OF_REGIONS = "Counted when a request ends, only with DRIFTSCOPE_METRIC_REGIONS."
+Attributes = tuple[tuple[str, str], ...]
+"""Sorted pairs, usable as a dictionary key."""
+Key = tuple[str, Attributes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instrument:
+    """One metric."""
+
+    name: str
+    kind: str
+    unit: str
+    """Unit in UCUM."""
+    description: str
+    attributes: tuple[str, ...] = ()
+    """Attributes in addition to MODEL, DRAFTER and ENGINE, which every series has."""
+    bounds: tuple[float, ...] = ()
+    """Upper bounds of a histogram's buckets except the last; () for a count and a sum only."""
+
+
+ROUNDS = Instrument(
+    name="driftscope.rounds",
+    kind=COUNTER,
+    unit="{round}",
+    description="Rounds: drafts that the target verified.",
+)
+
+PROPOSED = Instrument(
+    name="driftscope.tokens.proposed",
+    kind=COUNTER,
+    unit="{token}",
+    description="Tokens that the drafter proposed in verified rounds.",
+)
+
+ACCEPTED = Instrument(
+    name="driftscope.tokens.accepted",
+    kind=COUNTER,
+    unit="{token}",
+    description="Proposed tokens that the target accepted. One more token per round is the "
+    "target's own.",
+)
+
+AT_RISK = Instrument(
+    name="driftscope.rounds.at_risk",
+    kind=COUNTER,
+    unit="{round}",
+    description="Rounds that drafted this depth and had every earlier token accepted. Divide "
+    "driftscope.rounds.reached by it for the conditional acceptance at this depth, also if K "
+    "follows the batch size.",
+    attributes=(DEPTH,),
+)
+
+REGION_ROUNDS = Instrument(
+    name="driftscope.region.rounds",
+    kind=COUNTER,
+    unit="{round}",
+    description="Rounds of ended requests by the kind of text that they draft, such as prose, code "
+    f"or json. {_OF_REGIONS}",
+    attributes=(REGION,),
+)
+
+REGION_PROPOSED = Instrument(
+    name="driftscope.region.tokens.proposed",
+    kind=COUNTER,
+    unit="{token}",
+    description="Tokens that the drafter proposed in these rounds, by the kind of text that the "
+    f"round drafts. {_OF_REGIONS}",
+    attributes=(REGION,),
+)
+
+MASS = Instrument(
+    name="driftscope.attention.mass",
+    kind=HISTOGRAM,
+    unit="1",
+    description="Share of the drafter's attention by class of slots and depth: mean over heads and "
+    f"layers, one observation per recorded chain. {attention.SELF.meaning}",
+    attributes=(DEPTH, CLASS),
+)
+
+RMS = Instrument(
+    name="driftscope.hidden.rms",
+    kind=HISTOGRAM,
+    unit="1",
+    description="RMS of the drafter's hidden state by place and depth, one observation per "
+    "recorded chain. Places: in, prenorm, postnorm, fed.",
+    attributes=(DEPTH, PLACE),
+)
+
+DRAFT_TIME = Instrument(
+    name="driftscope.draft.duration",
+    kind=HISTOGRAM,
+    unit="s",
+    description="Wall time of the drafter in a step that drafted.",
+    bounds=STEP_BOUNDS_S,
+)
+
+VERIFY_TIME = Instrument(
+    name="driftscope.verify.duration",
+    kind=HISTOGRAM,
+    unit="s",
+    description="Wall time of the rest of a step that drafted: verification by the target, and "
+    "sampling.",
+    bounds=STEP_BOUNDS_S,
+)
+
+REQUESTS = Instrument(
+    name="driftscope.requests",
+    kind=COUNTER,
+    unit="{request}",
+    description="Finished requests.",
+)
+
+CHAINS = Instrument(
+    name="driftscope.chains.recorded",
+    kind=COUNTER,
+    unit="{chain}",
+    description="Chains that the probe recorded.",
+)
+
+DROPPED = Instrument(
+    name="driftscope.rows.dropped",
+    kind=COUNTER,
+    unit="{row}",
+    description="Rows that the probe lost, by cause; every known cause is exported, also at 0. "
+    "disk_limit: the trace is full and no longer written, but metrics continue.",
+    attributes=(SOURCE, CAUSE),
+)
+
+ERRORS = Instrument(
+    name="driftscope.probe.errors",
+    kind=COUNTER,
+    unit="{error}",
+    description="Exceptions that were caught in the probe's hooks; every known hook is exported, "
+    "also at 0.",
+    attributes=(SOURCE, HOOK),
+)
+
+STEP_TIME = Instrument(
+    name="driftscope.step.time",
+    kind=COUNTER,
+    unit="s",
+    description="Wall time of the worker's model steps.",
+)
+
+UP = Instrument(
+    name="driftscope.probe.up",
+    kind=GAUGE,
+    unit="{process}",
+    description="1 for a process that records; 0 for an engine whose probe records nothing, with "
+    "the kind of the reason (setting, directory, package, engine, drafter, telemetry, error). The "
+    "engine's log and `driftscope doctor` state the reason itself.",
+    attributes=(SOURCE, REASON),
+)
+
+RATE = Instrument(
+    name="driftscope.probe.sampling_rate",
+    kind=GAUGE,
+    unit="1",
+    description="Share of draft steps that are currently recorded.",
+    attributes=(SOURCE,),
+)
+
+CONFIGURED_K = Instrument(
+    name="driftscope.draft.tokens_configured",
+    kind=GAUGE,
+    unit="{token}",
+    description="K: number of tokens that the drafter is configured to draft per round.",
+)
+
+EXPORTS = Instrument(
+    name="driftscope.export.attempts",
+    kind=COUNTER,
+    unit="{export}",
+    description="Batches that were sent to a collector, by signal and outcome. Failed batches are "
+    "sent again: counts are cumulative, and spans wait in a queue.",
+    attributes=(SIGNAL, OUTCOME),
+)
+
+BEHIND = Instrument(
+    name="driftscope.export.behind",
+    kind=GAUGE,
+    unit="s",
+    description="Time since a collector last accepted a batch, or since the start.",
+    attributes=(SIGNAL,),
+)
+
+SPANS_LOST = Instrument(
+    name="driftscope.export.spans_dropped",
+    kind=COUNTER,
+    unit="{span}",
+    description="Spans dropped because the queue was full before a collector accepted them.",
+)
+
+LISTENER_ERRORS = Instrument(
+    name="driftscope.export.errors",
+    kind=COUNTER,
+    unit="{error}",
+    description="Exceptions inside telemetry itself; they lose figures but do not affect serving.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exemplar:
+    """One observation and the span that it came from."""
+
+    value: float
+    time_s: float
+    trace_id: int
+    span_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One series; `value` is the value of a counter or gauge, or the sum of a histogram."""
+
+    name: str
+    attributes: Attributes
+    value: float
+    buckets: tuple[int, ...] = ()
+    """Observations per bucket, not cumulative; () for a counter or gauge."""
+    exemplar: Exemplar | None = None
+
+    @property
+    def key(self) -> Key:
+        """Key that identifies the series."""
+        return self.name, self.attributes
+
+    @property
+    def instrument(self) -> Instrument:
+        """Metric to which the series belongs."""
+        return INSTRUMENTS[self.name]
+
+    @property
+    def count(self) -> int:
+        """Number of observations of a histogram."""
+        return sum(self.buckets)
+
+
+Snapshot = Mapping[Key, Point]
+
+
+class Tally:
+    """Counts and sums by series; every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[Key, float] = {}
+        self._buckets: dict[Key, NDArray[np.int64]] = {}
+        self._depths: dict[Key, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
+
+    def add(self, instrument: Instrument, amount: float, **by: object) -> None:
+        """Add to a counter. Attributes are given by their short names, see `named`. An amount that
+        is not finite is ignored, as in `observe`."""
+        if not math.isfinite(amount):
+            return
+        key = instrument.name, named(by)
+        with self._lock:
+            self._values[key] = self._values.get(key, 0.0) + amount
+
+    def set(self, instrument: Instrument, value: float, **by: object) -> None:
+        """Set a gauge, or a counter that is counted elsewhere. A value that is not finite is
+        ignored."""
+        if not math.isfinite(value):
+            return
+        with self._lock:
+            self._values[instrument.name, named(by)] = value
+
+    def observe(self, instrument: Instrument, values: Any, **by: object) -> None:
+        """Add [n] observations to a histogram; values that are not finite are ignored."""
+        numbers = np.asarray(values, dtype=np.float64)
+        numbers = numbers[np.isfinite(numbers)]
+        if not len(numbers):
+            return
+        key = instrument.name, named(by)
+        # A bucket includes its upper bound, in OpenTelemetry as in Prometheus.
+        where = np.searchsorted(instrument.bounds, numbers, side="left")
+        counts = np.bincount(where, minlength=len(instrument.bounds) + 1)
+        with self._lock:
+            self._values[key] = self._values.get(key, 0.0) + float(numbers.sum())
+            self._buckets[key] = self._buckets.get(key, 0) + counts
+
+    def observe_depths(self, instrument: Instrument, values: NDArray[Any], **by: object) -> None:
+        """Add [n, K] observations to a histogram without bounds, one series per depth."""
+        finite = np.isfinite(values)
+        counts, sums = finite.sum(axis=0), np.where(finite, values, 0.0).sum(axis=0)
+        key, k = (instrument.name, named(by)), values.shape[1]
+        with self._lock:
+            if key in self._depths:
+                old_counts, old_sums = self._depths[key]
+                counts, sums = _sum(old_counts, counts, k), _sum(old_sums, sums, k)
+            self._depths[key] = counts.astype(np.int64), sums.astype(np.float64)
+
+    def snapshot(self) -> dict[Key, Point]:
+        """Return every series with its current value."""
+        with self._lock:
+            values, buckets = dict(self._values), dict(self._buckets)
+            depths = dict(self._depths)
+        points = [
+            Point(
+                name=key[0],
+                attributes=key[1],
+                value=value,
+                buckets=tuple(buckets[key].tolist()) if key in buckets else (),
+            )
+            for key, value in values.items()
+        ]
+        for key, (counts, sums) in depths.items():
+            points += _by_depth(key, counts, sums)
+        return {point.key: point for point in points}
+
+
+def _defined(
+    definition: Definition,
+    name: str,
+    kind: str,
+    *,
+    more: str = "",
+    unit: str | None = None,
+    attributes: tuple[str, ...] = (),
+    bounds: tuple[float, ...] = (),
+) -> Instrument:
+    """Return an instrument whose description comes from a definition."""
+    return Instrument(
+        name=name,
+        kind=kind,
+        unit=definition.unit if unit is None else unit,
+        description=f"{definition.meaning} {more}".strip(),
+        attributes=attributes,
+        bounds=bounds,
+    )
+
+
+def _counted(
+    definition: Definition,
+    name: str,
+    *,
+    what: str,
+    by: str,
+    unit: str,
+    attributes: tuple[str, ...] = (),
+) -> Instrument:
+    """Return a counter of `what`, whose ratio to `by` has a definition."""
+    return Instrument(
+        name=name,
+        kind=COUNTER,
+        unit=unit,
+        description=f"{what} Divided by {by}: {definition.meaning}",
+        attributes=attributes,
+    )
+
+
+def attributes(values: Mapping[str, object]) -> Attributes:
+    """Return `values` as the sorted attributes of a series."""
+    return tuple(sorted((name, str(value)) for name, value in values.items()))
+
+
+def _by_depth(key: Key, counts: NDArray[np.int64], sums: NDArray[np.float64]) -> Iterable[Point]:
+    name, others = key
+    for depth, (count, total) in enumerate(zip(counts.tolist(), sums.tolist(), strict=True), 1):
+        if count:
+            where = attributes({**dict(others), DEPTH: depth})
+            yield Point(name=name, attributes=where, value=total, buckets=(count,))
+
+
+def _sum(old: NDArray[Any], new: NDArray[Any], k: int) -> NDArray[Any]:
+    """Add two arrays by depth, which may differ in length."""
+    width = max(len(old), k)
+    return np.asarray(np.pad(old, (0, width - len(old))) + np.pad(new, (0, width - k)))
+
+
+def named(by: Mapping[str, object]) -> Attributes:
+    """Translate short attribute names, such as depth=3, into full ones."""
+    return attributes({_LONG[name]: value for name, value in by.items()})
+
+
+def merged(snapshots: Iterable[Snapshot]) -> dict[Key, Point]:
+    """Merge the processes of one engine. Counts and sums are added; a gauge is that of the last."""
+    out: dict[Key, Point] = {}
+    for snapshot in snapshots:
+        for key, point in snapshot.items():
+            adds = key in out and (point.buckets or point.instrument.kind == COUNTER)
+            out[key] = _added(out[key], point) if adds else point
+    return out
+
+
+def _added(a: Point, b: Point, sign: int = 1) -> Point:
+    buckets = tuple(x + sign * y for x, y in zip(a.buckets, b.buckets, strict=True))
+    return replace(a, value=a.value + sign * b.value, buckets=buckets)
+
+
+def difference(now: Snapshot, before: Snapshot) -> dict[Key, Point]:
+    """Return the increase since `before`; gauges keep their current value."""
+    out = {}
+    for key, point in now.items():
+        counts = point.buckets or point.instrument.kind == COUNTER
+        out[key] = _added(point, before[key], -1) if counts and key in before else point
+    return out
+
+
+def to_rows(snapshot: Snapshot) -> list[list[Any]]:
+    """Return the points as plain lists for JSON, without exemplars."""
+    return [[p.name, dict(p.attributes), p.value, list(p.buckets)] for p in snapshot.values()]
+
+
+def from_rows(rows: Sequence[Sequence[Any]]) -> dict[Key, Point]:
+    """Return the points written by `to_rows`, without metrics that this version does not know.
+
+    Raises TypeError or ValueError for malformed rows.
+    """
+    points = [
+        Point(
+            name=str(name),
+            attributes=attributes(given),
+            value=_number(value),
+            buckets=tuple(int(count) for count in buckets),
+        )
+        for name, given, value, buckets in rows
+        if name in INSTRUMENTS
+    ]
+    return {point.key: point for point in points}
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value} is not a finite number")
+    return number
+
+
+REACHED = _counted(
+    COUNTED,
+    "driftscope.rounds.reached",
+    what="Rounds whose draft the target accepted at least up to this depth.",
+    by="driftscope.rounds",
+    unit="{round}",
+    attributes=(DEPTH,),
+)
+
+REJECTED_ROUNDS = _counted(
+    REJECTED,
+    "driftscope.rounds.rejected",
+    what="Rounds of which the target accepted no draft token.",
+    by="the sum of driftscope.rounds and driftscope.steps.undrafted",
+    unit="{round}",
+)
+
+UNDRAFTED_STEPS = _counted(
+    UNDRAFTED,
+    "driftscope.steps.undrafted",
+    what="Decode steps of requests without a draft, by reason.",
+    by="the sum of driftscope.rounds and driftscope.steps.undrafted",
+    unit="{step}",
+    attributes=(REASON,),
+)
+
+LENGTH = _defined(
+    MEAN_LENGTH,
+    "driftscope.acceptance.length",
+    HISTOGRAM,
+    bounds=TOKEN_BOUNDS,
+    more="One observation per round.",
+)
+
+REQUEST_LENGTH = _defined(
+    MEAN_LENGTH,
+    "driftscope.request.acceptance_length",
+    HISTOGRAM,
+    attributes=(LABEL,),
+    bounds=TOKEN_BOUNDS,
+    more="One observation per finished request: the mean of its rounds.",
+)
+
+REGION_ACCEPTED = _counted(
+    MEAN_LENGTH,
+    "driftscope.region.tokens.accepted",
+    what="Proposed tokens of these rounds that the target accepted, by the kind of text. "
+    f"{_OF_REGIONS}",
+    by="driftscope.region.rounds, plus 1",
+    unit="{token}",
+    attributes=(REGION,),
+)
+
+GROWTH = _defined(
+    hidden.GROWTH,
+    "driftscope.hidden.growth",
+    HISTOGRAM,
+    bounds=RATIO_BOUNDS,
+    more="One observation per recorded chain.",
+)
+
+TOP1 = _defined(confidence.TOP1, "driftscope.confidence.top1", HISTOGRAM, attributes=(DEPTH,))
+
+ENTROPY = _defined(
+    confidence.ENTROPY, "driftscope.confidence.entropy", HISTOGRAM, attributes=(DEPTH,)
+)
+
+TTFT = _defined(
+    latency.TTFT,
+    "gen_ai.server.time_to_first_token",
+    HISTOGRAM,
+    bounds=TTFT_BOUNDS_S,
+    attributes=(OPERATION, PROVIDER),
+)
+
+TPOT = _defined(
+    latency.TPOT,
+    "gen_ai.server.time_per_output_token",
+    HISTOGRAM,
+    bounds=TPOT_BOUNDS_S,
+    attributes=(OPERATION, PROVIDER),
+)
+
+PROBE_TIME = _counted(
+    OVERHEAD,
+    "driftscope.probe.time",
+    what="Seconds spent in the probe's hooks and its writer.",
+    by="driftscope.step.time",
+    unit="s",
+    attributes=(SOURCE,),
+)
+
+PROBE_OVERHEAD = _defined(
+    BUDGETED,
+    "driftscope.probe.overhead",
+    GAUGE,
+    attributes=(SOURCE,),
+)
+
+INSTRUMENTS: dict[str, Instrument] = {
+    instrument.name: instrument
+    for instrument in (
+        *(ROUNDS, PROPOSED, ACCEPTED, REACHED, AT_RISK, REJECTED_ROUNDS, UNDRAFTED_STEPS),
+        *(REGION_ROUNDS, REGION_PROPOSED, REGION_ACCEPTED),
+        *(LENGTH, REQUEST_LENGTH, MASS, RMS, GROWTH, TOP1, ENTROPY),
+        *(DRAFT_TIME, VERIFY_TIME, TTFT, TPOT, REQUESTS),
+        *(CHAINS, DROPPED, ERRORS, PROBE_TIME, STEP_TIME, UP, RATE, PROBE_OVERHEAD, CONFIGURED_K),
+        *(EXPORTS, BEHIND, SPANS_LOST, LISTENER_ERRORS),
+    )
+}
+
+_LONG = {
+    name.rpartition(".")[2]: name
+    for instrument in INSTRUMENTS.values()
+    for name in instrument.attributes
+    if name.startswith("driftscope.")
+} | {"operation": "gen_ai.operation.name", "provider": "gen_ai.provider.name"}

@@ -1,0 +1,571 @@
+"""Prometheus' text: driftscope's own figures, written and read, and engines' own metrics, read.
+
+A page comes from another process. Lines of metrics that nobody asked for are skipped; a wanted
+sample that cannot be right makes the whole page unusable, because the rest would be incomplete.
+Counters of an engine become the counters of the same meaning, so that a window of time is their
+difference; a gauge in place of counters has no window.
+
+Sources of engines' names, as of November 2026: vllm/v1/spec_decode/metrics.py (vLLM 0.33), sglang's
+srt/metrics/collector.py (0.5.23), tensorrt_llm/metrics/collector.py, llama.cpp's
+tools/server/server-task.cpp and lmdeploy/metrics/loggers.py (0.18).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from driftscope.boundary.bounds import (
+    MAX_COUNT,
+    MAX_K,
+    MAX_LABEL_CHARS,
+    MAX_METRIC_LINE_CHARS,
+    MAX_METRIC_SAMPLES,
+)
+from driftscope.errors import TelemetryError
+from driftscope.telemetry import instruments as i
+from driftscope.telemetry.instruments import (
+    CONFIGURED_K,
+    COUNTER,
+    DEPTH,
+    GAUGE,
+    HISTOGRAM,
+    INSTRUMENTS,
+    Instrument,
+    Key,
+    Point,
+    Snapshot,
+    attributes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from opentelemetry.sdk.resources import Resource
+
+STOP_S = 5.0
+"""Longest time to wait for the endpoint to stop answering, in seconds."""
+_UNITS = {"s": "_seconds", "By": "_bytes"}
+_RUN_LABEL = "service.instance.id"
+Moments = Sequence[tuple[float | None, Snapshot]]
+"""Snapshots of one engine, each with its timestamp; None: the time of the scrape."""
+_LABEL = r'[a-zA-Z_]\w*="(?:[^"\\]|\\.)*"'
+_LINE = re.compile(
+    rf"(?P<name>[a-zA-Z_:][\w:]*)(?:\{{(?P<labels>(?:{_LABEL},?)*)\}})?[ \t]+(?P<value>\S+)"
+)
+_PAIR = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
+_BUCKET, _SUM = "_bucket", "_sum"
+_LAST = "+Inf"
+"""Bucket that counts every observation; the other buckets are not used here."""
+_RANKS = ("tp_rank", "pp_rank")
+"""Labels of processes that publish the same figures."""
+
+
+class Identified(Protocol):
+    """Identity of an engine."""
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        """Attributes that every series of the engine has."""
+
+    def resource(self) -> Resource:
+        """Return the OpenTelemetry resource."""
+
+
+class Source(Protocol):
+    """Source of the figures for a scrape."""
+
+    def snapshot(self) -> dict[Key, Point]:
+        """Return every figure with its current value."""
+
+    def identity(self) -> Identified | None:
+        """Return the identity of the engine; None until it is known."""
+
+
+class _Collector:
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the current figures; nothing until the engine is known."""
+        if (identity := self._source.identity()) is None:
+            return
+        yield from families([([(None, self._source.snapshot())], identity.attributes)])
+        yield from _target_info(identity)
+
+
+class EngineName(StrEnum):
+    """Name of an engine on the command line."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TRTLLM = "trtllm"
+    LLAMACPP = "llamacpp"
+    LMDEPLOY = "lmdeploy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMetrics:
+    """Names of one engine's metrics; None for what it does not publish."""
+
+    title: str
+    """Name of the engine as it is written."""
+    rounds: str | None = None
+    """Counter of drafts that were verified."""
+    accepted: str | None = None
+    """Counter of accepted draft tokens, without the target's own token of each round."""
+    accepted_at: str | None = None
+    """Counter of rounds that accepted at least up to a position."""
+    drafted_at: str | None = None
+    """Counter of rounds that drafted a position."""
+    position: str = "position"
+    """Label of a position, which counts from 0."""
+    length: str | None = None
+    """Gauge of the acceptance length of the last log interval, the target's own token included."""
+    generated: str | None = None
+    """Counter of generated tokens, for an engine that counts no accepted ones."""
+    requests: str | None = None
+    """Counter of finished requests."""
+    model: str | None = "model_name"
+    """Label of the served model."""
+    ttft: str | None = None
+    """Histogram of the time to the first token, in seconds."""
+    tpot: str | None = None
+    """Histogram of the time per output token of a request, in seconds."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the samples on a page."""
+        plain = (self.rounds, self.accepted, self.accepted_at, self.drafted_at, self.length)
+        histograms = (name for name in (self.ttft, self.tpot) if name)
+        parts = (f"{name}{part}" for name in histograms for part in ("_sum", "_count"))
+        return frozenset(name for name in (*plain, self.requests, *parts) if name)
+
+    @property
+    def of_speculation(self) -> frozenset[str]:
+        """Names of which a page has at least one if the engine speculates."""
+        names = (self.rounds, self.accepted, self.accepted_at, self.length)
+        return frozenset(name for name in names if name)
+
+
+class BadPageError(ValueError):
+    """A page that cannot be used; the message says which sample and why."""
+
+
+def _counters(
+    title: str, prefix: str, *, model: str | None = "model_name", **more: str
+) -> EngineMetrics:
+    """Return the names of engines that took over vLLM's."""
+    return EngineMetrics(
+        title=title,
+        rounds=f"{prefix}:spec_decode_num_drafts_total",
+        accepted=f"{prefix}:spec_decode_num_accepted_tokens_total",
+        accepted_at=f"{prefix}:spec_decode_num_accepted_tokens_per_pos_total",
+        model=model,
+        **more,
+    )
+
+
+ENGINES: Mapping[EngineName, EngineMetrics] = {
+    EngineName.VLLM: _counters(
+        "vLLM",
+        "vllm",
+        requests="vllm:request_success_total",
+        ttft="vllm:time_to_first_token_seconds",
+        tpot="vllm:request_time_per_output_token_seconds",
+    ),
+    EngineName.SGLANG: EngineMetrics(
+        title="SGLang",
+        rounds="sglang:spec_verify_calls_total",
+        length="sglang:spec_accept_length",
+        generated="sglang:generation_tokens_total",
+        requests="sglang:num_requests_total",
+        ttft="sglang:time_to_first_token_seconds",
+    ),
+    EngineName.TRTLLM: EngineMetrics(
+        title="TensorRT-LLM",
+        accepted="trtllm_spec_decode_num_accepted_tokens_total",
+        accepted_at="trtllm_spec_decode_accepted_tokens_total",
+        drafted_at="trtllm_spec_decode_drafted_tokens_total",
+        position="token_position",
+        requests="trtllm_request_success_total",
+        ttft="trtllm_time_to_first_token_seconds",
+        tpot="trtllm_time_per_output_token_seconds",
+    ),
+    EngineName.LLAMACPP: _counters("llama.cpp", "llamacpp", model=None),
+    EngineName.LMDEPLOY: _counters("LMDeploy", "lmdeploy"),
+}
+"""Metrics of each engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One sample of a page."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Series:
+    """Instrument and part to which a sample name on a page belongs."""
+
+    instrument: Instrument
+    part: str = ""
+    """Part of a histogram, _BUCKET or _SUM."""
+
+    def key(self, labels: Mapping[str, str]) -> Key:
+        """Return the series key; raise BadPageError for a label that no driftscope series has."""
+        own = {name: labels.get(label_name(name), "") for name in self.instrument.attributes}
+        if any(len(value) > MAX_LABEL_CHARS for value in own.values()):
+            raise BadPageError(f"a label of more than {MAX_LABEL_CHARS} characters")
+        return self.instrument.name, attributes({k: v for k, v in own.items() if v})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePage:
+    """Figures of one page."""
+
+    metrics: EngineMetrics
+    points: dict[Key, Point]
+    length: float | None
+    """Acceptance length of the engine's last log interval, averaged over its replicas; None if the
+    engine publishes counters, which say more."""
+
+
+def metric_name(instrument: Instrument) -> str:
+    """Return Prometheus's name of a metric, the same when figures arrive by OTLP. It has no suffix
+    of a counter or histogram."""
+    name = instrument.name.replace(".", "_") + _UNITS.get(instrument.unit, "")
+    return f"{name}_ratio" if instrument.kind == GAUGE and instrument.unit == "1" else name
+
+
+def label_name(attribute: str) -> str:
+    """Return Prometheus's name of an attribute."""
+    return attribute.replace(".", "_")
+
+
+def serve(source: Source, host: str, port: int) -> Callable[[], None]:
+    """Answer scrapes at `host`:`port` from a separate thread; return a function that stops it.
+
+    Raises TelemetryError when the port is taken or prometheus-client is not installed.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ImportError as error:
+        raise TelemetryError(
+            "a Prometheus endpoint needs prometheus-client; "
+            "pip install 'driftscope-probe[prometheus]'"
+        ) from error
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(source))
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise TelemetryError(
+            f"{host}:{port}: cannot serve Prometheus metrics there ({error.strerror}); give "
+            "DRIFTSCOPE_PROMETHEUS another port (replica n takes the n-th after it)"
+        ) from error
+
+    def stop() -> None:
+        # This runs on the trace writer's thread, which a hanging scrape must not block.
+        last = threading.Thread(target=server.shutdown, daemon=True)
+        last.start()
+        last.join(STOP_S)
+        server.server_close()
+        thread.join(STOP_S)
+
+    return stop
+
+
+def families_text(engines: Sequence[tuple[Moments, Mapping[str, str]]]) -> str:
+    """Return engines, each with the attributes of all its series, as OpenMetrics text.
+
+    `promtool tsdb create-blocks-from openmetrics` turns the text into blocks. Raises TelemetryError
+    without prometheus-client.
+    """
+    try:
+        from prometheus_client.openmetrics.exposition import generate_latest
+    except ImportError as error:
+        raise TelemetryError(
+            "OpenMetrics text needs prometheus-client; pip install 'driftscope-probe[prometheus]'"
+        ) from error
+
+    class Families:
+        def collect(self) -> Iterator[Any]:
+            yield from families(engines)
+
+    text: bytes = generate_latest(Families())  # type: ignore[no-untyped-call]
+    return text.decode()
+
+
+def families(engines: Sequence[tuple[Moments, Mapping[str, str]]]) -> Iterator[Any]:
+    """Yield prometheus_client's metric families; the moments of one series are adjacent."""
+    series: dict[str, dict[tuple[int, Key], list[tuple[float | None, Point]]]] = {}
+    for at, (moments, _) in enumerate(engines):
+        for time_s, snapshot in moments:
+            for key, point in snapshot.items():
+                series.setdefault(point.name, {}).setdefault((at, key), []).append((time_s, point))
+    for name, by_key in series.items():
+        instrument = INSTRUMENTS[name]
+        attributes = [*engines[0][1], *instrument.attributes]
+        family = _family(instrument, list(map(label_name, attributes)))
+        for (at, _), points in by_key.items():
+            for time_s, point in points:
+                have = {**engines[at][1], **dict(point.attributes)}
+                _add(family, instrument, [have.get(a, "") for a in attributes], point, time_s)
+        yield family
+
+
+def _family(instrument: Instrument, labels: Sequence[str]) -> Any:
+    from prometheus_client import core
+
+    kinds = {COUNTER: core.CounterMetricFamily, GAUGE: core.GaugeMetricFamily}
+    made = kinds.get(instrument.kind, core.HistogramMetricFamily)
+    return made(metric_name(instrument), instrument.description, labels=labels)
+
+
+def _add(
+    family: Any, instrument: Instrument, labels: Sequence[str], point: Point, time_s: float | None
+) -> None:
+    if instrument.kind in (COUNTER, GAUGE):
+        family.add_metric(labels, point.value, timestamp=time_s)
+        return
+    family.add_metric(labels, list(_buckets(instrument, point)), point.value, timestamp=time_s)
+
+
+def _buckets(instrument: Instrument, point: Point) -> Iterator[tuple[Any, ...]]:
+    """Yield cumulative buckets, as Prometheus expects. The exemplar goes into the bucket of its
+    value."""
+    from prometheus_client.core import Exemplar
+
+    total, exemplar = 0, point.exemplar
+    for bound, count in zip((*instrument.bounds, float("inf")), point.buckets, strict=True):
+        total += count
+        if exemplar is not None and exemplar.value <= bound:
+            ids = {
+                "trace_id": f"{exemplar.trace_id:032x}",
+                "span_id": f"{exemplar.span_id:016x}",
+            }
+            yield _bound(bound), total, Exemplar(ids, exemplar.value, exemplar.time_s)
+            exemplar = None
+        else:
+            yield _bound(bound), total, None
+
+
+def _bound(bound: float) -> str:
+    return "+Inf" if bound == float("inf") else repr(bound)
+
+
+def _target_info(identity: Identified) -> Iterator[Any]:
+    """Yield the engine's identity, following OpenTelemetry's translation to Prometheus."""
+    from prometheus_client.core import InfoMetricFamily
+
+    resource = {
+        label_name(name): str(value)
+        for name, value in identity.resource().attributes.items()
+        if name not in ("service.name", _RUN_LABEL)
+    }
+    family = InfoMetricFamily("target", "Target metadata")
+    family.add_metric([], resource)
+    yield family
+
+
+def samples_on(text: str, names: Collection[str]) -> Iterator[Sample]:
+    """Yield the samples of the metrics with these `names`; raises BadPageError.
+
+    Every value is a finite number of at most MAX_COUNT.
+    """
+    longest = max(map(len, names), default=0)
+    number = 0
+    for line in io.StringIO(text):
+        first = line[: longest + 1].partition("{")[0].split(None, 1)
+        name = first[0] if first else ""
+        if name not in names:
+            continue
+        if len(line) > MAX_METRIC_LINE_CHARS:
+            raise BadPageError(f"{name}: a line of more than {MAX_METRIC_LINE_CHARS} characters")
+        if number == MAX_METRIC_SAMPLES:
+            raise BadPageError(f"more than {MAX_METRIC_SAMPLES:,} samples")
+        number += 1
+        yield _sample(line)
+
+
+def _sample(line: str) -> Sample:
+    sample = _LINE.match(line)
+    if sample is None:
+        raise BadPageError(f"a line that is not a sample: {line.strip()[:80]}")
+    labels = {k: _ESCAPE.sub(_unescaped, v) for k, v in _PAIR.findall(sample["labels"] or "")}
+    return Sample(
+        name=sample["name"], labels=labels, value=_number(sample["name"], sample["value"])
+    )
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise BadPageError(f"{name}: {text[:40]}, not a number") from error
+    if not math.isfinite(value) or abs(value) > MAX_COUNT:
+        raise BadPageError(f"{name}: {text[:40]}, not a finite number up to {MAX_COUNT:.1e}")
+    return value
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return "\n" if escape[1] == "n" else escape[1]
+
+
+def points_on(text: str) -> dict[Key, Point]:
+    """Return every driftscope series on a page; raises BadPageError."""
+    values: dict[Key, float] = {}
+    counts: dict[Key, float] = {}
+    for sample in samples_on(text, _SERIES):
+        series, labels = _SERIES[sample.name], sample.labels
+        value = _checked(sample, series)
+        if series.part == _BUCKET:
+            if labels.get("le") == _LAST:
+                counts[series.key(labels)] = value
+        else:
+            values[series.key(labels)] = value
+    return {
+        key: Point(
+            name=key[0],
+            attributes=key[1],
+            value=value,
+            buckets=_buckets_prometheus_page(key, counts),
+        )
+        for key, value in values.items()
+    }
+
+
+def _buckets_prometheus_page(key: Key, counts: Mapping[Key, float]) -> tuple[int, ...]:
+    """Return one bucket that holds every observation; () for a counter or gauge."""
+    if INSTRUMENTS[key[0]].kind != HISTOGRAM:
+        return ()
+    if key not in counts:
+        raise BadPageError(f'{key[0]}: a histogram without a bucket le="{_LAST}"')
+    return (int(counts[key]),)
+
+
+def _checked(sample: Sample, series: _Series) -> float:
+    name, value = sample.name, sample.value
+    if value < 0 and (series.part == _BUCKET or series.instrument.kind == COUNTER):
+        raise BadPageError(f"{name}: {value:g}, and a count is 0 or more")
+    if series.instrument is CONFIGURED_K and not (value <= MAX_K and value == int(value) >= 0):
+        raise BadPageError(f"{name}: {value:g}, not a number of tokens from 0 to {MAX_K}")
+    return value
+
+
+def _named() -> Iterator[tuple[str, _Series]]:
+    for instrument in INSTRUMENTS.values():
+        name = metric_name(instrument)
+        if instrument.kind == HISTOGRAM:
+            for part in (_BUCKET, _SUM):
+                yield name + part, _Series(instrument=instrument, part=part)
+        else:
+            suffix = "_total" if instrument.kind == COUNTER else ""
+            yield name + suffix, _Series(instrument=instrument)
+
+
+def page_of(text: str, engines: Iterable[EngineMetrics] = ENGINES.values()) -> EnginePage | None:
+    """Return the figures of the first of these engines that has any on the page; None if none has.
+    Raises BadPageError."""
+    found = metrics_of(lambda metrics: samples_on(text, metrics.names), engines)
+    return None if found is None else page_of_samples(*found)
+
+
+def metrics_of(
+    samples: Callable[[EngineMetrics], Iterable[Sample]],
+    engines: Iterable[EngineMetrics] = ENGINES.values(),
+) -> tuple[EngineMetrics, list[Sample]] | None:
+    """Return the first of these engines that has a sample of speculation, with its samples; None if
+    none has. Raises what `samples` raises."""
+    for metrics in engines:
+        mine = [each for each in samples(metrics) if _is_first_rank(each)]
+        if any(each.name in metrics.of_speculation for each in mine):
+            return metrics, mine
+    return None
+
+
+def _is_first_rank(sample: Sample) -> bool:
+    return all(sample.labels.get(rank, "0") == "0" for rank in _RANKS)
+
+
+def page_of_samples(metrics: EngineMetrics, samples: Sequence[Sample]) -> EnginePage:
+    """Return the figures of an engine's samples; raises BadPageError."""
+    totals: defaultdict[str, float] = defaultdict(float)
+    by_position: defaultdict[tuple[str, int], float] = defaultdict(float)
+    lengths = []
+    for each in samples:
+        if each.value < 0:
+            raise BadPageError(f"{each.name}: {each.value:g}, less than 0")
+        if each.name == metrics.length:
+            lengths.append(each.value)
+        elif each.name in (metrics.accepted_at, metrics.drafted_at):
+            by_position[each.name, _position(each, metrics.position)] += each.value
+        else:
+            totals[each.name] += each.value
+    points = {point.key: point for point in _points(metrics, totals, by_position)}
+    known = [length for length in lengths if length >= 1.0]
+    counted = metrics.accepted in totals
+    length = None if counted or not known else sum(known) / len(known)
+    return EnginePage(metrics=metrics, points=points, length=length)
+
+
+def _position(sample: Sample, label: str) -> int:
+    """Return the position of a sample, from 0."""
+    text = sample.labels.get(label, "")
+    if not (text.isascii() and text.isdecimal() and int(text[:9]) < MAX_K and len(text) < 9):
+        raise BadPageError(f"{sample.name}: {label} is {text[:40]!r}, not a number below {MAX_K}")
+    return int(text)
+
+
+def _points(
+    metrics: EngineMetrics,
+    totals: dict[str, float],
+    by_position: dict[tuple[str, int], float],
+) -> Iterator[Point]:
+    positions = [at for name, at in by_position if name == metrics.accepted_at]
+    k = 1 + max(positions, default=-1)
+    yield _point(i.CONFIGURED_K, k)
+    # An engine without a counter of rounds counts a round where it drafts the first position.
+    first = by_position.get((metrics.drafted_at or "", 0))
+    rounds = first if metrics.rounds is None else totals.get(metrics.rounds)
+    for instrument, value in (
+        (i.ROUNDS, rounds),
+        (i.ACCEPTED, totals.get(metrics.accepted or "")),
+        (i.REQUESTS, totals.get(metrics.requests or "")),
+    ):
+        if value is not None:
+            yield _point(instrument, value)
+    if k and rounds is not None:
+        kept = by_position[metrics.accepted_at or "", 0]
+        yield _point(i.REJECTED_ROUNDS, max(rounds - kept, 0.0))
+    for at in range(k):
+        reached = by_position.get((metrics.accepted_at or "", at), 0.0)
+        yield _point(i.REACHED, reached, depth=at + 1)
+    for instrument, name in ((i.TTFT, metrics.ttft), (i.TPOT, metrics.tpot)):
+        if name and f"{name}_count" in totals:
+            count = int(totals[f"{name}_count"])
+            yield _point(instrument, totals.get(f"{name}_sum", 0.0), buckets=(count,))
+
+
+def _point(
+    instrument: Instrument, value: float, *, depth: int | None = None, buckets: tuple[int, ...] = ()
+) -> Point:
+    by = {} if depth is None else {DEPTH: depth}
+    return Point(
+        name=instrument.name, attributes=attributes(by), value=float(value), buckets=buckets
+    )
+
+
+_SERIES = dict(_named())

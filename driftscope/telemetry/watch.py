@@ -1,0 +1,357 @@
+"""Follow an engine from outside, by its run directory or a page of metrics, and view figures."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from driftscope.boundary.bounds import MAX_K, MAX_METRICS_BYTES
+from driftscope.boundary.http_peer import OK, Limits, ask, public
+from driftscope.boundary.text import shown
+from driftscope.errors import DamagedTraceError, NoDataError, PeerError, TelemetryError, UsageError
+from driftscope.metrics.acceptance import mean_length, running_product
+from driftscope.metrics.fallback import UNKNOWN
+from driftscope.metrics.latency import StepCost, speedup
+from driftscope.metrics.overhead import all_in, cost_of
+from driftscope.telemetry import instruments as i
+from driftscope.telemetry.count import BadRowError, BatchCounter, record_status
+from driftscope.telemetry.engine import ManifestFile, in_order
+from driftscope.telemetry.instruments import (
+    CLASS,
+    DEPTH,
+    PLACE,
+    REASON,
+    Instrument,
+    Key,
+    Point,
+    Snapshot,
+    Tally,
+    difference,
+)
+from driftscope.telemetry.prometheus import (
+    ENGINES,
+    BadPageError,
+    EngineName,
+    EnginePage,
+    page_of,
+    points_on,
+)
+from driftscope.trace.format.manifest import CLIENT, read_manifest
+from driftscope.trace.format.segment import segments, source_of
+from driftscope.trace.format.status import Status, read_statuses
+from driftscope.trace.read.ranks import place_of
+from driftscope.trace.read.reader import read_rows
+
+CLASSES = ("sink", "prompt", "generated", "self")
+LIMITS = Limits(seconds=5.0, octets=MAX_METRICS_BYTES)
+"""Limits of one request to an endpoint."""
+_RECORDS = ("draft", "verify", "step", "request")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """Figures of one depth; None where nothing was measured or the quantity does not apply."""
+
+    accepted: float | None
+    """Marginal acceptance over the rounds that drafted the depth."""
+    masses: dict[str, float | None]
+    """Attention masses by class, see CLASSES."""
+    fed_rms: float | None
+    top1: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Figures of an engine over a period."""
+
+    rounds: int
+    requests: int
+    chains: int
+    k: int
+    length: float | None
+    speedup: float | None
+    tpot_s: float | None
+    ttft_s: float | None
+    draft_s: float | None
+    verify_s: float | None
+    rejected: float | None
+    """Share of rejected rounds in all decode steps."""
+    undrafted: dict[str, float]
+    """Shares of undrafted steps in all decode steps, by reason."""
+    rate: float | None
+    overhead: float | None
+    """Cost of the probe that a budget bounds; the largest of the engine's workers."""
+    all_in: float | None
+    """Cost of the probe, all in, since the start."""
+    down: str
+    """Kind of the reason why nothing is recorded; empty if the engine records."""
+    growth: float | None
+    """Mean growth of the hidden state over a chain; None without chains that have it."""
+    dropped: int
+    """Rows dropped since the start."""
+    depths: tuple[Depth, ...]
+
+
+class _Figures:
+    """Sums over series."""
+
+    def __init__(self, points: Snapshot) -> None:
+        self._points: dict[tuple[str, str | None], list[tuple[Point, dict[str, str]]]] = {}
+        """Points by name, and by name and depth."""
+        for point in points.values():
+            own = dict(point.attributes)
+            for depth in {None, own.get(DEPTH)}:
+                self._points.setdefault((point.name, depth), []).append((point, own))
+
+    def total(self, instrument: Instrument, **by: str) -> float:
+        return sum(p.value for p in self._of(instrument, by))
+
+    def has(self, instrument: Instrument) -> bool:
+        return (instrument.name, None) in self._points
+
+    def mean(self, instrument: Instrument, **by: str) -> float | None:
+        points = self._of(instrument, by)
+        count = sum(p.count for p in points)
+        return sum(p.value for p in points) / count if count else None
+
+    def values(self, instrument: Instrument, attribute: str) -> dict[str, float]:
+        totals: dict[str, float] = {}
+        for point in self._of(instrument, {}):
+            key = dict(point.attributes).get(attribute, UNKNOWN)
+            totals[key] = totals.get(key, 0.0) + point.value
+        return dict(sorted(totals.items()))
+
+    def _of(self, instrument: Instrument, by: dict[str, str]) -> list[Point]:
+        points = self._points.get((instrument.name, by.get(DEPTH)), ())
+        return [point for point, own in points if by.items() <= own.items()]
+
+
+class Followed(Protocol):
+    """An engine that is polled."""
+
+    def look(self) -> dict[Key, Point]:
+        """Return the current figures; raises DriftscopeError."""
+
+    @property
+    def over(self) -> bool:
+        """Whether no further figures can come."""
+
+    @property
+    def budget(self) -> float | None:
+        """Share of the time per token that the probe may use; None: not governed, or not known."""
+
+    @property
+    def length(self) -> float | None:
+        """Acceptance length of the engine's last log interval, where it publishes no counts."""
+
+    @property
+    def title(self) -> str:
+        """Name of the engine whose own metrics these are; empty if they are driftscope's."""
+
+
+class FollowedRun:
+    """A run directory; each call of `look` reads the rows written since the previous one.
+
+    Raises NotATraceError and its siblings where there is no run.
+    """
+
+    def __init__(self, run: Path) -> None:
+        if read_manifest(run).engine == CLIENT:
+            raise NoDataError(
+                f"{run}: is a replay, which has no engine to watch; give the run recorded in the "
+                "server"
+            )
+        self._run, self._manifest = run, ManifestFile(run)
+        self._tally, self._rows = Tally(), Counter[str]()
+        self._counters = {
+            first: BatchCounter(tally=self._tally, first_rank=first) for first in (True, False)
+        }
+        self.over = False
+        self.budget: float | None = None
+        self.length, self.title = None, ""
+
+    def look(self) -> dict[Key, Point]:
+        """Return the current figures."""
+        statuses = read_statuses(self._run)  # first: rows reported as written are then found
+        for record in _RECORDS:
+            for path in segments(self._run, record):
+                self._read(record, path)
+        for status in statuses:
+            record_status(self._tally, status)
+        self.budget = _budget_of(statuses)
+        if manifest := self._manifest.read():
+            if not 0 <= manifest.k <= MAX_K:
+                raise DamagedTraceError(f"{self._run}: its manifest has k = {manifest.k}")
+            self._tally.set(i.CONFIGURED_K, manifest.k)
+        self.over = bool(statuses) and all(status.closed for status in statuses)
+        return self._tally.snapshot()
+
+    def _read(self, record: str, path: Path) -> None:
+        table = read_rows(path, record, [])
+        new = table.slice(self._rows[path.stem])
+        self._rows[path.stem] = max(table.num_rows, self._rows[path.stem])
+        if not new.num_rows:
+            return
+        counter = self._counters[place_of(source_of(path, record)).rank == 0]
+        batches = new.combine_chunks().to_batches()
+        for name, batch in in_order([(record, batch) for batch in batches]):
+            try:
+                counter.take(name, batch)
+            except BadRowError as error:
+                raise DamagedTraceError(f"{path}: {error}") from error
+
+
+class FollowedEndpoint:
+    """The endpoint of an engine that answers Prometheus. Raises TelemetryError.
+
+    It shows driftscope's metrics, or the engine's own if the page has no others or if `own` asks
+    for them. User and password in `url` are sent in its Authorization header and are never shown.
+    """
+
+    over, budget = False, None
+
+    def __init__(self, url: str, own: Sequence[EngineName] = ()) -> None:
+        base = url.rstrip("/")
+        self._url = base if base.endswith("/metrics") else f"{base}/metrics"
+        self._shown = public(self._url)
+        self._own = own
+        self.length: float | None = None
+        self.title = ""
+        self.look()
+
+    def look(self) -> dict[Key, Point]:
+        """Return the current figures."""
+        page, points = self._page()
+        if points:
+            return points
+        if page is None:
+            asked = " or ".join(ENGINES[name].title for name in self._own or ENGINES)
+            others = "" if self._own else "driftscope's, or those of "
+            raise TelemetryError(
+                f"{self._shown}: no metrics of speculative decoding there ({others}{asked}); give "
+                "the port of `driftscope serve --prometheus PORT`, the run directory, or the "
+                "metrics page of a server that speculates"
+            )
+        self.length, self.title = page.length, page.metrics.title
+        return page.points
+
+    def _page(self) -> tuple[EnginePage | None, dict[Key, Point]]:
+        """Return the engine's own figures, or else driftscope's."""
+        try:
+            answer = ask(self._url, LIMITS)
+            if answer.status != OK:
+                raise BadPageError(f"HTTP {answer.status}")
+            text = answer.text()
+            points = {} if self._own else points_on(text)
+            known = [ENGINES[name] for name in self._own or ENGINES]
+            return (None, points) if points else (page_of(text, known), {})
+        except PeerError as error:
+            raise TelemetryError(f"{self._shown}: no metrics there ({error.why})") from error
+        except BadPageError as error:
+            raise TelemetryError(
+                f"{self._shown}: no metrics there ({shown(str(error))})"
+            ) from error
+
+
+def view(now: Snapshot, before: Snapshot | None = None) -> View:
+    """Return the figures since `before`, or since the start; gauges have their current value."""
+    new, whole = _Figures(difference(now, before or {})), _Figures(now)
+    rounds, undrafted = new.total(i.ROUNDS), new.values(i.UNDRAFTED_STEPS, REASON)
+    steps = rounds + sum(undrafted.values())
+    counted = rounds and new.has(i.ACCEPTED)
+    length = mean_length(new.total(i.ACCEPTED), rounds) if counted else None
+    rejected = (
+        new.total(i.REJECTED_ROUNDS) / steps if steps and new.has(i.REJECTED_ROUNDS) else None
+    )
+    draft_s, verify_s = new.mean(i.DRAFT_TIME), new.mean(i.VERIFY_TIME)
+    k = int(whole.total(i.CONFIGURED_K))
+    return View(
+        rounds=int(rounds),
+        requests=int(new.total(i.REQUESTS)),
+        chains=int(new.total(i.CHAINS)),
+        k=k,
+        length=length,
+        speedup=_speedup(length, draft_s, verify_s),
+        tpot_s=new.mean(i.TPOT),
+        ttft_s=new.mean(i.TTFT),
+        draft_s=draft_s,
+        verify_s=verify_s,
+        rejected=rejected,
+        undrafted={reason: n / steps for reason, n in undrafted.items() if steps and n},
+        rate=max(whole.values(i.RATE, i.SOURCE).values(), default=None),
+        overhead=max(whole.values(i.PROBE_OVERHEAD, i.SOURCE).values(), default=None),
+        growth=new.mean(i.GROWTH),
+        all_in=_all_in(whole),
+        down=_down(whole),
+        dropped=int(whole.total(i.DROPPED)),
+        depths=tuple(
+            _depth(new, str(n), rate) for n, rate in enumerate(_marginal(new, k, rounds), 1)
+        ),
+    )
+
+
+def _all_in(whole: _Figures) -> float | None:
+    """Return the probe's cost: each process's hooks and writer are one figure here, and the time of
+    all model steps another."""
+    step_s = whole.total(i.STEP_TIME)
+    by_source = whole.values(i.PROBE_TIME, i.SOURCE)
+    costs = [cost_of(f"{source}-0", taken_s, 0.0) for source, taken_s in by_source.items()]
+    return all_in(replace(each, step_s=step_s if each.worker else 0.0) for each in costs)
+
+
+def _down(whole: _Figures) -> str:
+    up = whole.values(i.UP, REASON)
+    return "" if any(up.values()) else next(iter(up), "")
+
+
+def _marginal(new: _Figures, k: int, rounds: float) -> list[float | None]:
+    """Return the marginal acceptance by depth, [k], from risk sets; None where no round could be
+    accepted at a depth. A server with an older driftscope reports no risk sets; its rates are per
+    round, as vLLM counts them."""
+    reached, at_risk = (
+        [new.total(each, **{DEPTH: str(n)}) for n in range(1, k + 1)]
+        for each in (i.REACHED, i.AT_RISK)
+    )
+    if rounds and not any(at_risk):
+        return [n / rounds for n in reached]
+    reached = [min(n, could) for n, could in zip(reached, at_risk, strict=True)]
+    rates = running_product(reached, at_risk).tolist()
+    return [rate if math.isfinite(rate) else None for rate in rates]
+
+
+def _depth(new: _Figures, depth: str, accepted: float | None) -> Depth:
+    at = {DEPTH: depth}
+    return Depth(
+        accepted=accepted,
+        masses={name: new.mean(i.MASS, **at, **{CLASS: name}) for name in CLASSES},
+        fed_rms=new.mean(i.RMS, **at, **{PLACE: "fed"}),
+        top1=new.mean(i.TOP1, **at),
+    )
+
+
+def _speedup(length: float | None, draft_s: float | None, verify_s: float | None) -> float | None:
+    if length is None or draft_s is None or not verify_s:
+        return None
+    return speedup(length, StepCost(step_s=draft_s + verify_s, draft_s=draft_s))
+
+
+def _budget_of(statuses: Iterable[Status]) -> float | None:
+    """Return the budget in force in the workers, if one is."""
+    asked = (status.control.get("budget") for status in statuses)
+    return next((float(each) for each in asked if isinstance(each, int | float)), None)
+
+
+def follow(target: str, own: Sequence[EngineName] = ()) -> Followed:
+    """Return the engine named by `target`, a run directory or a URL; raises DriftscopeError.
+
+    `own`: the engines whose own metrics are read, whatever else the page holds.
+    """
+    if target.startswith(("http://", "https://")):
+        return FollowedEndpoint(target, own)
+    if own:
+        raise UsageError(f"{shown(target)}: is not a URL; --engine and --scrape read a server's")
+    return FollowedRun(Path(target))
