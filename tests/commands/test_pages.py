@@ -18,7 +18,7 @@ from typer.main import get_command
 import driftscope
 from driftscope.cli.app import app
 from driftscope.pipeline import Inputs, analyze
-from driftscope.telemetry.export import settings as telemetry_settings
+from driftscope.telemetry import settings as telemetry_settings
 from driftscope_probes import settings as probe_settings
 from driftscope_probes.settings import Settings, settings_from
 
