@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from driftscope.cli.shared.report_format import Format
+    from driftscope.cli.options import Format
     from driftscope.inspect.files.drafter_files import DrafterFiles
     from driftscope.inspect.files.target_files import TargetFiles
 
@@ -96,10 +96,10 @@ def ablate(
     """
     from driftscope.boundary.files import write_file
     from driftscope.boundary.text import shown
-    from driftscope.cli.screens.ablation_table import print_ablation
-    from driftscope.cli.shared.extras import needs
-    from driftscope.cli.shared.progress_bar import steps
-    from driftscope.cli.shared.trial_run import EXTRA, TrialOptions, load_bench, opening_of
+    from driftscope.cli.failures import needs
+    from driftscope.cli.run_reports import steps
+    from driftscope.cli.screens.ablation import print_ablation
+    from driftscope.cli.trial_run import EXTRA, TrialOptions, load_bench, opening_of
     from driftscope.errors import EXIT_INTERRUPTED
     from driftscope.inspect.files.drafter_files import open_drafter
     from driftscope.inspect.files.target_files import open_target
@@ -256,8 +256,8 @@ def write_report(
     from driftscope.ablate.ablation_reading import read_ablation
     from driftscope.boundary.files import STDOUT
     from driftscope.boundary.text import shown
-    from driftscope.cli.screens.ablation_table import print_ablation
-    from driftscope.cli.shared.report_format import Format
+    from driftscope.cli.options import Format
+    from driftscope.cli.screens.ablation import print_ablation
     from driftscope.errors import UsageError
     from driftscope_reports.html.ablation.page import to_html
     from driftscope_reports.report_files import write_text

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from driftscope.cli.shared import completion
-from driftscope.cli.shared.analysis_options import DUCKDB, ClusterOption, EngineOption
-from driftscope.cli.shared.run_argument import named_run, named_runs
+from driftscope.cli import options
+from driftscope.cli.options import DUCKDB, ClusterOption, EngineOption, named_run, named_runs
 
 
 def advise(
@@ -19,7 +18,7 @@ def advise(
             metavar="RUN",
             help="Run directories; the advice is for the first.",
             callback=named_runs,
-            autocompletion=completion.runs,
+            autocompletion=options.runs,
         ),
     ],
     baseline: Annotated[
@@ -28,7 +27,7 @@ def advise(
             metavar="RUN",
             help="A run of the same server without speculation.",
             callback=named_run,
-            autocompletion=completion.runs,
+            autocompletion=options.runs,
         ),
     ] = None,
     cluster: ClusterOption = None,
@@ -44,8 +43,7 @@ def advise(
     from driftscope.analysis.advice import advise as advice_on
     from driftscope.analysis.advice import reasons
     from driftscope.analysis.replays import ReplaySummary
-    from driftscope.cli.shared.run_choice import RunChoice
-    from driftscope.cli.shared.run_labels import labels_of
+    from driftscope.cli.run_reports import RunChoice, labels_of
     from driftscope.errors import NoDataError
     from driftscope.findings.causes import is_dead
     from driftscope.findings.rules_data import losses_among, warnings_of

@@ -7,15 +7,16 @@ from typing import Annotated
 
 import typer
 
-from driftscope.cli.shared import completion
-from driftscope.cli.shared.analysis_options import (
+from driftscope.cli import options
+from driftscope.cli.options import (
     DUCKDB,
     ClusterOption,
     EngineOption,
+    Format,
     WhereOption,
+    named_run,
+    named_runs_or_ablations,
 )
-from driftscope.cli.shared.report_format import Format
-from driftscope.cli.shared.run_argument import named_run, named_runs_or_ablations
 
 DEFAULT = {
     Format.HTML: Path("report.html"),
@@ -31,7 +32,7 @@ def analyze(
             metavar="RUN",
             help="Run directories.",
             callback=named_runs_or_ablations,
-            autocompletion=completion.runs,
+            autocompletion=options.runs,
         ),
     ],
     output: Annotated[
@@ -60,7 +61,7 @@ def analyze(
         str,
         typer.Option(
             metavar="SEGMENT",
-            autocompletion=completion.segments,
+            autocompletion=options.segments,
             help="Split runs by label, context, prompt, batch, temperature, structured, finish, "
             "execution, runner, mode, rank, replica, k, region, language, boundary, copied, hour, "
             "or a time span such as 10m.",
@@ -71,7 +72,7 @@ def analyze(
         typer.Option(
             metavar="RUN",
             callback=named_run,
-            autocompletion=completion.runs,
+            autocompletion=options.runs,
             help="Run to compare speed and findings with, for example one without speculation.",
         ),
     ] = None,
@@ -94,9 +95,7 @@ def analyze(
     """
     from driftscope.analysis.query.row_filters import Filter
     from driftscope.cli import ablate
-    from driftscope.cli.shared.report_output import ReportFiles, write_reports
-    from driftscope.cli.shared.run_choice import RunChoice
-    from driftscope.cli.shared.run_labels import labels_of
+    from driftscope.cli.run_reports import ReportFiles, RunChoice, labels_of, write_reports
 
     if any(map(ablate.is_ablation, runs)):
         others = {"--label": label, "--baseline": baseline, "--where": where, "--since": since}

@@ -26,17 +26,15 @@ from driftscope.cli.dashboards import dashboards
 from driftscope.cli.demo import demo
 from driftscope.cli.doctor import doctor
 from driftscope.cli.export import export
+from driftscope.cli.failures import unforeseen
 from driftscope.cli.findings import findings
+from driftscope.cli.help_pages import EPILOG, PAGES, PlainCommand, PlainGroup, epilog, settings_of
+from driftscope.cli.ingest import ingest
 from driftscope.cli.inspect import inspect
-from driftscope.cli.listing.ingest import ingest
 from driftscope.cli.probe import probe
 from driftscope.cli.replay import replay
 from driftscope.cli.runs import ls, prune, rm
 from driftscope.cli.serve import serve
-from driftscope.cli.shared.exit_codes import EPILOG
-from driftscope.cli.shared.help_pages import PAGES, epilog, settings_of
-from driftscope.cli.shared.plain_command import PlainCommand, PlainGroup
-from driftscope.cli.shared.unforeseen_error import unforeseen
 from driftscope.cli.watch import watch
 from driftscope.distributions import half_missing
 from driftscope.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, DriftscopeError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from driftscope.cli.shared.run_argument import real_folder
+from driftscope.cli.options import real_folder
 from driftscope.lab_package import TRIO, needs_lab
 
 if TYPE_CHECKING:
@@ -132,14 +132,13 @@ def bench(
     included. It prints the advice on K, also on what was measured before an error or Ctrl-C. Exits
     1 when a server does not start or does not answer, 4 when a run has too few steps.
     """
-    from driftscope.cli.shared.extras import needs
-    from driftscope.cli.shared.report_output import ReportFiles, write_reports
-    from driftscope.cli.shared.run_choice import RunChoice
+    from driftscope.cli.failures import needs
+    from driftscope.cli.run_reports import ReportFiles, RunChoice, write_reports
     from driftscope.errors import EXIT_ERROR, EXIT_INTERRUPTED, UsageError
 
     with needs("replay"):
         from driftscope.cli.replay import levels, run_path
-        from driftscope.cli.screens import replay_output as talk
+        from driftscope.cli.screens import replay as talk
         from driftscope.workloads.bench import bench as run_all
         from driftscope.workloads.client.replay import Order
         from driftscope.workloads.client.sending import Patience
@@ -161,7 +160,7 @@ def bench(
         note={} if prompts is None else {"prompts": prompts},
     )
     if best_k:
-        from driftscope.cli.shared.best_k import Search, find_best_k
+        from driftscope.cli.best_k import Search, find_best_k
 
         if no_spec or rounds > 1:
             raise UsageError("--best-k: leave out --no-spec and --rounds; it serves K by itself")
@@ -314,7 +313,7 @@ def drafting_contender(
     or with one drafter. Raises UsageError."""
     from dataclasses import replace
 
-    from driftscope.cli.shared.best_k import speculation_in
+    from driftscope.cli.best_k import speculation_in
     from driftscope.errors import UsageError
 
     config, left = speculation_in(options)

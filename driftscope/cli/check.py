@@ -8,14 +8,15 @@ from typing import Annotated
 
 import typer
 
-from driftscope.cli.shared import completion
-from driftscope.cli.shared.analysis_options import (
+from driftscope.cli import options
+from driftscope.cli.options import (
     DUCKDB,
     ClusterOption,
     EngineOption,
     WhereOption,
+    named_run_or_inspection,
+    named_runs,
 )
-from driftscope.cli.shared.run_argument import named_run_or_inspection, named_runs
 
 
 class Undecided(StrEnum):
@@ -32,14 +33,14 @@ def check(
             metavar="RUN",
             help="Run directories.",
             callback=named_runs,
-            autocompletion=completion.runs,
+            autocompletion=options.runs,
         ),
     ],
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FINDING|EXPR",
-            autocompletion=completion.rules,
+            autocompletion=options.rules,
             help="Condition that fails the check: a finding's id (see `driftscope findings`), a "
             "severity, or an expression over a run of the JSON report; repeatable.",
         ),
@@ -60,7 +61,7 @@ def check(
         typer.Option(
             metavar="RUN",
             callback=named_run_or_inspection,
-            autocompletion=completion.runs,
+            autocompletion=options.runs,
             help="Run that rules can compare with, through paths that begin with baseline; or the "
             "JSON document of an inspection, which has acceptance alone.",
         ),
@@ -85,7 +86,7 @@ def check(
     bound. Otherwise the rule is undecided, as it is if its figures are null: exit 4, unless another
     rule is broken.
     """
-    from driftscope.cli.gate.gate_run import outcome, run_gate, show
+    from driftscope.cli.gate_run import outcome, run_gate, show
     from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK
 
     judgements = run_gate(

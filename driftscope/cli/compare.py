@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
-from driftscope.cli.shared import completion
-from driftscope.cli.shared.analysis_options import (
+from driftscope.cli import options
+from driftscope.cli.options import (
     DUCKDB,
     ClusterOption,
     EngineOption,
     WhereOption,
+    is_inspection,
+    named_run_or_inspection,
 )
-from driftscope.cli.shared.run_argument import is_inspection, named_run_or_inspection
 
 
 def compare(
@@ -24,7 +25,7 @@ def compare(
             metavar="A",
             help="Run directory to compare with, or the JSON document of an inspection.",
             callback=named_run_or_inspection,
-            autocompletion=completion.runs,
+            autocompletion=options.runs,
         ),
     ],
     second: Annotated[
@@ -33,7 +34,7 @@ def compare(
             metavar="B",
             help="Run directory to compare; an inspection if A is one.",
             callback=named_run_or_inspection,
-            autocompletion=completion.runs,
+            autocompletion=options.runs,
         ),
     ],
     label: Annotated[
@@ -55,9 +56,9 @@ def compare(
     acceptance that was measured offline.
     """
     from driftscope.analysis.query.row_filters import Filter
-    from driftscope.cli.shared.analysis_options import maker_of
-    from driftscope.cli.shared.replay_comparison import both_replays, compare_replays
-    from driftscope.cli.shared.run_labels import labels_of
+    from driftscope.cli.options import maker_of
+    from driftscope.cli.run_reports import labels_of
+    from driftscope.cli.screens.replay import both_replays, compare_replays
     from driftscope.errors import UsageError
     from driftscope.json_report.comparison import to_json
     from driftscope.pipeline import compare as compare_runs
@@ -70,7 +71,7 @@ def compare(
     if where is not None and (is_inspection(first) or both_replays(first, second)):
         raise UsageError("--where: only the rows of two run directories of a probe can be chosen")
     if is_inspection(first):
-        from driftscope.cli.shared.inspection_baseline import compare_with_inspection
+        from driftscope.cli.inspection_baseline import compare_with_inspection
 
         (name,) = labels_of([second], label)
         compare_with_inspection(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import driftscope.telemetry
-from driftscope.cli.shared.run_argument import real_folder
+from driftscope.cli.options import real_folder
 
 FILES = Path(driftscope.telemetry.__file__).parent / "dashboards"
 """Folder of the files that the command copies."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from driftscope.cli.shared.run_argument import real_folder
+from driftscope.cli.options import real_folder
 
 DEFAULT_FOLDER = Path("driftscope-demo")
 PROMPTS = 64
@@ -47,12 +47,11 @@ def demo(
 
     Uses live vLLM if it can be imported, otherwise the plain PyTorch reference engine.
     """
-    from driftscope.cli.shared.report_output import ReportFiles, write_reports
-    from driftscope.cli.shared.run_choice import RunChoice
+    from driftscope.cli.run_reports import ReportFiles, RunChoice, write_reports
     from driftscope.lab_package import needs_lab
 
     with needs_lab():
-        from driftscope.cli.shared.demo_runs import record_demo
+        from driftscope.cli.screens.demo import record_demo
 
     runs = record_demo(output, prompts)
     files = ReportFiles(path=output / "report.html", json_path=output / "report.json")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from driftscope.cli.shared import completion
-from driftscope.cli.shared.run_argument import named_run
+from driftscope.cli import options
+from driftscope.cli.options import named_run
 
 if TYPE_CHECKING:
     from driftscope_probes.server.doctor import Check
@@ -33,7 +33,7 @@ def doctor(
         typer.Option(
             metavar="RUN",
             callback=named_run,
-            autocompletion=completion.runs,
+            autocompletion=options.runs,
             help="A recorded run: also show its engine and which target layers it captured.",
         ),
     ] = None,

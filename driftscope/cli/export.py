@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from driftscope.cli.shared import completion
-from driftscope.cli.shared.run_argument import named_run
+from driftscope.cli import options
+from driftscope.cli.options import named_run
 from driftscope.vocabulary import Interchange
 
 
@@ -16,7 +16,7 @@ def export(
     run: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN", help="Run directory.", callback=named_run, autocompletion=completion.runs
+            metavar="RUN", help="Run directory.", callback=named_run, autocompletion=options.runs
         ),
     ],
     otlp: Annotated[
@@ -51,7 +51,7 @@ def export(
         str | None,
         typer.Option(
             metavar="EXPR",
-            autocompletion=completion.columns,
+            autocompletion=options.columns,
             help="With --format: only the rounds that meet a condition, see `analyze`.",
         ),
     ] = None,

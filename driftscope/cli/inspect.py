@@ -67,8 +67,8 @@ def inspect(
     code 130) keeps what is measured, in every output. Nothing is downloaded without --download.
     """
     from driftscope.boundary.text import shown
-    from driftscope.cli.screens.inspect_table import print_inspection
-    from driftscope.cli.shared.trial_run import TrialOptions, opening_of, with_trial
+    from driftscope.cli.screens.inspect import print_inspection
+    from driftscope.cli.trial_run import TrialOptions, opening_of, with_trial
     from driftscope.errors import UsageError
     from driftscope.inspect.inspection import inspect_files
     from driftscope.inspect.inspection_json import to_json

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from driftscope.cli.shared import completion
-from driftscope.cli.shared.help_pages import PROBE_EXAMPLES, epilog
-from driftscope.cli.shared.plain_command import PlainCommand
-from driftscope.cli.shared.run_argument import named_target
+from driftscope.cli import options
+from driftscope.cli.help_pages import PROBE_EXAMPLES, PlainCommand, epilog
+from driftscope.cli.options import named_target
 
 if TYPE_CHECKING:
     from driftscope.trace.format.control_file import Change
@@ -19,7 +18,7 @@ Target = Annotated[
     typer.Argument(
         metavar="TARGET",
         callback=named_target,
-        autocompletion=completion.runs,
+        autocompletion=options.runs,
         help="The run directory, on the engine's host; or the URL of a server that was started "
         "with `driftscope serve --control`.",
     ),
@@ -42,7 +41,7 @@ probe = typer.Typer(
 @probe.command(cls=PlainCommand, epilog=epilog(PROBE_EXAMPLES["status"]))
 def status(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
     """Show what each process records, at which rate and cost, and which rows it lost."""
-    from driftscope.cli.screens.probe_table import show
+    from driftscope.cli.screens.probe import show
     from driftscope_probes.control import reach
 
     show(target, reach(target, api_key_env=api_key_env).status(), as_json=as_json)
@@ -124,7 +123,7 @@ def set_(
 
 
 def _change(target: str, change: Change, api_key_env: str | None, *, as_json: bool) -> None:
-    from driftscope.cli.screens.probe_table import show
+    from driftscope.cli.screens.probe import show
     from driftscope_probes.control import reach
 
     show(target, reach(target, api_key_env=api_key_env).change(change), as_json=as_json)

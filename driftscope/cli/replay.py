@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from driftscope.cli.shared.run_argument import real_folder
+from driftscope.cli.options import real_folder
 
 if TYPE_CHECKING:
     from driftscope.workloads.suites.plan import Level
@@ -108,11 +108,11 @@ def replay(
     request was answered, 130 after Ctrl-C; the run then still has every other request. A key, or a
     user and password in the URL, is never recorded.
     """
-    from driftscope.cli.shared.extras import needs
+    from driftscope.cli.failures import needs
     from driftscope.errors import UsageError
 
     with needs("replay"):
-        from driftscope.cli.screens import replay_output as talk
+        from driftscope.cli.screens import replay as talk
         from driftscope.workloads.client.replay import Order
         from driftscope.workloads.client.replay import replay as send
         from driftscope.workloads.client.sending import Patience

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from driftscope.cli.shared import completion
+from driftscope.cli import options
 
 if TYPE_CHECKING:
     from driftscope.trace.runs.run_entry import RunEntry
@@ -44,8 +44,8 @@ def ls(
 
     `latest` stands for the newest run of a probe wherever a command takes a run.
     """
-    from driftscope.cli.listing import run_list
-    from driftscope.cli.listing.main_finding import main_findings
+    from driftscope.cli import run_list
+    from driftscope.cli.run_list import main_findings
     from driftscope.json_report.operation import runs_to_json
 
     everything = _entries(folders)
@@ -61,7 +61,7 @@ def ls(
 def rm(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN", help="Run directories.", autocompletion=completion.runs),
+        typer.Argument(metavar="RUN", help="Run directories.", autocompletion=options.runs),
     ],
     unclosed: Annotated[
         bool,
@@ -77,7 +77,7 @@ def rm(
     Only real run directories are removed, never through a symbolic link. A run that is being
     recorded is refused, and so is a directory with files that a recorder does not write.
     """
-    from driftscope.cli.shared.run_argument import named_run_or_ablation
+    from driftscope.cli.options import named_run_or_ablation
     from driftscope.trace.runs.run_entry import entry_of
     from driftscope.trace.runs.run_removal import check_removable
 
@@ -116,7 +116,7 @@ def prune(
     """
     import time
 
-    from driftscope.cli.listing.run_bounds import octets_of, seconds_of
+    from driftscope.cli.run_list import octets_of, seconds_of
     from driftscope.errors import UsageError
     from driftscope.trace.runs.run_removal import Bounds, beyond
 
@@ -154,7 +154,7 @@ def _remove(
     """List the runs, ask, remove them, and print what was done."""
     import sys
 
-    from driftscope.cli.listing import run_list
+    from driftscope.cli import run_list
     from driftscope.errors import UsageError
     from driftscope.json_report.operation import runs_to_json
     from driftscope.trace.runs.run_removal import remove

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from driftscope.cli.shared import completion
-from driftscope.cli.shared.run_argument import named_target
+from driftscope.cli import options
+from driftscope.cli.options import named_target
 from driftscope.telemetry.prometheus import EngineName
 
 
@@ -17,7 +17,7 @@ def watch(
         typer.Argument(
             metavar="RUN|URL",
             callback=named_target,
-            autocompletion=completion.runs,
+            autocompletion=options.runs,
             help="A run directory, even while it is being written; or the URL of an engine that "
             "serves Prometheus metrics (`driftscope serve --prometheus PORT`, or the engine's "
             "own page, which has acceptance only).",
@@ -60,7 +60,7 @@ def watch(
 
     Ends when the run ends, or with Ctrl-C.
     """
-    from driftscope.cli.screens.watch_loop import Options, run
+    from driftscope.cli.screens.watch import Options, run
 
     own = (engine,) if engine else tuple(EngineName) if scrape else ()
     options = Options(interval_s=interval, window_s=window, once=once, as_json=as_json, own=own)

@@ -18,7 +18,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from driftscope.cli import app
-from driftscope.cli.shared.help_pages import PAGES
+from driftscope.cli.help_pages import PAGES
 from driftscope.errors import DriftscopeError
 
 Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]

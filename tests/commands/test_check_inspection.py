@@ -15,7 +15,7 @@ from support.simulate import Truth, simulate
 from driftscope import check
 from driftscope.analysis.gate import Judgement, Outcome
 from driftscope.analysis.query.row_filters import Filter
-from driftscope.cli.gate.gate_run import run_gate
+from driftscope.cli.gate_run import run_gate
 from driftscope.errors import MixedTraceError, NoDataError, UsageError
 from driftscope.inspect.promise import compare_with_promise, read_promise, rounds_like
 from driftscope.pipeline import Inputs, analyze

@@ -12,8 +12,8 @@ from support.checkpoints import TARGET
 from typer.testing import CliRunner, Result
 
 from driftscope.ablate.measurement.prompt_meter import PromptMeter
+from driftscope.cli import run_reports
 from driftscope.cli.app import app
-from driftscope.cli.shared import progress_bar
 from driftscope.errors import UsageError
 from driftscope.inspect.trial.passages import BATCH
 from driftscope_lab.trio import trio_path
@@ -41,7 +41,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the output of an ablation that was interrupted."""
     output = tmp_path / "why"
     with monkeypatch.context() as patch:
-        patch.setattr(progress_bar, "steps", _stopping)
+        patch.setattr(run_reports, "steps", _stopping)
         done = _ablate("-o", str(output))
     assert done.exit_code == 130
     assert f"{output}.work keeps what is measured" in done.stderr
@@ -75,7 +75,7 @@ def test_another_request_is_refused(stopped: Path) -> None:
 
 
 def test_without_an_output_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_bar, "steps", _stopping)
+    monkeypatch.setattr(run_reports, "steps", _stopping)
     done = _ablate()
     assert done.exit_code == 130
     assert "nothing is kept: name an --output" in done.stderr

@@ -13,8 +13,8 @@ from support.analyses import pair
 from support.runs import Spec, write_run
 
 from driftscope.analysis.gate import Judgement, Outcome, rule_of
-from driftscope.cli.listing import run_list
-from driftscope.cli.listing.main_finding import MainFinding
+from driftscope.cli import run_list
+from driftscope.cli.run_list import MainFinding
 from driftscope.json_report import check, comparison, operation, schema
 from driftscope.json_report.document import CHECK, COMPARISON, FILES, REPORT, RUNS
 from driftscope.json_report.report import to_dict

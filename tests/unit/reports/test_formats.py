@@ -15,9 +15,8 @@ from support.runs import Spec, write_run
 import driftscope
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.cli.app import app
-from driftscope.cli.shared.report_format import Format
-from driftscope.cli.shared.report_output import ReportFiles, write_reports
-from driftscope.cli.shared.run_choice import RunChoice
+from driftscope.cli.options import Format
+from driftscope.cli.run_reports import ReportFiles, RunChoice, write_reports
 from driftscope.pipeline import Analysis
 from driftscope_reports.markdown import text, to_markdown
 

@@ -21,7 +21,7 @@ from driftscope.analysis.baseline_relation import relation_of
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.gate import rule_of
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.cli.gate.gate_run import judge_analysis, outcome
+from driftscope.cli.gate_run import judge_analysis, outcome
 from driftscope.findings.causes import NOTHING_BELOW
 from driftscope.findings.finding import Finding, Severity
 from driftscope.pipeline import BASELINE, Inputs, conclude, measure

@@ -16,7 +16,7 @@ from typing import Any
 from prometheus_client.openmetrics import parser
 
 from driftscope.cli.app import main
-from driftscope.cli.shared.unforeseen_error import DEBUG
+from driftscope.cli.failures import DEBUG
 from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, EXIT_USAGE
 from verification.faults.texts import SCRIPTS
 

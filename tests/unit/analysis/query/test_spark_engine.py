@@ -159,7 +159,7 @@ def test_what_spark_cannot_do_is_one_line(spark: Any, tmp_path: Path) -> None:
 
 
 def test_another_engine_is_refused(tmp_path: Path) -> None:
-    from driftscope.cli.shared.analysis_options import engine_of
+    from driftscope.cli.options import engine_of
     from driftscope.errors import UsageError
 
     with pytest.raises(UsageError, match="neither duckdb"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.inspections import broken
 
-from driftscope.cli.screens.inspect_table import print_inspection
+from driftscope.cli.screens.inspect import print_inspection
 from driftscope.inspect.trial.trial_result import STOPPED, NotApplicable
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from driftscope.cli.screens.k_search_screen import SearchBars, search_progress, why_it_ended
+from driftscope.cli.best_k import SearchBars, search_progress, why_it_ended
 from driftscope.workloads.suites.plan import Level
 
 

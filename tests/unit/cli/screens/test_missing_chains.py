@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from driftscope.cli.screens.missing_chains import why_no_chains
-from driftscope.cli.screens.watch_screen import DRIFT_CHAINS, WIDTH, drift_line, screen
+from driftscope.cli.screens.watch import DRIFT_CHAINS, WIDTH, drift_line, screen, why_no_chains
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.instruments import Tally
 from driftscope.telemetry.watch import View, view

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.hostile.texts import TEXTS
 
-from driftscope.cli.screens.probe_table import show
+from driftscope.cli.screens.probe import show
 
 
 def _process(text: str) -> dict[str, Any]:

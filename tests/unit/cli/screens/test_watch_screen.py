@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from support.hostile.texts import TEXTS
 
-from driftscope.cli.screens.watch_screen import WIDTH, screen
+from driftscope.cli.screens.watch import WIDTH, screen
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.instruments import Tally
 from driftscope.telemetry.watch import view

@@ -12,7 +12,7 @@ import pytest
 
 from driftscope.analysis.conditions import COLUMNS
 from driftscope.analysis.query.row_filters import BY
-from driftscope.cli.shared import completion
+from driftscope.cli import options
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.vocabulary import FINDINGS
 
@@ -30,42 +30,42 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _words(found: list[completion.Word]) -> list[str]:
+def _words(found: list[options.Word]) -> list[str]:
     return [word for word, _ in found]
 
 
 def test_runs_and_latest(runs: Path) -> None:
-    assert _words(completion.runs(""))[:3] == [
+    assert _words(options.runs(""))[:3] == [
         "latest",
         "driftscope-runs/one",
         "driftscope-runs/two",
     ]
-    assert _words(completion.runs("driftscope-runs/t"))[0] == "driftscope-runs/two"
-    assert _words(completion.runs("oth")) == ["other/"]
-    assert completion.runs("nothing/like/this") == []
+    assert _words(options.runs("driftscope-runs/t"))[0] == "driftscope-runs/two"
+    assert _words(options.runs("oth")) == ["other/"]
+    assert options.runs("nothing/like/this") == []
 
 
 def test_latest_is_offered_only_if_there_is_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert completion.runs("") == []
+    assert options.runs("") == []
 
 
 def test_ids_of_findings_and_severities() -> None:
     assert (*CATALOGUE, *REPLAYS) == FINDINGS, "the list for the shell is not the catalogue"
-    assert _words(completion.rules("sink")) == ["sink_lost"]
-    assert _words(completion.rules("hi"))[:1] == ["high"]
-    assert set(_words(completion.rules(""))) == {*FINDINGS, "high", "medium"}
+    assert _words(options.rules("sink")) == ["sink_lost"]
+    assert _words(options.rules("hi"))[:1] == ["high"]
+    assert set(_words(options.rules(""))) == {*FINDINGS, "high", "medium"}
 
 
 def test_the_last_word_of_a_condition_is_a_column() -> None:
-    assert _words(completion.columns("")) == list(COLUMNS)
-    assert _words(completion.columns("label = 'a' and cont")) == ["label = 'a' and context"]
+    assert _words(options.columns("")) == list(COLUMNS)
+    assert _words(options.columns("label = 'a' and cont")) == ["label = 'a' and context"]
 
 
 def test_ways_to_split_a_run() -> None:
-    assert set(BY) <= set(completion.SEGMENTS)
+    assert set(BY) <= set(options.SEGMENTS)
 
 
 @pytest.mark.process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from driftscope.cli.shared.extras import needs
+from driftscope.cli.failures import needs
 from driftscope.errors import UsageError
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.inspections import promise_document
 from support.simulate import Truth, simulate
 
-from driftscope.cli.shared.inspection_baseline import LAST_ROUNDS, runs_like
+from driftscope.cli.inspection_baseline import LAST_ROUNDS, runs_like
 from driftscope.inspect.promise import Promise, read_promise
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.read.reader import read_trace

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from driftscope.cli.shared.trial_run import loading_line
+from driftscope.cli.trial_run import loading_line
 
 
 @pytest.mark.parametrize(("size", "words"), [(7_100_000, "7.1 MB"), (2_500_000_000, "2.5 GB")])

@@ -12,7 +12,7 @@ from support.inside_sums import inside_sums
 from support.inspections import PROMPTS, rounds
 
 from driftscope.analysis.statistics.intervals import Interval
-from driftscope.cli.shared.trial_run import TrialOptions, load_bench
+from driftscope.cli.trial_run import TrialOptions, load_bench
 from driftscope.inspect.checks.check_result import CheckResult, Level
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target

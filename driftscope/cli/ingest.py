@@ -46,7 +46,7 @@ def ingest(
     reader took for granted is printed with its figures, and so are figures of one file that do not
     fit together. What a file does not hold is a dash.
     """
-    from driftscope.cli.screens.ingest_table import print_figures, print_formats, write_to
+    from driftscope.cli.screens.ingest import print_figures, print_formats, write_to
     from driftscope.errors import UsageError
     from driftscope.ingest.catalogue import READERS, to_json
     from driftscope.ingest.catalogue import ingest as read

@@ -17,7 +17,7 @@ from driftscope.analysis.query.query_engine import Engine
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary.text import shown
-from driftscope.cli.shared.run_argument import is_inspection
+from driftscope.cli.options import is_inspection
 from driftscope.errors import NoDataError
 from driftscope.inspect.promise import (
     Promise,

@@ -1,16 +1,86 @@
-"""The output of `driftscope ls`: two lines per run, its facts and its path with the finding."""
+"""The main finding of each run that `driftscope ls` lists."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from driftscope.analysis.query.row_filters import span_s
 from driftscope.boundary.text import shown
-from driftscope.cli.listing.main_finding import MainFinding
+from driftscope.distributions import analysis_installed
+from driftscope.errors import DriftscopeError, NoDataError, UsageError
 from driftscope.trace.runs.run_entry import RunEntry
+
+MAX_OCTETS = 64 << 20
+"""Size in bytes above which a run is not analysed for a list: `driftscope analyze` takes seconds
+for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MainFinding:
+    """The first of a run's ranked findings, or the headline of a run without one."""
+
+    id: str
+    severity: str
+    title: str
+
+    def words(self) -> str:
+        """Return severity and title as one line."""
+        return f"{self.severity}: {self.title}" if self.severity else self.title
+
+
+def main_findings(entries: Sequence[RunEntry]) -> dict[Path, MainFinding]:
+    """Return the main finding of each run that has rounds and is small enough to be analysed.
+
+    There is none where only `driftscope-probe` is installed.
+    """
+    eligible = [each for each in entries if each.rounds and each.octets <= MAX_OCTETS]
+    if not eligible or not analysis_installed():
+        return {}
+    return {each.path: made for each in eligible if (made := _finding(each.path)) is not None}
+
+
+def _finding(run: Path) -> MainFinding | None:
+    from driftscope.pipeline import Inputs, analyze
+
+    try:
+        analysis = analyze(Inputs(sources=[run], labels=[run.name]))
+    except NoDataError:
+        return MainFinding(id="", severity="", title="too little data")
+    except (DriftscopeError, OSError) as error:
+        sys.stderr.write(f"driftscope: {run}: not analysed ({type(error).__name__})\n")
+        return None
+    if analysis.findings:
+        first = analysis.findings[0]
+        return MainFinding(id=first.id, severity=first.severity.value, title=first.title)
+    return MainFinding(id="", severity="", title=" ".join(analysis.verdict[:1]))
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+_DIGITS = 15
+"""Longest number that is accepted, in characters."""
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds of a span such as "30d"; raises UsageError."""
+    if (seconds := span_s(text)) is None:
+        raise UsageError(f"--older-than {text!r}: give a span such as 12h or 30d")
+    return seconds
+
+
+def octets_of(text: str) -> int:
+    """Return the bytes of a size such as "20GB" or "500M"; raises UsageError."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or len(match[1]) > _DIGITS:
+        raise UsageError(f"--max-total {text!r}: give a size such as 500MB or 20GB")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
 
 NAME_WIDTH = 14
 """Columns of a model's name; the middle of a longer one is left out."""
@@ -18,7 +88,7 @@ HEADS = ("started", "target", "drafter", "K", "rounds", "state", "size")
 _WIDTHS = (16, NAME_WIDTH, NAME_WIDTH, 3, 9, 10, 8)
 _RIGHT = ("K", "rounds", "size")
 _UNKNOWN = "-"
-_UNITS = ("B", "kB", "MB", "GB", "TB")
+_SIZE_UNITS = ("B", "kB", "MB", "GB", "TB")
 _STEP = 1000
 
 
@@ -81,9 +151,9 @@ def summed(entries: Sequence[RunEntry]) -> str:
 def size(octets: int) -> str:
     """Return a size in three digits, such as "1.2 MB"."""
     value, unit = float(octets), 0
-    while value >= _STEP and unit < len(_UNITS) - 1:
+    while value >= _STEP and unit < len(_SIZE_UNITS) - 1:
         value, unit = value / _STEP, unit + 1
-    return f"{value:.3g} {_UNITS[unit]}"
+    return f"{value:.3g} {_SIZE_UNITS[unit]}"
 
 
 def _cells(entry: RunEntry) -> tuple[str, ...]:

@@ -1,14 +1,64 @@
-"""Parts of `--help` other than options: groups of commands, their words, examples, exit codes."""
+"""The exit codes in words, for every command's help."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from driftscope.cli.shared.exit_codes import EPILOG
+from typer.core import TyperArgument, TyperCommand, TyperGroup
+
+from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, EXIT_USAGE
+
+EPILOG = (
+    f"Exit codes: {EXIT_OK} fine, {EXIT_ERROR} error, {EXIT_USAGE} usage, "
+    f"{EXIT_GATE_FAILED} gate failed, {EXIT_NO_DATA} no data."
+)
+
+
+_TYPE_SHOWN_BY = ("display_type", "display_type_rich")
+"""Methods that name the type of an argument's value, in versions of typer that have them."""
+
+_NO_BRACES = {ord(each): None for each in "{}"}
+
+
+class PlainCommand(TyperCommand):
+    """Command that takes no word after a flag, and says so."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, each with the words that its help shows."""
+        return _without_types(super().get_params(ctx))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line: a name without brackets must be given."""
+        return [each.translate(_NO_BRACES) for each in super().collect_usage_pieces(ctx)]
+
+
+class PlainGroup(TyperGroup):
+    """Group of commands whose own options are shown as those of `PlainCommand`."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the parameters, each with the words that its help shows."""
+        return _without_types(super().get_params(ctx))
+
+
+def _without_types(parameters: Sequence[Any]) -> Sequence[Any]:
+    """Return `parameters` without types in their help. typer shows `<bool>` after a flag and
+    `<list[Path]>` after the name of an argument."""
+    for each in parameters:
+        if isinstance(each, TyperArgument):
+            for method in _TYPE_SHOWN_BY:
+                setattr(each, method, _no_type)
+        elif each.is_flag and each.metavar is None:
+            each.metavar = ""
+    return parameters
+
+
+def _no_type(ctx: Any) -> str:  # noqa: ARG001
+    return ""
+
 
 BEGIN = "Begin"
 BEFORE = "Before a server starts"

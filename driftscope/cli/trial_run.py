@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from driftscope.boundary.text import shown
-from driftscope.cli.shared.extras import MissingExtraError, needs
-from driftscope.cli.shared.progress_bar import steps
+from driftscope.cli.failures import MissingExtraError, needs
+from driftscope.cli.run_reports import steps
 from driftscope.errors import CheckpointError, NoDataError, UsageError
 from driftscope.inspect.checks.check_result import CheckResult, Level
 from driftscope.inspect.files.checkpoint_format import Family
@@ -22,7 +22,7 @@ from driftscope.inspect.inspection import Inspection
 from driftscope.inspect.trial.acceptance import Acceptance
 from driftscope.inspect.trial.trial_result import STOPPED, T, Trial, TrialListener, Tried
 
-if TYPE_CHECKING:  # imports torch
+if TYPE_CHECKING:
     from driftscope.inspect.trial.passages import Teacher
     from driftscope.inspect.trial.trial import Bench
 

@@ -1,10 +1,32 @@
-"""Report of an unexpected exception: one line, and the file with its traceback."""
+"""What a command says of a missing extra and of an error that nobody foresaw."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import traceback
+from collections.abc import Iterator
+
+from driftscope.errors import UsageError
+
+
+class MissingExtraError(UsageError):
+    """A package of an extra is not installed."""
+
+
+@contextlib.contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """Raise MissingExtraError with the extra's name if an import inside the block fails."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0].startswith("driftscope"):
+            raise
+        raise MissingExtraError(
+            f"{error.name} is not installed: pip install 'driftscope[{extra}]'"
+        ) from error
+
 
 DEBUG = "DRIFTSCOPE_DEBUG"
 """Environment variable; if it is 1, the exception is raised again with its traceback."""

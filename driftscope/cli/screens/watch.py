@@ -1,15 +1,71 @@
-"""The screen of `driftscope watch`, which fits in 80 columns."""
+"""Why `driftscope watch` shows no chains, and what to type."""
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
+import contextlib
+import dataclasses
+import os
+import shlex
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from driftscope.boundary.http_peer import public
+from driftscope.boundary.text import output_console
 from driftscope.boundary.text import shown as printed
-from driftscope.cli.screens.missing_chains import why_no_chains
-from driftscope.telemetry.watch import CLASSES, Depth, View
+from driftscope.json_report.operation import watch_to_line
+from driftscope.telemetry.instruments import Snapshot
+from driftscope.telemetry.prometheus import EngineName
+from driftscope.telemetry.watch import CLASSES, Depth, Followed, View, follow, view
+
+EVERY = 4
+"""Sampling interval that is proposed: chains within seconds, at a cost that a person accepts while
+looking."""
+
+
+def why_no_chains(
+    target: str, shown: View, budget: float | None, *, over: bool = False
+) -> tuple[str, ...]:
+    """Return the reason and a command, a line each; () if there are chains or no rounds.
+
+    `over`: the run has ended, so that only the next one can be changed.
+    """
+    if shown.down:
+        return (f"nothing is recorded (reason: {shown.down}); the server's log says why",)
+    if shown.chains or not shown.rounds:
+        return ()
+    run = _run(target)
+    if shown.rate is None:
+        return ("0 chains: only acceptance and timing of this drafter are recorded",)
+    if not shown.rate and not over:
+        return ("0 chains: recording is stopped; to resume it:", f"  driftscope probe start {run}")
+    return (
+        f"0 chains: {_words(budget, shown.rate)}; to record more:",
+        f"  driftscope serve ... --every {EVERY}"
+        if over
+        else f"  driftscope probe set {run} --every {EVERY}",
+    )
+
+
+def _words(budget: float | None, rate: float) -> str:
+    share = f"{100 * rate:.2g} % of steps"
+    return f"{share} are recorded" if budget is None else f"{100 * budget:.3g} % pays for {share}"
+
+
+def _run(target: str) -> str:
+    """Return the run directory as a command needs it; a scrape endpoint does not tell it."""
+    if "://" in target:
+        return "RUN"
+    near = os.path.relpath(target)
+    return shlex.quote(min(target, near, key=len))
+
 
 WIDTH = 80
 _BAR = 10
@@ -181,3 +237,86 @@ def _percent(value: float | None) -> str:
 
 def _ms(seconds: float | None) -> str:
     return _ABSENT if seconds is None else f"{seconds * 1000:.1f} ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of the command."""
+
+    interval_s: float
+    window_s: float
+    once: bool
+    as_json: bool
+    own: tuple[EngineName, ...] = ()
+    """Engines whose own metrics are read; (): driftscope's, or an engine's where there are none."""
+
+
+def run(target: str, options: Options) -> None:
+    """Show `target` until its run ends or the user stops; raises DriftscopeError."""
+    followed = follow(target, options.own)
+    views = _views(followed, options)
+    with contextlib.suppress(KeyboardInterrupt):
+        if options.as_json:
+            for shown, _, over in views:
+                names = {"over": over, "engine": followed.title}
+                figures = {**dataclasses.asdict(shown), **names}
+                sys.stdout.write(watch_to_line(figures))
+                sys.stdout.flush()
+            return
+        console = output_console(WIDTH)
+
+        def show(look: Look) -> RenderableType:
+            shown, span, over = look
+            state = _state(shown, over, followed.title)
+            if followed.title:
+                return screen_of_engine(target, shown, span=span, state=state)
+            return screen(target, shown, span=span, state=state, budget=followed.budget)
+
+        _show(console, show, views, live=console.is_terminal and not options.once)
+
+
+Look = tuple[View, str, bool]
+"""Figures on the screen, the stretch of time that they cover, and whether the run is over."""
+Show = Callable[[Look], RenderableType]
+
+
+def _show(console: Console, show: Show, views: Iterator[Look], *, live: bool) -> None:
+    if not live:
+        for look in views:
+            console.print(show(look))
+        return
+    with Live(console=console, auto_refresh=False, screen=False) as display:
+        for look in views:
+            display.update(show(look), refresh=True)
+
+
+def _state(shown: View, over: bool, title: str) -> str:
+    if title:
+        return f"{title}'s own metrics"
+    return CLOSED if over else NOT_RECORDING if shown.down else RECORDING
+
+
+def _with(shown: View, length: float | None) -> View:
+    """Return the view with the length that an engine publishes in place of counts."""
+    return shown if length is None else replace(shown, length=length)
+
+
+def _views(followed: Followed, options: Options) -> Iterator[Look]:
+    """Yield a view per interval; if the run is over, or `once` is set, yield one view of everything
+    since its start."""
+    past: deque[tuple[float, Snapshot]] = deque()
+    while True:
+        snapshot, now = followed.look(), time.monotonic()
+        given = followed.length
+        if followed.over or options.once or not options.window_s:
+            yield _with(view(snapshot), given), "since the start", followed.over
+            if followed.over or options.once:
+                return
+        else:
+            while past and now - past[0][0] > options.window_s:
+                past.popleft()
+            before_s, before = past[0] if past else (now, {})
+            past.append((now, snapshot))
+            words = f"last {now - before_s:.0f} s" if before else "since the start"
+            yield _with(view(snapshot, before), given), words, False
+        time.sleep(options.interval_s)

@@ -1,4 +1,4 @@
-"""Output of `replay` while it runs and when it is done."""
+"""What a replay prints, and the comparison of two."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ import contextlib
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from driftscope.analysis.number_words import listed
+from driftscope.analysis.replays import is_replay
 from driftscope.boundary.text import shown
-from driftscope.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK
+from driftscope.cli import run_reports
+from driftscope.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK, MixedTraceError, NoDataError
 from driftscope.json_report.operation import replay_to_json
+from driftscope.json_report.report import to_json
 from driftscope.metrics.acceptance import mean_length
+from driftscope.pipeline import Inputs, analyze
+from driftscope.trace.format.manifest import read_manifest
 from driftscope.trace.format.records import ClientRow
 from driftscope.vocabulary import Ended
 from driftscope.workloads.client.replay import Done, Watcher, require_answers
@@ -147,3 +155,36 @@ def _indented(words: str) -> str:
     return textwrap.fill(
         words, _WIDTH, initial_indent="    ", subsequent_indent="    ", break_long_words=False
     )
+
+
+def both_replays(first: Path, second: Path) -> bool:
+    """Whether both runs are replays; raises MixedTraceError if only one is."""
+    kinds = {is_replay(read_manifest(run)) for run in (first, second)}
+    if len(kinds) > 1:
+        raise MixedTraceError(
+            f"{first}, {second}: a replay and a probe's run, which measure different things; "
+            "compare two of the same kind, or give both to `driftscope analyze`, which joins them"
+        )
+    return kinds == {True}
+
+
+def compare_replays(runs: Sequence[Path], labels: Sequence[str], *, as_json: bool) -> None:
+    """Print the figures of both replays and their ratios, prompt by prompt.
+
+    Raises NoDataError for a run that holds sums only, and MixedTraceError for replays of different
+    prompts.
+    """
+    analysis = analyze(Inputs(sources=runs, labels=labels))
+    if sums := [each.label for each in analysis.senders if not each.has_rows]:
+        raise NoDataError(
+            f"{listed(sums)}: cannot tell how the runs compare: no per-request rows, sums only; "
+            "`driftscope analyze` shows the figures side by side"
+        )
+    if not analysis.versus:
+        raise MixedTraceError(
+            f"{runs[0]}, {runs[1]}: these replays have no prompt in common; replay the same suite"
+        )
+    if as_json:
+        typer.echo(to_json(analysis), nl=False)
+    else:
+        run_reports.show_table(analysis)

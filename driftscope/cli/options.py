@@ -1,0 +1,223 @@
+"""Arguments and options that several commands share, and their completion in a shell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from driftscope.analysis.conditions import COLUMNS
+from driftscope.trace.runs.run_search import DEFAULT_FOLDERS, LATEST, search
+from driftscope.vocabulary import FINDINGS, GATED
+
+if TYPE_CHECKING:
+    from driftscope.analysis.query.query_engine import Engine
+
+
+class Format(StrEnum):
+    """Format of the report."""
+
+    HTML = "html"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+Word = tuple[str, str]
+"""A word and its explanation, which zsh and fish show."""
+SEGMENTS = (
+    "label",
+    "context",
+    "prompt",
+    "batch",
+    "temperature",
+    "structured",
+    "finish",
+    "execution",
+    "runner",
+    "mode",
+    "k",
+    "rank",
+    "replica",
+    "region",
+    "language",
+    "boundary",
+    "copied",
+    "hour",
+)
+"""Values of --by, apart from spans of time."""
+
+
+def runs(incomplete: str) -> list[Word]:
+    """Return `latest`, the runs in the usual folders, and the folders below what is typed."""
+    known = [(LATEST, "the newest run")] if _any_run() else []
+    known += [(str(run), "run") for folder in DEFAULT_FOLDERS for run in sorted(search(folder))]
+    fitting = [word for word in known if word[0].startswith(incomplete)]
+    shown = {word for word, _ in fitting}
+    return fitting + [(name, "folder") for name in _folders(incomplete) if name not in shown]
+
+
+def rules(incomplete: str) -> list[Word]:
+    """Return the severities and the ids of findings that begin like `incomplete`."""
+    known = [*((word, "findings of this severity") for word in GATED)]
+    known += [(name, "finding") for name in FINDINGS]
+    return [word for word in known if word[0].startswith(incomplete)]
+
+
+def columns(incomplete: str) -> list[Word]:
+    """Complete the last word of a condition to the name of a column."""
+    before, _, last = incomplete.rpartition(" ")
+    head = f"{before} " if before else ""
+    return [
+        (f"{head}{name}", column.meaning)
+        for name, column in COLUMNS.items()
+        if name.startswith(last)
+    ]
+
+
+def segments(incomplete: str) -> list[Word]:
+    """Return the properties that runs can be split by."""
+    return [(name, "split runs by it") for name in SEGMENTS if name.startswith(incomplete)]
+
+
+def _any_run() -> bool:
+    return any(True for folder in DEFAULT_FOLDERS for _ in search(folder))
+
+
+def _folders(incomplete: str) -> Iterator[str]:
+    """Yield the folders that a half-typed path can mean, with a slash at the end."""
+    head, _, begun = incomplete.rpartition("/")
+    prefix = f"{head}/" if "/" in incomplete else ""
+    try:
+        with os.scandir(Path(prefix or ".")) as entries:
+            names = sorted(each.name for each in entries if each.is_dir())
+    except OSError:
+        return
+    yield from (
+        f"{prefix}{name}/"
+        for name in names
+        if name.startswith(begun) and (begun or not name.startswith("."))
+    )
+
+
+def named_run(value: Path | None) -> Path | None:
+    """Return the run that one argument names. Raises UsageError for an ablation, which has no
+    rounds."""
+    run = named_run_or_ablation(value)
+    if run is None:
+        return None
+    from driftscope.errors import UsageError
+    from driftscope.trace.runs.run_folder import is_ablation_run
+
+    if is_ablation_run(run):
+        raise UsageError(
+            f"{run}: holds an ablation, not a recording; `driftscope analyze` reads it"
+        )
+    return run
+
+
+def named_run_or_ablation(value: Path | None) -> Path | None:
+    """Return the run or the ablation that one argument names."""
+    if value is None:
+        return None
+    from driftscope.trace.runs.run_folder import found
+
+    return found(value)
+
+
+def named_run_or_inspection(value: Path | None) -> Path | None:
+    """Return the run that one argument names; a JSON document is returned as it is."""
+    return value if is_inspection(value) else named_run(value)
+
+
+def is_inspection(value: Path | None) -> bool:
+    """Whether a path names a document of `driftscope inspect --json`, not a run."""
+    return value is not None and value.suffix.lower() == ".json" and not value.is_dir()
+
+
+def named_runs(value: list[Path] | None) -> list[Path] | None:
+    """Return the runs that a list of arguments names."""
+    return None if value is None else [run for each in value if (run := named_run(each))]
+
+
+def named_runs_or_ablations(value: list[Path] | None) -> list[Path] | None:
+    """Return the runs and ablations that a list of arguments names."""
+    if value is None:
+        return None
+    return [run for each in value if (run := named_run_or_ablation(each))]
+
+
+def named_target(value: str) -> str:
+    """Return the run that a target names; a URL is returned as it is."""
+    if value.startswith(("http://", "https://")):
+        return value
+    return str(named_run(Path(value)))
+
+
+def real_folder(value: Path) -> Path:
+    """Return the folder to write into; raises UsageError for -, which cannot hold files."""
+    if value == Path("-"):
+        from driftscope.errors import UsageError
+
+        raise UsageError("-: several files are written; give a folder")
+    return value
+
+
+DUCKDB = "duckdb"
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="ENGINE",
+        help="Where queries run: duckdb in this process, spark://HOST:PORT on a cluster that reads "
+        "the runs under the same paths, or spark://local[2].",
+    ),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="COLUMN",
+        help="Column of requests whose equal values are not independent: session, conversation, "
+        "pair, prompt_digest, label or request; default: the first of the first four that the "
+        "recording has.",
+    ),
+]
+"""Option for the requests that are not independent of each other."""
+WhereOption = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="EXPR",
+        autocompletion=columns,
+        help="Only rows that meet a condition such as \"label = 'chat' and context > 4096\", over "
+        f"{', '.join(COLUMNS)}; docs/conditions.md has the language.",
+    ),
+]
+"""Option for the rows to keep of every run."""
+
+
+def maker_of(name: str) -> Callable[[], Engine]:
+    """Return the function that makes the engine for one run's queries. It raises what `engine_of`
+    raises."""
+    return partial(engine_of, name)
+
+
+def engine_of(name: str) -> Engine:
+    """Return the engine for a run's queries. Raises UsageError for an unknown engine."""
+    from driftscope.analysis.query.query_engine import DuckDB
+    from driftscope.cli.failures import needs
+    from driftscope.errors import UsageError
+
+    if name == DUCKDB:
+        return DuckDB()
+    if name.startswith("spark://"):
+        with needs("spark"):
+            from driftscope.analysis.query.spark_engine import Spark
+
+            return Spark(name)
+    raise UsageError(f"--engine {name!r}: neither duckdb nor spark://HOST:PORT or spark://local[N]")

@@ -1,0 +1,224 @@
+"""The runs that a command reads, and the reports that it writes of them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from driftscope.analysis.query.row_filters import Filter
+from driftscope.boundary.files import STDOUT
+from driftscope.boundary.text import output_console, shown
+from driftscope.cli.options import DUCKDB, Format, maker_of
+from driftscope.errors import UsageError
+from driftscope.json_report.report import to_json
+from driftscope.pipeline import (
+    BY_LABEL,
+    EVERYTHING,
+    Analysis,
+    Inputs,
+    MeasuredRuns,
+    conclude,
+    measure,
+)
+from driftscope_reports.formats import write
+from driftscope_reports.report_files import write_text
+from driftscope_reports.terminal.run_table import plain, render
+
+T = TypeVar("T")
+
+
+def steps(
+    items: Iterable[T], what: str, *, total: int | None = None, quiet: bool = False
+) -> Iterator[T]:
+    """Yield `items` one by one, with a bar that disappears at the end; no bar without a
+    terminal. `total` is their number if they have no length."""
+    console = Console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    if quiet or not console.is_terminal:
+        yield from items  # rich before 14.3 prints an empty line even where it shows no bar
+        return
+    if total is None and isinstance(items, Sized):
+        total = len(items)
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        for item in items:
+            yield item
+            progress.advance(task)
+
+
+def labels_of(runs: Sequence[Path], given: Sequence[str] | None) -> list[str]:
+    """Return the given labels, or the directories' names, numbered where they are equal.
+
+    Raises UsageError if labels are given and are not one distinct label per run.
+    """
+    if not given:
+        return _distinct([run.resolve().name or str(run) for run in runs])
+    if len(given) != len(runs):
+        raise UsageError(
+            f"--label: {len(given)} given for {len(runs)} runs; give one for each run, or none"
+        )
+    if len(set(given)) < len(given):
+        raise UsageError("--label: two runs have the same label; give each its own")
+    return list(given)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Make names distinct: "run", "run" -> "run", "run (2)"."""
+    seen: Counter[str] = Counter()
+    out: list[str] = []
+    for name in names:
+        seen[name] += 1
+        label = name if seen[name] == 1 else f"{name} ({seen[name]})"
+        while label in out:
+            seen[name] += 1
+            label = f"{name} ({seen[name]})"
+        out.append(label)
+    return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunChoice:
+    """Arguments and options of a command that say which runs it reads, and how."""
+
+    paths: tuple[Path, ...]
+    """Run directories."""
+    labels: tuple[str, ...]
+    baseline: Path | None = None
+    only: Filter = EVERYTHING
+    baseline_only: Filter = EVERYTHING
+    by: str = BY_LABEL
+    engine: str = DUCKDB
+    cluster: str | None = None
+    """Column that the user chose as the unit of inference, see `Inputs.cluster`."""
+
+    def measured(self, *, quiet: bool = True) -> MeasuredRuns:
+        """Read the runs, with a progress bar unless `quiet`. Raises DriftscopeError."""
+        return measure(self.inputs(), partial(steps, what="analysing", quiet=quiet))
+
+    def inputs(self) -> Inputs:
+        """Return what the pipeline reads."""
+        return Inputs(
+            sources=self.paths,
+            labels=self.labels,
+            baseline=self.baseline,
+            only=self.only,
+            baseline_only=self.baseline_only,
+            by=self.by,
+            engine=maker_of(self.engine),
+            cluster=self.cluster,
+        )
+
+    def analysis(self, *, quiet: bool = True) -> Analysis:
+        """Return the conclusions on the runs. Raises DriftscopeError."""
+        measured = self.measured(quiet=quiet)
+        return conclude(measured.runs, measured.replays, measured.baseline)
+
+    def command_line(self, output: Path) -> str:
+        """Return the command line that writes the report `output` again."""
+        words = ["driftscope", "analyze", *map(str, self.paths)]
+        words += [word for label in self.labels for word in ("--label", label)]
+        options = {
+            "--baseline": self.baseline,
+            "--where": self.only.where,
+            "--since": self.only.since,
+            "--by": self.by if self.by != BY_LABEL else None,
+            "--cluster": self.cluster,
+        }
+        for name, value in options.items():
+            words += [] if value is None else [name, str(value)]
+        return shlex.join([*words, "-o", str(output)])
+
+
+_PIPE_WIDTH = 100
+"""Width in columns when the output is not a terminal and COLUMNS is not set."""
+_RUN_WIDTH = 24
+_REPLAY_WIDTH = 160
+
+
+def show_table(analysis: Analysis, *, stderr: bool = False) -> None:
+    """Print the figures to stdout, or to stderr if stdout is used for JSON."""
+    width = max(_PIPE_WIDTH, (len(analysis.runs) + 2) * _RUN_WIDTH)
+    width = max(width, _REPLAY_WIDTH if analysis.senders else 0)
+    output_console(width, stderr=stderr).print(render(analysis))
+
+
+def say_where(
+    analysis: Analysis,
+    written: Sequence[Path],
+    *,
+    replaced: Container[Path] = (),
+    form: Format = Format.HTML,
+) -> None:
+    """Print the warnings, the files written, which of them replaced a file, and what to do next."""
+    for warning in analysis.warnings:
+        sys.stderr.write(f"warning: {plain(f'{warning.run}: {warning.message}')}\n")
+    for path in written:
+        verb = "replaced" if path in replaced else "written"
+        sys.stderr.write(f"{verb}: {shown(str(path))}\n")
+    if written and form in _NEXT:
+        sys.stderr.write(f"next: {_NEXT[form].format(shown(str(written[0])))}\n")
+
+
+_NEXT = {
+    Format.HTML: "open {} in a browser",
+    Format.MARKDOWN: "gh pr comment --body-file {}",
+}
+"""Next step with a report, by its format."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFiles:
+    """Place and format of a report to write."""
+
+    path: Path
+    """File of the report."""
+    format: Format = Format.HTML
+    json_path: Path | None = None
+    """File of the figures as JSON, in addition to the report; STDOUT prints them, and the table
+    then goes to stderr."""
+
+
+def write_reports(choice: RunChoice, files: ReportFiles, *, quiet: bool = False) -> Analysis:
+    """Analyse the chosen runs, write the report's files, print its table unless `quiet`, and return
+    the analysis.
+
+    Raises DriftscopeError for runs that cannot be used, and OSError for files that cannot be
+    written.
+    """
+    if files.json_path == files.path:
+        raise UsageError(f"--json and --output both name {files.path}; give two files")
+    analysis = choice.analysis(quiet=quiet)
+    existing = _existing(files)
+    command = choice.command_line(files.path)
+    written = write(analysis, files.format, files.path, command=command)
+    prints_json = files.json_path == STDOUT
+    if prints_json:
+        typer.echo(to_json(analysis), nl=False)
+    elif files.json_path is not None:
+        write_text(files.json_path, to_json(analysis))
+        written.append(files.json_path)
+    if not quiet:
+        show_table(analysis, stderr=prints_json or files.path == STDOUT)
+        say_where(
+            analysis,
+            [path for path in written if path != STDOUT],
+            replaced=existing,
+            form=files.format,
+        )
+    return analysis
+
+
+def _existing(files: ReportFiles) -> frozenset[Path]:
+    """Return the files that are there already among those to be written."""
+    named = [path for path in (files.path, files.json_path) if path is not None]
+    return frozenset(path for path in named if path.is_file())
