@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from driftscope.trace.format.distance_bins import edges_of
 from driftscope.trace.format.manifest import Manifest
+from driftscope.trace.format.records import edges_of
 from driftscope.trace.write.batch_encoder import Encode
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.vocabulary import MASSES, SINK_FOUND, SINK_SOUGHT

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import threshold
 
-from driftscope.trace.format.distance_bins import DOUBLINGS, longest_of, reach_of
+from driftscope.trace.format.records import DOUBLINGS, longest_of, reach_of
 from driftscope.vocabulary import MASSES, NULL_MASS, SINK_MASS
 from driftscope_probes.buffers import LEAST, Array, array_of, count_up, empty, lesser, tensor_of
 from driftscope_probes.drafter import AttentionKind
@@ -71,7 +71,7 @@ def masses(
 
     `queries` [B, K, heads * head_size]. `distances` [B, K, bins] float32 receives the means over
     heads of the masses by distance, if it is given; queries must then be causal. Its bins are those
-    of `driftscope.trace.format.distance_bins`.
+    of `driftscope.trace.format.records`.
     """
     slot, own, scores = _attend(queries, score, chains, kind)
     batch, blocks, _, _, size = scores.shape

@@ -8,7 +8,7 @@ from support.engine_process.job import K, Outcome
 from verification.truth import JOBS, Truth, compare
 from verification.versions import version
 
-from driftscope.trace.format.distance_bins import edges_of
+from driftscope.trace.format.records import edges_of
 from driftscope.trace.read.reader import read_trace
 from engines.conftest import OLDER
 

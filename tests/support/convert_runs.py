@@ -20,8 +20,8 @@ from driftscope.trace.format.batch_digest import END
 from driftscope.trace.format.derived_columns import derived_of, encodings
 from driftscope.trace.format.manifest import MANIFEST
 from driftscope.trace.format.record_stream import StreamFile
-from driftscope.trace.format.records import RECORDS
-from driftscope.trace.format.schema import SCHEMA_VERSION, schema_of
+from driftscope.trace.format.records import RECORDS, SCHEMA_VERSION
+from driftscope.trace.format.schema import schema_of
 from driftscope.trace.format.segment import SEALED, STREAM, VERSION_KEY, ZSTD_LEVEL, digest_of
 from driftscope.vocabulary import Execution
 

@@ -13,19 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from driftscope.trace.format.distance_bins import edges_of
 from driftscope.trace.format.manifest import MANIFEST, Manifest, Model
 from driftscope.trace.format.record_stream import StreamFile
 from driftscope.trace.format.records import (
     RECORDS,
+    SCHEMA_VERSION,
     DraftRow,
     RequestRow,
     ResourceRow,
     Row,
     StepRow,
     VerifyRow,
+    edges_of,
 )
-from driftscope.trace.format.schema import SCHEMA_VERSION, schema_of, to_batch
+from driftscope.trace.format.schema import schema_of, to_batch
 from driftscope.trace.format.segment import VERSION_KEY, segment_path
 from driftscope.trace.format.status import Status, status_path
 from driftscope.trace.write.record_files import RecordFiles

@@ -26,9 +26,9 @@ from driftscope.analysis.query.row_filters import Bucket
 from driftscope.boundary.bounds import MAX_TEXT_CHARS
 from driftscope.errors import DamagedTraceError
 from driftscope.trace.format.derived_columns import derived_of
-from driftscope.trace.format.distance_bins import DOUBLINGS, SUM_WITHIN
 from driftscope.trace.format.manifest import Manifest, read_manifest
-from driftscope.trace.format.row_bounds import BOUNDS
+from driftscope.trace.format.records import DOUBLINGS
+from driftscope.trace.format.row_bounds import BOUNDS, SUM_WITHIN
 from driftscope.trace.format.schema import conform, schema_of
 from driftscope.trace.format.segment import SEALED, segments, source_of
 from driftscope.trace.format.status import Status, read_statuses
@@ -455,7 +455,7 @@ def _extremes(view: str, record: str) -> ir.Table:
 @cache
 def _distance_extremes(view: str, record: str) -> ir.Table:
     """Return one row of aggregates over the chains that have masses by distance. From it
-    `_distance_faults` checks these masses, as `driftscope.trace.format.distance_bins` does in
+    `_distance_faults` checks these masses, as `driftscope.trace.format.records` does in
     memory. Rows in which some depths have no masses are checked there only: in a sum they are not a
     number."""
     import ibis

@@ -19,7 +19,6 @@ from driftscope.inspect.reference.engine import Generation, Round, generate
 from driftscope.inspect.reference.model import load_drafter, load_target
 from driftscope.inspect.reference.replay import DEFAULT_N_SINK
 from driftscope.inspect.weights_digest import weights_digest
-from driftscope.trace.format.distance_bins import edges_of
 from driftscope.trace.format.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
@@ -27,7 +26,7 @@ from driftscope.trace.format.manifest import (
     Manifest,
     Model,
 )
-from driftscope.trace.format.records import DraftRow, RequestRow, StepRow, VerifyRow
+from driftscope.trace.format.records import DraftRow, RequestRow, StepRow, VerifyRow, edges_of
 from driftscope.trace.write.run_directory import check_unused, create_run
 from driftscope.trace.write.writer import TraceWriter
 from driftscope.version import __version__

@@ -27,9 +27,8 @@ from driftscope.boundary.bounds import (
 )
 from driftscope.boundary.files import first_line, read_json
 from driftscope.errors import DamagedTraceError, NotATraceError, SchemaVersionError
-from driftscope.trace.format.distance_bins import edge_faults
 from driftscope.trace.format.record_validation import validated
-from driftscope.trace.format.schema import SCHEMA_VERSION
+from driftscope.trace.format.records import SCHEMA_VERSION, edge_faults
 from driftscope.trace.format.start_fault import read_faults
 from driftscope.vocabulary import MANIFEST as MANIFEST
 from driftscope.vocabulary import SINK_FOUND, SINK_SOUGHT, Strategy

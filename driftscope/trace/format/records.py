@@ -4,6 +4,16 @@ Conventions: `time_s` is seconds since the Unix epoch; durations end in `_s`; de
 first element of every per-depth list; RMS is ||x||_2 / sqrt(dim); a list is None where the quantity
 does not exist for the drafter or was not recorded, never zeros. An element of a mass list that does
 not apply is NaN, for example the sink's if a sliding window hides all of its slots from the layer.
+
+`distance_mass` is by the distance of a slot from the query: the query's own slot minus the slot, so
+that the own slot has distance 0. A chain of K tokens looks back on itself over at most K - 1 slots:
+these distances have a bin each. The bins after them double in width, and everything farther away
+shares the last one:
+
+    0, 1, ..., K-1, [K, 2K-1], [2K, 4K-1], [4K, 8K-1], [8K, ...)
+
+Slots of the sink set and the learned bias have classes of their own and are in no bin: at each
+depth and in each layer the bins, `sink_mass` and `null_mass` sum to 1.
 """
 
 from __future__ import annotations
@@ -12,6 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from driftscope.vocabulary import Execution, Strategy
+
+SCHEMA_VERSION = "2.0"
+"""Version as major.minor: a new column raises minor, a changed meaning raises major."""
 
 Floats = Sequence[float]
 Ints = Sequence[int]
@@ -374,3 +387,33 @@ RECORDS: dict[str, type[Row]] = {
     "resource": ResourceRow,
     "client": ClientRow,
 }
+
+
+DOUBLINGS = 3
+"""Number of bins between the single distances and the last bin, each twice as wide as the one
+before. The value is driftscope's own: over 8K slots, text that a chain of K tokens repeats is near,
+and the kernels sort only these slots by distance."""
+
+
+def edges_of(k: int) -> tuple[int, ...]:
+    """Return the first distance of each bin for chains of at most `k` tokens, from 1."""
+    return (*range(k), *(k << n for n in range(DOUBLINGS + 1)))
+
+
+def longest_of(bins: int) -> int:
+    """Return the chain length that `bins` bins are made for."""
+    return bins - DOUBLINGS - 1
+
+
+def reach_of(bins: int) -> int:
+    """Return the distance at which the last of `bins` bins begins."""
+    return longest_of(bins) << DOUBLINGS
+
+
+def edge_faults(edges: tuple[int, ...], every: int) -> str | None:
+    """Return in words what is wrong with a manifest's `distance_edges` and `distance_every`."""
+    if bool(edges) != bool(every):
+        return f"distance_every is {every}, with {len(edges)} distance_edges"
+    if edges and edges != edges_of(longest_of(len(edges))):
+        return f"distance_edges is {list(edges)!r:.40}, not the first distances of bins"
+    return None

@@ -18,9 +18,6 @@ import pyarrow as pa
 from driftscope.trace.format.arrow_arrays import builder_of
 from driftscope.trace.format.records import RECORDS, Floats, Ints, Row
 
-SCHEMA_VERSION = "2.0"
-"""Version as major.minor: a new column raises minor, a changed meaning raises major."""
-
 _ARROW: dict[Any, pa.DataType] = {
     int: pa.int64(),
     float: pa.float64(),

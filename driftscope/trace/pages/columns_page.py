@@ -20,8 +20,8 @@ from itertools import pairwise
 import pyarrow as pa
 
 from driftscope.trace.format import derived_columns, records
-from driftscope.trace.format.records import RECORDS
-from driftscope.trace.format.schema import SCHEMA_VERSION, schema_of
+from driftscope.trace.format.records import RECORDS, SCHEMA_VERSION
+from driftscope.trace.format.schema import schema_of
 from driftscope.trace.format.segment import SEALED, STREAM
 from driftscope.vocabulary import BY_DEPTH, DISTANCE_MASS, MASSES
 

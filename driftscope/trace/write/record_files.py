@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from driftscope.trace.format.record_stream import StreamFile
-from driftscope.trace.format.records import Row
+from driftscope.trace.format.records import SCHEMA_VERSION, Row
 from driftscope.trace.format.row_block import Block
-from driftscope.trace.format.schema import SCHEMA_VERSION, record_of, schema_of, to_batch
+from driftscope.trace.format.schema import record_of, schema_of, to_batch
 from driftscope.trace.format.segment import VERSION_KEY, digest_of, next_number, seal, segment_path
 
 SEGMENT_BYTES = 64 << 20

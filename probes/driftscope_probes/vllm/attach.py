@@ -16,8 +16,8 @@ import torch
 
 from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.inspect.weights_digest import weights_digest
-from driftscope.trace.format.distance_bins import edges_of
 from driftscope.trace.format.manifest import Manifest, Model
+from driftscope.trace.format.records import edges_of
 from driftscope.trace.format.start_fault import StartFault
 from driftscope.trace.write.run_directory import (
     check_unused,

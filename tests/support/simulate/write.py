@@ -16,9 +16,8 @@ from support.simulate.truth import Truth
 
 from driftscope.trace.format.manifest import MANIFEST, Manifest, Model
 from driftscope.trace.format.record_stream import StreamFile
-from driftscope.trace.format.records import RECORDS
+from driftscope.trace.format.records import RECORDS, SCHEMA_VERSION
 from driftscope.trace.format.row_block import Block, Lists
-from driftscope.trace.format.schema import SCHEMA_VERSION
 from driftscope.trace.format.segment import (
     SEALED,
     VERSION_KEY,
