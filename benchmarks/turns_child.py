@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.flushes import Span, losses
 from benchmarks.turns import ABSENT, AGAIN, EVERY, STOPPED, Turns
-from driftscope.trace.write.writer_thread import WriterThread
+from driftscope.trace.writer import WriterThread
 
 PR_SET_PDEATHSIG = 1
 FULL = 0.75

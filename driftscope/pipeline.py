@@ -40,8 +40,8 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.segments import BY_LABEL
 from driftscope.errors import NoDataError, UsageError
 from driftscope.findings.conclusions import Analysis, Baseline, conclude
-from driftscope.trace.format.manifest import read_manifest
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.manifest import read_manifest
+from driftscope.trace.reader import Trace, read_trace
 
 __all__ = [
     "BY_LABEL",

@@ -18,7 +18,7 @@ MASSES = tuple(f"{name}_mass" for name in MASS_CLASSES)
 SINK_MASS, PROMPT_MASS, GENERATED_MASS, SELF_MASS, NULL_MASS = MASSES
 DISTANCE_MASS = "distance_mass"
 """Column of `DraftRow` with the attention mass by distance from the query, see
-`driftscope.trace.format.records`."""
+`driftscope.trace.records`."""
 
 RMS_BY_DEPTH = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms")
 """Columns with the RMS of a drafter's hidden state at each depth, in the order of the network."""

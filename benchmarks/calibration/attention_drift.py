@@ -27,7 +27,7 @@ from driftscope.analysis.statistics.drift import (
     drift_by_distance,
     sink_kept,
 )
-from driftscope.trace.format.records import edges_of
+from driftscope.trace.records import edges_of
 
 K = 8
 PLACES = K - 1

@@ -30,7 +30,7 @@ from scipy import stats
 from benchmarks.cuda import shape
 from benchmarks.provenance import gpu_used_bytes
 from benchmarks.results_file import ResultsFile
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope_lab.trio import trio_path
 
 CHILD = Path(__file__).with_name("long_child.py")

@@ -25,7 +25,7 @@ from benchmarks.cuda import overhead_table as table
 from benchmarks.cuda import shape
 from benchmarks.engines import Engine, measure
 from benchmarks.results_file import ResultsFile, read
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope_lab.trio import trio_path
 
 Points = tuple[tuple[int, int], ...]

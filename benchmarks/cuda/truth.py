@@ -26,7 +26,7 @@ from support.engine_process.job import Job, Outcome, run_job
 from verification.truth import compare
 
 from benchmarks.results_file import ResultsFile
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 SIDE_BY_SIDE = {"cuda": 6, "cpu": 1}
 MASS_ERROR = {"fp32": 1e-3, "bf16": 1e-2}

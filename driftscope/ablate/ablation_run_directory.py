@@ -16,8 +16,8 @@ from driftscope.inspect.files.drafter_files import DrafterFiles
 from driftscope.inspect.files.target_files import TargetFiles
 from driftscope.inspect.reference.replay import DEFAULT_N_SINK
 from driftscope.inspect.weights_digest import weights_digest
-from driftscope.trace.format.manifest import ABLATION, GREEDY, MANIFEST, Manifest, Model
-from driftscope.trace.runs.run_folder import is_ablation_run
+from driftscope.trace.manifest import ABLATION, GREEDY, MANIFEST, Manifest, Model
+from driftscope.trace.runs import is_ablation_run
 from driftscope.version import __version__
 
 _DIGITS = 16

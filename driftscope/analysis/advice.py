@@ -39,7 +39,7 @@ from driftscope.analysis.time_per_token import (
     tpot_of,
 )
 from driftscope.boundary import strict_json
-from driftscope.trace.format.manifest import Manifest, Model
+from driftscope.trace.manifest import Manifest, Model
 
 FIXED, BY_BATCH = "num_speculative_tokens", "num_speculative_tokens_per_batch_size"
 """vLLM's option names (vllm/config/speculative.py, 0.27 to 0.32). BY_BATCH is a list of [first

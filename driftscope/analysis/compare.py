@@ -65,7 +65,7 @@ from driftscope.analysis.statistics.ratio import (
     weighted,
 )
 from driftscope.errors import MixedTraceError, NoDataError
-from driftscope.trace.format.manifest import Manifest
+from driftscope.trace.manifest import Manifest
 
 LEAST_APART = 0.01
 """Smallest difference in a label's share of the rounds for which the mixes differ."""

@@ -22,13 +22,21 @@ from driftscope.analysis.statistics.ratio import (
     paired_ratio,
     ratio_intervals,
 )
-from driftscope.boundary.bounds import MAX_COUNT, MAX_K, Count, DraftLength, Seconds, Share, Text
+from driftscope.boundary.bounds import (
+    MAX_COUNT,
+    MAX_K,
+    Count,
+    DraftLength,
+    Seconds,
+    Share,
+    Text,
+    validated,
+)
 from driftscope.errors import DamagedTraceError
 from driftscope.metrics.acceptance import mean_length
 from driftscope.metrics.latency import mean_s, per_user, tokens_per_second
-from driftscope.trace.format.manifest import CLIENT, Manifest
-from driftscope.trace.format.record_validation import validated
-from driftscope.trace.read.reader import Trace
+from driftscope.trace.manifest import CLIENT, Manifest
+from driftscope.trace.reader import Trace
 from driftscope.vocabulary import Ended
 
 INGESTED, TOTALS = "ingested", "totals"

@@ -9,7 +9,7 @@ import numpy as np
 
 from driftscope.analysis.figures.side import UNPAIRED, Side
 from driftscope.analysis.number_words import listed
-from driftscope.trace.format.manifest import Manifest, Model
+from driftscope.trace.manifest import Manifest, Model
 
 SOME = 0.05
 """Smallest share of the rounds for which a number of drafted tokens counts as a K of the run: close

@@ -1,17 +1,23 @@
 """Upper bounds on what driftscope accepts from files, servers and requests that it does not trust.
 
 Each bound is far above what a real engine, run or server has, and low enough that a value at the
-bound costs little memory and time. The types at the end carry the bounds to the fields of records
-that are read from untrusted JSON.
+bound costs little memory and time. The types carry the bounds to the fields of records;
+`validated` builds such a record from unchecked JSON, or refuses it with the name of the field.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from annotated_types import Interval as Within
 from annotated_types import MaxLen
+
+from driftscope.boundary import strict_json
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
 
 MAX_K = 1024
 """Draft tokens of one round; vLLM's own drafters stay below 32."""
@@ -100,3 +106,64 @@ Counts = Annotated[Mapping[str, Count], MaxLen(MAX_ITEMS)]
 """Counts by name."""
 Digests = Annotated[Mapping[str, Annotated[str, MaxLen(64)]], MaxLen(MAX_ITEMS)]
 """Checksums by name."""
+
+Record = TypeVar("Record")
+
+SHOWN_CHARS = 40
+"""Number of characters of an invalid value that an error shows."""
+
+
+def validated(kind: type[Record], value: Any) -> Record:
+    """Return the `kind`, a dataclass, that a JSON value describes.
+
+    Fields that `kind` does not have are ignored, because a newer minor version may add some. Raises
+    ValueError that names the first field that is missing, of the wrong type or out of bounds.
+    """
+    from pydantic import ValidationError
+
+    hashable: Any = kind
+    try:
+        # Serialise to JSON again: strict validation of JSON accepts a list for a tuple, but not "7"
+        # for 7.
+        record: Record = _adapter(hashable).validate_json(strict_json.dumps(value), strict=True)
+    except ValidationError as error:
+        raise ValueError(_words(error)) from None
+    return record
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def _words(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in first["loc"] if part != "[key]") or "the file"
+    if first["type"] in ("missing", "missing_argument"):
+        return f"{name} is missing"
+    return f"{name} is {_shown(first['input'])}, not {_wanted(first['type'], first['msg'])}"
+
+
+_WANTED = {
+    "string_type": "a string",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "dict_type": "an object",
+    "mapping_type": "an object",
+    "dataclass_type": "an object",
+}
+"""Words for the expected value, by pydantic's error type."""
+
+
+def _wanted(kind: str, message: str) -> str:
+    return _WANTED.get(kind) or message.partition(" should ")[2].removeprefix("be ")
+
+
+def _shown(value: Any) -> str:
+    text = strict_json.dumps(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"

@@ -232,7 +232,7 @@ def named_interventions(names: str | None) -> tuple[str, ...]:
 
 def is_ablation(path: Path) -> bool:
     """Whether `path` names an ablation: its run directory, or a JSON document."""
-    from driftscope.trace.runs.run_folder import is_ablation_run
+    from driftscope.trace.runs import is_ablation_run
 
     return is_ablation_run(path) if path.is_dir() else path.suffix.lower() == ".json"
 

@@ -18,7 +18,7 @@ from driftscope.analysis.number_words import between, count, milliseconds, numbe
 from driftscope.cli.screens.replay import Bar, say
 from driftscope.errors import EXIT_INTERRUPTED, EXIT_OK, DriftscopeError, UsageError
 from driftscope.json_report.advice import to_json
-from driftscope.trace.format.records import ClientRow
+from driftscope.trace.records import ClientRow
 from driftscope.workloads.bench import Contender, Found, Listener, search
 from driftscope.workloads.client.replay import Order
 from driftscope.workloads.suites.plan import Shot

@@ -62,9 +62,9 @@ def compare(
     from driftscope.errors import UsageError
     from driftscope.json_report.comparison import to_json
     from driftscope.pipeline import compare as compare_runs
-    from driftscope.trace.format.manifest import read_manifest
-    from driftscope.trace.format.status import read_statuses
-    from driftscope.trace.read.reader import losses_of
+    from driftscope.trace.manifest import read_manifest
+    from driftscope.trace.reader import losses_of
+    from driftscope.trace.status import read_statuses
     from driftscope_reports.terminal import comparison
     from driftscope_reports.terminal.run_table import plain
 

@@ -82,7 +82,7 @@ def export(
     from driftscope.json_report.operation import files_to_json
     from driftscope.telemetry import settings as telemetry
     from driftscope.telemetry.recorded_run import replays, send, to_openmetrics
-    from driftscope.trace.read.reader import read_trace
+    from driftscope.trace.reader import read_trace
 
     environ = {**os.environ, telemetry.PROMETHEUS: "", **({telemetry.OTLP: otlp} if otlp else {})}
     settings = None if prometheus and not otlp else telemetry.settings_from(environ)

@@ -37,7 +37,7 @@ from driftscope.json_report.check import to_json
 from driftscope.json_report.report import plain_to_dict, replay_to_dict, run_to_dict
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.pipeline import Analysis, Baseline, conclude
-from driftscope.trace.runs.run_folder import found
+from driftscope.trace.runs import found
 from driftscope.vocabulary import GATED, UndraftedReason
 from driftscope_reports.terminal.run_table import plain as printable
 

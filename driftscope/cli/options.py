@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from driftscope.analysis.conditions import COLUMNS
-from driftscope.trace.runs.run_search import DEFAULT_FOLDERS, LATEST, search
+from driftscope.trace.runs import DEFAULT_FOLDERS, LATEST, search
 from driftscope.vocabulary import FINDINGS, GATED
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def named_run(value: Path | None) -> Path | None:
     if run is None:
         return None
     from driftscope.errors import UsageError
-    from driftscope.trace.runs.run_folder import is_ablation_run
+    from driftscope.trace.runs import is_ablation_run
 
     if is_ablation_run(run):
         raise UsageError(
@@ -124,7 +124,7 @@ def named_run_or_ablation(value: Path | None) -> Path | None:
     """Return the run or the ablation that one argument names."""
     if value is None:
         return None
-    from driftscope.trace.runs.run_folder import found
+    from driftscope.trace.runs import found
 
     return found(value)
 

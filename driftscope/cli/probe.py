@@ -11,7 +11,7 @@ from driftscope.cli.help_pages import PROBE_EXAMPLES, PlainCommand, epilog
 from driftscope.cli.options import named_target
 
 if TYPE_CHECKING:
-    from driftscope.trace.format.control_file import Change
+    from driftscope.trace.control import Change
 
 Target = Annotated[
     str,
@@ -50,7 +50,7 @@ def status(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) ->
 @probe.command(cls=PlainCommand, epilog=epilog(PROBE_EXAMPLES["start"]))
 def start(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
     """Resume recording draft steps."""
-    from driftscope.trace.format.control_file import Change
+    from driftscope.trace.control import Change
 
     _change(target, Change(recording=True), api_key_env, as_json=as_json)
 
@@ -58,7 +58,7 @@ def start(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> 
 @probe.command(cls=PlainCommand, epilog=epilog(PROBE_EXAMPLES["stop"]))
 def stop(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> None:
     """Stop recording draft steps until `start`. Verification and requests are still recorded."""
-    from driftscope.trace.format.control_file import Change
+    from driftscope.trace.control import Change
 
     _change(target, Change(recording=False), api_key_env, as_json=as_json)
 
@@ -102,7 +102,7 @@ def set_(
     """Change the rate, the recording by head or the selection; options not given stay as they
     are."""
     from driftscope.errors import UsageError
-    from driftscope.trace.format.control_file import Change, ControlValueError, share_of
+    from driftscope.trace.control import Change, ControlValueError, share_of
 
     if label and all_labels:
         raise UsageError("--label, --all-labels: give one of the two")

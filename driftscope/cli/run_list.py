@@ -14,7 +14,7 @@ from driftscope.analysis.query.row_filters import span_s
 from driftscope.boundary.text import shown
 from driftscope.distributions import analysis_installed
 from driftscope.errors import DriftscopeError, NoDataError, UsageError
-from driftscope.trace.runs.run_entry import RunEntry
+from driftscope.trace.runs import RunEntry
 
 MAX_OCTETS = 64 << 20
 """Size in bytes above which a run is not analysed for a list: `driftscope analyze` takes seconds

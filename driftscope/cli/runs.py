@@ -11,7 +11,7 @@ import typer
 from driftscope.cli import options
 
 if TYPE_CHECKING:
-    from driftscope.trace.runs.run_entry import RunEntry
+    from driftscope.trace.runs import RunEntry
 
 Folders = Annotated[
     list[Path] | None,
@@ -78,8 +78,7 @@ def rm(
     recorded is refused, and so is a directory with files that a recorder does not write.
     """
     from driftscope.cli.options import named_run_or_ablation
-    from driftscope.trace.runs.run_entry import entry_of
-    from driftscope.trace.runs.run_removal import check_removable
+    from driftscope.trace.runs import check_removable, entry_of
 
     chosen = [run if run.is_symlink() else named_run_or_ablation(run) or run for run in runs]
     for run in chosen:
@@ -118,7 +117,7 @@ def prune(
 
     from driftscope.cli.run_list import octets_of, seconds_of
     from driftscope.errors import UsageError
-    from driftscope.trace.runs.run_removal import Bounds, beyond
+    from driftscope.trace.runs import Bounds, beyond
 
     if older_than is None and max_total is None:
         raise UsageError("no bound: give --older-than TIME, --max-total SIZE, or both")
@@ -133,9 +132,7 @@ def prune(
 
 def _entries(folders: Sequence[Path] | None) -> list[RunEntry]:
     from driftscope.errors import NotATraceError
-    from driftscope.trace.runs.run_entry import entry_of
-    from driftscope.trace.runs.run_folder import runs_of
-    from driftscope.trace.runs.run_search import DEFAULT_FOLDERS
+    from driftscope.trace.runs import DEFAULT_FOLDERS, entry_of, runs_of
 
     for folder in folders or ():
         if not folder.is_dir():
@@ -157,7 +154,7 @@ def _remove(
     from driftscope.cli import run_list
     from driftscope.errors import UsageError
     from driftscope.json_report.operation import runs_to_json
-    from driftscope.trace.runs.run_removal import remove
+    from driftscope.trace.runs import remove
 
     if not as_json:
         run_list.show(entries, {}, stderr=True)

@@ -94,7 +94,7 @@ def serve(
     Replaces this process with the engine's server, so signals and the exit code are the server's.
     """
     from driftscope.errors import UsageError
-    from driftscope.trace.format.control_file import ControlValueError
+    from driftscope.trace.control import ControlValueError
     from driftscope_probes.server.start import Recording, replace_with_sglang, replace_with_vllm
 
     if any("," in each for each in label or ()):

@@ -17,11 +17,10 @@ from typing import Any
 from driftscope.analysis.replays import INGESTED, TOTALS, FileTotals, to_workload
 from driftscope.errors import TraceError, UsageError
 from driftscope.ingest.base import THIS_RUN, Figures, Reader, RequestCounts
-from driftscope.trace.format.manifest import CLIENT, MANIFEST, Manifest
-from driftscope.trace.format.records import ClientRow
-from driftscope.trace.write.run_directory import create_run
-from driftscope.trace.write.writer import TraceWriter
-from driftscope.trace.write.writer_options import WriterOptions
+from driftscope.trace.manifest import CLIENT, MANIFEST, Manifest
+from driftscope.trace.records import ClientRow
+from driftscope.trace.writer import TraceWriter, WriterOptions
+from driftscope.trace.writer_files import create_run
 from driftscope.vocabulary import Ended
 from driftscope.workloads.client.recording import QUEUE_ROWS, manifest_of, new_run_id
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pyarrow.parquet as pq
 
-from driftscope.trace.read.reader import Trace
+from driftscope.trace.reader import Trace
 
 RECORDS = {"draft": "chains", "verify": "rounds", "step": "steps", "request": "requests"}
 """File by record."""

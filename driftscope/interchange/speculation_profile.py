@@ -15,7 +15,7 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.segments import BY_LABEL
 from driftscope.boundary import strict_json
 from driftscope.errors import NoDataError
-from driftscope.trace.format.manifest import BY_DEPTH, Manifest, Model
+from driftscope.trace.manifest import BY_DEPTH, Manifest, Model
 
 SCHEMA_VERSION = "1.0"
 TOLERANCE = 0.02

@@ -44,7 +44,7 @@ def write_as(
 
 def _tables(run: Path, folder: Path) -> tuple[Path, ...]:
     from driftscope.interchange.plain_parquet import files_of
-    from driftscope.trace.read.reader import read_trace
+    from driftscope.trace.reader import read_trace
 
     written = []
     for name, content in files_of(read_trace(run)):

@@ -1,7 +1,7 @@
 """Times of requests and steps in the engine and at the client, and speeds estimated from them.
 
 CLIENT_TTFT and its siblings are measured by the sender of requests, see
-`driftscope.trace.format.records.ClientRow`.
+`driftscope.trace.records.ClientRow`.
 """
 
 from __future__ import annotations

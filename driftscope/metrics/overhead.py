@@ -88,7 +88,7 @@ def _slowest(
 
 def cost_of(source: str, probe_s: float, writer_s: float, step_s: float = 0.0) -> ProcessCost:
     """Return the cost of the process named `source`, such as "worker0-4711", times in seconds."""
-    from driftscope.trace.read.ranks import place_of  # needs Arrow, which names need not
+    from driftscope.trace.ranks import place_of  # needs Arrow, which names need not
 
     place = place_of(source)
     return ProcessCost(

@@ -38,9 +38,9 @@ from driftscope.telemetry.instruments import (
     from_rows,
     to_rows,
 )
-from driftscope.trace.format.arrow_arrays import lengths_of, numbers_of, validity_of
-from driftscope.trace.format.status import DROP_CAUSES, HOOKS, Status
-from driftscope.trace.read.ranks import place_of
+from driftscope.trace.ranks import place_of
+from driftscope.trace.schema import lengths_of, numbers_of, validity_of
+from driftscope.trace.status import DROP_CAUSES, HOOKS, Status
 from driftscope.vocabulary import MASS_CLASSES, Region
 
 Matrix = NDArray[np.float64]

@@ -42,10 +42,10 @@ from driftscope.telemetry.instruments import (
     merged,
 )
 from driftscope.telemetry.settings import METRICS, TRACES, Settings
-from driftscope.trace.format.manifest import MANIFEST, Manifest, Model, read_manifest
-from driftscope.trace.format.status import Status
-from driftscope.trace.read.ranks import place_of
-from driftscope.trace.write.record_files import Batch
+from driftscope.trace.manifest import MANIFEST, Manifest, Model, read_manifest
+from driftscope.trace.ranks import place_of
+from driftscope.trace.status import Status
+from driftscope.trace.writer_files import Batch
 from driftscope.version import __version__
 
 if TYPE_CHECKING:

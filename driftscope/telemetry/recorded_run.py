@@ -27,8 +27,8 @@ from driftscope.telemetry.engine import Identity
 from driftscope.telemetry.export import capture_exporter_errors
 from driftscope.telemetry.instruments import Key, Point, Tally, difference
 from driftscope.telemetry.settings import Settings
-from driftscope.trace.read.ranks import place_of
-from driftscope.trace.read.reader import Trace
+from driftscope.trace.ranks import place_of
+from driftscope.trace.reader import Trace
 
 if TYPE_CHECKING:
     from driftscope.telemetry.export import Spans

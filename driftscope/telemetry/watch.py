@@ -40,11 +40,11 @@ from driftscope.telemetry.prometheus import (
     page_of,
     points_on,
 )
-from driftscope.trace.format.manifest import CLIENT, read_manifest
-from driftscope.trace.format.segment import segments, source_of
-from driftscope.trace.format.status import Status, read_statuses
-from driftscope.trace.read.ranks import place_of
-from driftscope.trace.read.reader import read_rows
+from driftscope.trace.manifest import CLIENT, read_manifest
+from driftscope.trace.ranks import place_of
+from driftscope.trace.reader import read_rows
+from driftscope.trace.segments import segments, source_of
+from driftscope.trace.status import Status, read_statuses
 
 CLASSES = ("sink", "prompt", "generated", "self")
 LIMITS = Limits(seconds=5.0, octets=MAX_METRICS_BYTES)

@@ -23,7 +23,7 @@ from driftscope.boundary import strict_json
 from driftscope.boundary.http_peer import OK, Limits, ask
 from driftscope.errors import DriftscopeError, NoDataError, PeerError
 from driftscope.pipeline import summarise
-from driftscope.trace.format.manifest import MANIFEST
+from driftscope.trace.manifest import MANIFEST
 from driftscope.workloads.client.replay import Done, Order, Watcher, replay
 from driftscope_probes.server.start import vllm_command
 

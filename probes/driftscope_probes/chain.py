@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.writer import TraceWriter
 from driftscope_probes.buffers import ChainBuffers, DeviceClock, HostRing, Landing, Layout, fold
 from driftscope_probes.cpu_kernels import Job, SideThread
 from driftscope_probes.drafter import Drafter

@@ -6,7 +6,7 @@ change received over RPC is also written to the control file, so that the run's 
 apply it; they read the file on their writer's thread.
 
 `reach` controls the probe of a running engine, through its server's URL or its run directory. A
-worker sends its `driftscope.trace.format.status.Status` as JSON. The server on the port is not
+worker sends its `driftscope.trace.status.Status` as JSON. The server on the port is not
 trusted, so every field is checked here for its type and bounds.
 """
 
@@ -27,18 +27,17 @@ from driftscope.boundary.bounds import MAX_COUNT, MAX_ITEMS, MAX_LABEL_CHARS, MA
 from driftscope.boundary.http_peer import OK, BadUrlError, Limits, ServerUrl, ask, public
 from driftscope.boundary.text import key_from, redacted, shown
 from driftscope.errors import ControlError, PeerError
-from driftscope.trace.format import control_file
-from driftscope.trace.format.control_file import (
+from driftscope.trace import control
+from driftscope.trace.control import (
     CONTROL,
     MAX_LABELS,
     Change,
     ControlValueError,
     read_control,
 )
-from driftscope.trace.format.manifest import read_manifest
-from driftscope.trace.format.start_fault import StartFault, read_faults
-from driftscope.trace.format.status import Status, read_statuses
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.manifest import read_manifest
+from driftscope.trace.status import StartFault, Status, read_faults, read_statuses
+from driftscope.trace.writer import TraceWriter
 from driftscope_probes.sampler import RequestSelection
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ class Control:
 
     def _keep(self, change: Change) -> tuple[()]:
         try:
-            control_file.ask(self._run, change)
+            control.ask(self._run, change)
         finally:
             with self._lock:
                 self._unkept -= 1
@@ -419,7 +418,7 @@ class _Run:
         if not asked_of:
             raise ControlError(f"{self._run}: this run has ended, so there is no probe to control")
         try:
-            revision = control_file.ask(self._run, change).revision
+            revision = control.ask(self._run, change).revision
         except OSError as error:
             raise ControlError(
                 f"{self._run}: cannot write there ({error.strerror}); run as a user who can"

@@ -21,7 +21,7 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from driftscope.trace.format.records import DOUBLINGS
+from driftscope.trace.records import DOUBLINGS
 from driftscope_probes.buffers import LEAST as _LEAST
 from driftscope_probes.cpu_kernels import COPY, LOGITS, STATE
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from driftscope.trace.format.row_block import Block, Lists
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.schema import Block, Lists
+from driftscope.trace.writer import TraceWriter
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import DISTANCE_MASS, MASSES, Strategy
 from driftscope_probes.buffers import Landing, Layout

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from driftscope.trace.write.writer import TraceWriter
+    from driftscope.trace.writer import TraceWriter
 
 T = TypeVar("T")
 

@@ -14,11 +14,10 @@ import time
 from collections.abc import Iterable
 
 from driftscope.telemetry.engine import EngineTelemetry, WorkerTelemetry
-from driftscope.trace.format.privacy import Pseudonyms
-from driftscope.trace.format.records import ResourceRow
-from driftscope.trace.read.ranks import Place
-from driftscope.trace.write.writer import TraceWriter
-from driftscope.trace.write.writer_options import WriterOptions
+from driftscope.trace.ranks import Place
+from driftscope.trace.records import ResourceRow
+from driftscope.trace.schema import Pseudonyms
+from driftscope.trace.writer import TraceWriter, WriterOptions
 from driftscope_probes.settings import Settings, engine_cores, request_key
 
 _KIB = 1024
@@ -69,7 +68,7 @@ CLOSE_PRIORITY = 100
 
 
 def role_of(place: Place) -> str:
-    """Return the process's name among a run's sources; `driftscope.trace.read.ranks` parses it."""
+    """Return the process's name among a run's sources; `driftscope.trace.ranks` parses it."""
     replica = "" if place.replica is None else f".dp{place.replica}"
     return f"worker{place.rank}{replica}"
 

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from driftscope.trace.format.manifest import Manifest
-from driftscope.trace.format.records import edges_of
-from driftscope.trace.write.batch_encoder import Encode
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.manifest import Manifest
+from driftscope.trace.records import edges_of
+from driftscope.trace.writer import Encode, TraceWriter
 from driftscope.vocabulary import MASSES, SINK_FOUND, SINK_SOUGHT
 from driftscope_probes.buffers import NO_MARKS, ChainBuffers, DeviceClock, Layout
 from driftscope_probes.chain import (

@@ -18,7 +18,7 @@ from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import read_text
 from driftscope.errors import SettingError, TelemetryError
 from driftscope.telemetry import settings as telemetry
-from driftscope.trace.format.control_file import MAX_EVERY, Change, ControlValueError, share_of
+from driftscope.trace.control import MAX_EVERY, Change, ControlValueError, share_of
 from driftscope.vocabulary import SINK_DEFAULT, SINK_GIVEN, SINK_SOUGHT
 
 

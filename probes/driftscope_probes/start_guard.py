@@ -26,8 +26,8 @@ from driftscope.errors import (
     TraceError,
     UnknownDrafterError,
 )
-from driftscope.trace.format import start_fault
-from driftscope.trace.format.start_fault import StartFault, leave_fault
+from driftscope.trace import status
+from driftscope.trace.status import StartFault, leave_fault
 from driftscope.vocabulary import MANIFEST
 from driftscope_probes.settings import (
     CORES,
@@ -48,12 +48,12 @@ START_FAULT = "DRIFTSCOPE_START_FAULT"
 """Variable that tells the processes of one start that its plugin met a fault; not a setting. It has
 the fault's kind and reason."""
 _KINDS = (
-    (SettingError, start_fault.SETTING),
-    (UnknownDrafterError, start_fault.DRAFTER),
-    (ProbeError, start_fault.ENGINE),
-    (TraceError, start_fault.DIRECTORY),
-    (TelemetryError, start_fault.TELEMETRY),
-    (ImportError, start_fault.PACKAGE),
+    (SettingError, status.SETTING),
+    (UnknownDrafterError, status.DRAFTER),
+    (ProbeError, status.ENGINE),
+    (TraceError, status.DIRECTORY),
+    (TelemetryError, status.TELEMETRY),
+    (ImportError, status.PACKAGE),
 )
 _LOG = logging.getLogger("driftscope")
 _faults: list[StartFault] = []
@@ -90,7 +90,7 @@ class StartGuard:
 
 def fault_of(error: BaseException) -> StartFault:
     """Return an exception as a fault, whose reason is one line."""
-    kind = next((kind for type_, kind in _KINDS if isinstance(error, type_)), start_fault.OTHER)
+    kind = next((kind for type_, kind in _KINDS if isinstance(error, type_)), status.OTHER)
     words = " ".join(str(error).split())
     if not isinstance(error, DriftscopeError):
         words = f"{type(error).__name__}: {words}"
@@ -128,7 +128,7 @@ def handed_down() -> StartFault | None:
     kind, _, reason = os.environ.get(START_FAULT, "").partition(" ")
     if not reason:
         return None
-    kind = kind if kind in start_fault.KINDS else start_fault.OTHER
+    kind = kind if kind in status.KINDS else status.OTHER
     return StartFault(kind=kind, reason=reason, start=os.environ.get(RUN_ID, ""))
 
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from driftscope.trace.format.row_block import Block
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.schema import Block
+from driftscope.trace.writer import TraceWriter
 from driftscope.vocabulary import Execution
 from driftscope_probes.buffers import NO_MARKS, Landing, Marks
 from driftscope_probes.engine import (

@@ -1,7 +1,7 @@
 """Attention mass of a chain's queries by class of slot, from the keys of a layer.
 
 Definition: the softmax of q.k * scale over all visible slots (see
-driftscope.trace.format.records.DraftRow), summed over the slots of a class. A chain's keys are all
+driftscope.trace.records.DraftRow), summed over the slots of a class. A chain's keys are all
 in the engine's cache once it is drafted, so its K queries are measured together, after the last
 depth: the keys are read once per chain, outside any graph in which the drafter ran.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn.functional import threshold
 
-from driftscope.trace.format.records import DOUBLINGS, longest_of, reach_of
+from driftscope.trace.records import DOUBLINGS, longest_of, reach_of
 from driftscope.vocabulary import MASSES, NULL_MASS, SINK_MASS
 from driftscope_probes.buffers import LEAST, Array, array_of, count_up, empty, lesser, tensor_of
 from driftscope_probes.drafter import AttentionKind
@@ -71,7 +71,7 @@ def masses(
 
     `queries` [B, K, heads * head_size]. `distances` [B, K, bins] float32 receives the means over
     heads of the masses by distance, if it is given; queries must then be causal. Its bins are those
-    of `driftscope.trace.format.records`.
+    of `driftscope.trace.records`.
     """
     slot, own, scores = _attend(queries, score, chains, kind)
     batch, blocks, _, _, size = scores.shape

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from driftscope.trace.format.records import longest_of
+from driftscope.trace.records import longest_of
 from driftscope_probes.drafter import AttentionKind
 from driftscope_probes.torch_masses import Chains
 

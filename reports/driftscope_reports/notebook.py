@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.json_report.report import to_dict
 from driftscope.pipeline import Analysis, Inputs, analyze
-from driftscope.trace.read.reader import Trace, read_trace
-from driftscope.trace.runs.run_folder import found
+from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.runs import found
 from driftscope_reports.drawing.palette import LIGHT
 from driftscope_reports.drawing.plotly_figure import figure, painted
 from driftscope_reports.html.document import pictures, to_html

@@ -15,7 +15,7 @@ from support.analyses import PAIR
 from support.command import run_command as driftscope
 from support.runs import Spec, rows, write_rows, write_run
 
-from driftscope.trace.format.segment import VERSION_KEY
+from driftscope.trace.segments import VERSION_KEY
 
 MAIN = "from driftscope.cli.app import main; main()"
 

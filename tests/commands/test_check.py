@@ -20,7 +20,7 @@ from driftscope.errors import NoDataError, UsageError
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.findings.finding import Severity
 from driftscope.pipeline import conclude, summarise
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Ended
 
 LENGTH = "acceptance.mean_length"

@@ -19,7 +19,7 @@ from support.distributions import (
 from support.newer import make_newer
 from support.runs import Spec, write_run
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope_lab.trio import CONDITIONS
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]

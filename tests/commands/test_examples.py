@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.sent_and_recorded import assert_alike
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Ended
 
 pytestmark = pytest.mark.vllm

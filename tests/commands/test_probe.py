@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from support.runs import Spec, manifest
 
-from driftscope.trace.format.control_file import CONTROL, read_control
-from driftscope.trace.write.run_directory import create_run
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.control import CONTROL, read_control
+from driftscope.trace.writer import TraceWriter
+from driftscope.trace.writer_files import create_run
 from driftscope_probes.control import Control
 from driftscope_probes.sampler import RequestSelection, Sampler
 

@@ -18,7 +18,7 @@ from support.stub_server import stub_server
 
 from driftscope.json_report.document import REPLAY
 from driftscope.json_report.schema import schema_of
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 pytestmark = pytest.mark.process
 

@@ -13,7 +13,7 @@ from support.sent_and_recorded import assert_alike
 
 from driftscope.analysis.query.record_views import open_run
 from driftscope.pipeline import summarise
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 pytestmark = pytest.mark.vllm
 

@@ -16,7 +16,7 @@ from support.engine_process.job import CORES, ENGINE_TIMEOUT_S, HERE, Job, envir
 from support.engine_process.probe_command import probe_answer
 from support.engine_process.serving import Server, serve
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope_lab.trio import load_prompts
 
 pytestmark = pytest.mark.vllm

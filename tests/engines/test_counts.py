@@ -4,7 +4,7 @@ import pytest
 from support.engine_process.job import K, Outcome
 from verification.truth import JOBS
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 pytestmark = pytest.mark.vllm
 RECORDED = [*JOBS, "v1 sampled"]

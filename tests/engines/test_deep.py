@@ -24,8 +24,8 @@ from verification.deep import (
 )
 from verification.truth import compare
 
-from driftscope.trace.format.manifest import MANIFEST
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.reader import read_trace
 from engines.test_truth import MASS_TOLERANCE, RMS_TOLERANCE
 
 pytestmark = pytest.mark.vllm

@@ -16,7 +16,7 @@ from verification.disk_faults import (
 )
 from verification.harmless import JOBS
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 pytestmark = pytest.mark.vllm
 

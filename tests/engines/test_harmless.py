@@ -4,7 +4,7 @@ import pytest
 from support.engine_process.job import Outcome
 from verification.harmless import SAMPLED_EVERY
 
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.reader import Trace, read_trace
 
 pytestmark = pytest.mark.vllm
 

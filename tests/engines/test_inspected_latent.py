@@ -17,7 +17,7 @@ from driftscope.inspect.reference.chain import Chain, draft_chains
 from driftscope.inspect.reference.drafter import Drafter
 from driftscope.inspect.reference.replay import DEFAULT_N_SINK
 from driftscope.inspect.trial.variant import as_served
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 KIND, RUNNERS = "eagle3_mla", ("v1", "v2")

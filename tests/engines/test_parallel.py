@@ -16,8 +16,8 @@ from verification.situations import ASYNC
 from verification.truth import RECORD, WITHOUT_AOT, Truth, compare
 
 from driftscope.telemetry.settings import OTLP
-from driftscope.trace.read.ranks import place_of
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.ranks import place_of
+from driftscope.trace.reader import Trace, read_trace
 
 pytestmark = [
     pytest.mark.vllm,

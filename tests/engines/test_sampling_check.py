@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.engine_process.job import Job, run_jobs
 
-from driftscope.trace.format.manifest import read_manifest
+from driftscope.trace.manifest import read_manifest
 
 pytestmark = pytest.mark.vllm
 COLD = 1e-4

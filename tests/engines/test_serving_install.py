@@ -16,7 +16,7 @@ from support.distributions import attempt, lent_packages, new_environment, run
 from support.engine_process.serving import Server, serve
 
 from driftscope.pipeline import summarise
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 pytestmark = pytest.mark.vllm
 

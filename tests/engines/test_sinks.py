@@ -18,7 +18,7 @@ from driftscope.inspect.reference.chain import ChainKeys
 from driftscope.inspect.reference.model import load_drafter, load_target
 from driftscope.inspect.reference.replay import replay
 from driftscope.pipeline import Inputs, analyze
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.reader import Trace, read_trace
 from driftscope_lab.trio import trio_path
 
 pytestmark = pytest.mark.vllm

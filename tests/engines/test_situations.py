@@ -17,7 +17,7 @@ from verification.situations import LOST, SITUATION_JOBS, STOP_TOKEN, asks_of
 from verification.situations_truth import Compared, compared, origin, skipped_places
 from verification.truth import MASSES
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Region, UndraftedReason
 from driftscope_probes.vllm.engine_core import STOP_OR_ABORT
 from engines.test_truth import MASS_TOLERANCE, RMS_TOLERANCE

@@ -17,7 +17,7 @@ from support.engine_process.serving import serve
 
 from driftscope.pipeline import summarise
 from driftscope.telemetry.settings import METRIC_REGIONS
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Region
 from engines.test_server import ask
 

@@ -8,8 +8,8 @@ from support.engine_process.job import K, Outcome
 from verification.truth import JOBS, Truth, compare
 from verification.versions import version
 
-from driftscope.trace.format.records import edges_of
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
+from driftscope.trace.records import edges_of
 from engines.conftest import OLDER
 
 pytestmark = pytest.mark.vllm

@@ -8,7 +8,7 @@ from support.engine_process.job import K, Outcome, run_jobs
 from verification.truth import compare
 from verification.variants import COVERING, RUNNERS, VARIANTS, variant_jobs
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from engines.test_truth import assert_true
 
 pytestmark = pytest.mark.vllm

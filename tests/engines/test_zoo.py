@@ -10,7 +10,7 @@ import pytest
 from verification.zoo.compare import ANATOMY, CLASSES, anatomy_of
 from verification.zoo.engines import COVERING, counted_alike, run_engines
 
-from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
+from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
 from driftscope.vocabulary import DISTANCE_MASS
 from driftscope_probes.drafter import Kind
 from driftscope_probes.vllm.support import EAGLE3, KINDS

@@ -7,7 +7,7 @@ from pathlib import Path
 from support.runs import Spec, write_run
 
 from driftscope.pipeline import Analysis, Inputs, analyze
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 PAIR = {
     "eagle3": Spec(

@@ -16,13 +16,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from driftscope.trace.format.batch_digest import END
-from driftscope.trace.format.derived_columns import derived_of, encodings
-from driftscope.trace.format.manifest import MANIFEST
-from driftscope.trace.format.record_stream import StreamFile
-from driftscope.trace.format.records import RECORDS, SCHEMA_VERSION
-from driftscope.trace.format.schema import schema_of
-from driftscope.trace.format.segment import SEALED, STREAM, VERSION_KEY, ZSTD_LEVEL, digest_of
+from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.records import RECORDS, SCHEMA_VERSION
+from driftscope.trace.schema import schema_of
+from driftscope.trace.segments import (
+    SEALED,
+    STREAM,
+    VERSION_KEY,
+    ZSTD_LEVEL,
+    derived_of,
+    digest_of,
+    encodings,
+)
+from driftscope.trace.streams import END, StreamFile
 from driftscope.vocabulary import Execution
 
 RENAMED = {"tp_rank": "rank", "tp_size": "tensor_parallel"}

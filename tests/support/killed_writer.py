@@ -19,9 +19,9 @@ from typing import Any
 import pyarrow.parquet as pq
 from support.runs import Spec, manifest, verify
 
-from driftscope.trace.format.records import VerifyRow
-from driftscope.trace.write import record_files, run_directory, writer
-from driftscope.trace.write.writer_options import WriterOptions
+from driftscope.trace import writer, writer_files
+from driftscope.trace.records import VerifyRow
+from driftscope.trace.writer import WriterOptions
 
 SOURCE = "worker0-1"
 ROWS_AT_ONCE, TURNS = 40, 5
@@ -75,9 +75,9 @@ class Killer:
 
 def write(run: Path) -> None:
     """Write a run as a probe does."""
-    record_files.SEGMENT_BYTES = SEGMENT_BYTES
+    writer_files.SEGMENT_BYTES = SEGMENT_BYTES
     writer.STATUS_S = 0.0  # each flush rewrites the status
-    run_directory.create_run(run, manifest(Spec()))
+    writer_files.create_run(run, manifest(Spec()))
     open_writer, rows = (
         writer.TraceWriter(run, source=SOURCE, options=WriterOptions(flush_s=60.0)),
         handed_over(),

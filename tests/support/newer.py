@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from driftscope.trace.format.manifest import MANIFEST
-from driftscope.trace.format.segment import VERSION_KEY
+from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.segments import VERSION_KEY
 
 VERSION = "2.99"
 

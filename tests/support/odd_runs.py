@@ -13,9 +13,9 @@ from support.replays import client_row, write_replay
 from support.runs import START_S, Spec, manifest, rows, verify, write_rows, write_run
 from support.simulate import Cost, Prompts, Truth, simulate
 
-from driftscope.trace.format.manifest import MANIFEST
-from driftscope.trace.format.records import DraftRow, RequestRow, ResourceRow, Row, StepRow
-from driftscope.trace.format.status import Status, status_path
+from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.records import DraftRow, RequestRow, ResourceRow, Row, StepRow
+from driftscope.trace.status import Status, status_path
 from driftscope.vocabulary import Ended
 
 ROOT = Path(__file__).parents[2]

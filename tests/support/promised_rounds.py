@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.engine_process.job import K, Outcome, prompts
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 
 def served_length(outcome: Outcome) -> float:

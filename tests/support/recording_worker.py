@@ -9,9 +9,9 @@ import torch
 from support.runs import Spec, manifest
 from support.tiny_drafter import Batch, Call, K
 
-from driftscope.trace.read.reader import Trace, read_trace
-from driftscope.trace.write.run_directory import create_run
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.writer import TraceWriter
+from driftscope.trace.writer_files import create_run
 from driftscope_probes.recorder import assemble_recorder
 from driftscope_probes.settings import Settings
 from driftscope_probes.vllm.drafter import VllmDrafter

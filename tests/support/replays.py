@@ -8,9 +8,9 @@ from typing import Any
 
 from support.runs import START_S, write_rows
 
-from driftscope.trace.format.records import ClientRow
-from driftscope.trace.format.status import Status, status_path
-from driftscope.trace.write.run_directory import create_run
+from driftscope.trace.records import ClientRow
+from driftscope.trace.status import Status, status_path
+from driftscope.trace.writer_files import create_run
 from driftscope.vocabulary import Ended
 from driftscope.workloads.client.recording import manifest_of
 

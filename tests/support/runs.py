@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from driftscope.trace.format.manifest import MANIFEST, Manifest, Model
-from driftscope.trace.format.record_stream import StreamFile
-from driftscope.trace.format.records import (
+from driftscope.trace.manifest import MANIFEST, Manifest, Model
+from driftscope.trace.records import (
     RECORDS,
     SCHEMA_VERSION,
     DraftRow,
@@ -26,10 +25,11 @@ from driftscope.trace.format.records import (
     VerifyRow,
     edges_of,
 )
-from driftscope.trace.format.schema import schema_of, to_batch
-from driftscope.trace.format.segment import VERSION_KEY, segment_path
-from driftscope.trace.format.status import Status, status_path
-from driftscope.trace.write.record_files import RecordFiles
+from driftscope.trace.schema import schema_of, to_batch
+from driftscope.trace.segments import VERSION_KEY, segment_path
+from driftscope.trace.status import Status, status_path
+from driftscope.trace.streams import StreamFile
+from driftscope.trace.writer_files import RecordFiles
 from driftscope.vocabulary import MASS_CLASSES
 
 START_S = 1_750_000_000.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from driftscope.analysis.replays import external_id
-from driftscope.trace.read.reader import Trace
+from driftscope.trace.reader import Trace
 from driftscope.vocabulary import Ended
 
 

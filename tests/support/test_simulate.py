@@ -10,7 +10,7 @@ from support.simulate import Cost, Prompts, Truth, simulate
 
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import summarise
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.reader import Trace, read_trace
 
 LARGE = Truth(
     requests=3000,

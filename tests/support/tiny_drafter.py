@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from driftscope.trace.format.records import edges_of
+from driftscope.trace.records import edges_of
 from driftscope_probes.engine import DeviceStep, DraftCall, DraftStep
 from driftscope_probes.vllm.drafter import VllmDrafter
 

@@ -26,8 +26,8 @@ from support.engine_process.job import Job, Outcome, run_job
 from support.small_disk import fill, small_disk
 
 from driftscope.errors import DriftscopeError
-from driftscope.trace.format.manifest import MANIFEST
-from driftscope.trace.format.status import Status, read_statuses
+from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.status import Status, read_statuses
 
 JOB = Job(drafter="eagle31", probe={"EVERY": "1"}, sizes=(8, 8))
 DISK_KB = 2048

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support.engine_process.job import Job, Outcome, run_jobs
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from verification.truth import JOBS as TRUTH_JOBS
 from verification.truth import V2, WITHOUT_AOT
 

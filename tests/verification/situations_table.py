@@ -18,7 +18,7 @@ from pathlib import Path
 
 from support.engine_process.job import Job, Outcome, try_jobs
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from verification.analyzed import analyzed
 from verification.deep import deep_jobs, write_deep
 from verification.situation_figures import answered_alike, figures_of

@@ -17,7 +17,7 @@ from support.engine_process.job import Job, K, Outcome
 
 from driftscope.inspect.reference.chain import Chain, draft_chains
 from driftscope.inspect.reference.replay import DEFAULT_N_SINK
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.reader import Trace, read_trace
 from verification.situations import Ask
 from verification.truth import MASSES, NORMS, models
 from verification.versions import follows_k

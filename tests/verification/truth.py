@@ -19,7 +19,7 @@ from support.mtp_head import load_mtp
 from driftscope.inspect.reference.model import load_drafter, load_target
 from driftscope.inspect.reference.replay import replay
 from driftscope.inspect.reference.target import KVCache
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import DISTANCE_MASS
 from driftscope_lab.trio import trio_path
 

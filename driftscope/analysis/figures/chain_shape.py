@@ -83,7 +83,7 @@ Index: TypeAlias = "int | ir.IntegerColumn"
 
 class Elements:
     """Access to the lists of `table`, which lacks the `derived` ones; see
-    `driftscope.trace.format.derived_columns`.
+    `driftscope.trace.segments`.
 
     Unless `careful`, every element that exists is assumed to be a finite number.
     """

@@ -1,9 +1,9 @@
 """A run's records as views that queries read, in memory or left in their files.
 
 The views have the names of the records (QUERIED) and the columns of
-`driftscope.trace.format.records`: times are in seconds, and each row carries its
+`driftscope.trace.records`: times are in seconds, and each row carries its
 replica. Lists that a sealed file leaves out
-(`driftscope.trace.format.derived_columns`) are null in `draft`; code that needs them reads `parts`,
+(`driftscope.trace.segments`) are null in `draft`; code that needs them reads `parts`,
 one file layout after another.
 """
 
@@ -25,17 +25,11 @@ from driftscope.analysis.query.query_engine import Content, DuckDB, Engine, File
 from driftscope.analysis.query.row_filters import Bucket
 from driftscope.boundary.bounds import MAX_TEXT_CHARS
 from driftscope.errors import DamagedTraceError
-from driftscope.trace.format.derived_columns import derived_of
-from driftscope.trace.format.manifest import Manifest, read_manifest
-from driftscope.trace.format.records import DOUBLINGS
-from driftscope.trace.format.row_bounds import BOUNDS, SUM_WITHIN
-from driftscope.trace.format.schema import conform, schema_of
-from driftscope.trace.format.segment import SEALED, segments, source_of
-from driftscope.trace.format.status import Status, read_statuses
-from driftscope.trace.read.integrity import damaged_files
-from driftscope.trace.read.parquet_input import open_parquet
-from driftscope.trace.read.ranks import place_of
-from driftscope.trace.read.reader import (
+from driftscope.trace.manifest import Manifest, read_manifest
+from driftscope.trace.ranks import place_of
+from driftscope.trace.reader import (
+    BOUNDS,
+    SUM_WITHIN,
     Trace,
     check_segment,
     losses_of,
@@ -43,6 +37,17 @@ from driftscope.trace.read.reader import (
     read_segment,
     unreadable,
 )
+from driftscope.trace.records import DOUBLINGS
+from driftscope.trace.schema import conform, schema_of
+from driftscope.trace.segments import (
+    SEALED,
+    damaged_files,
+    derived_of,
+    open_parquet,
+    segments,
+    source_of,
+)
+from driftscope.trace.status import Status, read_statuses
 from driftscope.vocabulary import DISTANCE_MASS, NULL_MASS, SINK_MASS
 
 if TYPE_CHECKING:
@@ -455,7 +460,7 @@ def _extremes(view: str, record: str) -> ir.Table:
 @cache
 def _distance_extremes(view: str, record: str) -> ir.Table:
     """Return one row of aggregates over the chains that have masses by distance. From it
-    `_distance_faults` checks these masses, as `driftscope.trace.format.records` does in
+    `_distance_faults` checks these masses, as `driftscope.trace.records` does in
     memory. Rows in which some depths have no masses are checked there only: in a sum they are not a
     number."""
     import ibis

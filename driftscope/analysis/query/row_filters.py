@@ -18,7 +18,7 @@ from driftscope.analysis.conditions import (
 )
 from driftscope.analysis.query.query_engine import Dialect
 from driftscope.errors import UsageError
-from driftscope.trace.format.manifest import Manifest
+from driftscope.trace.manifest import Manifest
 from driftscope.vocabulary import Language, Region
 
 LISTS = (

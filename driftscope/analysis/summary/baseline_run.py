@@ -15,7 +15,7 @@ from driftscope.analysis.query.record_views import Tables
 from driftscope.analysis.statistics.ratio import mean_time_interval, spans_of
 from driftscope.errors import NoDataError
 from driftscope.metrics.latency import life_s, mean_s
-from driftscope.trace.format.manifest import Manifest
+from driftscope.trace.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

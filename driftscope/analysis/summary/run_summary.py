@@ -33,7 +33,7 @@ from driftscope.analysis.summary.independence import Independence
 from driftscope.analysis.summary.length_by_k import LengthAtK
 from driftscope.metrics.fallback import Fallback
 from driftscope.metrics.latency import StepCost
-from driftscope.trace.format.manifest import Manifest
+from driftscope.trace.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

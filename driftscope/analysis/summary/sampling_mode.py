@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.trace.format.manifest import GREEDY, Manifest
+from driftscope.trace.manifest import GREEDY, Manifest
 
 
 def warmest(run: RunSummary) -> float | None:

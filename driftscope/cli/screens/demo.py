@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from driftscope.errors import UsageError
-from driftscope.trace.format.manifest import MANIFEST
+from driftscope.trace.manifest import MANIFEST
 from driftscope_lab.demo import DRAFTERS, requests
 from driftscope_lab.demo.launch import choose_engine, run_drafters
 

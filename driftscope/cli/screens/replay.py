@@ -21,8 +21,8 @@ from driftscope.json_report.operation import replay_to_json
 from driftscope.json_report.report import to_json
 from driftscope.metrics.acceptance import mean_length
 from driftscope.pipeline import Inputs, analyze
-from driftscope.trace.format.manifest import read_manifest
-from driftscope.trace.format.records import ClientRow
+from driftscope.trace.manifest import read_manifest
+from driftscope.trace.records import ClientRow
 from driftscope.vocabulary import Ended
 from driftscope.workloads.client.replay import Done, Watcher, require_answers
 from driftscope.workloads.suites.plan import Shot

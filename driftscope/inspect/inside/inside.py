@@ -24,7 +24,7 @@ from driftscope.findings.causes import GROWS_ABOVE
 from driftscope.findings.rules_attention import STABLE_BELOW, drift_words
 from driftscope.inspect.inside.inside_sums import InsideSums
 from driftscope.metrics.hidden import per_depth
-from driftscope.trace.format.records import edges_of
+from driftscope.trace.records import edges_of
 from driftscope.vocabulary import Growth
 
 

@@ -15,7 +15,7 @@ class InsideSums:
     chains: int
     bins: Matrix
     """Attention by depth and distance, [K, bins], the sink left out; see
-    `driftscope.trace.format.records`."""
+    `driftscope.trace.records`."""
     sink: Sequence[float]
     """Attention on the sink."""
     own: Sequence[float]

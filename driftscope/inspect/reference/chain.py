@@ -4,7 +4,7 @@ With p the last verified slot, the query of depth d (1-based) is slot p+d-1 and 
 Its attention, averaged over heads, falls into classes that sum to 1: sink = [0, n_sink), prompt =
 [n_sink, P), generated = [P, p], self = [p+1, p+d-1]. The reference drafters have no learned sink
 bias, so there is no null class here. Attention outside the sink is also sorted by distance from the
-query, into the bins of `driftscope.trace.format.records`. RMS is ||x||_2 / sqrt(dim), as in
+query, into the bins of `driftscope.trace.records`. RMS is ||x||_2 / sqrt(dim), as in
 arXiv 2605.09992.
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from driftscope.inspect.reference.drafter import ChainKeys, Context, Drafter, StepOutput
 from driftscope.inspect.reference.layers import at_least_float32
 from driftscope.inspect.reference.target import Target
-from driftscope.trace.format.records import edges_of
+from driftscope.trace.records import edges_of
 from driftscope.vocabulary import (
     BY_DEPTH,
     DISTANCE_MASS,

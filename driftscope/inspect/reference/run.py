@@ -19,16 +19,16 @@ from driftscope.inspect.reference.engine import Generation, Round, generate
 from driftscope.inspect.reference.model import load_drafter, load_target
 from driftscope.inspect.reference.replay import DEFAULT_N_SINK
 from driftscope.inspect.weights_digest import weights_digest
-from driftscope.trace.format.manifest import (
+from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
     GREEDY,
     Manifest,
     Model,
 )
-from driftscope.trace.format.records import DraftRow, RequestRow, StepRow, VerifyRow, edges_of
-from driftscope.trace.write.run_directory import check_unused, create_run
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.records import DraftRow, RequestRow, StepRow, VerifyRow, edges_of
+from driftscope.trace.writer import TraceWriter
+from driftscope.trace.writer_files import check_unused, create_run
 from driftscope.version import __version__
 from driftscope.vocabulary import Execution
 

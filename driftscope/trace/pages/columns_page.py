@@ -3,7 +3,7 @@
     python -m driftscope.trace.pages.columns_page > docs/trace-format.md
 
 Names and types come from the schema, meanings from the docstrings in
-`driftscope.trace.format.records`. The part of a docstring after "None: " states the meaning of
+`driftscope.trace.records`. The part of a docstring after "None: " states the meaning of
 null.
 """
 
@@ -19,10 +19,10 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from driftscope.trace.format import derived_columns, records
-from driftscope.trace.format.records import RECORDS, SCHEMA_VERSION
-from driftscope.trace.format.schema import schema_of
-from driftscope.trace.format.segment import SEALED, STREAM
+from driftscope.trace import records, segments
+from driftscope.trace.records import RECORDS, SCHEMA_VERSION
+from driftscope.trace.schema import schema_of
+from driftscope.trace.segments import SEALED, STREAM
 from driftscope.vocabulary import BY_DEPTH, DISTANCE_MASS, MASSES
 
 _SHAPES = {
@@ -80,7 +80,7 @@ _UNITS_IN = {("client", "rate"): "request/s"}
 _HEAD = f"""# Trace format
 
 Written by `python -m driftscope.trace.pages.columns_page` from
-`driftscope/trace/format/records.py`. Schema version {SCHEMA_VERSION}: a new column raises the
+`driftscope/trace/records.py`. Schema version {SCHEMA_VERSION}: a new column raises the
 minor version, a changed meaning the major one.
 
 A run directory holds a `manifest.json` and, for each record and process, numbered segments:
@@ -104,7 +104,7 @@ A stream has every column below, exactly. A sealed file holds the same rows in l
   error of at most 2⁻¹⁷;
 - a list that can be derived from others in every row of the segment is left out: its column is
   missing.
-  The file's metadata names it under the key `{derived_columns.DERIVED_KEY.decode()}`, JSON from the
+  The file's metadata names it under the key `{segments.DERIVED_KEY.decode()}`, JSON from the
   column to its origin:
 
 | column left out | derived from | how to restore it |
@@ -115,7 +115,7 @@ A stream has every column below, exactly. A sealed file holds the same rows in l
 
 `generated_mass` is restored with an absolute error of at most 1e-5, the other two bit for bit.
 
-`driftscope.trace.read.reader.read_trace(path)` restores all of this as Arrow tables.
+`driftscope.trace.reader.read_trace(path)` restores all of this as Arrow tables.
 """
 
 
@@ -137,8 +137,8 @@ class Column:
 
 def page() -> str:
     """Return the page."""
-    head = _HEAD.replace("{times}", _named(derived_columns.TIMES)).replace(
-        "{measured}", _named(derived_columns.MEASURED)
+    head = _HEAD.replace("{times}", _named(segments.TIMES)).replace(
+        "{measured}", _named(segments.MEASURED)
     )
     return head + "".join(_section(record) for record in RECORDS)
 
@@ -152,7 +152,7 @@ def columns_of(record: str) -> Iterator[Column]:
         yield Column(
             name=field.name,
             type=f"list<{field.type.value_type}>" if listed else str(field.type),
-            sealed="timestamp[us]" if field.name in derived_columns.TIMES else "",
+            sealed="timestamp[us]" if field.name in segments.TIMES else "",
             shape=_SHAPES.get(field.name, "") if listed else "one value",
             unit=_unit(record, field),
             meaning=meaning.strip(),

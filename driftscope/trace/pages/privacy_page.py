@@ -1,6 +1,6 @@
 """Prints the marks of a trace's columns: `python -m driftscope.trace.pages.privacy_page`.
 
-Its output is docs/privacy.md. Kinds come from `driftscope.trace.format.privacy`, meanings from
+Its output is docs/privacy.md. Kinds come from `driftscope.trace.schema`, meanings from
 `driftscope.trace.pages.columns_page`.
 """
 
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 
-from driftscope.trace.format.privacy import (
+from driftscope.trace.pages.columns_page import columns_of
+from driftscope.trace.records import RECORDS
+from driftscope.trace.schema import (
     CONTENT,
     FIGURE,
     HASHED,
@@ -16,8 +18,6 @@ from driftscope.trace.format.privacy import (
     TRACEPARENT,
     kind_of,
 )
-from driftscope.trace.format.records import RECORDS
-from driftscope.trace.pages.columns_page import columns_of
 
 _PROBE = ("draft", "verify", "step", "request", "resource")
 """Records that a probe in an engine writes; a replay writes the others."""
@@ -26,7 +26,7 @@ _WITHOUT = {**dict.fromkeys(HASHED, "16 hex digits, a keyed hash"), TRACEPARENT:
 _HEAD = f"""# Privacy
 
 What a run reveals about people and their texts: each column is of one of three kinds. Written by
-`python -m driftscope.trace.pages.privacy_page` from `driftscope/trace/format/privacy.py`.
+`python -m driftscope.trace.pages.privacy_page` from `driftscope/trace/schema.py`.
 
 | kind | meaning |
 |---|---|

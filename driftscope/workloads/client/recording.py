@@ -14,11 +14,10 @@ from typing import Any
 import psutil
 
 from driftscope.errors import TraceError
-from driftscope.trace.format.manifest import CLIENT, MANIFEST, Manifest, Model
-from driftscope.trace.format.records import ClientRow, ResourceRow
-from driftscope.trace.write.run_directory import create_run
-from driftscope.trace.write.writer import TraceWriter
-from driftscope.trace.write.writer_options import WriterOptions
+from driftscope.trace.manifest import CLIENT, MANIFEST, Manifest, Model
+from driftscope.trace.records import ClientRow, ResourceRow
+from driftscope.trace.writer import TraceWriter, WriterOptions
+from driftscope.trace.writer_files import create_run
 from driftscope.version import __version__
 from driftscope.vocabulary import SINK_DEFAULT, Ended, Strategy
 from driftscope.workloads.client.outcome import UNCHECKED, outcome_of

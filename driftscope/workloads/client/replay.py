@@ -13,9 +13,9 @@ from typing import Any
 
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
 from driftscope.errors import NoDataError, UsageError
-from driftscope.trace.format.records import ClientRow
-from driftscope.trace.format.status import Status
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.records import ClientRow
+from driftscope.trace.status import Status
+from driftscope.trace.writer import TraceWriter
 from driftscope.vocabulary import REPLAY_LABEL, Ended
 from driftscope.workloads.client.prompt_tokens import Renderer, rendered
 from driftscope.workloads.client.recording import (
@@ -79,7 +79,7 @@ class Done:
     """Whether the user stopped the replay."""
     notes: tuple[str, ...]
     lost: Mapping[str, int] = field(default_factory=dict)
-    """Rows missing from the run directory, by cause, see `driftscope.trace.format.status`."""
+    """Rows missing from the run directory, by cause, see `driftscope.trace.status`."""
 
     @property
     def whole(self) -> bool:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from driftscope.trace.format.records import ClientRow
+from driftscope.trace.records import ClientRow
 from driftscope.vocabulary import Ended
 from driftscope.workloads.suites.prompts import Prompt
 

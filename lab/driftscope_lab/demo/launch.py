@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from driftscope.errors import DriftscopeError
-from driftscope.trace.format.status import read_statuses
+from driftscope.trace.status import read_statuses
 from driftscope_lab.demo import DRAFTERS
 
 

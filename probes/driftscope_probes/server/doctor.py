@@ -26,8 +26,8 @@ from types import SimpleNamespace
 from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import read_json, read_text
 from driftscope.errors import DriftscopeError, TraceError
-from driftscope.trace.format.manifest import AUX_FROM_CONFIG, AUX_FROM_ENGINE, read_manifest
-from driftscope.trace.write.run_directory import check_writable
+from driftscope.trace.manifest import AUX_FROM_CONFIG, AUX_FROM_ENGINE, read_manifest
+from driftscope.trace.writer_files import check_writable
 from driftscope_probes.engine import HookPoint
 from driftscope_probes.server.start import speculation_of
 from driftscope_probes.settings import DISABLE, is_disabled, settings_from

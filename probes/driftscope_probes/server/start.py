@@ -15,9 +15,9 @@ from typing import NoReturn
 
 from driftscope.boundary.files import make_private_directory
 from driftscope.errors import ProbeError, TraceError, UsageError
-from driftscope.trace.format.control_file import Change, ControlValueError, share_of
-from driftscope.trace.format.manifest import MANIFEST
-from driftscope.trace.write.run_directory import check_writable
+from driftscope.trace.control import Change, ControlValueError, share_of
+from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.writer_files import check_writable
 from driftscope_probes.settings import (
     DISABLE,
     STRICT,

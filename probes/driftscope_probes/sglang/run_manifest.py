@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from driftscope.inspect.weights_digest import weights_digest
-from driftscope.trace.format.manifest import (
+from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
     GREEDY,
@@ -21,7 +21,7 @@ from driftscope.trace.format.manifest import (
     Manifest,
     Model,
 )
-from driftscope.trace.format.records import edges_of
+from driftscope.trace.records import edges_of
 from driftscope.version import __version__
 from driftscope.vocabulary import SINK_SOUGHT, Strategy
 from driftscope_probes.drafter import named_layers

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
 from driftscope.regions.answer_regions import CONSTRAINTS, AnswerRegions, answer_regions
 from driftscope.regions.token_texts import TokenTexts
-from driftscope.trace.format.records import RequestRow
-from driftscope.trace.format.row_block import Block
+from driftscope.trace.records import RequestRow
+from driftscope.trace.schema import Block
 from driftscope.vocabulary import UndraftedReason
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control

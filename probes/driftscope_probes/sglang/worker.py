@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from driftscope.errors import ProbeError, UnknownDrafterError
-from driftscope.trace.write.run_directory import check_unused, create_run, rewrite_manifest
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.writer import TraceWriter
+from driftscope.trace.writer_files import check_unused, create_run, rewrite_manifest
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control
 from driftscope_probes.engine import NOBODY, EngineSeam, StepSink

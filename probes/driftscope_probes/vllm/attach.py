@@ -16,16 +16,16 @@ import torch
 
 from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.inspect.weights_digest import weights_digest
-from driftscope.trace.format.manifest import Manifest, Model
-from driftscope.trace.format.records import edges_of
-from driftscope.trace.format.start_fault import StartFault
-from driftscope.trace.write.run_directory import (
+from driftscope.trace.manifest import Manifest, Model
+from driftscope.trace.records import edges_of
+from driftscope.trace.status import StartFault
+from driftscope.trace.writer import TraceWriter
+from driftscope.trace.writer_files import (
     check_unused,
     create_run,
     has_begun,
     rewrite_manifest,
 )
-from driftscope.trace.write.writer import TraceWriter
 from driftscope.version import __version__
 from driftscope.vocabulary import SINK_SOUGHT, Strategy
 from driftscope_probes import process_writer

@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from driftscope.trace.format.records import RequestRow
-from driftscope.trace.format.row_block import Block
-from driftscope.trace.format.start_fault import OTHER, StartFault, read_faults
-from driftscope.trace.write.run_directory import check_writable, has_begun
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.records import RequestRow
+from driftscope.trace.schema import Block
+from driftscope.trace.status import OTHER, StartFault, read_faults
+from driftscope.trace.writer import TraceWriter
+from driftscope.trace.writer_files import check_writable, has_begun
 from driftscope.vocabulary import Structured
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from driftscope.errors import DriftscopeError, ProbeError
-from driftscope.trace.format.start_fault import SETTING, StartFault
+from driftscope.trace.status import SETTING, StartFault
 from driftscope_probes.guard import hook_method
 from driftscope_probes.settings import (
     engine_cores,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from driftscope.trace.format.manifest import GREEDY, PROBABILISTIC
+from driftscope.trace.manifest import GREEDY, PROBABILISTIC
 from driftscope_probes.drafter import captured_by
 from driftscope_probes.engine import DeviceStep, DraftCallBase, DraftStep, make_draft_call
 from driftscope_probes.guard import hook_method, hook_unhooked

@@ -12,7 +12,7 @@ import uuid
 from typing import Any
 
 from driftscope.errors import ProbeError, UnknownDrafterError
-from driftscope.trace.read.ranks import Place
+from driftscope.trace.ranks import Place
 from driftscope_probes.drafter import Kind
 from driftscope_probes.engine import HookPoint
 from driftscope_probes.settings import RUN_ID

@@ -6,7 +6,7 @@ from driftscope.analysis.figures.results import Recording
 from driftscope.analysis.number_words import NOTHING, count, listed, percent
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis
-from driftscope.trace.format.manifest import (
+from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
     BY_DEPTH,

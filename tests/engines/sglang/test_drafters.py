@@ -9,7 +9,7 @@ from verification.sglang.drafters import NODES
 from verification.sglang.truth import compare, histograms
 from verification.truth import Truth, loaded
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from engines.sglang.conftest import Outcomes
 from engines.sglang.test_truth import LEAST_CHAINS, TOLERANCE
 

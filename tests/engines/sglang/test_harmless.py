@@ -3,7 +3,7 @@
 import pytest
 from verification.sglang.harmless import JOBS, OFF, SAMPLED_EVERY
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from engines.sglang.conftest import Outcomes
 
 pytestmark = pytest.mark.sglang

@@ -8,7 +8,7 @@ from support.engine_process.job import prompts
 from support.sglang_process.job import MAX_TOKENS, Job, installed
 from support.sglang_process.server import ask, serving
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 pytestmark = [
     pytest.mark.sglang,

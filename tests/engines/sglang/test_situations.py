@@ -4,7 +4,7 @@ import pytest
 from verification.sglang.situations import TREE
 from verification.sglang.truth import histograms
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Region
 from engines.sglang.conftest import Outcomes
 

@@ -4,7 +4,7 @@ import pytest
 from support.sglang_process.job import VERSION, K
 from verification.sglang.truth import JOBS, compare, histograms
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from engines.sglang.conftest import Outcomes
 
 pytestmark = pytest.mark.sglang

@@ -11,7 +11,7 @@ import pytest
 from support.sglang_process.job import installed, shifted_drafter
 from verification.sglang.two_engines import REQUESTS, in_sglang, in_vllm
 
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 pytestmark = [
     pytest.mark.sglang,

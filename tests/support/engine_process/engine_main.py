@@ -21,7 +21,7 @@ KILL_WRITER = "TEST_KILL_WRITER"
 def _kill_writer() -> None:
     """End the writer's thread from outside, at whatever line it is. Only this imports driftscope,
     which some starts break on purpose."""
-    from driftscope.trace.write.writer_thread import NAME
+    from driftscope.trace.writer import NAME
 
     while not (found := [each for each in threading.enumerate() if each.name == NAME]):
         time.sleep(0.01)

@@ -13,7 +13,7 @@ from typing import Any
 
 from support.engine_process.engine_main import _per_request, _spec_decode
 
-from driftscope.trace.write.writer_options import FLUSH_S
+from driftscope.trace.writer import FLUSH_S
 
 LIVE = "-live"
 """Suffix of a run directory's name for its copy from before the engine's end."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from support.engine_process.job import Job, engine, prompts
 
-from driftscope.trace.write.writer_options import FLUSH_S
+from driftscope.trace.writer import FLUSH_S
 
 WHOLE, ABORTED, RUNNING = "whole", "aborted", "running"
 TOKENS = {WHOLE: 12, ABORTED: 10, RUNNING: 30}

@@ -14,18 +14,18 @@ from support.simulate.draw import START_S, Chunk, Floats, Ints, chunks, reasons
 from support.simulate.text import region_columns
 from support.simulate.truth import Truth
 
-from driftscope.trace.format.manifest import MANIFEST, Manifest, Model
-from driftscope.trace.format.record_stream import StreamFile
-from driftscope.trace.format.records import RECORDS, SCHEMA_VERSION
-from driftscope.trace.format.row_block import Block, Lists
-from driftscope.trace.format.segment import (
+from driftscope.trace.manifest import MANIFEST, Manifest, Model
+from driftscope.trace.records import RECORDS, SCHEMA_VERSION
+from driftscope.trace.schema import Block, Lists
+from driftscope.trace.segments import (
     SEALED,
     VERSION_KEY,
     ZSTD_LEVEL,
     segment_path,
     write_sealed,
 )
-from driftscope.trace.format.status import Status, status_path
+from driftscope.trace.status import Status, status_path
+from driftscope.trace.streams import StreamFile
 from driftscope.vocabulary import MASS_CLASSES, Execution
 
 PROBE_S = 0.0001
@@ -73,7 +73,7 @@ def _write(path: Path, block: Block, *, sealed: bool, zstd_level: int) -> None:
 
 
 def source_of(truth: Truth, replica: int, record: str) -> str:
-    """Return the process that writes a record, see `driftscope.trace.read.ranks`."""
+    """Return the process that writes a record, see `driftscope.trace.ranks`."""
     if record in ("verify", "request"):
         return f"engine{replica}-{1000 + replica}"
     place = f".dp{replica}" if truth.replicas > 1 else ""

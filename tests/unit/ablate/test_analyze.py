@@ -19,8 +19,7 @@ from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
 from driftscope.json_report.document import RUNS
 from driftscope.json_report.schema import schema_of
-from driftscope.trace.runs.run_entry import entry_of
-from driftscope.trace.runs.run_folder import newest
+from driftscope.trace.runs import entry_of, newest
 from driftscope.vocabulary import RunState
 from driftscope_lab.trio import trio_path
 

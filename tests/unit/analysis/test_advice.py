@@ -27,7 +27,7 @@ from driftscope.analysis.figures.steps import GROUPS, MIN_STEPS, StepCell
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.time_per_token import WIDEST, Prediction, Times
 from driftscope.pipeline import summarise
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 BATCHES = (1, 4, 16)
 RATES = (0.1,)

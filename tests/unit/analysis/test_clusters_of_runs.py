@@ -16,7 +16,7 @@ from driftscope.findings.catalogue import REPEATS_UNSEEN
 from driftscope.findings.finding import Severity, Trust
 from driftscope.json_report.report import to_dict
 from driftscope.pipeline import Inputs, analyze, compare, summarise
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.reader import Trace, read_trace
 
 REPEATED = Truth(requests=80, repeats=5, rounds=20)
 CROSSED = Truth(requests=200, repeats=10, sessions=20, alike=0.5, rounds=10)

@@ -26,8 +26,8 @@ from driftscope.findings.catalogue import REPLAYS
 from driftscope.json_report.report import to_dict
 from driftscope.metrics.latency import mcnemar
 from driftscope.pipeline import Analysis, Inputs, analyze
-from driftscope.trace.format.records import ClientRow
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
+from driftscope.trace.records import ClientRow
 from driftscope.vocabulary import Ended
 from driftscope_reports.html.document import to_html
 

@@ -17,8 +17,8 @@ from driftscope.analysis.run_differences import DRAFTER, models_differ, unlike
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.cli.app import app
 from driftscope.pipeline import conclude, summarise
-from driftscope.trace.format.manifest import Manifest, Model
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.manifest import Manifest, Model
+from driftscope.trace.reader import read_trace
 
 TRUTH = Truth(requests=40, rounds=10, k=4)
 WARM = (Prompts(temperature=0.7),)

@@ -18,7 +18,7 @@ from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.statistics.ratio import rate_intervals
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis, conclude, summarise
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 BY_BATCH = Truth(
     requests=120,

@@ -19,7 +19,7 @@ from driftscope.findings.rules_changes import (
     worst_drop,
 )
 from driftscope.pipeline import conclude, summarise
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 pytestmark = pytest.mark.slow
 

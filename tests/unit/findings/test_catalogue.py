@@ -18,7 +18,7 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.catalogue import CATALOGUE, ranked
 from driftscope.findings.finding import Finding, Severity, Trust
 from driftscope.pipeline import Analysis, Inputs, conclude, measure, summarise
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.causes import CAUSES, Loss, loss_of
 from driftscope.findings.finding import Finding
 from driftscope.pipeline import Analysis, conclude, summarise
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 PUBLISHED = Path(__file__).parents[1] / "metrics" / "data" / "acceptance.json"
 NORM_FLAGS, LAYERS = "norm flags", "captured"

@@ -28,7 +28,7 @@ from driftscope.findings import rules_circumstances
 from driftscope.findings.catalogue import CATALOGUE
 from driftscope.findings.finding import Finding, Severity, Trust
 from driftscope.pipeline import Analysis, conclude, summarise
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 TRIALS = 30
 

@@ -13,7 +13,7 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.rules_data import warnings_of
 from driftscope.json_report.report import run_to_dict
 from driftscope.pipeline import summarise
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.reader import Trace, read_trace
 from driftscope.vocabulary import UndraftedReason
 from driftscope_reports.html.sections.acceptance import pictures
 

@@ -18,7 +18,7 @@ from driftscope.cli.app import app
 from driftscope.findings.causes import SURE_ROUNDS
 from driftscope.findings.finding import Finding, Severity, Trust
 from driftscope.pipeline import Analysis, conclude, summarise
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope_reports.html.document import to_html
 from driftscope_reports.markdown import to_markdown
 from driftscope_reports.terminal.run_table import render

@@ -17,7 +17,7 @@ from driftscope.findings.conclusions import Analysis, conclude
 from driftscope.findings.finding import Answer, Topic
 from driftscope.findings.first_screen import FirstScreen, State
 from driftscope.pipeline import summarise
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 EVEN = Spec(
     conditional=(0.9, 0.9, 0.9, 0.9),

@@ -26,7 +26,7 @@ from driftscope.analysis.summary.baseline_run import BaselineRun
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.conclusions import Analysis, conclude
 from driftscope.pipeline import summarise
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 GOLDEN = Path(__file__).parent / "data" / "screens.json"
 EVEN = Spec(

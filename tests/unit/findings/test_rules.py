@@ -16,7 +16,7 @@ from driftscope.findings.finding import Finding, Severity
 from driftscope.findings.rules_attention import attention_claim
 from driftscope.findings.rules_data import warnings_of
 from driftscope.pipeline import Analysis, Inputs, analyze
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 Analyse = Callable[..., Analysis]
 

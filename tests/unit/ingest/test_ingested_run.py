@@ -14,7 +14,7 @@ from driftscope.ingest.base import Figures
 from driftscope.ingest.catalogue import ingest
 from driftscope.ingest.ingested_run import UNTIMED, WHOLE, Written, write_run
 from driftscope.pipeline import Inputs, measure
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 SAMPLES = Path(__file__).parent / "samples"
 WITH_ROUNDS = (

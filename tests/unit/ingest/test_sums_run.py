@@ -17,8 +17,8 @@ from driftscope.ingest.base import SINCE_START, Figures
 from driftscope.ingest.catalogue import ingest
 from driftscope.ingest.ingested_run import NO_ROWS, WHOLE, Written, write_run
 from driftscope.pipeline import Inputs, measure
-from driftscope.trace.format.manifest import MANIFEST
-from driftscope.trace.runs.run_entry import entry_of
+from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.runs import entry_of
 
 SAMPLES = Path(__file__).parent / "samples"
 SUMS = (

@@ -19,7 +19,7 @@ from driftscope.json_report import check, comparison, operation, schema
 from driftscope.json_report.document import CHECK, COMPARISON, FILES, REPORT, RUNS
 from driftscope.json_report.report import to_dict
 from driftscope.pipeline import Analysis
-from driftscope.trace.runs.run_entry import entry_of
+from driftscope.trace.runs import entry_of
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "docs" / "report.schema.json"

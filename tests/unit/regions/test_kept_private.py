@@ -11,10 +11,10 @@ from support.runs import Spec, manifest, rows
 
 from driftscope.regions.answer_regions import answer_regions
 from driftscope.regions.token_texts import TokenTexts
-from driftscope.trace.format.records import RequestRow
-from driftscope.trace.read.reader import read_trace
-from driftscope.trace.write.run_directory import create_run
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.reader import read_trace
+from driftscope.trace.records import RequestRow
+from driftscope.trace.writer import TraceWriter
+from driftscope.trace.writer_files import create_run
 
 FIRST_ID = 1_234_567_000
 WORDS = ("Zweifelsfall ", "```py\n", "hemmungslos = ", "4711\n", "```\n", "Kaleidoskop ")

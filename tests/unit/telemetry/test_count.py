@@ -22,12 +22,12 @@ from driftscope.telemetry import instruments as i
 from driftscope.telemetry.count import BatchCounter, RegionCounter, record_status
 from driftscope.telemetry.instruments import Tally
 from driftscope.telemetry.settings import METRIC_REGIONS, PROMETHEUS, settings_from
-from driftscope.trace.format.records import RequestRow, VerifyRow
-from driftscope.trace.format.schema import to_batch
-from driftscope.trace.format.status import DROP_CAUSES, HOOKS, Status
-from driftscope.trace.read.reader import read_trace
-from driftscope.trace.write.run_directory import create_run
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.reader import read_trace
+from driftscope.trace.records import RequestRow, VerifyRow
+from driftscope.trace.schema import to_batch
+from driftscope.trace.status import DROP_CAUSES, HOOKS, Status
+from driftscope.trace.writer import TraceWriter
+from driftscope.trace.writer_files import create_run
 from driftscope.vocabulary import Region
 
 

@@ -18,11 +18,10 @@ from support.runs import Spec, by_source, manifest, rows
 from driftscope.errors import TelemetryError
 from driftscope.telemetry.engine import EngineTelemetry, Identity, WorkerTelemetry, model_label
 from driftscope.telemetry.settings import OTLP, PROMETHEUS, Settings, settings_from
-from driftscope.trace.format.manifest import Model
-from driftscope.trace.format.records import RequestRow, Row, VerifyRow
-from driftscope.trace.write.run_directory import create_run
-from driftscope.trace.write.writer import TraceWriter
-from driftscope.trace.write.writer_options import WriterOptions
+from driftscope.trace.manifest import Model
+from driftscope.trace.records import RequestRow, Row, VerifyRow
+from driftscope.trace.writer import TraceWriter, WriterOptions
+from driftscope.trace.writer_files import create_run
 
 DIGEST = "1f2e3d4c5b6a7988"
 

@@ -19,7 +19,7 @@ from support.runs import Spec, write_run
 from driftscope.pipeline import summarise
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry import recorded_run
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.reader import Trace, read_trace
 
 pytestmark = pytest.mark.prometheus
 

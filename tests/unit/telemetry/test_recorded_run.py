@@ -21,9 +21,9 @@ from driftscope.telemetry import recorded_run, settings
 from driftscope.telemetry.count import record_status
 from driftscope.telemetry.instruments import UP, Tally
 from driftscope.telemetry.watch import view
-from driftscope.trace.format.status import Status
-from driftscope.trace.read.reader import Trace, read_trace
-from driftscope.trace.write.run_directory import create_run
+from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.status import Status
+from driftscope.trace.writer_files import create_run
 
 SPEC = Spec(undrafted=("k_zero", "preempted"), requests=12, labels=("a", "b"))
 

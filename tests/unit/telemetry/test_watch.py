@@ -27,10 +27,9 @@ from driftscope.telemetry import engine, watch
 from driftscope.telemetry.prometheus import EngineName
 from driftscope.telemetry.settings import PROMETHEUS, settings_from
 from driftscope.telemetry.watch import Depth, FollowedEndpoint, FollowedRun, View, follow, view
-from driftscope.trace.read.reader import read_trace
-from driftscope.trace.write.run_directory import create_run
-from driftscope.trace.write.writer import TraceWriter
-from driftscope.trace.write.writer_options import WriterOptions
+from driftscope.trace.reader import read_trace
+from driftscope.trace.writer import TraceWriter, WriterOptions
+from driftscope.trace.writer_files import create_run
 
 SPEC = Spec(requests=6, undrafted=("k_zero",))
 ROUNDS = SPEC.requests * SPEC.rounds

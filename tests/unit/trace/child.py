@@ -11,11 +11,10 @@ from pathlib import Path
 
 from support.runs import Spec, rows, verify
 
-from driftscope.trace.format.status import read_statuses
-from driftscope.trace.write import record_files
-from driftscope.trace.write import writer as trace_writer
-from driftscope.trace.write.writer import TraceWriter
-from driftscope.trace.write.writer_options import WriterOptions
+from driftscope.trace import writer as trace_writer
+from driftscope.trace import writer_files
+from driftscope.trace.status import read_statuses
+from driftscope.trace.writer import TraceWriter, WriterOptions
 
 ROWS = 50
 SEALING_S = 4.0
@@ -65,7 +64,7 @@ def full(run: Path) -> None:
 
 def seals(run: Path) -> None:
     """Hand over numbered rows for SEALING_S seconds, with a new segment and status all the time."""
-    record_files.SEGMENT_BYTES, trace_writer.STATUS_S = 4000, 0.0
+    writer_files.SEGMENT_BYTES, trace_writer.STATUS_S = 4000, 0.0
     writer, step = TraceWriter(run, source="child", options=WriterOptions(flush_s=0.002)), 0
     end_s = time.monotonic() + SEALING_S
     while time.monotonic() < end_s:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.runs import Spec, manifest
 
-from driftscope.trace.format.manifest import MANIFEST
+from driftscope.trace.manifest import MANIFEST
 
 CHILD = Path(__file__).parent / "child.py"
 PATIENCE_S = 20.0

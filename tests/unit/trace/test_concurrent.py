@@ -14,13 +14,12 @@ from support.runs import Spec, manifest, verify
 
 from driftscope.analysis.query.record_views import open_run, queried
 from driftscope.errors import TraceError
-from driftscope.trace.format.control_file import Change, ask, read_control
-from driftscope.trace.format.segment import SEALED
-from driftscope.trace.format.status import Status, read_statuses
-from driftscope.trace.read.reader import read_trace
-from driftscope.trace.write.run_directory import create_run
-from driftscope.trace.write.writer import TraceWriter
-from driftscope.trace.write.writer_options import WriterOptions
+from driftscope.trace.control import Change, ask, read_control
+from driftscope.trace.reader import read_trace
+from driftscope.trace.segments import SEALED
+from driftscope.trace.status import Status, read_statuses
+from driftscope.trace.writer import TraceWriter, WriterOptions
+from driftscope.trace.writer_files import create_run
 
 pytestmark = pytest.mark.process
 

@@ -15,12 +15,11 @@ import pytest
 from support.runs import Spec, manifest, verify
 from support.small_disk import fill, small_disk
 
-from driftscope.trace.format.manifest import MANIFEST, read_manifest
-from driftscope.trace.format.status import read_statuses, status_path
-from driftscope.trace.read.reader import read_trace
-from driftscope.trace.write.run_directory import create_run
-from driftscope.trace.write.writer import TraceWriter
-from driftscope.trace.write.writer_options import WriterOptions
+from driftscope.trace.manifest import MANIFEST, read_manifest
+from driftscope.trace.reader import read_trace
+from driftscope.trace.status import read_statuses, status_path
+from driftscope.trace.writer import TraceWriter, WriterOptions
+from driftscope.trace.writer_files import create_run
 
 ROWS = 40_000
 Until = Callable[[Callable[[], bool]], None]

@@ -18,16 +18,13 @@ from support.runs import Spec, manifest, verify
 from driftscope.analysis.query.record_views import open_run, queried
 from driftscope.boundary.files import LEFTOVER_S, PARTIAL
 from driftscope.errors import NotATraceError
-from driftscope.trace.format.manifest import MANIFEST
-from driftscope.trace.format.schema import to_batch
-from driftscope.trace.format.segment import SEALED, STREAM, next_number, seal, segment_path
-from driftscope.trace.format.status import read_statuses, status_path
-from driftscope.trace.read.reader import read_trace
-from driftscope.trace.write.record_files import RecordFiles
-from driftscope.trace.write.run_directory import create_run
-from driftscope.trace.write.status_file import ROOM_BYTES, StatusFile
-from driftscope.trace.write.writer import TraceWriter
-from driftscope.trace.write.writer_options import WriterOptions
+from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.reader import read_trace
+from driftscope.trace.schema import to_batch
+from driftscope.trace.segments import SEALED, STREAM, next_number, seal, segment_path
+from driftscope.trace.status import read_statuses, status_path
+from driftscope.trace.writer import TraceWriter, WriterOptions
+from driftscope.trace.writer_files import ROOM_BYTES, RecordFiles, StatusFile, create_run
 
 pytestmark = pytest.mark.process
 

@@ -11,7 +11,7 @@ from support.runs import Spec, write_run
 
 from driftscope.json_report.report import to_json
 from driftscope.pipeline import Inputs, analyze
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 
 def _report(run: Path) -> dict[str, Any]:

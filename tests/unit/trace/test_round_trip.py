@@ -14,16 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runs import Spec, manifest, rows
 
-from driftscope.trace.format.manifest import MANIFEST, read_manifest
-from driftscope.trace.format.records import RECORDS, Floats, Ints, Row
-from driftscope.trace.format.rounding import RELATIVE_ERROR
-from driftscope.trace.format.row_bounds import BOUNDS
-from driftscope.trace.format.schema import record_of
-from driftscope.trace.read.reader import Trace, read_trace
-from driftscope.trace.write.record_files import RecordFiles
-from driftscope.trace.write.run_directory import create_run
-from driftscope.trace.write.writer import TraceWriter
-from driftscope.trace.write.writer_options import FLUSH_S
+from driftscope.trace.manifest import MANIFEST, read_manifest
+from driftscope.trace.reader import BOUNDS, Trace, read_trace
+from driftscope.trace.records import RECORDS, Floats, Ints, Row
+from driftscope.trace.schema import record_of
+from driftscope.trace.segments import RELATIVE_ERROR
+from driftscope.trace.writer import FLUSH_S, TraceWriter
+from driftscope.trace.writer_files import RecordFiles, create_run
 from driftscope.vocabulary import DISTANCE_MASS
 
 _INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -69,7 +66,7 @@ def _expect(trace: Trace, put: list[Row], *, sealed: bool = False) -> None:
 
 
 def _within_precision(name: str, found: Any, wanted: Any) -> bool:
-    """Sealing rounds, see `driftscope.trace.format.derived_columns`."""
+    """Sealing rounds, see `driftscope.trace.segments`."""
     if isinstance(wanted, list):
         pairs = zip(found, wanted, strict=True)
         return all(_within_precision(name, one, other) for one, other in pairs)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.runs import noisy_rows
 
-from driftscope.trace.format.segment import segments
-from driftscope.trace.write.record_files import RecordFiles
+from driftscope.trace.segments import segments
+from driftscope.trace.writer_files import RecordFiles
 from driftscope_probes.settings import DEFAULT_DISTANCE_EVERY
 
 SEALED_BYTES_PER_ROUND = 160

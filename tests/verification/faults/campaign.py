@@ -25,7 +25,7 @@ from typing import Any
 
 from support.odd_runs import ODD, RECORDED, ROOT
 
-from driftscope.trace.format.segment import digest_of
+from driftscope.trace.segments import digest_of
 from verification.faults import peers
 from verification.faults.cases import Case, case_of, figures_of, run_case
 

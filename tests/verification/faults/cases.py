@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from driftscope.boundary.text import shown
 from driftscope.errors import EXIT_OK, DriftscopeError
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from verification.faults import disk, other_files, peers, words
 from verification.faults.command import check_files, outcome_of
 from verification.faults.mutations import KEEPS_FIGURES, MUTATIONS

@@ -19,9 +19,9 @@ with atheris.instrument_imports(include=["driftscope", "sqlglot"]):
 
     from driftscope.analysis.conditions import condition_of
     from driftscope.errors import DriftscopeError
-    from driftscope.trace.format.manifest import MANIFEST, read_manifest
-    from driftscope.trace.format.record_stream import read_stream
-    from driftscope.trace.format.status import read_statuses
+    from driftscope.trace.manifest import MANIFEST, read_manifest
+    from driftscope.trace.status import read_statuses
+    from driftscope.trace.streams import read_stream
 
 KILLED = ROOT / "tests/unit/trace/data/run-killed"
 _FOLDER = Path(tempfile.mkdtemp(prefix="driftscope-coverage-"))

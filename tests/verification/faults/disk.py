@@ -20,12 +20,12 @@ from support.killed_writer import CHANGES, Killer, handed_over
 from support.runs import Spec, manifest
 
 from driftscope.errors import DriftscopeError, TraceError
-from driftscope.trace.format.manifest import MANIFEST
-from driftscope.trace.format.schema import to_batch
-from driftscope.trace.format.status import read_statuses
-from driftscope.trace.read.reader import read_trace
-from driftscope.trace.write import record_files, run_directory, writer
-from driftscope.trace.write.writer_options import WriterOptions
+from driftscope.trace import writer, writer_files
+from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.reader import read_trace
+from driftscope.trace.schema import to_batch
+from driftscope.trace.status import read_statuses
+from driftscope.trace.writer import WriterOptions
 
 SOURCE = "worker0-1"
 MOST_CALLS = 70
@@ -135,9 +135,9 @@ def _write_full(run: Path, turn: int, segment: int, first: int, last: int) -> No
 
 
 def _write(run: Path, turn: int, segment: int, tell: Callable[[int], None]) -> None:
-    record_files.SEGMENT_BYTES = segment
+    writer_files.SEGMENT_BYTES = segment
     vars(writer)["STATUS_S"] = 0.0  # each flush rewrites the status
-    run_directory.create_run(run, manifest(Spec()))
+    writer_files.create_run(run, manifest(Spec()))
     made = writer.TraceWriter(run, source=SOURCE, options=WriterOptions(flush_s=60.0))
     for begin in range(0, len(ROWS), turn):
         end = min(begin + turn, len(ROWS))

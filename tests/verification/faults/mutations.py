@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from driftscope.trace.format.record_stream import StreamFile
+from driftscope.trace.streams import StreamFile
 from verification.faults.texts import encodable, file_name_of, text_of
 
 Mutation = Callable[[Path, Random], Path]

@@ -14,9 +14,9 @@ from support.odd_runs import ROOT
 from driftscope.analysis.conditions import condition_of
 from driftscope.boundary.text import shown
 from driftscope.errors import DamagedTraceError, DriftscopeError
-from driftscope.trace.format.manifest import MANIFEST
-from driftscope.trace.format.record_stream import StreamFile
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.reader import read_trace
+from driftscope.trace.streams import StreamFile
 from driftscope.workloads.suites.suite import load_suite
 from verification.faults.cases import figures_of
 

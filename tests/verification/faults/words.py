@@ -17,7 +17,7 @@ from driftscope.analysis.gate import read_rules
 from driftscope.analysis.query.query_engine import DuckDB
 from driftscope.boundary.text import shown
 from driftscope.errors import ControlError, DriftscopeError, UsageError
-from driftscope.trace.format.control_file import CONTROL, ControlValueError, read_control
+from driftscope.trace.control import CONTROL, ControlValueError, read_control
 from driftscope.workloads.suites.readers import read_prompts
 from driftscope.workloads.suites.suite import load_suite
 from driftscope_probes.settings import settings_from

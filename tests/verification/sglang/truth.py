@@ -14,7 +14,7 @@ from support.sglang_process.job import VERSION, Job, K, Outcome, run_job
 
 from driftscope.inspect.reference.model import Drafter, Target
 from driftscope.inspect.reference.replay import replay
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import DISTANCE_MASS
 from verification.truth import (
     MASSES,

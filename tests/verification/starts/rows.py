@@ -142,7 +142,7 @@ ROWS: Mapping[str, Row] = {
         records=True,
     ),
     "no thread for the writer": Row(
-        breaks="driftscope.trace.write.writer_thread:WriterThread.add RuntimeError",
+        breaks="driftscope.trace.writer:WriterThread.add RuntimeError",
         stands_in_for="a limit on processes",
         said=f"{NOTHING}RuntimeError",
     ),

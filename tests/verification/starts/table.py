@@ -24,7 +24,7 @@ from typing import Any
 from support.engine_process.job import CORES, Job, run_job
 
 from driftscope.errors import DriftscopeError
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope_probes.vllm.attach import WRONG_TOKENS
 from verification.starts.http_server import tokens_over_http
 from verification.starts.rows import CUSTOM, NONE, PARALLEL, ROWS, Row

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from driftscope.trace.format.manifest import read_manifest
-from driftscope.trace.format.status import read_statuses
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.manifest import read_manifest
+from driftscope.trace.reader import read_trace
+from driftscope.trace.status import read_statuses
 from driftscope.vocabulary import DISTANCE_MASS
 from verification.zoo.witness import SINK_SLOTS, Draft, Witness
 

@@ -8,7 +8,7 @@ from driftscope.ablate.ablation import Ablation
 from driftscope.ablate.effect import Effect
 from driftscope.ablate.intervention import AS_SERVED, Intervention
 from driftscope.metrics.confidence import AGREEMENT
-from driftscope.trace.format.manifest import BY_DEPTH
+from driftscope.trace.manifest import BY_DEPTH
 from driftscope_reports.drawing.chart import Chart, Unit
 from driftscope_reports.html.parts.run_series import line
 from driftscope_reports.model import Picture, Section

@@ -17,7 +17,7 @@ from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
 from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
 from driftscope.metrics.confidence import TOP1
 from driftscope.metrics.hidden import FED_RMS, PRENORM_RMS
-from driftscope.trace.format.manifest import BY_DEPTH
+from driftscope.trace.manifest import BY_DEPTH
 from driftscope_reports.drawing.chart import Chart, Series, Unit
 from driftscope_reports.html.parts.run_series import line
 from driftscope_reports.html.parts.tables import table

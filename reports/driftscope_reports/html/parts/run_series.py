@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from driftscope.analysis.number_words import listed
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.trace.format.manifest import BY_DEPTH
+from driftscope.trace.manifest import BY_DEPTH
 from driftscope_reports.drawing.chart import Chart, Kind, Series, Unit, Values, depths
 from driftscope_reports.drawing.palette import colour
 

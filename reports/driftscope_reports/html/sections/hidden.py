@@ -8,7 +8,7 @@ from driftscope.analysis.number_words import listed, times
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.definition import Definition
 from driftscope.metrics.hidden import AUX_RMS, FED_RMS, GROWTH, IN_RMS, POSTNORM_RMS, PRENORM_RMS
-from driftscope.trace.format.manifest import AUX_FROM_ENGINE
+from driftscope.trace.manifest import AUX_FROM_ENGINE
 from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series
 from driftscope_reports.drawing.palette import colour
 from driftscope_reports.html.parts.run_series import axis_name, depth_chart, line

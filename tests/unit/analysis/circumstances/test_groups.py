@@ -12,7 +12,7 @@ from support.simulate.write import simulate
 
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import summarise
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.reader import Trace, read_trace
 
 TRUTH = Truth(
     requests=60,

@@ -11,7 +11,7 @@ import pytest
 from support.simulate import Truth, simulate
 
 from driftscope.pipeline import Inputs, analyze
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.reader import Trace, read_trace
 
 GOOD = Truth(k=1, conditional=(0.92,), requests=80, rounds=60, between=0.8)
 LOOP_ROUNDS = 25

@@ -16,9 +16,9 @@ from driftscope.analysis.closeup import MAX_ROUNDS, OPENED_EACH, OpenedRequest
 from driftscope.analysis.query.record_views import IN_BUCKETS, cut, open_run
 from driftscope.analysis.query.row_filters import Bucket
 from driftscope.pipeline import summarise
-from driftscope.trace.format.records import RequestRow
-from driftscope.trace.write.run_directory import create_run
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.records import RequestRow
+from driftscope.trace.writer import TraceWriter
+from driftscope.trace.writer_files import create_run
 from driftscope.vocabulary import Region
 
 SPEC = Spec(requests=2 * OPENED_EACH, rounds=40)

@@ -20,7 +20,7 @@ from driftscope.errors import NoDataError
 from driftscope.findings.finding import Trust
 from driftscope.json_report.report import run_to_dict
 from driftscope.pipeline import compare, conclude, summarise
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.reader import Trace, read_trace
 from driftscope_reports.terminal.run_table import LEFT_OUT, figure_rows
 
 KINDS = (Prompts(label="chat"), Prompts(label="code", shift=-0.5))

@@ -27,9 +27,8 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import DamagedTraceError
 from driftscope.json_report.report import to_json
 from driftscope.pipeline import conclude, summarise
-from driftscope.trace.format.derived_columns import DERIVED_KEY
-from driftscope.trace.format.rounding import RELATIVE_ERROR
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
+from driftscope.trace.segments import DERIVED_KEY, RELATIVE_ERROR
 
 pytestmark = pytest.mark.slow
 

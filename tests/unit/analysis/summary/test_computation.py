@@ -18,9 +18,9 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
 from driftscope.findings.rules_attention import has_sink
 from driftscope.pipeline import Inputs, analyze, summarise
-from driftscope.trace.format.records import DraftRow, VerifyRow
-from driftscope.trace.format.rounding import RELATIVE_ERROR
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.records import DraftRow, VerifyRow
+from driftscope.trace.segments import RELATIVE_ERROR
 from driftscope.vocabulary import MASSES
 
 

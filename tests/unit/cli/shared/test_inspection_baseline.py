@@ -11,7 +11,7 @@ from support.simulate import Truth, simulate
 from driftscope.cli.inspection_baseline import LAST_ROUNDS, runs_like
 from driftscope.inspect.promise import Promise, read_promise
 from driftscope.pipeline import Inputs, analyze
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 
 K = 4
 TRUTH = Truth(k=K, requests=40, rounds=20)

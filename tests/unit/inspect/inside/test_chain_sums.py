@@ -13,7 +13,7 @@ from driftscope.inspect.reference.model import load_drafter, load_target
 from driftscope.inspect.reference.replay import replay
 from driftscope.inspect.trial.drafting import draft
 from driftscope.inspect.trial.passages import Passage
-from driftscope.trace.format.records import edges_of
+from driftscope.trace.records import edges_of
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 K, PROMPT_TOKENS = 5, 40

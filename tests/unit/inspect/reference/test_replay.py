@@ -11,7 +11,7 @@ from torch import Tensor
 from driftscope.inspect.reference.chain import MASSES, PER_DEPTH
 from driftscope.inspect.reference.model import Drafter, Target
 from driftscope.inspect.reference.replay import replay
-from driftscope.trace.format.records import edges_of
+from driftscope.trace.records import edges_of
 
 Pair = tuple[Target, Drafter]
 K = 5

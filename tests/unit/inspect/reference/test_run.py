@@ -10,8 +10,8 @@ import torch
 from driftscope.errors import TraceError
 from driftscope.inspect.reference.engine import Generation
 from driftscope.inspect.reference.run import ReferenceRun
-from driftscope.trace.format.rounding import RELATIVE_ERROR
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.segments import RELATIVE_ERROR
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 K, MAX_TOKENS = 4, 12

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from driftscope.trace.format.status import read_statuses
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.status import read_statuses
+from driftscope.trace.writer import TraceWriter
 from driftscope_probes.guard import CORE, Guard
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from driftscope.errors import ProbeError
-from driftscope.trace.format.control_file import MAX_LABEL_CHARS
-from driftscope.trace.format.privacy import Pseudonyms
+from driftscope.trace.control import MAX_LABEL_CHARS
+from driftscope.trace.schema import Pseudonyms
 from driftscope_probes.settings import (
     NAMES,
     REQUEST_KEY,
@@ -286,7 +286,7 @@ def test_identifiers_can_be_switched_off(tmp_path: Path, value: str) -> None:
 
 
 _CHILD = """
-from driftscope.trace.format.privacy import Pseudonyms
+from driftscope.trace.schema import Pseudonyms
 from driftscope_probes.settings import request_key
 print(Pseudonyms(request_key()).name("cmpl-7"))
 """

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from driftscope.trace.format.control_file import CONTROL, Asked, Change, ask, read_control
-from driftscope.trace.format.status import Status, read_statuses
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.control import CONTROL, Asked, Change, ask, read_control
+from driftscope.trace.status import Status, read_statuses
+from driftscope.trace.writer import TraceWriter
 from driftscope_probes.control import METHOD, Control
 from driftscope_probes.sampler import EVERY_STEPS, FIRST_RATE, RequestSelection, Sampler
 from driftscope_probes.vllm.attach import recorder_of_runner

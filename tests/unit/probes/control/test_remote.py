@@ -11,8 +11,8 @@ from support.hostile.server import CONTROL, STATUS, Asked, Peer, Server, hostile
 
 from driftscope.boundary.http_peer import Limits
 from driftscope.errors import ControlError, UsageError
-from driftscope.trace.format.control_file import Change
-from driftscope.trace.format.status import Status
+from driftscope.trace.control import Change
+from driftscope.trace.status import Status
 from driftscope_probes import control
 from driftscope_probes.control import processes_in, reach
 

@@ -9,7 +9,7 @@ import pytest
 from support.runs import Spec, manifest
 from torch import nn
 
-from driftscope.trace.format.manifest import Manifest
+from driftscope.trace.manifest import Manifest
 from driftscope_probes.drafter import (
     CapturedLayers,
     captured_by,

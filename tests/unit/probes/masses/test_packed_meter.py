@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from driftscope.trace.format.records import edges_of
+from driftscope.trace.records import edges_of
 from driftscope_probes.cpu_kernels import MANY_SCORES, QUICK_SCORES, MassJob, PackedMeter
 from driftscope_probes.drafter import AttentionKind
 from driftscope_probes.torch_masses import Chains, masses, sink_mask

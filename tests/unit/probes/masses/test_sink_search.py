@@ -15,10 +15,10 @@ import torch
 from support.runs import Spec, manifest
 from support.tiny_drafter import HEADS, KV_HEADS, LAYERS, SCALE, SIZE, Batch, by_hand
 
-from driftscope.trace.format.manifest import SINK_SOUGHT, read_manifest
-from driftscope.trace.read.reader import Trace, read_trace
-from driftscope.trace.write.run_directory import create_run, rewrite_manifest
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.manifest import SINK_SOUGHT, read_manifest
+from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.writer import TraceWriter
+from driftscope.trace.writer_files import create_run, rewrite_manifest
 from driftscope_probes.recorder import SINKS_SOUGHT, assemble_recorder, with_sinks
 from driftscope_probes.settings import Settings
 from driftscope_probes.sink_search import (

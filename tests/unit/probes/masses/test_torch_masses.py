@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from driftscope.inspect.reference.chain import MASSES as REFERENCE_MASSES
 from driftscope.inspect.reference.chain import class_masses
-from driftscope.trace.format.records import edges_of
+from driftscope.trace.records import edges_of
 from driftscope.vocabulary import MASSES
 from driftscope_probes.drafter import AttentionKind
 from driftscope_probes.sink_search import RECENT, SLOTS

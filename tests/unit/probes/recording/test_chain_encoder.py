@@ -13,9 +13,9 @@ import pytest
 import torch
 from support.schedules import schedule
 
-from driftscope.trace.format.records import DraftRow, StepRow
-from driftscope.trace.format.status import read_statuses
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.records import DraftRow, StepRow
+from driftscope.trace.status import read_statuses
+from driftscope.trace.writer import TraceWriter
 from driftscope.vocabulary import MASSES
 from driftscope_probes import encoder as encoder_module
 from driftscope_probes.buffers import NO_MARKS, ChainBuffers, HostRing, Landing, Layout, Marks

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.writer import TraceWriter
 from driftscope_probes.buffers import Marks
 from driftscope_probes.encoder import CostFeedback
 from driftscope_probes.engine import NO_LENGTHS

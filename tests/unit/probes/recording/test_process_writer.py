@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from driftscope.trace.format.status import read_statuses
+from driftscope.trace.status import read_statuses
 from driftscope_probes.process_writer import open_writer
 from driftscope_probes.settings import Settings
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import torch
 
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.writer import TraceWriter
 from driftscope_probes.guard import Guard
 from driftscope_probes.sglang.drafter import PoolKeys, SglangAttentionLayer
 from driftscope_probes.taps import HookSwitch

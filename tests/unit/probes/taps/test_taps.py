@@ -12,8 +12,8 @@ import pytest
 import torch
 from support.tiny_drafter import AUX, HEADS, HIDDEN, LAYERS, MAX_REQUESTS, Batch, by_hand
 
-from driftscope.trace.format.status import read_statuses
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.status import read_statuses
+from driftscope.trace.writer import TraceWriter
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import MASSES
 from driftscope_probes.buffers import ChainBuffers, Layout

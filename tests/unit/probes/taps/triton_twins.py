@@ -16,7 +16,7 @@ import torch
 import triton
 from support.tiny_drafter import AUX, HEADS, LAYERS, MAX_REQUESTS, Batch, by_hand
 
-from driftscope.trace.format.records import edges_of
+from driftscope.trace.records import edges_of
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import MASSES
 from driftscope_probes import triton_kernels, triton_masses

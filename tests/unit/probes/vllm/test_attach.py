@@ -13,12 +13,12 @@ import torch
 from support.tiny_drafter import LAYERS, Batch, engine_config
 
 from driftscope.errors import DriftscopeError, NotATraceError, ProbeError, TraceError
-from driftscope.trace.format.derived_columns import restore
-from driftscope.trace.format.manifest import AUX_FROM_ENGINE, GREEDY, read_manifest
-from driftscope.trace.format.schema import conform
-from driftscope.trace.format.start_fault import read_faults
-from driftscope.trace.read.reader import read_trace
-from driftscope.trace.write.run_directory import has_begun
+from driftscope.trace.manifest import AUX_FROM_ENGINE, GREEDY, read_manifest
+from driftscope.trace.reader import read_trace
+from driftscope.trace.schema import conform
+from driftscope.trace.segments import restore
+from driftscope.trace.status import read_faults
+from driftscope.trace.writer_files import has_begun
 from driftscope_probes.drafter import CapturedLayers
 from driftscope_probes.recorder import SINKS_SOUGHT, Recorder
 from driftscope_probes.sink_search import SinkSet

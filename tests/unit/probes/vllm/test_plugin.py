@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from driftscope.trace.format.start_fault import StartFault, leave_fault
+from driftscope.trace.status import StartFault, leave_fault
 from driftscope_probes.vllm.plugin import SEAMS, register
 from driftscope_probes.vllm.support import HOOKS
 

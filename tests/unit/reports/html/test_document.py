@@ -26,7 +26,7 @@ from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.summary.baseline_run import BaselineRun, baseline_of
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import Analysis, Inputs, analyze, conclude, summarise
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope_reports.drawing.chart import Kind
 from driftscope_reports.html.document import MAX_BYTES, provenance, sections, to_html
 from driftscope_reports.html.document import pictures as drawn_of

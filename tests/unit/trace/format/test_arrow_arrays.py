@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftscope.trace.format.arrow_arrays import (
+from driftscope.trace.schema import (
     array_of,
     lengths_of,
     lists_of,
@@ -86,7 +86,7 @@ WRITE_A_RUN = """
 import sys, time
 from pathlib import Path
 from support.runs import noisy_rows
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.writer import TraceWriter
 writer = TraceWriter(Path(sys.argv[1]), source="worker0-1")
 for row in noisy_rows(20):
     writer.put(row)

@@ -16,13 +16,19 @@ from hypothesis.extra.numpy import arrays
 from support.runs import Spec, noisy_rows, rows
 
 from driftscope.errors import DamagedTraceError
-from driftscope.trace.format.derived_columns import DERIVED_KEY, compact, restore
-from driftscope.trace.format.records import DraftRow
-from driftscope.trace.format.rounding import RELATIVE_ERROR, rounded
-from driftscope.trace.format.schema import to_batch
-from driftscope.trace.format.segment import VERSION_KEY, segment_path
-from driftscope.trace.read.reader import read_trace
-from driftscope.trace.write.record_files import RecordFiles
+from driftscope.trace.reader import read_trace
+from driftscope.trace.records import DraftRow
+from driftscope.trace.schema import to_batch
+from driftscope.trace.segments import (
+    DERIVED_KEY,
+    RELATIVE_ERROR,
+    VERSION_KEY,
+    compact,
+    restore,
+    rounded,
+    segment_path,
+)
+from driftscope.trace.writer_files import RecordFiles
 
 K = 3
 FLOAT32 = st.floats(width=32)

@@ -13,9 +13,9 @@ from support.runs import Spec, manifest, rows, write_rows
 
 from driftscope.analysis.query.record_views import open_run
 from driftscope.errors import DamagedTraceError
-from driftscope.trace.format.manifest import MANIFEST, read_manifest
-from driftscope.trace.format.records import DraftRow, Row, edges_of, longest_of, reach_of
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.manifest import MANIFEST, read_manifest
+from driftscope.trace.reader import read_trace
+from driftscope.trace.records import DraftRow, Row, edges_of, longest_of, reach_of
 
 SPEC = Spec(requests=3, rounds=2, layers=2, windowed=(1,), distance_every=2)
 BINS = len(edges_of(SPEC.k))

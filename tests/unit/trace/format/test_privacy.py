@@ -14,7 +14,10 @@ from support.runs import Spec, manifest, rows
 
 from driftscope.analysis.query.record_views import open_run
 from driftscope.pipeline import summarise
-from driftscope.trace.format.privacy import (
+from driftscope.trace.pages import privacy_page
+from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.records import RECORDS, RequestRow, Row
+from driftscope.trace.schema import (
     CONTENT,
     FIGURE,
     HASHED,
@@ -23,15 +26,12 @@ from driftscope.trace.format.privacy import (
     MARKED,
     Pseudonyms,
     kind_of,
+    schema_of,
+    to_batch,
 )
-from driftscope.trace.format.records import RECORDS, RequestRow, Row
-from driftscope.trace.format.schema import schema_of, to_batch
-from driftscope.trace.format.status import read_statuses
-from driftscope.trace.pages import privacy_page
-from driftscope.trace.read.reader import Trace, read_trace
-from driftscope.trace.write.run_directory import create_run
-from driftscope.trace.write.writer import TraceWriter
-from driftscope.trace.write.writer_options import WriterOptions
+from driftscope.trace.status import read_statuses
+from driftscope.trace.writer import TraceWriter, WriterOptions
+from driftscope.trace.writer_files import create_run
 
 PAGE = Path(__file__).parents[4] / "docs" / "privacy.md"
 KEY = bytes(range(16))
@@ -78,7 +78,7 @@ def test_columns_about_requests_and_texts_are_marked_so() -> None:
 
 def test_a_new_text_is_no_figure_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = pa.schema([("prompt", pa.string()), ("tokens", pa.list_(pa.int32()))])
-    monkeypatch.setattr("driftscope.trace.format.privacy.schema_of", lambda _: schema)
+    monkeypatch.setattr("driftscope.trace.schema.schema_of", lambda _: schema)
     for column in schema.names:
         with pytest.raises(KeyError):
             kind_of("draft", column)
@@ -157,8 +157,8 @@ def test_telemetry_is_given_no_identifiers(tmp_path: Path) -> None:
 _IN_A_SERVER = """
 import sys
 import pyarrow as pa
-from driftscope.trace.format.privacy import Pseudonyms
-from driftscope.trace.format.arrow_arrays import array_of
+from driftscope.trace.schema import Pseudonyms
+from driftscope.trace.schema import array_of
 ids = array_of(["a", "b", "a"], pa.string())
 print(Pseudonyms(b"key").batch(pa.RecordBatch.from_arrays([ids], names=["request"])).num_rows)
 assert "pandas" not in sys.modules

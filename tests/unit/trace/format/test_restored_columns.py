@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from driftscope.trace.format.derived_columns import DERIVED_KEY, derived_of, restore
+from driftscope.trace.segments import DERIVED_KEY, derived_of, restore
 
 LISTS = pa.array([[1.0, 2.0]], pa.list_(pa.float32()))
 

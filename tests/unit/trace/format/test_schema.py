@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from support.runs import Spec, rows
 
-from driftscope.trace.format.records import RECORDS, SCHEMA_VERSION
-from driftscope.trace.format.schema import conform, record_of, schema_of, to_batch
+from driftscope.trace.records import RECORDS, SCHEMA_VERSION
+from driftscope.trace.schema import conform, record_of, schema_of, to_batch
 
 GOLDEN = Path(__file__).parents[1] / "data" / "columns.json"
 

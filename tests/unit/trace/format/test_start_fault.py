@@ -8,10 +8,10 @@ import pytest
 from support.runs import write_run
 
 from driftscope.errors import NotATraceError
-from driftscope.trace.format.manifest import read_manifest
-from driftscope.trace.format.start_fault import StartFault, leave_fault, read_faults, remove_faults
-from driftscope.trace.read.reader import read_trace
-from driftscope.trace.runs.run_folder import found
+from driftscope.trace.manifest import read_manifest
+from driftscope.trace.reader import read_trace
+from driftscope.trace.runs import found
+from driftscope.trace.status import StartFault, leave_fault, read_faults, remove_faults
 from driftscope_probes.control import reach
 
 FAULT = StartFault(

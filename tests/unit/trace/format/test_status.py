@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from driftscope.errors import DamagedTraceError
-from driftscope.trace.format.status import Status, read_statuses, status_path
-from driftscope.trace.read.reader import read_trace
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.reader import read_trace
+from driftscope.trace.status import Status, read_statuses, status_path
+from driftscope.trace.writer import TraceWriter
 
 FULL = Status(
     source="worker0-7",

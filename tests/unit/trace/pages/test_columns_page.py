@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from support.runs import Spec, write_run
 
-from driftscope.trace.format.derived_columns import DERIVED_KEY
-from driftscope.trace.format.records import RECORDS
-from driftscope.trace.format.schema import schema_of
 from driftscope.trace.pages.columns_page import columns_of, page
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
+from driftscope.trace.records import RECORDS
+from driftscope.trace.schema import schema_of
+from driftscope.trace.segments import DERIVED_KEY
 
 PAGE = Path(__file__).parents[4] / "docs" / "trace-format.md"
 

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from support.runs import verify
 
 from driftscope.errors import DriftscopeError
-from driftscope.trace.format.batch_digest import END, intact_messages, with_digest
-from driftscope.trace.format.record_stream import read_stream
-from driftscope.trace.format.segment import segment_path
-from driftscope.trace.read.reader import read_trace
-from driftscope.trace.write.record_files import RecordFiles
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.reader import read_trace
+from driftscope.trace.segments import segment_path
+from driftscope.trace.streams import END, intact_messages, read_stream, with_digest
+from driftscope.trace.writer import TraceWriter
+from driftscope.trace.writer_files import RecordFiles
 
 SOURCE = "worker0-1"
 BATCH = pa.record_batch({"step": list(range(40)), "text": ["a", None] * 20})

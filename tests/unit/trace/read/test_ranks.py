@@ -11,10 +11,10 @@ from support.runs import Spec, by_source, manifest, rows, write_rows, write_run
 
 from driftscope.analysis.query.record_views import open_run
 from driftscope.pipeline import summarise
-from driftscope.trace.format.manifest import MANIFEST
-from driftscope.trace.format.records import DraftRow, Row, StepRow
-from driftscope.trace.read.ranks import Place, place_of
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.ranks import Place, place_of
+from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.records import DraftRow, Row, StepRow
 
 SPEC = Spec(requests=4, rounds=3, layers=2, heads=5, per_head=True, windowed=(1,), distance_every=2)
 TP2 = replace(SPEC, tensor_parallel=2)

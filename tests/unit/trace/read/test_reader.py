@@ -25,15 +25,14 @@ from driftscope.errors import (
     SchemaVersionError,
     TraceError,
 )
-from driftscope.trace.format.manifest import MANIFEST, Manifest, read_manifest
-from driftscope.trace.format.record_stream import StreamFile
-from driftscope.trace.format.records import RECORDS
-from driftscope.trace.format.schema import schema_of
-from driftscope.trace.format.segment import VERSION_KEY, seal, segment_path, segments
-from driftscope.trace.read.reader import read_trace
-from driftscope.trace.write.record_files import RecordFiles
-from driftscope.trace.write.writer import TraceWriter
-from driftscope.trace.write.writer_options import WriterOptions
+from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
+from driftscope.trace.reader import read_trace
+from driftscope.trace.records import RECORDS
+from driftscope.trace.schema import schema_of
+from driftscope.trace.segments import VERSION_KEY, seal, segment_path, segments
+from driftscope.trace.streams import StreamFile
+from driftscope.trace.writer import TraceWriter, WriterOptions
+from driftscope.trace.writer_files import RecordFiles
 
 SOURCE = "worker0-1"
 
@@ -206,7 +205,7 @@ def test_a_stream_that_lacks_its_end_mark_can_be_sealed_by_hand(run: Path) -> No
 def test_reading_while_segments_are_sealed_loses_no_row(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("driftscope.trace.write.record_files.SEGMENT_BYTES", 1)
+    monkeypatch.setattr("driftscope.trace.writer_files.SEGMENT_BYTES", 1)
     writer = TraceWriter(run, source=SOURCE, options=WriterOptions(flush_s=0.001))
     seen = 0
     try:

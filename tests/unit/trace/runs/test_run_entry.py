@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 from support.runs import START_S, Spec, write_run
 
-from driftscope.trace.format.manifest import MANIFEST
-from driftscope.trace.format.start_fault import StartFault, leave_fault
-from driftscope.trace.format.status import Status, status_path
-from driftscope.trace.runs.process_life import alive
-from driftscope.trace.runs.run_entry import entry_of
+from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.runs import alive, entry_of
+from driftscope.trace.status import StartFault, Status, leave_fault, status_path
 from driftscope.vocabulary import RunState
 
 SPEC = Spec(requests=3, rounds=5, undrafted=("k_zero",))

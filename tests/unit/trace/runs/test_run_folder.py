@@ -9,11 +9,9 @@ import pytest
 from support.runs import Spec, write_run
 
 from driftscope.errors import NotATraceError
-from driftscope.trace.format.manifest import CLIENT, MANIFEST
-from driftscope.trace.format.start_fault import StartFault, leave_fault
-from driftscope.trace.format.status import Status, status_path
-from driftscope.trace.runs.run_folder import found, newest, runs_in
-from driftscope.trace.runs.run_search import DEPTH, search
+from driftscope.trace.manifest import CLIENT, MANIFEST
+from driftscope.trace.runs import DEPTH, found, newest, runs_in, search
+from driftscope.trace.status import StartFault, Status, leave_fault, status_path
 
 SMALL = Spec(requests=1, rounds=1)
 

@@ -11,11 +11,9 @@ import pytest
 from support.runs import START_S, Spec, write_run
 
 from driftscope.errors import TraceError
-from driftscope.trace.format.manifest import MANIFEST
-from driftscope.trace.format.start_fault import StartFault, leave_fault
-from driftscope.trace.format.status import Status, status_path
-from driftscope.trace.runs.run_entry import RunEntry, entry_of
-from driftscope.trace.runs.run_removal import Bounds, beyond, remove
+from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.runs import Bounds, RunEntry, beyond, entry_of, remove
+from driftscope.trace.status import StartFault, Status, leave_fault, status_path
 from driftscope.vocabulary import RunState
 
 SPEC = Spec(requests=2, rounds=2)

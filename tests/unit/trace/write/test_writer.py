@@ -17,17 +17,13 @@ from support.killed_thread import kill
 from support.runs import Spec, manifest, rows, verify
 
 from driftscope.errors import TraceError
-from driftscope.trace.format.manifest import MANIFEST, read_manifest
-from driftscope.trace.format.records import RECORDS, Row
-from driftscope.trace.format.segment import segments
-from driftscope.trace.format.status import Status, read_statuses
-from driftscope.trace.read.reader import read_trace
-from driftscope.trace.write.record_files import Batch
-from driftscope.trace.write.row_queue import BoundedQueue
-from driftscope.trace.write.run_directory import check_unused, create_run
-from driftscope.trace.write.writer import TraceWriter
-from driftscope.trace.write.writer_options import WriterOptions
-from driftscope.trace.write.writer_thread import NAME
+from driftscope.trace.manifest import MANIFEST, read_manifest
+from driftscope.trace.reader import read_trace
+from driftscope.trace.records import RECORDS, Row
+from driftscope.trace.segments import segments
+from driftscope.trace.status import Status, read_statuses
+from driftscope.trace.writer import NAME, BoundedQueue, TraceWriter, WriterOptions
+from driftscope.trace.writer_files import Batch, check_unused, create_run
 
 Until = Callable[[Callable[[], bool]], float]
 DISK_BYTES = 64 << 10
@@ -134,7 +130,7 @@ def test_the_bound_on_the_disk_drops_and_counts(run: Path, until: Until) -> None
 def test_sealed_segments_count_towards_the_bound(
     run: Path, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("driftscope.trace.write.record_files.SEGMENT_BYTES", 1)
+    monkeypatch.setattr("driftscope.trace.writer_files.SEGMENT_BYTES", 1)
     writer = TraceWriter(
         run, source="worker0-1", options=WriterOptions(max_bytes=1000, flush_s=0.005)
     )
@@ -290,7 +286,7 @@ def test_a_run_directory_that_disappears_is_survived(run: Path, until: Until) ->
 def test_a_segment_that_is_full_is_sealed_and_the_next_begun(
     run: Path, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("driftscope.trace.write.record_files.SEGMENT_BYTES", 1)
+    monkeypatch.setattr("driftscope.trace.writer_files.SEGMENT_BYTES", 1)
     writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.005))
     for step in (1, 2, 3):
         writer.put(_row(step))
@@ -384,7 +380,7 @@ def test_a_directory_without_the_right_to_write(tmp_path: Path) -> None:
 def test_simulated_rows_of_every_record_survive_rotation(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("driftscope.trace.write.record_files.SEGMENT_BYTES", 20_000)
+    monkeypatch.setattr("driftscope.trace.writer_files.SEGMENT_BYTES", 20_000)
     put = list(rows(Spec(requests=20)))
     writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.001))
     for row in put:
@@ -421,7 +417,7 @@ def test_a_manifest_that_is_being_written_is_waited_for(
     create_run(run, first, join=True)
     late.join()
     (run / MANIFEST).write_text("{")
-    monkeypatch.setattr("driftscope.trace.write.run_directory.MANIFEST_S", 0.05)
+    monkeypatch.setattr("driftscope.trace.writer_files.MANIFEST_S", 0.05)
     with pytest.raises(TraceError, match="already holds a run"):
         create_run(run, first, join=True)
 

@@ -13,7 +13,7 @@ from support.hostile.server import OPENAI, Server, hostile_server
 
 from driftscope.boundary.http_peer import Limits
 from driftscope.errors import DriftscopeError, UsageError
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Ended
 from driftscope.workloads.client import server as server_module
 from driftscope.workloads.client.replay import Order, replay

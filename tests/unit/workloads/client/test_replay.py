@@ -19,10 +19,10 @@ import pytest
 from support.stub_server import PIECES, ROUNDS, Stub, stub_server
 
 from driftscope.errors import DriftscopeError, NoDataError, TraceError
-from driftscope.trace.format.manifest import CLIENT
-from driftscope.trace.format.records import ClientRow
-from driftscope.trace.format.status import Status
-from driftscope.trace.read.reader import Trace, read_trace
+from driftscope.trace.manifest import CLIENT
+from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.records import ClientRow
+from driftscope.trace.status import Status
 from driftscope.vocabulary import Ended
 from driftscope.workloads.client.recording import unsent_row
 from driftscope.workloads.client.replay import (

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from driftscope.trace.write.writer import TraceWriter
+from driftscope.trace.writer import TraceWriter
 from driftscope_probes.drafter import Kind
 from driftscope_probes.guard import Guard
 from driftscope_probes.sglang.chain import DrafterTaps, ForwardRows

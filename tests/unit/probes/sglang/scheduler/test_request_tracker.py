@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from driftscope.trace.format.records import RequestRow
-from driftscope.trace.format.row_block import Block
+from driftscope.trace.records import RequestRow
+from driftscope.trace.schema import Block
 from driftscope.vocabulary import Region
 from driftscope_probes.sglang.scheduler import (
     FinishedRequest,

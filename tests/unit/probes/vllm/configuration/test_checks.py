@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from driftscope.errors import ProbeError
-from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
-from driftscope.trace.format.records import edges_of
+from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
+from driftscope.trace.records import edges_of
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope_probes.drafter import NOT_SERVED
 from driftscope_probes.settings import DEFAULT_DISTANCE_EVERY, Settings, settings_from

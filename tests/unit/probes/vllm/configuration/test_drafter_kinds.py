@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from driftscope.errors import ProbeError
-from driftscope.trace.format.manifest import BY_DEPTH, BY_QUERY
+from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
 from driftscope_probes.vllm import support
 from driftscope_probes.vllm.support import EAGLE3, KINDS, kind_for
 

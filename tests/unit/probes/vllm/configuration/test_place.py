@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from driftscope.trace.read.ranks import Place, place_of
+from driftscope.trace.ranks import Place, place_of
 from driftscope_probes.process_writer import role_of
 from driftscope_probes.settings import RUN_ID
 from driftscope_probes.vllm.support import is_last_stage, place_in, run_id_of

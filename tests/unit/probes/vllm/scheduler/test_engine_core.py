@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.runs import Spec, manifest
 
-from driftscope.trace.read.reader import read_trace
-from driftscope.trace.write.run_directory import create_run
+from driftscope.trace.reader import read_trace
+from driftscope.trace.writer_files import create_run
 from driftscope.vocabulary import Region
 from driftscope_probes.settings import Settings
 from driftscope_probes.vllm import schedule

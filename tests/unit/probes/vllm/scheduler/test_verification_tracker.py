@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.schedules import schedule
 
-from driftscope.trace.format.records import RequestRow
-from driftscope.trace.format.row_block import Block
+from driftscope.trace.records import RequestRow
+from driftscope.trace.schema import Block
 from driftscope.vocabulary import UndraftedReason
 from driftscope_probes.vllm import engine_core as module
 from driftscope_probes.vllm.engine_core import EndedRequest, VerificationTracker

@@ -13,7 +13,7 @@ from driftscope.analysis.compare import MARGINAL
 from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis, conclude, summarise
-from driftscope.trace.read.reader import read_trace
+from driftscope.trace.reader import read_trace
 from driftscope_reports.drawing.chart import Kind, is_number
 from driftscope_reports.html.document import pictures as drawn_of
 from driftscope_reports.html.document import sections, to_html

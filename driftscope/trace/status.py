@@ -1,10 +1,18 @@
-"""The status of one recording process: rows written and dropped, errors, and whether it closed."""
+"""The status of one recording process, and the fault of a process that could not begin to record.
+
+A process that records rewrites its status file: rows written and dropped, errors, and whether it
+closed. A process that could not begin leaves a fault file there, if the directory can be written
+and holds no other run; the other processes of the engine, `driftscope probe status` and the
+commands that read runs find it. It is written even if Arrow cannot be imported, so this module does
+without it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +26,16 @@ from driftscope.boundary.bounds import (
     Share,
     Text,
     UnixTime,
+    validated,
 )
-from driftscope.boundary.files import first_line, read_json
+from driftscope.boundary.files import (
+    PRIVATE_FILE,
+    first_line,
+    make_private_directory,
+    read_json,
+    write_file,
+)
 from driftscope.errors import DamagedTraceError
-from driftscope.trace.format.record_validation import validated
 
 STATUS_S = 5.0
 """Shortest time between two rewrites while recording, in seconds, unless something failed or was
@@ -77,7 +91,7 @@ class Status:
     """Whether draft steps are recorded at present; None for a process that has no draft steps."""
     control: Mapping[str, Any] = field(default_factory=dict)
     """Settings in force that can be changed at run time, as in
-    `driftscope.trace.format.control_file`, and the `revision` of the control file that the process
+    `driftscope.trace.control`, and the `revision` of the control file that the process
     has applied."""
 
     reason: Text | None = None
@@ -130,3 +144,60 @@ def _read(path: Path) -> Status:
         raise DamagedTraceError(
             f"{path}: not a readable status file ({first_line(error)})"
         ) from error
+
+
+SETTING, DIRECTORY, PACKAGE, ENGINE, DRAFTER, TELEMETRY, OTHER = KINDS = (
+    *("setting", "directory", "package", "engine", "drafter", "telemetry", "error"),
+)
+"""Kinds of fault: a closed set of words, which may be a metric's attribute."""
+_PREFIX = "fault-"
+MAX_FAULTS = 64
+"""Most faults that are read from one directory: one per process of the last start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFault:
+    """Fault that kept a process from recording."""
+
+    kind: Text
+    """One of KINDS."""
+    reason: Text
+    """One line: what is wrong, where, and what to do."""
+    source: Text = ""
+    """Role and pid of the process, such as "worker0-4711"; empty if it is not known."""
+    start: Text = ""
+    """Identity of the engine's start, see DRIFTSCOPE_RUN_ID."""
+    time_s: UnixTime = 0.0
+    """Unix time of the fault."""
+
+
+def leave_fault(run: Path, fault: StartFault) -> None:
+    """Write `fault` into `run`, which is created if it is missing; raises OSError."""
+    make_private_directory(run)
+    content = strict_json.dumps({**asdict(fault), "time_s": time.time()}, sort_keys=True)
+    path = run / f"{_PREFIX}{fault.source}.json"
+    write_file(path, f"{content}\n".encode(), mode=PRIVATE_FILE, durable=False)
+
+
+def read_faults(run: Path) -> tuple[StartFault, ...]:
+    """Return the faults in a directory, oldest first; files that cannot be read are left out."""
+    found = []
+    with contextlib.suppress(OSError):
+        for path in sorted(run.glob(f"{_PREFIX}*.json"))[:MAX_FAULTS]:
+            with contextlib.suppress(OSError, ValueError):
+                found.append(_checked(read_json(path, follow=False)))
+    return tuple(sorted(found, key=lambda fault: fault.time_s))
+
+
+def remove_faults(run: Path) -> None:
+    """Remove the faults of earlier starts, because a run begins; failures are ignored."""
+    with contextlib.suppress(OSError):
+        for path in run.glob(f"{_PREFIX}*.json"):
+            path.unlink(missing_ok=True)
+
+
+def _checked(raw: object) -> StartFault:
+    fault = validated(StartFault, raw)
+    if fault.kind not in KINDS:
+        raise ValueError("unknown kind")
+    return fault

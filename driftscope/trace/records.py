@@ -131,7 +131,7 @@ class DraftRow:
     """Execution mode of the drafter, see `Execution`."""
     replica: int = 0
     """Data-parallel replica; `step` counts per replica. Always 0 in a file: the number is part of
-    the file's name, and readers fill it in, see `driftscope.trace.read.ranks`."""
+    the file's name, and readers fill it in, see `driftscope.trace.ranks`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,9 @@
-"""The columns and digits that sealing leaves out of a segment, and their restoration by a reader.
+"""The record files of a run: their names, which of them to read, and the form of a sealed one.
 
-A stream is exact. A sealed file differs from it in three points:
+A segment is `<record>-<source>-<number>.arrows` (Arrow IPC stream) while it is written and
+`.parquet` (zstd) once sealed. During sealing both exist. The Parquet file appears as a whole, by
+rename, before the stream is removed, so it is the one to read. A stream is exact. A sealed file
+differs from it in three points:
 
 - measured floats (every float list, the durations of a step, `fc_rms`) keep 16 bits of their
   mantissa: a relative error of at most 2^-17, far below the resolution of any figure;
@@ -8,31 +11,74 @@ A stream is exact. A sealed file differs from it in three points:
 - a list that follows from others in every row of the segment is left out. The state fed forward
   equals the state before or after the norm, and the state that enters a depth equals the one that
   the previous depth fed, both bit for bit. The mass on verified output is 1 minus the other classes
-  (restored with an absolute error of at most 1e-5).
+  (restored with an absolute error of at most 1e-5). The columns left out are listed in the file's
+  metadata under DERIVED_KEY.
 
-The columns left out are listed in the file's metadata under DERIVED_KEY.
+A process notes the CRC-32 of each file that it seals in its status. A file without one, sealed just
+before a kill, is accepted as it is; its Parquet pages have their own checksums, which are verified
+whenever a file is read as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import errno
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from driftscope.boundary import strict_json
-from driftscope.boundary.files import parse_json
-from driftscope.trace.format.arrow_arrays import (
-    lengths_of,
-    lists_of,
-    numbers_of,
-    validity_of,
-    with_validity,
+from driftscope.boundary.bounds import (
+    MAX_EXPANSION,
+    MAX_ROW_GROUP_BYTES,
+    MAX_ROWS_PER_BYTE,
+    SMALL_FILE_BYTES,
+    SMALL_FILE_ROWS,
 )
-from driftscope.trace.format.rounding import rounded
+from driftscope.boundary.files import (
+    UnfitFileError,
+    first_line,
+    open_regular,
+    parse_json,
+    sync,
+    temporary_path,
+)
+from driftscope.trace.schema import lengths_of, lists_of, numbers_of, validity_of, with_validity
+from driftscope.trace.status import Status
+from driftscope.trace.streams import read_stream
 from driftscope.vocabulary import GENERATED_MASS, MASSES
+
+KEPT_BITS = 16
+"""Number of mantissa bits that are kept, of 23 or 52."""
+RELATIVE_ERROR = 2.0 ** -(KEPT_BITS + 1)
+"""Largest relative error of a rounded number."""
+
+Floating = TypeVar("Floating", NDArray[np.float32], NDArray[np.float64])
+
+
+def rounded(values: Floating) -> Floating:
+    """Return `values`, float32 or float64, rounded to KEPT_BITS, ties to even.
+
+    Values that cannot be rounded within RELATIVE_ERROR stay unchanged: subnormal numbers, numbers
+    that would become infinite, and non-finite values.
+    """
+    info: Any = np.finfo(values.dtype)
+    kind: Any = np.dtype(f"u{values.dtype.itemsize}").type
+    bits, spare = values.view(kind), kind(info.nmant - KEPT_BITS)
+    one = kind(1)
+    half_less = (one << (spare - one)) - one
+    even = half_less + ((bits >> spare) & one)
+    near = ((bits + even) >> spare << spare).view(values.dtype)
+    normal = np.isfinite(values) & (np.abs(values) >= info.tiny) & np.isfinite(near)
+    return np.where(normal, near, values)
+
 
 DERIVED_KEY = b"driftscope.derived"
 """Metadata key of a JSON object: column left out -> its source."""
@@ -244,3 +290,165 @@ _SOURCES = frozenset({*_STATES, "fed_rms", "complement"})
 """Sources that a column can follow from."""
 _ORDER = ("fed_rms", "in_rms", "generated_mass")
 """Order of restoration: in_rms follows from fed_rms, which may itself have been left out."""
+
+
+STREAM = ".arrows"
+SEALED = ".parquet"
+ZSTD_LEVEL = 9
+"""Compression level; at the default level, data that is not noise takes a tenth more space."""
+VERSION_KEY = b"driftscope.schema_version"
+
+
+def segment_path(run: Path, record: str, source: str, number: int) -> Path:
+    """Return the path of a segment while it is written."""
+    return run / f"{record}-{source}-{number:04d}{STREAM}"
+
+
+def next_number(run: Path, record: str, source: str) -> int:
+    """Return the number after the last segment of a record that `source` has, open or sealed.
+
+    A killed process may have had the same source, because containers restart the numbering of
+    processes. Its sealed files must not be replaced. Raises OSError.
+    """
+    taken = [
+        int(number)
+        for path in run.iterdir()
+        if path.suffix in (STREAM, SEALED) and path.name.startswith(f"{record}-")
+        if source_of(path, record) == source
+        if (number := path.stem.rpartition("-")[2]).isdecimal()
+    ]
+    return max(taken, default=-1) + 1
+
+
+def source_of(path: Path, record: str) -> str:
+    """Return the source that wrote the segment at `path`."""
+    return path.stem.removeprefix(f"{record}-").rpartition("-")[0]
+
+
+def segments(run: Path, record: str) -> list[Path]:
+    """Return every segment of a record to read, in order of source and number."""
+    # List streams before sealed files: a file sealed between the two calls is then listed twice,
+    # never missed.
+    streams = {p.stem: p for p in run.glob(f"{record}-*{STREAM}")}
+    sealed = {p.stem: p for p in run.glob(f"{record}-*{SEALED}")}
+    return [path for _, path in sorted({**streams, **sealed}.items())]
+
+
+def seal(stream: Path) -> Path:
+    """Rewrite a finished stream as Parquet, then remove the stream; return the new path.
+
+    Raises OSError or ValueError, and keeps the stream, if a part of it is not as it was written.
+    """
+    content = read_stream(stream)
+    if content.torn or content.damaged:
+        raise ValueError(f"{stream}: damaged, so it is not sealed")
+    target = stream.with_suffix(SEALED)
+    partial = temporary_path(target)
+    try:
+        write_sealed(content.table, partial)
+        sync(partial)
+        partial.replace(target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    stream.unlink()
+    return target
+
+
+def write_sealed(table: pa.Table, path: Path, *, level: int = ZSTD_LEVEL) -> None:
+    """Write the rows of a finished stream as Parquet; lower `level`: faster, larger file.
+
+    Statistics are written for the `step` column only, so that a query for some steps need not read
+    all rows. Every page has a checksum.
+    """
+    table = compact(table)
+    pq.write_table(
+        table,
+        path,
+        compression="zstd",
+        compression_level=level,
+        write_statistics=["step"],
+        write_page_checksum=True,
+        **encodings(table),
+    )
+
+
+def digest_of(path: Path) -> str:
+    """Return the CRC-32 of a file's bytes as 8 hex digits; raises OSError."""
+    checksum = 0
+    with open_regular(path) as descriptor:
+        while part := os.read(descriptor, _CHUNK):
+            checksum = zlib.crc32(part, checksum)
+    return f"{checksum:08x}"
+
+
+_CHUNK = 1 << 22
+
+
+@contextmanager
+def open_parquet(path: Path, *, checksums: bool = False) -> Iterator[pq.ParquetFile]:
+    """Open a sealed file; only its footer is read before its sizes have been checked.
+
+    `checksums`: verify each page's checksum as it is read. Raises OSError, including its subclass
+    UnfitFileError for sizes that no recorder writes, and pyarrow.ArrowException.
+    """
+    with open_regular(path) as descriptor:
+        size = os.fstat(descriptor).st_size
+        with os.fdopen(os.dup(descriptor), "rb") as handle:
+            try:
+                file = pq.ParquetFile(handle, page_checksum_verification=checksums)
+                _check_sizes(file.metadata, size, path)
+                _ = file.schema_arrow.names
+            except (ValueError, RuntimeError) as error:  # damaged names, damaged metadata
+                raise UnfitFileError(errno.EINVAL, first_line(error), str(path)) from error
+            yield file
+
+
+def _check_sizes(metadata: pq.FileMetaData, size: int, path: Path) -> None:
+    """Raise UnfitFileError for a file that would take far more memory than its size suggests."""
+    if metadata.num_rows > SMALL_FILE_ROWS + MAX_ROWS_PER_BYTE * size:
+        raise _unfit(path, f"holds {metadata.num_rows} rows in {size} bytes")
+    most = SMALL_FILE_BYTES + MAX_EXPANSION * size
+    for group in range(metadata.num_row_groups):
+        # Check the row group only: reading a column's damaged metadata would crash the process.
+        size_in_memory = metadata.row_group(group).total_byte_size
+        if size_in_memory > min(most, MAX_ROW_GROUP_BYTES):
+            raise _unfit(path, f"grows from {size} to {size_in_memory} bytes")
+
+
+def _unfit(path: Path, words: str) -> UnfitFileError:
+    return UnfitFileError(errno.EFBIG, f"{words}, which the recorder never writes", str(path))
+
+
+def damaged_files(run: Path, statuses: Iterable[Status]) -> Mapping[Path, str]:
+    """Return the sealed files whose bytes have changed since, with a description of each file's
+    damage. Raises OSError for a file that cannot be read."""
+    noted = {name: digest for status in statuses for name, digest in status.digests.items()}
+    files = {run / name: digest for name, digest in noted.items() if name == Path(name).name}
+    return {
+        path: f"{path.name} is damaged {_damage(path)}: the file is left out"
+        for path, digest in sorted(files.items())
+        if path.is_file() and digest_of(path) != digest
+    }
+
+
+def _damage(path: Path) -> str:
+    """Return the first damaged column and rows, in words."""
+    try:
+        with open_parquet(path, checksums=True) as file:
+            damaged = list(_damaged_chunks(file))
+    except (ValueError, RuntimeError, OSError):
+        return "in its footer"
+    return damaged[0] if damaged else "outside its rows"
+
+
+def _damaged_chunks(file: pq.ParquetFile) -> Iterator[str]:
+    first = 0
+    for group in range(file.num_row_groups):
+        last = first + file.metadata.row_group(group).num_rows
+        for column in file.schema_arrow.names:
+            try:
+                file.read_row_group(group, columns=[column])
+            except (ValueError, RuntimeError, OSError):
+                yield f"column {column}, rows {first + 1} to {last}"
+        first = last

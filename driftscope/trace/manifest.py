@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from driftscope.boundary import strict_json
 from driftscope.boundary.bounds import (
@@ -24,14 +24,17 @@ from driftscope.boundary.bounds import (
     SinkSlots,
     Text,
     UnixTime,
+    validated,
 )
 from driftscope.boundary.files import first_line, read_json
 from driftscope.errors import DamagedTraceError, NotATraceError, SchemaVersionError
-from driftscope.trace.format.record_validation import validated
-from driftscope.trace.format.records import SCHEMA_VERSION, edge_faults
-from driftscope.trace.format.start_fault import read_faults
+from driftscope.trace.records import SCHEMA_VERSION, edge_faults
+from driftscope.trace.status import read_faults
 from driftscope.vocabulary import MANIFEST as MANIFEST
 from driftscope.vocabulary import SINK_FOUND, SINK_SOUGHT, Strategy
+
+if TYPE_CHECKING:
+    pass
 
 BY_DEPTH = "depth"
 """`Manifest.query_kind` of an autoregressive chain."""

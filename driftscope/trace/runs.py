@@ -1,0 +1,467 @@
+"""Finds, describes and removes runs.
+
+    found(Path("RUN"))              RUN itself
+    found(Path("latest"))           the newest run of a probe in DEFAULT_FOLDERS
+    found(Path("FOLDER/latest"))    the newest run of a probe in FOLDER
+    found(Path("FOLDER"))           NotATraceError, which offers the runs in FOLDER
+    search(folder)                  run directories, by the names of their files alone
+    entry_of(run)                   the facts that a list of runs shows, without an analysis
+    remove(run)                     real directories only, never through a link, none in use
+
+A shell asks `search` at every press of Tab, so Arrow is imported only to count rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from driftscope.boundary.files import PARTIAL, read_json
+from driftscope.errors import DamagedTraceError, NotATraceError, TraceError
+from driftscope.trace.control import CONTROL
+from driftscope.trace.manifest import ABLATION, CLIENT, Manifest, read_manifest
+from driftscope.trace.records import RECORDS
+from driftscope.trace.status import Status, read_faults, read_statuses
+from driftscope.vocabulary import MANIFEST, RunState
+
+LATEST = "latest"
+"""Name that stands for the newest run."""
+DEFAULT_FOLDERS = (Path("driftscope-runs"), Path("driftscope-bench"), Path("driftscope-demo"))
+"""Folders that `serve`, `replay`, `bench` and `demo` write to."""
+DEPTH = 3
+"""Levels below a folder that are searched: `bench` writes FOLDER/TIME/LABEL/server."""
+MAX_FOLDERS = 10_000
+"""Directories that one search opens at most."""
+
+
+def search(folder: Path) -> Iterator[Path]:
+    """Yield the runs in `folder` and up to DEPTH levels below it, in no order.
+
+    A folder that is a run itself is yielded alone. Symbolic links are not followed, and folders
+    that cannot be read are passed over.
+    """
+    level = [folder] if folder.is_dir() else []
+    opened = 0
+    for _ in range(DEPTH + 1):
+        below: list[Path] = []
+        for each in level:
+            if (opened := opened + 1) > MAX_FOLDERS:
+                return
+            names = _entries(each)
+            if MANIFEST in names or any(is_status(name) for name in names):
+                yield each
+            else:
+                below += [each / name for name, is_folder in names.items() if is_folder]
+        level = below
+
+
+def _entries(folder: Path) -> dict[str, bool]:
+    """Return the names in a folder, each with whether it is a folder itself and no link."""
+    try:
+        with os.scandir(folder) as entries:
+            return {each.name: each.is_dir(follow_symlinks=False) for each in entries}
+    except OSError:
+        return {}
+
+
+def is_status(name: str) -> bool:
+    """Return whether `name` is that of a status, or of the fault of a start that failed."""
+    return name.startswith(("status-", "fault-")) and name.endswith(".json")
+
+
+_PID = re.compile(r"-(\d+)(?:\.\d+)?$")
+"""End of a source's name: the process's number, and a count if several had the same number."""
+_START_FIELD = 19
+"""Index of the start time among the fields of /proc/PID/stat after the name in brackets."""
+_TOLERANCE_S = 2.0
+"""Inaccuracy, in seconds, of a start time that is counted in clock ticks since the boot."""
+
+
+def alive(source: str, written_s: float) -> bool:
+    """Return whether the process of `source`, such as "worker0-4711", runs on this machine.
+
+    A process that began after `written_s`, a Unix time at which the source wrote, has only got the
+    same number.
+    """
+    match = _PID.search(source)
+    if match is None:
+        return False
+    began_s = _began_s(int(match[1]))
+    return began_s is not None and began_s <= written_s + _TOLERANCE_S
+
+
+def _began_s(pid: int) -> float | None:
+    """Return the Unix time at which a process began; None if there is none of this number."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        ticks = int(fields.rpartition(")")[2].split()[_START_FIELD])
+    except (OSError, ValueError, IndexError):
+        return None
+    boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return boot_s + ticks / os.sysconf("SC_CLK_TCK")
+
+
+FRESH_S = 60.0
+"""Age in seconds of a status file below which its process counts as alive wherever it runs: a
+process that records rewrites it every few seconds."""
+_DRAFTED = "drafted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEntry:
+    """One line of `driftscope ls`."""
+
+    path: Path
+    created_s: float
+    """Unix time at which the run began."""
+    state: str
+    """One of RunState."""
+    octets: int
+    """Size of its files in bytes."""
+    manifest: Manifest | None = None
+    """None: it has none, or it cannot be read."""
+    rounds: int | None = None
+    """Rounds (drafts that were verified) of a probe's run; None: unknown, or a replay."""
+    requests: int | None = None
+    """Requests of a replay, sent or not; None for a probe's run, and for sums."""
+    problem: str = ""
+    """Reason why there is no run, or why it cannot be read; "": there is one."""
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether a sender of prompts recorded it."""
+        return self.manifest is not None and self.manifest.engine == CLIENT
+
+    @property
+    def is_ablation(self) -> bool:
+        """Whether `driftscope ablate` wrote it, which leaves no rounds."""
+        return self.manifest is not None and self.manifest.mode == ABLATION
+
+
+def entry_of(run: Path) -> RunEntry:
+    """Return the facts of `run`; a run that cannot be read has a `problem`. Raises nothing."""
+    octets, changed_s = _size(run)
+    try:
+        statuses = read_statuses(run)
+        manifest = read_manifest(run) if (run / MANIFEST).exists() else None
+    except (TraceError, OSError) as error:
+        return RunEntry(
+            path=run,
+            created_s=changed_s,
+            state=RunState.UNREADABLE,
+            octets=octets,
+            problem=str(error),
+        )
+    if manifest is not None and manifest.mode == ABLATION:
+        return _ablation(run, manifest, octets)
+    replayed = manifest is not None and manifest.engine == CLIENT
+    faults = () if manifest else read_faults(run)
+    rounds = None if manifest is None or replayed else _rounds_of(run)
+    return RunEntry(
+        path=run,
+        created_s=changed_s if manifest is None else manifest.created_s,
+        state=_state(run, manifest, statuses, rounds),
+        octets=octets,
+        manifest=manifest,
+        rounds=rounds,
+        problem=faults[0].reason if faults else "",
+        requests=_requests_of(manifest, statuses) if manifest and replayed else None,
+    )
+
+
+def _ablation(run: Path, manifest: Manifest, octets: int) -> RunEntry:
+    """Return the facts of an ablation, which is whole as soon as it has a manifest."""
+    return RunEntry(
+        path=run,
+        created_s=manifest.created_s,
+        state=RunState.CLOSED,
+        octets=octets,
+        manifest=manifest,
+    )
+
+
+def is_live(run: Path, statuses: Sequence[Status]) -> bool:
+    """Return whether a process may still write to `run`.
+
+    A process that has not closed its status is alive if this machine has it, or if it wrote less
+    than FRESH_S ago. A run without a status file is alive while its manifest is that young.
+    """
+    now = time.time()
+    if not statuses:
+        return now - _modified_s(run / MANIFEST) < FRESH_S
+    return any(
+        not status.closed and (alive(status.source, status.flushed_s) or _fresh(run, status, now))
+        for status in statuses
+    )
+
+
+def _fresh(run: Path, status: Status, now: float) -> bool:
+    written_s = max(status.flushed_s, _modified_s(run / f"status-{status.source}.json"))
+    return now - written_s < FRESH_S
+
+
+def _state(
+    run: Path, manifest: Manifest | None, statuses: Sequence[Status], rounds: int | None
+) -> str:
+    if is_live(run, statuses):
+        return RunState.RECORDING if manifest else RunState.STARTING
+    if manifest is None:
+        return RunState.NO_DRAFTER
+    if not statuses or not all(status.closed for status in statuses):
+        return RunState.NOT_CLOSED
+    return RunState.EMPTY if rounds == 0 else RunState.CLOSED
+
+
+def _requests_of(manifest: Manifest, statuses: Sequence[Status]) -> int | None:
+    """Return the requests of a replay; None for sums of another tool's file."""
+    sent = sum(each.rows.get("client", 0) for each in statuses)
+    return None if not sent and "ingested" in manifest.workload else sent
+
+
+def _rounds_of(run: Path) -> int | None:
+    """Return the rows in which something was drafted; None if they cannot be read."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from driftscope.trace.segments import SEALED, open_parquet, segments
+    from driftscope.trace.streams import read_stream
+
+    rounds = 0
+    try:
+        for path in segments(run, "verify"):
+            if path.suffix == SEALED:
+                with open_parquet(path) as file:
+                    column = file.read(columns=[_DRAFTED]).column(_DRAFTED)
+            else:
+                table = read_stream(path).table
+                empty = pa.chunked_array([], pa.int64())
+                column = table.column(_DRAFTED) if table.num_columns else empty
+            rounds += pc.sum(pc.greater(column, 0)).as_py() or 0
+    except (OSError, ValueError, RuntimeError, KeyError):
+        return None
+    return rounds
+
+
+def _size(run: Path) -> tuple[int, float]:
+    """Return the bytes of the run's files and the time of its last change."""
+    octets, changed_s = 0, 0.0
+    try:
+        with os.scandir(run) as entries:
+            for each in entries:
+                known = each.stat(follow_symlinks=False)
+                octets += known.st_size
+                changed_s = max(changed_s, known.st_mtime)
+    except OSError:
+        pass
+    return octets, changed_s
+
+
+def _modified_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+OFFERED = 5
+"""Runs that an error message offers at most."""
+
+
+def runs_in(folder: Path) -> tuple[Path, ...]:
+    """Return the runs in `folder` and up to DEPTH levels below it, newest first.
+
+    A folder that is a run itself is returned alone. Symbolic links are not followed. Folders that
+    cannot be read are passed over.
+    """
+    return _newest_first(search(folder))
+
+
+def runs_of(folders: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the runs in all of `folders`, newest first; each run once."""
+    return _newest_first(dict.fromkeys(run for folder in folders for run in search(folder)))
+
+
+def newest(folders: Sequence[Path]) -> Path | None:
+    """Return the newest run of a probe in `folders`, or the newest replay if there is none.
+    Ablations are passed over."""
+    runs = [run for run in runs_of(folders) if not is_ablation_run(run)]
+    return next((run for run in runs if not is_replay_run(run)), runs[0] if runs else None)
+
+
+def found(path: Path) -> Path:
+    """Return the run or the file that a user named; see the table at the top.
+
+    Raises NotATraceError with the runs to choose from. A file is returned as it is.
+    """
+    if path.name == LATEST and not path.exists():
+        return _latest(path)
+    if (path / MANIFEST).exists() or (path.exists() and not path.is_dir()):
+        return path
+    if not path.exists():
+        beside = _offer(path.parent)
+        raise NotATraceError(
+            f"{path}: no such directory; if a server was to record there, it has not loaded its "
+            f"drafter: see its log{f'. Runs beside it: {beside}' if beside else ''}"
+        )
+    offer = _offer(path)
+    if not offer:
+        read_manifest(path)  # raises, with what is known of a start that failed
+    raise NotATraceError(
+        f"{path}: has no {MANIFEST}, so it is not a driftscope run; it holds runs, newest first: "
+        f"{offer}; give one of them, or {path / LATEST}"
+    )
+
+
+def is_replay_run(run: Path) -> bool:
+    """Return whether a sender of prompts recorded the run; False for an unreadable manifest."""
+    return _field(run, "engine") == CLIENT
+
+
+def is_ablation_run(run: Path) -> bool:
+    """Return whether `driftscope ablate` wrote the run; False for an unreadable manifest."""
+    return _field(run, "mode") == ABLATION
+
+
+def _latest(path: Path) -> Path:
+    bare = path == Path(LATEST)
+    folders = DEFAULT_FOLDERS if bare else (path.parent,)
+    if (run := newest(folders)) is not None:
+        return run
+    where = f"{', '.join(map(str, DEFAULT_FOLDERS))} below this folder" if bare else path.parent
+    raise NotATraceError(f"{path}: there is no run in {where}; give a run directory")
+
+
+def _offer(folder: Path) -> str:
+    """Return the newest runs in `folder`, as words; "" if it has none."""
+    runs = [run for run in runs_in(folder) if run != folder]
+    left = len(runs) - OFFERED
+    more = [f"and {left} more (driftscope ls {folder})"] if left > 0 else []
+    return ", ".join([*map(str, runs[:OFFERED]), *more])
+
+
+def _newest_first(runs: Iterable[Path]) -> tuple[Path, ...]:
+    return tuple(sorted(runs, key=lambda run: (-_created_s(run), str(run))))
+
+
+def _created_s(run: Path) -> float:
+    """Return when the run began; for an unreadable manifest, when its folder last changed."""
+    created = _field(run, "created_s")
+    if isinstance(created, int | float):
+        return float(created)
+    try:
+        return run.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _field(run: Path, name: str) -> object:
+    try:
+        content = read_json(run / MANIFEST)
+    except (OSError, ValueError):
+        return None
+    return content.get(name) if isinstance(content, dict) else None
+
+
+_OURS = re.compile(
+    rf"{re.escape(MANIFEST)}|{re.escape(CONTROL)}|(?:status|fault)-[^/]*\.json"
+    rf"|(?:{'|'.join(RECORDS)})-[^/]+-\d+\.(?:arrows|parquet)|\.[^/]+{re.escape(PARTIAL)}"
+)
+"""Names of the files that a recorder writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Which runs to remove; a run is removed if it is beyond one of the bounds."""
+
+    older_s: float | None = None
+    """Age in seconds, counted from the beginning of a run, beyond which it is removed."""
+    total_octets: int | None = None
+    """Size in bytes that all runs together may keep; the oldest are removed first."""
+    keep: int = 0
+    """Number of newest runs that are never removed."""
+
+
+def beyond(entries: Sequence[RunEntry], bounds: Bounds, now_s: float) -> tuple[RunEntry, ...]:
+    """Return those of `entries`, newest first, that are beyond the bounds.
+
+    A run that is being written, that was not closed or that cannot be read is never among them, but
+    its size counts.
+    """
+    chosen, kept_octets = [], 0
+    for at, entry in enumerate(entries):
+        old = bounds.older_s is not None and now_s - entry.created_s > bounds.older_s
+        total = bounds.total_octets
+        large = total is not None and kept_octets + entry.octets > total
+        if at >= bounds.keep and entry.state in RunState.REMOVABLE and (old or large):
+            chosen.append(entry)
+        else:
+            kept_octets += entry.octets
+    return tuple(chosen)
+
+
+def check_removable(run: Path, *, unclosed: bool = False) -> None:
+    """Raise TraceError if `run` is not a run directory that may be removed.
+
+    `unclosed`: also allow a run that no process closed, such as that of a killed server.
+    """
+    if run.is_symlink():
+        raise NotATraceError(f"{run}: is a symbolic link, which is not followed; give the run")
+    if not run.is_dir():
+        raise NotATraceError(f"{run}: no such run directory")
+    names = {each.name for each in run.iterdir()}
+    if MANIFEST not in names and not any(map(is_status, names)):
+        raise NotATraceError(f"{run}: has no {MANIFEST}, so it is not a driftscope run")
+    foreign = sorted(name for name in names if not _is_ours(run / name))
+    if foreign:
+        raise NotATraceError(
+            f"{run}: holds {foreign[0]!r}, which a recorder does not write; move it away first"
+        )
+    _check_over(run, unclosed=unclosed)
+
+
+def remove(run: Path, *, unclosed: bool = False) -> None:
+    """Remove a run directory with its files, after `check_removable`.
+
+    The directory is opened without following a link, and files are removed inside what was opened,
+    the manifest last. Raises TraceError and OSError.
+    """
+    check_removable(run, unclosed=unclosed)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(run, flags)
+    try:
+        with os.scandir(descriptor) as entries:
+            names = sorted((each.name for each in entries), key=lambda name: name == MANIFEST)
+        for name in names:
+            if not _OURS.fullmatch(name):
+                raise TraceError(f"{run}: {name!r} was added meanwhile; it is only removed in part")
+            os.unlink(name, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+    run.rmdir()
+
+
+def _is_ours(path: Path) -> bool:
+    return bool(_OURS.fullmatch(path.name)) and stat.S_ISREG(path.lstat().st_mode)
+
+
+def _check_over(run: Path, *, unclosed: bool) -> None:
+    """Raise TraceError for a run in use, and for one that was not closed unless it is allowed."""
+    try:
+        statuses = read_statuses(run)
+    except DamagedTraceError as error:
+        raise TraceError(f"{error}; remove the directory by hand if you are sure") from error
+    if is_live(run, statuses):
+        raise TraceError(f"{run}: is still being recorded; stop the server first")
+    # A directory with nothing but the fault of a start never became a run.
+    begun = bool(statuses) or (run / MANIFEST).exists()
+    closed = bool(statuses) and all(status.closed for status in statuses)
+    if begun and not closed and not unclosed:
+        raise TraceError(
+            f"{run}: was not closed; its server may have been killed, or may be idle on another "
+            "machine: give --unclosed if you are sure that it has ended"
+        )
