@@ -49,7 +49,7 @@ def test_chat_and_completions_are_counted_apart() -> None:
 
 
 ROOT = Path(__file__).parents[3]
-WRITTEN_IN = ("probes/driftscope_probes", "driftscope/trace/write")
+WRITTEN_IN = ("probes/driftscope_probes", "driftscope/trace")
 
 
 def _by(tally: Tally, instrument: i.Instrument, attribute: str) -> dict[str, float]:
