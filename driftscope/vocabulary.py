@@ -72,6 +72,16 @@ class Interchange(StrEnum):
     PARQUET = "parquet"
 
 
+class EngineName(StrEnum):
+    """Name of an engine on the command line, whose own metrics `watch` reads."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TRTLLM = "trtllm"
+    LLAMACPP = "llamacpp"
+    LMDEPLOY = "lmdeploy"
+
+
 class Strategy:
     """Values of DraftRow.strategy: method by which attention masses were computed."""
 

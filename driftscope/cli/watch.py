@@ -8,7 +8,7 @@ import typer
 
 from driftscope.cli import options
 from driftscope.cli.options import named_target
-from driftscope.telemetry.prometheus import EngineName
+from driftscope.vocabulary import EngineName
 
 
 def watch(

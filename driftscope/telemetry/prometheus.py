@@ -19,7 +19,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from driftscope.boundary.bounds import (
@@ -44,6 +43,7 @@ from driftscope.telemetry.instruments import (
     Snapshot,
     attributes,
 )
+from driftscope.vocabulary import EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,16 +100,6 @@ class _Collector:
             return
         yield from families([([(None, self._source.snapshot())], identity.attributes)])
         yield from _target_info(identity)
-
-
-class EngineName(StrEnum):
-    """Name of an engine on the command line."""
-
-    VLLM = "vllm"
-    SGLANG = "sglang"
-    TRTLLM = "trtllm"
-    LLAMACPP = "llamacpp"
-    LMDEPLOY = "lmdeploy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

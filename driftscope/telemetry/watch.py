@@ -35,7 +35,6 @@ from driftscope.telemetry.instruments import (
 from driftscope.telemetry.prometheus import (
     ENGINES,
     BadPageError,
-    EngineName,
     EnginePage,
     page_of,
     points_on,
@@ -45,6 +44,7 @@ from driftscope.trace.ranks import place_of
 from driftscope.trace.reader import read_rows
 from driftscope.trace.segments import segments, source_of
 from driftscope.trace.status import Status, read_statuses
+from driftscope.vocabulary import EngineName
 
 CLASSES = ("sink", "prompt", "generated", "self")
 LIMITS = Limits(seconds=5.0, octets=MAX_METRICS_BYTES)

@@ -22,9 +22,9 @@ from support.engine_process.probe_command import probe_answer, run_probe
 from support.engine_process.serving import Server, serve_all
 
 from driftscope.ingest.catalogue import ingest
-from driftscope.telemetry.prometheus import EngineName
 from driftscope.telemetry.watch import FollowedEndpoint, view
 from driftscope.trace.reader import Trace, read_trace
+from driftscope.vocabulary import EngineName
 from driftscope_lab.trio import load_prompts
 from driftscope_probes.recorder import IDENTIFIERS_OFF
 

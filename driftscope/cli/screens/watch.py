@@ -22,8 +22,8 @@ from driftscope.boundary.text import output_console
 from driftscope.boundary.text import shown as printed
 from driftscope.json_report.operation import watch_to_line
 from driftscope.telemetry.instruments import Snapshot
-from driftscope.telemetry.prometheus import EngineName
 from driftscope.telemetry.watch import CLASSES, Depth, Followed, View, follow, view
+from driftscope.vocabulary import EngineName
 
 EVERY = 4
 """Sampling interval that is proposed: chains within seconds, at a cost that a person accepts while

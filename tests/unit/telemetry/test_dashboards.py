@@ -22,7 +22,8 @@ from driftscope.cli.app import app
 from driftscope.cli.dashboards import FILES, RULES
 from driftscope.telemetry import instruments, prometheus
 from driftscope.telemetry.instruments import COUNTER, GAUGE, INSTRUMENTS
-from driftscope.telemetry.prometheus import EngineName, label_name, metric_name
+from driftscope.telemetry.prometheus import label_name, metric_name
+from driftscope.vocabulary import EngineName
 
 ALERT_RULES = [rule for rule in rules_in() if "alert" in rule]
 RECORDED = {rule["record"]: rule["expr"] for rule in rules_in() if "record" in rule}
