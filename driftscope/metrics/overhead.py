@@ -59,19 +59,19 @@ def all_in(processes: Iterable[ProcessCost]) -> float | None:
     """
     costs = list(processes)
     core_s, writer_s, step_s = outside_steps(costs)
-    probe_s = sum(_slowest(costs, lambda each: each.probe_s))
+    probe_s = sum(_slowest(costs, lambda process: process.probe_s))
     return overhead_fraction(probe_s, core_s, step_s, writer_s)
 
 
 def outside_steps(processes: Sequence[ProcessCost]) -> tuple[float, float, float]:
     """Return the time of the engine cores' hooks, of all writers, and of all model steps, in
     seconds."""
-    cores = [each for each in processes if not each.worker]
-    writers_s = sum(_slowest(processes, lambda each: each.writer_s))
+    cores = [process for process in processes if not process.worker]
+    writers_s = sum(_slowest(processes, lambda process: process.writer_s))
     return (
-        sum(each.probe_s for each in cores),
-        writers_s + sum(each.writer_s for each in cores),
-        sum(_slowest(processes, lambda each: each.step_s)),
+        sum(core.probe_s for core in cores),
+        writers_s + sum(core.writer_s for core in cores),
+        sum(_slowest(processes, lambda process: process.step_s)),
     )
 
 
@@ -80,9 +80,9 @@ def _slowest(
 ) -> Iterable[float]:
     """Return the largest value among the ranks of each replica."""
     largest: dict[int, float] = {}
-    for each in processes:
-        if each.worker:
-            largest[each.replica] = max(of(each), largest.get(each.replica, 0.0))
+    for process in processes:
+        if process.worker:
+            largest[process.replica] = max(of(process), largest.get(process.replica, 0.0))
     return largest.values()
 
 

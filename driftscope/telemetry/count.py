@@ -300,7 +300,7 @@ def _verify(counter: BatchCounter, batch: pa.RecordBatch) -> None:
     if not is_round.all():
         reasons = strings(rows_where(batch, ~is_round), "reason")
         for reason in sorted({reason or UNKNOWN for reason in reasons}):
-            count = sum((each or UNKNOWN) == reason for each in reasons)
+            count = sum((given or UNKNOWN) == reason for one_reason in reasons)
             tally.add(i.UNDRAFTED_STEPS, count, reason=reason)
 
 
@@ -330,7 +330,7 @@ def numbers_drawn(batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.b
 
 def _request(counter: BatchCounter, batch: pa.RecordBatch) -> None:
     counter.tally.add(i.REQUESTS, batch.num_rows)
-    operations = np.array([operation_of(each or "") for each in strings(batch, "request")])
+    operations = np.array([operation_of(text or "") for text in strings(batch, "request")])
     for instrument, column in ((i.TTFT, "ttft_s"), (i.TPOT, "tpot_s")):
         seconds = numbers(batch, column)
         for operation in np.unique(operations).tolist():
@@ -460,7 +460,7 @@ def workers_of(run: Path, replica: int) -> Iterator[Shared]:
 def _chains_process_figures(
     raw: dict[str, Iterable[dict[str, object]]],
 ) -> tuple[NotableChain, ...]:
-    return tuple(NotableChain(**each) for each in raw["chains"])  # type: ignore[arg-type]
+    return tuple(NotableChain(**item) for item in raw["chains"])  # type: ignore[arg-type]
 
 
 _TAKES: Mapping[str, Callable[[BatchCounter, pa.RecordBatch], None]] = {

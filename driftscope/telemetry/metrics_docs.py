@@ -66,7 +66,7 @@ def _row(one: Instrument) -> str:
         f"`{name}`",
         one.unit,
         one.kind,
-        ", ".join(f"`{each}`" for each in one.attributes),
+        ", ".join(f"`{name}`" for name in one.attributes),
         bounds,
     )
     return f"| {' | '.join(cells)} |\n"

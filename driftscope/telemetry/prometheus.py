@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -56,12 +55,6 @@ _UNITS = {"s": "_seconds", "By": "_bytes"}
 _RUN_LABEL = "service.instance.id"
 Moments = Sequence[tuple[float | None, Snapshot]]
 """Snapshots of one engine, each with its timestamp; None: the time of the scrape."""
-_LABEL = r'[a-zA-Z_]\w*="(?:[^"\\]|\\.)*"'
-_LINE = re.compile(
-    rf"(?P<name>[a-zA-Z_:][\w:]*)(?:\{{(?P<labels>(?:{_LABEL},?)*)\}})?[ \t]+(?P<value>\S+)"
-)
-_PAIR = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_ESCAPE = re.compile(r"\\(.)")
 _BUCKET, _SUM = "_bucket", "_sum"
 _LAST = "+Inf"
 """Bucket that counts every observation; the other buckets are not used here."""
@@ -120,12 +113,8 @@ class EngineMetrics:
     """Label of a position, which counts from 0."""
     length: str | None = None
     """Gauge of the acceptance length of the last log interval, the target's own token included."""
-    generated: str | None = None
-    """Counter of generated tokens, for an engine that counts no accepted ones."""
     requests: str | None = None
     """Counter of finished requests."""
-    model: str | None = "model_name"
-    """Label of the served model."""
     ttft: str | None = None
     """Histogram of the time to the first token, in seconds."""
     tpot: str | None = None
@@ -150,16 +139,13 @@ class BadPageError(ValueError):
     """A page that cannot be used; the message says which sample and why."""
 
 
-def _counters(
-    title: str, prefix: str, *, model: str | None = "model_name", **more: str
-) -> EngineMetrics:
+def _counters(title: str, prefix: str, **more: str) -> EngineMetrics:
     """Return the names of engines that took over vLLM's."""
     return EngineMetrics(
         title=title,
         rounds=f"{prefix}:spec_decode_num_drafts_total",
         accepted=f"{prefix}:spec_decode_num_accepted_tokens_total",
         accepted_at=f"{prefix}:spec_decode_num_accepted_tokens_per_pos_total",
-        model=model,
         **more,
     )
 
@@ -176,7 +162,6 @@ ENGINES: Mapping[EngineName, EngineMetrics] = {
         title="SGLang",
         rounds="sglang:spec_verify_calls_total",
         length="sglang:spec_accept_length",
-        generated="sglang:generation_tokens_total",
         requests="sglang:num_requests_total",
         ttft="sglang:time_to_first_token_seconds",
     ),
@@ -190,7 +175,7 @@ ENGINES: Mapping[EngineName, EngineMetrics] = {
         ttft="trtllm_time_to_first_token_seconds",
         tpot="trtllm_time_per_output_token_seconds",
     ),
-    EngineName.LLAMACPP: _counters("llama.cpp", "llamacpp", model=None),
+    EngineName.LLAMACPP: _counters("llama.cpp", "llamacpp"),
     EngineName.LMDEPLOY: _counters("LMDeploy", "lmdeploy"),
 }
 """Metrics of each engine."""
@@ -373,8 +358,31 @@ def _target_info(identity: Identified) -> Iterator[Any]:
 def samples_on(text: str, names: Collection[str]) -> Iterator[Sample]:
     """Yield the samples of the metrics with these `names`; raises BadPageError.
 
-    Every value is a finite number of at most MAX_COUNT.
+    Every value is a finite number of at most MAX_COUNT. Raises TelemetryError without
+    prometheus-client.
     """
+    try:
+        from prometheus_client.parser import text_string_to_metric_families
+    except ImportError as error:
+        raise TelemetryError(
+            "reading a metrics page needs prometheus-client; "
+            "pip install 'driftscope-probe[prometheus]'"
+        ) from error
+    for line in _lines_of(text, names):
+        try:
+            (family,) = text_string_to_metric_families(line)
+            (sample,) = family.samples
+        except ValueError as error:
+            raise BadPageError(f"a line that is not a sample: {line.strip()[:80]}") from error
+        if not math.isfinite(sample.value) or abs(sample.value) > MAX_COUNT:
+            raise BadPageError(
+                f"{sample.name}: {sample.value:g}, not a finite number up to {MAX_COUNT:.1e}"
+            )
+        yield Sample(name=sample.name, labels=sample.labels, value=sample.value)
+
+
+def _lines_of(text: str, names: Collection[str]) -> Iterator[str]:
+    """Yield the lines of the metrics with these names; raises BadPageError beyond the bounds."""
     longest = max(map(len, names), default=0)
     number = 0
     for line in io.StringIO(text):
@@ -387,31 +395,7 @@ def samples_on(text: str, names: Collection[str]) -> Iterator[Sample]:
         if number == MAX_METRIC_SAMPLES:
             raise BadPageError(f"more than {MAX_METRIC_SAMPLES:,} samples")
         number += 1
-        yield _sample(line)
-
-
-def _sample(line: str) -> Sample:
-    sample = _LINE.match(line)
-    if sample is None:
-        raise BadPageError(f"a line that is not a sample: {line.strip()[:80]}")
-    labels = {k: _ESCAPE.sub(_unescaped, v) for k, v in _PAIR.findall(sample["labels"] or "")}
-    return Sample(
-        name=sample["name"], labels=labels, value=_number(sample["name"], sample["value"])
-    )
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise BadPageError(f"{name}: {text[:40]}, not a number") from error
-    if not math.isfinite(value) or abs(value) > MAX_COUNT:
-        raise BadPageError(f"{name}: {text[:40]}, not a finite number up to {MAX_COUNT:.1e}")
-    return value
-
-
-def _unescaped(escape: re.Match[str]) -> str:
-    return "\n" if escape[1] == "n" else escape[1]
+        yield line
 
 
 def points_on(text: str) -> dict[Key, Point]:
@@ -431,13 +415,13 @@ def points_on(text: str) -> dict[Key, Point]:
             name=key[0],
             attributes=key[1],
             value=value,
-            buckets=_buckets_prometheus_page(key, counts),
+            buckets=_one_bucket(key, counts),
         )
         for key, value in values.items()
     }
 
 
-def _buckets_prometheus_page(key: Key, counts: Mapping[Key, float]) -> tuple[int, ...]:
+def _one_bucket(key: Key, counts: Mapping[Key, float]) -> tuple[int, ...]:
     """Return one bucket that holds every observation; () for a counter or gauge."""
     if INSTRUMENTS[key[0]].kind != HISTOGRAM:
         return ()
@@ -480,8 +464,8 @@ def metrics_of(
     """Return the first of these engines that has a sample of speculation, with its samples; None if
     none has. Raises what `samples` raises."""
     for metrics in engines:
-        mine = [each for each in samples(metrics) if _is_first_rank(each)]
-        if any(each.name in metrics.of_speculation for each in mine):
+        mine = [sample for sample in samples(metrics) if _is_first_rank(sample)]
+        if any(one.name in metrics.of_speculation for one in mine):
             return metrics, mine
     return None
 
@@ -495,15 +479,15 @@ def page_of_samples(metrics: EngineMetrics, samples: Sequence[Sample]) -> Engine
     totals: defaultdict[str, float] = defaultdict(float)
     by_position: defaultdict[tuple[str, int], float] = defaultdict(float)
     lengths = []
-    for each in samples:
-        if each.value < 0:
-            raise BadPageError(f"{each.name}: {each.value:g}, less than 0")
-        if each.name == metrics.length:
-            lengths.append(each.value)
-        elif each.name in (metrics.accepted_at, metrics.drafted_at):
-            by_position[each.name, _position(each, metrics.position)] += each.value
+    for sample in samples:
+        if sample.value < 0:
+            raise BadPageError(f"{sample.name}: {sample.value:g}, less than 0")
+        if sample.name == metrics.length:
+            lengths.append(sample.value)
+        elif sample.name in (metrics.accepted_at, metrics.drafted_at):
+            by_position[sample.name, _position(sample, metrics.position)] += sample.value
         else:
-            totals[each.name] += each.value
+            totals[sample.name] += sample.value
     points = {point.key: point for point in _points(metrics, totals, by_position)}
     known = [length for length in lengths if length >= 1.0]
     counted = metrics.accepted in totals

@@ -213,15 +213,15 @@ def _metrics(replay: Replay, *, delta: bool) -> Iterator[Any]:
 def _spans(replay: Replay) -> Spans:
     from driftscope.telemetry.export import Spans
 
-    done = [each for moment in replay.moments for each in moment.finished]
+    done = [item for moment in replay.moments for item in moment.finished]
     spans = Spans(queue=len(done) or 1)
     spans.start(replay.identity.resource(), replay.identity.attributes)
     by_request: dict[str, list[Any]] = {}
     for chain in replay.counter.notable:
         by_request.setdefault(chain.request, []).append(chain)
-    for each in done:
-        spans.note(by_request.get(each.row["request"], ()))
-        spans.add(each)
+    for item in done:
+        spans.note(by_request.get(item.row["request"], ()))
+        spans.add(item)
     return spans
 
 

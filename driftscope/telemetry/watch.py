@@ -300,7 +300,7 @@ def _all_in(whole: _Figures) -> float | None:
     step_s = whole.total(i.STEP_TIME)
     by_source = whole.values(i.PROBE_TIME, i.SOURCE)
     costs = [cost_of(f"{source}-0", taken_s, 0.0) for source, taken_s in by_source.items()]
-    return all_in(replace(each, step_s=step_s if each.worker else 0.0) for each in costs)
+    return all_in(replace(cost, step_s=step_s if cost.worker else 0.0) for cost in costs)
 
 
 def _down(whole: _Figures) -> str:
@@ -313,8 +313,8 @@ def _marginal(new: _Figures, k: int, rounds: float) -> list[float | None]:
     accepted at a depth. A server with an older driftscope reports no risk sets; its rates are per
     round, as vLLM counts them."""
     reached, at_risk = (
-        [new.total(each, **{DEPTH: str(n)}) for n in range(1, k + 1)]
-        for each in (i.REACHED, i.AT_RISK)
+        [new.total(item, **{DEPTH: str(n)}) for n in range(1, k + 1)]
+        for item in (i.REACHED, i.AT_RISK)
     )
     if rounds and not any(at_risk):
         return [n / rounds for n in reached]
@@ -342,7 +342,7 @@ def _speedup(length: float | None, draft_s: float | None, verify_s: float | None
 def _budget_of(statuses: Iterable[Status]) -> float | None:
     """Return the budget in force in the workers, if one is."""
     asked = (status.control.get("budget") for status in statuses)
-    return next((float(each) for each in asked if isinstance(each, int | float)), None)
+    return next((float(share) for share in asked if isinstance(share, int | float)), None)
 
 
 def follow(target: str, own: Sequence[EngineName] = ()) -> Followed:

@@ -238,12 +238,12 @@ def test_what_our_own_endpoint_writes(reason: str, k: int, lengths: list[float])
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (f"{K} NaN", f"{K}: NaN, not a finite number"),
+        (f"{K} NaN", f"{K}: nan, not a finite number"),
         (f"{K} -Inf", "not a finite number"),
         (f"{K} {MAX_K + 1}", f"not a number of tokens from 0 to {MAX_K}"),
         (f"{K} 2.5", "not a number of tokens"),
         (f"{K} -1", "not a number of tokens"),
-        (f"{K} many", "many, not a number"),
+        (f"{K} many", "a line that is not a sample"),
         (f"{K}", "a line that is not a sample"),
         (f"driftscope_rounds_total {2 * MAX_COUNT}", "not a finite number up to"),
         ("driftscope_rounds_total -1", "a count is 0 or more"),
