@@ -300,7 +300,7 @@ def _verify(counter: BatchCounter, batch: pa.RecordBatch) -> None:
     if not is_round.all():
         reasons = strings(rows_where(batch, ~is_round), "reason")
         for reason in sorted({reason or UNKNOWN for reason in reasons}):
-            count = sum((given or UNKNOWN) == reason for one_reason in reasons)
+            count = sum((given or UNKNOWN) == reason for given in reasons)
             tally.add(i.UNDRAFTED_STEPS, count, reason=reason)
 
 

@@ -310,8 +310,8 @@ def _down(whole: _Figures) -> str:
 
 def _marginal(new: _Figures, k: int, rounds: float) -> list[float | None]:
     """Return the marginal acceptance by depth, [k], from risk sets; None where no round could be
-    accepted at a depth. A server with an older driftscope reports no risk sets; its rates are per
-    round, as vLLM counts them."""
+    accepted at a depth. Engines' own metrics have no risk sets; their rates are per round, as vLLM
+    counts them."""
     reached, at_risk = (
         [new.total(item, **{DEPTH: str(n)}) for n in range(1, k + 1)]
         for item in (i.REACHED, i.AT_RISK)

@@ -6,6 +6,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from driftscope.boundary.text import shown
 from driftscope.findings.first_screen import Action, FirstScreen, State
 from driftscope.pipeline import Analysis
 
@@ -21,7 +22,7 @@ BADGES = {
 
 def plain(text: str) -> str:
     """Return `text` made safe to print: a label from a trace must not control the terminal."""
-    return text.shown(text)
+    return shown(text)
 
 
 def first_screen(analysis: Analysis) -> list[RenderableType]:
