@@ -28,7 +28,7 @@ from driftscope.metrics.acceptance import mean_length, moments, slope
 from driftscope.metrics.attention import SELF, Array, finite_mean
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.metrics.hidden import GROWTH
-from driftscope.regions.round_places import first_drafted, regions_at
+from driftscope.regions import first_drafted, regions_at
 from driftscope.trace.segments import DERIVED_KEY, restore
 from driftscope.vocabulary import AUX, DISTANCE_MASS, MASS_CLASSES, MASSES, Region
 

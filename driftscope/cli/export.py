@@ -124,7 +124,7 @@ def _as_files(
     from driftscope.boundary.files import STDOUT
     from driftscope.boundary.text import shown
     from driftscope.errors import UsageError
-    from driftscope.interchange.written_files import write_as
+    from driftscope.interchange import write_as
     from driftscope.json_report.operation import files_to_json
 
     if form is None or output is None:

@@ -25,7 +25,7 @@ from driftscope.boundary.bounds import MAX_K, MAX_LAYERS
 from driftscope.boundary.files import PRIVATE_FILE, read_json, write_file
 from driftscope.metrics.attention import layer_means
 from driftscope.metrics.fallback import UNKNOWN
-from driftscope.regions.round_places import first_drafted, regions_at
+from driftscope.regions import first_drafted, regions_at
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.instruments import (
     OTHER_LABEL,

@@ -13,7 +13,7 @@ from support.engine_process.conversations_main import PROMPTS
 from support.engine_process.job import CORES, ENGINE_TIMEOUT_S, HERE, Job, environment, forks
 
 from driftscope.pipeline import summarise
-from driftscope.regions.text_regions import text_regions
+from driftscope.regions import text_regions
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Language, Region
 from driftscope_lab.trio.prompts import SPECIAL_TOKENS

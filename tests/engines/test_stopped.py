@@ -21,7 +21,7 @@ from support.engine_process.stopped_main import (
 
 from driftscope.analysis.query.record_views import open_run
 from driftscope.pipeline import summarise
-from driftscope.regions.text_regions import text_regions
+from driftscope.regions import text_regions
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Region
 from driftscope_lab.trio.prompts import SPECIAL_TOKENS

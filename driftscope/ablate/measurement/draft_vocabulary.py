@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from driftscope.ablate.vocabulary_coverage import RegionTokens
 from driftscope.inspect.reference.drafter import Drafter
 from driftscope.inspect.trial.passages import Passage
-from driftscope.regions.answer_regions import AnswerRegions, answer_regions
-from driftscope.regions.token_texts import TokenTexts
+from driftscope.regions import AnswerRegions, TokenTexts, answer_regions
 from driftscope.vocabulary import Region
 
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
-from driftscope.regions.answer_regions import CONSTRAINTS, AnswerRegions, answer_regions
-from driftscope.regions.token_texts import TokenTexts
+from driftscope.regions import CONSTRAINTS, AnswerRegions, TokenTexts, answer_regions
 from driftscope.trace.records import RequestRow
 from driftscope.trace.schema import Block
 from driftscope.vocabulary import UndraftedReason

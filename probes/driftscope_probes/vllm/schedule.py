@@ -26,8 +26,7 @@ from functools import cached_property
 from typing import Any
 
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
-from driftscope.regions.answer_regions import CONSTRAINTS, AnswerRegions, answer_regions
-from driftscope.regions.token_texts import TokenTexts
+from driftscope.regions import CONSTRAINTS, AnswerRegions, TokenTexts, answer_regions
 from driftscope.vocabulary import UndraftedReason
 from driftscope_probes.engine import NOBODY
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from driftscope.cli.app import app
 from driftscope.errors import NoDataError, UsageError
-from driftscope.interchange.written_files import write_as
+from driftscope.interchange import write_as
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.vocabulary import Interchange
 

@@ -1,0 +1,268 @@
+"""A recorded run in the formats of other tools.
+
+AIPerf's records of speculative decoding, one JSON object per request: ai-dynamo/aiperf 0.13,
+src/aiperf/common/models/spec_decode_models.py and `profile_export.jsonl`; what a run does not hold
+is left out. Speculation profile 1.0, acceptance by position, for simulators and next to a
+checkpoint: fields and conventions of specdec_bench in NVIDIA's Model-Optimizer
+(Model-Optimizer#2247, #2313, #2315, #2316); Dynamo's simulator reads the conditional rates, and
+vLLM's synthetic acceptance the marginal ones. Plain Parquet for any other reader, with the columns
+that files of a run directory leave out.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from driftscope.analysis.figures.results import Acceptance
+from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.segments import BY_LABEL
+from driftscope.boundary import strict_json
+from driftscope.boundary.files import write_file
+from driftscope.errors import NoDataError, UsageError
+from driftscope.trace.manifest import BY_DEPTH, Manifest, Model
+from driftscope.trace.reader import Trace
+from driftscope.vocabulary import Interchange
+
+MS = 1000.0
+NS = 1e9
+
+
+def records_of(run: Sums) -> Iterator[dict[str, Any]]:
+    """Yield the record of each request with a round, in order of arrival, ready for JSON."""
+    rounds, requests = run.rounds, run.requests
+    there = np.flatnonzero(rounds.rounds > 0)
+    arrival_s = requests.arrival_s[rounds.request[there]]
+    begin_s = np.where(np.isfinite(arrival_s), arrival_s, run.first_s[there])
+    names = requests.keys.column("request").to_pylist()
+    for number, row in enumerate(there[np.argsort(begin_s, kind="stable")].tolist()):
+        request = int(rounds.request[row])
+        yield {
+            "metadata": {
+                "session_num": number,
+                "x_request_id": names[request],
+                **_start(float(requests.arrival_s[request])),
+            },
+            "metrics": dict(_metrics(run, request)),
+            "spec_decode_acceptance": _acceptance(run, row),
+        }
+
+
+def records_to_jsonl(run: Sums) -> str:
+    """Return the records as text, one line per request."""
+    return "".join(strict_json.dumps(each, sort_keys=True) + "\n" for each in records_of(run))
+
+
+def _start(arrival_s: float) -> dict[str, int]:
+    return {"request_start_ns": round(arrival_s * NS)} if np.isfinite(arrival_s) else {}
+
+
+def _metrics(run: Sums, request: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    requests = run.requests
+    for name, values, unit, factor in (
+        ("time_to_first_token", requests.ttft_s, "ms", MS),
+        ("inter_token_latency", requests.tpot_s, "ms", MS),
+        ("input_sequence_length", requests.prompt_tokens, "tokens", 1.0),
+        ("output_sequence_length", requests.output_tokens, "tokens", 1.0),
+    ):
+        value = float(values[request])
+        if np.isfinite(value):
+            yield name, {"value": value * factor, "unit": unit}
+
+
+def _acceptance(run: Sums, row: int) -> dict[str, Any]:
+    rounds = run.rounds
+    steps, drafted = int(rounds.rounds[row]), int(rounds.drafted[row])
+    accepted = int(rounds.accepted[row])
+    tokens = float(run.requests.output_tokens[int(rounds.request[row])])
+    return {
+        "engine": run.tables.manifest.engine,
+        "mean_acceptance_length": 1.0 + accepted / steps,
+        **({"draft_acceptance_rate": accepted / drafted} if drafted else {}),
+        "acceptance_histogram": {
+            str(tokens): int(number) for tokens, number in enumerate(rounds.histogram[row].tolist())
+        },
+        "num_accepted_draft_tokens": accepted,
+        "num_draft_tokens": drafted,
+        "num_spec_steps": steps,
+        "num_spec_tokens": run.tables.manifest.k,
+        **({"completion_tokens": int(tokens)} if np.isfinite(tokens) else {}),
+    }
+
+
+SCHEMA_VERSION = "1.0"
+TOLERANCE = 0.02
+"""Largest difference of the two means for which the format's check passes."""
+DIGITS = 6
+CHAIN, EACH_K = "chain_analytic", "measured_per_k"
+"""`accept_length_model`: whether the rates also describe every smaller K."""
+
+
+def profile_of(run: RunSummary) -> dict[str, Any]:
+    """Return the profile of a run, ready for JSON.
+
+    Raises NoDataError for a run that drafted several K: its rates by position are over different
+    rounds, so that no one profile describes it.
+    """
+    accepted, k = run.acceptance, run.k
+    if accepted.by_k:
+        lengths = ", ".join(str(each.k) for each in accepted.by_k)
+        raise NoDataError(
+            f"{run.label}: drafted {lengths} tokens, and a speculation profile describes one K; "
+            f"record a run of one, or keep its rounds with --where 'k = {accepted.by_k[-1].k}'"
+        )
+    marginal = list(accepted.counted)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "measured": True,
+        "method": run.manifest.method,
+        "draft_checkpoint": _model(run.manifest.drafter),
+        "target_model": _model(run.manifest.target),
+        "num_speculative_tokens": k,
+        "block_size": None,
+        "max_supported_k": k,
+        "verification_method": "longest_prefix",
+        "conditional_accept_rates": _rounded(_conditional(marginal)),
+        "marginal_accept_rates": _rounded(marginal),
+        "mean_accept_length": round(accepted.mean_length, DIGITS),
+        "mean_accept_length_per_request": _number(accepted.mean_length_by_request),
+        "accept_length_model": CHAIN if run.manifest.query_kind == BY_DEPTH else EACH_K,
+        "accept_length_by_k": {str(k): round(accepted.mean_length, DIGITS)},
+        # Lengths include the target's own token: length 1 is a round of which nothing was accepted.
+        "acceptance_length_histogram": {
+            str(tokens + 1): rounds for tokens, rounds in enumerate(accepted.histogram) if rounds
+        },
+        "per_category": _by_label(run),
+        "measurement_conditions": _conditions(run),
+        "validation": _validation(accepted, marginal),
+    }
+
+
+def profile_to_json(run: RunSummary) -> str:
+    """Return the profile as text. Raises what `profile_of` raises."""
+    return strict_json.dumps(profile_of(run), indent=1) + "\n"
+
+
+def _model(model: Model) -> dict[str, Any] | None:
+    """Return a model by the last two parts of its name: a published file names no folder."""
+    if not model.name:
+        return None
+    return {"name": "/".join(model.name.replace("\\", "/").strip("/").split("/")[-2:])}
+
+
+def _conditional(marginal: list[float]) -> list[float]:
+    """Return the rate at each position given all before it; 0 after a position that none
+    reached, as the format has it."""
+    before = [1.0, *marginal[:-1]]
+    return [
+        rate / earlier if earlier > 0 else 0.0
+        for rate, earlier in zip(marginal, before, strict=True)
+    ]
+
+
+def _by_label(run: RunSummary) -> dict[str, Any] | None:
+    lengths = {each.label: each.mean_length for each in run.segments if each.by == BY_LABEL}
+    known = {label: length for label, length in lengths.items() if length is not None}
+    if len(known) < 2:
+        return None
+    return {label: {"mean_accept_length": round(length, DIGITS)} for label, length in known.items()}
+
+
+def _conditions(run: RunSummary) -> dict[str, Any]:
+    """Return what the figures were measured on."""
+    manifest: Manifest = run.manifest
+    return {
+        "engine": manifest.engine,
+        "engine_version": manifest.engine_version,
+        "runner": manifest.runner,
+        "draft_sampling": manifest.draft_sampling,
+        "tensor_parallel": manifest.tensor_parallel,
+        "data_parallel": manifest.data_parallel,
+        "requests": run.requests,
+        "rounds": run.rounds,
+        "measured_by": f"driftscope {manifest.driftscope_version}",
+    }
+
+
+def _validation(accepted: Acceptance, marginal: list[float]) -> dict[str, Any]:
+    implied = 1.0 + sum(marginal)
+    off = abs(implied - accepted.mean_length)
+    falls = all(a >= b for a, b in pairwise(marginal))
+    return {
+        "mean_consistency": {
+            "implied_mean_accept_length": round(implied, DIGITS),
+            "reported_mean_accept_length": round(accepted.mean_length, DIGITS),
+            "abs_delta": round(off, DIGITS),
+            "tolerance": TOLERANCE,
+            "passed": off <= TOLERANCE,
+        },
+        "marginal_monotonicity": {"passed": falls, "violations": []},
+    }
+
+
+def _rounded(values: list[float]) -> list[float]:
+    return [round(value, DIGITS) for value in values]
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else round(value, DIGITS)
+
+
+RECORDS = {"draft": "chains", "verify": "rounds", "step": "steps", "request": "requests"}
+"""File by record."""
+
+
+def files_of(trace: Trace) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the bytes of each file; a record without a row has a file without one."""
+    for record, name in RECORDS.items():
+        buffer = io.BytesIO()
+        pq.write_table(getattr(trace, record), buffer, compression="zstd")
+        yield f"{name}.parquet", buffer.getvalue()
+
+
+def write_as(
+    form: Interchange, run: Path, output: Path, where: str | None = None
+) -> tuple[Path, ...]:
+    """Write the run in this format: to the file `output`, or with PARQUET into this folder.
+
+    `where`: the rounds to keep, a condition of `analyze --where`; UsageError with PARQUET, which
+    holds every row. Raises NoDataError for a run that the format cannot describe, the reader's
+    errors, and OSError.
+    """
+    if form is Interchange.PARQUET:
+        if where is not None:
+            raise UsageError(f"--format {form} writes every row; leave out --where")
+        return _tables(run, output)
+    from driftscope.analysis.query.row_filters import Filter
+    from driftscope.pipeline import Inputs, measure
+
+    measured = measure(Inputs(sources=[run], labels=[run.name], only=Filter(where=where)))
+    if not measured.runs:
+        raise NoDataError(
+            f"{run}: is a replay, which counts no rounds by position; give the run recorded in the "
+            "server"
+        )
+    if form is Interchange.AIPERF:
+        (sums,) = measured.sums.values()
+        text = records_to_jsonl(sums)
+    else:
+        text = profile_to_json(measured.runs[0])
+    write_file(output, text.encode())
+    return (output,)
+
+
+def _tables(run: Path, folder: Path) -> tuple[Path, ...]:
+    from driftscope.trace.reader import read_trace
+
+    written = []
+    for name, content in files_of(read_trace(run)):
+        write_file(folder / name, content, parents=True)
+        written.append(folder / name)
+    return tuple(written)

@@ -1,1 +1,0 @@
-"""Files in the formats of other tools, from a recorded run."""

@@ -1,0 +1,454 @@
+"""Regions of text and of an answer's tokens."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import Counter
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.answers import answers, fenced
+from support.runs import Spec, manifest, rows
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from driftscope.findings import rules_circumstances
+from driftscope.regions import (
+    OPENED_BY,
+    PASSAGE,
+    AnswerRegions,
+    TokenTexts,
+    answer_regions,
+    copied_tokens,
+    enclosure_left_open,
+    fence_tag,
+    language_of,
+    text_regions,
+)
+from driftscope.trace.reader import read_trace
+from driftscope.trace.records import RequestRow
+from driftscope.trace.writer import TraceWriter
+from driftscope.trace.writer_files import create_run
+from driftscope.vocabulary import Language, Region
+
+
+def by_character(text: str, **how: object) -> list[str]:
+    """Return the region of each character."""
+    regions = text_regions(text, **how)  # type: ignore[arg-type]
+    ends = [*(each.start for each in regions[1:]), len(text)]
+    return [
+        each.region for each, end in zip(regions, ends, strict=True) for _ in range(each.start, end)
+    ]
+
+
+def named(text: str, **how: object) -> list[tuple[str, str]]:
+    """Return the pieces of the text with their regions."""
+    regions = text_regions(text, **how)  # type: ignore[arg-type]
+    ends = [*(each.start for each in regions[1:]), len(text)]
+    return [(text[each.start : end], each.region) for each, end in zip(regions, ends, strict=True)]
+
+
+def test_every_written_answer_has_the_regions_that_it_was_written_with() -> None:
+    for pieces in answers():
+        text = "".join(piece for piece, _ in pieces)
+        wanted = [region for piece, region in pieces for _ in piece]
+        wrong = [
+            (text[max(at - 20, 0) : at + 20], a, b)
+            for at, (a, b) in enumerate(zip(by_character(text), wanted, strict=True))
+            if a != b
+        ]
+        assert not wrong, wrong[0]
+
+
+def test_regions_begin_at_zero_and_ascend() -> None:
+    for pieces in answers():
+        starts = [each.start for each in text_regions("".join(piece for piece, _ in pieces))]
+        assert starts[0] == 0
+        assert starts == sorted(set(starts))
+
+
+def test_an_empty_answer_has_no_region() -> None:
+    assert text_regions("") == []
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"), [(o, (e.closing or ("",))[0]) for o, e in OPENED_BY.items()]
+)
+def test_each_enclosure_opens_and_closes(opening: str, closing: str) -> None:
+    inside = OPENED_BY[opening].region
+    found = named(f"Well. {opening}abc {closing}done")
+    assert found[:3] == [("Well. ", "prose"), (opening, "template"), (found[2][0], inside)]
+    if closing:
+        assert [each[1] for each in found[3:]] == ["template", "prose"]
+
+
+def test_a_longer_fence_holds_a_shorter_one() -> None:
+    text = "````markdown\n```python\nx = 1\n```\n````\nDone."
+    assert [region for _, region in named(text)] == ["code", "prose"]
+
+
+def test_a_fence_in_the_middle_of_a_line_is_prose() -> None:
+    assert [region for _, region in named("Use ```x``` here.")] == ["prose"]
+
+
+def test_a_special_token_in_a_fence_opens_a_tool_call_and_plain_text_does_not() -> None:
+    text = "```python\nx = 1\n<tool_call>{}"
+    at = text.index("<tool_call>")
+    assert [region for _, region in named(text)] == ["code"]
+    special = [(at, at + len("<tool_call>"))]
+    assert [r for _, r in named(text, special=special)] == ["code", "template", "json"]
+
+
+def test_special_tokens_are_template_wherever_they_stand() -> None:
+    text = "Hello<|end|>"
+    assert named(text, special=[(5, 12)]) == [("Hello", "prose"), ("<|end|>", "template")]
+
+
+def test_an_answer_under_a_json_constraint_is_json_to_its_end() -> None:
+    assert named("[1, 2] and more", constraint="json") == [("[1, 2] and more", "json")]
+
+
+@pytest.mark.parametrize("opened_by", ["the prompt", "the answer"])
+def test_a_constraint_begins_after_the_thinking(opened_by: str) -> None:
+    if opened_by == "the prompt":
+        text, inside = "3 ways. </think>\n42", enclosure_left_open("<think>")
+        found = named(text, inside=inside, constraint="guided")
+    else:
+        found = named("<think>3 ways. </think>\n42", constraint="guided")
+        assert found.pop(0) == ("<think>", "template")
+    assert found == [("3 ways. ", "thinking"), ("</think>", "template"), ("\n42", "guided")]
+
+
+def test_a_guided_answer_is_guided_whatever_it_looks_like() -> None:
+    text = "```py\nx = 1\n```\n| a |\n"
+    assert named(text, constraint="guided") == [(text, "guided")]
+    special = [(len(text), len(text) + 5)]
+    assert named(text + "<eos>", special=special, constraint="guided") == [
+        (text, "guided"),
+        ("<eos>", "template"),
+    ]
+
+
+def test_a_tool_call_that_the_prompt_opened_is_no_thinking() -> None:
+    inside = enclosure_left_open("<tool_call>")
+    found = named('{"a": 1}</tool_call>', inside=inside, constraint="json")
+    assert found == [('{"a": 1}', "json"), ("</tool_call>", "template")]
+
+
+def test_prose_that_begins_with_a_bracket_is_no_json() -> None:
+    assert Region.JSON not in by_character("{see below} for the rest")
+    assert Region.JSON not in by_character("[see](below) for the rest")
+
+
+def test_text_after_a_json_value_is_prose() -> None:
+    assert named('{"a": "}"}\nDone.') == [('{"a": "}"}', "json"), ("\nDone.", "prose")]
+
+
+def test_the_prompt_may_open_the_thinking() -> None:
+    inside = enclosure_left_open("<|im_start|>assistant\n<think>\n")
+    assert named("So. </think>Yes.", inside=inside) == [
+        ("So. ", "thinking"),
+        ("</think>", "template"),
+        ("Yes.", "prose"),
+    ]
+    assert enclosure_left_open("<think>\n\n</think>\n\n") is None
+
+
+def test_boundaries_are_where_blocks_begin_and_end() -> None:
+    text = "A list:\n- one 1\n```py\nx\n```\nDone."
+    found = [(each.start, each.region) for each in text_regions(text) if each.boundary]
+    assert found == [(text.index("```py"), "code"), (text.index("Done."), "prose")]
+
+
+@pytest.mark.parametrize(
+    ("info", "language"),
+    [
+        ("python", Language.PYTHON),
+        ("Python3", Language.PYTHON),
+        ("{.py .numberLines}", Language.PYTHON),
+        ("py title=a.js", Language.PYTHON),
+        ("js{1,3}", Language.JAVASCRIPT),
+        ("tsx", Language.JAVASCRIPT),
+        ("java", Language.JAVA),
+        ("c++", Language.C),
+        ("cpp:src/main.cpp", Language.C),
+        ("go", Language.GO),
+        ("rs", Language.RUST),
+        ("bash", Language.SHELL),
+        ("sql", Language.SQL),
+        ("css", Language.HTML),
+        ("yaml", Language.JSON),
+        ("jsonc", Language.JSON),
+        ("diff", Language.OTHER),
+        ("c#", Language.OTHER),
+        ("Zweifelsfall", Language.OTHER),
+        ("", Language.NONE),
+        ("   ", Language.NONE),
+    ],
+)
+def test_a_tag_has_its_class(info: str, language: str) -> None:
+    assert language_of(fence_tag(info)) == language
+    found = text_regions(f"See:\n```{info}\nx\n```\nDone.")
+    assert [each.language for each in found] == [Language.NO_FENCE, language, Language.NO_FENCE]
+
+
+def test_every_class_of_a_language_is_reached() -> None:
+    tags = ("py", "js", "java", "c", "go", "rust", "sh", "sql", "html", "json", "diff", "")
+    assert tuple(map(language_of, tags)) == Language.ALL[1:]
+
+
+def test_only_fences_have_a_language() -> None:
+    """Written answers: code and diffs have one, everything outside fences has none."""
+    seen = set()
+    for pieces in answers():
+        text = "".join(piece for piece, _ in pieces)
+        inside = _inside_fences(pieces)
+        for each in text_regions(text):
+            assert (each.language != Language.NO_FENCE) is inside[each.start], text
+            seen.add((each.region, each.language))
+    assert (Region.CODE, Language.PYTHON) in seen
+    assert (Region.DIFF, Language.OTHER) in seen
+    assert (Region.JSON, Language.JSON) in seen
+    assert (Region.JSON, Language.NO_FENCE) in seen, "a tool call"
+
+
+def _inside_fences(pieces: list[tuple[str, str]]) -> list[bool]:
+    """Return for each character whether it is in a fence, by how the answer was written."""
+    inside, flags = False, list[bool]()
+    for piece, region in pieces:
+        opens = piece.startswith(("```", "~~~"))
+        inside = opens or (inside and region in (Region.CODE, Region.DIFF))
+        flags += [inside] * len(piece)
+    return flags
+
+
+def test_a_fence_in_a_fence_has_the_language_of_the_outer_one() -> None:
+    ((inner, _),) = fenced("x = 1\n", "python")
+    found = text_regions(f"````html\n{inner}````\n")
+    assert [(each.region, each.language) for each in found] == [(Region.CODE, Language.HTML)]
+
+
+def test_a_special_token_in_a_fence_is_in_no_language() -> None:
+    text = "```sql\nSELECT 1<|im_end|>"
+    at = text.index("<|")
+    found = [(each.region, each.language) for each in text_regions(text, [(at, len(text))])]
+    assert found == [(Region.CODE, Language.SQL), (Region.TEMPLATE, Language.NO_FENCE)]
+
+
+def test_two_fences_in_a_row_keep_their_languages() -> None:
+    found = text_regions("```go\nx\n```\n```rust\ny\n```\n")
+    assert [each.language for each in found] == [Language.GO, Language.RUST]
+
+
+SPECIAL = ("<s>", "<|im_end|>")
+MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+
+
+def trained(kind: str) -> Tokenizer:
+    """Return a tokenizer trained on the written answers."""
+    texts = ["".join(piece for piece, _ in pieces) for pieces in answers()]
+    if kind == "byte-level":
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+    else:
+        tokenizer = Tokenizer(models.BPE(byte_fallback=True))
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Metaspace()
+        alphabet = sorted(set("".join(texts)))
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=[*SPECIAL, *MARKS], initial_alphabet=alphabet
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+class Plain:
+    """The methods of a transformers tokenizer that the recorder uses."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.all_special_ids = [tokenizer.token_to_id(each) for each in SPECIAL]
+        self.added_tokens_decoder = {tokenizer.token_to_id(each): _Added(each) for each in MARKS}
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[Any]:
+        return [self._tokenizer.id_to_token(each) for each in ids]
+
+
+class _Added(SimpleNamespace):
+    special = False
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text=text)
+
+    def __str__(self) -> str:
+        return str(self.text)
+
+
+@pytest.fixture(scope="module", params=["byte-level", "metaspace"])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return trained(request.param)
+
+
+def by_token(regions: AnswerRegions, tokens: int) -> list[tuple[str, str]]:
+    """Return the region and the language of each token."""
+    ends = [*regions.starts[1:], tokens]
+    columns = (regions.starts, ends, regions.codes, regions.languages)
+    return [
+        (Region.ALL[code], Language.ALL[language])
+        for begin, end, code, language in zip(*columns, strict=True)
+        for _ in range(begin, end)
+    ]
+
+
+def test_regions_and_languages_of_ids_agree_with_those_of_the_text(tokenizer: Tokenizer) -> None:
+    """A token has the last region that begins in it or before it."""
+    texts, same, tokens, number = TokenTexts(Plain(tokenizer)), 0, 0, 0
+    named: Counter[str] = Counter()
+    for pieces in answers():
+        text = "".join(piece for piece, _ in pieces)
+        encoded = tokenizer.encode(text)
+        found = by_token(answer_regions(texts, [], encoded.ids), len(encoded.ids))
+        marks = [o for o, t in zip(encoded.offsets, encoded.tokens, strict=True) if t in MARKS]
+        starts = text_regions(text, marks)
+        wanted = [
+            [(each.region, each.language) for each in starts if each.start < max(end, 1)][-1]
+            for _, end in encoded.offsets
+        ]
+        same += sum(a == b for a, b in zip(found, wanted, strict=True))
+        tokens, number = tokens + len(wanted), number + 1
+        named.update(language for _, language in found)
+    assert number >= 200
+    assert same / tokens >= 0.99, same / tokens
+    assert set(named) == {"no fence", "python", "json/yaml", "other"}
+
+
+def test_a_place_is_that_of_the_token_that_holds_the_first_character(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("Done.\n```py\nx\n```\nDone.").ids
+    regions = answer_regions(TokenTexts(Plain(tokenizer)), [], ids)
+    texts = TokenTexts(Plain(tokenizer)).of(ids)
+    assert [Region.ALL[code] for code in regions.codes] == ["prose", "code", "prose"]
+    assert "".join(texts[: regions.starts[1]]).strip() == "Done."
+    assert regions.boundaries == regions.starts[1:]
+
+
+def test_a_prompt_that_opens_thinking_is_seen(tokenizer: Tokenizer) -> None:
+    prompt = tokenizer.encode("Go on.<think>").ids
+    ids = tokenizer.encode("So.</think>Yes.").ids
+    regions = answer_regions(TokenTexts(Plain(tokenizer)), prompt, ids)
+    assert [Region.ALL[code] for code in regions.codes] == ["thinking", "template", "prose"]
+
+
+def test_an_empty_answer_has_empty_columns(tokenizer: Tokenizer) -> None:
+    regions = answer_regions(TokenTexts(Plain(tokenizer)), [5], [])
+    assert (regions.starts, regions.codes, regions.languages) == ([], [], [])
+    assert (regions.boundaries, regions.copies) == ([], [])
+
+
+def test_copied_passages_are_pairs_of_begin_and_end(tokenizer: Tokenizer) -> None:
+    prompt = tokenizer.encode("The cache is filled once and read by every later step. ").ids
+    start = tokenizer.encode("Größe").ids
+    regions = answer_regions(TokenTexts(Plain(tokenizer)), prompt, [*start, *prompt])
+    assert regions.copies == [len(start), len(start) + len(prompt)]
+
+
+TOKENS = st.lists(st.integers(0, 2), max_size=60)
+
+
+def brute_force(prompt: list[int], answer: list[int]) -> list[bool]:
+    """Return the same by comparing every passage with every earlier one."""
+    tokens, n = [*prompt, *answer], len(prompt)
+    copied = [False] * len(tokens)
+    for at in range(n, len(tokens) - PASSAGE + 1):
+        passage = tokens[at : at + PASSAGE]
+        if any(tokens[before : before + PASSAGE] == passage for before in range(at)):
+            copied[at : at + PASSAGE] = [True] * PASSAGE
+    return copied[n:]
+
+
+@given(TOKENS, TOKENS)
+def test_the_tokens_of_every_repeated_passage_are_copied(
+    prompt: list[int], answer: list[int]
+) -> None:
+    assert copied_tokens(prompt, answer).tolist() == brute_force(prompt, answer)
+
+
+def test_a_passage_of_seven_is_too_short() -> None:
+    passage = list(range(PASSAGE - 1))
+    assert not copied_tokens([*passage, 99], [*passage, 98]).any()
+
+
+def test_large_ids_are_told_apart() -> None:
+    prompt = list(range(2**31 - 20, 2**31 - 1))
+    assert copied_tokens(prompt, prompt).all()
+    assert not copied_tokens(prompt, [each - 1000 for each in prompt]).any()
+
+
+FIRST_ID = 1_234_567_000
+WORDS = ("Zweifelsfall ", "```py\n", "hemmungslos = ", "4711\n", "```\n", "Kaleidoskop ")
+ANSWER = [FIRST_ID + at for at in (0, 1, 2, 3, 4, 5, *[0] * 12)]
+
+
+class Words:
+    """A tokenizer whose words and ids occur nowhere else."""
+
+    all_special_ids = ()
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return "".join(WORDS[each - FIRST_ID] for each in ids)
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [WORDS[each - FIRST_ID] for each in ids]
+
+
+def test_neither_text_nor_ids_are_in_any_file(tmp_path: Path) -> None:
+    regions = answer_regions(TokenTexts(Words()), ANSWER, ANSWER)
+    run, spec = tmp_path / "run", Spec(requests=2)
+    create_run(run, manifest(spec))
+    writer = TraceWriter(run, source="engine0-1")
+    for row in rows(spec):
+        if isinstance(row, RequestRow):
+            row = replace(
+                row,
+                region_starts=regions.starts,
+                region_codes=regions.codes,
+                region_languages=regions.languages,
+                region_boundaries=regions.boundaries,
+                region_copies=regions.copies,
+            )
+        writer.put(row)
+    writer.close()
+    kept = read_trace(run).request.column("region_starts").to_pylist()
+    assert kept == [regions.starts] * 2
+    assert len(regions.starts) > 2
+    assert regions.copies
+    written = b"".join(path.read_bytes() for path in run.iterdir())
+    for word in WORDS:
+        assert word.strip().encode() not in written
+    for token in set(ANSWER):
+        assert struct.pack("<i", token) not in written
+        assert str(token).encode() not in written
+
+
+def test_findings_have_words_for_every_region() -> None:
+    assert tuple(rules_circumstances.WORDS) == Region.ALL
+
+
+def test_an_opened_request_has_a_colour_and_a_letter_for_every_region() -> None:
+    script = (files("driftscope_reports") / "assets" / "report.js").read_text(encoding="utf-8")
+    table = re.search(r"const REGIONS = (.+?);", script, re.DOTALL)
+    assert table is not None
+    entries = re.findall(r'\["(\w+)", "(var\(--[\w-]+\))", "(\w)"\]', table[1])
+    assert tuple(name for name, _, _ in entries) == Region.ALL
+    assert len({fill for _, fill, _ in entries}) == len({sign for _, _, sign in entries})
+    assert len({sign for _, _, sign in entries}) == len(Region.ALL)
