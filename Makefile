@@ -59,7 +59,7 @@ pages: $(VENV)/installed-dev ## write the generated pages of docs/
 	$(BIN)/python -m driftscope.telemetry.metrics_docs > docs/metrics.md
 	$(BIN)/python -m driftscope.trace.pages.columns_page > docs/trace-format.md
 	$(BIN)/python -m driftscope.trace.pages.privacy_page > docs/privacy.md
-	$(BIN)/python -m driftscope.json_report.schema > docs/report.schema.json
+	$(BIN)/python -m driftscope.json_schema > docs/report.schema.json
 
 same: $(VENV)/installed-dev ## what the commands answer today, against the record of what they answered (5 minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.same

@@ -9,8 +9,8 @@ from driftscope.ablate.decomposition import Decomposition, Part
 from driftscope.ablate.effect import Effect
 from driftscope.ablate.vocabulary_coverage import RegionCoverage
 from driftscope.analysis.statistics.intervals import Interval
+from driftscope.boundary.json_document import ABLATION, text
 from driftscope.inspect.inspection_json import acceptance_content
-from driftscope.json_report.document import ABLATION, text
 
 
 def to_json(result: Ablation) -> str:

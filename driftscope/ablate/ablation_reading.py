@@ -14,9 +14,9 @@ from driftscope.ablate.intervention import INTERVENTIONS, Intervention
 from driftscope.ablate.vocabulary_coverage import RegionCoverage, VocabularyCoverage
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.boundary.files import first_line, read_json
+from driftscope.boundary.json_document import ABLATION, SCHEMA_VERSION
 from driftscope.errors import UsageError
 from driftscope.inspect.trial.acceptance import Acceptance
-from driftscope.json_report.document import ABLATION, VERSIONS
 
 DOCUMENT = "ablation.json"
 """Name of the JSON document in the run directory of an ablation."""
@@ -31,7 +31,7 @@ def read_ablation(path: Path) -> Ablation:
     path = path / DOCUMENT if path.is_dir() else path
     try:
         document = read_json(path)
-        if (document["kind"], document["schema_version"]) != (ABLATION, VERSIONS[ABLATION]):
+        if (document["kind"], document["schema_version"]) != (ABLATION, SCHEMA_VERSION):
             raise UsageError(f"{path}: is no document of `driftscope ablate --json`")
         return _ablation(document)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -61,6 +61,8 @@ class Group:
     marginal_interval: tuple[Interval | None, ...] | None
     served_length: float | None = None
     """Acceptance length as served; equal to `mean_length` in a run of one K."""
+    share_of_rounds: float | None = None
+    """Share of the rounds whose kind of text is known; None for other groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,7 +356,8 @@ def _groups(rounds: Rounds, names: Names, order: tuple[str, ...]) -> Iterator[Gr
     for name in order:
         mine = rounds.where(names == name)
         if len(mine):
-            yield group_of(name, mine)
+            share = len(mine) / len(rounds)
+            yield replace(group_of(name, mine), share_of_rounds=share)
 
 
 def _regions_within(rounds: Rounds, region: Names) -> Iterator[Contrast]:

@@ -64,6 +64,7 @@ from driftscope.analysis.statistics.ratio import (
     ratio_over,
     weighted,
 )
+from driftscope.boundary.json_document import written_property
 from driftscope.errors import MixedTraceError, NoDataError
 from driftscope.trace.manifest import Manifest
 
@@ -156,7 +157,7 @@ class Difference:
     """Simultaneous 95% interval for all figures over all requests; None for a label, and if not
     known."""
 
-    @property
+    @written_property
     def differs(self) -> bool:
         """Whether the runs differ here, adjusted for the other tests."""
         return self.p_adjusted is not None and self.p_adjusted < ALPHA
@@ -191,12 +192,12 @@ class Comparison:
         """Return the differences of one metric, by depth."""
         return tuple(d for d in self.differences if (d.metric, d.segment) == (metric, segment))
 
-    @property
+    @written_property
     def apart_at(self) -> tuple[int, ...]:
         """Depths at which the runs' marginal acceptance differs."""
         return tuple(d.depth for d in self.at(MARGINAL) if d.differs and d.depth)
 
-    @property
+    @written_property
     def parts_from(self) -> int | None:
         """First depth at which the runs' marginal acceptance differs; None if it differs at
         none."""
@@ -207,7 +208,7 @@ class Comparison:
         """Whether there are enough clusters of requests to test the depths."""
         return min(self.clusters or self.requests) >= LEAST
 
-    @property
+    @written_property
     def bound(self) -> float | None:
         """Largest difference in marginal acceptance, at any depth, that the runs are compatible
         with; None if it is not known at every depth."""

@@ -543,6 +543,8 @@ def _figure(path: Path, facts: Facts, values: Values) -> Quantity | str | None:
         values[f"{path}{facts.relation.basis}"] = mixed
         return mixed
     estimated, spread = _spread(root, path)
+    if isinstance(value, Mapping) and value.keys() == {"value", "interval"}:  # an estimate
+        estimated, spread, value = True, _ends(value["interval"]), value["value"]
     if isinstance(value, Mapping | list):
         raise UsageError(f"{path}: is not a single figure; it has {_offered(value)}")
     figure: Quantity | str | None
@@ -599,15 +601,17 @@ def _spread(root: Any, path: Path) -> tuple[bool, tuple[float, float] | None]:
         interval = _at(root, path, steps, frozenset())
     except UsageError:
         return False, None
-    ends = (
-        (interval.get("low"), interval.get("high")) if isinstance(interval, Mapping) else interval
-    )
-    if not isinstance(ends, tuple | list) or len(ends) != 2:
-        return True, None
-    low, high = ends
+    return True, _ends(interval)
+
+
+def _ends(interval: Any) -> tuple[float, float] | None:
+    """Return the ends of an interval of a document; None if it has none."""
+    if not isinstance(interval, Mapping):
+        return None
+    low, high = interval.get("low"), interval.get("high")
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
-        return True, None
-    return True, (float(low), float(high))
+        return None
+    return float(low), float(high)
 
 
 def _suggestion(here: Any, step: str | int, extra: frozenset[str]) -> str:

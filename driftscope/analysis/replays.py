@@ -32,6 +32,7 @@ from driftscope.boundary.bounds import (
     Text,
     validated,
 )
+from driftscope.boundary.json_document import written_property
 from driftscope.errors import DamagedTraceError
 from driftscope.metrics.acceptance import mean_length
 from driftscope.metrics.latency import mean_s, per_user, tokens_per_second
@@ -140,7 +141,7 @@ class Cell:
     totals: FileTotals | None = None
     """Sums of another tool's file, which holds no rows of requests; None for a cell of rows."""
 
-    @property
+    @written_property
     def per_user(self) -> float | None:
         """Tokens per second that one user sees."""
         return per_user(self.tpot_s)
@@ -152,8 +153,8 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaySummary:
-    """Summary of one replay."""
+class ReplayFigures:
+    """Figures of one replay, all of which its JSON document has."""
 
     label: str
     manifest: Manifest
@@ -171,9 +172,15 @@ class ReplaySummary:
     without a GPU."""
     gpu_power_w: float | None
     """Mean power of these GPUs together, in watts."""
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySummary(ReplayFigures):
+    """Summary of one replay."""
+
     rows: tuple[Row, ...]
     """Rows that figures count: answered and not warm-up."""
-    problems: tuple[str, ...]
 
     @property
     def speculates(self) -> bool:

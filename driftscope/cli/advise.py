@@ -47,7 +47,7 @@ def advise(
     from driftscope.errors import NoDataError
     from driftscope.findings.causes import is_dead
     from driftscope.findings.rules_data import losses_among, warnings_of
-    from driftscope.json_report.advice import dead_to_json, to_json
+    from driftscope.json_report import advice_to_json, dead_to_json
     from driftscope_reports.terminal import advice_table
     from driftscope_reports.terminal.run_table import plain as printable
 
@@ -86,6 +86,6 @@ def advise(
             f"{runs[0]}: too few step times for an advice; record 20 or more comparable steps"
         )
     if as_json:
-        typer.echo(to_json(advice), nl=False)
+        typer.echo(advice_to_json(advice), nl=False)
     else:
         advice_table.show(advice)

@@ -17,7 +17,7 @@ from driftscope.analysis.advice import Advice, answer
 from driftscope.analysis.number_words import between, count, milliseconds, number
 from driftscope.cli.screens.replay import Bar, say
 from driftscope.errors import EXIT_INTERRUPTED, EXIT_OK, DriftscopeError, UsageError
-from driftscope.json_report.advice import to_json
+from driftscope.json_report import advice_to_json
 from driftscope.trace.records import ClientRow
 from driftscope.workloads.bench import Contender, Found, Listener, search
 from driftscope.workloads.client.replay import Order
@@ -201,7 +201,7 @@ def _tell(
         return
     advice, runs = found[-1].advice, [_row(each) for each in found]
     if as_json:
-        sys.stdout.write(to_json(advice, runs=runs, stopped=stopped))
+        sys.stdout.write(advice_to_json(advice, runs=runs, stopped=stopped))
     else:
         advice_table.show(advice)
     if not quiet:

@@ -60,7 +60,7 @@ def compare(
     from driftscope.cli.run_reports import labels_of
     from driftscope.cli.screens.replay import both_replays, compare_replays
     from driftscope.errors import UsageError
-    from driftscope.json_report.comparison import to_json
+    from driftscope.json_report import comparison_to_json
     from driftscope.pipeline import compare as compare_runs
     from driftscope.trace.manifest import read_manifest
     from driftscope.trace.reader import losses_of
@@ -94,6 +94,6 @@ def compare(
         only=Filter(where=where),
     )
     if as_json:
-        typer.echo(to_json(compared), nl=False)
+        typer.echo(comparison_to_json(compared), nl=False)
     else:
         comparison.show(compared)

@@ -36,8 +36,8 @@ def dashboards(
     import sys
 
     from driftscope.boundary.files import write_file
+    from driftscope.boundary.json_document import files_text
     from driftscope.boundary.text import shown
-    from driftscope.json_report.operation import files_to_json
 
     written, kept = [], []
     for file in sorted(path for path in FILES.rglob("*") if path.is_file()):
@@ -48,7 +48,7 @@ def dashboards(
         write_file(path, content, parents=True)
         written.append(str(path))
     if as_json:
-        typer.echo(files_to_json(written), nl=False)
+        typer.echo(files_text(written), nl=False)
         return
     for name in written:
         sys.stderr.write(f"written: {shown(name)}\n")

@@ -53,12 +53,11 @@ def doctor(
     vLLM. Without MODEL it imports vLLM and looks for every hook. Exits with 0 if ready, otherwise
     with 1.
     """
-    import dataclasses
 
     from rich.console import Console
 
+    from driftscope.boundary.json_document import layout, plain
     from driftscope.errors import EXIT_ERROR
-    from driftscope.json_report.operation import checks_to_json
     from driftscope_probes.server.doctor import (
         SGLANG,
         VLLM,
@@ -81,7 +80,7 @@ def doctor(
                 checks = list(examine(chosen, run if chosen is VLLM else None))
         checks = [verdict(checks, chosen), *checks]
     if as_json:
-        typer.echo(checks_to_json([dataclasses.asdict(check) for check in checks]), nl=False)
+        typer.echo(layout(plain(checks)), nl=False)
     else:
         _print(checks)
     if any(check.ok is False for check in checks):

@@ -77,9 +77,9 @@ def export(
     from collections import Counter
 
     from driftscope.boundary.files import STDOUT, write_file
+    from driftscope.boundary.json_document import files_text
     from driftscope.boundary.text import shown
     from driftscope.errors import UsageError
-    from driftscope.json_report.operation import files_to_json
     from driftscope.telemetry import settings as telemetry
     from driftscope.telemetry.recorded_run import replays, send, to_openmetrics
     from driftscope.trace.reader import read_trace
@@ -113,7 +113,7 @@ def export(
             sent.update(batches=batches, spans=spans)
             sys.stderr.write(f"sent: {batches} batches of metrics, {spans} spans\n")
     if as_json:
-        typer.echo(files_to_json(files, sent), nl=False)
+        typer.echo(files_text(files, sent), nl=False)
 
 
 def _as_files(
@@ -122,10 +122,10 @@ def _as_files(
     import sys
 
     from driftscope.boundary.files import STDOUT
+    from driftscope.boundary.json_document import files_text
     from driftscope.boundary.text import shown
     from driftscope.errors import UsageError
     from driftscope.interchange import write_as
-    from driftscope.json_report.operation import files_to_json
 
     if form is None or output is None:
         raise UsageError("--format NAME and --output PATH belong together; give both")
@@ -133,7 +133,7 @@ def _as_files(
         raise UsageError(f"--output -: --json and --format {Interchange.PARQUET} need a path")
     written = write_as(form, run, output, where)
     if as_json:
-        typer.echo(files_to_json([str(path) for path in written]), nl=False)
+        typer.echo(files_text(written), nl=False)
         return
     for path in written:
         if path != STDOUT:

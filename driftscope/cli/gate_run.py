@@ -22,7 +22,6 @@ from driftscope.analysis.gate import (
 )
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.replays import ReplaySummary
-from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.cli.inspection_baseline import promise_of, relations_to
 from driftscope.cli.options import DUCKDB, named_run_or_inspection
 from driftscope.cli.run_reports import RunChoice, labels_of
@@ -33,8 +32,7 @@ from driftscope.findings.finding import Finding, Severity, Trust
 from driftscope.findings.rules_data import LOSS
 from driftscope.inspect.promise import Promise
 from driftscope.inspect.promise_baseline import figures_like
-from driftscope.json_report.check import to_json
-from driftscope.json_report.report import plain_to_dict, replay_to_dict, run_to_dict
+from driftscope.json_report import check_to_json, figures_of
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.pipeline import Analysis, Baseline, conclude
 from driftscope.trace.runs import found
@@ -62,14 +60,14 @@ def facts_of(
     analysis: Analysis, baseline: Baseline | Promise | None, relations: Mapping[str, Relation]
 ) -> dict[Kind, list[Labelled]]:
     """Return the labelled facts of every run and replay."""
-    replayed = replay_to_dict(baseline) if isinstance(baseline, ReplaySummary) else None
+    replayed = figures_of(baseline) if isinstance(baseline, ReplaySummary) else None
     baseline_of = _baseline_lookup(baseline)
     return {
         Kind.RUN: [
             (
                 case.run.label,
                 Facts(
-                    run=(figures := run_to_dict(case.run)),
+                    run=(figures := figures_of(case.run)),
                     baseline=baseline_of(figures),
                     has_finding=_finding_lookup(analysis, case.run.label, case, Kind.RUN),
                     made_of=_severity_lookup(analysis, case.run.label),
@@ -84,7 +82,7 @@ def facts_of(
             (
                 case.run.label,
                 Facts(
-                    run=replay_to_dict(case.run),
+                    run=figures_of(case.run),
                     baseline=replayed,
                     has_finding=_of_replay(analysis, case),
                     made_of=_severity_lookup(analysis, case.run.label),
@@ -104,7 +102,7 @@ def _baseline_lookup(
         return partial(figures_like, promise=baseline)
     if baseline is None or isinstance(baseline, ReplaySummary):
         return lambda _: None
-    figures = run_to_dict(baseline) if isinstance(baseline, RunSummary) else plain_to_dict(baseline)
+    figures = figures_of(baseline)
     return lambda _: figures
 
 
@@ -305,7 +303,7 @@ def show(judgements: Sequence[Judgement], code: int, *, as_json: bool) -> None:
     """Print broken and undecided rules to stdout and a count to stderr; as JSON, print all
     rules and the exit `code`."""
     if as_json:
-        sys.stdout.write(to_json(judgements, code))
+        sys.stdout.write(check_to_json(judgements, code))
         return
     for judgement in judgements:
         if judgement.outcome is not Outcome.HELD:

@@ -20,7 +20,7 @@ from driftscope.boundary.files import STDOUT
 from driftscope.boundary.text import output_console, shown
 from driftscope.cli.options import DUCKDB, Format, maker_of
 from driftscope.errors import UsageError
-from driftscope.json_report.report import to_json
+from driftscope.json_report import to_json
 from driftscope.pipeline import (
     BY_LABEL,
     EVERYTHING,

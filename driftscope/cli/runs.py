@@ -44,16 +44,16 @@ def ls(
 
     `latest` stands for the newest run of a probe wherever a command takes a run.
     """
+    from driftscope.boundary.json_document import RUNS, text
     from driftscope.cli import run_list
     from driftscope.cli.run_list import main_findings
-    from driftscope.json_report.operation import runs_to_json
 
     everything = _entries(folders)
     entries = everything[:limit]
     found = main_findings(entries[:findings])
     if as_json:
         facts = [run_list.as_dict(each, found.get(each.path)) for each in entries]
-        typer.echo(runs_to_json(facts), nl=False)
+        typer.echo(text(RUNS, {"runs": facts}, digits=None), nl=False)
         return
     run_list.show(entries, found, left_out=len(everything) - len(entries))
 
@@ -151,9 +151,9 @@ def _remove(
     """List the runs, ask, remove them, and print what was done."""
     import sys
 
+    from driftscope.boundary.json_document import RUNS, text
     from driftscope.cli import run_list
     from driftscope.errors import UsageError
-    from driftscope.json_report.operation import runs_to_json
     from driftscope.trace.runs import remove
 
     if not as_json:
@@ -165,7 +165,8 @@ def _remove(
     for entry in () if dry_run else entries:
         remove(entry.path, unclosed=unclosed)
     if as_json:
-        typer.echo(runs_to_json([run_list.as_dict(each) for each in entries]), nl=False)
+        removed = {"runs": [run_list.as_dict(entry) for entry in entries]}
+        typer.echo(text(RUNS, removed, digits=None), nl=False)
     else:
         verb = "would remove" if dry_run else "removed"
         sys.stderr.write(f"{verb}: {run_list.summed(entries)}\n")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from driftscope.boundary.json_document import INGESTED, text
 from driftscope.errors import UsageError
 from driftscope.ingest import engines, prometheus, tools
 from driftscope.ingest.base import (
@@ -17,7 +18,6 @@ from driftscope.ingest.base import (
     completed,
     open_result,
 )
-from driftscope.json_report.document import INGESTED, text
 
 _MODULES = (engines, prometheus, tools)
 """Modules that enter readers into REGISTERED."""

@@ -6,12 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 from driftscope.analysis.statistics.intervals import Interval
+from driftscope.boundary.json_document import INSPECTION, text
 from driftscope.inspect.inside.inside import Inside
 from driftscope.inspect.inspection import Inspection
 from driftscope.inspect.trial.acceptance import Acceptance
 from driftscope.inspect.trial.trial_result import AllPositions, Trial, TriedRendering
-from driftscope.json_report.attention_drift import drift_to_dict
-from driftscope.json_report.document import INSPECTION, text
 
 
 def to_json(inspection: Inspection, exit_code: int) -> str:
@@ -65,7 +64,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
 def _inside(inside: Inside) -> dict[str, Any]:
     right = inside.confidence.right
     return {
-        "attention_drift": drift_to_dict(inside.attention),
+        "attention_drift": inside.attention,
         "growth": inside.growth.value if inside.growth else None,
         "growth_interval": _ends(inside.growth.interval) if inside.growth else None,
         "growth_answer": inside.grows if inside.growth else None,

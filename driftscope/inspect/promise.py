@@ -17,8 +17,8 @@ from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.sampling_mode import warmest
 from driftscope.boundary.files import first_line, read_json
+from driftscope.boundary.json_document import INSPECTION, PROMISE, SCHEMA_VERSION, plain, text
 from driftscope.errors import MixedTraceError, UsageError
-from driftscope.json_report.document import INSPECTION, PROMISE, VERSIONS, plain, text
 
 PROMPTS = (
     "whether the prompts are the same is not known: serve those of the inspection, which its "
@@ -98,7 +98,7 @@ def read_promise(path: Path) -> Promise:
     """
     try:
         document = read_json(path)
-        if (document["kind"], document["schema_version"]) != (INSPECTION, VERSIONS[INSPECTION]):
+        if (document["kind"], document["schema_version"]) != (INSPECTION, SCHEMA_VERSION):
             raise UsageError(f"{path}: is no document of `driftscope inspect --json`")
         if document["trial"] is None:
             raise UsageError(f"{path}: the drafter was not run; inspect it with --target")

@@ -9,20 +9,15 @@ from driftscope.analysis.baseline_relation import LENGTH, MARGINAL, Quantity, Re
 from driftscope.analysis.figures.results import Acceptance, AcceptanceAtK
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.boundary.json_document import plain
 from driftscope.inspect.promise import Promise, at_k
-from driftscope.json_report.interval_ends import ends
 
 
 def figures_like(run: Mapping[str, Any], promise: Promise) -> dict[str, Any]:
     """Return the keys of a run in the JSON report with the inspection's figures; a figure that an
     inspection does not have is null."""
-    acceptance = {
-        **dict.fromkeys(run["acceptance"]),
-        "mean_length": promise.mean_length,
-        "mean_length_interval": ends(promise.mean_length_interval),
-        "marginal": list(promise.marginal),
-        "marginal_interval": [ends(each) for each in promise.marginal_interval],
-    }
+    figures = plain(promise)
+    acceptance = {name: figures.get(name) for name in run["acceptance"]}
     return {
         **dict.fromkeys(run),
         "label": promise.drafter,

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from driftscope.boundary.json_document import written_property
 from driftscope.metrics.definition import Definition
 from driftscope.vocabulary import UndraftedReason
 
@@ -52,22 +53,22 @@ class Fallback:
     by_reason: dict[str, int]
     """Undrafted steps by reason, sorted by name."""
 
-    @property
+    @written_property
     def deliberate(self) -> int:
         """Number of undrafted steps that a setting asked for."""
         return sum(self.by_reason.get(reason, 0) for reason in UndraftedReason.DELIBERATE)
 
-    @property
+    @written_property
     def counted(self) -> int:
         """Number of undrafted steps that an engine may count as drafts with nothing accepted."""
         return sum(self.by_reason.get(reason, 0) for reason in UndraftedReason.COUNTED)
 
-    @property
+    @written_property
     def rejected_share(self) -> float:
         """Rejected rounds over all steps; 0 without steps."""
         return self.rejected_rounds / self.steps if self.steps else 0.0
 
-    @property
+    @written_property
     def undrafted_share(self) -> float:
         """Undrafted steps over all steps; 0 without steps."""
         return self.undrafted / self.steps if self.steps else 0.0

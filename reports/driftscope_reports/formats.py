@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from driftscope.errors import UsageError
-from driftscope.json_report.report import to_json
+from driftscope.json_report import to_json
 from driftscope.pipeline import Analysis
 from driftscope_reports.html.document import to_html
 from driftscope_reports.markdown import to_markdown

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.json_report.report import to_dict
+from driftscope.json_report import to_dict
 from driftscope.pipeline import Analysis, Inputs, analyze
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.runs import found

@@ -102,7 +102,7 @@ def test_no_rule_is_a_usage_error(tmp_path: Path) -> None:
 def test_null_is_no_data_and_not_a_pass(driftscope: Driftscope, tmp_path: Path) -> None:
     """A drafter without attention has neither a sink nor a lost one."""
     run = write_run(tmp_path / "run", Spec(heads=0))
-    for rule in ("attention.sink[0] < 0.1", "sink_lost"):
+    for rule in ("attention.sink_mass[0] < 0.1", "sink_lost"):
         done = driftscope("check", run, "--fail-on", rule)
         assert done.returncode == 4
         assert done.stdout.startswith(f"undecided: {rule}")

@@ -95,7 +95,7 @@ def test_the_demo_runs_in_the_reference_engine_without_vllm(
     folder = tmp_path / "driftscope-demo"
     report = json.loads((folder / "report.json").read_text())
     assert_shows_the_finding(report, folder)
-    assert {run["probe"]["engine"].split()[0] for run in report["runs"]} == {"reference"}
+    assert {run["manifest"]["engine"] for run in report["runs"]} == {"reference"}
     assert {run["requests"] for run in report["runs"]} == {PROMPTS * len(CONDITIONS)}
     for label in LABELS:
         assert read_trace(folder / "runs" / label).problems == ()

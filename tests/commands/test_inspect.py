@@ -16,9 +16,9 @@ from support.in_process import Done, in_process
 from support.inspections import promise_document
 from support.runs import Spec, write_run
 
+from driftscope.boundary.json_document import INSPECTION
 from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
-from driftscope.json_report.document import INSPECTION
-from driftscope.json_report.schema import schema_of
+from driftscope.json_schema import schema_of
 from driftscope_lab.trio import trio_path
 
 

@@ -16,8 +16,8 @@ from support.runs import Spec, write_run
 from support.small_disk import fill, small_disk
 from support.stub_server import stub_server
 
-from driftscope.json_report.document import REPLAY
-from driftscope.json_report.schema import schema_of
+from driftscope.boundary.json_document import REPLAY
+from driftscope.json_schema import schema_of
 from driftscope.trace.reader import read_trace
 
 pytestmark = pytest.mark.process

@@ -52,7 +52,7 @@ def test_demo_on_live_vllm_shows_the_finding(tmp_path: Path) -> None:
     (parting,) = [f for f in report["findings"] if f["id"] == "runs_part"]
     assert parting["evidence"]["depth"] - 1 == PARTS_AFTER
     assert_compare_says_which_is_better(folder)
-    assert {run["probe"]["engine"].split()[0] for run in report["runs"]} == {"vllm"}
+    assert {run["manifest"]["engine"] for run in report["runs"]} == {"vllm"}
     for run in report["runs"]:
         # Two conditions of 64 prompts; an answer that ends with its first token has no round.
         assert run["requests"] == pytest.approx(2 * 64, abs=2)

@@ -24,7 +24,7 @@ def assert_shows_the_finding(report: dict[str, Any], folder: Path) -> None:
     assert fed["eagle3.1"][7] / fed["eagle3.1"][0] < STEADY
     (parting,) = [f for f in report["findings"] if f["id"] == "runs_part"]
     assert parting["evidence"]["depth"] - 1 >= PARTS_AFTER
-    sink = {label: run["attention"]["sink"] for label, run in runs.items()}
+    sink = {label: run["attention"]["sink_mass"] for label, run in runs.items()}
     assert sink["eagle3"][7] / sink["eagle3"][0] < KEPT < sink["eagle3.1"][7] / sink["eagle3.1"][0]
     page = (folder / "report.html").read_text()
     assert "This target has no attention sink" not in page

@@ -45,6 +45,7 @@ from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, sums,
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import CLUSTERS, REQUEST, SERVED, Derived, Tables, table
 from driftscope.analysis.statistics.changes import Lifetimes, Selection, selection_of
+from driftscope.boundary.json_document import written_property
 from driftscope.metrics import acceptance as formula
 from driftscope.metrics.fallback import UNKNOWN
 
@@ -136,7 +137,7 @@ class Cohort:
     """Unix time of the first decode step of all requests."""
     end_s: float
 
-    @property
+    @written_property
     def left_out(self) -> int:
         """Number of rounds that the figures leave out."""
         return self.late_rounds + self.early_rounds if self.enough else 0

@@ -37,6 +37,7 @@ from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.analysis.statistics.intervals import Array, Interval
 from driftscope.analysis.statistics.permutation import departure
 from driftscope.analysis.statistics.ratio import Ratio, intervals, ratio_of
+from driftscope.boundary.json_document import written_property
 
 MARGIN = 0.05
 """Near shift, as a share of the attention, up to which attention counts as staying where it is: a
@@ -136,7 +137,7 @@ class AttentionDrift:
     """S; None without a sink, or with too few chains to tell."""
     distances: ByDistance | None = None
 
-    @property
+    @written_property
     def moves(self) -> bool | None:
         """Whether attention moves to near tokens by more than MARGIN; None if this cannot be
         told."""
@@ -145,7 +146,7 @@ class AttentionDrift:
             return None
         return True if spread.low > MARGIN else False if spread.high < MARGIN else None
 
-    @property
+    @written_property
     def loses_sink(self) -> bool | None:
         """Whether the sink is lost; None without a sink, or if this cannot be told."""
         spread = self.sink_kept.interval if self.sink_kept else None
@@ -155,7 +156,7 @@ class AttentionDrift:
             return True
         return False if spread.low > SINK_LOST_BELOW else None
 
-    @property
+    @written_property
     def answer(self) -> Answer:
         """Whether attention drifts."""
         if self.moves or self.loses_sink:
@@ -168,7 +169,7 @@ class AttentionDrift:
             return Answer.CANNOT_TELL
         return Answer.NO_DRIFT
 
-    @property
+    @written_property
     def wanted_clusters(self) -> int | None:
         """Number of clusters with which the interval of `shift` would be clear of MARGIN; None
         without an interval."""

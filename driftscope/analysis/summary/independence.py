@@ -10,6 +10,7 @@ import numpy as np
 from driftscope.analysis.figures.requests import Units
 from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.statistics.ratio import design_effect, intraclass_correlation
+from driftscope.boundary.json_document import written_property
 
 ENOUGH_CLUSTERS = 100
 """Number of clusters from which an interval is wide enough although length goes with ease."""
@@ -45,7 +46,7 @@ class Independence:
     """Correlation over clusters of the number of rounds and the acceptance length; None with fewer
     than three clusters, or if either is equal in all."""
 
-    @property
+    @written_property
     def worth(self) -> float | None:
         """Number of independent requests with as much information: requests over the design
         effect."""

@@ -27,18 +27,20 @@ from driftscope.analysis.figures.results import (
 from driftscope.analysis.figures.run_sums import Cohort, Slice
 from driftscope.analysis.figures.side import Side
 from driftscope.analysis.figures.steps import StepCell
-from driftscope.analysis.figures.verified_chains import WithinRequest
+from driftscope.analysis.figures.verified_chains import WithinRequest, answers
+from driftscope.analysis.statistics.association import Answer
 from driftscope.analysis.statistics.drift import AttentionDrift
 from driftscope.analysis.summary.independence import Independence
 from driftscope.analysis.summary.length_by_k import LengthAtK
+from driftscope.boundary.json_document import written_property
 from driftscope.metrics.fallback import Fallback
 from driftscope.metrics.latency import StepCost
 from driftscope.trace.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary:
-    """Summary of one run."""
+class RunFigures:
+    """Figures of one run, all of which its JSON document has."""
 
     label: str
     manifest: Manifest
@@ -69,16 +71,11 @@ class RunSummary:
     """Step times by K and batch size."""
     groups: Groups = NO_GROUPS
     """Acceptance by circumstance."""
-    closeup: CloseUp | None = None
-    """Single requests, moments and durations, for the report."""
     spread: Mapping[str, Spread] = field(default_factory=dict)
     """Intervals by the quantity measured in chains, see
     `driftscope.analysis.figures.measure.spread`; also of the `conditional` rate and of the rounds
     that `died` at each depth."""
     fallback_spread: FallbackSpread = NO_SPREAD
-    side: Side | None = None
-    """Rounds by request, with which two runs are compared; None in a summary that was not made from
-    a trace."""
     changes: Changes | None = None
     """Change points of acceptance; None if there are too few requests to find one."""
     lengths_by_k: tuple[LengthAtK, ...] = ()
@@ -100,6 +97,13 @@ class RunSummary:
         object.__setattr__(self, "k", self.k or self.manifest.k)
         object.__setattr__(self, "ks", self.ks or (self.k,))
         object.__setattr__(self, "depths", self.depths or self.k)
+
+    @written_property
+    def within_request_answers(self) -> dict[str, Answer]:
+        """Whether acceptance goes with each measure within requests, by measure."""
+        found = answers(self.within_request)
+        names = (relation.measure for relation in self.within_request)
+        return dict(zip(names, found, strict=True))
 
     @property
     def seen_whole(self) -> bool:
@@ -128,3 +132,14 @@ class RunSummary:
     def mixed(self) -> bool:
         """Whether the run has chains of several K."""
         return len(self.ks) > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary(RunFigures):
+    """Summary of one run: its figures, and what the report and comparisons need in addition."""
+
+    closeup: CloseUp | None = None
+    """Single requests, moments and durations, for the report."""
+    side: Side | None = None
+    """Rounds by request, with which two runs are compared; None in a summary that was not made from
+    a trace."""

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from driftscope.boundary.http_peer import public
+from driftscope.boundary.json_document import PROBE, text
 from driftscope.boundary.text import output_console, shown
-from driftscope.json_report.operation import probe_to_json
 from driftscope.metrics.overhead import all_in, cost_of
 
 _COLUMNS = (
@@ -36,7 +36,8 @@ def show(target: str, processes: Sequence[Mapping[str, Any]], *, as_json: bool) 
     """Print the processes to stdout; problems go to stderr as well."""
     if as_json:
         where = public(target) if "://" in target else target
-        sys.stdout.write(probe_to_json(where, processes))
+        content = {"target": where, "processes": processes}
+        sys.stdout.write(text(PROBE, content, digits=None))
     else:
         console = output_console(_PIPE_WIDTH)
         console.print(_table(processes))

@@ -14,11 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from driftscope.analysis.number_words import listed
 from driftscope.analysis.replays import is_replay
+from driftscope.boundary.json_document import REPLAY, text
 from driftscope.boundary.text import shown
 from driftscope.cli import run_reports
 from driftscope.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK, MixedTraceError, NoDataError
-from driftscope.json_report.operation import replay_to_json
-from driftscope.json_report.report import to_json
+from driftscope.json_report import to_json
 from driftscope.metrics.acceptance import mean_length
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.manifest import read_manifest
@@ -86,7 +86,7 @@ def tell(done: Done, *, as_json: bool, quiet: bool) -> int:
             "notes": list(done.notes),
             "lost": dict(done.lost),
         }
-        sys.stdout.write(replay_to_json(content))
+        sys.stdout.write(text(REPLAY, content, digits=None))
     say_lost(done)
     if not quiet:
         _say(done)

@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from driftscope.boundary.http_peer import public
+from driftscope.boundary.json_document import WATCH, line
 from driftscope.boundary.text import output_console
 from driftscope.boundary.text import shown as printed
-from driftscope.json_report.operation import watch_to_line
 from driftscope.telemetry.instruments import Snapshot
 from driftscope.telemetry.watch import CLASSES, Depth, Followed, View, follow, view
 from driftscope.vocabulary import EngineName
@@ -260,7 +260,7 @@ def run(target: str, options: Options) -> None:
             for shown, _, over in views:
                 names = {"over": over, "engine": followed.title}
                 figures = {**dataclasses.asdict(shown), **names}
-                sys.stdout.write(watch_to_line(figures))
+                sys.stdout.write(line(WATCH, figures))
                 sys.stdout.flush()
             return
         console = output_console(WIDTH)

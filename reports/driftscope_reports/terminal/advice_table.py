@@ -13,7 +13,7 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.time_per_token import WIDEST, Estimate
 from driftscope.boundary.text import output_console
 from driftscope.findings.causes import none_accepted
-from driftscope.json_report.advice import DEAD
+from driftscope.json_report import DEAD
 from driftscope_reports.terminal.run_table import plain
 
 _PIPE_WIDTH = 160

@@ -6,10 +6,10 @@ from typing import Any
 
 from rich.table import Table
 
+from driftscope.boundary.json_document import layout
 from driftscope.boundary.text import output_console
 from driftscope.findings.case import Entry, Threshold
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
-from driftscope.json_report.operation import catalogue_to_json
 
 _PIPE_WIDTH = 160
 """Width in columns when the output is not a terminal and COLUMNS is not set."""
@@ -60,7 +60,7 @@ def to_json() -> str:
         }
         for entry in _ALL
     }
-    return catalogue_to_json(content)
+    return layout(content)
 
 
 def to_markdown() -> str:

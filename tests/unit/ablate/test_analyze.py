@@ -13,12 +13,12 @@ from typer.testing import CliRunner, Result
 
 from driftscope.ablate.ablation_json import to_json
 from driftscope.ablate.ablation_run_directory import manifest_of, write_run
+from driftscope.boundary.json_document import RUNS
 from driftscope.cli.app import app
 from driftscope.errors import UsageError
 from driftscope.inspect.files.drafter_files import open_drafter
 from driftscope.inspect.files.target_files import open_target
-from driftscope.json_report.document import RUNS
-from driftscope.json_report.schema import schema_of
+from driftscope.json_schema import schema_of
 from driftscope.trace.runs import entry_of, newest
 from driftscope.vocabulary import RunState
 from driftscope_lab.trio import trio_path

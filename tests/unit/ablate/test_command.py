@@ -12,10 +12,10 @@ from support.checkpoints import TARGET, changed, own_vocabulary, own_vocabulary_
 from typer.testing import CliRunner, Result
 
 from driftscope.ablate.intervention import AS_SERVED, INTERVENTIONS
+from driftscope.boundary.json_document import ABLATION
 from driftscope.cli.app import app
 from driftscope.errors import CheckpointError, UsageError
-from driftscope.json_report.document import ABLATION
-from driftscope.json_report.schema import schema_of
+from driftscope.json_schema import schema_of
 from driftscope_lab.trio import trio_path
 
 pytestmark = pytest.mark.slow

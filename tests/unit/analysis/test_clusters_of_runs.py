@@ -14,7 +14,7 @@ from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.catalogue import REPEATS_UNSEEN
 from driftscope.findings.finding import Severity, Trust
-from driftscope.json_report.report import to_dict
+from driftscope.json_report import to_dict
 from driftscope.pipeline import Inputs, analyze, compare, summarise
 from driftscope.trace.reader import Trace, read_trace
 
@@ -75,7 +75,7 @@ def test_the_first_screen_and_the_json_say_what_requests_are_of(
     assert analysis.screen.claims[0].sentence.startswith(
         "80 requests of 16 prompts, design effect "
     )
-    clusters = to_dict(analysis)["runs"][0]["clusters"]
+    clusters = to_dict(analysis)["runs"][0]["independence"]
     assert (clusters["noun"], clusters["clusters"], clusters["requests"]) == ("prompt", 16, 80)
     assert clusters["worth"] < 80
 

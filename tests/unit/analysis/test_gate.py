@@ -28,16 +28,16 @@ RUN = {
         "mean_length": 1.95,
         "mean_length_interval": {"low": 1.8, "high": 2.1},
         "marginal": [0.8, 0.4, None],
-        "marginal_interval": [[0.75, 0.85], [0.3, 0.5], None],
+        "marginal_interval": [{"low": 0.75, "high": 0.85}, {"low": 0.3, "high": 0.5}, None],
     },
-    "attention": {"self": [0.0, 0.2, 0.6], "sink": None},
+    "attention": {"self_mass": [0.0, 0.2, 0.6], "sink_mass": None},
     "fallback": {"steps": 100, "by_reason": {"k_zero": 3}},
-    "probe": {"mode": "eager"},
+    "manifest": {"mode": "eager"},
     "segments": [{"label": "in distribution", "mean_length": 2.5}],
 }
 BASELINE = {
     "acceptance": {"mean_length": 2.5, "mean_length_interval": {"low": 2.4, "high": 2.6}},
-    "probe": {"mode": "full graphs"},
+    "manifest": {"mode": "full graphs"},
 }
 
 
@@ -60,16 +60,16 @@ def _answer(text: str, facts: Facts = FACTS) -> bool | None:
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("attention.self[-1] > 0.5", True),
-        ("attention.self[1] > 0.5", False),
+        ("attention.self_mass[-1] > 0.5", True),
+        ("attention.self_mass[1] > 0.5", False),
         ("k == 4 and fallback.steps >= 100", True),
         ("1 < k < 4", False),
         ("not k == 4", False),
         ("fallback.by_reason.k_zero / fallback.steps > 0.02", True),
         ("fallback.by_reason.no_draft > 0", False),
         ("segments['in distribution'].mean_length > 2", True),
-        ("probe.mode == 'eager'", True),
-        ("probe.mode != baseline.probe.mode", True),
+        ("manifest.mode == 'eager'", True),
+        ("manifest.mode != baseline.manifest.mode", True),
         ("-k < -3", True),
         ("sink_lost", True),
         ("not sink_lost or acceptance_dies", False),
@@ -164,7 +164,8 @@ def test_an_open_comparison_says_how_much_would_decide_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["acceptance.mean_length < 1.95", "acceptance.mean_length < 2.2", "attention.sink > 0"]
+    "text",
+    ["acceptance.mean_length < 1.95", "acceptance.mean_length < 2.2", "attention.sink_mass > 0"],
 )
 def test_what_more_requests_cannot_decide_names_none(text: str) -> None:
     (judged,) = judge([rule_of(text)], [("run", _with_requests(50))])
@@ -178,15 +179,15 @@ def _with_requests(requests: int) -> Facts:
 @pytest.mark.parametrize(
     "text",
     [
-        "attention.sink[0] < 0.1",
-        "attention.sink == 0",
+        "attention.sink_mass[0] < 0.1",
+        "attention.sink_mass == 0",
         "acceptance.marginal[2] < 0.5",
         "not acceptance.marginal[2] < 0.5",
         "decay_over_time",
         "not decay_over_time",
         "k / (k - 4) > 0",
         "k == 4 and decay_over_time",
-        "k == 5 or attention.sink[0] < 0.1",
+        "k == 5 or attention.sink_mass[0] < 0.1",
     ],
 )
 def test_null_is_neither_true_nor_false(text: str) -> None:
@@ -196,10 +197,10 @@ def test_null_is_neither_true_nor_false(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("k == 5 and attention.sink[0] < 0.1", False),
-        ("k == 4 or attention.sink[0] < 0.1", True),
-        ("known(attention.sink) and attention.sink[0] < 0.1", False),
-        ("not known(attention.sink)", True),
+        ("k == 5 and attention.sink_mass[0] < 0.1", False),
+        ("k == 4 or attention.sink_mass[0] < 0.1", True),
+        ("known(attention.sink_mass) and attention.sink_mass[0] < 0.1", False),
+        ("not known(attention.sink_mass)", True),
         ("known(k)", True),
     ],
 )
@@ -212,12 +213,12 @@ def test_what_is_known_may_decide_without_it(text: str, answer: bool) -> None:
     [
         ("acceptance.mean_lenght < 2", "did you mean 'mean_length'"),
         ("acceptence.mean_length < 2", "did you mean 'acceptance'"),
-        ("attention.self[3] > 0", "[0] to [2]"),
-        ("attention.self > 0", "not a single figure"),
+        ("attention.self_mass[3] > 0", "[0] to [2]"),
+        ("attention.self_mass > 0", "not a single figure"),
         ("fallback.by_reason.sunshine > 0", "no_draft"),
         ("segments['x'].mean_length > 2", "'in distribution'"),
-        ("probe.mode > 2", "texts"),
-        ("probe.mode + 1 > 2", "text"),
+        ("manifest.mode > 2", "texts"),
+        ("manifest.mode + 1 > 2", "text"),
         ("no_such_finding", "no finding"),
     ],
 )
@@ -248,9 +249,9 @@ def test_a_rule_about_a_baseline_needs_one() -> None:
         "(lambda: 1)() > 0",
         "k == None",
         "k == True",
-        "attention.self[k] > 0",
-        "attention.self[0:1] > 0",
-        "attention.self[True] > 0",
+        "attention.self_mass[k] > 0",
+        "attention.self_mass[0:1] > 0",
+        "attention.self_mass[True] > 0",
         "known(1)",
         "known(k, k)",
         "open('x') == 1",

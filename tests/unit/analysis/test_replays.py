@@ -23,7 +23,7 @@ from driftscope.analysis.replays import (
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import paired_ratio
 from driftscope.findings.catalogue import REPLAYS
-from driftscope.json_report.report import to_dict
+from driftscope.json_report import to_dict
 from driftscope.metrics.latency import mcnemar
 from driftscope.pipeline import Analysis, Inputs, analyze
 from driftscope.trace.reader import read_trace
@@ -265,7 +265,7 @@ def test_a_report_of_replays_alone(tmp_path: Path) -> None:
     assert "The client recorded 160 answers to 160 requests" in page
     assert "harder" in page and "run 1" in page and "8,192" in page
     replay = to_dict(analysis)["replays"][0]
-    assert replay["conditions"][1]["length_ratio"]["value"] < 0.9
+    assert replay["cells"][1]["length_ratio"]["value"] < 0.9
     assert "run 0 answered 80 of 80 requests" in analysis.verdict[0]
 
 

@@ -11,7 +11,7 @@ from support.simulate import Truth, simulate
 
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.rules_data import warnings_of
-from driftscope.json_report.report import run_to_dict
+from driftscope.json_report import figures_of
 from driftscope.pipeline import summarise
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.vocabulary import UndraftedReason
@@ -71,7 +71,7 @@ def test_steps_that_were_not_drafted_are_no_rejected_rounds(tmp_path: Path, reas
     plain = Truth(requests=60, rounds=30)
     run = summarise(read_trace(simulate(tmp_path / "run", _undrafted(plain, reason))), "run")
     assert run.fallback.by_reason[reason] == run.fallback.counted > 0
-    assert run_to_dict(run)["fallback"]["counted_by_engine"] == run.fallback.counted
+    assert figures_of(run)["fallback"]["counted"] == run.fallback.counted
     message = _messages(run)["counted_undrafted"]
     assert reason.replace("_", " ") in message
     accepted = run.acceptance.mean_length * run.rounds - run.rounds

@@ -8,11 +8,11 @@ from pathlib import Path
 import jsonschema
 from typer.testing import CliRunner
 
+from driftscope.boundary.json_document import INGESTED
 from driftscope.cli.app import app
 from driftscope.errors import UsageError
 from driftscope.ingest.catalogue import READERS
-from driftscope.json_report.document import INGESTED
-from driftscope.json_report.schema import schema_of
+from driftscope.json_schema import schema_of
 
 SAMPLES = Path(__file__).parent / "samples"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import jsonschema
 from support.inspections import broken
 
+from driftscope.boundary.json_document import INSPECTION
 from driftscope.inspect.inspection_json import to_json
-from driftscope.json_report.document import INSPECTION
-from driftscope.json_report.schema import schema_of
+from driftscope.json_schema import schema_of
 
 
 def test_an_inspection_holds_every_repair(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from support.inspections import promise_document
 from support.runs import Spec, write_run
 
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.boundary.json_document import INSPECTION, PROMISE, text
 from driftscope.errors import MixedTraceError, UsageError
 from driftscope.inspect.promise import compare_promises, compare_with_promise, read_promise, to_json
-from driftscope.json_report.document import INSPECTION, PROMISE, text
-from driftscope.json_report.schema import schema_of
+from driftscope.json_schema import schema_of
 from driftscope.pipeline import Inputs, analyze
 
 RATES = (0.8, 0.6, 0.4, 0.3)

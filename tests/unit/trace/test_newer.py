@@ -9,7 +9,7 @@ from typing import Any
 from support.newer import VERSION, make_newer
 from support.runs import Spec, write_run
 
-from driftscope.json_report.report import to_json
+from driftscope.json_report import to_json
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.reader import read_trace
 

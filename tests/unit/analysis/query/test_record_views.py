@@ -25,7 +25,7 @@ from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.errors import DamagedTraceError
-from driftscope.json_report.report import to_json
+from driftscope.json_report import to_json
 from driftscope.pipeline import conclude, summarise
 from driftscope.trace.reader import read_trace
 from driftscope.trace.segments import DERIVED_KEY, RELATIVE_ERROR

@@ -1,21 +1,30 @@
 """Print the JSON Schema of the documents that other tools build on.
 
-    python -m driftscope.json_report.schema > docs/report.schema.json
+    python -m driftscope.json_schema > docs/report.schema.json
 
-The schema names what is always there; documents may have more keys. Draft 2020-12.
+Documents of analyze, compare, check and advise follow from their records: what a key means is what
+the record says about its field. The schema names what is always there; documents may have more
+keys. Draft 2020-12.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
+import textwrap
+import typing
 from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
-from driftscope.analysis.statistics.drift import Answer as DriftAnswer
-from driftscope.analysis.statistics.drift import Source
-from driftscope.findings.finding import Answer, Severity, Topic, Trust
-from driftscope.findings.first_screen import State
-from driftscope.json_report.document import (
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+
+from driftscope.analysis.advice import Advice
+from driftscope.analysis.statistics.drift import AttentionDrift
+from driftscope.boundary.json_document import (
     ABLATION,
     ADVICE,
     CHECK,
@@ -28,13 +37,66 @@ from driftscope.json_report.document import (
     REPLAY,
     REPORT,
     RUNS,
-    VERSIONS,
+    SCHEMA_VERSION,
     WATCH,
     layout,
+    written_names,
+    written_property,
 )
-from driftscope.vocabulary import RMS_BY_DEPTH, Growth
+from driftscope.json_report import Check, ComparisonDocument, Report
+from driftscope.vocabulary import Growth
 
 Schema = dict[str, Any]
+RECORDS: Mapping[str, type] = {REPORT: Report, COMPARISON: ComparisonDocument, CHECK: Check}
+"""Record of each kind of document that follows from one."""
+
+
+class _Written(GenerateJsonSchema):
+    """The schema of records as `driftscope.boundary.json_document.plain` writes them: with every
+    field, with written properties, and with null for a number that is not finite."""
+
+    def float_schema(self, schema: Any) -> Schema:  # noqa: ARG002
+        return {"type": ["number", "null"]}
+
+    def nullable_schema(self, schema: Any) -> Schema:
+        made = super().nullable_schema(schema)
+        one = made["anyOf"][0] if "anyOf" in made else made
+        return one if "null" in one.get("type", ()) else made
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002
+        return False
+
+    def dataclass_schema(self, schema: Any) -> Schema:
+        kind, made = schema["cls"], super().dataclass_schema(schema)
+        properties = made.setdefault("properties", {})
+        for name in set(written_names(kind)) - properties.keys():
+            hint = typing.get_type_hints(getattr(kind, name).get)["return"]
+            properties[name] = self.generate_inner(TypeAdapter(hint).core_schema)
+        for name, meaning in _meanings(kind).items():
+            if name in properties:
+                properties[name] = {**properties[name], "description": meaning}
+        for each in properties.values():
+            each.pop("default", None)
+        made["required"] = sorted(written_names(kind))
+        return made
+
+
+@cache
+def _meanings(kind: type) -> dict[str, str]:
+    """Return what a record's docstrings say about its fields and written properties, by name."""
+    found: dict[str, str] = {}
+    for base in kind.__mro__[:-1]:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        body = getattr(tree, "body", [])
+        for field, text in pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                found.setdefault(ast.unparse(field.target), ast.literal_eval(text.value))
+        for name, value in vars(base).items():
+            if isinstance(value, written_property):
+                found.setdefault(name, value.__doc__ or "")
+    return {name: " ".join(text.split()) for name, text in found.items()}
+
+
 TEXT: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 NUMBER: Schema = {"type": ["number", "null"]}
@@ -59,133 +121,6 @@ def _list(items: Schema) -> Schema:
 INTERVAL = _object({"low": {"type": "number"}, "high": {"type": "number"}}, nullable=True)
 """A 95 % interval; null where the data support none."""
 INTERVALS: Schema = {"type": ["array", "null"], "items": INTERVAL}
-_DRIFT = _object(
-    {
-        "answer": {"enum": [each.value for each in DriftAnswer]},
-        "source": {"enum": [each.value for each in Source]},
-        "clusters": COUNT,
-        "chains": COUNT,
-        **{
-            key: kind
-            for name in ("shift", "first_step", "trend", "sink_kept")
-            for key, kind in ((name, NUMBER), (f"{name}_interval", INTERVAL))
-        },
-        "near_shift": BY_DEPTH,
-        "near_shift_interval": INTERVALS,
-        "own_excess": BY_DEPTH,
-        "own_excess_interval": INTERVALS,
-        "distances": {"type": ["object", "null"]},
-    },
-    nullable=True,
-)
-"""Attention drift; null without attention masses at two depths."""
-FINDING = _object(
-    {
-        "id": TEXT,
-        "severity": {"enum": [each.value for each in Severity]},
-        "runs": _list(TEXT),
-        "title": TEXT,
-        "statement": TEXT,
-        "evidence": {"type": "object"},
-        "confidence": {"enum": [each.value for each in Trust]},
-        "because": TEXT,
-        "advice": {"type": ["string", "null"]},
-        "causes": _list({"type": "object"}),
-        "ruled_out": _list({"type": "object"}),
-        "cost_tps": NUMBER,
-    }
-)
-RUN = _object(
-    {
-        "label": TEXT,
-        "rounds": COUNT,
-        "requests": COUNT,
-        "k": COUNT,
-        "depths": COUNT,
-        "acceptance": _object(
-            {
-                "mean_length": NUMBER,
-                "mean_length_interval": INTERVAL,
-                "marginal": BY_DEPTH,
-                "marginal_interval": INTERVALS,
-                "conditional": BY_DEPTH,
-                "counted": BY_DEPTH,
-                "histogram": _list(COUNT),
-                "token_rate": NUMBER,
-                "by_k": _list({"type": "object"}),
-            }
-        ),
-        "attention": _object(
-            {
-                **dict.fromkeys(("sink", "prompt", "generated", "self"), BY_DEPTH),
-            }
-        ),
-        "attention_drift": _DRIFT,
-        "hidden": _object(
-            {
-                **dict.fromkeys(RMS_BY_DEPTH, BY_DEPTH),
-                "growth": NUMBER,
-                "growth_interval": INTERVAL,
-            }
-        ),
-        "confidence": _object({"top1": BY_DEPTH, "entropy": BY_DEPTH}),
-        "latency": _object({"tpot_s": NUMBER, "tpot_s_interval": INTERVAL, "ttft_s": NUMBER}),
-        "fallback": _object(
-            {
-                "steps": COUNT,
-                "rejected_rounds": COUNT,
-                "undrafted": COUNT,
-                "by_reason": COUNTS,
-            }
-        ),
-        "cohort": _object(
-            {
-                "enough": FLAG,
-                "left_out": COUNT,
-                "served": _object({"requests": COUNT, "rounds": COUNT, "mean_length": NUMBER}),
-            }
-        ),
-        "probe": _object({"engine": TEXT, "runner": TEXT, "mode": TEXT}),
-        "segments": _list({"type": "object"}),
-        "problems": _list(TEXT),
-    }
-)
-DIFFERENCE = _object(
-    {
-        "metric": TEXT,
-        "first": NUMBER,
-        "second": NUMBER,
-        "difference": NUMBER,
-        "interval": INTERVAL,
-        "differs": FLAG,
-    }
-)
-CLAIM = _object(
-    {
-        "topic": {"enum": [topic.value for topic in Topic]},
-        "run": TEXT,
-        "question": TEXT,
-        "answer": {"enum": [answer.value for answer in Answer]},
-        "sentence": TEXT,
-        "estimate": NUMBER,
-        "estimate_interval": INTERVAL,
-    }
-)
-ACTION = _object({"sentence": TEXT, "why": TEXT})
-FIRST_SCREEN = _object(
-    {
-        "state": {"enum": [state.value for state in State]},
-        "headline": TEXT,
-        "claims": _list(CLAIM),
-        "cause": TEXT,
-        "action": ACTION,
-        "actions": _list(ACTION),
-        "figures": _list(
-            _object({"value": TEXT, "unit": TEXT, "reference": TEXT, "meaning": TEXT})
-        ),
-    },
-    nullable=True,
-)
 CHECKED = _object(
     {
         **dict.fromkeys(("id", "title", "expected", "rule", "there"), TEXT),
@@ -214,7 +149,7 @@ ALL_POSITIONS = _object(
 """Gains over all positions of the answers; null where they were not counted."""
 INSIDE = _object(
     {
-        "attention_drift": _DRIFT,
+        "attention_drift": {"$ref": "#/$defs/AttentionDrift"},
         "growth": NUMBER,
         "growth_interval": INTERVAL,
         "growth_answer": {"enum": [*(each.value for each in Growth), None]},
@@ -279,15 +214,6 @@ INSPECTED = _object(
         "results": _list(CHECKED),
         "trial": TRIAL,
         "sizes": _object({"parameters": COUNT, "bytes": COUNT, "share": NUMBER}),
-    }
-)
-COMPARED = _object(
-    {
-        "first": TEXT,
-        "second": TEXT,
-        "where": {"type": ["string", "null"]},
-        "verdict": TEXT,
-        "differences": _list(DIFFERENCE),
     }
 )
 PART = _object(
@@ -356,27 +282,7 @@ INGESTED_FIGURES = _object(
     }
 )
 """Figures of another tool's file; null for what it does not hold."""
-RULE = _object(
-    {
-        "rule": TEXT,
-        "run": TEXT,
-        "outcome": {"enum": ["held", "broken", "undecided"]},
-        "because": {"type": ["string", "null"]},
-    }
-)
 CONTENTS: Mapping[str, Schema] = {
-    REPORT: _object(
-        {
-            "driftscope_version": TEXT,
-            "verdict": TEXT,
-            "first_screen": FIRST_SCREEN,
-            "findings": _list(FINDING),
-            "warnings": _list(TEXT),
-            "runs": _list(RUN),
-        }
-    ),
-    COMPARISON: COMPARED,
-    CHECK: _object({"exit_code": COUNT, "rules": _list(RULE)}),
     INSPECTION: INSPECTED,
     ABLATION: ABLATED,
     INGESTED: _object(
@@ -460,15 +366,49 @@ CONTENTS: Mapping[str, Schema] = {
 """Properties of each kind of document, apart from its kind and version."""
 
 
+_DEFINITIONS = "#/$defs/{model}"
+
+
+@cache
+def _records() -> tuple[dict[str, Schema], Schema]:
+    """Return the schema of each record's document, by kind, and the definitions that they use."""
+    adapters = {**RECORDS, ADVICE: Advice, "drift": AttentionDrift}
+    inputs = [(kind, "validation", TypeAdapter(record)) for kind, record in adapters.items()]
+    schemas, shared = TypeAdapter.json_schemas(
+        inputs, schema_generator=_Written, ref_template=_DEFINITIONS
+    )
+    definitions = shared["$defs"]
+    found = {}
+    for kind in adapters:
+        schema = schemas[kind, "validation"]
+        reference = schema.get("$ref", "").removeprefix(_DEFINITIONS.format(model=""))
+        found[kind] = definitions[reference] if reference else schema
+    return found, definitions
+
+
+def _content(kind: str) -> Schema:
+    if kind in RECORDS:
+        return _records()[0][kind]
+    return CONTENTS[kind]
+
+
+def _named(kind: str) -> Schema:
+    content = _content(kind)
+    head: Mapping[str, Schema] = {
+        "kind": {"const": kind},
+        "schema_version": {"const": SCHEMA_VERSION},
+    }
+    return {
+        "type": "object",
+        "title": f"driftscope {kind}",
+        "required": sorted({*head, *content["required"]}),
+        "properties": {**head, **content["properties"]},
+    }
+
+
 def schema_of(kind: str) -> Schema:
     """Return the JSON Schema of a kind of document."""
-    content = CONTENTS[kind]
-    named: Mapping[str, Schema] = {
-        "kind": {"const": kind},
-        "schema_version": {"const": VERSIONS[kind]},
-        **content["properties"],
-    }
-    return {**_object(named), "title": f"driftscope {kind}"}
+    return {**_named(kind), "$defs": _records()[1]}
 
 
 def page() -> str:
@@ -477,7 +417,8 @@ def page() -> str:
         {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "title": "Documents of driftscope",
-            "oneOf": [schema_of(kind) for kind in CONTENTS],
+            "oneOf": [_named(kind) for kind in (*RECORDS, *CONTENTS)],
+            "$defs": _records()[1],
         }
     )
 
