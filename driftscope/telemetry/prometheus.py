@@ -24,6 +24,7 @@ from driftscope.boundary.bounds import (
     MAX_COUNT,
     MAX_K,
     MAX_LABEL_CHARS,
+    MAX_METRIC_CHARS,
     MAX_METRIC_LINE_CHARS,
     MAX_METRIC_SAMPLES,
 )
@@ -368,7 +369,7 @@ def samples_on(text: str, names: Collection[str]) -> Iterator[Sample]:
             "reading a metrics page needs prometheus-client; "
             "pip install 'driftscope-probe[prometheus]'"
         ) from error
-    for line in _lines_of(text, names):
+    for line in list(_lines_of(text, names)):  # within the bounds before any is parsed
         try:
             (family,) = text_string_to_metric_families(line)
             (sample,) = family.samples
@@ -384,7 +385,7 @@ def samples_on(text: str, names: Collection[str]) -> Iterator[Sample]:
 def _lines_of(text: str, names: Collection[str]) -> Iterator[str]:
     """Yield the lines of the metrics with these names; raises BadPageError beyond the bounds."""
     longest = max(map(len, names), default=0)
-    number = 0
+    number = chars = 0
     for line in io.StringIO(text):
         first = line[: longest + 1].partition("{")[0].split(None, 1)
         name = first[0] if first else ""
@@ -392,9 +393,11 @@ def _lines_of(text: str, names: Collection[str]) -> Iterator[str]:
             continue
         if len(line) > MAX_METRIC_LINE_CHARS:
             raise BadPageError(f"{name}: a line of more than {MAX_METRIC_LINE_CHARS} characters")
-        if number == MAX_METRIC_SAMPLES:
+        number, chars = number + 1, chars + len(line)
+        if number > MAX_METRIC_SAMPLES:
             raise BadPageError(f"more than {MAX_METRIC_SAMPLES:,} samples")
-        number += 1
+        if chars > MAX_METRIC_CHARS:
+            raise BadPageError(f"more than {MAX_METRIC_CHARS:,} characters of samples")
         yield line
 
 

@@ -183,6 +183,14 @@ def test_a_sample_that_cannot_be_right_makes_the_page_unusable(line: str, words:
         page_of(LLAMACPP + line + "\n")
 
 
+def test_a_page_of_long_labels_is_refused_before_it_is_parsed() -> None:
+    line = f'driftscope_rounds_total{{driftscope_engine="{"x" * 8000}"}} 1\n'
+    begun = time.monotonic()
+    with pytest.raises(BadPageError, match="characters of samples"):
+        points_on(line * 2000)
+    assert time.monotonic() - begun < 1
+
+
 @given(
     st.sampled_from([VLLM, SGLANG, TRTLLM, LLAMACPP]),
     st.integers(0, 2000),
@@ -202,7 +210,7 @@ def test_a_mutated_page_is_read_or_refused(text: str, start: int, more: int, put
 K = "driftscope_draft_tokens_configured"
 
 
-def _page_prometheus_page(tally: Tally) -> str:
+def _page_of_tally(tally: Tally) -> str:
     """Return the page as the engine's own endpoint writes it."""
 
     class Collector:
@@ -227,7 +235,7 @@ def test_what_our_own_endpoint_writes(reason: str, k: int, lengths: list[float])
     tally.add(i.REACHED, 5, depth=2)
     tally.set(i.CONFIGURED_K, k)
     tally.observe(i.LENGTH, lengths)
-    found = points_on(_page_prometheus_page(tally))
+    found = points_on(_page_of_tally(tally))
     expected = tally.snapshot()
     assert found.keys() == expected.keys()
     for key, point in found.items():
@@ -273,7 +281,7 @@ def test_a_page_of_the_greatest_depth_is_seen_at_once() -> None:
     for depth in range(1, k + 1):
         tally.add(i.REACHED, 1, depth=depth)
         tally.add(i.AT_RISK, 2, depth=depth)
-    page, begun = _page_prometheus_page(tally), time.monotonic()
+    page, begun = _page_of_tally(tally), time.monotonic()
     seen = view(points_on(page))
     assert time.monotonic() - begun < 5
     assert len(seen.depths) == k and seen.depths[-1].masses["self"] == pytest.approx(0.25)
