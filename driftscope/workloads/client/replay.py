@@ -28,8 +28,8 @@ from driftscope.workloads.client.recording import (
 from driftscope.workloads.client.sending import Patience, Sender, Sent, body_of
 from driftscope.workloads.client.server import Access, Lookup, Wire, look
 from driftscope.workloads.suites.plan import Level, Load, Shot, plan
-from driftscope.workloads.suites.prompts import Prompt
-from driftscope.workloads.suites.suite import Facts, Suite, facts_for
+from driftscope.workloads.suites.prompts import Facts, Prompt
+from driftscope.workloads.suites.suite import Suite, facts_for
 
 UNWRITTEN = "not written in time"
 """Cause of a loss that the writer's status does not count, because its disk hangs."""
