@@ -11,8 +11,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from driftscope.cli.listing.main_finding import MainFinding
-from driftscope.trace.runs.run_entry import entry_of
 from pydantic import TypeAdapter
 from support.analyses import PAIR, analysis_of, pair
 from support.runs import Spec, write_run
@@ -30,10 +28,12 @@ from driftscope.boundary.json_document import (
     plain,
     text,
 )
-from driftscope.cli.listing import run_list
+from driftscope.cli import run_list
+from driftscope.cli.run_list import MainFinding
 from driftscope.json_report import Report, check_to_json, comparison_to_json, to_dict, to_json
 from driftscope.json_schema import page, schema_of
 from driftscope.pipeline import Analysis, conclude
+from driftscope.trace.runs import entry_of
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "docs" / "report.schema.json"
