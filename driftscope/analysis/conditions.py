@@ -1,10 +1,22 @@
-"""Conditions on rows, as given to --where, in a language of their own.
+"""The language of conditions: on rows, as given to --where, and on runs, as in rules of `check`.
 
-The language looks like SQL, but no part of the text enters a query as it was written: only known
-tokens reach the parser, which could parse all of SQL; the tree has known nodes only and operands of
-matching kinds; and engines get an Ibis expression that is built from it. Arithmetic is in floating
-point and a division by zero is null, so that all engines agree and no value of a column can make a
-query fail.
+It looks like SQL, but no part of a text enters a query as it was written. Only known tokens reach
+the parser, which could parse all of SQL. Names reach it as quoted identifiers, so that no keyword
+of SQL is one. The tree may have known nodes only, with operands of matching kinds.
+
+    EXPR       = COMPARISON | NAME | EXPR and EXPR | EXPR or EXPR | not EXPR | ( EXPR )
+    COMPARISON = SUM (= | == | <> | != | < | <= | > | >=) SUM
+    SUM        = numbers, texts and NAMEs with + - * / and ( )
+
+On rows (ROWS) a NAME is a column, and there are also in, between, like, ilike, is null, true and
+false. Engines get an Ibis expression that is built from the tree: arithmetic is in floating point
+and a division by zero is null, so that all engines agree and no value of a column can make a query
+fail.
+
+On runs (RULES) a NAME alone is a finding's id or a severity, and in a comparison the path of a
+figure in the JSON report, as in `attention.self_mass[-1]` and `baseline.segments["code"].mean_length`.
+`known(PATH)` is true where the figure exists, and `no_worse(PATH, 5%)` where it is at most 5 %
+worse than the baseline's. `driftscope.analysis.gate` evaluates them.
 """
 
 from __future__ import annotations
@@ -12,7 +24,7 @@ from __future__ import annotations
 import math
 import operator
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
@@ -34,6 +46,8 @@ class Kind(StrEnum):
     NUMBER = "a number"
     TEXT = "a text"
     TRUTH = "true or false"
+    FIGURE = "a figure"
+    """A number or a text, which only the run shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,93 +112,253 @@ OF_STEPS = ("time_s", "batch", "k", "replica", "execution", *OF_RUNS)
 
 Names = frozenset[str]
 
-
-SHOWN_CHARS = 60
-"""Most characters of a condition that an error repeats."""
-NEAR = 3
-"""Most columns that an error suggests."""
-
-
-def refused(what: str, part: str | None = None, at: int | None = None) -> UsageError:
-    """Return the error about `part` of a condition; `at` is the index at which it begins."""
-    place = "" if at is None else f", character {at + 1}"
-    return UsageError(f"--where{place}: {'' if part is None else shown(part) + ' '}{what}")
-
-
-def shown(part: str) -> str:
-    """Return `part` as an error repeats it: shortened, and without control characters."""
-    return repr(part if len(part) <= SHOWN_CHARS else part[: SHOWN_CHARS - 1] + "…")
-
-
-def printable(text: str) -> str:
-    """Return `text` on one line, without control characters."""
-    return "".join(each if each.isprintable() else " " for each in text)
-
-
-def unknown(name: str, at: int, *, in_quotes: bool) -> UsageError:
-    """Return the error about a name that is not a column."""
-    near = get_close_matches(name.lower(), COLUMNS, n=NEAR)
-    meant = f"; did you mean {' or '.join(near)}?" if near else ""
-    quotes = "; put texts in single quotes" if in_quotes else ""
-    return refused(f"is not a column{meant}{quotes} (columns: {', '.join(COLUMNS)})", name, at)
-
-
 MAX_CHARS = 4096
 """Longest condition in characters: room for two hundred comparisons, and parsed in a few
 milliseconds."""
 MAX_NESTING = 32
 """Deepest nesting of operators and brackets; the parser's stack allows several times that."""
+SHOWN_CHARS = 60
+"""Most characters of a condition that an error repeats."""
+NEAR = 3
+"""Most columns that an error suggests."""
+KNOWN, NO_WORSE, BASELINE = "known", "no_worse", "baseline"
 
-LANGUAGE = (
-    "a condition consists of numbers, 'texts', true, false, = <> < <= > >=, + - * /, and, or, not, "
-    f"in, between, like, ilike, is null, brackets and the columns {', '.join(COLUMNS)}"
-)
-_NAMES = (TokenType.VAR, TokenType.IDENTIFIER)
+COMPARISONS: Mapping[type[exp.Expression], Callable[[Any, Any], Any]] = {
+    exp.EQ: operator.eq,
+    exp.NEQ: operator.ne,
+    exp.LT: operator.lt,
+    exp.LTE: operator.le,
+    exp.GT: operator.gt,
+    exp.GTE: operator.ge,
+}
+ARITHMETIC: Mapping[type[exp.Expression], Callable[[Any, Any], Any]] = {
+    exp.Add: operator.add,
+    exp.Sub: operator.sub,
+    exp.Mul: operator.mul,
+    exp.Div: operator.truediv,
+}
+_PATTERNS = (exp.Like, exp.ILike)
+NEGATE = "negate"
+"""Argument with which some versions of sqlglot express NOT LIKE; others wrap the node in a NOT."""
+_PAIR, _ONE = frozenset(("this", "expression")), frozenset(("this",))
+_LIST = frozenset(("this", "expressions"))
+_NODES: Mapping[type[exp.Expression], frozenset[str]] = {
+    **dict.fromkeys((*COMPARISONS, *ARITHMETIC, exp.And, exp.Or), _PAIR),
+    **dict.fromkeys((exp.Not, exp.Neg, exp.Paren), _ONE),
+    exp.Identifier: frozenset(("this", "quoted")),
+    exp.Literal: frozenset(("this", "is_string")),
+}
+"""Nodes that every condition may have, each with the arguments that may be set."""
+_BRACKETS = (TokenType.L_PAREN, TokenType.L_BRACKET)
+_CLOSING = (TokenType.R_PAREN, TokenType.R_BRACKET)
+_ADDITIVE = (TokenType.PLUS, TokenType.DASH)
 _OPERANDS = (
-    *_NAMES,
-    TokenType.NUMBER,
-    TokenType.STRING,
-    TokenType.TRUE,
-    TokenType.FALSE,
-    TokenType.NULL,
-    TokenType.R_PAREN,
+    *(TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.STRING, TokenType.TRUE, TokenType.FALSE),
+    *(TokenType.NULL, *_CLOSING),
 )
 _ENDS = (TokenType.AND, TokenType.OR, TokenType.COMMA)
 """Tokens that end the scope of a NOT or a minus sign."""
-_SIGNS = (
-    TokenType.L_PAREN,
+_TOKENS = (
     *(TokenType.EQ, TokenType.NEQ, TokenType.LT, TokenType.LTE, TokenType.GT, TokenType.GTE),
-    *(TokenType.NOT, TokenType.IN, TokenType.BETWEEN, TokenType.LIKE, TokenType.ILIKE),
-    *(TokenType.IS, TokenType.PLUS, TokenType.DASH, TokenType.STAR, TokenType.SLASH),
+    *(TokenType.STAR, TokenType.SLASH, TokenType.NOT, *_ENDS, *_ADDITIVE),
+    *(TokenType.L_PAREN, TokenType.R_PAREN, TokenType.NUMBER, TokenType.STRING),
 )
-_KNOWN = frozenset((*_OPERANDS, *_ENDS, *_SIGNS))
 
 
-def tokens_of(text: str) -> list[Token]:
-    """Return the tokens of a condition, all of them known to the language.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Language:
+    """Tokens, nodes, names and functions that a condition may have."""
 
-    Raises UsageError for any other token, and for a condition that is too long or nested too
-    deeply.
+    option: str
+    """Begin of its errors."""
+    consists: str
+    """What a condition consists of, in words."""
+    example: str
+    tokens: frozenset[TokenType]
+    nodes: Mapping[type[exp.Expression], frozenset[str]]
+    columns: Mapping[str, Column] | None
+    """Names that there are; None if a name is a figure of a run."""
+    functions: Collection[str] = ()
+
+    def refused(self, what: str, part: str | None = None, at: int | None = None) -> UsageError:
+        """Return the error about `part` of a condition; `at` is the index at which it begins."""
+        place = [self.option] if self.option else []
+        place += [] if at is None else [f"character {at + 1}"]
+        begin = f"{', '.join(place)}: " if place else ""
+        return UsageError(f"{begin}{'' if part is None else _shown(part) + ' '}{what}")
+
+
+ROWS = Language(
+    option="--where",
+    consists=(
+        "a condition consists of numbers, 'texts', true, false, = <> < <= > >=, + - * /, and, or, "
+        "not, in, between, like, ilike, is null, brackets and the columns " + ", ".join(COLUMNS)
+    ),
+    example="label = 'chat'",
+    tokens=frozenset(
+        (
+            *_TOKENS,
+            *(TokenType.TRUE, TokenType.FALSE, TokenType.NULL, TokenType.IS, TokenType.IN),
+            *(TokenType.BETWEEN, TokenType.LIKE, TokenType.ILIKE),
+        )
+    ),
+    nodes={
+        **_NODES,
+        **dict.fromkeys((exp.Boolean, exp.Column), _ONE),
+        exp.Null: frozenset(),
+        exp.Is: _PAIR,
+        **dict.fromkeys(_PATTERNS, _PAIR | {NEGATE}),
+        exp.Between: frozenset(("this", "low", "high", NEGATE)),
+        exp.In: _LIST | {NEGATE},
+    },
+    columns=COLUMNS,
+)
+RULES = Language(
+    option="",
+    consists=(
+        "a rule consists of a finding's id or a severity, numbers, 'texts', paths such as "
+        "attention.self_mass[-1], = != < <= > >=, + - * /, and, or, not, brackets, known(PATH) and "
+        "no_worse(PATH, 5%)"
+    ),
+    example="acceptance.mean_length < 2.0",
+    tokens=frozenset((*_TOKENS, TokenType.DOT, TokenType.L_BRACKET, TokenType.R_BRACKET)),
+    nodes={
+        **_NODES,
+        exp.Column: frozenset(("this", "table", "db", "catalog")),
+        exp.Dot: _PAIR,
+        **dict.fromkeys((exp.Bracket, exp.Anonymous), _LIST),
+    },
+    columns=None,
+    functions=(KNOWN, NO_WORSE),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One checked condition on rows; made by `condition_of`."""
+
+    text: str
+    """Text of the condition as the user wrote it."""
+    tree: exp.Expression = field(repr=False, compare=False)
+
+    @property
+    def names(self) -> Names:
+        """Columns that the condition names."""
+        return frozenset(_column_of(node) for node in self.tree.find_all(exp.Column))
+
+    def __str__(self) -> str:
+        """Return the text on one line, without control characters."""
+        return "".join(char if char.isprintable() else " " for char in self.text)
+
+    def on(self, rows: ir.Table) -> ir.BooleanValue:
+        """Return whether each of `rows` meets the condition; `rows` must have the columns that it
+        names."""
+        return _truth_of(self.tree, rows)
+
+
+def condition_of(text: str) -> Condition:
+    """Parse and check a condition on rows. Raises UsageError, which names the place."""
+    return Condition(text=text, tree=tree_of(text, ROWS))
+
+
+def tree_of(text: str, language: Language) -> exp.Expression:
+    """Return the checked tree of one condition. Raises UsageError for any other text."""
+    tokens = _tokens_of(text, language)
+    try:
+        parser = Dialect.get_or_raise("").parser(error_level=ErrorLevel.IMMEDIATE)
+        trees = parser.parse(tokens, text)
+    except (SqlglotError, RecursionError) as error:
+        raise _unparsed(error, tokens, language) from None
+    if len(trees) != 1 or trees[0] is None:
+        raise language.refused("is not one condition", text)
+    tree = trees[0]
+    _check_nodes(tree, language)
+    if language is RULES:
+        tree = tree.transform(_unchained)
+    kind = _Checker(language).kind_of(tree)
+    if kind != Kind.TRUTH and not is_finding(tree, language):
+        what = f"is {kind}, not true or false; compare it, as in {language.example}"
+        raise language.refused(what, text, 0)
+    return tree
+
+
+def is_finding(node: exp.Expression, language: Language = RULES) -> bool:
+    """Whether a condition is a name alone, which stands for a finding or a severity in a rule."""
+    node = node.unnest()
+    is_name = isinstance(node, exp.Column) and len(node.parts) == 1
+    return is_name and language.columns is None
+
+
+def number_of(node: exp.Expression, language: Language = ROWS) -> int | float:
+    """Return the value of a numeric Literal. Raises UsageError for a value that no column can
+    hold."""
+    literal = str(node.this)
+    try:
+        value = int(literal) if literal.isdecimal() else float(literal)
+    except ValueError:
+        raise language.refused("is not a number", literal) from None
+    if value > _MAX_INT:
+        value = float(literal)
+    if not math.isfinite(value):
+        raise language.refused("is too large a number", literal)
+    return value
+
+
+_MAX_INT = 2**63 - 1
+
+
+def steps_of(node: exp.Expression) -> tuple[str | int, ...]:
+    """Return the keys and indices of a path. Raises UsageError for any other node."""
+    if isinstance(node, exp.Column):
+        return tuple(part.name for part in node.parts)
+    if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Identifier):
+        return (*steps_of(node.this), node.expression.name)
+    if isinstance(node, exp.Bracket) and len(node.expressions) == 1:
+        index = node.expressions[0]
+        sign, number = (-1, index.this) if isinstance(index, exp.Neg) else (1, index)
+        if isinstance(number, exp.Literal) and (number.is_string or number.this.isdecimal()):
+            step = number.this if number.is_string else sign * int(number.this)
+            return (*steps_of(node.this), step)
+    raise RULES.refused("is not a path such as attention.self_mass[-1]", *_part(node))
+
+
+def _shown(part: str) -> str:
+    """Return `part` as an error repeats it: shortened, and without control characters."""
+    return repr(part if len(part) <= SHOWN_CHARS else part[: SHOWN_CHARS - 1] + "…")
+
+
+def _tokens_of(text: str, language: Language) -> list[Token]:
+    """Return the tokens of a condition as the parser gets them.
+
+    Raises UsageError for a token that is not in the language, and for a condition that is too long
+    or nested too deeply.
     """
     if len(text) > MAX_CHARS:
-        raise refused(f"has {len(text)} characters; at most {MAX_CHARS} are allowed", text)
+        raise language.refused(f"has {len(text)} characters; at most {MAX_CHARS} are allowed", text)
     for at, character in enumerate(text):
         if character == "\0" or unicodedata.category(character) == "Cs":
-            raise refused("is not allowed in a text", character, at)
+            raise language.refused("is not allowed in a text", character, at)
     try:
         tokens = list(Dialect.get_or_raise("").tokenize(text))
     except SqlglotError:
-        raise refused("has a quote that is not closed", text) from None
+        raise language.refused("has a quote that is not closed", text) from None
     if not tokens:
-        raise refused("is not a condition; write one such as label = 'chat'", text)
-    _check_gaps(text, tokens)
-    for at, token in enumerate(tokens):
-        _check(token, tokens[at + 1] if at + 1 < len(tokens) else None, text)
-    _check_nesting(tokens)
-    return tokens
+        raise language.refused(f"is not a condition; write one such as {language.example}", text)
+    _check_gaps(text, tokens, language)
+    known: list[Token] = []
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+        kind = None if following is None else following.token_type
+        if token.token_type == TokenType.MOD and _ends_share(known, kind, language):
+            known[-1] = _as(known[-1], TokenType.NUMBER, repr(float(known[-1].text) / 100))
+        else:
+            known.append(_known(token, kind, text, language))
+    for token, depth in _depths(known):
+        if depth > MAX_NESTING:
+            raise _too_deep(language, token.start)
+    return known
 
 
-def _check_gaps(text: str, tokens: Sequence[Token]) -> None:
+def _check_gaps(text: str, tokens: Sequence[Token], language: Language) -> None:
     """Raise UsageError for what the tokenizer skips, apart from white space: comments."""
     ends = [0, *(token.end + 1 for token in tokens)]
     starts = [*(token.start for token in tokens), len(text)]
@@ -192,34 +366,54 @@ def _check_gaps(text: str, tokens: Sequence[Token]) -> None:
         gap = text[begin:end]
         if gap.strip():
             at = begin + len(gap) - len(gap.lstrip())
-            raise refused("is a comment; conditions cannot have comments", gap.strip(), at)
+            raise language.refused("is a comment; conditions cannot have comments", gap.strip(), at)
 
 
-def _check(token: Token, following: Token | None, text: str) -> None:
-    excerpt = text[token.start : token.end + 1]
-    is_word = excerpt[:1].isalpha() or excerpt[:1] in ('"', "_")
-    is_name = token.token_type in _NAMES or (is_word and token.token_type not in _KNOWN)
-    if is_name:
-        if is_word and following is not None and following.token_type == TokenType.L_PAREN:
-            raise refused(
-                "is a function or a type; conditions cannot have any", excerpt, token.start
-            )
-        if token.text.lower() not in COLUMNS:
-            quoted = token.token_type == TokenType.IDENTIFIER
-            raise unknown(token.text, token.start, in_quotes=quoted)
-    elif token.token_type not in _KNOWN:
-        raise refused(f"is not part of a condition; {LANGUAGE}", excerpt, token.start)
+def _ends_share(known: Sequence[Token], following: TokenType | None, language: Language) -> bool:
+    """Whether a percent sign ends the last argument of a function, such as 5%)."""
+    after_number = bool(known) and known[-1].token_type == TokenType.NUMBER
+    return bool(language.functions) and after_number and following == TokenType.R_PAREN
 
 
-def _check_nesting(tokens: Sequence[Token]) -> None:
-    for token, depth in _depths(tokens):
-        if depth > MAX_NESTING:
-            raise too_deep(token.start)
+def _as(token: Token, kind: TokenType, text: str) -> Token:
+    return Token(kind, text, token.line, token.col, token.start, token.end)
 
 
-def too_deep(at: int | None = None) -> UsageError:
-    """Return the error about a condition that is nested too deeply."""
-    return refused(
+def _known(token: Token, following: TokenType | None, text: str, language: Language) -> Token:
+    """Return a token as the parser gets it: names as quoted identifiers, and texts in double quotes
+    as texts where names need no quotes. Raises UsageError for one that is not in the language."""
+    excerpt, kind = text[token.start : token.end + 1], token.token_type
+    quoted = kind == TokenType.IDENTIFIER
+    if quoted and language.columns is None:
+        return _as(token, TokenType.STRING, token.text)
+    word = quoted or excerpt[:1].isalpha() or excerpt[:1] == "_"
+    if kind not in language.tokens and (word or kind == TokenType.VAR):
+        if word and following == TokenType.L_PAREN:
+            if excerpt in language.functions:
+                return token
+            others = " and ".join(language.functions)
+            there = f"there are {others}" if others else "conditions cannot have any"
+            raise language.refused(f"is a function or a type; {there}", excerpt, token.start)
+        if language.columns is not None and token.text.lower() not in language.columns:
+            raise _unknown(token, language.columns, in_quotes=quoted)
+        return _as(token, TokenType.IDENTIFIER, token.text)
+    if kind not in language.tokens:
+        what = f"is not part of a condition; {language.consists}"
+        raise language.refused(what, excerpt, token.start)
+    return token
+
+
+def _unknown(token: Token, columns: Mapping[str, Column], *, in_quotes: bool) -> UsageError:
+    """Return the error about a name that is not a column."""
+    near = get_close_matches(token.text.lower(), columns, n=NEAR)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    quotes = "; put texts in single quotes" if in_quotes else ""
+    what = f"is not a column{meant}{quotes} (columns: {', '.join(columns)})"
+    return ROWS.refused(what, token.text, token.start)
+
+
+def _too_deep(language: Language, at: int | None = None) -> UsageError:
+    return language.refused(
         f"brackets and operators may nest at most {MAX_NESTING} deep; use IN for lists", at=at
     )
 
@@ -229,10 +423,10 @@ def _depths(tokens: Sequence[Token]) -> Iterator[tuple[Token, int]]:
     within, prefixes, last = [0], 0, None
     for token in tokens:
         kind = token.token_type
-        if kind == TokenType.L_PAREN:
+        if kind in _BRACKETS:
             within.append(within[-1] + prefixes + 1)
             prefixes = 0
-        elif kind == TokenType.R_PAREN:
+        elif kind in _CLOSING:
             prefixes = 0
             within = within[:-1] or [0]
         elif kind in _ENDS:
@@ -243,232 +437,179 @@ def _depths(tokens: Sequence[Token]) -> Iterator[tuple[Token, int]]:
         yield token, within[-1] + prefixes
 
 
-_ADDITIVE = (TokenType.PLUS, TokenType.DASH)
+def _unparsed(error: Exception, tokens: Sequence[Token], language: Language) -> UsageError:
+    errors = getattr(error, "errors", None)
+    if not errors:
+        return _too_deep(language)
+    place = (errors[0].get("line"), errors[0].get("col"))
+    at = next((token.start for token in tokens if (token.line, token.col) == place), None)
+    what = f"is not allowed here, or is incomplete; {language.consists}"
+    return language.refused(what, errors[0].get("highlight"), at)
 
 
-_PAIR = frozenset(("this", "expression"))
-_EQUALITY = (exp.EQ, exp.NEQ)
-_ORDER = (exp.LT, exp.LTE, exp.GT, exp.GTE)
-_ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div)
-_CONNECTORS = (exp.And, exp.Or)
-_PATTERNS = (exp.Like, exp.ILike)
-NEGATE = "negate"
-"""Argument with which some versions of sqlglot express NOT LIKE; others wrap the node in a NOT."""
-ARGUMENTS: Mapping[type[exp.Expression], frozenset[str]] = {
-    **dict.fromkeys((*_EQUALITY, *_ORDER, *_ARITHMETIC, *_CONNECTORS, exp.Is), _PAIR),
-    **dict.fromkeys(_PATTERNS, _PAIR | {NEGATE}),
-    **dict.fromkeys((exp.Not, exp.Neg, exp.Paren, exp.Boolean, exp.Column), frozenset(("this",))),
-    exp.Between: frozenset(("this", "low", "high", NEGATE)),
-    exp.In: frozenset(("this", "expressions", NEGATE)),
-    exp.Identifier: frozenset(("this", "quoted")),
-    exp.Literal: frozenset(("this", "is_string")),
-    exp.Null: frozenset(),
-}
-"""Nodes that a condition may have, each with the arguments that may be set."""
-
-
-def tree_of(text: str) -> exp.Expression:
-    """Return the checked tree of one condition. Raises UsageError for any other text."""
-    tokens = tokens_of(text)
-    try:
-        parser = Dialect.get_or_raise("").parser(error_level=ErrorLevel.IMMEDIATE)
-        trees = parser.parse(tokens, text)
-    except (SqlglotError, RecursionError) as error:
-        raise _unparsed(error, tokens) from None
-    if len(trees) != 1 or trees[0] is None:
-        raise refused("is not one condition", text)
-    tree = trees[0]
-    _check_nodes(tree)
-    if kind_of(tree) != Kind.TRUTH:
-        raise refused(
-            f"is {kind_of(tree)}, not true or false; compare it, as in label = 'chat'", text, 0
-        )
-    return tree
-
-
-def column_of(node: exp.Expression) -> str:
-    """Return the name of the column that a Column node stands for."""
-    return str(node.name).lower()
-
-
-def number_of(node: exp.Expression) -> int | float:
-    """Return the value of a numeric Literal. Raises UsageError for a value that no column can
-    hold."""
-    literal = str(node.this)
-    try:
-        value = int(literal) if literal.isdecimal() else float(literal)
-    except ValueError:
-        raise refused("is not a number", literal) from None
-    if value > _MAX_INT:
-        value = float(literal)
-    if not math.isfinite(value):
-        raise refused("is too large a number", literal)
-    return value
-
-
-_MAX_INT = 2**63 - 1
-
-
-def kind_of(node: exp.Expression) -> Kind:
-    """Return the kind of value of a checked node. Raises UsageError if its operands do not fit."""
-    if isinstance(node, exp.Column):
-        return COLUMNS[column_of(node)].kind
-    if isinstance(node, exp.Literal):
-        return Kind.TEXT if node.is_string else _number(node)
-    if isinstance(node, exp.Paren):
-        return kind_of(node.this)
-    if isinstance(node, exp.Neg):
-        return _need(node, Kind.NUMBER, node.this)
-    if isinstance(node, _ARITHMETIC):
-        return _need(node, Kind.NUMBER, node.this, node.expression)
-    _check_truth(node)
-    return Kind.TRUTH
-
-
-def _check_truth(node: exp.Expression) -> None:
-    """Check the operands of a node whose value is true or false; raise UsageError if they do not
-    fit."""
-    if isinstance(node, exp.Not):
-        _need(node, Kind.TRUTH, node.this)
-    elif isinstance(node, _CONNECTORS):
-        _need(node, Kind.TRUTH, *node.flatten())
-    elif isinstance(node, _EQUALITY):
-        _alike(node, node.this, node.expression)
-    elif isinstance(node, _ORDER):
-        _ordered(node, node.this, node.expression)
-    elif isinstance(node, exp.Between):
-        _ordered(node, node.this, node.args["low"], node.args["high"])
-    elif isinstance(node, exp.In):
-        _ordered(node, node.this, *node.expressions)
-        if not node.expressions:
-            raise refused("lacks a list in brackets, as in k in (2, 4)", *_part(node))
-    elif isinstance(node, _PATTERNS):
-        _check_pattern(node)
-    elif isinstance(node, exp.Is):
-        if not isinstance(node.expression, exp.Null):
-            raise refused("is not known; IS takes NULL or NOT NULL", *_part(node))
-        kind_of(node.this)
-    elif not isinstance(node, exp.Boolean):
-        raise refused("is not allowed here; write IS NULL or IS NOT NULL", "null")
-
-
-def _check_pattern(node: exp.Expression) -> None:
-    _need(node, Kind.TEXT, node.this, node.expression)
-    if not isinstance(node.expression, exp.Literal):
-        raise refused("lacks a pattern in quotes, as in label like 'chat%'", *_part(node))
-    if "\\" in node.expression.this:
-        raise refused(
-            "has a backslash, which patterns cannot contain; compare with =", *_part(node)
-        )
-
-
-def _number(node: exp.Expression) -> Kind:
-    number_of(node)
-    return Kind.NUMBER
-
-
-def _need(node: exp.Expression, kind: Kind, *operands: exp.Expression) -> Kind:
-    for operand in operands:
-        if (operand_kind := kind_of(operand)) != kind:
-            raise _misfit(node, f"{_words(operand)} is {operand_kind}, not {kind}")
-    return kind
-
-
-def _alike(node: exp.Expression, first: exp.Expression, *others: exp.Expression) -> Kind:
-    wanted = kind_of(first)
-    for other in others:
-        if (other_kind := kind_of(other)) != wanted:
-            raise _misfit(node, f"{_words(first)} is {wanted} and {_words(other)} is {other_kind}")
-    return wanted
-
-
-def _ordered(node: exp.Expression, *operands: exp.Expression) -> None:
-    if _alike(node, *operands) == Kind.TRUTH:
-        raise _misfit(node, "conditions have no order; join them with AND or OR")
-
-
-def _misfit(node: exp.Expression, why: str) -> UsageError:
-    return refused(f"is not possible: {why}", *_part(node))
-
-
-def _words(node: exp.Expression) -> str:
-    return column_of(node) if isinstance(node, exp.Column) else shown(_sql(node))
-
-
-def _part(node: exp.Expression) -> tuple[str, int | None]:
-    """Return a node's text and the index of its first name, which sqlglot records since 26.17."""
-    places = (each.meta.get("start") for each in node.find_all(exp.Identifier))
-    return _sql(node), min((place for place in places if place is not None), default=None)
-
-
-def _sql(node: exp.Expression) -> str:
-    return str(node.sql(comments=False))
-
-
-def _check_nodes(tree: exp.Expression) -> None:
+def _check_nodes(tree: exp.Expression, language: Language) -> None:
     """Raise UsageError for trees that are too deep, and for nodes and arguments not in the
     language."""
-    nodes: list[exp.Expression] = []
     todo = [(tree, 0)]
     while todo:
         node, depth = todo.pop()
         if depth > MAX_NESTING:
-            raise too_deep()
-        nodes.append(node)
-        todo += [(each, depth + _deeper(node, each)) for each in node.iter_expressions()]
-    for node in nodes:
-        allowed = ARGUMENTS.get(type(node), frozenset())
+            raise _too_deep(language)
         used = {name for name, value in node.args.items() if value}
-        if type(node) not in ARGUMENTS or used - allowed:
-            raise refused(f"is not part of a condition; {LANGUAGE}", *_part(node))
-        if isinstance(node, exp.Column) and column_of(node) not in COLUMNS:
-            raise refused(f"is not allowed here; {LANGUAGE}", *_part(node))  # such as a lone `is`
+        if used - language.nodes.get(type(node), frozenset()) or type(node) not in language.nodes:
+            raise language.refused(f"is not part of a condition; {language.consists}", *_part(node))
+        if isinstance(node, exp.Column) and language is ROWS and _column_of(node) not in COLUMNS:
+            raise language.refused(f"is not allowed here; {language.consists}", *_part(node))
+        todo += [(child, depth + _deeper(node, child)) for child in node.iter_expressions()]
 
 
 def _deeper(node: exp.Expression, child: exp.Expression) -> int:
     """Return the levels that `child` adds: none in a chain of ANDs, or of ORs, which becomes a
     balanced tree."""
-    return 0 if isinstance(node, _CONNECTORS) and type(node) is type(child) else 1
+    return 0 if isinstance(node, exp.And | exp.Or) and type(node) is type(child) else 1
 
 
-def _unparsed(error: Exception, tokens: Sequence[Token]) -> UsageError:
-    errors = getattr(error, "errors", None)
-    if not errors:
-        return too_deep()
-    place = (errors[0].get("line"), errors[0].get("col"))
-    at = next((each.start for each in tokens if (each.line, each.col) == place), None)
-    part = errors[0].get("highlight")
-    return refused(f"is not allowed here, or is incomplete; {LANGUAGE}", part, at)
+def _unchained(node: exp.Expression) -> exp.Expression:
+    """Return `1 < k < 4` as `1 < k and k < 4`."""
+    if type(node) in COMPARISONS and type(node.this) in COMPARISONS:
+        last = type(node)(this=node.this.expression.copy(), expression=node.expression)
+        return exp.And(this=_unchained(node.this), expression=last)
+    return node
 
 
-_COMPARISONS: Mapping[type[exp.Expression], Callable[[Any, Any], Any]] = {
-    exp.EQ: operator.eq,
-    exp.NEQ: operator.ne,
-    exp.LT: operator.lt,
-    exp.LTE: operator.le,
-    exp.GT: operator.gt,
-    exp.GTE: operator.ge,
-}
-_ARITHMETIC_OPERATORS: Mapping[type[exp.Expression], Callable[[Any, Any], Any]] = {
-    exp.Add: operator.add,
-    exp.Sub: operator.sub,
-    exp.Mul: operator.mul,
-}
+def _part(node: exp.Expression) -> tuple[str, int | None]:
+    """Return a node's text and the index of its first name, which sqlglot records since 26.17."""
+    places = (name.meta.get("start") for name in node.find_all(exp.Identifier))
+    return _sql(node), min((place for place in places if place is not None), default=None)
 
 
-def truth_of(node: exp.Expression, rows: ir.Table) -> ir.BooleanValue:
+def _sql(node: exp.Expression) -> str:
+    plain = node.copy()
+    for name in plain.find_all(exp.Identifier):
+        name.set("quoted", False)
+    return str(plain.sql(comments=False))
+
+
+def _column_of(node: exp.Expression) -> str:
+    """Return the name of the column that a Column node stands for."""
+    return str(node.name).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class _Checker:
+    """Check of the kinds of operands in a language; raises UsageError if they do not fit."""
+
+    language: Language
+
+    def need(self, kind: Kind, *operands: exp.Expression, within: exp.Expression) -> Kind:
+        """Return the kind that all operands of a node must have."""
+        for operand in operands:
+            found = self.kind_of(operand)
+            is_figure = found == Kind.FIGURE and kind != Kind.TRUTH
+            if found != kind and not is_figure and not is_finding(operand, self.language):
+                why = f"{_words(operand)} is {found}, not {kind}"
+                raise self._refused(f"is not possible: {why}", within)
+        return kind
+
+    def kind_of(self, node: exp.Expression) -> Kind:
+        """Return the kind of value of a node."""
+        if isinstance(node, exp.Column | exp.Dot | exp.Bracket):
+            if self.language.columns is not None:
+                return self.language.columns[_column_of(node)].kind
+            steps_of(node)
+            return Kind.FIGURE
+        if isinstance(node, exp.Literal):
+            if not node.is_string:
+                number_of(node, self.language)
+            return Kind.TEXT if node.is_string else Kind.NUMBER
+        if isinstance(node, exp.Paren):
+            return self.kind_of(node.this)
+        if isinstance(node, exp.Neg):
+            return self.need(Kind.NUMBER, node.this, within=node)
+        if type(node) in ARITHMETIC:
+            return self.need(Kind.NUMBER, node.this, node.expression, within=node)
+        self._check_truth(node)
+        return Kind.TRUTH
+
+    def _check_truth(self, node: exp.Expression) -> None:
+        """Check the operands of a node whose value is true or false."""
+        if isinstance(node, exp.Not):
+            self.need(Kind.TRUTH, node.this, within=node)
+        elif isinstance(node, exp.And | exp.Or):
+            self.need(Kind.TRUTH, *node.flatten(), within=node)
+        elif type(node) in COMPARISONS:
+            self._alike(node, node.this, node.expression)
+        elif isinstance(node, exp.Between):
+            self._alike(node, node.this, node.args["low"], node.args["high"])
+        elif isinstance(node, exp.In):
+            self._alike(node, node.this, *node.expressions)
+            if not node.expressions:
+                raise self._refused("lacks a list in brackets, as in k in (2, 4)", node)
+        elif isinstance(node, _PATTERNS):
+            self.need(Kind.TEXT, node.this, node.expression, within=node)
+            if not isinstance(node.expression, exp.Literal):
+                raise self._refused("lacks a pattern in quotes, as in label like 'chat%'", node)
+            if "\\" in node.expression.this:
+                what = "has a backslash, which patterns cannot contain; compare with ="
+                raise self._refused(what, node)
+        elif isinstance(node, exp.Is):
+            if not isinstance(node.expression, exp.Null):
+                raise self._refused("is not known; IS takes NULL or NOT NULL", node)
+            self.kind_of(node.this)
+        elif isinstance(node, exp.Anonymous):
+            self._check_call(node)
+        elif not isinstance(node, exp.Boolean):
+            what = "is not allowed here; write IS NULL or IS NOT NULL"
+            raise self.language.refused(what, "null")
+
+    def _check_call(self, node: exp.Anonymous) -> None:
+        """Check a function's arguments: a path, and of no_worse a margin."""
+        if len(node.expressions) != (2 if node.name == NO_WORSE else 1):
+            raise self._refused("is neither known(PATH) nor no_worse(PATH, 5%)", node)
+        figure, *margins = node.expressions
+        if steps_of(figure)[0] == BASELINE and margins:
+            raise self._refused("is a baseline's; no_worse needs a figure of the run", figure)
+        for margin in margins:
+            share = isinstance(margin, exp.Literal) and not margin.is_string
+            if not share or not 0 < number_of(margin, self.language) < 1:
+                what = "is no margin; no_worse needs one between 0% and 100%, such as 5%"
+                raise self._refused(what, margin)
+
+    def _alike(self, node: exp.Expression, first: exp.Expression, *others: exp.Expression) -> None:
+        kinds = {operand: self.kind_of(operand) for operand in (first, *others)}
+        wanted = next((kind for kind in kinds.values() if kind != Kind.FIGURE), Kind.FIGURE)
+        for operand, kind in kinds.items():
+            if kind not in (wanted, Kind.FIGURE) or (
+                Kind.TRUTH in (kind, wanted) and kind != wanted
+            ):
+                why = f"{_words(first)} is {kinds[first]} and {_words(operand)} is {kind}"
+                raise self._refused(f"is not possible: {why}", node)
+        is_equality = isinstance(node, exp.EQ | exp.NEQ) and self.language is ROWS
+        if wanted == Kind.TRUTH and not is_equality:
+            what = "is not possible: conditions have no order; join them with AND or OR"
+            raise self._refused(what, node)
+
+    def _refused(self, what: str, node: exp.Expression) -> UsageError:
+        return self.language.refused(what, *_part(node))
+
+
+def _words(node: exp.Expression) -> str:
+    return _column_of(node) if isinstance(node, exp.Column) else _shown(_sql(node))
+
+
+def _truth_of(node: exp.Expression, rows: ir.Table) -> ir.BooleanValue:
     """Return whether each of `rows` meets the condition of a checked `node`."""
     import ibis
 
     if isinstance(node, exp.Boolean):
         return ibis.literal(bool(node.this))
     if isinstance(node, exp.Paren):
-        return truth_of(node.this, rows)
+        return _truth_of(node.this, rows)
     if isinstance(node, exp.Not):
-        return ~truth_of(node.this, rows)
+        return ~_truth_of(node.this, rows)
     if isinstance(node, exp.And | exp.Or):
         join = operator.and_ if isinstance(node, exp.And) else operator.or_
-        return _joined(join, [truth_of(each, rows) for each in node.flatten()])
+        return _joined(join, [_truth_of(part, rows) for part in node.flatten()])
     comparison = _compared(node, rows)
     return ~comparison if node.args.get(NEGATE) else comparison
 
@@ -483,14 +624,14 @@ def _joined(join: Callable[[Any, Any], Any], parts: Sequence[Any]) -> Any:
 
 def _compared(node: exp.Expression, rows: ir.Table) -> Any:
     value = _value(node.this, rows)
-    if type(node) in _COMPARISONS:
-        return _COMPARISONS[type(node)](value, _value(node.expression, rows))
+    if type(node) in COMPARISONS:
+        return COMPARISONS[type(node)](value, _value(node.expression, rows))
     if isinstance(node, exp.Is):
         return value.isnull()
     if isinstance(node, exp.Between):
         return value.between(*(_value(node.args[end], rows) for end in ("low", "high")))
     if isinstance(node, exp.In):
-        return value.isin([_value(each, rows) for each in node.expressions])
+        return value.isin([_value(item, rows) for item in node.expressions])
     pattern = str(node.expression.this)
     return value.ilike(pattern) if isinstance(node, exp.ILike) else value.like(pattern)
 
@@ -498,24 +639,17 @@ def _compared(node: exp.Expression, rows: ir.Table) -> Any:
 def _value(node: exp.Expression, rows: ir.Table) -> Any:
     """Return the value of an operand of a comparison."""
     if isinstance(node, exp.Column):
-        return rows[column_of(node)]
+        return rows[_column_of(node)]
     if isinstance(node, exp.Literal):
         return _constant(node)
     if isinstance(node, exp.Paren):
         return _value(node.this, rows)
     if isinstance(node, exp.Neg):
-        return -_as_float(node.this, rows)
-    if isinstance(node, exp.Div):
-        return _as_float(node.this, rows) / _as_float(node.expression, rows).nullif(0)
-    if type(node) in _ARITHMETIC_OPERATORS:
-        return _ARITHMETIC_OPERATORS[type(node)](
-            _as_float(node.this, rows), _as_float(node.expression, rows)
-        )
-    return truth_of(node, rows)
-
-
-def _as_float(node: exp.Expression, rows: ir.Table) -> Any:
-    return _value(node, rows).cast("float64")
+        return -_value(node.this, rows).cast("float64")
+    if type(node) in ARITHMETIC:
+        left, right = (_value(side, rows).cast("float64") for side in (node.this, node.expression))
+        return ARITHMETIC[type(node)](left, right.nullif(0) if isinstance(node, exp.Div) else right)
+    return _truth_of(node, rows)
 
 
 def _constant(node: exp.Literal) -> Any:
@@ -528,30 +662,3 @@ def _constant(node: exp.Literal) -> Any:
         return ibis.literal(number)
     # A number written with a point is a decimal on some engines and may overflow.
     return ibis.literal(repr(number)).cast("float64")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """One checked condition; made by `condition_of`."""
-
-    text: str
-    """Text of the condition as the user wrote it."""
-    tree: exp.Expression = field(repr=False, compare=False)
-
-    @property
-    def names(self) -> Names:
-        """Columns that the condition names."""
-        return frozenset(column_of(node) for node in self.tree.find_all(exp.Column))
-
-    def __str__(self) -> str:
-        return printable(self.text)
-
-    def on(self, rows: ir.Table) -> ir.BooleanValue:
-        """Return whether each of `rows` meets the condition; `rows` must have the columns that it
-        names."""
-        return truth_of(self.tree, rows)
-
-
-def condition_of(text: str) -> Condition:
-    """Parse and check a condition. Raises UsageError, which names the place."""
-    return Condition(text=text, tree=tree_of(text))

@@ -1,65 +1,87 @@
-"""The gate: rules, the language that they are written in, and their evaluation for a run's figures.
+"""The gate: rules of `driftscope check`, and their evaluation for a run's figures.
 
-    EXPR     = comparison | FINDING | EXPR and EXPR | EXPR or EXPR | not EXPR | ( EXPR )
-    comparison = sum (< | <= | > | >= | == | !=) sum ...
-    sum      = numbers, "text" and PATHs with + - * / and ( )
-    PATH     = name.name[index] ..., as in the JSON report's run; baseline.PATH for the other run
-    FINDING  = a finding's id, or a severity
-    known(PATH) is true where the figure exists
-    no_worse(PATH, 5%) is true where the figure is at most 5 % worse than the baseline's
-
-There are three answers. A comparison is true if it holds over the whole 95% interval of its
-difference, false if the opposite does, and None if the interval contains 0: then noise could decide
-either way. It is None, too, if a deciding figure is null, or an estimate without an interval.
-Figures that are counted, and have no interval, are compared as they are.
+`driftscope.analysis.conditions` has the language. There are three answers. A comparison is true if
+it holds over the whole 95% interval of its difference, false if the opposite does, and None if the
+interval contains 0: then noise could decide either way. It is None, too, if a deciding figure is
+null, or an estimate without an interval. Figures that are counted, and have no interval, are
+compared as they are.
 """
 
 from __future__ import annotations
 
-import ast
 import difflib
 import math
 import operator
-import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path as File
+from pathlib import Path
 from typing import Any
 
+from sqlglot import exp
+
 from driftscope.analysis.baseline_relation import Quantity, Relation, Shared
+from driftscope.analysis.conditions import (
+    ARITHMETIC,
+    BASELINE,
+    COMPARISONS,
+    KNOWN,
+    NO_WORSE,
+    RULES,
+    is_finding,
+    number_of,
+    steps_of,
+    tree_of,
+)
 from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import first_line, read_text
 from driftscope.errors import UsageError
 
 FAIL_ON, REQUIRE = "fail_on", "require"
+MOST_TIMES = 100.0
+"""Largest multiple of the recorded requests that is worth naming."""
+_INTERVAL = "_interval"
+"""Suffix of the JSON key of a figure's interval; without the suffix it is the figure's key."""
+_SECONDS = "_s"
+"""Ending of the names of times, of which less is better."""
+COUNTED = {("fallback", "by_reason")}
+"""Objects in which a missing key counts as 0, if it is a known key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule, which is broken if `condition` surely holds and kept if it surely does not."""
+    """One rule, which is broken if its condition surely holds and kept if it surely does not; the
+    other way round if it is `required`."""
 
     text: str
     """Text of the rule as it was given."""
-    condition: Condition
+    condition: exp.Expression = field(repr=False, compare=False)
+    """Checked tree, see `conditions.tree_of`."""
+    required: bool = False
     name: str | None = None
     """Name that its author gave it."""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.text})" if self.name else self.text
 
+    @property
+    def finding(self) -> str | None:
+        """Finding or severity that the rule consists of; None for any other condition."""
+        return None if self.required else _finding(self.condition)
+
 
 def rule_of(text: str, name: str | None = None, *, required: bool = False) -> Rule:
     """Return the rule that the condition `text` must not hold or, if it is `required`, must; raises
     UsageError if it cannot be read."""
-    condition = parse(text)
-    return Rule(
-        text=text.strip(), condition=Not(of=condition) if required else condition, name=name
-    )
+    try:
+        tree = tree_of(text, RULES)
+    except UsageError as error:
+        raise UsageError(f"rule {text!r}: cannot be read: {error}") from error
+    return Rule(text=text.strip(), condition=tree, name=name, required=required)
 
 
-def read_rules(path: File) -> list[Rule]:
+def read_rules(path: Path) -> list[Rule]:
     """Return the rules of a TOML file: `fail_on = [EXPR, ...]`, `require = [EXPR, ...]`, and tables
     `[[rule]]` with one of both and a `name`.
 
@@ -83,7 +105,7 @@ def read_rules(path: File) -> list[Rule]:
     return rules + [_rule(path, table) for table in tables]
 
 
-def _rule(path: File, table: Any) -> Rule:
+def _rule(path: Path, table: Any) -> Rule:
     kinds = set(table) - {"name"} if isinstance(table, Mapping) else set()
     if kinds not in ({FAIL_ON}, {REQUIRE}):
         raise UsageError(
@@ -97,259 +119,6 @@ def _rule(path: File, table: Any) -> Rule:
         return rule_of(text, name, required=kind == REQUIRE)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
-
-
-BASELINE = "baseline"
-_LONGEST = 1000
-"""Largest number of characters; a rule is one line."""
-_SHARE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)%(?=\s*\))")
-"""A percentage as the last argument of a function."""
-_SECONDS = "_s"
-"""Ending of the names of times, of which less is better."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Path:
-    """Path of a figure in a run's JSON."""
-
-    steps: tuple[str | int, ...]
-    baseline: bool = False
-
-    def __str__(self) -> str:
-        out = BASELINE if self.baseline else ""
-        for step in self.steps:
-            plain = isinstance(step, str) and step.isidentifier()
-            out += (f".{step}" if out else f"{step}") if plain else f"[{step!r}]"
-        return out
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Literal:
-    """Constant number or text."""
-
-    value: float | str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arithmetic:
-    """Arithmetic on two terms; `sign` is one of + - * /."""
-
-    sign: str
-    left: Term
-    right: Term
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Negative:
-    """Negation of a term."""
-
-    of: Term
-
-
-Term = Path | Literal | Arithmetic | Negative
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Comparison of two terms; `sign` is one of < <= > >= == !=."""
-
-    sign: str
-    left: Term
-    right: Term
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingCondition:
-    """Condition that a finding with this id, or with this severity or a worse one, was made."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """Condition that a figure is not null."""
-
-    path: Path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Junction:
-    """Condition that all of `parts` hold if `every`, else that any of them holds."""
-
-    every: bool
-    parts: tuple[Condition, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Not:
-    """Condition that another condition does not hold."""
-
-    of: Condition
-
-
-Condition = Comparison | FindingCondition | Known | Junction | Not
-
-_SIGNS: dict[type[ast.AST], str] = {
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-}
-
-
-def parse(text: str) -> Condition:
-    """Return the condition that `text` states; raises UsageError, which says what is wrong with
-    it."""
-    if len(text) > _LONGEST:
-        raise UsageError(f"rule of {len(text)} characters; at most {_LONGEST} are allowed")
-    try:
-        return _condition(ast.parse(_SHARE.sub(_as_number, text.strip()), mode="eval").body)
-    except _NotAllowedError as error:
-        raise UsageError(f"rule {text!r}: {error}") from error
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise UsageError(
-            f"rule {text!r}: cannot be read ({reason}); write a finding's id, or a comparison such "
-            "as acceptance.mean_length < 2.0"
-        ) from error
-
-
-class _NotAllowedError(Exception):
-    """A piece of Python that a rule may not contain."""
-
-
-def _condition(node: ast.expr) -> Condition:
-    match node:
-        case ast.BoolOp(op=joint, values=values):
-            parts = tuple(_condition(value) for value in values)
-            return Junction(every=isinstance(joint, ast.And), parts=parts)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return Not(of=_condition(operand))
-        case ast.Compare():
-            return _comparison(node)
-        case ast.Name(id=name):
-            return FindingCondition(name=name)
-        case ast.Call(func=ast.Name(id="known"), args=[argument], keywords=[]):
-            path = _term(argument)
-            if isinstance(path, Path):
-                return Known(path=path)
-        case ast.Call(func=ast.Name(id="no_worse"), args=[figure, margin], keywords=[]):
-            return _no_worse(_term(figure), _term(margin))
-    raise _NotAllowedError(
-        f"{ast.unparse(node)!r} is neither a comparison nor a finding's id; compare it with "
-        "something"
-    )
-
-
-def _no_worse(figure: Term, margin: Term) -> Condition:
-    """Return the condition that a run's figure is less than `margin` worse than the baseline's,
-    which is a ratio, so that the errors of paired prompts cancel."""
-    if not isinstance(figure, Path) or figure.baseline:
-        raise _NotAllowedError("no_worse needs the path of a run's figure, and a margin such as 5%")
-    if not isinstance(margin, Literal) or isinstance(margin.value, str) or not 0 < margin.value < 1:
-        raise _NotAllowedError("no_worse needs a margin between 0% and 100%, such as 5%")
-    reference = Path(steps=figure.steps, baseline=True)
-    ratio = Arithmetic(sign="/", left=figure, right=reference)
-    names = [step for step in figure.steps if isinstance(step, str)]
-    if names and names[-1].endswith(_SECONDS):
-        return Comparison(sign="<=", left=ratio, right=Literal(value=1.0 + margin.value))
-    return Comparison(sign=">=", left=ratio, right=Literal(value=1.0 - margin.value))
-
-
-def _as_number(share: re.Match[str]) -> str:
-    return repr(float(share[1]) / 100)
-
-
-def _comparison(node: ast.Compare) -> Condition:
-    terms = [_term(side) for side in (node.left, *node.comparators)]
-    parts = tuple(
-        Comparison(sign=_sign(op), left=left, right=right)
-        for op, left, right in zip(node.ops, terms, terms[1:], strict=False)
-    )
-    return parts[0] if len(parts) == 1 else Junction(every=True, parts=parts)
-
-
-def _term(node: ast.expr) -> Term:
-    match node:
-        case ast.Constant(value=bool() | None):
-            pass
-        case ast.Constant(value=int() | float() as number):
-            return Literal(value=float(number))
-        case ast.Constant(value=str() as text):
-            return Literal(value=text)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            inner = _term(operand)
-            if isinstance(inner, Literal) and not isinstance(inner.value, str):
-                return Literal(value=-inner.value)
-            return Negative(of=inner)
-        case ast.BinOp(op=op, left=left, right=right):
-            return Arithmetic(sign=_sign(op), left=_term(left), right=_term(right))
-        case ast.Name() | ast.Attribute() | ast.Subscript():
-            return _path(node)
-    raise _NotAllowedError(
-        f"{ast.unparse(node)!r} is neither a number nor the path of a figure; see the keys of "
-        "a run in the JSON report"
-    )
-
-
-def _path(node: ast.expr) -> Path:
-    steps = _steps(node)
-    if steps[0] == BASELINE and len(steps) > 1:
-        return Path(steps=steps[1:], baseline=True)
-    return Path(steps=steps)
-
-
-def _steps(node: ast.expr) -> tuple[str | int, ...]:
-    match node:
-        case ast.Name(id=name):
-            return (name,)
-        case ast.Attribute(value=inner, attr=name):
-            return (*_steps(inner), name)
-        case ast.Subscript(value=inner, slice=ast.Constant(value=str() | int() as index)):
-            if not isinstance(index, bool):
-                return (*_steps(inner), index)
-        case ast.Subscript(
-            value=inner,
-            slice=ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as index)),
-        ):
-            if not isinstance(index, bool):
-                return (*_steps(inner), -index)
-    raise _NotAllowedError(f"{ast.unparse(node)!r} is not a path such as attention.self[-1]")
-
-
-def _sign(op: ast.AST) -> str:
-    if type(op) not in _SIGNS:
-        raise _NotAllowedError(
-            f"{type(op).__name__} is not an operator here; use {' '.join(_SIGNS.values())} and, "
-            "or, not"
-        )
-    return _SIGNS[type(op)]
-
-
-_EXACTLY: dict[str, Callable[[float, float], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
-_ARITHMETIC: dict[str, Callable[[Quantity, Quantity], Quantity]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-}
-_INTERVAL = "_interval"
-"""Suffix of the JSON key of a figure's interval; without the suffix it is the figure's key."""
-COUNTED = {("fallback", "by_reason")}
-"""Objects in which a missing key counts as 0, if it is a known key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,58 +151,77 @@ Values = dict[str, Quantity | str | None]
 """Figures that were read, by path; `Relation.basis` follows the path of a figure of a relation."""
 
 
-def holds(condition: Condition, facts: Facts, values: Values) -> bool | None:
-    """Return whether `condition` surely holds (True) or surely does not (False); the figures that
+def holds(node: exp.Expression, facts: Facts, values: Values) -> bool | None:
+    """Return whether a condition surely holds (True) or surely does not (False); the figures that
     it read are added to `values`.
 
     Raises UsageError for a path or a finding that does not exist.
     """
-    match condition:
-        case Not(of=inner):
-            answer = holds(inner, facts, values)
-            return None if answer is None else not answer
-        case Junction(every=every, parts=parts):
-            return _joined([holds(part, facts, values) for part in parts], every=every)
-        case Comparison():
-            return _compare(condition, facts, values)
-        case Known(path=path):
-            return _figure(path, facts, values) is not None
-        case FindingCondition(name=name):
-            answer, figure = facts.has_finding(name), facts.deciding(name)
-            if made := facts.made_of(name):
-                values[name] = ", ".join(made)
-            if figure is not None:
-                values[name], values[f"bound of {name}"] = figure[0], Quantity.exact(figure[1])
-            return answer
+    if isinstance(node, exp.Paren):
+        return holds(node.this, facts, values)
+    if isinstance(node, exp.Not):
+        answer = holds(node.this, facts, values)
+        return None if answer is None else not answer
+    if isinstance(node, exp.And | exp.Or):
+        answers = [holds(part, facts, values) for part in node.flatten()]
+        return _joined(answers, every=isinstance(node, exp.And))
+    if (name := _finding(node)) is not None:
+        answer, figure = facts.has_finding(name), facts.deciding(name)
+        if made := facts.made_of(name):
+            values[name] = ", ".join(made)
+        if figure is not None:
+            values[name], values[f"bound of {name}"] = figure[0], Quantity.exact(figure[1])
+        return answer
+    if isinstance(node, exp.Anonymous) and node.name == KNOWN:
+        return _figure(node.expressions[0], facts, values) is not None
+    comparison = _comparison(node, facts, values)
+    if comparison is None:
+        return None
+    compares, left, right = comparison
+    if isinstance(left, str) or isinstance(right, str):
+        return _compare_texts(compares, left, right)
+    apart = left - right
+    return compares(apart.value, 0.0) if apart.is_exact else _surely(compares, apart)
 
 
-def open_factor(condition: Condition, facts: Facts) -> float | None:
+def open_factor(node: exp.Expression, facts: Facts) -> float | None:
     """Return how many times as many requests would decide the comparisons that an interval leaves
     open, if the difference stays as it is; infinite if it is 0, None if no comparison is open, or
     if the baseline's own interval leaves it open."""
-    match condition:
-        case Not(of=inner):
-            return open_factor(inner, facts)
-        case Junction(parts=parts):
-            factors = [open_factor(part, facts) for part in parts]
-            return max((each for each in factors if each is not None), default=None)
-        case Comparison():
-            if facts.relation.fixed and _with_baseline(condition):
-                return None
-            left, right = _sides(condition, facts, {})
-            if not isinstance(left, Quantity) or not isinstance(right, Quantity):
-                return None
-            return _open_factor(condition.sign, left - right)
-        case FindingCondition(name=name):
-            figure = facts.deciding(name)
-            return (
-                None if figure is None else _open_factor("<", figure[0] - Quantity.exact(figure[1]))
-            )
-    return None
+    if isinstance(node, exp.Paren | exp.Not):
+        return open_factor(node.this, facts)
+    if isinstance(node, exp.And | exp.Or):
+        factors = [open_factor(part, facts) for part in node.flatten()]
+        return max((factor for factor in factors if factor is not None), default=None)
+    if (name := _finding(node)) is not None:
+        figure = facts.deciding(name)
+        if figure is None:
+            return None
+        return _open_factor(operator.lt, figure[0] - Quantity.exact(figure[1]))
+    if isinstance(node, exp.Anonymous) and node.name == KNOWN:
+        return None
+    if facts.relation.fixed and _names_baseline(node):
+        return None
+    comparison = _comparison(node, facts, {})
+    if comparison is None:
+        return None
+    compares, left, right = comparison
+    if isinstance(left, str) or isinstance(right, str):
+        return None
+    return _open_factor(compares, left - right)
 
 
-def _open_factor(sign: str, apart: Quantity) -> float | None:
-    if apart.is_exact or _surely(sign, apart) is not None:
+_Compares = Callable[[Any, Any], Any]
+"""One of `conditions.COMPARISONS`."""
+
+
+def _finding(node: exp.Expression) -> str | None:
+    """Return the finding or severity that a condition consists of; None for any other one."""
+    return str(node.unnest().name) if is_finding(node) else None
+
+
+def _open_factor(compares: _Compares, apart: Quantity) -> float | None:
+    if apart.is_exact or _surely(compares, apart) is not None:
         return None
     half = (apart.high - apart.low) / 2
     return float((half / apart.value) ** 2) if apart.value else math.inf
@@ -447,84 +235,80 @@ def _joined(answers: Sequence[bool | None], *, every: bool) -> bool | None:
     return None if None in answers else every
 
 
-def _compare(asked: Comparison, facts: Facts, values: Values) -> bool | None:
-    left, right = _sides(asked, facts, values)
-    if left is None or right is None:
-        return None
-    if isinstance(left, str) or isinstance(right, str):
-        return _compare_texts(asked.sign, left, right)
-    apart = left - right
-    if apart.is_exact:
-        return _EXACTLY[asked.sign](apart.value, 0.0)
-    return _surely(asked.sign, apart)
-
-
-def _sides(
-    asked: Comparison, facts: Facts, values: Values
-) -> tuple[Quantity | str | None, Quantity | str | None]:
-    """Return both sides of a comparison; one with the baseline is made at the relation's mix."""
-    if _with_baseline(asked):
+def _comparison(
+    node: exp.Expression, facts: Facts, values: Values
+) -> tuple[_Compares, Quantity | str, Quantity | str] | None:
+    """Return what compares, and both sides; None if one is not known. A comparison with the
+    baseline is made at the relation's mix."""
+    if _names_baseline(node):
         facts = replace(facts, at_mix=True)
-    return _value(asked.left, facts, values), _value(asked.right, facts, values)
+    if isinstance(node, exp.Anonymous):
+        figure, margin = node.expressions
+        return _no_worse(figure, float(number_of(margin)), facts, values)
+    left, right = (_value(side, facts, values) for side in (node.this, node.expression))
+    return None if left is None or right is None else (COMPARISONS[type(node)], left, right)
 
 
-def _with_baseline(asked: Comparison) -> bool:
-    return _names_baseline(asked.left) or _names_baseline(asked.right)
+def _no_worse(
+    figure: exp.Expression, margin: float, facts: Facts, values: Values
+) -> tuple[_Compares, Quantity, Quantity] | None:
+    """Return the comparison that a run's figure is less than `margin` worse than the baseline's,
+    which is a ratio, so that the errors of paired prompts cancel."""
+    steps = steps_of(figure)
+    ours, theirs = (
+        _number(_figure_at(FigurePath(steps=steps, baseline=baseline), facts, values))
+        for baseline in (False, True)
+    )
+    if ours is None or theirs is None or theirs.value == 0:
+        return None
+    names = [step for step in steps if isinstance(step, str)]
+    if names[-1].endswith(_SECONDS):
+        return operator.le, ours / theirs, Quantity.exact(1.0 + margin)
+    return operator.ge, ours / theirs, Quantity.exact(1.0 - margin)
 
 
-def _names_baseline(term: Term) -> bool:
-    match term:
-        case Path(baseline=baseline):
-            return baseline
-        case Negative(of=inner):
-            return _names_baseline(inner)
-        case Arithmetic(left=left, right=right):
-            return _names_baseline(left) or _names_baseline(right)
-    return False
+def _names_baseline(node: exp.Expression) -> bool:
+    """Whether a comparison names a figure of the baseline."""
+    if isinstance(node, exp.Anonymous):
+        return bool(node.name == NO_WORSE)
+    return any(column.parts[0].name == BASELINE for column in node.find_all(exp.Column))
 
 
-def _surely(sign: str, apart: Quantity) -> bool | None:
-    """Return whether an estimated difference is surely, or surely not, to 0 as `sign` says."""
-    match sign:
-        case "<" | "<=":
-            return _decided(yes=apart.high < 0, no=apart.low > 0)
-        case ">" | ">=":
-            return _decided(yes=apart.low > 0, no=apart.high < 0)
-    differs = apart.low > 0 or apart.high < 0
-    return _decided(yes=differs and sign == "!=", no=differs and sign == "==")
+def _surely(compares: _Compares, apart: Quantity) -> bool | None:
+    """Return whether an estimated difference surely compares to 0 so, or surely not."""
+    below, above = apart.high < 0, apart.low > 0
+    if not below and not above:
+        return None
+    return bool(compares(-1.0 if below else 1.0, 0.0))
 
 
-def _decided(*, yes: bool, no: bool) -> bool | None:
-    return True if yes else False if no else None
-
-
-def _compare_texts(sign: str, left: Quantity | str, right: Quantity | str) -> bool:
-    if sign not in ("==", "!=") or type(left) is not type(right):
+def _compare_texts(compares: _Compares, left: Quantity | str, right: Quantity | str) -> bool:
+    if compares not in (operator.eq, operator.ne) or type(left) is not type(right):
         raise UsageError(
-            f"{_value_words(left)} {sign} {_value_words(right)}: texts can only be compared with "
-            "== or !="
+            f"{_value_words(left)} and {_value_words(right)}: texts can only be compared with "
+            "other texts, by = or !="
         )
-    return (left == right) is (sign == "==")
+    return bool(compares(left, right))
 
 
 def _value_words(value: Quantity | str) -> str:
     return repr(value) if isinstance(value, str) else f"{value.value:g}"
 
 
-def _value(term: Term, facts: Facts, values: Values) -> Quantity | str | None:
-    match term:
-        case Literal(value=value):
-            return value if isinstance(value, str) else Quantity.exact(value)
-        case Path():
-            return _figure(term, facts, values)
-        case Negative(of=inner):
-            of = _number(_value(inner, facts, values))
-            return None if of is None else -of
-        case Arithmetic(sign=sign, left=left, right=right):
-            a, b = (_number(_value(side, facts, values)) for side in (left, right))
-            if a is None or b is None or (sign == "/" and b.value == 0):
-                return None
-            return _ARITHMETIC[sign](a, b)
+def _value(node: exp.Expression, facts: Facts, values: Values) -> Quantity | str | None:
+    if isinstance(node, exp.Paren):
+        return _value(node.this, facts, values)
+    if isinstance(node, exp.Literal):
+        return str(node.this) if node.is_string else Quantity.exact(float(number_of(node)))
+    if isinstance(node, exp.Neg):
+        value = _number(_value(node.this, facts, values))
+        return None if value is None else -value
+    if type(node) not in ARITHMETIC:
+        return _figure(node, facts, values)
+    a, b = (_number(_value(side, facts, values)) for side in (node.this, node.expression))
+    if a is None or b is None or (isinstance(node, exp.Div) and b.value == 0):
+        return None
+    return ARITHMETIC[type(node)](a, b)  # type: ignore[no-any-return]
 
 
 def _number(value: Quantity | str | None) -> Quantity | None:
@@ -533,7 +317,29 @@ def _number(value: Quantity | str | None) -> Quantity | None:
     return value
 
 
-def _figure(path: Path, facts: Facts, values: Values) -> Quantity | str | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigurePath:
+    """Path of a figure in a run's JSON."""
+
+    steps: tuple[str | int, ...]
+    baseline: bool = False
+
+    def __str__(self) -> str:
+        out = BASELINE if self.baseline else ""
+        for step in self.steps:
+            plain = isinstance(step, str) and step.isidentifier()
+            out += (f".{step}" if out else f"{step}") if plain else f"[{step!r}]"
+        return out
+
+
+def _figure(node: exp.Expression, facts: Facts, values: Values) -> Quantity | str | None:
+    steps = steps_of(node)
+    if steps[0] == BASELINE and len(steps) > 1:
+        return _figure_at(FigurePath(steps=steps[1:], baseline=True), facts, values)
+    return _figure_at(FigurePath(steps=steps), facts, values)
+
+
+def _figure_at(path: FigurePath, facts: Facts, values: Values) -> Quantity | str | None:
     root = facts.baseline if path.baseline else facts.run
     if root is None:
         raise UsageError(f"{path}: there is no baseline; give --baseline RUN")
@@ -562,7 +368,7 @@ def _figure(path: Path, facts: Facts, values: Values) -> Quantity | str | None:
     return figure
 
 
-def _at(root: Any, path: Path, steps: Sequence[str | int], countable: frozenset[str]) -> Any:
+def _at(root: Any, path: FigurePath, steps: Sequence[str | int], countable: frozenset[str]) -> Any:
     """Return the value at a path; a null on the way gives null. Raises UsageError for an impossible
     path."""
     here = root
@@ -589,7 +395,7 @@ def _labelled(here: Sequence[Any], label: str | int) -> Any:
     return next(named, None)
 
 
-def _spread(root: Any, path: Path) -> tuple[bool, tuple[float, float] | None]:
+def _spread(root: Any, path: FigurePath) -> tuple[bool, tuple[float, float] | None]:
     """Return whether a figure is an estimate, which has a key for its interval, and the interval:
     `name_interval` for `name`, `name_interval[i]` for `name[i]`."""
     steps = list(path.steps)
@@ -638,10 +444,6 @@ def _keys(here: Any) -> Sequence[Any]:
     return []
 
 
-MOST_TIMES = 100.0
-"""Largest multiple of the recorded requests that is worth naming."""
-
-
 class Outcome(StrEnum):
     """Outcome of a rule."""
 
@@ -685,7 +487,8 @@ def judge(rules: Sequence[Rule], runs: Iterable[tuple[str, Facts]]) -> list[Judg
 def _judge(rule: Rule, label: str, facts: Facts) -> Judgement:
     values: Values = {}
     answer = holds(rule.condition, facts, values)
-    outcome = {True: Outcome.BROKEN, False: Outcome.HELD, None: Outcome.UNDECIDED}[answer]
+    broken = None if answer is None else answer is not rule.required
+    outcome = {True: Outcome.BROKEN, False: Outcome.HELD, None: Outcome.UNDECIDED}[broken]
     wanted = _wanted_requests(rule, facts) if answer is None else None
     return Judgement(
         rule=rule,

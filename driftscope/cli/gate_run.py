@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 from driftscope.analysis.baseline_relation import Quantity, Relation, relation_of
 from driftscope.analysis.gate import (
     Facts,
-    FindingCondition,
     Judgement,
     Outcome,
     Rule,
@@ -285,8 +284,8 @@ def judge_analysis(
 def _asked_of(rule: Rule, facts: Mapping[Kind, Sequence[object]]) -> Kind:
     there = [kind for kind in Kind if facts[kind]]
     about = there
-    if isinstance(rule.condition, FindingCondition):
-        about = [kind for kind in Kind if rule.condition.name in kind.catalogue]
+    if rule.finding is not None:
+        about = [kind for kind in Kind if rule.finding in kind.catalogue]
     return next((kind for kind in about if kind in there), there[0])
 
 
