@@ -14,7 +14,7 @@ and a division by zero is null, so that all engines agree and no value of a colu
 fail.
 
 On runs (RULES) a NAME alone is a finding's id or a severity, and in a comparison the path of a
-figure in the JSON report, as in `attention.self_mass[-1]` and `baseline.segments["code"].mean_length`.
+figure in the JSON report, as in `attention.self_mass[-1]` and `baseline.segments["a"].rounds`.
 `known(PATH)` is true where the figure exists, and `no_worse(PATH, 5%)` where it is at most 5 %
 worse than the baseline's. `driftscope.analysis.gate` evaluates them.
 """
