@@ -56,7 +56,7 @@ docs: $(VENV)/installed-dev ## the documentation as a site, strictly, into site/
 
 pages: $(VENV)/installed-dev ## write the generated pages of docs/
 	$(BIN)/driftscope findings --markdown > docs/findings.md
-	$(BIN)/python -m driftscope.telemetry.metrics_docs > docs/metrics.md
+	PYTHONPATH=tests $(BIN)/python -m support.doc_pages
 	$(BIN)/python -m driftscope.trace.pages.columns_page > docs/trace-format.md
 	$(BIN)/python -m driftscope.trace.pages.privacy_page > docs/privacy.md
 	$(BIN)/python -m driftscope.json_schema > docs/report.schema.json

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 import yaml
+from support.doc_pages import filled
 from typer.main import get_command
 
 import driftscope
@@ -156,6 +157,12 @@ def test_the_example_of_a_settings_file_is_understood(tmp_path: Path) -> None:
     assert (settings.budget, settings.labels) == (0.005, ("chat", "agent"))
     assert settings.telemetry is not None
     assert settings.telemetry.prometheus == ("127.0.0.1", 9464)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_tables_are_those_of_the_code(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert filled(text) == text, "make pages"
 
 
 def test_the_public_names_are_those_that_the_documentation_lists() -> None:
