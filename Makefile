@@ -57,8 +57,6 @@ docs: $(VENV)/installed-dev ## the documentation as a site, strictly, into site/
 pages: $(VENV)/installed-dev ## write the generated pages of docs/
 	$(BIN)/driftscope findings --markdown > docs/findings.md
 	PYTHONPATH=tests $(BIN)/python -m support.doc_pages
-	$(BIN)/python -m driftscope.trace.pages.columns_page > docs/trace-format.md
-	$(BIN)/python -m driftscope.trace.pages.privacy_page > docs/privacy.md
 	$(BIN)/python -m driftscope.json_schema > docs/report.schema.json
 
 same: $(VENV)/installed-dev ## what the commands answer today, against the record of what they answered (5 minutes)

@@ -5,14 +5,29 @@ A table stands between `<!-- table: NAME -->` and `<!-- end -->`; the rest of a 
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
+
+import pyarrow as pa
 
 from driftscope.telemetry.instruments import COUNTER, HISTOGRAM, INSTRUMENTS, Instrument
 from driftscope.telemetry.prometheus import metric_name
+from driftscope.trace.records import RECORDS
+from driftscope.trace.schema import FIGURE, HASHED, TRACEPARENT, kind_of, schema_of
+from driftscope.trace.segments import TIMES
 
 DOCS = Path(__file__).parents[2] / "docs"
+PROBE_RECORDS = ("draft", "verify", "step", "request", "resource")
+"""Records that a probe in an engine writes; a replay writes the others."""
+HIDDEN = {
+    **dict.fromkeys(HASHED, "; a keyed hash with identifiers off"),
+    TRACEPARENT: "; null with identifiers off",
+}
+"""Contents of columns of the probe's records under DRIFTSCOPE_IDENTIFIERS=off."""
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -45,7 +60,49 @@ def _metric(instrument: Instrument) -> tuple[str, ...]:
     )
 
 
-TABLES: Mapping[str, Callable[[], str]] = {"metrics": metrics}
+def columns() -> str:
+    """Return the columns of each record of a trace.
+
+    Names and types come from the schema, meanings from the docstrings of the records' fields. The
+    part of a docstring after "None: " is the meaning of null.
+    """
+    heads = ("column", "type", "kind", "meaning", "null")
+    return "".join(
+        f"\n## {name}\n\n{_first_paragraph(record)}\n\n{table(heads, _columns_of(name, record))}"
+        for name, record in RECORDS.items()
+    )
+
+
+def _columns_of(name: str, record: type) -> Iterator[tuple[str, ...]]:
+    meanings = field_docstrings(record)
+    for column in schema_of(name):
+        meaning, _, null = meanings[column.name].partition("None: ")
+        listed = pa.types.is_list(column.type)
+        stream = f"`list<{column.type.value_type}>`" if listed else f"`{column.type}`"
+        sealed = ", sealed as `timestamp[us]`" if column.name in TIMES else ""
+        kind = kind_of(name, column.name)
+        if name in PROBE_RECORDS and kind != FIGURE:
+            kind += HIDDEN.get(column.name, "")
+        null = null.strip() if column.nullable else "never"
+        yield f"`{column.name}`", stream + sealed, kind, meaning.strip(), null
+
+
+def field_docstrings(record: type) -> dict[str, str]:
+    """Return the docstring below each field of a record class, each as one line."""
+    (body,) = ast.parse(inspect.getsource(record)).body
+    assert isinstance(body, ast.ClassDef)
+    return {
+        ast.unparse(field.target): " ".join(str(ast.literal_eval(text.value)).split())
+        for field, text in pairwise(body.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+
+
+def _first_paragraph(record: type) -> str:
+    return " ".join((inspect.getdoc(record) or "").split("\n\n")[0].split())
+
+
+TABLES: Mapping[str, Callable[[], str]] = {"metrics": metrics, "columns": columns}
 """Tables by the names in their markers."""
 _MARKED = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 

@@ -14,7 +14,6 @@ from support.runs import Spec, manifest, rows
 
 from driftscope.analysis.query.record_views import open_run
 from driftscope.pipeline import summarise
-from driftscope.trace.pages import privacy_page
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import RECORDS, RequestRow, Row
 from driftscope.trace.schema import (
@@ -33,7 +32,6 @@ from driftscope.trace.status import read_statuses
 from driftscope.trace.writer import TraceWriter, WriterOptions
 from driftscope.trace.writer_files import create_run
 
-PAGE = Path(__file__).parents[4] / "docs" / "privacy.md"
 KEY = bytes(range(16))
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SPEC = Spec(requests=5, labels=("chat",))
@@ -82,10 +80,6 @@ def test_a_new_text_is_no_figure_unseen(monkeypatch: pytest.MonkeyPatch) -> None
     for column in schema.names:
         with pytest.raises(KeyError):
             kind_of("draft", column)
-
-
-def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == privacy_page.page()
 
 
 def test_a_run_without_identifiers_has_hashes_in_every_process(tmp_path: Path) -> None:
