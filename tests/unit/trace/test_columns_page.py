@@ -11,9 +11,8 @@ import pytest
 from support.doc_pages import DOCS, field_docstrings
 from support.runs import Spec, write_run
 
-from driftscope.boundary.json_document import SCHEMA_VERSION
 from driftscope.trace.reader import read_trace
-from driftscope.trace.records import RECORDS
+from driftscope.trace.records import RECORDS, SCHEMA_VERSION
 from driftscope.trace.schema import schema_of
 from driftscope.trace.segments import DERIVED_KEY, MEASURED, TIMES
 
