@@ -18,7 +18,7 @@ from support.simulate.sums import rounds_by_key
 from support.simulate.text import NEAR
 
 from benchmarks.calibration.table import Rate, Table, false, power
-from driftscope.ablate.decomposition import Decomposition, Part
+from driftscope.ablate.result import Decomposition, Part
 from driftscope.analysis.circumstances import (
     Group,
     Groups,

@@ -12,8 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from driftscope.cli.options import Format
-    from driftscope.inspect.files.drafter_files import DrafterFiles
-    from driftscope.inspect.files.target_files import TargetFiles
+    from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 
 WORK = ".work"
 """Suffix of the work file, after the name of the output."""
@@ -98,27 +97,23 @@ def ablate(
     from driftscope.boundary.text import shown
     from driftscope.cli.failures import needs
     from driftscope.cli.run_reports import steps
-    from driftscope.cli.screens.ablation import print_ablation
+    from driftscope.cli.screens.inspection import print_ablation
     from driftscope.cli.trial_run import EXTRA, TrialOptions, load_bench, opening_of
     from driftscope.errors import EXIT_INTERRUPTED
-    from driftscope.inspect.files.drafter_files import open_drafter
-    from driftscope.inspect.files.target_files import open_target
+    from driftscope.inspect.checkpoints import open_drafter, open_target
 
     opening = opening_of(allow_pickle=allow_pickle, download=download)
     is_file = output is not None and output.suffix.lower() == ".json"
     work_path = None if output is None else output.with_name(f"{output.name}{WORK}")
     if output is not None and not is_file:
-        from driftscope.ablate.ablation_run_directory import check_free
+        from driftscope.ablate.result import check_free
 
         check_free(output)
     files, opened = open_drafter(drafter, opening), open_target(target, opening)
     wanted, text = named_interventions(interventions), _template(template) if template else None
     trial = TrialOptions(prompts=prompts, k=k, most_prompts=most_prompts, opening=opening)
     with needs(EXTRA):
-        from driftscope.ablate.ablation_run import run_ablation
-        from driftscope.ablate.measurement.ablation_plan import AblationOptions
-        from driftscope.ablate.measurement.prompt_writing import GivenTemplate
-        from driftscope.ablate.measurement.work_file import WorkFile
+        from driftscope.ablate.run import AblationOptions, GivenTemplate, WorkFile, run_ablation
 
         given = GivenTemplate(name=str(template), text=text) if text else None
         options = AblationOptions(k=k, wanted=wanted, positions=positions, template=given)
@@ -150,7 +145,7 @@ def ablate(
                 err=True,
             )
             raise typer.Exit(EXIT_INTERRUPTED) from None
-    from driftscope.ablate.ablation_json import to_json
+    from driftscope.ablate.result import to_json
 
     if as_json:
         typer.echo(to_json(result), nl=False)
@@ -161,7 +156,7 @@ def ablate(
     if is_file:
         write_file(output, to_json(result).encode())
     else:
-        from driftscope.ablate.ablation_run_directory import write_run
+        from driftscope.ablate.result import write_run
 
         write_run(output, result, files, opened)
     work_path.unlink(missing_ok=True)
@@ -252,14 +247,13 @@ def write_report(
     Raises UsageError for a file that is no ablation, for several runs and for options that do not
     apply, and OSError.
     """
-    from driftscope.ablate.ablation_json import to_json
-    from driftscope.ablate.ablation_reading import read_ablation
+    from driftscope.ablate.result import read_ablation, to_json
     from driftscope.boundary.files import STDOUT
     from driftscope.boundary.text import shown
     from driftscope.cli.options import Format
-    from driftscope.cli.screens.ablation import print_ablation
+    from driftscope.cli.screens.inspection import print_ablation
     from driftscope.errors import UsageError
-    from driftscope_reports.html.ablation.page import to_html
+    from driftscope_reports.html.ablation import to_html
     from driftscope_reports.report_files import write_text
 
     if len(paths) > 1:

@@ -29,8 +29,7 @@ from driftscope.findings.case import Deciding, Entry, ReplayCase
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.findings.finding import Finding, Severity, Trust
 from driftscope.findings.rules_data import LOSS
-from driftscope.inspect.promise import Promise
-from driftscope.inspect.promise_baseline import figures_like
+from driftscope.inspect.compare_run import Promise, figures_like
 from driftscope.json_report import check_to_json, figures_of
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.pipeline import Analysis, Baseline, conclude

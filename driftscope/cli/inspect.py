@@ -67,7 +67,7 @@ def inspect(
     code 130) keeps what is measured, in every output. Nothing is downloaded without --download.
     """
     from driftscope.boundary.text import shown
-    from driftscope.cli.screens.inspect import print_inspection
+    from driftscope.cli.screens.inspection import print_inspection
     from driftscope.cli.trial_run import TrialOptions, opening_of, with_trial
     from driftscope.errors import UsageError
     from driftscope.inspect.inspection import inspect_files
@@ -91,7 +91,7 @@ def inspect(
     else:
         print_inspection(result)
     if output is not None:
-        from driftscope_reports.html.inspection.page import to_html
+        from driftscope_reports.html.inspection import to_html
         from driftscope_reports.report_files import write_text
 
         words = ["driftscope", "inspect", drafter, *(["--target", target] if target else [])]

@@ -19,16 +19,16 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary.text import shown
 from driftscope.cli.options import is_inspection
 from driftscope.errors import NoDataError
-from driftscope.inspect.promise import (
+from driftscope.inspect.compare_run import (
     Promise,
     compare_promises,
     compare_with_promise,
     notes_of,
     read_promise,
+    relation_to,
     rounds_like,
     to_json,
 )
-from driftscope.inspect.promise_baseline import relation_to
 from driftscope.pipeline import Inputs, measure
 from driftscope_reports.terminal.run_table import plain as printable
 

@@ -13,17 +13,14 @@ from driftscope.boundary.text import shown
 from driftscope.cli.failures import MissingExtraError, needs
 from driftscope.cli.run_reports import steps
 from driftscope.errors import CheckpointError, NoDataError, UsageError
-from driftscope.inspect.checks.check_result import CheckResult, Level
-from driftscope.inspect.files.checkpoint_format import Family
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.opening import CAREFUL, Opening
-from driftscope.inspect.files.target_files import TargetFiles, open_target
+from driftscope.inspect.checkpoints import Family, TargetFiles, open_drafter, open_target
+from driftscope.inspect.checks.result import CheckResult, Level
+from driftscope.inspect.files import CAREFUL, Opening
 from driftscope.inspect.inspection import Inspection
-from driftscope.inspect.trial.acceptance import Acceptance
-from driftscope.inspect.trial.trial_result import STOPPED, T, Trial, TrialListener, Tried
+from driftscope.inspect.trial.result import STOPPED, Acceptance, T, Trial, TrialListener, Tried
 
-if TYPE_CHECKING:
-    from driftscope.inspect.trial.passages import Teacher
+if TYPE_CHECKING:  # imports torch
+    from driftscope.inspect.trial.target import Teacher
     from driftscope.inspect.trial.trial import Bench
 
 EXTRA = "inspect"
@@ -112,7 +109,7 @@ def with_trial(inspection: Inspection, target: str, options: TrialOptions) -> In
     except KeyboardInterrupt:
         note = _not_run(f"{STOPPED} before the drafter was measured", "a trial without Ctrl-C")
         return inspection.with_results([note], stopped=True)
-    from driftscope.inspect.trial.verdict import best_repair, verdict
+    from driftscope.inspect.trial.result import best_repair, verdict
 
     if options.config_file and trial.stopped:
         typer.echo("no config is written: Ctrl-C stopped the trial", err=True)
@@ -146,7 +143,7 @@ def _run(drafter: str, target: str, options: TrialOptions) -> Trial:
 
 
 def _write(drafter: str, best: Tried | None, path: Path, opening: Opening) -> None:
-    from driftscope.inspect.trial.written_repair import write_config
+    from driftscope.inspect.trial.repairs import write_config
 
     if best is None:
         raise NoDataError(f"{drafter}: no repair helps, so there is nothing to write")

@@ -2,17 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_INTERRUPTED, EXIT_OK
-from driftscope.inspect.checks.catalogue import checks_made, run_checks
-from driftscope.inspect.checks.check_result import CheckResult, Inspected, Level
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.opening import CAREFUL, Opening
-from driftscope.inspect.files.sizes import Sizes, sizes_of
-from driftscope.inspect.files.target_files import open_target
-from driftscope.inspect.trial.trial_result import Trial
+from driftscope.inspect.checkpoints import Family, Sizes, open_drafter, open_target, sizes_of
+from driftscope.inspect.checks import config, tensors, vocabulary
+from driftscope.inspect.checks.result import CheckResult, Inspected, Level
+from driftscope.inspect.files import CAREFUL, Opening
+from driftscope.inspect.trial.result import Trial
+
+Check = Callable[[Inspected], Iterator[CheckResult]]
+FOR_ANY_DRAFTER: tuple[Check, ...] = (
+    tensors.check_values,
+    tensors.check_types,
+    vocabulary.check_tokenizer,
+    vocabulary.check_template,
+    vocabulary.check_quantization,
+)
+"""Checks that need no knowledge of the format."""
+FOR_EAGLE3: tuple[Check, ...] = (
+    tensors.check_shapes,
+    tensors.check_prefix,
+    config.check_norm_flags,
+    config.check_norm_meaning,
+    config.check_captured_layers,
+    config.check_ignored_layers,
+    vocabulary.check_vocabulary_size,
+    vocabulary.check_table,
+    vocabulary.check_special_tokens,
+    config.check_rope,
+    config.check_context,
+    tensors.check_width,
+    tensors.check_embedding,
+)
+FOR_EAGLE1: tuple[Check, ...] = (
+    tensors.check_shapes,
+    tensors.check_prefix,
+    config.check_engine,
+    config.check_bias,
+    config.check_rope,
+    config.check_context,
+    tensors.check_width,
+    tensors.check_embedding,
+)
+FOR_MTP: tuple[Check, ...] = (
+    tensors.check_heads,
+    tensors.check_entries,
+    tensors.check_quantization,
+)
+_BY_FAMILY = {Family.EAGLE1: FOR_EAGLE1, Family.MTP: FOR_MTP}
+_ORDER = tuple(Level)
+
+
+def run_checks(inspected: Inspected) -> list[CheckResult]:
+    """Return what all checks found, errors first.
+
+    Raises CheckpointError for a file that cannot be read.
+    """
+    results = [result for check in _checks(inspected) for result in check(inspected)]
+    return sorted(results, key=lambda result: _ORDER.index(result.level))
+
+
+def checks_made(inspected: Inspected) -> int:
+    """Return how many checks `run_checks` makes."""
+    return len(_checks(inspected))
+
+
+def _checks(inspected: Inspected) -> tuple[Check, ...]:
+    family = inspected.drafter.format.family
+    if family is None:
+        return FOR_ANY_DRAFTER
+    return (*_BY_FAMILY.get(family, FOR_EAGLE3), *FOR_ANY_DRAFTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,9 @@ from typing import Any
 
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.boundary.json_document import INSPECTION, text
-from driftscope.inspect.inside.inside import Inside
+from driftscope.inspect.inside import Inside
 from driftscope.inspect.inspection import Inspection
-from driftscope.inspect.trial.acceptance import Acceptance
-from driftscope.inspect.trial.trial_result import AllPositions, Trial, TriedRendering
+from driftscope.inspect.trial.result import Acceptance, AllPositions, Trial, TriedRendering
 
 
 def to_json(inspection: Inspection, exit_code: int) -> str:

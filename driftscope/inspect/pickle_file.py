@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from driftscope.boundary.files import first_line
 from driftscope.errors import CheckpointError
-from driftscope.inspect.files.safetensors_file import StoredTensor
+from driftscope.inspect.files import StoredTensor
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,7 +17,7 @@ from driftscope.analysis.gate import Judgement, Outcome
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.cli.gate_run import run_gate
 from driftscope.errors import MixedTraceError, NoDataError, UsageError
-from driftscope.inspect.promise import compare_with_promise, read_promise, rounds_like
+from driftscope.inspect.compare_run import compare_with_promise, read_promise, rounds_like
 from driftscope.pipeline import Inputs, analyze
 
 LENGTH = "acceptance.mean_length"

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from driftscope.cli.app import app
 from driftscope.errors import EXIT_OK
 from driftscope.inspect.reference.config import EOS_ID
-from driftscope.inspect.trial.passages import ANSWER_TOKENS
+from driftscope.inspect.trial.target import ANSWER_TOKENS
 from driftscope_lab.trio import CONDITIONS, load_prompts, trio_path
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]

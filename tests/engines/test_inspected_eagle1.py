@@ -19,7 +19,7 @@ from verification.truth import RECORD, V2, compare
 from driftscope.cli.app import app
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK
 from driftscope.inspect.reference.config import EOS_ID
-from driftscope.inspect.trial.passages import ANSWER_TOKENS
+from driftscope.inspect.trial.target import ANSWER_TOKENS
 from driftscope_lab.trio import trio_path
 from engines.test_truth import assert_true
 

@@ -12,10 +12,10 @@ from verification.truth import MASSES, worst
 from verification.zoo.engines import run_engines
 from verification.zoo.serve import prompts
 
-from driftscope.inspect.files.drafter_files import open_drafter
+from driftscope.inspect.checkpoints import open_drafter
 from driftscope.inspect.reference.chain import Chain, draft_chains
+from driftscope.inspect.reference.config import DEFAULT_N_SINK
 from driftscope.inspect.reference.drafter import Drafter
-from driftscope.inspect.reference.replay import DEFAULT_N_SINK
 from driftscope.inspect.trial.variant import as_served
 from driftscope.trace.reader import read_trace
 

@@ -16,7 +16,7 @@ from support.promised_rounds import served_length
 from verification.truth import RECORD, V2, compare
 
 from driftscope.inspect.reference.config import EOS_ID
-from driftscope.inspect.trial.passages import ANSWER_TOKENS
+from driftscope.inspect.trial.target import ANSWER_TOKENS
 from driftscope_lab.trio import trio_path
 from engines.test_truth import assert_true
 

@@ -14,9 +14,8 @@ import torch
 from support.engine_process.job import Job, K, Outcome, prompts, run_job
 from verification.truth import continue_greedily
 
-from driftscope.inspect.reference.chain import ChainKeys
-from driftscope.inspect.reference.model import load_drafter, load_target
-from driftscope.inspect.reference.replay import replay
+from driftscope.inspect.reference.chain import ChainKeys, replay
+from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.reader import Trace, read_trace
 from driftscope_lab.trio import trio_path

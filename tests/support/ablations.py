@@ -6,12 +6,9 @@ from typing import Any
 
 from support.constructed_drafter import KNOWN, ConstructedDrafter, K, passages
 
-from driftscope.ablate.ablation import Ablation, ablation_of
 from driftscope.ablate.intervention import AS_SERVED, FACTORIAL, FIRST_TOKEN, INTERVENTIONS
-from driftscope.ablate.measurement.prompt_meter import PromptMeter
-from driftscope.ablate.measurement.prompt_pairing import by_position, by_prompt, long_enough
-from driftscope.ablate.measurement.prompt_writing import PromptWriting
-from driftscope.ablate.vocabulary_coverage import coverage_of
+from driftscope.ablate.result import Ablation, ablation_of, coverage_of
+from driftscope.ablate.run import PromptMeter, PromptWriting, by_position, by_prompt, long_enough
 
 
 def constructed_ablation(cause: str = "states", seed: int = 0, *, lacking: int = 2) -> Ablation:

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from driftscope.ablate.decomposition import Decomposition, decompose
 from driftscope.ablate.intervention import AS_SERVED, FACTORIAL, INTERVENTIONS
-from driftscope.ablate.measurement.prompt_meter import PromptMeter
-from driftscope.ablate.measurement.prompt_writing import PromptWriting
+from driftscope.ablate.result import Decomposition, decompose
+from driftscope.ablate.run import PromptMeter, PromptWriting
 from driftscope.inspect.reference.drafter import ChainKeys, StepOutput
-from driftscope.inspect.trial.passages import Passage
+from driftscope.inspect.trial.target import Passage
 
 VOCABULARY, K = 20, 4
 PROMPT, ANSWER, PASSAGES = 8, 16, 24

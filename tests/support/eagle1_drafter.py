@@ -15,9 +15,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from driftscope.inspect.reference.config import FINAL_STATE, DrafterConfig
-from driftscope.inspect.reference.drafter import ChainKeys
-from driftscope.inspect.reference.model import Drafter, Target, load_target, save_drafter
-from driftscope.inspect.trial.passages import Passage, Teacher
+from driftscope.inspect.reference.drafter import (
+    ChainKeys,
+    Drafter,
+    Target,
+    load_target,
+    save_drafter,
+)
+from driftscope.inspect.trial.target import Passage, Teacher
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 PROMPTS = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from driftscope.inspect.inside.inside_sums import InsideSums
+from driftscope.inspect.inside import InsideSums
 from driftscope.trace.records import edges_of
 
 CHAINS = 30

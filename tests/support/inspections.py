@@ -10,11 +10,9 @@ from support.checkpoints import AUX, TARGET, Config, changed
 from support.inside_sums import inside_sums
 
 from driftscope.boundary.json_document import INSPECTION, plain, text
-from driftscope.inspect.inside.inside import inside_of
+from driftscope.inspect.inside import inside_of
 from driftscope.inspect.inspection import Inspection, inspect_files
-from driftscope.inspect.trial.acceptance import acceptance_of, gain
-from driftscope.inspect.trial.trial_result import Change, Trial, Tried
-from driftscope.inspect.trial.verdict import verdict
+from driftscope.inspect.trial.result import Change, Trial, Tried, acceptance_of, gain, verdict
 
 K, PROMPTS, ROUNDS = 4, 24, 20
 MASSES = "sink_mass", "prompt_mass", "generated_mass", "self_mass"

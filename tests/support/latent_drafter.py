@@ -11,9 +11,8 @@ from pathlib import Path
 
 import torch
 
-from driftscope.inspect.reference.config import DrafterConfig
-from driftscope.inspect.reference.latent_config import LatentConfig
-from driftscope.inspect.reference.model import Drafter, load_drafter, save_drafter
+from driftscope.inspect.reference.config import DrafterConfig, LatentConfig
+from driftscope.inspect.reference.drafter import Drafter, load_drafter, save_drafter
 from driftscope_lab.trio import trio_path
 
 WIDE, HEADS, HEAD, TURNED = 512, 8, 32, 32

@@ -16,11 +16,9 @@ from safetensors.torch import load_file, save_file
 from support.eagle1_drafter import config_of, fit, prompt_texts
 from torch import Tensor
 
-from driftscope.inspect.reference.config import FINAL_STATE, DrafterConfig
-from driftscope.inspect.reference.drafter import Drafter
-from driftscope.inspect.reference.model import Target, load_target
-from driftscope.inspect.reference.mtp_names import mimo_name
-from driftscope.inspect.trial.passages import Teacher
+from driftscope.inspect.reference.config import FINAL_STATE, DrafterConfig, mimo_name
+from driftscope.inspect.reference.drafter import Drafter, Target, load_target
+from driftscope.inspect.trial.target import Teacher
 from driftscope_lab.trio import encode, trio_path
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from support.engine_process.job import Job
 
-from driftscope.inspect.reference.model import (
+from driftscope.inspect.reference.drafter import (
     Target,
     load_drafter,
     load_target,

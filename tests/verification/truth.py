@@ -16,9 +16,9 @@ import torch
 from support.engine_process.job import PROMPTS, Job, K, Outcome, prompts, run_jobs
 from support.mtp_head import load_mtp
 
-from driftscope.inspect.reference.model import load_drafter, load_target
-from driftscope.inspect.reference.replay import replay
-from driftscope.inspect.reference.target import KVCache
+from driftscope.inspect.reference.chain import replay
+from driftscope.inspect.reference.drafter import load_drafter, load_target
+from driftscope.inspect.reference.layers import KVCache
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import DISTANCE_MASS
 from driftscope_lab.trio import trio_path

@@ -15,7 +15,7 @@ import torch
 from support.engine_process.job import Job, K, run_jobs
 
 from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
-from driftscope.inspect.reference.model import Drafter, save_drafter
+from driftscope.inspect.reference.drafter import Drafter, save_drafter
 from verification.truth import RECORD, print_table
 
 LAYER = DecoderConfig(num_hidden_layers=1, intermediate_size=320)

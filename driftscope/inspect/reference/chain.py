@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from driftscope.inspect.reference.config import DEFAULT_N_SINK
 from driftscope.inspect.reference.drafter import ChainKeys, Context, Drafter, StepOutput
-from driftscope.inspect.reference.layers import at_least_float32
-from driftscope.inspect.reference.target import Target
+from driftscope.inspect.reference.layers import Target, at_least_float32
 from driftscope.trace.records import edges_of
 from driftscope.vocabulary import (
     BY_DEPTH,
@@ -236,3 +237,43 @@ def _over_layers(aux: tuple[Tensor, ...]) -> list[tuple[float, ...]]:
 
 def _rows(values: Tensor) -> list[tuple[float, ...]]:
     return [tuple(row) for row in values.tolist()]
+
+
+@torch.no_grad()
+def replay(
+    target: Target,
+    drafter: Drafter,
+    tokens: Sequence[int],
+    prompt_tokens: int,
+    anchors: Sequence[int],
+    k: int,
+    n_sink: int = DEFAULT_N_SINK,
+) -> list[Chain]:
+    """Draft K tokens from each anchor p, given the true tokens 0..p+1 before it.
+
+    The replay is teacher-forced and vectorised over the anchors. It repeats what a run drafted at
+    position p of the same tokens, and computes in the dtype of the models.
+
+    Raises ValueError for an anchor whose next token is not among `tokens`.
+    """
+    if not anchors:
+        return []
+    if min(anchors) < 0 or max(anchors) > len(tokens) - 2:
+        raise ValueError(
+            f"anchors must lie in 0..{len(tokens) - 2}: the token after each is needed; "
+            f"got {min(anchors)}..{max(anchors)}"
+        )
+    ids = torch.tensor([list(tokens)])
+    positions = torch.tensor(list(anchors))
+    aux = target(ids[:, :-1], aux_layers=drafter.config.aux_layers).aux
+    return draft_chains(
+        target,
+        drafter,
+        anchors=positions,
+        next_ids=ids[0, positions + 1],
+        aux=tuple(layer[:, positions] for layer in aux),
+        context=drafter.context(drafter.embed(ids[:, 1:], target), drafter.fuse(aux)),
+        prompt_tokens=prompt_tokens,
+        k=k,
+        n_sink=n_sink,
+    )

@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from driftscope.inspect.reference.latent_config import LATENT_DRAFTER, LatentConfig
+LATENT_DRAFTER = "Eagle3DeepseekV2ForCausalLM"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentConfig:
+    """Sizes of latent attention (DeepSeek-V2, arXiv 2405.04434), named as in `config.json`."""
+
+    q_lora_rank: int
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    """Part of a head's queries and keys that is not rotated."""
+    qk_rope_head_dim: int
+    v_head_dim: int
+    scale: float = 1.0
+    """Factor on 1 / sqrt(size of a head) that scaled rotary positions ask for."""
+
+    @classmethod
+    def from_hf(cls, fields: Mapping[str, Any]) -> LatentConfig:
+        """Read the fields of a parsed `config.json`. Raises KeyError for a size that is absent."""
+        sizes = {name: int(fields[name]) for name in cls.__dataclass_fields__ if name != "scale"}
+        return cls(**sizes, scale=_scale(fields))
+
+    def to_hf(self) -> dict[str, Any]:
+        """Return the sizes as fields of a `config.json`."""
+        names = (name for name in self.__dataclass_fields__ if name != "scale")
+        return {name: getattr(self, name) for name in names}
+
+
+def _scale(fields: Mapping[str, Any]) -> float:
+    """Return the square of YaRN's temperature, as vLLM's DeepseekV2MLAAttention does."""
+    rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    factor, share = float(rope.get("factor", 1.0)), float(rope.get("mscale_all_dim") or 0.0)
+    return (0.1 * share * math.log(factor) + 1.0) ** 2 if factor > 1 else 1.0
+
 
 BOS_ID, EOS_ID, PAD_ID = 0, 4, 5
 _AUX = "eagle_aux_hidden_state_layer_ids"
 _STATES = 3
 """Number of captured layers of a drafter whose config names none."""
+DEFAULT_N_SINK = 4
+"""Number of slots counted as sink unless the data shows another sink set."""
 LLAMA_DRAFTER, QWEN3_DRAFTER = "LlamaForCausalLMEagle3", "Eagle3Qwen3ForCausalLM"
 EAGLE1_DRAFTER = "EagleLlamaForCausalLM"
 FINAL_STATE = -1
@@ -265,3 +302,26 @@ def _rope(fields: dict[str, Any]) -> dict[str, Any]:
 def _unless(value: int | None, usual: int) -> int | None:
     """Return `value`, or None if it equals the usual one."""
     return None if value == usual else value
+
+
+_OF_MIMO = {"fc.": "input_proj.", "midlayer.": "", "norm.": "final_layernorm."}
+"""Prefix of a name in the reference drafter -> prefix in a checkpoint."""
+_KEPT = ("token_layernorm.", "hidden_layernorm.")
+
+
+def mimo_name(name: str) -> str:
+    """Return the name in a checkpoint of a tensor of the reference drafter."""
+    for prefix, of_mimo in _OF_MIMO.items():
+        if name.startswith(prefix):
+            return of_mimo + name.removeprefix(prefix)
+    return name
+
+
+def reference_name_of_mimo(name: str) -> str:
+    """Return the name in the reference drafter of a tensor of a checkpoint."""
+    if name.startswith(_KEPT):
+        return name
+    for prefix in ("fc.", "norm."):
+        if name.startswith(_OF_MIMO[prefix]):
+            return prefix + name.removeprefix(_OF_MIMO[prefix])
+    return f"midlayer.{name}"

@@ -11,17 +11,13 @@ from torch import Tensor
 
 from driftscope.boundary.files import first_line
 from driftscope.errors import CheckpointError
-from driftscope.inspect.checks.expected_tensors import EMBEDDING, FC_BIAS, HEAD
-from driftscope.inspect.files.checkpoint_format import Family
-from driftscope.inspect.files.drafter_files import DrafterFiles
-from driftscope.inspect.files.mtp_heads import MIMO, find_heads
-from driftscope.inspect.files.safetensors_file import StoredTensor
-from driftscope.inspect.reference.config import DrafterConfig
-from driftscope.inspect.reference.drafter import Drafter
+from driftscope.inspect.checkpoints import MIMO, DrafterFiles, Family, find_heads
+from driftscope.inspect.checks.tensors import EMBEDDING, FC_BIAS, HEAD
+from driftscope.inspect.files import StoredTensor
+from driftscope.inspect.reference.config import DrafterConfig, reference_name_of_mimo
+from driftscope.inspect.reference.drafter import Drafter, reference_name
 from driftscope.inspect.reference.layers import Rotary
-from driftscope.inspect.reference.model import reference_name
-from driftscope.inspect.reference.mtp_names import reference_name_of_mimo
-from driftscope.inspect.trial.trial_result import Change
+from driftscope.inspect.trial.result import Change
 
 POSITIONS = 2048
 """Positions that a trial can use: more than the longest prompt, its answer and a chain."""

@@ -17,7 +17,7 @@ def main() -> None:
     """Generate each prompt in both conditions and record it."""
     import torch
 
-    from driftscope.inspect.reference.run import ReferenceRun
+    from driftscope.inspect.reference.engine import ReferenceRun
 
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
     weights = trio_path()

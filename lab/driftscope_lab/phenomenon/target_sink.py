@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from driftscope.inspect.reference.model import Target, load_target
-from driftscope.inspect.reference.target import TargetLayer
+from driftscope.inspect.reference.drafter import Target, load_target
+from driftscope.inspect.reference.layers import TargetLayer
 from driftscope_lab.trio import encode, load_prompts
 from driftscope_lab.trio.prompts import fitting, templated
 

@@ -25,7 +25,7 @@ from random import Random
 import torch
 from tokenizers import Tokenizer
 
-from driftscope.inspect.reference.model import Target, load_target
+from driftscope.inspect.reference.drafter import Target, load_target
 from driftscope_lab.training.conversations import SYSTEM_TEXTS, DocumentShares, Material, exchange
 from driftscope_lab.training.corpus import (
     CorpusError,

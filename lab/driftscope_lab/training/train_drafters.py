@@ -13,9 +13,14 @@ from torch import Tensor, nn
 
 from driftscope.inspect.reference.chain import rms
 from driftscope.inspect.reference.config import PAD_ID, DrafterConfig
-from driftscope.inspect.reference.drafter import ChainKeys, StepOutput
-from driftscope.inspect.reference.model import Drafter, Target, save_drafter
-from driftscope.inspect.reference.target import TargetLayer
+from driftscope.inspect.reference.drafter import (
+    ChainKeys,
+    Drafter,
+    StepOutput,
+    Target,
+    save_drafter,
+)
+from driftscope.inspect.reference.layers import TargetLayer
 from driftscope_lab.training import recipe
 from driftscope_lab.training.loop import (
     Checkpoint,

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from driftscope.inspect.reference.config import BOS_ID, EOS_ID, PAD_ID, DecoderConfig
-from driftscope.inspect.reference.model import Target, save_target
-from driftscope.inspect.reference.target import KVCache
+from driftscope.inspect.reference.drafter import Target, save_target
+from driftscope.inspect.reference.layers import KVCache
 from driftscope_lab.training import recipe
 from driftscope_lab.training.loop import (
     Checkpoint,

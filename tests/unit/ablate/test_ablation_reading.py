@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from support.ablations import constructed_ablation
 
-from driftscope.ablate.ablation_json import to_json
-from driftscope.ablate.ablation_reading import read_ablation
+from driftscope.ablate.result import read_ablation, to_json
 from driftscope.errors import UsageError
 
 Document = dict[str, Any]

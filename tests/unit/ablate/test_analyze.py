@@ -11,13 +11,11 @@ from support.ablations import constructed_ablation
 from support.checkpoints import TARGET
 from typer.testing import CliRunner, Result
 
-from driftscope.ablate.ablation_json import to_json
-from driftscope.ablate.ablation_run_directory import manifest_of, write_run
+from driftscope.ablate.result import to_json, write_run
 from driftscope.boundary.json_document import RUNS
 from driftscope.cli.app import app
 from driftscope.errors import UsageError
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.target_files import open_target
+from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.json_schema import schema_of
 from driftscope.trace.runs import entry_of, newest
 from driftscope.vocabulary import RunState
@@ -33,8 +31,7 @@ def _run(*words: str | Path) -> Result:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     files, target = open_drafter(str(trio_path() / "eagle3")), open_target(str(TARGET))
-    manifest = manifest_of(files, target, k=RESULT.k, run_id="a1", created_s=1_700_000_000.0)
-    write_run(tmp_path / "why", RESULT, manifest)
+    write_run(tmp_path / "why", RESULT, files, target)
     return tmp_path / "why"
 
 

@@ -8,12 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from driftscope.ablate.ablation import Ablation, ablation_of
-from driftscope.ablate.ablation_json import to_json
-from driftscope.ablate.decomposition import Matches
-from driftscope.ablate.effect import Drafts
 from driftscope.ablate.intervention import AS_SERVED, FACTORIAL, INTERVENTIONS
-from driftscope.ablate.vocabulary_coverage import coverage_of
+from driftscope.ablate.result import Ablation, Drafts, Matches, ablation_of, coverage_of, to_json
 
 PROMPTS, POSITIONS, K = 12, 10, 3
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.constructed_drafter import CAUSES, KNOWN, PART_OF, decomposition_of
 
-from driftscope.ablate.decomposition import Decomposition, Part
+from driftscope.ablate.result import Decomposition, Part
 
 pytestmark = pytest.mark.slow
 

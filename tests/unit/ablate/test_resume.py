@@ -11,11 +11,11 @@ import pytest
 from support.checkpoints import TARGET
 from typer.testing import CliRunner, Result
 
-from driftscope.ablate.measurement.prompt_meter import PromptMeter
+from driftscope.ablate.run import PromptMeter
 from driftscope.cli import run_reports
 from driftscope.cli.app import app
 from driftscope.errors import UsageError
-from driftscope.inspect.trial.passages import BATCH
+from driftscope.inspect.trial.target import BATCH
 from driftscope_lab.trio import trio_path
 
 pytestmark = pytest.mark.slow

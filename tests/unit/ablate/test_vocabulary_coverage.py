@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from driftscope.ablate.vocabulary_coverage import coverage_of
+from driftscope.ablate.result import coverage_of
 
 
 def test_shares_are_sums_over_the_prompts() -> None:

@@ -9,7 +9,7 @@ from support.inspections import promise_document
 from support.simulate import Truth, simulate
 
 from driftscope.cli.inspection_baseline import LAST_ROUNDS, runs_like
-from driftscope.inspect.promise import Promise, read_promise
+from driftscope.inspect.compare_run import Promise, read_promise
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.reader import read_trace
 

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from support.checkpoints import changed
 
 from driftscope.errors import CheckpointError
-from driftscope.inspect.checks.catalogue import run_checks
-from driftscope.inspect.checks.check_result import Inspected
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.opening import Opening
+from driftscope.inspect.checkpoints import open_drafter
+from driftscope.inspect.checks.result import Inspected
+from driftscope.inspect.files import Opening
+from driftscope.inspect.inspection import run_checks
 from driftscope.inspect.pickle_file import PickleReader
 
 

@@ -13,7 +13,12 @@ from support.runs import Spec, write_run
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary.json_document import INSPECTION, PROMISE, text
 from driftscope.errors import MixedTraceError, UsageError
-from driftscope.inspect.promise import compare_promises, compare_with_promise, read_promise, to_json
+from driftscope.inspect.compare_run import (
+    compare_promises,
+    compare_with_promise,
+    read_promise,
+    to_json,
+)
 from driftscope.json_schema import schema_of
 from driftscope.pipeline import Inputs, analyze
 

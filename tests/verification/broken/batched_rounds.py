@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from driftscope.inspect.reference.chain import Chain
+from driftscope.inspect.reference.chain import Chain, replay
 from driftscope.inspect.reference.drafter import Drafter
 from driftscope.inspect.reference.engine import Generation, Round, leading_matches
-from driftscope.inspect.reference.replay import replay
-from driftscope.inspect.reference.target import Target
+from driftscope.inspect.reference.layers import Target
 
 
 @torch.no_grad()

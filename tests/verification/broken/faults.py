@@ -19,10 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from driftscope.inspect.reference.drafter import Drafter
-from driftscope.inspect.reference.layers import Rotary
-from driftscope.inspect.reference.model import load_drafter, load_target, save_drafter, save_target
-from driftscope.inspect.reference.target import Target
+from driftscope.inspect.reference.drafter import (
+    Drafter,
+    load_drafter,
+    load_target,
+    save_drafter,
+    save_target,
+)
+from driftscope.inspect.reference.layers import Rotary, Target
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 EAGLE3, EAGLE31, FEWER = "eagle3", "eagle31", "eagle31 of 512 tokens"

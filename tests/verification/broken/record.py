@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 
 from driftscope.inspect.reference.config import EOS_ID
-from driftscope.inspect.reference.engine import Generation, Round
-from driftscope.inspect.reference.model import Target, load_target
-from driftscope.inspect.reference.run import ReferenceRun
+from driftscope.inspect.reference.drafter import Target, load_target
+from driftscope.inspect.reference.engine import Generation, ReferenceRun, Round
 from driftscope_lab.trio import encode, load_prompts
 from verification.broken.batched_rounds import batched_rounds
 from verification.broken.faults import FAULTS, Fault, healthy_models, models

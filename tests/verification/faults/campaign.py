@@ -116,7 +116,7 @@ _IMPORTED_LATE = (
     "openai",
     "pydantic",
     "driftscope.pipeline",
-    "driftscope.ablate.ablation_run",
+    "driftscope.ablate.run",
     "driftscope.cli.screens.ingest",
     "driftscope.ingest.ingested_run",
     "driftscope.inspect.trial.trial",

@@ -13,7 +13,7 @@ from support.odd_runs import ROOT
 
 from driftscope.errors import EXIT_OK
 from driftscope.ingest.catalogue import READERS
-from driftscope.inspect.trial import passages
+from driftscope.inspect.trial import target
 from driftscope_lab.trio import trio_path
 from verification.faults.command import Outcome, check_files, outcome_of
 from verification.faults.texts import argument_of, encodable, text_of
@@ -107,13 +107,13 @@ def ablate(random: Random, _: Path, folder: Path) -> None:
 @contextlib.contextmanager
 def _short_answers() -> Iterator[None]:
     """Have the target answer in a few tokens, on one core: the campaign takes the others."""
-    before, threads = passages.ANSWER_TOKENS, torch.get_num_threads()
-    passages.ANSWER_TOKENS = ANSWER_TOKENS
+    before, threads = target.ANSWER_TOKENS, torch.get_num_threads()
+    target.ANSWER_TOKENS = ANSWER_TOKENS
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        passages.ANSWER_TOKENS = before
+        target.ANSWER_TOKENS = before
         torch.set_num_threads(threads)
 
 

@@ -19,8 +19,8 @@ from support.checkpoints import (
     speculators_names,
 )
 
+from driftscope.inspect.reference.drafter import load_drafter, load_target, save_drafter
 from driftscope.inspect.reference.engine import generate
-from driftscope.inspect.reference.model import load_drafter, load_target, save_drafter
 from driftscope_lab.training.train_drafters import draft_loss, teach
 from driftscope_lab.trio import Prompt, encode, load_prompts, trio_path
 from verification.inspected.planted import EAGLE3, EAGLE31

@@ -19,13 +19,11 @@ import torch
 from support.checkpoints import TARGET, changed
 
 from driftscope.errors import CheckpointError
-from driftscope.inspect.checks.check_result import Level
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.target_files import open_target
+from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.checks.result import Level
 from driftscope.inspect.inspection import inspect_files
+from driftscope.inspect.trial.result import Trial, best_repair, verdict
 from driftscope.inspect.trial.trial import Bench, run_trial
-from driftscope.inspect.trial.trial_result import Trial
-from driftscope.inspect.trial.verdict import best_repair, verdict
 from driftscope_lab.trio import Prompt, encode, load_prompts
 from verification.inspected.healthy import healthy
 from verification.inspected.planted import PLANTED, Planted

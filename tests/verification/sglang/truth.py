@@ -12,8 +12,8 @@ from typing import Any
 from support.engine_process.job import prompts
 from support.sglang_process.job import VERSION, Job, K, Outcome, run_job
 
-from driftscope.inspect.reference.model import Drafter, Target
-from driftscope.inspect.reference.replay import replay
+from driftscope.inspect.reference.chain import replay
+from driftscope.inspect.reference.drafter import Drafter, Target
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import DISTANCE_MASS
 from verification.truth import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from driftscope.ablate.measurement.draft_vocabulary import DraftVocabulary
-from driftscope.inspect.trial.passages import Passage
+from driftscope.ablate.run import DraftVocabulary
+from driftscope.inspect.trial.target import Passage
 
 PROMPT = "Q: "
 CODE = "```py\nx{}\n```\n"

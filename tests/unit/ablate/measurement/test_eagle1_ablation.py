@@ -8,12 +8,10 @@ import pytest
 from support.checkpoints import TARGET
 from support.eagle1_drafter import eagle1_drafter, prompt_texts
 
-from driftscope.ablate.ablation import Ablation
-from driftscope.ablate.ablation_run import run_ablation
 from driftscope.ablate.intervention import AS_SERVED, FACTORIAL
-from driftscope.ablate.measurement.ablation_plan import AblationOptions
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.target_files import open_target
+from driftscope.ablate.result import Ablation
+from driftscope.ablate.run import AblationOptions, run_ablation
+from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.trial.trial import Bench
 from driftscope_lab.trio import encode
 

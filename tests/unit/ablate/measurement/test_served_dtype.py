@@ -10,10 +10,9 @@ import pytest
 import torch
 from support.checkpoints import TARGET, changed
 
-from driftscope.ablate.measurement.served_dtype import ServedDrafter, served_dtype
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.target_files import open_target
-from driftscope.inspect.trial.passages import Passage
+from driftscope.ablate.run import ServedDrafter, served_dtype
+from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.trial.target import Passage
 from driftscope.inspect.trial.variant import as_served
 from driftscope_lab.trio import trio_path
 

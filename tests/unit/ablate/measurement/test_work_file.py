@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from driftscope.ablate.measurement.measured_prompt import MeasuredPrompt
-from driftscope.ablate.measurement.work_file import WorkFile
+from driftscope.ablate.run import MeasuredPrompt, WorkFile
 from driftscope.errors import UsageError
 
 REQUEST = {"drafter": ["d", None], "--k": 3}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.inspections import broken
 
-from driftscope.cli.screens.inspect import print_inspection
-from driftscope.inspect.trial.trial_result import STOPPED, NotApplicable
+from driftscope.cli.screens.inspection import print_inspection
+from driftscope.inspect.trial.result import STOPPED, NotApplicable
 
 
 def _printed(capsys: pytest.CaptureFixture[str]) -> str:

@@ -22,10 +22,9 @@ from support.checkpoints import (
     speculators_names,
 )
 
-from driftscope.inspect.checks.catalogue import run_checks
-from driftscope.inspect.checks.check_result import CheckResult, Inspected, Level
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.target_files import open_target
+from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.checks.result import CheckResult, Inspected, Level
+from driftscope.inspect.inspection import run_checks
 from driftscope_lab.trio import trio_path
 
 H = 256

@@ -11,11 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.eagle1_drafter import config_of
 
-from driftscope.inspect.checks.catalogue import FOR_ANY_DRAFTER, FOR_EAGLE1, checks_made, run_checks
-from driftscope.inspect.checks.check_result import CheckResult, Inspected, Level
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.target_files import open_target
-from driftscope.inspect.reference.model import Drafter, load_target, save_drafter
+from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.checks.result import CheckResult, Inspected, Level
+from driftscope.inspect.inspection import FOR_ANY_DRAFTER, FOR_EAGLE1, checks_made, run_checks
+from driftscope.inspect.reference.drafter import Drafter, load_target, save_drafter
 from driftscope_lab.trio import trio_path
 
 State = dict[str, torch.Tensor]

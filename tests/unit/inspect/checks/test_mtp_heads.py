@@ -14,10 +14,9 @@ from verification.zoo.mla import DEEPSEEK
 from verification.zoo.mtp import ERNIE, MIMO, MIMO_V2
 
 from driftscope.errors import CheckpointError
-from driftscope.inspect.checks.catalogue import FOR_ANY_DRAFTER, FOR_MTP, checks_made, run_checks
-from driftscope.inspect.checks.check_result import CheckResult, Inspected, Level
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.mtp_heads import find_heads
+from driftscope.inspect.checkpoints import find_heads, open_drafter
+from driftscope.inspect.checks.result import CheckResult, Inspected, Level
+from driftscope.inspect.inspection import FOR_ANY_DRAFTER, FOR_MTP, checks_made, run_checks
 from driftscope.inspect.trial.variant import as_served
 
 KINDS = {kind.name: kind for kind in (DEEPSEEK, MIMO, MIMO_V2, ERNIE)}

@@ -11,11 +11,10 @@ from safetensors.torch import load_file, save_file
 from support.checkpoints import changed
 
 from driftscope.errors import CheckpointError
-from driftscope.inspect.checks.catalogue import run_checks
-from driftscope.inspect.checks.check_result import Inspected
-from driftscope.inspect.files.checkpoint_format import recognise
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.safetensors_file import read_header
+from driftscope.inspect.checkpoints import open_drafter, recognise
+from driftscope.inspect.checks.result import Inspected
+from driftscope.inspect.files import read_header
+from driftscope.inspect.inspection import run_checks
 from driftscope_lab.trio import trio_path
 
 INDEX = "model.safetensors.index.json"

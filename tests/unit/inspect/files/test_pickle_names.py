@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from driftscope.inspect.files.pickle_names import weight_pickles
+from driftscope.inspect.files import weight_pickles
 
 
 @pytest.mark.parametrize(

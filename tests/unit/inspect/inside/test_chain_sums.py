@@ -7,12 +7,11 @@ import pytest
 import torch
 from support.checkpoints import TARGET
 
-from driftscope.inspect.inside.inside_sums import InsideSums
-from driftscope.inspect.reference.chain import Chain
-from driftscope.inspect.reference.model import load_drafter, load_target
-from driftscope.inspect.reference.replay import replay
+from driftscope.inspect.inside import InsideSums
+from driftscope.inspect.reference.chain import Chain, replay
+from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.trial.drafting import draft
-from driftscope.inspect.trial.passages import Passage
+from driftscope.inspect.trial.target import Passage
 from driftscope.trace.records import edges_of
 from driftscope_lab.trio import encode, load_prompts, trio_path
 

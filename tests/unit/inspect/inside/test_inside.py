@@ -7,7 +7,7 @@ import pytest
 from support.inside_sums import inside_sums
 
 from driftscope.analysis.statistics.drift import Answer
-from driftscope.inspect.inside.inside import Inside, inside_of
+from driftscope.inspect.inside import Inside, inside_of
 from driftscope.vocabulary import Growth
 
 

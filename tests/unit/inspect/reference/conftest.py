@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
-from driftscope.inspect.reference.model import Drafter, Target
+from driftscope.inspect.reference.drafter import Drafter, Target
 
 SIZES = DecoderConfig(
     vocab_size=40,

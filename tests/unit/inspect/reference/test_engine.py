@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from driftscope.inspect.reference.chain import MASSES, PER_DEPTH
+from driftscope.inspect.reference.drafter import Drafter, Target
 from driftscope.inspect.reference.engine import Round, generate, leading_matches, replay
-from driftscope.inspect.reference.model import Drafter, Target
 
 Pair = tuple[Target, Drafter]
 PROMPT = [7, 3, 9, 21, 4, 4, 17]

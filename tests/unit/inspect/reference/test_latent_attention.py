@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
-from driftscope.inspect.reference.latent_attention import LatentAttention
-from driftscope.inspect.reference.latent_config import LATENT_DRAFTER, LatentConfig
-from driftscope.inspect.reference.layers import Rotary
-from driftscope.inspect.reference.target import causal_attention
+from driftscope.inspect.reference.config import (
+    LATENT_DRAFTER,
+    DecoderConfig,
+    DrafterConfig,
+    LatentConfig,
+)
+from driftscope.inspect.reference.layers import LatentAttention, Rotary, causal_attention
 
 SIZES = {
     "q_lora_rank": 12,

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from driftscope.inspect.reference.config import DrafterConfig, default_aux_layers
-from driftscope.inspect.reference.layers import RMSNorm
-from driftscope.inspect.reference.model import (
+from driftscope.inspect.reference.drafter import (
     Drafter,
     Target,
     load_drafter,
@@ -17,7 +16,7 @@ from driftscope.inspect.reference.model import (
     save_drafter,
     save_target,
 )
-from driftscope.inspect.reference.target import KVCache
+from driftscope.inspect.reference.layers import KVCache, RMSNorm
 
 Pair = tuple[Target, Drafter]
 

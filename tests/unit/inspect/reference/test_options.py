@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from driftscope.inspect.reference.chain import MASSES, PER_DEPTH
+from driftscope.inspect.reference.chain import MASSES, PER_DEPTH, replay
 from driftscope.inspect.reference.config import DrafterConfig
+from driftscope.inspect.reference.drafter import Drafter, Target
 from driftscope.inspect.reference.engine import generate
 from driftscope.inspect.reference.layers import Rotary
-from driftscope.inspect.reference.model import Drafter, Target
-from driftscope.inspect.reference.replay import replay
 
 from .conftest import LAYER, SIZES, random_weights
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from driftscope.inspect.reference.chain import MASSES, PER_DEPTH
-from driftscope.inspect.reference.model import Drafter, Target
-from driftscope.inspect.reference.replay import replay
+from driftscope.inspect.reference.chain import MASSES, PER_DEPTH, replay
+from driftscope.inspect.reference.drafter import Drafter, Target
 from driftscope.trace.records import edges_of
 
 Pair = tuple[Target, Drafter]

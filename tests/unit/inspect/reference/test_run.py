@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from driftscope.errors import TraceError
-from driftscope.inspect.reference.engine import Generation
-from driftscope.inspect.reference.run import ReferenceRun
+from driftscope.inspect.reference.engine import Generation, ReferenceRun
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.segments import RELATIVE_ERROR
 from driftscope_lab.trio import encode, load_prompts, trio_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from driftscope.inspect.trial.acceptance import acceptance_of, gain, mean_gain, mean_length
+from driftscope.inspect.trial.result import acceptance_of, gain, mean_gain, mean_length
 
 K = 5
 PROMPTS, ROUNDS = 32, 16

@@ -9,9 +9,9 @@ import pytest
 import torch
 from support.checkpoints import TARGET, State, changed, own_vocabulary, own_vocabulary_config
 
-from driftscope.inspect.files.drafter_files import open_drafter
+from driftscope.inspect.checkpoints import open_drafter
 from driftscope.inspect.trial.drafting import Drafted, draft
-from driftscope.inspect.trial.passages import Passage, Teacher
+from driftscope.inspect.trial.target import Passage, Teacher
 from driftscope.inspect.trial.variant import as_served
 from driftscope_lab.trio import encode, load_prompts
 

@@ -14,13 +14,11 @@ from support.checkpoints import TARGET
 from support.eagle1_drafter import eagle1_drafter, prompt_texts
 
 from driftscope.errors import CheckpointError
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.target_files import open_target
-from driftscope.inspect.trial.passages import Teacher
+from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.trial.result import Trial, best_repair, verdict
+from driftscope.inspect.trial.target import Teacher
 from driftscope.inspect.trial.trial import Bench, run_trial
-from driftscope.inspect.trial.trial_result import Trial
 from driftscope.inspect.trial.variant import as_served
-from driftscope.inspect.trial.verdict import best_repair, verdict
 from driftscope_lab.trio import encode
 
 pytestmark = pytest.mark.slow

@@ -19,16 +19,14 @@ from verification.zoo.mla import KIMI
 from verification.zoo.weights import VOCABULARY
 
 from driftscope.errors import CheckpointError
-from driftscope.inspect.checks.check_result import Level
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.target_files import open_target
+from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.checks.result import Level
 from driftscope.inspect.inspection import inspect_files
-from driftscope.inspect.trial.attention_repairs import attention_repairs
-from driftscope.inspect.trial.passages import Teacher
+from driftscope.inspect.trial.repairs import attention_repairs
+from driftscope.inspect.trial.result import Trial, verdict
+from driftscope.inspect.trial.target import Teacher
 from driftscope.inspect.trial.trial import Bench, run_trial
-from driftscope.inspect.trial.trial_result import Trial
 from driftscope.inspect.trial.variant import as_served
-from driftscope.inspect.trial.verdict import verdict
 from driftscope_lab.trio import encode, load_prompts
 
 K, LAYERS, PROMPTS = 5, 4, 12

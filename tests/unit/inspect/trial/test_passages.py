@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from driftscope.inspect.trial.passages import Passage
+from driftscope.inspect.trial.target import Passage
 
 PROMPT = 5
 

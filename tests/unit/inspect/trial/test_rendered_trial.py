@@ -13,22 +13,26 @@ from support.inspections import PROMPTS, rounds
 
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.cli.trial_run import TrialOptions, load_bench
-from driftscope.inspect.checks.check_result import CheckResult, Level
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.target_files import open_target
-from driftscope.inspect.inside.inside import inside_of
-from driftscope.inspect.trial.acceptance import acceptance_of, gain
-from driftscope.inspect.trial.renderings import Rendering
+from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.checks.result import CheckResult, Level
+from driftscope.inspect.inside import inside_of
+from driftscope.inspect.trial.result import (
+    Change,
+    Trial,
+    TriedRendering,
+    acceptance_of,
+    gain,
+    rendering_results,
+)
 from driftscope.inspect.trial.trial import (
     LEAST_PASSAGES,
     Bench,
+    Rendering,
     Runner,
     run_trial,
     try_renderings,
 )
-from driftscope.inspect.trial.trial_result import Change, Trial, TriedRendering
 from driftscope.inspect.trial.variant import as_served
-from driftscope.inspect.trial.verdict import rendering_results
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 pytestmark = pytest.mark.slow

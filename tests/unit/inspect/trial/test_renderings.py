@@ -8,8 +8,8 @@ import pytest
 from support.checkpoints import TARGET
 from transformers import AutoTokenizer
 
-from driftscope.inspect.trial.renderings import renderings
-from driftscope.inspect.trial.trial_result import NotApplicable
+from driftscope.inspect.trial.result import NotApplicable
+from driftscope.inspect.trial.trial import renderings
 
 OWN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 ASKED = {"a": [{"role": "user", "content": "Write a loop."}]}

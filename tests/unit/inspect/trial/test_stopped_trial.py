@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 from support.checkpoints import TARGET, changed
 
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.target_files import open_target
+from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.trial.result import STOPPED, T, Trial, TrialListener, best_repair
 from driftscope.inspect.trial.trial import LEAST_PASSAGES, Bench, run_trial
-from driftscope.inspect.trial.trial_result import STOPPED, T, Trial, TrialListener
-from driftscope.inspect.trial.verdict import best_repair
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 pytestmark = pytest.mark.slow

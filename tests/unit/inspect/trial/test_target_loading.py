@@ -6,8 +6,7 @@ import pytest
 import torch
 from support.checkpoints import TARGET
 
-from driftscope.inspect.trial.passages import Passage, Teacher
-from driftscope.inspect.trial.target_loading import CPU, GPU, placement, weight_of
+from driftscope.inspect.trial.target import CPU, GPU, Passage, Teacher, placement, weight_of
 from driftscope_lab.trio import encode, load_prompts
 
 

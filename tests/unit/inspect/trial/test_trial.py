@@ -11,15 +11,13 @@ import pytest
 import torch
 from support.checkpoints import AUX, TARGET, Config, State, changed
 
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.files.target_files import open_target
+from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.reference.engine import generate
-from driftscope.inspect.reference.model import load_drafter, load_target
-from driftscope.inspect.trial.passages import ANSWER_TOKENS, Teacher
+from driftscope.inspect.trial.repairs import write_config
+from driftscope.inspect.trial.result import Trial, best_repair, verdict
+from driftscope.inspect.trial.target import ANSWER_TOKENS, Teacher
 from driftscope.inspect.trial.trial import Bench, run_trial
-from driftscope.inspect.trial.trial_result import Trial
-from driftscope.inspect.trial.verdict import best_repair, verdict
-from driftscope.inspect.trial.written_repair import write_config
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 pytestmark = pytest.mark.slow

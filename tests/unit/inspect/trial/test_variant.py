@@ -9,8 +9,8 @@ import torch
 from support.checkpoints import AUX, Config, State, as_speculators, changed, speculators_names
 
 from driftscope.errors import CheckpointError
-from driftscope.inspect.files.drafter_files import open_drafter
-from driftscope.inspect.reference.model import load_drafter
+from driftscope.inspect.checkpoints import open_drafter
+from driftscope.inspect.reference.drafter import load_drafter
 from driftscope.inspect.trial.variant import Variant, as_served
 from driftscope_lab.trio import trio_path
 

@@ -11,17 +11,20 @@ from support.inspections import FIGURES, PROMPTS, K, rounds
 
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import mean_interval
-from driftscope.inspect.checks.check_result import Level
-from driftscope.inspect.inside.inside import inside_of
-from driftscope.inspect.trial.acceptance import Gain, acceptance_of, gain, mean_gain
-from driftscope.inspect.trial.trial_result import (
+from driftscope.inspect.checks.result import Level
+from driftscope.inspect.inside import inside_of
+from driftscope.inspect.trial.result import (
     AllPositions,
     Change,
+    Gain,
     Trial,
     Tried,
     TriedRendering,
+    acceptance_of,
+    gain,
+    mean_gain,
+    verdict,
 )
-from driftscope.inspect.trial.verdict import verdict
 
 
 def _trial(rate: float, seed: int, surer: float) -> Trial:

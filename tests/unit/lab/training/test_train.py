@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.lab_corpus import FILES
 
-from driftscope.inspect.reference.model import Target, load_target
+from driftscope.inspect.reference.drafter import Target, load_target
 from driftscope_lab.training import train as training
 from driftscope_lab.training import train_drafters, train_target
 from driftscope_lab.training.corpus import CorpusError

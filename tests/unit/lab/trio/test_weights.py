@@ -7,8 +7,8 @@ import torch
 
 from driftscope.inspect.reference.chain import Chain
 from driftscope.inspect.reference.config import EOS_ID
+from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.reference.engine import generate
-from driftscope.inspect.reference.model import load_drafter, load_target
 from driftscope_lab.training.recipe import AUX_LAYERS, DRAFTERS, TARGET
 from driftscope_lab.trio import encode, load_prompts, trio_path
 

@@ -1,1 +1,0 @@
-"""Measuring: prompts in each way of writing them, and the counts of each prompt."""

@@ -1,0 +1,544 @@
+"""The result of an ablation: every effect, the parts of the loss over depth, as JSON and back."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driftscope.ablate.intervention import (
+    AS_SERVED,
+    FACTORIAL,
+    INTERVENTIONS,
+    RIGHT_BOTH,
+    RIGHT_STATES,
+    RIGHT_TOKENS,
+    Intervention,
+)
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import Ratio, intervals, rate_intervals, ratio_of
+from driftscope.boundary.files import first_line, read_bytes, read_json, write_file
+from driftscope.boundary.json_document import ABLATION, SCHEMA_VERSION, text
+from driftscope.errors import UsageError
+from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
+from driftscope.inspect.inspection_json import acceptance_content
+from driftscope.inspect.reference.config import DEFAULT_N_SINK
+from driftscope.inspect.trial.result import Acceptance, acceptance_of, gain
+from driftscope.inspect.weights_digest import weights_digest
+from driftscope.trace.manifest import ABLATION as ABLATION_MODE
+from driftscope.trace.manifest import GREEDY, MANIFEST, Manifest, Model
+from driftscope.trace.runs import is_ablation_run
+from driftscope.version import __version__
+from driftscope.vocabulary import Region
+
+RegionTokens = Mapping[str, tuple[int, int]]
+"""Tokens of one answer, and those among them that the draft vocabulary lacks, by region."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionCoverage:
+    """Tokens of one kind of text in the target's answers."""
+
+    region: str
+    """One of `Region.ALL`."""
+    tokens: int
+    lacking: float
+    """Share of these tokens that the drafter cannot draft."""
+    interval: Interval | None
+    """95% interval of `lacking` over prompts; None with too few of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularyCoverage:
+    """Tokens of the target's answers that the draft vocabulary lacks."""
+
+    lacking: float
+    """Share of all tokens; 0 if the drafter has the target's whole vocabulary."""
+    by_region: tuple[RegionCoverage, ...]
+    """Regions that occur, in the order of `Region.ALL`."""
+
+
+def coverage_of(answers: Sequence[RegionTokens]) -> VocabularyCoverage:
+    """Return the shares from the counts of each prompt's answer. Prompts are the clusters of the
+    intervals."""
+    rows = [[each.get(region, (0, 0)) for region in Region.ALL] for each in answers]
+    counts = np.array(rows, np.int64).reshape(len(answers), len(Region.ALL), 2)
+    whole = counts.sum(axis=(0, 1))
+    found = [_region(at, counts[:, at]) for at in range(len(Region.ALL)) if counts[:, at].any()]
+    return VocabularyCoverage(
+        lacking=float(whole[1] / whole[0]) if whole[0] else 0.0, by_region=tuple(found)
+    )
+
+
+def _region(at: int, counts: NDArray[np.int64]) -> RegionCoverage:
+    """Return the coverage of one region; `counts` are [prompts, 2]."""
+    occurring = counts[counts[:, 0] > 0].astype(float)
+    ratio = ratio_of(occurring[:, 1:], occurring[:, :1])
+    spread = rate_intervals(ratio)
+    return RegionCoverage(
+        region=Region.ALL[at],
+        tokens=int(counts[:, 0].sum()),
+        lacking=float(ratio.value[0]),
+        interval=spread[0] if spread else None,
+    )
+
+
+Matches = NDArray[np.bool_]
+"""Whether each drafted token is the target's, [positions of one prompt, K]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One term of the loss, as a share of all positions."""
+
+    value: float
+    interval: Interval | None
+    """95% interval over prompts; None with too few of them."""
+    orders: tuple[float, float] | None = None
+    """Gains from the factor while the other one is the drafter's own, and while it is right;
+    None for a term that is no factor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decomposition:
+    """Terms of the loss of agreement between depth 1 and depth K."""
+
+    first: float
+    """Agreement at depth 1."""
+    last: float
+    """Agreement at depth K as served."""
+    loss: Part
+    tokens: Part
+    states: Part
+    rest: Part
+
+
+_COLUMNS = ("first", *FACTORIAL)
+_FACTORS = {
+    "loss": {"first": 1.0, AS_SERVED: -1.0},
+    "tokens": {RIGHT_TOKENS: 0.5, AS_SERVED: -0.5, RIGHT_BOTH: 0.5, RIGHT_STATES: -0.5},
+    "states": {RIGHT_STATES: 0.5, AS_SERVED: -0.5, RIGHT_BOTH: 0.5, RIGHT_TOKENS: -0.5},
+    "rest": {"first": 1.0, RIGHT_BOTH: -1.0},
+}
+"""Coefficients of each term on the columns."""
+
+
+def decompose(matches: Mapping[str, Sequence[Matches]]) -> Decomposition | None:
+    """Return the decomposition from the matches of each intervention by prompt; None if one of
+    FACTORIAL is missing or the chain has one depth. Prompts are the clusters of the intervals."""
+    if any(name not in matches for name in FACTORIAL) or matches[AS_SERVED][0].shape[1] < 2:
+        return None
+    counts = np.array([[len(each)] for each in matches[AS_SERVED]], float)
+    hits = [_hits(matches[AS_SERVED], 0), *(_hits(matches[name], -1) for name in FACTORIAL)]
+    shares = ratio_of(np.column_stack(hits), np.repeat(counts, len(hits), axis=1))
+    value = dict(zip(_COLUMNS, shares.value.tolist(), strict=True))
+    tokens = (
+        value[RIGHT_TOKENS] - value[AS_SERVED],
+        value[RIGHT_BOTH] - value[RIGHT_STATES],
+    )
+    states = (
+        value[RIGHT_STATES] - value[AS_SERVED],
+        value[RIGHT_BOTH] - value[RIGHT_TOKENS],
+    )
+    return Decomposition(
+        first=value["first"],
+        last=value[AS_SERVED],
+        loss=_part(shares, "loss"),
+        tokens=_part(shares, "tokens", tokens),
+        states=_part(shares, "states", states),
+        rest=_part(shares, "rest"),
+    )
+
+
+def _hits(matches: Sequence[Matches], depth: int) -> NDArray[np.float64]:
+    return np.array([each[:, depth].sum() for each in matches], float)
+
+
+def _part(shares: Ratio, name: str, orders: tuple[float, float] | None = None) -> Part:
+    """Return a linear combination of the columns with its interval."""
+    weights = np.array([_FACTORS[name].get(column, 0.0) for column in _COLUMNS])
+    one = Ratio(
+        value=np.array([shares.value @ weights]),
+        influence=(shares.influence @ weights)[:, None],
+        df=shares.df[:1],
+        units=shares.units[:1],
+        heaviest=shares.heaviest[:1],
+        share=shares.share[:, :1],
+    )
+    spread = intervals(one)
+    return Part(value=float(one.value[0]), interval=spread[0] if spread else None, orders=orders)
+
+
+class PairedBy(StrEnum):
+    """Unit in which an intervention and the chain as served are paired."""
+
+    POSITION = "position"
+    """Chains start at the same positions of the same answers."""
+    PROMPT = "prompt"
+    """The target answers the same prompts anew, so that positions differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafts:
+    """Chains under one intervention, and those as served that they are compared with."""
+
+    intervention: Intervention
+    matches: Sequence[Matches]
+    """Matches by prompt."""
+    as_served: Sequence[Matches]
+    """Matches of the same prompts, in the same order."""
+    figures: Mapping[str, tuple[float, ...]]
+    """Means by depth of RMS, top-1 probability and attention masses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """Results of one intervention, compared with the chain as served."""
+
+    intervention: Intervention
+    prompts: int
+    """Number of prompts that are compared."""
+    acceptance: Acceptance
+    """Acceptance over all positions; each counts as a round."""
+    agreement: tuple[float, ...]
+    """Share of the positions whose token at depth d is the target's, whatever came before."""
+    conditional: tuple[float | None, ...]
+    """Share of the chains accepted up to depth d - 1 that are accepted at d; None if there is
+    none."""
+    figures: Mapping[str, tuple[float, ...]]
+    """Means by depth of RMS, top-1 probability and attention masses."""
+    difference: float
+    """Acceptance length minus that as served, over the same prompts."""
+    interval: Interval | None
+    """Interval of the difference, clustered by prompt, at a level that holds for all interventions
+    together; None with too few prompts."""
+
+    @property
+    def paired_by(self) -> PairedBy:
+        """Unit in which both sides are paired."""
+        return PairedBy.PROMPT if self.intervention.rewritten else PairedBy.POSITION
+
+    @property
+    def words(self) -> str:
+        """Effect on acceptance, in words."""
+        with_it = f"with {self.intervention.changes}"
+        if self.interval is None:
+            change = f"{self.difference:+.2f} tokens per round"
+            return f"{with_it}: {change}; cannot tell: give more prompts"
+        low, high = self.interval.low, self.interval.high
+        span = f"{self.difference:+.2f} [{low:+.2f}, {high:+.2f}] tokens per round"
+        if not self.interval.excludes_zero():
+            return f"{with_it}: no change beyond chance, {span}"
+        return f"{with_it}: changes acceptance length by {span}"
+
+
+def effect_of(drafts: Drafts, comparisons: int) -> Effect:
+    """Return the effect; `comparisons` is the number of effects whose intervals hold together."""
+    accepted = [_accepted(each) for each in drafts.matches]
+    acceptance = acceptance_of(accepted, drafts.matches[0].shape[1])
+    served = [_accepted(each) for each in drafts.as_served]
+    paired = gain(served, accepted, max(comparisons, 1))
+    return Effect(
+        intervention=drafts.intervention,
+        prompts=len(drafts.matches),
+        acceptance=acceptance,
+        agreement=tuple(np.concatenate(list(drafts.matches)).mean(axis=0).tolist()),
+        conditional=_conditional(acceptance.marginal),
+        figures=drafts.figures,
+        difference=paired.difference,
+        interval=paired.interval,
+    )
+
+
+def _accepted(matches: Matches) -> list[int]:
+    """Return the leading matches of each position."""
+    leading: NDArray[np.int64] = np.cumprod(matches.astype(np.int64), axis=1).sum(axis=1)
+    return [int(n) for n in leading]
+
+
+def _conditional(marginal: Sequence[float]) -> tuple[float | None, ...]:
+    before = (1.0, *marginal[:-1])
+    return tuple(b / a if a > 0 else None for a, b in zip(before, marginal, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ablation:
+    """Results for one drafter beside one target."""
+
+    drafter: str
+    target: str
+    k: int
+    prompts: int
+    positions: int
+    effects: tuple[Effect, ...]
+    """Effect of each intervention, the chain as served first."""
+    decomposition: Decomposition | None
+    """None if an intervention that it needs was not asked for."""
+    vocabulary: VocabularyCoverage
+    not_applicable: Mapping[str, str]
+    """Interventions that change nothing in this drafter, with the reason."""
+
+
+def ablation_of(
+    drafts: Sequence[Drafts],
+    vocabulary: VocabularyCoverage,
+    *,
+    drafter: str,
+    target: str,
+    not_applicable: Mapping[str, str],
+) -> Ablation:
+    """Return the result from the drafts under each intervention, those as served first."""
+    served = drafts[0].matches
+    return Ablation(
+        drafter=drafter,
+        target=target,
+        k=served[0].shape[1],
+        prompts=len(served),
+        positions=sum(len(each) for each in served),
+        effects=tuple(effect_of(each, len(drafts) - 1) for each in drafts),
+        decomposition=decompose({each.intervention.id: each.matches for each in drafts}),
+        vocabulary=vocabulary,
+        not_applicable=dict(not_applicable),
+    )
+
+
+def to_json(result: Ablation) -> str:
+    """Return everything as text, newline at the end."""
+    return text(
+        ABLATION,
+        {
+            "drafter": result.drafter,
+            "target": result.target,
+            "k": result.k,
+            "prompts": result.prompts,
+            "positions": result.positions,
+            "lacking_tokens": result.vocabulary.lacking,
+            "lacking_by_region": [
+                _region_ablation_json(each) for each in result.vocabulary.by_region
+            ],
+            "effects": [_effect(each) for each in result.effects],
+            "decomposition": _decomposition(result.decomposition),
+            "not_applicable": dict(result.not_applicable),
+        },
+    )
+
+
+def _effect(effect: Effect) -> dict[str, Any]:
+    return {
+        "id": effect.intervention.id,
+        "changes": effect.intervention.changes,
+        "words": effect.words,
+        "paired_by": effect.paired_by.value,
+        "prompts": effect.prompts,
+        "acceptance": acceptance_content(effect.acceptance),
+        "agreement": effect.agreement,
+        "conditional": effect.conditional,
+        "figures": effect.figures,
+        "difference": effect.difference,
+        "difference_interval": _ends(effect.interval),
+    }
+
+
+def _region_ablation_json(coverage: RegionCoverage) -> dict[str, Any]:
+    return {
+        "region": coverage.region,
+        "tokens": coverage.tokens,
+        "lacking": coverage.lacking,
+        "interval": _ends(coverage.interval),
+    }
+
+
+def _decomposition(parts: Decomposition | None) -> dict[str, Any] | None:
+    if parts is None:
+        return None
+    named = ("loss", "tokens", "states", "rest")
+    return {
+        "first": parts.first,
+        "last": parts.last,
+        **{name: _part_ablation_json(getattr(parts, name)) for name in named},
+    }
+
+
+def _part_ablation_json(part: Part) -> dict[str, Any]:
+    return {"value": part.value, "interval": _ends(part.interval), "orders": part.orders}
+
+
+def _ends(interval: Interval | None) -> dict[str, float] | None:
+    return None if interval is None else {"low": interval.low, "high": interval.high}
+
+
+DOCUMENT = "ablation.json"
+"""Name of the JSON document in the run directory of an ablation."""
+_DIGITS = 16
+_DTYPE = "float32"
+_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
+Content = Mapping[str, Any]
+
+
+def read_ablation(path: Path) -> Ablation:
+    """Return the ablation in a run directory or in a document of `driftscope ablate --json`.
+
+    Raises UsageError for another file or a damaged one.
+    """
+    path = path / DOCUMENT if path.is_dir() else path
+    try:
+        document = read_json(path)
+        if (document["kind"], document["schema_version"]) != (ABLATION, SCHEMA_VERSION):
+            raise UsageError(f"{path}: is no document of `driftscope ablate --json`")
+        return _ablation(document)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else first_line(error)
+        raise UsageError(f"{path}: is no ablation ({reason}); make it again") from error
+
+
+def _ablation(document: Content) -> Ablation:
+    k = int(document["k"])
+    effects = tuple(_effect_ablation_reading(each, k) for each in document["effects"])
+    if not effects:
+        raise ValueError("it has no effect")
+    return Ablation(
+        drafter=str(document["drafter"]),
+        target=str(document["target"]),
+        k=k,
+        prompts=int(document["prompts"]),
+        positions=int(document["positions"]),
+        effects=effects,
+        decomposition=_decomposition_ablation_reading(document["decomposition"]),
+        vocabulary=VocabularyCoverage(
+            lacking=float(document["lacking_tokens"]),
+            by_region=tuple(
+                _region_ablation_reading(each) for each in document["lacking_by_region"]
+            ),
+        ),
+        not_applicable={str(k): str(v) for k, v in dict(document["not_applicable"]).items()},
+    )
+
+
+def _effect_ablation_reading(content: Content, k: int) -> Effect:
+    return Effect(
+        intervention=_intervention(content),
+        prompts=int(content["prompts"]),
+        acceptance=_acceptance(content["acceptance"], k),
+        agreement=_by_depth(content["agreement"], k),
+        conditional=tuple(None if each is None else float(each) for each in content["conditional"]),
+        figures={name: _by_depth(each, k) for name, each in dict(content["figures"]).items()},
+        difference=float(content["difference"]),
+        interval=_interval(content["difference_interval"]),
+    )
+
+
+def _intervention(content: Content) -> Intervention:
+    name = str(content["id"])
+    known = INTERVENTIONS.get(name, Intervention(id=name, changes=""))
+    rewritten = PairedBy(content["paired_by"]) is PairedBy.PROMPT
+    return replace(known, changes=str(content["changes"]), rewritten=rewritten)
+
+
+def _acceptance(content: Content, k: int) -> Acceptance:
+    marginal = _by_depth(content["marginal"], k)
+    return Acceptance(
+        length=float(content["mean_length"]),
+        length_interval=_interval(content["mean_length_interval"]),
+        marginal=marginal,
+        marginal_interval=tuple(_interval(each) for each in content["marginal_interval"]),
+        rounds=int(content["rounds"]),
+    )
+
+
+def _by_depth(values: Sequence[float], k: int) -> tuple[float, ...]:
+    if len(values) != k:
+        raise ValueError(f"{len(values)} depths at K = {k}")
+    return tuple(float(each) for each in values)
+
+
+def _decomposition_ablation_reading(content: Content | None) -> Decomposition | None:
+    if content is None:
+        return None
+    return Decomposition(
+        first=float(content["first"]),
+        last=float(content["last"]),
+        loss=_part_ablation_reading(content["loss"]),
+        tokens=_part_ablation_reading(content["tokens"]),
+        states=_part_ablation_reading(content["states"]),
+        rest=_part_ablation_reading(content["rest"]),
+    )
+
+
+def _part_ablation_reading(content: Content) -> Part:
+    orders = content["orders"]
+    return Part(
+        value=float(content["value"]),
+        interval=_interval(content["interval"]),
+        orders=None if orders is None else (float(orders[0]), float(orders[1])),
+    )
+
+
+def _region_ablation_reading(content: Content) -> RegionCoverage:
+    return RegionCoverage(
+        region=str(content["region"]),
+        tokens=int(content["tokens"]),
+        lacking=float(content["lacking"]),
+        interval=_interval(content["interval"]),
+    )
+
+
+def _interval(ends: Content | None) -> Interval | None:
+    return None if ends is None else Interval.of(float(ends["low"]), float(ends["high"]))
+
+
+def check_free(run: Path) -> None:
+    """Raise UsageError if `run` is something that an ablation must not replace."""
+    if run.exists() and not run.is_dir():
+        raise UsageError(
+            f"--output {run}: is a file; give a run directory, or a name that ends with .json"
+        )
+    if (run / MANIFEST).exists() and not is_ablation_run(run):
+        raise UsageError(f"--output {run}: holds a run of a server; give another directory")
+
+
+def write_run(run: Path, result: Ablation, drafter: DrafterFiles, target: TargetFiles) -> None:
+    """Write the run directory; an ablation that is there is replaced. Raises OSError."""
+    manifest = Manifest(
+        run_id=uuid.uuid4().hex[:12],
+        created_s=time.time(),
+        driftscope_version=__version__,
+        engine="reference",
+        engine_version=__version__,
+        runner="reference",
+        mode=ABLATION_MODE,
+        recording="none",
+        method="eagle3",
+        k=result.k,
+        target=_model(target.folder, target.raw.get("architectures")),
+        drafter=_model(drafter.folder, drafter.raw.get("architectures")),
+        norm_flags={name: drafter.flag(name) for name in _FLAGS},
+        drafter_layers=drafter.layers,
+        aux_layers=drafter.aux_layers or (),
+        draft_sampling=GREEDY,
+        attention_backend="torch",
+        kv_cache_dtype="auto",
+        sink_tokens=DEFAULT_N_SINK,
+        sink_source="default",
+    )
+    write_file(run / DOCUMENT, to_json(result).encode(), parents=True)
+    write_file(run / MANIFEST, manifest.to_json().encode())
+
+
+def _model(folder: Path, architectures: object) -> Model:
+    named = architectures if isinstance(architectures, list) else []
+    config = read_bytes(folder / "config.json")
+    return Model(
+        name=str(folder),
+        architecture=str(named[0]) if named else "unknown",
+        config_digest=hashlib.sha256(config).hexdigest()[:_DIGITS],
+        dtype=_DTYPE,
+        weights_digest=weights_digest(str(folder)),
+    )

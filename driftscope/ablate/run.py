@@ -1,0 +1,748 @@
+"""Runs a drafter beside its target under each intervention, from the same positions."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from driftscope.ablate.intervention import (
+    AS_SERVED,
+    FIRST_TOKEN,
+    INTERVENTIONS,
+    TEMPLATE,
+    Attention,
+    Intervention,
+    Size,
+)
+from driftscope.ablate.result import (
+    Ablation,
+    Drafts,
+    Matches,
+    RegionTokens,
+    ablation_of,
+    coverage_of,
+)
+from driftscope.boundary import strict_json
+from driftscope.boundary.files import first_line, read_json, write_file
+from driftscope.errors import NoDataError, UsageError
+from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
+from driftscope.inspect.checks.vocabulary import chat_template
+from driftscope.inspect.reference.chain import rms
+from driftscope.inspect.reference.config import DEFAULT_N_SINK
+from driftscope.inspect.reference.drafter import ChainKeys, Context, Drafter, Edit, StepOutput
+from driftscope.inspect.reference.layers import Embeds
+from driftscope.inspect.trial import trial as trial_renderings
+from driftscope.inspect.trial.drafting import FIGURES, figures_of
+from driftscope.inspect.trial.target import BATCH, LONGEST_PROMPT, Passage, Teacher
+from driftscope.inspect.trial.trial import LEAST_PASSAGES, Bench, Rendering, renderings
+from driftscope.inspect.trial.variant import as_served
+from driftscope.regions import AnswerRegions, TokenTexts, answer_regions
+from driftscope.vocabulary import Region
+
+NEAREST_SLOTS = 64
+"""Number of slots that LAST_SLOTS leaves visible, the query's own among them."""
+_LEAST = 1e-30
+
+
+class AttentionEdit:
+    """Edits the attention of one chain, depth after depth."""
+
+    def __init__(self, kind: Attention, anchors: Tensor, context_slots: int, n_sink: int) -> None:
+        """`anchors` [A] are the chains' slots, and `n_sink` is the number of slots in the sink
+        set."""
+        self._kind = kind
+        self._anchors = anchors
+        self._context = context_slots
+        self._n_sink = n_sink
+        self._first: dict[int, Tensor] = {}
+        """Share of the sink set at depth 1 by layer, [B, N, A, 1]."""
+
+    def at(self, depth: int) -> Edit:
+        """Return the edit of one depth."""
+
+        def edit(layer: int, weights: Tensor) -> Tensor:
+            if self._kind is Attention.RESTORE_SINK:
+                return self._with_first_share(layer, weights)
+            kept = weights * self._seen(depth, weights.shape[-1])
+            return kept / kept.sum(-1, keepdim=True).clamp_min(_LEAST)
+
+        return edit
+
+    def _seen(self, depth: int, slots: int) -> Tensor:
+        """Return which slots are seen, [A or 1, slots]; slots of the context come first."""
+        at = torch.arange(slots, device=self._anchors.device)
+        if self._kind is Attention.HIDE_CHAIN:
+            return (at < self._context)[None]
+        if self._kind is Attention.HIDE_SINK:
+            return (at >= self._n_sink)[None]
+        own = self._anchors[:, None] + 1 + at - self._context
+        position = torch.where(at < self._context, at, own)
+        return position > self._anchors[:, None] + depth - 1 - NEAREST_SLOTS
+
+    def _with_first_share(self, layer: int, weights: Tensor) -> Tensor:
+        sink = weights[..., : self._n_sink].sum(-1, keepdim=True)
+        first = self._first.setdefault(layer, sink)
+        others = weights[..., self._n_sink :] * ((1 - first) / (1 - sink).clamp_min(_LEAST))
+        return torch.cat(
+            [weights[..., : self._n_sink] * (first / sink.clamp_min(_LEAST)), others], -1
+        )
+
+
+_LEAST_RMS = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AblatedDraft:
+    """Drafts of one passage from A positions."""
+
+    matches: Tensor
+    """Whether each drafted token is the target's, [A, K]."""
+    tokens: Tensor
+    """Drafted tokens in the target's vocabulary, [A, K]."""
+    figures: Tensor
+    """Means over the positions of `trial.drafting.FIGURES`, [K, figures]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefix:
+    """A passage as the drafter knows it before any chain: the same for every intervention."""
+
+    drafter: Drafter
+    target: Embeds
+    passage: Passage
+    fused: Tensor
+    """State of `fc` at each slot, [1, S - 1, H]."""
+    context: Context
+
+    @classmethod
+    @torch.inference_mode()
+    def of(cls, drafter: Drafter, target: Embeds, passage: Passage) -> Prefix:
+        """Run the drafter over the whole passage."""
+        fused = drafter.fuse([passage.states[layer] for layer in drafter.config.aux_layers])
+        context = drafter.context(drafter.embed(passage.ids[None, 1:], target), fused)
+        return cls(drafter=drafter, target=target, passage=passage, fused=fused, context=context)
+
+
+@torch.inference_mode()
+def ablated_draft(
+    prefix: Prefix, k: int, intervention: Intervention, anchors: Tensor
+) -> AblatedDraft:
+    """Draft K tokens greedily from the slots `anchors` [A], given the true tokens before each.
+
+    With `right_states` the state of depth d is what `fc` makes of the target's states at the
+    position before the one that is drafted; with `right_tokens` the token of that position is the
+    target's.
+    """
+    drafter, target, context = prefix.drafter, prefix.target, prefix.context
+    ids, fused = prefix.passage.ids, prefix.fused
+    edited = intervention.attention and AttentionEdit(
+        intervention.attention, anchors, context.slots, DEFAULT_N_SINK
+    )
+    hidden, newest, chain_keys = fused[:, anchors], ids[anchors + 1], ChainKeys()
+    first: Tensor | None = None
+    matches, tokens, figures = list[Tensor](), list[Tensor](), list[Tensor]()
+    for depth in range(1, k + 1):
+        step = drafter.step(
+            embedding=drafter.embed(newest, target)[None],
+            hidden=hidden,
+            depth=depth,
+            anchors=anchors,
+            context=context,
+            chain_keys=chain_keys,
+            edit=edited.at(depth) if edited else None,
+        )
+        logits = drafter.lm_head(step.postnorm)[0]
+        guess = drafter.target_ids(logits.argmax(-1))
+        right = ids[anchors + 1 + depth]
+        matches.append(guess == right)
+        tokens.append(guess)
+        figures.append(
+            figures_of(step, logits.float(), context.slots, prefix.passage.prompt_tokens)
+        )
+        newest = right if intervention.right_tokens else guess
+        # A table of wrong differences can lead past the vocabulary.
+        newest = newest.clamp(0, drafter.config.layer.vocab_size - 1)
+        fed = _fed(step, intervention.size, first)
+        first = rms(fed) if first is None else first
+        hidden = fused[:, anchors + depth] if intervention.right_states else fed
+        chain_keys = step.chain_keys
+    return AblatedDraft(
+        matches=torch.stack(matches, 1),
+        tokens=torch.stack(tokens, 1),
+        figures=torch.stack(figures),
+    )
+
+
+def _fed(step: StepOutput, size: Size | None, first: Tensor | None) -> Tensor:
+    """Return the state for the next depth; `first` is the RMS after depth 1, [B, A]."""
+    if size is Size.NORMED:
+        return step.postnorm
+    if size is Size.PINNED and first is not None:
+        return step.fed * (first / rms(step.fed).clamp_min(_LEAST_RMS))[..., None]
+    return step.fed
+
+
+_IDS = {trial_renderings.FIRST_TOKEN: FIRST_TOKEN, trial_renderings.TEMPLATE: TEMPLATE}
+"""Interventions by the identifiers of what the trial tries."""
+_CHANGES = {
+    "first_token_off": "the prompts' first token left out",
+    "first_token_on": "a first token before the prompts",
+    trial_renderings.TEMPLATE: "the drafter's own chat template",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenTemplate:
+    """A chat template that the user names."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptWriting:
+    """Prompts that are written in one way, and the chains that are drafted on their answers."""
+
+    id: str
+    """AS_SERVED, or the intervention that writes them."""
+    prompts: Mapping[str, Sequence[int]]
+    interventions: tuple[Intervention, ...]
+
+
+def rewritings(
+    bench: Bench, drafters: str | None, given: GivenTemplate | None, wanted: Collection[str]
+) -> tuple[list[tuple[Intervention, PromptWriting]], dict[str, str]]:
+    """Return the wanted interventions that write the prompts in another way, and the reasons why
+    others cannot. `drafters` is the drafter's own template, `given` the user's in place of it."""
+    made, left_out = renderings(
+        bench.teacher.tokenizer,
+        bench.prompts,
+        bench.conversations,
+        (bench.template, given.text if given else drafters),
+        whose="given" if given else "drafter's",
+    )
+    found = [_rewriting(each, given) for each in made]
+    reasons = {_IDS[each.id]: each.reason for each in left_out}
+    return (
+        [each for each in found if each[0].id in wanted],
+        {name: reason for name, reason in reasons.items() if name in wanted},
+    )
+
+
+def _rewriting(
+    rendering: Rendering, given: GivenTemplate | None
+) -> tuple[Intervention, PromptWriting]:
+    change = rendering.change.id
+    name = TEMPLATE if change == trial_renderings.TEMPLATE else FIRST_TOKEN
+    words = f"the chat template {given.name}" if given and name == TEMPLATE else _CHANGES[change]
+    writing = PromptWriting(
+        id=name,
+        prompts={key: ids[-LONGEST_PROMPT:] for key, ids in rendering.prompts.items()},
+        interventions=(INTERVENTIONS[AS_SERVED],),
+    )
+    return replace(INTERVENTIONS[name], changes=words), writing
+
+
+class DraftVocabulary:
+    """The tokens that a drafter can draft, beside the tokenizer of its target."""
+
+    def __init__(self, drafter: Drafter, tokenizer: Any) -> None:
+        """`tokenizer`: as `TokenTexts` needs it."""
+        self._texts = TokenTexts(tokenizer)
+        self._known: NDArray[np.int64] | None = None
+        """Ids of the target's vocabulary; None for the whole vocabulary."""
+        if size := drafter.config.draft_vocab_size:
+            own = torch.arange(size, device=drafter.d2t.device)
+            self._known = drafter.target_ids(own).cpu().numpy()
+
+    def count(self, passage: Passage) -> RegionTokens:
+        """Return the tokens of the answer and those that are lacking, by region."""
+        ids: list[int] = passage.ids.tolist()
+        prompt, answer = ids[: passage.prompt_tokens], ids[passage.prompt_tokens :]
+        regions = _by_token(answer_regions(self._texts, prompt, answer), len(answer))
+        absent = np.zeros(len(answer), bool)
+        if self._known is not None:
+            absent = ~np.isin(answer, self._known)
+        return {
+            Region.ALL[code]: (int((regions == code).sum()), int(absent[regions == code].sum()))
+            for code in np.unique(regions).tolist()
+        }
+
+
+def _by_token(regions: AnswerRegions, tokens: int) -> NDArray[np.int64]:
+    """Return the code of each token's region, [tokens]. An answer without text is all template."""
+    if not regions.starts:
+        return np.full(tokens, Region.ALL.index(Region.TEMPLATE))
+    at = np.searchsorted(regions.starts, np.arange(tokens), side="right") - 1
+    codes: NDArray[np.int64] = np.array(regions.codes, np.int64)[at.clip(0)]
+    return codes
+
+
+FigureSums = NDArray[np.float64]
+"""Sums over the positions of `trial.drafting.FIGURES`, [K, figures]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPrompt:
+    """Counts of one prompt, written in one way."""
+
+    writing: str
+    """Identifier of the `PromptWriting`."""
+    key: str
+    matches: Mapping[str, Matches]
+    """Matches by intervention, from the same positions; of none if the answer is too short."""
+    sums: Mapping[str, FigureSums]
+    vocabulary: RegionTokens
+
+    @property
+    def positions(self) -> int:
+        """Number of positions from which chains start."""
+        return len(next(iter(self.matches.values())))
+
+
+_NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_FIELDS = ("torch_dtype", "dtype")
+
+
+def served_dtype(target: TargetFiles, drafter: DrafterFiles) -> torch.dtype | None:
+    """Return the dtype of the target's config, in which vLLM serves the drafter too, or else that
+    of the drafter's; None if neither names one that is narrower than float32."""
+    for fields in (target.raw, target.fields, drafter.raw, drafter.fields):
+        for name in _FIELDS:
+            if isinstance(named := fields.get(name), str):
+                return _NARROW.get(named.removeprefix("torch."))
+    return None
+
+
+class ServedDrafter:
+    """A drafter with its target's embedding, cast to a dtype."""
+
+    def __init__(self, drafter: Drafter, target: Embeds, dtype: torch.dtype) -> None:
+        """Copy the drafter; the original keeps its dtype."""
+        self.drafter = copy.deepcopy(drafter).to(dtype)
+        self._target, self._dtype = target, dtype
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Embed token ids [...] to [..., H]."""
+        return self._target.embed(ids).to(self._dtype)
+
+    def cast(self, passage: Passage) -> Passage:
+        """Return the passage with its states rounded to the dtype."""
+        states = {layer: each.to(self._dtype) for layer, each in passage.states.items()}
+        return replace(passage, states=states)
+
+
+class PromptMeter:
+    """Measures prompts with one drafter."""
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        target: Embeds,
+        *,
+        k: int,
+        positions: int,
+        vocabulary: DraftVocabulary | None = None,
+        served: ServedDrafter | None = None,
+    ) -> None:
+        """`positions` is the largest number of positions of one answer; `served` is needed for
+        interventions in the served dtype."""
+        self._drafter, self._target = drafter, target
+        self._k, self._positions = k, positions
+        self._vocabulary, self._served = vocabulary, served
+
+    def measured(self, passage: Passage, writing: PromptWriting) -> MeasuredPrompt:
+        """Return the counts of one passage under the interventions of its writing."""
+        anchors = anchors_of(passage, self._k, self._positions)
+        drafted = self._drafts(passage, writing.interventions, anchors)
+        return MeasuredPrompt(
+            writing=writing.id,
+            key=passage.key,
+            matches={name: each.matches.cpu().numpy() for name, each in drafted.items()},
+            sums={name: _sums(each) for name, each in drafted.items()},
+            vocabulary=self._vocabulary.count(passage) if self._vocabulary else {},
+        )
+
+    def _drafts(
+        self, passage: Passage, interventions: tuple[Intervention, ...], anchors: Tensor
+    ) -> dict[str, AblatedDraft]:
+        if not len(anchors):
+            return {each.id: _nothing(self._k) for each in interventions}
+        prefix = Prefix.of(self._drafter, self._target, passage)
+        drafted = {}
+        for each in interventions:
+            if each.served_dtype and self._served is not None:
+                served = self._served
+                narrow = Prefix.of(served.drafter, served, served.cast(passage))
+                drafted[each.id] = ablated_draft(narrow, self._k, each, anchors)
+            else:
+                drafted[each.id] = ablated_draft(prefix, self._k, each, anchors)
+        return drafted
+
+
+def anchors_of(passage: Passage, k: int, positions: int) -> Tensor:
+    """Return at most `positions` slots of the answer, evenly spread."""
+    every = passage.anchors(k)
+    if len(every) <= positions:
+        return every
+    at = torch.linspace(0, len(every) - 1, positions, device=every.device)
+    return every[at.round().long()]
+
+
+def _sums(drafted: AblatedDraft) -> FigureSums:
+    sums: FigureSums = drafted.figures.double().cpu().numpy() * len(drafted.matches)
+    return sums
+
+
+def _nothing(k: int) -> AblatedDraft:
+    return AblatedDraft(
+        matches=torch.zeros((0, k), dtype=torch.bool),
+        tokens=torch.zeros((0, k), dtype=torch.int64),
+        figures=torch.zeros((k, len(FIGURES))),
+    )
+
+
+SAVED_EVERY_S = 2.0
+"""Seconds after which the file is written again; what is measured since then is lost to a kill."""
+_KIND = "ablation_work"
+_WAY_OUT = "remove it, or give another --output"
+
+
+class WorkFile:
+    """Counts of the prompts that are measured; a context manager that saves them when it ends."""
+
+    def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
+        """Read the counts if the file is there. `request` describes all that the counts depend on,
+        as plain JSON. Raises UsageError for the file of another request or for a damaged one."""
+        self.path = path
+        self._request = dict(request)
+        self._measured = _read(path, self._request) if path.exists() else {}
+        self._saved_s = time.monotonic()
+        self._unsaved = False
+
+    def __enter__(self) -> WorkFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._unsaved:
+            self._save()
+
+    @property
+    def prompts(self) -> int:
+        """Number of prompts that are measured, counting each way of writing them."""
+        return len(self._measured)
+
+    def kept(self, writing: str, key: str) -> MeasuredPrompt | None:
+        """Return the counts of a prompt; None if it is not measured yet."""
+        return self._measured.get((writing, key))
+
+    def add(self, measured: MeasuredPrompt) -> None:
+        """Keep the counts of a prompt. Raises OSError if the file cannot be written."""
+        self._measured[measured.writing, measured.key] = measured
+        self._unsaved = True
+        if time.monotonic() - self._saved_s > SAVED_EVERY_S:
+            self._save()
+
+    def _save(self) -> None:
+        content = {
+            "kind": _KIND,
+            "request": self._request,
+            "measured": [_plain(each) for each in self._measured.values()],
+        }
+        write_file(self.path, strict_json.dumps(content).encode(), durable=False, parents=True)
+        self._saved_s, self._unsaved = time.monotonic(), False
+
+
+def _read(path: Path, request: Mapping[str, Any]) -> dict[tuple[str, str], MeasuredPrompt]:
+    try:
+        content = read_json(path)
+        if content["kind"] != _KIND:
+            raise ValueError(f"its kind is {content['kind']!r}")
+        theirs = dict(content["request"])
+        measured = [_measured(each) for each in content["measured"]]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(
+            f"{path}: is no work file of ablate ({first_line(error)}); {_WAY_OUT}"
+        ) from error
+    differ = [
+        name for name in request.keys() | theirs.keys() if request.get(name) != theirs.get(name)
+    ]
+    if differ:
+        raise UsageError(
+            f"{path}: belongs to an interrupted ablation with another {', '.join(sorted(differ))}; "
+            f"repeat that one to go on, {_WAY_OUT}"
+        )
+    return {(each.writing, each.key): each for each in measured}
+
+
+def _plain(measured: MeasuredPrompt) -> dict[str, Any]:
+    return {
+        "writing": measured.writing,
+        "key": measured.key,
+        "matches": {name: _rows(each) for name, each in measured.matches.items()},
+        "sums": {name: each.tolist() for name, each in measured.sums.items()},
+        "vocabulary": {region: list(each) for region, each in measured.vocabulary.items()},
+        "k": next(iter(measured.matches.values())).shape[1],
+    }
+
+
+def _rows(matches: NDArray[np.bool_]) -> list[str]:
+    return ["".join("1" if each else "0" for each in row) for row in matches.tolist()]
+
+
+def _measured(plain: Mapping[str, Any]) -> MeasuredPrompt:
+    k = int(plain["k"])
+    return MeasuredPrompt(
+        writing=str(plain["writing"]),
+        key=str(plain["key"]),
+        matches={name: _matches(rows, k) for name, rows in plain["matches"].items()},
+        sums={name: np.array(each, float) for name, each in plain["sums"].items()},
+        vocabulary={name: (int(n), int(gone)) for name, (n, gone) in plain["vocabulary"].items()},
+    )
+
+
+def _matches(rows: list[str], k: int) -> NDArray[np.bool_]:
+    return np.array([[each == "1" for each in row] for row in rows], bool).reshape(-1, k)
+
+
+class MeasuredAnswers:
+    """Measures the prompts of each writing, except those that a work file has kept."""
+
+    def __init__(
+        self, teacher: Teacher, layers: Sequence[int], meter: PromptMeter, work: WorkFile | None
+    ) -> None:
+        """`layers` are those of the target whose states the drafter reads."""
+        self._teacher, self._layers, self._meter, self._work = teacher, layers, meter, work
+
+    def of(self, writings: Sequence[PromptWriting]) -> Iterator[MeasuredPrompt]:
+        """Yield the counts of every prompt, writing by writing in the order of their keys."""
+        for writing in writings:
+            keys = sorted(writing.prompts)
+            # Whole batches are answered again: padding changes the last digits of their logits.
+            for start in range(0, len(keys), BATCH):
+                yield from self._batch(writing, keys[start : start + BATCH])
+
+    def _batch(self, writing: PromptWriting, keys: Sequence[str]) -> Iterator[MeasuredPrompt]:
+        kept = self._kept(writing, keys)
+        if len(kept) == len(keys):
+            yield from (kept[key] for key in keys)
+            return
+        prompts = {key: list(writing.prompts[key]) for key in keys}
+        for passage in self._teacher.passages(prompts, self._layers):
+            yield kept.get(passage.key) or self._measured(passage, writing)
+
+    def _kept(self, writing: PromptWriting, keys: Sequence[str]) -> Mapping[str, MeasuredPrompt]:
+        if self._work is None:
+            return {}
+        found = {key: self._work.kept(writing.id, key) for key in keys}
+        return {key: each for key, each in found.items() if each is not None}
+
+    def _measured(self, passage: Passage, writing: PromptWriting) -> MeasuredPrompt:
+        measured = self._meter.measured(passage, writing)
+        if self._work is not None:
+            self._work.add(measured)
+        return measured
+
+
+ByKey = Mapping[str, MeasuredPrompt]
+"""Counts of the prompts that have positions, by key."""
+
+
+def long_enough(measured: Sequence[MeasuredPrompt], writing: str) -> ByKey:
+    """Return the counts of the prompts that were written in one way and have positions."""
+    return {each.key: each for each in measured if each.writing == writing and each.positions}
+
+
+def by_position(served: ByKey, intervention: Intervention) -> Drafts:
+    """Return drafts that start at the positions of those as served."""
+    prompts = list(served.values())
+    return _drafts(intervention, prompts, intervention.id, prompts)
+
+
+def by_prompt(served: ByKey, rewritten: ByKey, intervention: Intervention) -> Drafts:
+    """Return drafts on new answers, beside those as served of the same prompts."""
+    both = [key for key in served if key in rewritten]
+    prompts = [rewritten[key] for key in both]
+    return _drafts(intervention, prompts, AS_SERVED, [served[key] for key in both])
+
+
+def _drafts(
+    intervention: Intervention,
+    prompts: Sequence[MeasuredPrompt],
+    name: str,
+    served: Sequence[MeasuredPrompt],
+) -> Drafts:
+    return Drafts(
+        intervention=intervention,
+        matches=[each.matches[name] for each in prompts],
+        as_served=[each.matches[AS_SERVED] for each in served],
+        figures=_means(prompts, name),
+    )
+
+
+def _means(prompts: Sequence[MeasuredPrompt], name: str) -> dict[str, tuple[float, ...]]:
+    positions = max(sum(each.positions for each in prompts), 1)
+    means = np.sum([each.sums[name] for each in prompts], axis=0) / positions
+    return {figure: tuple(means[:, at].tolist()) for at, figure in enumerate(FIGURES)}
+
+
+POSITIONS = 20
+"""Default number of positions of each answer from which chains start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AblationOptions:
+    """Settings of an ablation."""
+
+    k: int
+    wanted: Sequence[str]
+    """Identifiers of the interventions, in the order of the catalogue."""
+    positions: int = POSITIONS
+    template: GivenTemplate | None = None
+    """Template of the intervention TEMPLATE in place of the drafter's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AblationPlan:
+    """Interventions that apply, and the reasons why others do not."""
+
+    chains: tuple[Intervention, ...]
+    """Interventions on the prompts as served, AS_SERVED first."""
+    rewritten: tuple[tuple[Intervention, PromptWriting], ...]
+    prompts: Mapping[str, list[int]]
+    """Token ids of the prompts as served, by key."""
+    not_applicable: Mapping[str, str]
+
+    @property
+    def writings(self) -> list[PromptWriting]:
+        """All ways of writing the prompts, as served first."""
+        served = PromptWriting(id=AS_SERVED, prompts=self.prompts, interventions=self.chains)
+        return [served, *(writing for _, writing in self.rewritten)]
+
+
+def plan_of(
+    loaded: Bench,
+    drafter: Drafter,
+    dtype: torch.dtype | None,
+    options: AblationOptions,
+    template: str | None,
+) -> AblationPlan:
+    """Return the plan. `dtype` is the served one if it is narrower than float32, and `template` the
+    drafter's own chat template."""
+    wanted = [INTERVENTIONS[name] for name in options.wanted]
+    rewritten, reasons = rewritings(
+        loaded, template, options.template, {each.id for each in wanted if each.rewritten}
+    )
+    idle = {**_without_effect(drafter, dtype, wanted), **reasons}
+    chains = [each for each in wanted if not each.rewritten and each.id not in idle]
+    return AblationPlan(
+        chains=(INTERVENTIONS[AS_SERVED], *chains),
+        rewritten=tuple(rewritten),
+        prompts=loaded.prompts,
+        not_applicable=idle,
+    )
+
+
+def _without_effect(
+    drafter: Drafter, dtype: torch.dtype | None, wanted: Iterable[Intervention]
+) -> dict[str, str]:
+    found = {}
+    for each in wanted:
+        if each.size is Size.NORMED and drafter.config.norm_output:
+            found[each.id] = "its state is normed before it is fed as it is (norm_output)"
+        if each.size is Size.NORMED and drafter.config.eagle1:
+            found[each.id] = "an EAGLE-1 drafter has no final norm"
+        if each.served_dtype and dtype is None:
+            found[each.id] = "no config names a dtype narrower than float32 (torch_dtype)"
+    return found
+
+
+Progress = Callable[[Sequence[Any]], Iterable[Any]]
+
+
+def run_ablation(
+    files: DrafterFiles,
+    target: TargetFiles,
+    bench: Callable[[], Bench],
+    options: AblationOptions,
+    *,
+    names: tuple[str, str],
+    work: WorkFile | None = None,
+    progress: Progress = lambda each: each,
+) -> Ablation:
+    """Run the drafter as served and under the interventions that are wanted. `bench` is called once
+    the drafter is known to fit; `names` are those of drafter and target in the result.
+
+    Raises CheckpointError for a model that cannot be run, and NoDataError if too few answers are
+    long enough for a chain of K.
+    """
+    variant = as_served(files, target.layers)
+    variant.check()
+    loaded = bench()
+    variant, teacher = variant.with_shared_head(loaded.facts.head), loaded.teacher
+    drafter = variant.build(teacher.device)
+    dtype = served_dtype(target, files)
+    plan = plan_of(loaded, drafter, dtype, options, chat_template(files.folder))
+    narrow = dtype if any(each.served_dtype for each in plan.chains) else None
+    meter = PromptMeter(
+        drafter,
+        teacher,
+        k=options.k,
+        positions=options.positions,
+        vocabulary=DraftVocabulary(drafter, teacher.tokenizer),
+        served=ServedDrafter(drafter, teacher, narrow) if narrow else None,
+    )
+    answers = MeasuredAnswers(teacher, variant.config.aux_layers, meter, work)
+    units = [(each.id, key) for each in plan.writings for key in each.prompts]
+    every = zip(progress(units), answers.of(plan.writings), strict=True)
+    return _result([each for _, each in every], plan, options.k, names)
+
+
+def _result(
+    measured: Sequence[MeasuredPrompt], plan: AblationPlan, k: int, names: tuple[str, str]
+) -> Ablation:
+    served = long_enough(measured, AS_SERVED)
+    if len(served) < LEAST_PASSAGES:
+        raise NoDataError(
+            f"{len(served)} prompts have an answer longer than K = {k}; give {LEAST_PASSAGES} "
+            "or more with --prompts"
+        )
+    rewritten, too_short = _rewritten(measured, served, plan)
+    return ablation_of(
+        [*(by_position(served, each) for each in plan.chains), *rewritten],
+        coverage_of([each.vocabulary for each in served.values()]),
+        drafter=names[0],
+        target=names[1],
+        not_applicable={**plan.not_applicable, **too_short},
+    )
+
+
+def _rewritten(
+    measured: Sequence[MeasuredPrompt], served: ByKey, plan: AblationPlan
+) -> tuple[list[Drafts], dict[str, str]]:
+    """Return the drafts on rewritten prompts, and the interventions with too few of them."""
+    made, too_short = list[Drafts](), dict[str, str]()
+    for intervention, writing in plan.rewritten:
+        drafts = by_prompt(served, long_enough(measured, writing.id), intervention)
+        if len(drafts.matches) < LEAST_PASSAGES:
+            too_short[intervention.id] = (
+                f"fewer than {LEAST_PASSAGES} prompts have long enough answers both ways"
+            )
+        else:
+            made.append(drafts)
+    return made, too_short

@@ -1,0 +1,560 @@
+"""Checks a drafter's tensors: names, shapes, numbers, embedding and head, MTP heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driftscope.inspect.checkpoints import (
+    AUX_LAYERS,
+    DrafterFiles,
+    Family,
+    MtpHeads,
+    find_heads,
+    heads_wanted,
+)
+from driftscope.inspect.checks.result import (
+    VLLM,
+    VLLM_EAGLE1_LOADER,
+    VLLM_EAGLE1_MODEL,
+    VLLM_LOADER,
+    VLLM_MODEL,
+    Certainty,
+    CheckResult,
+    Inspected,
+    Level,
+)
+from driftscope.inspect.files import StoredTensor
+
+Shape = tuple[int, ...]
+ATTENTION = "self_attn."
+FC_BIAS = "fc.bias"
+HEAD, EMBEDDING, D2T, T2D = "lm_head.weight", "embed_tokens.weight", "d2t", "t2d"
+
+
+def required(drafter: DrafterFiles) -> dict[str, Shape]:
+    """Return the tensors without which a drafter cannot work, by their common name."""
+    hidden = drafter.hidden_size
+    shapes: dict[str, Shape] = {"fc.weight": (hidden, fc_inputs(drafter))}
+    if drafter.format.family is not Family.EAGLE1:
+        shapes |= {"norm.weight": (hidden,), "layers.0.hidden_norm.weight": (hidden,)}
+    for layer in range(drafter.layers):
+        shapes |= {f"layers.{layer}.{name}": one for name, one in _layer(drafter, layer).items()}
+    return shapes
+
+
+def optional(drafter: DrafterFiles) -> dict[str, Shape]:
+    """Return the tensors that an engine can do without, or that other checks judge."""
+    width, states = drafter.target_hidden_size, drafter.aux_states
+    shapes: dict[str, Shape] = {EMBEDDING: (drafter.vocab_size, drafter.hidden_size)}
+    if drafter.format.family is Family.EAGLE1:  # its head is the target's
+        return shapes | (_of_sglang(drafter) if drafter.for_sglang else {})
+    shapes |= {
+        HEAD: (drafter.draft_vocab_size, drafter.hidden_size),
+        D2T: (drafter.draft_vocab_size,),
+        T2D: (drafter.vocab_size,),
+        "input_norm.weight": (states * width,),
+        **{f"fc_norm.{state}.weight": (width,) for state in range(states)},
+    }
+    for layer in range(drafter.layers):
+        shapes |= {f"layers.{layer}.{name}": one for name, one in _biases(drafter).items()}
+    return shapes
+
+
+def _of_sglang(drafter: DrafterFiles) -> dict[str, Shape]:
+    """Return the tensors that SGLang has a place for, or passes over, and that vLLM refuses."""
+    hidden = drafter.hidden_size
+    return {FC_BIAS: (hidden,), HEAD: (drafter.vocab_size, hidden)}
+
+
+def fc_inputs(drafter: DrafterFiles) -> int:
+    """Return the width that `fc` reads: captured states times their width, or the embedding and one
+    state of an EAGLE-1 drafter."""
+    if drafter.format.family is Family.EAGLE1:
+        return 2 * drafter.hidden_size
+    return drafter.aux_states * drafter.target_hidden_size
+
+
+def _layer(drafter: DrafterFiles, layer: int) -> dict[str, Shape]:
+    hidden, inner = drafter.hidden_size, drafter.size("intermediate_size")
+    first = layer == 0
+    is_eagle1 = drafter.format.family is Family.EAGLE1
+    reads = 2 * hidden if first and not is_eagle1 else hidden
+    latent = drafter.format.family is Family.MLA
+    attention = _latent_attention(drafter, reads) if latent else _attention(drafter, reads)
+    normed: dict[str, Shape] = {"input_layernorm.weight": (hidden,)}
+    return {
+        **({} if first and is_eagle1 else normed),
+        **{ATTENTION + name: shape for name, shape in attention.items()},
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+        "post_attention_layernorm.weight": (hidden,),
+    }
+
+
+def _attention(drafter: DrafterFiles, reads: int) -> dict[str, Shape]:
+    queries, keys, size = _heads(drafter)
+    normed = drafter.format.family is Family.QWEN3
+    return {
+        "q_proj.weight": (queries * size, reads),
+        "k_proj.weight": (keys * size, reads),
+        "v_proj.weight": (keys * size, reads),
+        "o_proj.weight": (drafter.hidden_size, queries * size),
+        **({"q_norm.weight": (size,), "k_norm.weight": (size,)} if normed else {}),
+    }
+
+
+def _biases(drafter: DrafterFiles) -> dict[str, Shape]:
+    if not drafter.fields.get("attention_bias") or drafter.format.family is Family.MLA:
+        return {}
+    queries, keys, size = _heads(drafter)
+    return {
+        f"{ATTENTION}q_proj.bias": (queries * size,),
+        f"{ATTENTION}k_proj.bias": (keys * size,),
+        f"{ATTENTION}v_proj.bias": (keys * size,),
+        f"{ATTENTION}o_proj.bias": (drafter.hidden_size,),
+    }
+
+
+def _heads(drafter: DrafterFiles) -> tuple[int, int, int]:
+    """Return the number of query heads, of key heads, and the size of a head."""
+    queries = drafter.size("num_attention_heads")
+    keys = drafter.size("num_key_value_heads", queries)
+    return queries, keys, drafter.size("head_dim", max(1, drafter.hidden_size // queries))
+
+
+def _latent_attention(drafter: DrafterFiles, reads: int) -> dict[str, Shape]:
+    heads, rank = drafter.size("num_attention_heads"), drafter.size("kv_lora_rank")
+    plain, turned = drafter.size("qk_nope_head_dim"), drafter.size("qk_rope_head_dim")
+    values = drafter.size("v_head_dim")
+    shapes: dict[str, Shape] = {
+        "kv_a_proj_with_mqa.weight": (rank + turned, reads),
+        "kv_a_layernorm.weight": (rank,),
+        "kv_b_proj.weight": (heads * (plain + values), rank),
+        "o_proj.weight": (drafter.hidden_size, heads * values),
+    }
+    low = drafter.fields.get("q_lora_rank")
+    if not isinstance(low, int):
+        return {**shapes, "q_proj.weight": (heads * (plain + turned), reads)}
+    return {
+        **shapes,
+        "q_a_proj.weight": (low, reads),
+        "q_a_layernorm.weight": (low,),
+        "q_b_proj.weight": (heads * (plain + turned), low),
+    }
+
+
+_FEW = 3
+"""Number of tensors that a result names one by one."""
+_JUDGED_ELSEWHERE = ("fc_norm.", "input_norm.", D2T)
+_FC = "fc.weight"
+_IGNORED = ("mask_hidden", "rotary_emb.inv_freq")
+"""Parts of names that engines skip."""
+
+
+def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield missing, unexpected and misshapen tensors. A quantised drafter's are packed, and are
+    not compared."""
+    drafter = inspected.drafter
+    if drafter.quantized:
+        return
+    needed = required(drafter)
+    known = needed | optional(drafter)
+    yield from _missing(drafter, needed)
+    yield from _unexpected(drafter, known)
+    yield from _fc_width(drafter)
+    wrong = [
+        f"{name} {_words(drafter.tensors[name].shape)}, not {_words(shape)}"
+        for name, shape in known.items()
+        if name in drafter.tensors and name != _FC and drafter.tensors[name].shape != shape
+    ]
+    if wrong:
+        yield CheckResult(
+            id="wrong_shape",
+            level=Level.ERROR,
+            title="tensors have other shapes than the config says",
+            expected="the shapes that follow from the sizes in config.json",
+            rule=_model(drafter),
+            there=_some(wrong),
+            change="set the sizes in config.json to those that the weights were trained with",
+        )
+
+
+def check_prefix(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield a result if tensors carry the prefix that vLLM adds itself."""
+    prefixed = [
+        each.name
+        for name, each in inspected.drafter.tensors.items()
+        if each.name.startswith("model.") and name != HEAD
+    ]
+    if prefixed:
+        yield CheckResult(
+            id="prefixed_names",
+            level=Level.WARNING,
+            title="names of tensors begin with model.",
+            expected="names without it: vLLM puts model. before each name",
+            rule=_loader(inspected.drafter),
+            there=_some(prefixed),
+            change="rename the tensors without model.",
+        )
+
+
+def _missing(drafter: DrafterFiles, needed: Iterable[str]) -> Iterator[CheckResult]:
+    missing = [name for name in needed if name not in drafter.tensors]
+    own_width = drafter.hidden_size != drafter.target_hidden_size
+    if own_width and EMBEDDING not in drafter.tensors:
+        missing.append(EMBEDDING)
+    if drafter.draft_vocab_size != drafter.vocab_size and HEAD not in drafter.tensors:
+        missing.append(HEAD)
+    if missing:
+        yield CheckResult(
+            id="missing_tensor",
+            level=Level.ERROR,
+            title="tensors are missing",
+            expected=f"{len(missing)} more tensors; without them layers keep random weights",
+            rule=_model(drafter),
+            there=f"no {_some(missing)}",
+            change="save the checkpoint again, whole",
+        )
+
+
+def _unexpected(drafter: DrafterFiles, known: Iterable[str]) -> Iterator[CheckResult]:
+    known = set(known)
+    extra = [
+        name
+        for name, each in drafter.tensors.items()
+        if (name not in known or _is_foreign(drafter, each.name))
+        and not name.startswith(_JUDGED_ELSEWHERE)
+        and not any(part in name for part in _IGNORED)
+    ]
+    if extra:
+        yield CheckResult(
+            id="unexpected_tensor",
+            level=Level.ERROR,
+            title="tensors have no place in the model",
+            expected="only tensors of the architecture that config.json names",
+            rule=f"{_loader(drafter)}: raises for a name that it does not know",
+            there=_some(extra),
+            change="correct architectures or num_hidden_layers in config.json, or drop the tensors",
+        )
+
+
+def _is_foreign(drafter: DrafterFiles, name: str) -> bool:
+    """Whether a file's name of a tensor is one that only engines' models of EAGLE-3 know."""
+    return drafter.format.family is Family.EAGLE1 and "midlayer." in name
+
+
+def _fc_width(drafter: DrafterFiles) -> Iterator[CheckResult]:
+    fc = drafter.tensors.get(_FC)
+    wide = fc_inputs(drafter)
+    if fc is None or fc.shape == (drafter.hidden_size, wide):
+        return
+    if drafter.format.family is Family.EAGLE1:
+        yield _eagle1_width(drafter, fc.shape)
+        return
+    there, width = fc.shape[-1], drafter.target_hidden_size
+    named = drafter.aux_layers
+    whole = there % width == 0 and fc.shape[0] == drafter.hidden_size
+    yield CheckResult(
+        id="fc_width",
+        level=Level.ERROR,
+        title="fc reads another number of captured states than the config names",
+        expected=f"{drafter.aux_states} captured states x {width} = {wide} columns",
+        rule=f"{_model(drafter)}; a CPU's matrix product reads past the end without an error",
+        there=f"fc.weight {_words(fc.shape)}"
+        + (f": {there // width} captured states; {AUX_LAYERS} is {named}" if whole else ""),
+        change=f'name {there // width} layers in "{AUX_LAYERS}"'
+        if whole
+        else f'"target_hidden_size": {there // drafter.aux_states}'
+        if there % drafter.aux_states == 0
+        else "correct hidden_size and target_hidden_size",
+    )
+
+
+def _eagle1_width(drafter: DrafterFiles, there: tuple[int, ...]) -> CheckResult:
+    return CheckResult(
+        id="fc_width",
+        level=Level.ERROR,
+        title="fc does not read an embedding and one state",
+        expected=f"fc.weight {_words((drafter.hidden_size, fc_inputs(drafter)))}",
+        rule=f"{_model(drafter)}; a CPU's matrix product reads past the end without an error",
+        there=f"fc.weight {_words(there)}",
+        change="correct hidden_size, or architectures if this is no EAGLE-1 drafter",
+    )
+
+
+def _model(drafter: DrafterFiles) -> str:
+    """Return the place of vLLM's model of this drafter."""
+    return VLLM_EAGLE1_MODEL if drafter.format.family is Family.EAGLE1 else VLLM_MODEL
+
+
+def _loader(drafter: DrafterFiles) -> str:
+    """Return the place where vLLM loads the weights of this drafter."""
+    return VLLM_EAGLE1_LOADER if drafter.format.family is Family.EAGLE1 else VLLM_LOADER
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return ", ".join(names[:_FEW]) + more
+
+
+def _words(shape: tuple[int, ...]) -> str:
+    return " x ".join(str(size) for size in shape) or "scalar"
+
+
+DEAD_SHARE = 0.01
+"""Share of a matrix's rows that may be all zero: padded vocabularies have a few."""
+_TYPES = {
+    "BF16": "bfloat16",
+    "F16": "float16",
+    "F32": "float32",
+    "F64": "float64",
+}
+
+
+def check_values(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield tensors that hold NaN or infinity, or whose rows are all zero. Reads every tensor."""
+    for name, tensor in inspected.drafter.tensors.items():
+        if tensor.is_float:
+            yield from _values(name, tensor)
+
+
+def check_types(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield a type that the config does not name, or a mix of types."""
+    drafter = inspected.drafter
+    types = {each.dtype for each in drafter.tensors.values() if each.is_float}
+    names = sorted(_TYPES[each] for each in types)
+    if drafter.quantized:
+        return
+    if len(types) > 1:
+        yield CheckResult(
+            id="mixed_types",
+            level=Level.NOTE,
+            title="the weights have several types",
+            expected="one type",
+            rule="an engine converts all of them to one",
+            there=", ".join(names),
+        )
+        return
+    named = drafter.raw.get("dtype", drafter.raw.get("torch_dtype"))
+    if named is not None and names and str(named).removeprefix("torch.") != names[0]:
+        yield CheckResult(
+            id="other_type",
+            level=Level.NOTE,
+            title="the weights have another type than the config names",
+            expected=str(named),
+            rule="an engine converts them to the type that the config names",
+            there=names[0],
+        )
+
+
+def _values(name: str, tensor: StoredTensor) -> Iterator[CheckResult]:
+    bad = dead = rows = 0
+    for block in tensor.blocks():
+        bad += int(block.size - np.isfinite(block).sum())
+        flat = block.reshape(len(block), -1)
+        dead, rows = dead + int((~flat.any(axis=1)).sum()), rows + len(flat)
+    if bad:
+        yield CheckResult(
+            id="not_finite",
+            level=Level.ERROR,
+            title=f"{name} holds NaN or infinity",
+            expected="finite numbers",
+            rule="one such number makes every draft that reads it arbitrary",
+            there=f"{bad} of {tensor.elements} numbers",
+            change="export the weights again; train in float32 or bfloat16 if float16 overflowed",
+        )
+    whole = len(tensor.shape) < 2
+    if rows and (dead == rows or (not whole and dead > DEAD_SHARE * rows)):
+        yield CheckResult(
+            id="dead_rows",
+            level=Level.ERROR if dead == rows else Level.WARNING,
+            title=f"rows of {name} are all zero",
+            expected=f"at most {DEAD_SHARE:.0%} of the rows",
+            rule="a row of zeros computes nothing, and was not trained or not saved",
+            there=f"{dead} of {rows} rows",
+            change="export the weights again",
+            certainty=Certainty.CERTAIN if dead == rows else Certainty.LIKELY,
+        )
+
+
+UNLIKE_BELOW = 0.5
+"""Mean cosine of a token's row in both embeddings below which they count as unrelated. Rows of
+independent embeddings have a cosine near 0; fine-tuned ones stay near 1."""
+SAMPLED_ROWS = 4096
+"""Rows that are compared, spread evenly over the vocabulary."""
+
+
+def check_width(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield a width of captured states that is not the target's."""
+    drafter, target = inspected.drafter, inspected.target
+    if target is not None and drafter.target_hidden_size != target.hidden_size:
+        yield CheckResult(
+            id="target_width",
+            level=Level.ERROR,
+            title="the drafter was made for a target of another width",
+            expected=f'"target_hidden_size": {target.hidden_size}',
+            rule="fc reads the target's states, whose width is its hidden_size",
+            there=f"{drafter.target_hidden_size}",
+            change="use a drafter of this target",
+        )
+
+
+def check_embedding(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield how the drafter's embedding relates to the target's, if both are there."""
+    own = inspected.drafter.tensors.get(EMBEDDING)
+    targets = inspected.target.embedding() if inspected.target else None
+    if own is None or targets is None or own.shape != targets.shape:
+        return
+    if not (own.is_float and targets.is_float):
+        return
+    first, second = _sampled(own), _sampled(targets)
+    cosine = mean_cosine(first, second)
+    if np.array_equal(first, second):
+        yield CheckResult(
+            id="embedding_copied",
+            level=Level.NOTE,
+            title="the embedding is a copy of the target's",
+            expected="no copy is needed",
+            rule=f"{VLLM_LOADER}: shares the target's if the drafter has none",
+            there=f"{own.bytes / 1e6:.0f} MB that could be left out",
+        )
+    elif cosine < UNLIKE_BELOW:
+        yield CheckResult(
+            id="embedding_not_targets",
+            level=Level.WARNING,
+            title="the embedding is not the target's",
+            expected="the target's embedding, copied or fine-tuned",
+            rule="EAGLE trains with the target's embedding",
+            there=f"rows of both have a mean cosine of {cosine:.2f}",
+            change="leave embed_tokens out of the weights; with --target this is tried",
+            certainty=Certainty.LIKELY,
+        )
+
+
+def mean_cosine(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
+    """Return the mean cosine of corresponding rows, [rows, width] each."""
+    sizes = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    products = (first * second).sum(axis=1)
+    return float(np.mean(products / np.where(sizes > 0, sizes, 1)))
+
+
+def _sampled(tensor: StoredTensor) -> NDArray[np.float32]:
+    rows = tensor.shape[0]
+    index = np.unique(np.linspace(0, rows - 1, min(rows, SAMPLED_ROWS)).astype(np.int64))
+    return np.asarray(tensor.rows(index), np.float32)
+
+
+_LOST = (
+    "vllm#35548: layers without weights keep whatever memory holds, and nothing is accepted. "
+    f"{VLLM} refuses them in deepseek_mtp.py; its other MTP models do not look"
+)
+_UNLOADED = (
+    "vllm#37667, sglang#35797: heads that an engine builds with the target's quantisation do not "
+    "load weights that are not quantised, and nothing is accepted"
+)
+_KEPT_WIDE = ("norm", "gate.weight", "embed_tokens", "head.weight", "bias")
+"""Parts of names of tensors that stay in full width where a head is quantised."""
+
+
+def check_heads(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield heads that the config names and the files lack, and the other way round."""
+    drafter = inspected.drafter
+    wanted, found = heads_wanted(drafter.raw), _heads_mtp_heads(drafter)
+    there = 0 if found is None else len(found.heads)
+    if wanted and there < wanted:
+        yield CheckResult(
+            id="mtp_heads_missing",
+            level=Level.ERROR,
+            title="the checkpoint lacks MTP heads that its config names",
+            expected=f"{wanted} heads",
+            rule=_LOST,
+            there=f"{there}; quantised" if drafter.quantized else f"{there}",
+            change="copy the heads' tensors from the checkpoint that it was made from, or serve "
+            "without MTP",
+        )
+    elif found is not None and not wanted:
+        yield CheckResult(
+            id="mtp_heads_unnamed",
+            level=Level.NOTE,
+            title="config.json does not say how many MTP heads there are",
+            expected='"num_nextn_predict_layers"',
+            rule=f"{VLLM}, config/speculative.py: reads the number there, but for some families",
+            there=f"{there} in the weights",
+        )
+
+
+def check_entries(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield tensors that a head lacks, or that have another shape than its layout."""
+    drafter = inspected.drafter
+    heads = _heads_mtp_heads(drafter)
+    if heads is None:
+        return
+    hidden = drafter.hidden_size
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(heads.layout.norms, (hidden,))
+    shapes[heads.layout.projection] = (hidden, 2 * hidden)
+    missing, wrong = list[str](), list[str]()
+    for number in heads.heads:
+        mine = heads.of(number)
+        if mine.keys() <= shapes.keys():
+            missing.append(f"the decoder layer of head {number}")
+        for rest, shape in shapes.items():
+            name = mine.get(rest)
+            tensor = drafter.tensors.get(name) if name else None
+            if tensor is None:
+                missing.append(f"{rest} of head {number}")
+            elif tensor.is_float and tensor.shape != shape:
+                wrong.append(f"{name} {tensor.shape}, not {shape}")
+    if missing:
+        yield _entry("missing_tensor", "an MTP head lacks tensors", ", ".join(missing))
+    if wrong:
+        yield _entry("wrong_shape", "tensors of an MTP head have other shapes", ", ".join(wrong))
+
+
+def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield heads that are not quantised in a checkpoint whose config says that it is."""
+    drafter = inspected.drafter
+    heads = _heads_mtp_heads(drafter)
+    if heads is None or not drafter.quantized:
+        return
+    matrices = [drafter.tensors[name] for name in heads.names if _is_matrix(heads, name, drafter)]
+    if matrices and all(each.is_float for each in matrices):
+        yield CheckResult(
+            id="mtp_heads_not_quantized",
+            level=Level.WARNING,
+            title="the MTP heads are not quantised, and the target is",
+            expected="heads that the engine builds as they are stored",
+            rule=_UNLOADED,
+            there=f"{matrices[0].dtype} in {len(matrices)} matrices of the heads",
+            change="look whether the engine accepts anything; in vLLM the heads can be loaded from "
+            'the checkpoint before quantisation: --speculative-config \'{"method": "mtp", '
+            '"model": ...}\'',
+            certainty=Certainty.POSSIBLE,
+        )
+
+
+def _heads_mtp_heads(drafter: DrafterFiles) -> MtpHeads | None:
+    return find_heads(drafter.raw, drafter.tensors)
+
+
+def _is_matrix(heads: MtpHeads, name: str, drafter: DrafterFiles) -> bool:
+    """Whether a tensor is a matrix that tools quantise: not the projection at the entry, which many
+    leave as it is."""
+    tensor: StoredTensor = drafter.tensors[name]
+    entry = heads.layout.projection in name
+    return len(tensor.shape) == 2 and not entry and not any(part in name for part in _KEPT_WIDE)
+
+
+def _entry(id_: str, title: str, there: str) -> CheckResult:
+    return CheckResult(
+        id=id_,
+        level=Level.ERROR,
+        title=title,
+        expected="norms of embedding and state [H], a matrix [H, 2H] that reads both, and a layer",
+        rule=_LOST,
+        there=there,
+        change="copy the heads' tensors from the checkpoint that it was made from",
+    )

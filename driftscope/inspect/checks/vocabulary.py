@@ -1,0 +1,258 @@
+"""Checks a drafter's vocabulary, its tokenizer, chat template and quantisation.
+
+`d2t[i]` is the DIFFERENCE of the target's id and the drafter's id i; `t2d` is a mask over the
+target's ids. Both are EAGLE-3's convention, which vLLM, SGLang, speculators and SpecForge share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driftscope.boundary.files import read_json, read_text
+from driftscope.boundary.strict_json import dumps
+from driftscope.inspect.checkpoints import DrafterFiles
+from driftscope.inspect.checks.result import VLLM_LOADER, Certainty, CheckResult, Inspected, Level
+from driftscope.inspect.checks.tensors import D2T, T2D
+
+Ids = NDArray[np.int64]
+_RULE = f"{VLLM_LOADER}: target id = draft id + d2t[draft id]"
+
+
+def check_vocabulary_size(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield a result if drafter and target have vocabularies of different sizes."""
+    drafter, target = inspected.drafter, inspected.target
+    if target is not None and drafter.vocab_size != target.vocab_size:
+        yield CheckResult(
+            id="other_vocabulary",
+            level=Level.ERROR,
+            title="the drafter was made for a target with another vocabulary",
+            expected=f'"vocab_size": {target.vocab_size}, as the target\'s',
+            rule="token ids of one vocabulary mean other words in another",
+            there=f'"vocab_size": {drafter.vocab_size}',
+            change="use a drafter of this target"
+            if abs(drafter.vocab_size - target.vocab_size) > target.vocab_size // 100
+            else f'"vocab_size": {target.vocab_size}, if only padding differs',
+        )
+
+
+def check_table(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield what is wrong with the table from the drafter's ids to the target's."""
+    drafter = inspected.drafter
+    table = drafter.tensors.get(D2T)
+    smaller = drafter.draft_vocab_size != drafter.vocab_size
+    if table is None:
+        if smaller:
+            yield _result(
+                "d2t_missing",
+                "the drafter has a vocabulary of its own, and no table d2t",
+                f"d2t of {drafter.draft_vocab_size} entries",
+                "none: each draft id would be taken for the target's",
+                "save d2t with the weights",
+            )
+        return
+    if not smaller:
+        yield _result(
+            "d2t_unused",
+            "d2t is there, and both vocabularies have the same size",
+            '"draft_vocab_size" smaller than "vocab_size", or no d2t',
+            f"{drafter.draft_vocab_size} of {drafter.vocab_size} tokens",
+            f'"draft_vocab_size": {table.elements}, or drop d2t',
+        )
+    if table.is_float or not table.is_readable or table.elements != drafter.draft_vocab_size:
+        return  # the check of shapes reports the size
+    yield from _entries(drafter, table.array().astype(np.int64).ravel())
+
+
+def check_special_tokens(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield end tokens of the target that the drafter cannot draft."""
+    table, target = _ids(inspected.drafter), inspected.target
+    if table is None or target is None:
+        return
+    missing = [each for each in target.end_tokens if each not in set(table.tolist())]
+    if missing:
+        yield CheckResult(
+            id="end_token_not_drafted",
+            level=Level.NOTE,
+            title="the drafter cannot draft a token that ends an answer",
+            expected=f"the target's end tokens {list(target.end_tokens)} in d2t",
+            rule="a token outside the drafter's vocabulary is never drafted",
+            there=f"no {missing}: each answer's last draft is rejected",
+            certainty=Certainty.CERTAIN,
+        )
+
+
+def _entries(drafter: DrafterFiles, table: Ids) -> Iterator[CheckResult]:
+    ids = table + np.arange(len(table))
+    if _holds_ids(table, ids, drafter.vocab_size):
+        yield _result(
+            "d2t_absolute",
+            "d2t holds the target's ids themselves, not the differences",
+            "d2t[i] = target id - i",
+            f"ascending ids from {table[0]} to {table[-1]}",
+            "subtract 0, 1, 2, ... from d2t",
+            Certainty.LIKELY,
+        )
+    elif not table.any() and drafter.draft_vocab_size < drafter.vocab_size:
+        yield _result(
+            "d2t_zero",
+            "d2t is all zero: the draft ids are taken for the target's",
+            "differences that lead to the most frequent tokens",
+            "zeros, as before loading",
+            "save d2t as it was in training; t2d, if it is right, has the same content",
+            Certainty.LIKELY,
+        )
+    elif ids.min() < 0 or ids.max() >= drafter.vocab_size:
+        yield _result(
+            "d2t_range",
+            "d2t leads outside the target's vocabulary",
+            f"target ids from 0 to {drafter.vocab_size - 1}",
+            f"ids from {ids.min()} to {ids.max()}",
+            "save d2t as it was in training",
+        )
+    elif len(np.unique(ids)) != len(ids):
+        yield _result(
+            "d2t_repeats",
+            "d2t leads to the same token from several draft ids",
+            "each target id at most once",
+            f"{len(ids) - len(np.unique(ids))} repeated target ids",
+            "save d2t as it was in training",
+        )
+    yield from _against_mask(drafter, ids)
+
+
+def _holds_ids(table: Ids, ids: Ids, vocabulary: int) -> bool:
+    """Whether the table looks like ascending ids of the target: taken for differences, they lead
+    past its vocabulary by most of the drafter's, where a shifted table does so by the shift."""
+    ascending = len(table) > 1 and bool(np.all(np.diff(table) > 0))
+    inside = int(table.min()) >= 0 and int(table.max()) < vocabulary
+    return ascending and inside and int(ids.max()) - vocabulary >= len(table) // 2
+
+
+def _against_mask(drafter: DrafterFiles, ids: Ids) -> Iterator[CheckResult]:
+    stored = drafter.tensors.get(T2D)
+    if stored is None or stored.elements != drafter.vocab_size or not stored.is_readable:
+        return
+    chosen = np.flatnonzero(stored.array().ravel())
+    if not np.array_equal(chosen, np.unique(ids)):
+        yield _result(
+            "t2d_contradicts_d2t",
+            "t2d and d2t name different tokens",
+            "t2d marks exactly the ids that d2t leads to",
+            f"{len(np.setxor1d(chosen, ids))} tokens in one of them only",
+            "rebuild d2t from t2d, or the reverse; training used t2d",
+            Certainty.LIKELY,
+        )
+
+
+def _ids(drafter: DrafterFiles) -> Ids | None:
+    table = drafter.tensors.get(D2T)
+    if table is None or table.is_float or not table.is_readable:
+        return None
+    return np.asarray(table.array().astype(np.int64).ravel() + np.arange(table.elements))
+
+
+def _result(
+    name: str,
+    title: str,
+    expected: str,
+    there: str,
+    change: str,
+    certainty: Certainty = Certainty.CERTAIN,
+) -> CheckResult:
+    return CheckResult(
+        id=name,
+        level=Level.ERROR,
+        title=title,
+        expected=expected,
+        rule=_RULE,
+        there=there,
+        change=change,
+        certainty=certainty,
+    )
+
+
+_TOKENIZER, _TEMPLATE, _SETTINGS = "tokenizer.json", "chat_template.jinja", "tokenizer_config.json"
+_MOST_BYTES = 256 << 20
+"""Bytes of a tokenizer's file; that of a vocabulary of 250,000 tokens has 30 MB."""
+
+
+def check_tokenizer(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield a tokenizer that differs from the target's. A drafter needs none."""
+    if inspected.target is None:
+        return
+    own, targets = (_model(each.folder) for each in (inspected.drafter, inspected.target))
+    if own is None or targets is None or own == targets:
+        return
+    differs = own.get("vocab") != targets.get("vocab")
+    yield CheckResult(
+        id="tokenizer_differs",
+        level=Level.ERROR if differs else Level.WARNING,
+        title="the drafter's tokenizer is not the target's",
+        expected="the target's tokenizer.json, or none",
+        rule="drafter and target exchange token ids",
+        there="another vocabulary" if differs else "the same vocabulary, other merges",
+        change="use a drafter of this target",
+        certainty=Certainty.LIKELY,
+    )
+
+
+def check_template(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield a chat template that differs from the target's."""
+    if inspected.target is None:
+        return
+    own, targets = (chat_template(each.folder) for each in (inspected.drafter, inspected.target))
+    if own and targets and own.strip() != targets.strip():
+        yield CheckResult(
+            id="template_differs",
+            level=Level.WARNING,
+            title="the drafter was saved with another chat template than the target's",
+            expected="the template that the target is served with",
+            rule="a drafter knows the template that it was trained with",
+            there="another template",
+            change="serve with the drafter's template (--chat-template), or train with this one",
+            certainty=Certainty.LIKELY,
+        )
+
+
+def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield a quantised model beside one that is not."""
+    drafter, target = inspected.drafter, inspected.target
+    if target is None or drafter.quantized == target.quantized:
+        return
+    side = "drafter" if drafter.quantized else "target"
+    yield CheckResult(
+        id="quantized_on_one_side",
+        level=Level.NOTE,
+        title=f"only the {side} is quantised",
+        expected="a drafter trained on the states of the model that is served",
+        rule="states of a quantised target differ (vllm-ascend#5974, LLMKube#1423)",
+        there=f"quantization_config in the {side}'s config",
+        certainty=Certainty.POSSIBLE,
+    )
+
+
+def _model(folder: Path) -> dict[str, Any] | None:
+    try:
+        content = read_json(folder / _TOKENIZER, limit=_MOST_BYTES)
+    except (OSError, ValueError):
+        return None
+    model = content.get("model") if isinstance(content, dict) else None
+    return model if isinstance(model, dict) else None
+
+
+def chat_template(folder: Path) -> str | None:
+    """Return the chat template that a model was saved with; None if there is none."""
+    try:
+        return read_text(folder / _TEMPLATE)
+    except (OSError, ValueError):
+        pass
+    try:
+        template = read_json(folder / _SETTINGS).get("chat_template")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return template if isinstance(template, str) or template is None else dumps(template)

@@ -1,0 +1,357 @@
+"""Opens a model folder: its config, and its tensors by name, none of which is read before needed.
+
+Safetensors are read without torch, whose import takes longer than all file checks together.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driftscope.boundary.files import first_line, open_regular, parse_json, read_json
+from driftscope.errors import CheckpointError
+
+MOST_HEADER_BYTES = 100_000_000
+"""Limit defined by the safetensors format."""
+_LENGTH_BYTES = 8
+_BLOCK_ELEMENTS = 1 << 22
+"""Number of elements that are converted at once: 16 MiB as float32."""
+_NUMPY: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+"""Types that can be read; the others, 8-bit floats for example, are only counted."""
+FLOATS = ("F64", "F32", "F16", "BF16")
+_BYTES = {"F8_E4M3": 1, "F8_E5M2": 1, **{name: kind.itemsize for name, kind in _NUMPY.items()}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """A tensor in a file: its header entry, and access to its content."""
+
+    name: str
+    dtype: str
+    """Type as the format names it, such as BF16."""
+    shape: tuple[int, ...]
+    path: Path
+    begin: int
+    """First byte in the file."""
+    bytes: int
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the content can be read as floating-point numbers."""
+        return self.dtype in FLOATS
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the content can be read at all."""
+        return self.dtype in _NUMPY
+
+    def array(self) -> NDArray[Any]:
+        """Return the whole content: float32 (float64 for F64), or integers as stored."""
+        parts = list(self.blocks())
+        return np.concatenate(parts) if parts else np.zeros(self.shape, np.float32)
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """Yield the content in blocks of whole rows, so that a large tensor needs little memory.
+
+        Raises CheckpointError for a type that cannot be read.
+        """
+        if not self.is_readable:
+            raise CheckpointError(f"{self.path}: {self.name} has type {self.dtype}, not readable")
+        if not self.elements:
+            return
+        rows = self.flat().reshape(self.shape or (1,))
+        step = max(1, _BLOCK_ELEMENTS // max(1, math.prod(self.shape[1:])))
+        for start in range(0, len(rows), step):
+            yield _converted(np.asarray(rows[start : start + step]), self.dtype)
+
+    def rows(self, index: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the rows at `index`, all of which must exist."""
+        return _converted(np.asarray(self.flat().reshape(self.shape)[index]), self.dtype)
+
+    def flat(self) -> NDArray[Any]:
+        """Return the elements in a row, as stored, mapped from the file."""
+        return np.memmap(
+            self.path, _NUMPY[self.dtype], mode="r", offset=self.begin, shape=(self.elements,)
+        )
+
+
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of one file by name.
+
+    Raises CheckpointError for a file that is missing, truncated or not in the format.
+    """
+    try:
+        with open_regular(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
+            size = os.fstat(descriptor).st_size
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            if not 0 < length <= min(MOST_HEADER_BYTES, size - _LENGTH_BYTES):
+                raise CheckpointError(
+                    f"{path}: not a safetensors file, or its header is cut off; copy it again"
+                )
+            entries = parse_json(file.read(length))
+        start = _LENGTH_BYTES + length
+        tensors = [
+            _entry(path, name, entry, start)
+            for name, entry in entries.items()
+            if name != "__metadata__"
+        ]
+    except OSError as error:
+        raise CheckpointError(f"{path}: {first_line(error)}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path}: the header is not that of a safetensors file ({first_line(error)})"
+        ) from error
+    _check_size(path, size, tensors)
+    return {tensor.name: tensor for tensor in tensors}
+
+
+def _entry(path: Path, name: str, entry: dict[str, Any], start: int) -> StoredTensor:
+    begin, end = (int(each) for each in entry["data_offsets"])
+    shape = tuple(int(each) for each in entry["shape"])
+    tensor = StoredTensor(
+        name=name,
+        dtype=str(entry["dtype"]),
+        shape=shape,
+        path=path,
+        begin=start + begin,
+        bytes=end - begin,
+    )
+    width = _BYTES.get(tensor.dtype)
+    if begin < 0 or min(shape, default=0) < 0 or (width and tensor.elements * width != end - begin):
+        raise ValueError(f"entry of {name}")
+    return tensor
+
+
+def _check_size(path: Path, size: int, tensors: list[StoredTensor]) -> None:
+    end = max((tensor.begin + tensor.bytes for tensor in tensors), default=0)
+    if end > size:
+        raise CheckpointError(
+            f"{path}: truncated: its header describes {end} bytes, and it has {size}; copy it again"
+        )
+
+
+def _converted(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    if dtype == "BF16":  # the upper half of a float32
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32) if dtype == "F16" else values
+
+
+Reader = Callable[[Path], Mapping[str, StoredTensor]]
+"""Function that returns the tensors of one file by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """Permissions, none of which is given unless the user asks for it."""
+
+    read_pickle: Reader | None = None
+    """Reader of PyTorch pickles; None refuses them."""
+    download: bool = False
+    """Whether a repository that is not in the local cache is downloaded."""
+
+
+CAREFUL = Opening()
+"""Neither pickles nor downloads."""
+
+
+PICKLE_INDEX, PICKLE = "pytorch_model.bin.index.json", "pytorch_model.bin"
+SHARDS = "pytorch_model-*.bin"
+KINDS = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_OF_TRAINERS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler", "random_states")
+"""Beginnings of the names of files that hold a trainer's state, not weights."""
+
+
+def weight_pickles(folder: Path) -> tuple[Path, ...]:
+    """Return the pickles that may hold weights: those of transformers if there are any."""
+    if (folder / PICKLE).exists():
+        return (folder / PICKLE,)
+    shards = tuple(sorted(folder.glob(SHARDS)))
+    others = sorted(path for kind in KINDS for path in folder.glob(kind))
+    return shards or tuple(path for path in others if not path.name.startswith(_OF_TRAINERS))
+
+
+_WANTED = ("*.json", "*.jinja", "*.model", "*.txt", "*.safetensors")
+"""Files of a repository that are downloaded."""
+
+
+def in_cache(name: str) -> Path | None:
+    """Return the folder of a repository in the local cache; None if it has none."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ModuleNotFoundError:
+        return None
+    try:
+        config = try_to_load_from_cache(name, "config.json")
+    except ValueError:  # not the form of a repository's id
+        return None
+    return Path(config).parent if isinstance(config, str) else None
+
+
+def downloaded(name: str, opening: Opening) -> Path:
+    """Return the folder of a repository after the files that the cache lacks were downloaded.
+
+    Raises CheckpointError with the reason if that fails.
+    """
+    try:
+        from huggingface_hub import snapshot_download
+    except ModuleNotFoundError:
+        raise CheckpointError(
+            f"{name}: --download needs huggingface_hub: pip install 'driftscope[inspect]'"
+        ) from None
+    wanted = [*_WANTED, *((PICKLE_INDEX, *KINDS) if opening.read_pickle else ())]
+    try:
+        return Path(snapshot_download(name, allow_patterns=wanted))
+    except Exception as error:  # whatever the network, the hub or the disk answers
+        raise CheckpointError(f"{name}: cannot be downloaded ({first_line(error)})") from error
+
+
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorFiles:
+    """Which file holds which tensor. Headers are read when a tensor is asked for, so that shards
+    that nothing asks for may be absent."""
+
+    files: tuple[Path, ...]
+    by_name: Mapping[str, Path] | None
+    """File of each tensor, from the index; None without an index."""
+    read: Reader = read_header
+    """Reader of one file."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all tensors, sorted."""
+        if self.by_name is not None:
+            return tuple(sorted(self.by_name))
+        return tuple(sorted(name for file in self.files for name in self.read(file)))
+
+    def tensor(self, name: str) -> StoredTensor | None:
+        """Return a tensor; None if the checkpoint has none of this name.
+
+        Raises CheckpointError if the shard that should hold it is missing or damaged.
+        """
+        if self.by_name is None:
+            return next(
+                (found for file in self.files if (found := self.read(file).get(name))), None
+            )
+        path = self.by_name.get(name)
+        return None if path is None else self.read(path).get(name)
+
+    def tensors(self) -> dict[str, StoredTensor]:
+        """Return all tensors by name. Raises CheckpointError like `tensor`."""
+        found: dict[str, StoredTensor] = {}
+        for file in self.files:
+            found |= self.read(file)
+        missing = sorted(set(self.by_name or ()) - set(found))
+        if missing:
+            raise CheckpointError(
+                f"{self.files[0].parent / INDEX}: names {missing[0]}, which no shard holds; "
+                "copy the checkpoint again"
+            )
+        return found
+
+
+def open_folder(name: str, opening: Opening = CAREFUL) -> Path:
+    """Return the folder of a model: a directory, or a repository in the local cache of
+    huggingface_hub, which is filled if `opening` permits. Raises CheckpointError if there is
+    none."""
+    if Path(name).is_dir():
+        return Path(name)
+    if Path(name).exists():
+        raise CheckpointError(f"{name}: is a file; give the folder that holds its config.json")
+    found = downloaded(name, opening) if opening.download else in_cache(name)
+    if found is None:
+        raise CheckpointError(
+            f"{name}: no such folder, and not a repository in the local cache; nothing is "
+            "downloaded without --download"
+        )
+    return found
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the content of config.json. Raises CheckpointError if it is missing or no object."""
+    path = folder / "config.json"
+    try:
+        content = read_json(path)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: missing; a checkpoint needs it") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: is not JSON ({first_line(error)})") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: is not a JSON object")
+    return content
+
+
+def find_tensors(folder: Path, opening: Opening = CAREFUL) -> TensorFiles:
+    """Return the safetensors files of a folder; if there are none, its pickles if `opening`
+    permits them.
+
+    Raises CheckpointError if there is nothing that may be read.
+    """
+    if (folder / INDEX).exists():
+        return _indexed(folder / INDEX, read_header)
+    single = folder / SINGLE
+    files = (single,) if single.exists() else tuple(sorted(folder.glob("*.safetensors")))
+    if files:
+        return TensorFiles(files=files, by_name=None)
+    pickles = weight_pickles(folder)
+    if not pickles:
+        raise CheckpointError(f"{folder}: holds no *.safetensors file")
+    return _pickled(pickles, opening.read_pickle)
+
+
+def _pickled(files: tuple[Path, ...], read: Reader | None) -> TensorFiles:
+    if read is None:
+        raise CheckpointError(
+            f"{files[0]}: is a pickle, which is not opened because loading it can run code; save "
+            "the weights as model.safetensors, or give --allow-pickle to load tensors alone"
+        )
+    index = files[0].parent / PICKLE_INDEX
+    if index.exists():
+        return _indexed(index, read)
+    if len(files) > 1 and not files[0].match(SHARDS):
+        raise CheckpointError(
+            f"{files[0].parent}: holds several pickles ({files[0].name}, {files[1].name}); leave "
+            "the one with the weights"
+        )
+    return TensorFiles(files=files, by_name=None, read=read)
+
+
+def _indexed(index: Path, read: Reader) -> TensorFiles:
+    by_name = _read_index(index)
+    return TensorFiles(files=tuple(sorted(set(by_name.values()))), by_name=by_name, read=read)
+
+
+def _read_index(path: Path) -> dict[str, Path]:
+    try:
+        entries = read_json(path)["weight_map"]
+        names = {str(name): str(file) for name, file in entries.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: is no index of shards ({first_line(error)})") from error
+    if any(Path(file).name != file for file in names.values()):
+        raise CheckpointError(f"{path}: names a shard outside its folder")
+    return {name: path.parent / file for name, file in names.items()}

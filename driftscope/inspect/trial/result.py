@@ -1,0 +1,349 @@
+"""Results of a trial: what is accepted as it is and with each repair, and what follows.
+
+Needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driftscope.analysis.statistics.intervals import CONFIDENCE, Interval
+from driftscope.analysis.statistics.ratio import Ratio, intervals, rate_intervals, ratio_of
+from driftscope.inspect.checks.result import Certainty, CheckResult, Level
+from driftscope.inspect.inside import Inside
+
+Rounds = Sequence[Sequence[int]]
+"""Accepted tokens of each round, by prompt."""
+Values = Sequence[Sequence[float]]
+"""One number for each position of each prompt's answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceptance:
+    """Acceptance of one drafter; intervals are clustered by prompt."""
+
+    length: float
+    """Tokens per round, with the target's own."""
+    length_interval: Interval | None
+    marginal: tuple[float, ...]
+    """Share of the rounds that accept depth d, from depth 1 on."""
+    marginal_interval: tuple[Interval | None, ...]
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """Difference of two acceptance lengths on the same prompts."""
+
+    difference: float
+    interval: Interval | None
+    """Interval of the difference, at the level that the number of comparisons leaves."""
+    p: float
+    """Two-sided p-value, multiplied by the number of comparisons (Bonferroni)."""
+
+
+def acceptance_of(rounds: Rounds, k: int) -> Acceptance:
+    """Return the acceptance over all rounds."""
+    counts = np.array([len(each) for each in rounds], float)[:, None]
+    reached = np.array([[sum(n >= d for n in each) for d in range(1, k + 1)] for each in rounds])
+    rates = ratio_of(reached.astype(float), counts)
+    spread, length = rate_intervals(rates), _length(rounds)
+    length_spread = intervals(length)
+    return Acceptance(
+        length=float(length.value[0]),
+        length_interval=length_spread[0] if length_spread else None,
+        marginal=tuple(rates.value.tolist()),
+        marginal_interval=tuple(spread) if spread else (None,) * k,
+        rounds=int(counts.sum()),
+    )
+
+
+def gain(base: Rounds, other: Rounds, comparisons: int) -> Gain:
+    """Return how much longer `other` accepts than `base`, prompt by prompt in the same order."""
+    return _gain(_length(base), _length(other), comparisons)
+
+
+def mean_gain(base: Values, other: Values, comparisons: int = 1) -> Gain:
+    """Return how much larger the mean of `other` is than that of `base`, over the same positions of
+    the same prompts."""
+    return _gain(_mean(base), _mean(other), comparisons)
+
+
+def _gain(first: Ratio, second: Ratio, comparisons: int) -> Gain:
+    from scipy.special import stdtr, stdtrit
+
+    difference = float(second.value[0] - first.value[0])
+    influence: NDArray[np.float64] = second.influence[:, 0] - first.influence[:, 0]
+    n, df = len(influence), max(1.0, float(min(first.df[0], second.df[0])))
+    error = float(np.sqrt((n - 1) / n * np.square(influence).sum()))
+    if n < 2 or not np.isfinite(error):
+        return Gain(difference=difference, interval=None, p=1.0)
+    tail = (1 - CONFIDENCE) / 2 / comparisons
+    half = float(stdtrit(df, 1 - tail)) * error
+    p = float(2 * stdtr(df, -abs(difference) / error)) if error > 0 else float(difference == 0)
+    return Gain(
+        difference=difference,
+        interval=Interval.of(difference - half, difference + half),
+        p=min(1.0, p * comparisons),
+    )
+
+
+def mean_length(rounds: Rounds) -> float:
+    """Return the tokens per round over all prompts."""
+    return float(_length(rounds).value[0])
+
+
+def _length(rounds: Rounds) -> Ratio:
+    """Return the tokens per round by prompt."""
+    tokens = np.array([[sum(each) + len(each)] for each in rounds], float)
+    return ratio_of(tokens, np.array([[len(each)] for each in rounds], float))
+
+
+def _mean(values: Values) -> Ratio:
+    """Return the mean over all positions by prompt."""
+    sums = np.array([[sum(each)] for each in values], float)
+    return ratio_of(sums, np.array([[len(each)] for each in values], float))
+
+
+T = TypeVar("T")
+
+
+class TrialListener:
+    """Listener to a trial's progress; this one ignores everything."""
+
+    def measured(self, as_is: Acceptance, repairs: int) -> None:
+        """Hear what is accepted as it is, and how many repairs are tried next."""
+
+    def each(self, items: Iterable[T], _what: str, _total: int) -> Iterable[T]:
+        """Return `items`, of which there are `_total`, to be taken one by one."""
+        return items
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of a drafter that may fix it.
+
+    `fields` are those of config.json that change; `weights` says that tensors change too.
+    `mistake` names what was wrong if the repair helps.
+    """
+
+    id: str
+    change: str
+    mistake: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    weights: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllPositions:
+    """Gains over all positions of the answers, paired by prompt.
+
+    Both tell smaller differences from chance than the rounds of a server do, of which there are
+    fewer.
+    """
+
+    accepted: Gain
+    """Accepted tokens of a draft, with its 95% interval, not corrected."""
+    probability: Gain
+    """Probability of the target's tokens (`Drafted.probability`), corrected for the number of
+    repairs tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A repair, and what is accepted with it."""
+
+    repair: Change
+    acceptance: Acceptance
+    gain: Gain
+    prompts: int
+    """Number of prompts; of repairs that were soon given up, fewer than in the whole trial."""
+    all_positions: AllPositions | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotApplicable:
+    """A hypothesis that cannot be tried, and why."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedRendering:
+    """Another way of writing the prompts, and what is accepted with it."""
+
+    rendering: Change
+    acceptance: Acceptance
+    gain: Gain
+    """Paired by prompt, corrected for the number of renderings tried."""
+    prompts: int
+    surer: float
+    """Mean log-probability per token that the target gives to its own answers, minus that with the
+    prompts as they are: above 0, the answers are easier to predict."""
+    surer_interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Results of a trial."""
+
+    prompts: int
+    k: int
+    as_is: Acceptance
+    figures: Mapping[str, tuple[float, ...]]
+    """Means by depth of the figures that `drafting.FIGURES` names."""
+    inside: Inside
+    tried: tuple[Tried, ...]
+    """All repairs, the best first."""
+    renderings: tuple[TriedRendering, ...] = ()
+    """Other ways of writing the prompts, the best first."""
+    not_applicable: tuple[NotApplicable, ...] = ()
+    """Hypotheses that could not be tried, or were not before Ctrl-C."""
+    stopped: bool = False
+    """Whether Ctrl-C ended the trial; the results are those before it."""
+
+
+STOPPED = "stopped by Ctrl-C"
+"""Reason for which a hypothesis was not tried."""
+
+
+def by_reason(left_out: Iterable[NotApplicable]) -> dict[str, list[str]]:
+    """Return the ids of hypotheses that were not tried, by the reason."""
+    found: dict[str, list[str]] = {}
+    for each in left_out:
+        found.setdefault(each.reason, []).append(each.id)
+    return found
+
+
+def stopped_before(changes: Iterable[Change]) -> Iterator[NotApplicable]:
+    """Return the changes that Ctrl-C left out."""
+    return (NotApplicable(id=each.id, reason=STOPPED) for each in changes)
+
+
+LEAST_GAIN = 0.03
+"""Smallest gain of a repair that counts, relative to the acceptance length as it is. A smaller one
+is no mistake in the wiring: those that were published cost a fifth and more."""
+ALIVE_ABOVE = 0.25
+"""Rate at depth 1 below which a drafter counts as dead, and which a repaired one must exceed. It is
+below half of the weakest published rate, 0.585; a trained head on random states reached 0.18 in the
+shipped target, because frequent tokens are right by chance."""
+AS_GOOD = 0.01
+"""Difference to the best repair, relative to its acceptance length, up to which a repair of the
+config alone is preferred."""
+_CHANCE = 1 - CONFIDENCE
+_RULE = "paired on the same prompts, corrected for the number of repairs tried"
+_RULE_OF_POSITIONS = (
+    "paired on all positions of the same prompts: the target's tokens are more probable beyond "
+    "chance, corrected for the number of repairs tried, and more of them are accepted (95%)"
+)
+
+
+def verdict(trial: Trial) -> Iterator[CheckResult]:
+    """Yield the repair that helps most, or that none explains why next to nothing is accepted; then
+    the renderings of the prompts that help. After Ctrl-C, a repair that was not tried may help."""
+    best = best_repair(trial)
+    if best is not None:
+        yield _repaired(trial, best)
+    elif _dead(trial) and not trial.stopped:
+        yield CheckResult(
+            id="nothing_accepted",
+            level=Level.ERROR,
+            title="little or nothing is accepted, and no single repair helps",
+            expected=f"at depth 1 a rate above {ALIVE_ABOVE:.0%}",
+            rule=f"{len(trial.tried)} repairs were tried",
+            there=f"{trial.as_is.marginal[0]:.1%} of {trial.as_is.rounds} rounds",
+            change="use a drafter that was trained on this target; its sizes fit another one too",
+            certainty=Certainty.LIKELY,
+        )
+    yield from rendering_results(trial)
+
+
+def rendering_results(trial: Trial) -> Iterator[CheckResult]:
+    """Yield renderings of the prompts with which more is accepted than as they are.
+
+    If the target is surer of its answers too, the text may be easier instead: that is a note.
+    """
+    for each in trial.renderings:
+        least = LEAST_GAIN * trial.as_is.length
+        if _beyond_chance(each.gain) and each.gain.difference > least:
+            yield _accepts_more(trial, each)
+
+
+def _accepts_more(trial: Trial, each: TriedRendering) -> CheckResult:
+    easier = each.surer_interval is None or each.surer_interval.high > 0
+    then = each.acceptance
+    return CheckResult(
+        id=f"accepts_more_with.{each.rendering.id}",
+        level=Level.NOTE if easier else Level.WARNING,
+        title=f"with {each.rendering.change} this drafter accepts {then.length:.2f} tokens a round "
+        f"instead of {trial.as_is.length:.2f}",
+        expected=f"acceptance length {then.length:.2f} {_words(then.length_interval)}",
+        rule="paired by prompt, corrected for the number of renderings tried",
+        there="the target's answers may be easier to predict so, too"
+        if easier
+        else f"{each.rendering.mistake}; the target is no surer of its answers so",
+        change=each.rendering.change,
+        certainty=Certainty.POSSIBLE,
+    )
+
+
+def best_repair(trial: Trial) -> Tried | None:
+    """Return the repair that helps; None if none does beyond chance."""
+    least = LEAST_GAIN * trial.as_is.length
+    helping = [
+        each
+        for each in trial.tried
+        if each.gain.difference > least
+        and each.acceptance.marginal[0] > ALIVE_ABOVE
+        and (_beyond_chance(each.gain) or _small_but_certain(each))
+    ]
+    if not helping:
+        return None
+    best = max(helping, key=lambda each: each.acceptance.length)
+    good = (1 - AS_GOOD) * best.acceptance.length
+    simple = [e for e in helping if not e.repair.weights and e.acceptance.length >= good]
+    return max(simple, key=lambda each: each.acceptance.length) if simple else best
+
+
+def _beyond_chance(gain: Gain) -> bool:
+    return gain.p < _CHANCE and gain.interval is not None and gain.interval.low > 0
+
+
+def _small_but_certain(each: Tried) -> bool:
+    """Whether the probability of the target's tokens gains beyond chance, after correction, and so
+    does what is accepted over all positions.
+
+    Probability alone could gain by confidence, which nothing is accepted for.
+    """
+    at = each.all_positions
+    return at is not None and _beyond_chance(at.probability) and _beyond_chance(at.accepted)
+
+
+def _repaired(trial: Trial, best: Tried) -> CheckResult:
+    now, then = trial.as_is, best.acceptance
+    return CheckResult(
+        id=f"repaired_by.{best.repair.id}",
+        level=Level.ERROR,
+        title=f"with {best.repair.change} this drafter accepts {then.length:.2f} tokens a round "
+        f"instead of {now.length:.2f}",
+        expected=f"acceptance length {then.length:.2f} {_words(then.length_interval)}",
+        rule=_RULE if _beyond_chance(best.gain) else _RULE_OF_POSITIONS,
+        there=f"{now.length:.2f} {_words(now.length_interval)}: {best.repair.mistake}",
+        change=best.repair.change,
+        certainty=Certainty.LIKELY,
+    )
+
+
+def _dead(trial: Trial) -> bool:
+    rate, spread = trial.as_is.marginal[0], trial.as_is.marginal_interval[0]
+    return (spread.high if spread else rate) < ALIVE_ABOVE
+
+
+def _words(interval: Interval | None) -> str:
+    return "" if interval is None else f"[{interval.low:.2f}, {interval.high:.2f}]"

@@ -1,0 +1,342 @@
+"""An ablation as one HTML file that needs no network: the page \"Why\"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from driftscope.ablate.intervention import AS_SERVED, Intervention
+from driftscope.ablate.result import (
+    Ablation,
+    Decomposition,
+    Effect,
+    PairedBy,
+    Part,
+    RegionCoverage,
+    VocabularyCoverage,
+)
+from driftscope.metrics.confidence import AGREEMENT, LOSS_PARTS
+from driftscope.trace.manifest import BY_DEPTH
+from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series, Unit
+from driftscope_reports.html.parts import section_html
+from driftscope_reports.html.parts.run_series import line
+from driftscope_reports.html.parts.tables import table
+from driftscope_reports.markup import Child, Markup, el, encodable
+from driftscope_reports.model import Picture, Section, Size, in_page
+from driftscope_reports.page import Content, framed, part
+
+_HOW = (
+    "Share of the positions at which the drafted token is the target's, whatever came before it in "
+    "the chain. Differences of acceptance length, with intervals, are in the table above."
+)
+_ATTENTION, _FACTORS, _PROMPTS, _STATE = "attention", "factors", "prompts", "state"
+_TITLES = {
+    _FACTORS: "With the target's tokens or states",
+    _STATE: "With another state or dtype",
+    _ATTENTION: "With other attention",
+    _PROMPTS: "With prompts written in another way",
+}
+"""Titles of the pictures by group, in their order."""
+
+
+def agreement(result: Ablation) -> Section:
+    """Return the section: one picture for each group of interventions, as served in each."""
+    served, *others = result.effects
+    groups = {name: [each for each in others if _group(each) == name] for name in _TITLES}
+    pictures = [_picture(name, [served, *each]) for name, each in groups.items() if each]
+    return Section(
+        id="agreement",
+        name="Agreement by depth",
+        lead=f"As served it falls from {served.agreement[0]:.1%} at depth 1 to "
+        f"{served.agreement[-1]:.1%} at depth {result.k}.",
+        pictures=tuple(pictures) or (_picture(_FACTORS, [served]),),
+    )
+
+
+def _picture(group: str, effects: Sequence[Effect]) -> Picture:
+    lines = tuple(line(at, _name(each), each.agreement) for at, each in enumerate(effects))
+    return Picture(
+        id=f"agreement-{group}",
+        title=_TITLES[group] if len(effects) > 1 else "As served",
+        how=_HOW,
+        chart=Chart(series=lines, x_title=BY_DEPTH, y_title="of all positions", unit=Unit.SHARE),
+        definitions=(AGREEMENT,),
+    )
+
+
+def _name(effect: Effect) -> str:
+    made = effect.intervention
+    return "as served" if made.id == AS_SERVED else made.id
+
+
+def _group(effect: Effect) -> str:
+    made: Intervention = effect.intervention
+    if made.rewritten:
+        return _PROMPTS
+    if made.right_tokens or made.right_states:
+        return _FACTORS
+    return _ATTENTION if made.attention else _STATE
+
+
+_CAUTION = (
+    "A drafter was trained as it is: an intervention that costs acceptance shows that the drafter "
+    "uses what was taken, not that it is good for it. One that gains nothing does not clear its "
+    "suspect, because a drafter that was trained with the change may gain."
+)
+_BY_PROMPT = (
+    "Where differences are paired by prompt, the target answered the prompts anew. The answers "
+    "differ then, and may be easier or harder to draft."
+)
+
+
+def interventions(result: Ablation) -> Section:
+    """Return the section of the interventions."""
+    served = result.effects[0].acceptance.length
+    notes = [_CAUTION]
+    if any(each.paired_by is PairedBy.PROMPT for each in result.effects):
+        notes.append(_BY_PROMPT)
+    return Section(
+        id="interventions",
+        name="What each intervention changes",
+        lead=f"Acceptance length as served: {served:.2f} tokens per round, each position counting "
+        "as a round. The intervals of the changes hold for all interventions together.",
+        body=el(
+            "div",
+            _table(result),
+            [el("p", words, class_="note") for words in notes],
+            [
+                el("p", f"Not applicable: {name}: {reason}.", class_="note")
+                for name, reason in result.not_applicable.items()
+            ],
+        ),
+    )
+
+
+def _table(result: Ablation) -> Markup:
+    head = ["intervention", "with", "what a change shows", "acceptance length", "change"]
+    return table(
+        [*head, "interval of the change", "prompts", "paired by"],
+        [_row(each) for each in result.effects],
+        words=3,
+        caption="Acceptance length under each intervention",
+        sortable=True,
+    )
+
+
+def _row(effect: Effect) -> list[Child]:
+    made, ends = effect.intervention, effect.interval
+    served = made.id == AS_SERVED
+    interval = f"{ends.low:+.2f} to {ends.high:+.2f}" if ends and not served else "–"
+    return [
+        made.id,
+        made.changes,
+        made.shows or "–",
+        f"{effect.acceptance.length:.2f}",
+        "–" if served else f"{effect.difference:+.2f}",
+        interval,
+        str(effect.prompts),
+        "–" if served else effect.paired_by.value,
+    ]
+
+
+def vocabulary(coverage: VocabularyCoverage) -> Section:
+    """Return the section on tokens that the drafter cannot draft."""
+    return Section(
+        id="vocabulary",
+        name="Tokens that the draft vocabulary lacks",
+        lead=f"{coverage.lacking:.1%} of the tokens of the target's answers are not in the draft "
+        "vocabulary: a chain ends at each of them.",
+        body=table(
+            ["kind of text", "lacking", "95% interval", "tokens"],
+            [_region(each) for each in coverage.by_region],
+            caption="Share of tokens that the draft vocabulary lacks, by kind of text",
+            sortable=True,
+        ),
+    )
+
+
+def _region(each: RegionCoverage) -> list[Child]:
+    ends = each.interval
+    return [
+        each.region,
+        f"{each.lacking:.1%}",
+        f"{ends.low:.1%} to {ends.high:.1%}" if ends else "–",
+        f"{each.tokens:,}",
+    ]
+
+
+WRONG_TOKENS = (
+    "Wrong tokens cost no acceptance. A chain is accepted up to its first wrong token, and up to "
+    "there it has read the target's tokens. Their part says how useless a chain is after its first "
+    "error, which matters for trees and for longer K. What can raise acceptance are the states and "
+    "a better depth 1."
+)
+_PARTS = (
+    "What a factor gives back depends on whether the other one is right already. Each part is the "
+    "mean of both orders (the Shapley value of two factors), so that the parts add up exactly. "
+    "Where both orders differ much, the two factors act together."
+)
+_HOW_loss_section = (
+    "Each bar is a part of the loss between depth 1 and K, as a share of all positions; the last "
+    "one is their sum. Lines are 95% intervals over prompts; a part whose interval includes 0 is "
+    "not shown to exist."
+)
+
+
+def loss(parts: Decomposition, k: int) -> Section:
+    """Return the section."""
+    return Section(
+        id="why",
+        name="Why: what the loss is made of",
+        lead=f"The drafted token is the target's in {parts.first:.1%} of the positions at depth 1, "
+        f"and in {parts.last:.1%} at depth {k}, whatever came before it in the chain.",
+        pictures=(_picture_loss_section(parts),),
+        body=el(
+            "div", _table_loss_section(parts), el("p", WRONG_TOKENS), el("p", _PARTS, class_="note")
+        ),
+    )
+
+
+_LABELS = ("tokens", "states", "rest", "in all")
+"""Short names of the parts, in the order of `_named`."""
+
+
+def _named(parts: Decomposition) -> tuple[tuple[str, Part], ...]:
+    return (
+        ("wrong tokens read", parts.tokens),
+        ("the drafter's own states", parts.states),
+        ("the rest (later positions)", parts.rest),
+        ("lost in all", parts.loss),
+    )
+
+
+def _picture_loss_section(parts: Decomposition) -> Picture:
+    named = _named(parts)
+    ends = [part.interval for _, part in named]
+    shown = Series(
+        name="share of positions",
+        kind=Kind.BAR,
+        x=_LABELS,
+        y=tuple(part.value for _, part in named),
+        low=tuple(None if each is None else each.low for each in ends),
+        high=tuple(None if each is None else each.high for each in ends),
+        colours=("run-0", "run-1", "run-2", "same"),
+    )
+    return Picture(
+        id="loss",
+        title=f"{100 * parts.loss.value:.1f} points of agreement are lost",
+        how=_HOW_loss_section,
+        chart=Chart(
+            series=(shown,),
+            x_title="lost by",
+            y_title="share of positions",
+            axis=Axis.CATEGORY,
+            unit=Unit.SHARE,
+            level=0.0,
+            shows_values=True,
+        ),
+        definitions=(LOSS_PARTS, AGREEMENT),
+        size=Size.WIDE,
+    )
+
+
+def _table_loss_section(parts: Decomposition) -> Markup:
+    return table(
+        ["part", "points", "95% interval", "other factor the drafter's", "other factor right"],
+        [_row_loss_section(name, part) for name, part in _named(parts)],
+        caption="Parts of the loss, in points of agreement",
+    )
+
+
+def _row_loss_section(name: str, part: Part) -> list[Child]:
+    ends = part.interval
+    orders = part.orders or (None, None)
+    return [
+        name,
+        f"{100 * part.value:+.1f}",
+        f"{100 * ends.low:+.1f} to {100 * ends.high:+.1f}" if ends else "–",
+        *("–" if each is None else f"{100 * each:+.1f}" for each in orders),
+    ]
+
+
+def to_html(result: Ablation, *, command: str | None = None) -> str:
+    """Return the page; `command` is the command line that made it, shown at its end."""
+    made = [in_page(section) for section in [*_sections(result), _origin(result, command)]]
+    name = Path(result.drafter).name or result.drafter
+    content = Content(
+        title=f"Why: {name}",
+        skip="Skip to the result",
+        contents=[("verdict", "Result"), *((s.id, s.name) for s in made)],
+        main=[_opening(result, name), *(section_html.section(each, ()) for each in made)],
+        pictures=[picture for section in made for picture in section.pictures],
+    )
+    return encodable(framed(content))
+
+
+def _sections(result: Ablation) -> list[Section]:
+    found = [loss(result.decomposition, result.k)] if result.decomposition else []
+    found += [interventions(result), agreement(result)]
+    if result.vocabulary.lacking:
+        found.append(vocabulary(result.vocabulary))
+    return found
+
+
+def _opening(result: Ablation, name: str) -> Markup:
+    """Return the first screen: the result in one sentence."""
+    where = f"{result.positions:,} positions of {result.prompts} prompts, K = {result.k}"
+    return el(
+        "section",
+        el("div", el("p", "Why acceptance falls", class_="state info"), class_="badges"),
+        el("h1", _loss(result.decomposition, result.k) or _changes(result)),
+        el("p", f"{name} beside {result.target}: {where}", class_="detail"),
+        el("p", _changes(result), class_="detail") if result.decomposition else None,
+        class_="verdict",
+        id="verdict",
+    )
+
+
+def _loss(parts: Decomposition | None, k: int) -> str | None:
+    if parts is None:
+        return None
+    lost, tokens, states, rest = (
+        100 * part.value for part in (parts.loss, parts.tokens, parts.states, parts.rest)
+    )
+    return (
+        f"{lost:.1f} points of agreement are lost between depth 1 and {k}: {tokens:+.1f} by wrong "
+        f"tokens read, {states:+.1f} by the drafter's own states, {rest:+.1f} by later positions"
+    )
+
+
+def _changes(result: Ablation) -> str:
+    tried = [each for each in result.effects if each.intervention.id != AS_SERVED]
+    changing = [each for each in tried if each.interval and each.interval.excludes_zero()]
+    if not changing:
+        return f"None of {len(tried)} interventions changes acceptance length beyond chance."
+    listed = ", ".join(_change(each) for each in sorted(changing, key=lambda e: e.difference))
+    return f"Acceptance length changes beyond chance with {listed}."
+
+
+def _change(effect: Effect) -> str:
+    return f"{effect.intervention.changes} ({effect.difference:+.2f})"
+
+
+def _origin(result: Ablation, command: str | None) -> Section:
+    rows = [
+        ["drafter", result.drafter],
+        ["target", result.target],
+        ["tokens per draft", str(result.k)],
+        ["prompts", str(result.prompts)],
+        ["positions", f"{result.positions:,}"],
+    ]
+    return Section(
+        id="provenance",
+        name="What was run",
+        lead="Both models ran outside any engine, on the target's own greedy answers.",
+        body=el(
+            "div",
+            table(["", ""], rows, words=2, caption="What was run"),
+            [el("p", "This page is made again with:"), part("to_copy", command)]
+            if command
+            else None,
+        ),
+    )

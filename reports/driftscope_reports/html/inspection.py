@@ -1,0 +1,296 @@
+"""An inspection as one HTML file that needs no network: what was found, errors first; the trial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from driftscope.analysis.number_words import count, number, percent
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.inspect.checks.result import CheckResult, Level
+from driftscope.inspect.inspection import Inspection
+from driftscope.inspect.trial.result import (
+    STOPPED,
+    Change,
+    Trial,
+    Tried,
+    TriedRendering,
+    best_repair,
+    by_reason,
+)
+from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
+from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
+from driftscope.metrics.confidence import TOP1
+from driftscope.metrics.hidden import FED_RMS, PRENORM_RMS
+from driftscope.trace.manifest import BY_DEPTH
+from driftscope_reports.drawing.chart import Chart, Series, Unit
+from driftscope_reports.html.parts import section_html
+from driftscope_reports.html.parts.run_series import line
+from driftscope_reports.html.parts.tables import table
+from driftscope_reports.markup import Child, Markup, el, encodable
+from driftscope_reports.model import Picture, Section, in_page
+from driftscope_reports.page import Content, framed, part
+
+LEVELS = {
+    Level.ERROR: ("▲ error", "high"),
+    Level.WARNING: ("◆ warning", "medium"),
+    Level.NOTE: ("ℹ note", "info"),
+}
+"""Sign, word and CSS class of each level, so that it is never shown by colour alone."""
+
+
+def cards(inspection: Inspection) -> Markup:
+    """Return the section of results."""
+    return el(
+        "section",
+        el("h2", "What was found, and what to change", id="findings-heading"),
+        el("div", [_card(result) for result in inspection.results], class_="findings")
+        if inspection.results
+        else el("p", f"Nothing, in {inspection.checks} checks."),
+        id="findings",
+        aria_labelledby="findings-heading",
+    )
+
+
+def _card(result: CheckResult) -> Markup:
+    words, name = LEVELS[result.level]
+    return el(
+        "article",
+        el("h3", el("span", words, class_="severity"), " ", result.title),
+        el("p", el("b", "Found: "), result.there),
+        el("p", el("b", "Expected: "), result.expected),
+        el("p", el("b", "By: "), result.rule),
+        [el("p", el("b", "Change:")), part("to_copy", result.change)] if result.change else None,
+        el("p", f"{result.certainty}; ", el("code", result.id)),
+        class_=f"finding {name}",
+    )
+
+
+_MASSES = (
+    ("sink_mass", "sink", SINK),
+    ("prompt_mass", "prompt", PROMPT),
+    ("generated_mass", "verified output", GENERATED),
+    ("self_mass", "the chain itself", SELF),
+)
+_RMS = (("prenorm_rms", "before the final norm"), ("fed_rms", "fed to the next depth"))
+
+
+def sections(trial: Trial) -> list[Section]:
+    """Return the sections of a trial."""
+    return [_by_depth(trial), _repairs(trial)]
+
+
+def _by_depth(trial: Trial) -> Section:
+    length = interval_words(trial.as_is.length_interval)
+    return Section(
+        id="trial",
+        name="The drafter as it is",
+        lead=f"Acceptance length {number(trial.as_is.length)}{length}: {trial.as_is.rounds} rounds "
+        f"of {trial.prompts} prompts at K = {trial.k}, as a server would make them.",
+        above=el("ul", [el("li", _sentence(line)) for line in trial.inside.lines]),
+        pictures=(_accepted(trial), _masses(trial), _rms(trial), _top1(trial)),
+    )
+
+
+def _accepted(trial: Trial) -> Picture:
+    rates = trial.as_is.marginal
+    shown = line(0, "as it is", rates, trial.as_is.marginal_interval)
+    return Picture(
+        id="acceptance-marginal",
+        title=f"Accepted: {percent(rates[0])} at depth 1, {percent(rates[-1])} at depth {trial.k}",
+        how="Share of the rounds that are accepted up to this depth, so the line can only fall. "
+        "Bars are 95% intervals over prompts.",
+        chart=_chart((shown,), "of all rounds", Unit.SHARE),
+        definitions=(MARGINAL, MEAN_LENGTH),
+    )
+
+
+def _masses(trial: Trial) -> Picture:
+    values = [(name, trial.figures[field]) for field, name, _ in _MASSES]
+    sink, own = trial.figures["sink_mass"], trial.figures["self_mass"]
+    return Picture(
+        id="masses",
+        title=f"Attention: {percent(sink[0])} to {percent(sink[-1])} on the sink, "
+        f"{percent(own[-1])} on the chain itself at depth {trial.k}",
+        how="Mean share of the drafter's attention by class of slot. The chain's own slots grow by "
+        "one with each depth, so a rising share alone is no drift.",
+        chart=_chart(_lines(values), "share of attention", Unit.SHARE),
+        definitions=tuple(definition for _, _, definition in _MASSES),
+    )
+
+
+def _rms(trial: Trial) -> Picture:
+    fed = trial.figures["fed_rms"]
+    return Picture(
+        id="hidden",
+        title=f"State fed to the next depth: RMS {number(fed[0])} to {number(fed[-1])}",
+        how="Root mean square of the hidden state at each depth. A trained drafter sees states of "
+        "one size at every depth.",
+        chart=_chart(_lines([(name, trial.figures[field]) for field, name in _RMS]), "RMS"),
+        definitions=(PRENORM_RMS, FED_RMS),
+    )
+
+
+def _top1(trial: Trial) -> Picture:
+    top1 = trial.figures["top1"]
+    return Picture(
+        id="confidence",
+        title=f"Confidence: {percent(top1[0])} at depth 1, {percent(top1[-1])} at depth {trial.k}",
+        how="Mean probability that the drafter gives to its own draft token, over all positions. "
+        "Where drafts get that far with nothing wrong before, the two other lines compare it with "
+        "the share of tokens that are right: confidence far above it is confidence in wrong "
+        "tokens.",
+        chart=_chart(_confidence(trial), "probability", Unit.SHARE),
+        definitions=(TOP1,),
+    )
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
+
+
+def _confidence(trial: Trial) -> tuple[Series, ...]:
+    found = trial.inside.confidence
+    rates = tuple(each.value if each else None for each in found.right)
+    spread = tuple(each.interval if each else None for each in found.right)
+    return (
+        line(0, "all positions", trial.figures["top1"]),
+        line(1, "sure, in accepted drafts", found.sure),
+        line(2, "right, in accepted drafts", rates, spread),
+    )
+
+
+def _repairs(trial: Trial) -> Section:
+    best = best_repair(trial)
+    return Section(
+        id="repairs",
+        name="Repairs that were tried",
+        lead=f"{count(len(trial.tried), 'change')}, one at a time"
+        + (f" ({STOPPED}: another one may help more). " if trial.stopped else ". ")
+        + (f"This one helps: {best.repair.change}." if best else "None helps beyond chance."),
+        body=el(
+            "div",
+            _table(trial),
+            [
+                el("p", f"Not tried: {', '.join(ids)}: {reason}.", class_="note")
+                for reason, ids in by_reason(trial.not_applicable).items()
+            ],
+        ),
+    )
+
+
+def _table(trial: Trial) -> Markup:
+    head = ("change", "if it helps, this was wrong", "prompts", "acceptance length", "gain", "p")
+    return table(
+        [*head[:5], "95% interval of the gain, corrected", head[5]],
+        [
+            *(_row(each.repair, each) for each in trial.tried),
+            *(_row(each.rendering, each) for each in trial.renderings),
+        ],
+        words=2,
+        caption="Acceptance length with each repair",
+        sortable=True,
+    )
+
+
+def _row(change: Change, each: Tried | TriedRendering) -> list[Child]:
+    gain = each.gain
+    ends = f"{gain.interval.low:+.2f} to {gain.interval.high:+.2f}" if gain.interval else "–"
+    return [
+        change.change,
+        change.mistake,
+        str(each.prompts),
+        f"{each.acceptance.length:.2f}",
+        f"{gain.difference:+.2f}",
+        ends,
+        f"{gain.p:.2g}",
+    ]
+
+
+def interval_words(interval: Interval | None) -> str:
+    """Return an interval in brackets, with a space before it; "" without one."""
+    if interval is None:
+        return ""
+    return f" (95% interval {number(interval.low)} to {number(interval.high)})"
+
+
+def _chart(series: tuple[Series, ...], y_title: str, unit: Unit = Unit.NUMBER) -> Chart:
+    return Chart(series=series, x_title=BY_DEPTH, y_title=y_title, unit=unit)
+
+
+def _lines(values: list[tuple[str, tuple[float, ...]]]) -> tuple[Series, ...]:
+    return tuple(line(at, name, each) for at, (name, each) in enumerate(values))
+
+
+_HEALTHY = ("✓ No error, no warning", "good")
+
+
+def to_html(result: Inspection, *, command: str | None = None) -> str:
+    """Return the page; `command` is the command line that made it, shown at its end."""
+    name = Path(result.drafter).name or result.drafter
+    parts = sections(result.trial) if result.trial else []
+    made = [in_page(section) for section in [*parts, _origin(result, name, command)]]
+    content = Content(
+        title=f"Inspection: {name}",
+        skip="Skip to the result",
+        contents=[("verdict", "Result"), ("findings", "Found"), *((s.id, s.name) for s in made)],
+        main=[
+            _opening(result, name),
+            cards(result),
+            *(section_html.section(section, ()) for section in made),
+        ],
+        pictures=[picture for section in made for picture in section.pictures],
+    )
+    return encodable(framed(content))
+
+
+def _opening(result: Inspection, name: str) -> Markup:
+    """Return the first screen: how bad it is, and the result in one sentence."""
+    worst = next((level for level in Level if result.count(level)), Level.NOTE)
+    words, kind = _HEALTHY if worst is Level.NOTE else LEVELS[worst]
+    return el(
+        "section",
+        el("div", el("p", words, class_=f"state {kind}"), class_="badges"),
+        el("h1", _counts(result, name)),
+        el("p", result.conclusion, class_="detail") if result.conclusion else None,
+        class_="verdict",
+        id="verdict",
+    )
+
+
+def _counts(inspection: Inspection, name: str) -> str:
+    counts = ", ".join(
+        f"{number} {level}{'' if number == 1 else 's'}"
+        for level in Level
+        if (number := inspection.count(level))
+    )
+    first = inspection.results[0] if inspection.results else None
+    lead = f"; first: {first.title}" if first and first.level is Level.ERROR else ""
+    return f"{name}: {counts or 'nothing found'} in {inspection.checks} checks{lead}"
+
+
+def _origin(inspection: Inspection, name: str, command: str | None) -> Section:
+    sizes = inspection.sizes
+    row = [
+        name,
+        inspection.drafter,
+        inspection.format if inspection.checked else f"{inspection.format}, not checked further",
+        sizes.licence or "–",
+        f"{sizes.parameters:,}",
+        f"{sizes.bytes:,}",
+        "–" if sizes.share is None else f"{sizes.share:.1%}",
+    ]
+    return Section(
+        id="provenance",
+        name="What was inspected",
+        lead=f"Target: {inspection.target or 'none given'}.",
+        body=el(
+            "div",
+            table(
+                ["drafter", "path", "format", "licence", "parameters", "bytes", "of the target's"],
+                [row],
+                words=4,
+                caption="The drafter that was inspected",
+            ),
+            [el("p", "Made again with:"), part("to_copy", command)] if command else None,
+        ),
+    )
