@@ -8,7 +8,6 @@ import functools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -70,24 +69,6 @@ class OptionalMasses:
         return self._ring.send(self._values[:batch].flatten(1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MeasurementParts:
-    """The parts that measure a drafter's chains."""
-
-    buffers: ChainBuffers
-    kernels: Kernels
-    meter: Meter
-    heads: OptionalMasses
-    """Masses by head."""
-    distances: OptionalMasses
-    """Masses by distance."""
-    carries_distances: bytes
-    """Whether a recorded step carries masses by distance, see `distance_choices`."""
-    observer: ChainObserver
-    side_thread: SideThread
-    """Measures masses while the engine goes on."""
-
-
 class ChainMeasurement:
     """The chain of the step in progress, if that step is recorded.
 
@@ -102,18 +83,27 @@ class ChainMeasurement:
         self,
         drafter: Drafter,
         layout: Layout,
-        parts: MeasurementParts,
         guard: Guard,
         *,
+        buffers: ChainBuffers,
+        kernels: Kernels,
+        meter: Meter,
+        heads: OptionalMasses,
+        distances: OptionalMasses,
+        carries_distances: bytes,
+        observer: ChainObserver,
+        side_thread: SideThread,
         per_head: bool,
         search: SinkSearch | None,
     ) -> None:
-        """`layout` of a chain; the buffers' layout has a row for each query."""
+        """`layout` of a chain; the buffers' layout has a row for each query. `heads`, `distances`:
+        masses by head and by distance; `carries_distances`: whether a recorded step has the latter,
+        see `distance_choices`. `side_thread` measures masses while the engine goes on."""
         self._drafter, self._layout, self._guard = drafter, layout, guard
-        self._buffers, self._observer = parts.buffers, parts.observer
-        self.kernels, self.meter, self.heads = parts.kernels, parts.meter, parts.heads
-        self.distances, self._carries_distances = parts.distances, parts.carries_distances
-        self.side_thread = parts.side_thread
+        self._buffers, self._observer = buffers, observer
+        self.kernels, self.meter, self.heads = kernels, meter, heads
+        self.distances, self._carries_distances = distances, carries_distances
+        self.side_thread = side_thread
         self.per_head = per_head
         """Whether masses are also measured by head; may change at run time."""
         self.search = search

@@ -186,8 +186,7 @@ class ScheduleReader(Protocol):
         """Return whether the engine may write to free cache blocks before the drafter runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookPoint:
+class HookPoint(NamedTuple):
     """One place in an engine that the probe hooks."""
 
     module: str

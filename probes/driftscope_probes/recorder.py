@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from driftscope.trace.manifest import Manifest
@@ -16,7 +16,6 @@ from driftscope_probes.buffers import NO_MARKS, ChainBuffers, DeviceClock, Layou
 from driftscope_probes.chain import (
     ChainMeasurement,
     HostTransfer,
-    MeasurementParts,
     OptionalMasses,
     RecordedDraft,
 )
@@ -52,38 +51,35 @@ def with_sinks(manifest: Manifest, sinks: SinkSet) -> Manifest:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RecorderParts:
-    """The parts of one worker's recorder; `recorder_assembly` builds them."""
-
-    writer: TraceWriter
-    schedules: ScheduleReader
-    """Reads what the engine schedules."""
-    guard: Guard
-    clock: DeviceClock
-    taps: ChainTaps
-    sampler: Sampler
-    selection: RequestSelection
-    chain: ChainMeasurement
-    transfer: HostTransfer
-    recorded_draft: RecordedDraft
-    encode: Encode
-    """Builds the rows of finished steps, on the writer's thread."""
-
-
 class Recorder:
     """Records steps: call `step_started`, perhaps `draft`, `step_ended` for each, in order."""
 
-    def __init__(self, parts: RecorderParts) -> None:
-        self._writer, self._encode, self._clock = parts.writer, parts.encode, parts.clock
-        self._schedules, self._new_requests = parts.schedules, parts.schedules.new_requests
-        self._guard = parts.guard
+    def __init__(
+        self,
+        *,
+        writer: TraceWriter,
+        schedules: ScheduleReader,
+        guard: Guard,
+        clock: DeviceClock,
+        taps: ChainTaps,
+        sampler: Sampler,
+        selection: RequestSelection,
+        chain: ChainMeasurement,
+        transfer: HostTransfer,
+        recorded_draft: RecordedDraft,
+        encode: Encode,
+    ) -> None:
+        """`schedules` reads what the engine schedules; `encode` builds the rows of finished steps,
+        on the writer's thread."""
+        self._writer, self._encode, self._clock = writer, encode, clock
+        self._schedules, self._new_requests = schedules, schedules.new_requests
+        self._guard = guard
         self._attributed_s, self._core_attributed_s = 0.0, CORE.probe_s
         """Hook time attributed to finished steps, in seconds: the worker's, the engine core's."""
-        self.taps, self.sampler, self.selection = parts.taps, parts.sampler, parts.selection
-        self._hooks, self._switch = parts.taps.hooks, parts.taps.switch
-        self._chain, self._side_thread = parts.chain, parts.chain.side_thread
-        self._transfer, self._run_recorded = parts.transfer, parts.recorded_draft.run
+        self.taps, self.sampler, self.selection = taps, sampler, selection
+        self._hooks, self._switch = taps.hooks, taps.switch
+        self._chain, self._side_thread = chain, chain.side_thread
+        self._transfer, self._run_recorded = transfer, recorded_draft.run
         self.control: object | None = None
         """Object that changes this recorder at run time, kept for callers over RPC."""
         self._number = 0
@@ -264,7 +260,14 @@ def assemble_recorder(
     graphs_record = _on_gpu(drafter) and settings.recording == IN_GRAPH
     taps = make_taps(drafter, kernels, guard, in_graph=graphs_record)
     by_layer = (layout.depths, layout.layers)
-    parts = MeasurementParts(
+    sought = settings.sink_source == SINK_SOUGHT and meter.heads > 0
+    search = SinkSearch() if sought else None
+    chain = ChainMeasurement(
+        drafter,
+        layout,
+        guard,
+        per_head=settings.per_head,
+        search=search,
         buffers=buffers,
         kernels=kernels,
         meter=meter,
@@ -278,11 +281,6 @@ def assemble_recorder(
         observer=taps.observer,
         side_thread=SideThread(),
     )
-    sought = settings.sink_source == SINK_SOUGHT and meter.heads > 0
-    search = SinkSearch() if sought else None
-    chain = ChainMeasurement(
-        drafter, layout, parts, guard, per_head=settings.per_head, search=search
-    )
     options = EncoderOptions(
         heads=meter.heads,
         strategy=meter.strategy,
@@ -294,19 +292,17 @@ def assemble_recorder(
     )
     selection = RequestSelection(settings.labels)
     return Recorder(
-        RecorderParts(
-            writer=writer,
-            schedules=schedules,
-            guard=guard,
-            clock=clock,
-            taps=taps,
-            sampler=sampler,
-            selection=selection,
-            chain=chain,
-            transfer=HostTransfer(drafter, layout, settings, writer, chain),
-            recorded_draft=RecordedDraft(settings.recording, chain, taps.switch, guard, clock),
-            encode=ChainEncoder(layout, options, writer, sampler, schedules, search).handed_over,
-        )
+        writer=writer,
+        schedules=schedules,
+        guard=guard,
+        clock=clock,
+        taps=taps,
+        sampler=sampler,
+        selection=selection,
+        chain=chain,
+        transfer=HostTransfer(drafter, layout, settings, writer, chain),
+        recorded_draft=RecordedDraft(settings.recording, chain, taps.switch, guard, clock),
+        encode=ChainEncoder(layout, options, writer, sampler, schedules, search).handed_over,
     )
 
 

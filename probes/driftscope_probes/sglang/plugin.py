@@ -46,70 +46,51 @@ RECORDED = (
     "top-1 probability and entropy by depth; of EAGLE's other drafters, of trees and of n-grams: "
     "acceptance and timing. Per request: TTFT, TPOT, lengths, finish reason"
 )
+_MODELS = "sglang.srt.models"
 HOOKS = {
-    "plugin": (
-        HookPoint(module="sglang.srt.plugins", name="load_plugins", purpose="loading the probe"),
-    ),
+    "plugin": (HookPoint("sglang.srt.plugins", "load_plugins", "loading the probe"),),
     "worker": (
         HookPoint(
-            module=_WORKER,
-            name="EAGLEWorkerV2.forward_batch_generation",
-            purpose="step time, the step's requests",
+            _WORKER, "EAGLEWorkerV2.forward_batch_generation", "step time, the step's requests"
         ),
         HookPoint(
-            module=_WORKER,
-            name="EagleDraftWorker.init_attention_backends",
-            purpose="start of the run, once the drafter is loaded",
+            _WORKER,
+            "EagleDraftWorker.init_attention_backends",
+            "start of the run, once the drafter is loaded",
+        ),
+        HookPoint(_WORKER, "EagleDraftWorker.draft", "the draft from depth 2 on"),
+        HookPoint(_WORKER, "EagleDraftWorker._draft_extend_for_prefill", "depth 1 after a prompt"),
+        HookPoint(
+            _WORKER, "EagleDraftWorker._draft_extend_for_decode", "depth 1 after a verification"
+        ),
+        HookPoint("sglang.srt.layers.radix_attention", "RadixAttention.forward", "queries"),
+        HookPoint(
+            f"{_MODELS}.llama_eagle3",
+            "LlamaForCausalLMEagle3",
+            "the drafter whose states are recorded",
         ),
         HookPoint(
-            module=_WORKER, name="EagleDraftWorker.draft", purpose="the draft from depth 2 on"
+            f"{_MODELS}.llama_eagle",
+            "LlamaForCausalLMEagle",
+            "an EAGLE-1 drafter, whose states are recorded, too",
         ),
-        HookPoint(
-            module=_WORKER,
-            name="EagleDraftWorker._draft_extend_for_prefill",
-            purpose="depth 1 after a prompt",
-        ),
-        HookPoint(
-            module=_WORKER,
-            name="EagleDraftWorker._draft_extend_for_decode",
-            purpose="depth 1 after a verification",
-        ),
-        HookPoint(
-            module="sglang.srt.layers.radix_attention",
-            name="RadixAttention.forward",
-            purpose="queries",
-        ),
-        HookPoint(
-            module="sglang.srt.models.llama_eagle3",
-            name="LlamaForCausalLMEagle3",
-            purpose="the drafter whose states are recorded",
-        ),
-        HookPoint(
-            module="sglang.srt.models.llama_eagle",
-            name="LlamaForCausalLMEagle",
-            purpose="an EAGLE-1 drafter, whose states are recorded, too",
-        ),
-        HookPoint(
-            module="sglang.srt.models.mimo_mtp",
-            name="MiMoMTP",
-            purpose="MiMo's head, whose states are recorded, too",
-        ),
+        HookPoint(f"{_MODELS}.mimo_mtp", "MiMoMTP", "MiMo's head, whose states are recorded, too"),
     ),
     "scheduler": (
         HookPoint(
-            module=_PROCESSOR,
-            name="SchedulerBatchResultProcessor.process_batch_result_decode",
-            purpose="verification, finished requests",
+            _PROCESSOR,
+            "SchedulerBatchResultProcessor.process_batch_result_decode",
+            "verification, finished requests",
         ),
         HookPoint(
-            module=_PROCESSOR,
-            name="SchedulerBatchResultProcessor.process_batch_result_prefill",
-            purpose="first tokens",
+            _PROCESSOR,
+            "SchedulerBatchResultProcessor.process_batch_result_prefill",
+            "first tokens",
         ),
         HookPoint(
-            module="sglang.srt.managers.scheduler",
-            name="Scheduler.send_abort_output",
-            purpose="requests that end in the queue",
+            "sglang.srt.managers.scheduler",
+            "Scheduler.send_abort_output",
+            "requests that end in the queue",
         ),
     ),
 }

@@ -30,79 +30,42 @@ RECORDED = (
 )
 
 
+_RUNNER_V1, _RUNNER_V2 = "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu.model_runner"
+_PROPOSER, _V2_DRAFTERS = "vllm.v1.spec_decode.llm_base_proposer", "vllm.v1.worker.gpu.spec_decode"
+_MEDUSA = "vllm.v1.spec_decode.medusa"
+_EAGLE, _EAGLE3 = f"{_V2_DRAFTERS}.eagle.speculator", f"{_V2_DRAFTERS}.eagle.eagle3_utils"
+_SCHEDULER, _CAPTURED = "vllm.v1.core.sched.scheduler", "source of the captured layers"
 HOOKS = {
     "v1": (
+        HookPoint(_RUNNER_V1, "GPUModelRunner.execute_model", "step time, the step's requests"),
+        HookPoint(_RUNNER_V1, "GPUModelRunner.sample_tokens", "step time"),
+        HookPoint(_PROPOSER, "SpecDecodeBaseProposer.load_model", "taps on the drafter"),
+        HookPoint(_PROPOSER, "SpecDecodeBaseProposer.propose", "the draft"),
         HookPoint(
-            module="vllm.v1.worker.gpu_model_runner",
-            name="GPUModelRunner.execute_model",
-            purpose="step time, the step's requests",
-        ),
-        HookPoint(
-            module="vllm.v1.worker.gpu_model_runner",
-            name="GPUModelRunner.sample_tokens",
-            purpose="step time",
-        ),
-        HookPoint(
-            module="vllm.v1.spec_decode.llm_base_proposer",
-            name="SpecDecodeBaseProposer.load_model",
-            purpose="taps on the drafter",
-        ),
-        HookPoint(
-            module="vllm.v1.spec_decode.llm_base_proposer",
-            name="SpecDecodeBaseProposer.propose",
-            purpose="the draft",
-        ),
-        HookPoint(
-            module="vllm.v1.spec_decode.llm_base_proposer",
-            name="SpecDecodeBaseProposer._determine_batch_execution_and_padding",
-            purpose="chains without CUDA graphs (DRIFTSCOPE_RECORDING=eager or shadow)",
+            _PROPOSER,
+            "SpecDecodeBaseProposer._determine_batch_execution_and_padding",
+            "chains without CUDA graphs (DRIFTSCOPE_RECORDING=eager or shadow)",
             optional=True,
         ),
         HookPoint(
-            module="vllm.v1.worker.gpu_model_runner",
-            name="GPUModelRunner._get_eagle3_aux_layers_from_config",
-            purpose="source of the captured layers",
+            _RUNNER_V1,
+            "GPUModelRunner._get_eagle3_aux_layers_from_config",
+            _CAPTURED,
             optional=True,
         ),
-        HookPoint(
-            module="vllm.v1.spec_decode.medusa",
-            name="MedusaProposer.propose",
-            purpose="Medusa's draft",
-            optional=True,
-        ),
+        HookPoint(_MEDUSA, "MedusaProposer.propose", "Medusa's draft", optional=True),
     ),
     "v2": (
-        HookPoint(
-            module="vllm.v1.worker.gpu.model_runner",
-            name="GPUModelRunner.execute_model",
-            purpose="step time",
-        ),
-        HookPoint(
-            module="vllm.v1.worker.gpu.model_runner",
-            name="GPUModelRunner.sample_tokens",
-            purpose="step time and the step's requests",
-        ),
-        HookPoint(
-            module="vllm.v1.worker.gpu.spec_decode.eagle.speculator",
-            name="EagleSpeculator.load_model",
-            purpose="taps on the drafter",
-        ),
-        HookPoint(
-            module="vllm.v1.worker.gpu.spec_decode.eagle.speculator",
-            name="EagleSpeculator.propose",
-            purpose="the draft",
-        ),
-        HookPoint(
-            module="vllm.v1.worker.gpu.spec_decode.eagle.eagle3_utils",
-            name="get_eagle3_aux_layers_from_config",
-            purpose="source of the captured layers",
-            optional=True,
-        ),
+        HookPoint(_RUNNER_V2, "GPUModelRunner.execute_model", "step time"),
+        HookPoint(_RUNNER_V2, "GPUModelRunner.sample_tokens", "step time and the step's requests"),
+        HookPoint(_EAGLE, "EagleSpeculator.load_model", "taps on the drafter"),
+        HookPoint(_EAGLE, "EagleSpeculator.propose", "the draft"),
+        HookPoint(_EAGLE3, "get_eagle3_aux_layers_from_config", _CAPTURED, optional=True),
         *(
             HookPoint(
-                module=f"vllm.v1.worker.gpu.spec_decode.{module}.speculator",
-                name=f"{speculator}.propose",
-                purpose="the draft",
+                f"{_V2_DRAFTERS}.{module}.speculator",
+                f"{speculator}.propose",
+                "the draft",
                 optional=True,
             )
             for module, speculator in (
@@ -114,39 +77,23 @@ HOOKS = {
         ),
     ),
     "worker": (
+        HookPoint("vllm.v1.worker.worker_base", "WorkerBase", "control while it runs"),
         HookPoint(
-            module="vllm.v1.worker.worker_base",
-            name="WorkerBase",
-            purpose="control while it runs",
+            "vllm.v1.worker.gpu_worker",
+            "Worker.load_model",
+            "start of the run, once every model is loaded; drafters without a model",
         ),
         HookPoint(
-            module="vllm.v1.worker.gpu_worker",
-            name="Worker.load_model",
-            purpose="start of the run, once every model is loaded; drafters without a model",
-        ),
-        HookPoint(
-            module="vllm.model_executor.models.interfaces",
-            name="EagleModelMixin.aux_hidden_state_layers",
-            purpose="list of captured target layers",
+            "vllm.model_executor.models.interfaces",
+            "EagleModelMixin.aux_hidden_state_layers",
+            "list of captured target layers",
             optional=True,
         ),
     ),
     "engine": (
-        HookPoint(
-            module="vllm.v1.core.sched.scheduler",
-            name="Scheduler.update_from_output",
-            purpose="verification",
-        ),
-        HookPoint(
-            module="vllm.v1.core.sched.scheduler",
-            name="Scheduler._free_request",
-            purpose="finished requests",
-        ),
-        HookPoint(
-            module="vllm.v1.engine.core",
-            name="EngineCore.shutdown",
-            purpose="closing the trace",
-        ),
+        HookPoint(_SCHEDULER, "Scheduler.update_from_output", "verification"),
+        HookPoint(_SCHEDULER, "Scheduler._free_request", "finished requests"),
+        HookPoint("vllm.v1.engine.core", "EngineCore.shutdown", "closing the trace"),
     ),
 }
 """Hooks by part of vLLM: V1 model runner, V2 model runner, their worker, engine core."""
