@@ -8,13 +8,16 @@ and why. With DRIFTSCOPE_STRICT=1 the exception is raised instead, and stops the
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from driftscope.boundary.bounds import MAX_TEXT_CHARS
 from driftscope.boundary.text import shown
@@ -36,7 +39,10 @@ from driftscope_probes.settings import (
     REQUEST_KEY,
     RUN_ID,
     STRICT,
+    Settings,
+    engine_cores,
     is_strict,
+    settings_from,
     suggestion,
 )
 
@@ -157,3 +163,62 @@ def unknown_settings(environ: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(environ):
         if name.startswith(_PREFIX) and name not in known and not _FOREIGN.match(name):
             yield f"{name} is no setting and has no effect{suggestion(name, SETTINGS, _PREFIX)}"
+
+
+def settings_of_start() -> Settings | None:
+    """Return the settings in force, or None if the probe is off; warn of names that are no setting,
+    once for all processes of a start. Raises SettingError and TelemetryError."""
+    if WARNED not in os.environ:
+        for line in unknown_settings(os.environ):
+            warn(line)
+            os.environ[WARNED] = "1"
+    return settings_from(os.environ)
+
+
+Seam = tuple[str, str, str]
+"""Engine's module, our module that hooks it, and that module's installer. The installer runs when
+the engine imports the module, so that a process which never drafts pays nothing."""
+
+
+def install_when_imported(
+    seams: Iterable[Seam],
+    engine: str,
+    *,
+    doctor: str = "driftscope doctor",
+    failed: Callable[[Any, StartFault], None] = lambda _, __: None,
+) -> None:
+    """Install each seam when its module is imported. A seam that cannot be installed turns off this
+    process and those that it starts; `failed` is then called with the module and the fault, as for
+    every module that is imported later."""
+    import wrapt
+
+    engine_cores()
+    for module, ours, installer in seams:
+        install = functools.partial(_install, ours, installer, engine, doctor, failed)
+        wrapt.register_post_import_hook(install, module)
+
+
+def _install(
+    ours: str,
+    installer: str,
+    engine: str,
+    doctor: str,
+    failed: Callable[[Any, StartFault], None],
+    module: Any,
+) -> None:
+    fault = handed_down()
+    if fault is None:
+        guard = StartGuard()
+        with guard:
+            try:
+                getattr(importlib.import_module(ours), installer)(module)
+            except AttributeError as error:
+                raise ProbeError(
+                    f"{module.__name__} of this {engine} is organised differently from the "
+                    f"versions that driftscope knows ({error}); run `{doctor}`, or set {DISABLE}=1"
+                ) from error
+        fault = guard.fault
+        if fault is None:
+            return
+        hand_down(fault)
+    failed(module, fault)

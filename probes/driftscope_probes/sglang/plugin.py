@@ -12,19 +12,16 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import os
-from collections.abc import Callable
-from typing import Any
 
 from driftscope.errors import ProbeError
 from driftscope_probes.engine import HookPoint
-from driftscope_probes.settings import engine_cores, fix_run_directory, is_disabled, settings_from
+from driftscope_probes.settings import fix_run_directory, is_disabled
 from driftscope_probes.start_guard import (
-    WARNED,
     StartGuard,
     hand_down,
     handed_down,
-    unknown_settings,
-    warn,
+    install_when_imported,
+    settings_of_start,
 )
 
 TESTED = ("0.5.23",)
@@ -97,18 +94,14 @@ HOOKS = {
 """Hooks by part of SGLang."""
 
 
+_SCHEDULER = "driftscope_probes.sglang.scheduler"
 SEAMS = (
-    ("sglang.srt.speculative.eagle_worker_v2", "worker", "install_worker"),
-    ("sglang.srt.speculative.ngram_worker", "worker", "install_ngram"),
-    (
-        "sglang.srt.managers.scheduler_components.batch_result_processor",
-        "scheduler",
-        "install_processor",
-    ),
-    ("sglang.srt.managers.scheduler", "scheduler", "install_scheduler"),
+    (_WORKER, "driftscope_probes.sglang.worker", "install_worker"),
+    ("sglang.srt.speculative.ngram_worker", "driftscope_probes.sglang.worker", "install_ngram"),
+    (_PROCESSOR, _SCHEDULER, "install_processor"),
+    ("sglang.srt.managers.scheduler", _SCHEDULER, "install_scheduler"),
 )
-"""SGLang module, our module that hooks it, and that module's installer. The installer runs when
-SGLang imports the module, so that a process which never drafts pays nothing."""
+"""See `Seam`."""
 
 
 def register() -> None:
@@ -129,43 +122,8 @@ def register() -> None:
 
 
 def _hook_all() -> None:
-    if WARNED not in os.environ:  # once for all processes of a start
-        for line in unknown_settings(os.environ):
-            warn(line)
-            os.environ[WARNED] = "1"
-    settings = settings_from(os.environ)
-    if settings is None:
-        return
-    check_version(importlib.metadata.version("sglang"))
-    fix_run_directory(settings)
-    import wrapt
-
-    engine_cores()
-    for module, ours, installer in SEAMS:
-        wrapt.register_post_import_hook(_installer(ours, installer), module)
-
-
-def _installer(ours: str, name: str) -> Callable[[Any], None]:
-    """Return a hook that installs a seam; if it cannot, this process records nothing."""
-
-    def install(module: Any) -> None:
-        if handed_down() is not None:
-            return
-        guard = StartGuard()
-        with guard:
-            _install_seam(ours, name, module)
-        if guard.fault is not None:
-            hand_down(guard.fault)
-
-    return install
-
-
-def _install_seam(ours: str, name: str, module: Any) -> None:
-    try:
-        getattr(importlib.import_module(f"driftscope_probes.sglang.{ours}"), name)(module)
-    except AttributeError as error:
-        raise ProbeError(
-            f"{module.__name__} of this SGLang is organised differently from the versions that "
-            f"driftscope knows ({error}); run `driftscope doctor --engine sglang`, or set "
-            "DRIFTSCOPE_DISABLE=1"
-        ) from error
+    settings = settings_of_start()
+    if settings is not None:
+        check_version(importlib.metadata.version("sglang"))
+        fix_run_directory(settings)
+        install_when_imported(SEAMS, "SGLang", doctor="driftscope doctor --engine sglang")

@@ -9,16 +9,14 @@ where the recorder's modules cannot be imported.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from driftscope.errors import DriftscopeError, ProbeError
+from driftscope.errors import DriftscopeError
 from driftscope.trace.status import SETTING, StartFault
 from driftscope_probes.guard import hook_method
 from driftscope_probes.settings import (
-    engine_cores,
     fix_run_directory,
     is_disabled,
     settings_from,
@@ -26,11 +24,11 @@ from driftscope_probes.settings import (
 )
 from driftscope_probes.start_guard import (
     EXPORT,
-    WARNED,
     StartGuard,
     hand_down,
     handed_down,
-    unknown_settings,
+    install_when_imported,
+    settings_of_start,
     warn,
 )
 
@@ -38,24 +36,26 @@ if TYPE_CHECKING:
     from driftscope.telemetry.down import DownIdentity
 
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
+_OURS = "driftscope_probes.vllm"
 SEAMS = (
-    ("vllm.v1.worker.gpu_model_runner", "runner_v1", "install_runner"),
-    ("vllm.v1.spec_decode.llm_base_proposer", "runner_v1", "install_proposer"),
-    ("vllm.v1.worker.gpu.model_runner", "runner_v2", "install_runner"),
-    ("vllm.v1.worker.worker_base", "worker", "install_control"),
-    ("vllm.v1.spec_decode.medusa", "runner_v1", "install_medusa"),
+    ("vllm.v1.worker.gpu_model_runner", f"{_OURS}.runner_v1", "install_runner"),
+    ("vllm.v1.spec_decode.llm_base_proposer", f"{_OURS}.runner_v1", "install_proposer"),
+    ("vllm.v1.worker.gpu.model_runner", f"{_OURS}.runner_v2", "install_runner"),
+    ("vllm.v1.worker.worker_base", f"{_OURS}.worker", "install_control"),
+    ("vllm.v1.spec_decode.medusa", f"{_OURS}.runner_v1", "install_medusa"),
     *(
-        (f"vllm.v1.worker.gpu.spec_decode.{name}.speculator", "runner_v2", "install_speculator")
+        (
+            f"vllm.v1.worker.gpu.spec_decode.{name}.speculator",
+            f"{_OURS}.runner_v2",
+            "install_speculator",
+        )
         for name in ("eagle", "mtp", "standalone_ar", "dflash", "multi_module_mtp")
     ),
-    ("vllm.v1.worker.gpu_worker", "worker", "install_worker"),
-    (_SCHEDULER, "engine_core", "install_scheduler"),
-    ("vllm.v1.engine.core", "engine_core", "install_engine"),
+    ("vllm.v1.worker.gpu_worker", f"{_OURS}.worker", "install_worker"),
+    (_SCHEDULER, f"{_OURS}.engine_core", "install_scheduler"),
+    ("vllm.v1.engine.core", f"{_OURS}.engine_core", "install_engine"),
 )
-"""vLLM module, our module that hooks it, and that module's installer. The installer runs when vLLM
-imports the vLLM module, so that a process which never drafts pays nothing."""
-
-
+"""See `Seam`."""
 _DOWN = "_driftscope_down"
 """Attribute of vLLM's scheduler that exports that nothing is recorded."""
 
@@ -94,19 +94,10 @@ def _warn_if_corrected(fault: StartFault) -> None:
 
 
 def _hook_all() -> None:
-    if WARNED not in os.environ:  # once for all processes of a start
-        for line in unknown_settings(os.environ):
-            warn(line)
-            os.environ[WARNED] = "1"
-    settings = settings_from(os.environ)
-    if settings is None:
-        return
-    fix_run_directory(settings)
-    import wrapt
-
-    engine_cores()
-    for module, ours, installer in SEAMS:
-        wrapt.register_post_import_hook(_installer(ours, installer), module)
+    settings = settings_of_start()
+    if settings is not None:
+        fix_run_directory(settings)
+        install_when_imported(SEAMS, "vLLM", failed=_install_report)
 
 
 def _report_down(fault: StartFault) -> None:
@@ -120,36 +111,9 @@ def _report_down(fault: StartFault) -> None:
 
 
 def _install_report(module: Any, fault: StartFault) -> None:
-    with StartGuard(quiet=True):
-        install_down_report(module, fault)
-
-
-def _installer(ours: str, name: str) -> Callable[[Any], None]:
-    """Return a hook that installs a seam; a seam that cannot be installed turns off this process
-    and those that it starts."""
-
-    def install(module: Any) -> None:
-        if (fault := handed_down()) is None:
-            guard = StartGuard()
-            with guard:
-                _install_seam(ours, name, module)
-            if (fault := guard.fault) is None:
-                return
-            hand_down(fault)
-        if module.__name__ == _SCHEDULER:
-            _install_report(module, fault)
-
-    return install
-
-
-def _install_seam(ours: str, name: str, module: Any) -> None:
-    try:
-        getattr(importlib.import_module(f"driftscope_probes.vllm.{ours}"), name)(module)
-    except AttributeError as error:
-        raise ProbeError(
-            f"{module.__name__} of this vLLM is organised differently from the versions that "
-            f"driftscope knows ({error}); run `driftscope doctor`, or set DRIFTSCOPE_DISABLE=1"
-        ) from error
+    if module.__name__ == _SCHEDULER:
+        with StartGuard(quiet=True):
+            install_down_report(module, fault)
 
 
 def install_down_report(module: Any, fault: StartFault) -> None:
