@@ -35,7 +35,7 @@ from driftscope_probes.triton_masses import paged_masses
 
 HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, PAGE, K = 4096, 32, 8, 128, 32_000, 16, 4
 REPO = Path(__file__).resolve().parents[2]
-TWINS = REPO / "tests" / "unit" / "probes" / "taps" / "triton_twins.py"
+TWINS = REPO / "tests" / "unit" / "probes" / "triton_twins.py"
 SHIM = REPO / "tests" / "support" / "engine_process" / "triton_on_cpu"
 LAUNCHES = 20
 REPEATS = 25

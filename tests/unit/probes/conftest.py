@@ -1,13 +1,17 @@
-"""The tiny drafter of `support.tiny_drafter`, where vLLM is at hand."""
+"""The tiny drafter, where vLLM is at hand, and a worker that records it."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from support.recording_worker import Worker
 from support.tiny_drafter import tiny_drafter
 
+from driftscope_probes.settings import Settings
 from driftscope_probes.vllm.drafter import VllmDrafter
 
 
@@ -23,3 +27,12 @@ def vllm_imported() -> None:
 def make_drafter(vllm_imported: None) -> Callable[..., VllmDrafter]:
     """See `tiny_drafter`."""
     return tiny_drafter
+
+
+@pytest.fixture
+def start(tmp_path: Path, make_drafter: Callable[..., VllmDrafter]) -> Callable[..., Worker]:
+    def started(drafter: VllmDrafter | None = None, **changes: Any) -> Worker:
+        settings = Settings(**{"trace": tmp_path / "run", "sink_tokens": 2, "every": 1, **changes})
+        return Worker(drafter or make_drafter(), settings)
+
+    return started

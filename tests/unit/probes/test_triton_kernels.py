@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import pytest
 
 TWINS = Path(__file__).with_name("triton_twins.py")
-TESTS = TWINS.parents[3]
+TESTS = TWINS.parents[2]
 SHIM = TESTS / "support" / "engine_process" / "triton_on_cpu"
 CASES = [
     node.name

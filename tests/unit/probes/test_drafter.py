@@ -10,12 +10,7 @@ from support.runs import Spec, manifest
 from torch import nn
 
 from driftscope.trace.manifest import Manifest
-from driftscope_probes.drafter import (
-    CapturedLayers,
-    captured_by,
-    named_layers,
-    with_captured,
-)
+from driftscope_probes.drafter import CapturedLayers, captured_by, named_layers, with_captured
 
 
 class Body(nn.Module):

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from driftscope_probes.sampler import EVERY_STEPS, FIRST_RATE, LEAST_RATE, Sampler
+from driftscope.boundary.bounds import MAX_LABEL_CHARS
+from driftscope_probes.sampler import (
+    CHOICES,
+    EVERY_STEPS,
+    FIRST_RATE,
+    LEAST_RATE,
+    REMEMBERED_LABELS,
+    RequestSelection,
+    Sampler,
+    distance_choices,
+)
 from driftscope_probes.settings import DEFAULT_BUDGET
+from driftscope_probes.vllm.schedule import LABEL, VllmSchedules, label_of
 
 STEP_S = 0.010
 PASSED_S = 1e-6
@@ -218,3 +232,86 @@ def test_a_bound_is_stayed_under() -> None:
     sampler = Sampler(every=None, budget=0.01, seed=5, aim=0.75)
     _, share = _serve(sampler, 20_000, recorded_s=0.002)
     assert share == pytest.approx(0.0075, rel=0.15)
+
+
+@pytest.mark.parametrize("every", [1, 2, 8, 50])
+def test_one_step_in_so_many_carries_them(every: int) -> None:
+    chosen = distance_choices(every)
+    assert len(chosen) == CHOICES
+    assert sum(chosen) == pytest.approx(CHOICES / every, rel=0.2)
+
+
+@pytest.mark.parametrize("interval", [2, 8, 16, 64])
+def test_steps_recorded_at_an_interval_are_chosen_as_often(interval: int) -> None:
+    chosen = distance_choices(8)
+    hits = [chosen[number % CHOICES] for number in range(0, interval * 4000, interval)]
+    assert sum(hits) == pytest.approx(4000 / 8, rel=0.2)
+
+
+def test_none_is_chosen_if_none_is_wanted() -> None:
+    assert not any(distance_choices(0))
+
+
+def test_every_rank_chooses_the_same_steps() -> None:
+    assert distance_choices(8) == distance_choices(8)
+
+
+LONG = 105_000
+"""Characters of a label that one HTTP request can carry."""
+
+
+def _labels(requests: Iterable[Any]) -> Iterable[tuple[str, str]]:
+    """The labels of new requests, as a schedule of vLLM has them."""
+    return VllmSchedules().labels(SimpleNamespace(scheduled_new_reqs=requests))
+
+
+def _request(name: str, label: Any) -> Any:
+    return SimpleNamespace(req_id=name, sampling_params=_sampling(label))
+
+
+def _sampling(label: Any) -> Any:
+    return SimpleNamespace(extra_args={LABEL: label})
+
+
+@pytest.mark.parametrize(
+    ("label", "kept"),
+    [
+        (None, None),
+        ("", ""),
+        ("chat", "chat"),
+        (7, "7"),
+        ("x" * MAX_LABEL_CHARS, "x" * MAX_LABEL_CHARS),
+        ("x" * (MAX_LABEL_CHARS + 1), "x" * MAX_LABEL_CHARS),
+        (["y" * LONG], "['" + "y" * (MAX_LABEL_CHARS - 2)),
+    ],
+    ids=["none", "empty", "short", "number", "longest", "too-long", "list"],
+)
+def test_a_label_is_cut(label: Any, kept: str | None) -> None:
+    assert label_of(_sampling(label)) == kept
+
+
+def test_long_labels_cost_little_memory() -> None:
+    selection = RequestSelection(["x"])
+    tracemalloc.start()
+    try:
+        for number in range(2000):
+            selection.learn(_labels([_request(f"r{number}", f"{number}" + "x" * LONG)]))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 4 << 20, f"{kept:,} bytes for 2,000 labels"
+
+
+def test_so_many_labels_are_remembered() -> None:
+    selection = RequestSelection(["a"])
+    selection.learn(_labels(_request(f"r{n}", "a") for n in range(REMEMBERED_LABELS + 1)))
+    chosen = selection.chosen(["r0", "r1", f"r{REMEMBERED_LABELS}"])
+    assert chosen is not None and chosen.tolist() == [False, True, True]
+
+
+def test_a_long_label_is_chosen_by_what_is_kept_of_it() -> None:
+    selection = RequestSelection(["x" * MAX_LABEL_CHARS])
+    selection.learn(_labels([_request("r", "x" * LONG)]))
+    chosen = selection.chosen(["r", "another"])
+    assert chosen is not None and chosen.tolist() == [True, False]
+    assert selection.selects(label_of(_sampling("x" * LONG)))

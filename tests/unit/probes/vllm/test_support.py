@@ -1,9 +1,10 @@
-"""Unsupported configurations are refused at start-up, each with one clear line."""
+"""The list of kinds: what is found in it, what is not, and that docs/drafters.md shows it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,14 +13,81 @@ import torch
 
 from driftscope.errors import ProbeError
 from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
+from driftscope.trace.ranks import Place, place_of
 from driftscope.trace.records import edges_of
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope_probes.drafter import NOT_SERVED
-from driftscope_probes.settings import DEFAULT_DISTANCE_EVERY, Settings, settings_from
+from driftscope_probes.process_writer import role_of
+from driftscope_probes.settings import DEFAULT_DISTANCE_EVERY, RUN_ID, Settings, settings_from
 from driftscope_probes.vllm import support
 from driftscope_probes.vllm.attach import manifest_of
 from driftscope_probes.vllm.drafter import VllmDrafter, open_drafter
-from driftscope_probes.vllm.support import KINDS, kind_for
+from driftscope_probes.vllm.support import (
+    EAGLE3,
+    KINDS,
+    is_last_stage,
+    kind_for,
+    place_in,
+    run_id_of,
+)
+
+PAGE = Path(__file__).parents[4] / "docs" / "drafters.md"
+
+
+def _speculation(method: str, **more: object) -> Any:
+    return SimpleNamespace(method=method, **more)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_each_kind_is_found_by_what_vllm_loads(kind: support.Kind) -> None:
+    for method in kind.methods:
+        for drafter in kind.drafters or ("Anything",):
+            asked = _speculation(method, parallel_drafting=kind.parallel)
+            assert kind_for(asked, drafter, modules=kind.modules) is kind
+
+
+@pytest.mark.parametrize(
+    ("speculation", "drafter", "supported"),
+    [
+        (_speculation("eagle3"), "Eagle3Unheard", "Eagle3LlamaForCausalLM"),
+        (_speculation("eagle3", parallel_drafting=True), "Eagle3Qwen3ForCausalLM", "Eagle3Llama"),
+        (_speculation("mtp"), "Gemma4MTP", "DeepSeekMTP"),
+        (_speculation("draft_model", parallel_drafting=True), "LlamaForCausalLM", "none"),
+        (_speculation("dflash"), "DFlashLagunaForCausalLM", "DFlashQwen3ForCausalLM"),
+    ],
+)
+def test_what_is_not_in_the_list_is_refused(speculation: Any, drafter: str, supported: str) -> None:
+    with pytest.raises(ProbeError, match=f"drafter {drafter} of method") as caught:
+        kind_for(speculation, drafter)
+    assert supported in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_dflash_is_always_parallel() -> None:
+    asked = _speculation("dflash", parallel_drafting=True)
+    assert kind_for(asked, "DFlashQwen3ForCausalLM").query_kind == BY_QUERY
+    assert EAGLE3.query_kind == BY_DEPTH
+
+
+def test_nothing_is_claimed_of_a_drafter_without_a_model() -> None:
+    for kind in KINDS:
+        if not kind.model:
+            assert kind.recorded == ("acceptance", "timing")
+        assert ("masses" in kind.recorded) == (kind.model and kind.attention)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_the_page_has_the_kind(kind: support.Kind) -> None:
+    classes = ", ".join(f"`{name}`" for name in kind.drafters)
+    note = f"; {kind.note}" if kind.note else ""
+    cells = (
+        f"{kind.name} (`{'`, `'.join(kind.methods)}`)",
+        classes or ("any" if kind.model else "none"),
+        ", ".join(kind.recorded) + note,
+        kind.v1,
+        kind.v2,
+    )
+    assert f"| {' | '.join(cells)} |" in PAGE.read_text(encoding="utf-8").splitlines()
 
 
 def _config(method: str | None = "eagle3", **parallel: int) -> Any:
@@ -260,3 +328,52 @@ def test_captured_layers_are_counted_by_either_name(
     drafter = make_drafter()
     inner = SimpleNamespace(use_aux_hidden_state=True, num_aux_layers=5)
     assert replace(drafter, model=SimpleNamespace(model=inner)).aux_states == 5
+
+
+def _placed(**parallel: int) -> Any:
+    return SimpleNamespace(parallel_config=SimpleNamespace(**parallel), instance_id="17")
+
+
+@pytest.mark.parametrize(
+    ("parallel", "place", "role"),
+    [
+        ({}, Place(), "worker0"),
+        ({"tensor_parallel_size": 2, "rank": 1}, Place(rank=1), "worker1"),
+        ({"data_parallel_index": 0, "rank": 0}, Place(), "worker0"),
+        ({"data_parallel_index": 3}, Place(replica=3), "worker0.dp3"),
+        (
+            {"tensor_parallel_size": 4, "rank": 2, "data_parallel_index": 1},
+            Place(rank=2, replica=1),
+            "worker2.dp1",
+        ),
+        ({"pipeline_parallel_size": 2, "rank": 1}, Place(), "worker0"),
+    ],
+)
+def test_a_worker_is_called_what_the_reader_takes_it_for(
+    parallel: dict[str, int], place: Place, role: str
+) -> None:
+    assert (place_in(_placed(**parallel)), role_of(place)) == (place, role)
+    assert place_of(f"{role}-4711") == place
+
+
+def test_the_last_pipeline_stage_drafts() -> None:
+    stages = {"pipeline_parallel_size": 2, "tensor_parallel_size": 2}
+    assert [is_last_stage(_placed(**stages, rank=rank)) for rank in range(4)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert is_last_stage(_placed())
+
+
+def test_a_run_is_of_one_start_of_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RUN_ID, "abc")
+    one, other = _placed(), _placed()
+    other.instance_id = "18"
+    assert run_id_of(one) == run_id_of(_placed()) == "abc-17"
+    assert run_id_of(other) == "abc-18"
+    one.instance_id = "17_dp1"
+    assert run_id_of(one) == "abc-17", "Ray's name for a replica"
+    monkeypatch.setenv(RUN_ID, "abd")
+    assert run_id_of(other) == "abd-18"

@@ -19,14 +19,7 @@ from driftscope.trace.records import edges_of
 from driftscope.vocabulary import MASSES
 from driftscope_probes.drafter import AttentionKind
 from driftscope_probes.sink_search import RECENT, SLOTS
-from driftscope_probes.torch_masses import (
-    Chains,
-    Score,
-    at_once,
-    masses,
-    sink_mask,
-    slot_weights,
-)
+from driftscope_probes.torch_masses import Chains, Score, at_once, masses, sink_mask, slot_weights
 
 TOLERANCE = 1e-5
 SIZE = 8

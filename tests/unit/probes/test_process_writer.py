@@ -1,7 +1,8 @@
-"""The memory sample: of this process, of this machine, and of no GPU unless the engine has one."""
+"""The writer of a process of vLLM is named after its role."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,8 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 from support.runs import verify
 
+from driftscope.trace.status import read_statuses
 from driftscope_probes.process_writer import open_writer, sample
 from driftscope_probes.settings import Settings
+
+
+def test_the_source_is_role_and_pid(tmp_path: Path) -> None:
+    open_writer(Settings(trace=tmp_path / "run"), "worker0").close()
+    (status,) = read_statuses(tmp_path / "run")
+    assert status.source == f"worker0-{os.getpid()}"
+
 
 GROW = """
 import os

@@ -8,8 +8,10 @@ import torch
 
 from driftscope_probes.engine import DraftCall
 from driftscope_probes.guard import Guard
+from driftscope_probes.sglang import worker as worker_module
 from driftscope_probes.sglang.chain import AheadSampler, FirstDepths
 from driftscope_probes.sglang.worker import (
+    PROBE,
     ChainParts,
     RecordedWorker,
     TimedWorker,
@@ -127,3 +129,79 @@ def test_a_step_that_is_not_recorded_asks_for_nothing() -> None:
 
     probe.step(run, served)
     assert errors.errors == [] and sink.calls[1:] == ["draft 4", "ended 2"]
+
+
+class NGRAMWorker:
+    """A worker with the methods and attributes that are hooked or read."""
+
+    server_args, device, target_worker, draft_token_num = object(), "cpu", object(), 4
+
+    def __init__(self) -> None:
+        self.prepared: list[Any] = []
+
+    def alloc_memory_pool(self) -> str:
+        return "allocated"
+
+    def forward_batch_generation(self, ngram_batch: Any) -> str:
+        self._prepare_for_speculative_decoding(ngram_batch)
+        return "served"
+
+    def _prepare_for_speculative_decoding(self, ngram_batch: Any) -> None:
+        self.prepared.append(ngram_batch)
+
+
+class NgramSink:
+    """A StepSink that notes its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def step_started(self, scheduled: Any = None) -> None:
+        self.calls.append(f"started {scheduled}")
+
+    def draft(self, call: Any) -> Any:
+        self.calls.append(f"draft {call.k}")
+        return call.serve()
+
+    def step_ended(self, requests: int) -> None:
+        self.calls.append(f"ended {requests}")
+
+
+def ngram_batch(*, decode: bool, requests: int = 2) -> Any:
+    mode = SimpleNamespace(is_decode=lambda: decode)
+    return SimpleNamespace(reqs=[object()] * requests, forward_mode=mode)
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A hooked worker; its class is restored."""
+    hooked = type("NGRAMWorker", (NGRAMWorker,), dict(vars(NGRAMWorker)))
+    sink = NgramSink()
+
+    def attach(view: Any) -> None:
+        setattr(view, PROBE, TimedWorker(sink))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(worker_module, "attach", attach)
+    worker_module.install_ngram(SimpleNamespace(__name__="ngram_worker", NGRAMWorker=hooked))
+    made = hooked()
+    made.sink = sink
+    assert made.alloc_memory_pool() == "allocated"
+    return made
+
+
+def test_a_decode_step_is_timed_with_its_draft(worker: Any) -> None:
+    asked = ngram_batch(decode=True)
+    assert worker.forward_batch_generation(asked) == "served"
+    assert worker.sink.calls == ["started None", "draft 3", "ended 2"]
+    assert worker.prepared == [asked]
+
+
+def test_a_prefill_drafts_nothing(worker: Any) -> None:
+    asked = ngram_batch(decode=False)
+    assert worker.forward_batch_generation(asked) == "served"
+    assert worker.sink.calls == ["started None", "ended 2"] and worker.prepared == [asked]
+
+
+def test_a_batch_without_requests_is_no_step(worker: Any) -> None:
+    assert worker.forward_batch_generation(ngram_batch(decode=True, requests=0)) == "served"
+    assert worker.sink.calls == []

@@ -1,0 +1,338 @@
+"""Requests that an engine core ends early: aborted ones, and those that run when it stops."""
+
+from __future__ import annotations
+
+import enum
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.runs import Spec, manifest
+from support.schedules import schedule
+
+from driftscope.trace.reader import read_trace
+from driftscope.trace.records import RequestRow
+from driftscope.trace.schema import Block
+from driftscope.trace.writer_files import create_run
+from driftscope.vocabulary import Region, UndraftedReason
+from driftscope_probes.settings import Settings
+from driftscope_probes.vllm import engine_core as module
+from driftscope_probes.vllm import schedule as schedule_module
+from driftscope_probes.vllm.engine_core import EndedRequest, EngineObserver, VerificationTracker
+
+TEXTS = ("Well. ", "<tool_call>", '{"a": 1}', "</tool_call>")
+CALL = [0, 1, 2, 3]
+
+
+class Tokenizer:
+    """A tokenizer of four whole words."""
+
+    all_special_ids = ()
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return "".join(TEXTS[each] for each in ids)
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [TEXTS[each] for each in ids]
+
+
+class Request(SimpleNamespace):
+    """vLLM's Request, as far as it is read."""
+
+    def __init__(self, name: str, answer: list[int], ended: str | None = None) -> None:
+        super().__init__(
+            request_id=name,
+            sampling_params=SimpleNamespace(extra_args=None, temperature=0.0, max_tokens=9),
+            arrival_time=time.time(),
+            prompt_token_ids=[0, 0],
+            num_prompt_tokens=2,
+            output_token_ids=answer,
+            num_output_tokens=len(answer),
+            ended=ended,
+        )
+
+    def is_finished(self) -> bool:
+        return self.ended is not None
+
+    def get_finished_reason(self) -> str | None:
+        return self.ended
+
+
+class Core:
+    """An engine core with an observer, and no step."""
+
+    def __init__(self, run: Path, **settings: Any) -> None:
+        create_run(run, manifest(Spec()))
+        self.run, self.requests = run, dict[str, Request]()
+        speculation = SimpleNamespace(draft_model_config=SimpleNamespace(max_model_len=100))
+        config = SimpleNamespace(
+            speculative_config=speculation,
+            parallel_config=SimpleNamespace(data_parallel_index=0, data_parallel_rank=0),
+        )
+        scheduler = SimpleNamespace(
+            vllm_config=config,
+            requests=self.requests,
+            max_model_len=100,
+            max_num_scheduled_tokens=64,
+            num_spec_tokens=3,
+            scheduler_config=SimpleNamespace(max_num_batched_tokens=64),
+            structured_output_manager=SimpleNamespace(tokenizer=Tokenizer()),
+        )
+        self.observer = EngineObserver(scheduler, Settings(trace=run, **settings))
+
+    def add(self, *requests: Request) -> None:
+        self.requests.update({each.request_id: each for each in requests})
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """Close the trace and return the request rows by name."""
+        self.observer.close()
+        trace = read_trace(self.run)
+        assert not [error for status in trace.statuses for error in status.errors]
+        assert all(status.closed for status in trace.statuses)
+        return {row["request"]: row for row in trace.request.to_pylist()}
+
+
+def names(row: dict[str, Any]) -> list[str]:
+    return [Region.ALL[code] for code in row["region_codes"]]
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> Core:
+    return Core(tmp_path / "run")
+
+
+def test_an_aborted_request_has_the_regions_of_what_it_answered(core: Core) -> None:
+    core.observer.request_finished(Request("a", CALL[:3], "abort"))
+    row = core.rows()["a"]
+    assert names(row) == ["prose", "template", "json"]
+    assert (row["region_starts"], row["region_boundaries"]) == ([0, 1, 2], [1])
+    assert (row["finish_reason"], row["output_tokens"]) == ("abort", 3)
+
+
+def test_a_request_that_runs_when_the_engine_stops_has_them_too(core: Core) -> None:
+    core.add(Request("a", CALL), Request("b", []))
+    rows = core.rows()
+    assert names(rows["a"]) == ["prose", "template", "json", "template"]
+    assert rows["b"]["region_starts"] == []
+    assert {row["finish_reason"] for row in rows.values()} == {"abort"}
+
+
+def test_a_request_that_ended_and_is_still_held_has_one_row(core: Core) -> None:
+    """vLLM keeps a request whose blocks another engine still reads."""
+    ended = Request("a", CALL, "stop")
+    core.add(ended)
+    core.observer.request_finished(ended)
+    assert core.rows()["a"]["finish_reason"] == "stop"
+    assert read_trace(core.run).request.num_rows == 1
+
+
+def test_the_end_comes_once(core: Core) -> None:
+    core.add(Request("a", CALL))
+    core.observer.close()
+    core.observer.close()
+    assert read_trace(core.run).request.num_rows == 1
+
+
+def test_regions_that_take_too_long_at_the_end_are_not_recorded(
+    core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are written nevertheless, because vLLM kills the process soon."""
+    monkeypatch.setattr(schedule_module, "AT_END_S", -1.0)
+    core.add(Request("a", CALL))
+    row = core.rows()["a"]
+    assert (row["region_starts"], row["region_codes"]) == (None, None)
+    assert row["output_tokens"] == 4
+
+
+def test_requests_that_cannot_be_read_do_not_keep_the_trace_open(core: Core) -> None:
+    core.add(Request("a", CALL))
+    del core.requests["a"].sampling_params
+    core.observer.close()
+    (status,) = read_trace(core.run).statuses
+    assert status.closed
+    assert list(status.errors) == ["request"]
+
+
+K = 3
+
+
+class Status(enum.IntEnum):
+    """vLLM's RequestStatus, as far as it is read."""
+
+    RUNNING = 1
+    ABORTED = 2
+
+    @staticmethod
+    def is_finished(status: Status) -> bool:
+        return status > Status.RUNNING
+
+
+class FollowedCore:
+    """An engine core whose steps are told one by one."""
+
+    def __init__(self) -> None:
+        speculation = SimpleNamespace(draft_model_config=SimpleNamespace(max_model_len=100))
+        scheduler = SimpleNamespace(
+            vllm_config=SimpleNamespace(speculative_config=speculation),
+            max_model_len=100,
+            max_num_scheduled_tokens=64,
+            num_spec_tokens=K,
+            scheduler_config=SimpleNamespace(max_num_batched_tokens=64),
+        )
+        self.errors: list[BaseException] = []
+        self.tracker = VerificationTracker(scheduler, lambda _, error: self.errors.append(error))
+        self.now = 0.0
+
+    def step(
+        self,
+        served: dict[str, tuple[int, int]],
+        *,
+        drafted: int = K,
+        asked_k: int = K,
+        invalid: dict[str, int] | None = None,
+        status: Status = Status.RUNNING,
+        **scheduled: Any,
+    ) -> list[dict[str, Any]]:
+        """Rows; `served`: request -> (its length before, tokens given); prompts are 10 long."""
+        self.now += 1.0
+        step = schedule(dict.fromkeys(served, drafted + 1), **scheduled)
+        step.scheduled_spec_decode_tokens = dict.fromkeys(served, [0] * drafted) if drafted else {}
+        step.num_invalid_spec_tokens = invalid
+        step.num_spec_tokens_to_schedule = asked_k
+        step.total_num_scheduled_tokens = sum(step.num_scheduled_tokens.values())
+        of = [
+            (
+                SimpleNamespace(request_id=name, use_structured_output=False),
+                length,
+                10,
+                status,
+                tokens,
+            )
+            for name, (length, tokens) in served.items()
+        ]
+        blocks = self.tracker.rows([(self.now, step, of)])
+        assert all(isinstance(block, Block) for block in blocks)
+        return [row for block in blocks for row in block.to_batch().to_pylist()]  # type: ignore[union-attr]
+
+    def began(self, *names: str) -> None:
+        """Prompts, which give the first token and verify nothing."""
+        assert not self.step(
+            dict.fromkeys(names, (10, 1)), drafted=0, new=dict.fromkeys(names, (10,))
+        )
+
+
+@pytest.fixture
+def followed_core() -> FollowedCore:
+    return FollowedCore()
+
+
+def test_a_row_for_each_request_that_verified(
+    followed_core: FollowedCore,
+) -> None:
+    followed_core.began("a", "b")
+    first, second = followed_core.step({"a": (11, 3), "b": (11, 1)}, going_on={"a": 10, "b": 10})
+    assert first == {
+        "step": 2,
+        "time_s": 2.0,
+        "request": "a",
+        "position": 9,
+        "drafted": K,
+        "accepted": 2,
+        "reason": None,
+        "replica": 0,
+    }
+    assert (second["request"], second["drafted"], second["accepted"]) == ("b", K, 0)
+    assert followed_core.errors == []
+
+
+def test_a_step_that_gave_nothing_says_nothing(
+    followed_core: FollowedCore,
+) -> None:
+    followed_core.began("a")
+    assert followed_core.step({"a": (11, 0)}, going_on={"a": 10}) == []
+
+
+def test_whoever_has_ended_says_nothing(
+    followed_core: FollowedCore,
+) -> None:
+    followed_core.began("a")
+    assert followed_core.step({"a": (11, 2)}, going_on={"a": 10}, status=Status.ABORTED) == []
+
+
+def test_no_draft_has_a_reason(followed_core: FollowedCore) -> None:
+    followed_core.began("a", "b")
+    rows = followed_core.step({"a": (11, 1)}, drafted=0, going_on={"a": 10})
+    assert [(row["drafted"], row["reason"]) for row in rows] == [(0, UndraftedReason.NO_DRAFT)]
+    followed_core.step({"a": (12, 1)}, asked_k=0, going_on={"a": 11})
+    (row,) = followed_core.step({"a": (13, 1)}, drafted=0, going_on={"a": 12})
+    assert row["reason"] == UndraftedReason.K_ZERO
+    (row,) = followed_core.step({"b": (11, 1)}, invalid={"b": K}, going_on={"b": 10})
+    assert (row["drafted"], row["reason"]) == (0, UndraftedReason.STRUCTURED_OUTPUT)
+    (row,) = followed_core.step({"b": (12, 2)}, invalid={"b": 1}, going_on={"b": 11})
+    assert (row["drafted"], row["accepted"], row["reason"]) == (K - 1, 1, None)
+
+
+def test_the_first_output_after_a_preemption_verifies_no_draft(
+    followed_core: FollowedCore,
+) -> None:
+    followed_core.began("a")
+    followed_core.step({"a": (11, 2)}, going_on={"a": 10})
+    back: dict[str, Any] = {"going_on": {"a": 0}, "resumed": {"a": 3}}
+    assert followed_core.step({"a": (13, 0)}, drafted=0, **back) == []
+    (row,) = followed_core.step({"a": (13, 1)}, going_on={"a": 9})
+    assert (row["drafted"], row["reason"]) == (0, UndraftedReason.PREEMPTED)
+    (row,) = followed_core.step({"a": (14, 2)}, going_on={"a": 13})
+    assert (row["drafted"], row["accepted"]) == (K, 1)
+
+
+def test_the_context_limit_stops_drafts_for_all(
+    followed_core: FollowedCore,
+) -> None:
+    followed_core.began("a", "b")
+    followed_core.step({"a": (96, 1), "b": (20, 1)}, going_on={"a": 95, "b": 19})
+    rows = followed_core.step({"a": (97, 1), "b": (21, 1)}, going_on={"a": 96, "b": 20})
+    assert [row["reason"] for row in rows] == [UndraftedReason.CONTEXT_LIMIT] * 2, "zeros verified"
+
+
+def test_times_of_a_request_that_ended(
+    followed_core: FollowedCore,
+) -> None:
+    followed_core.began("a")
+    for length in (11, 13, 15):
+        followed_core.step({"a": (length, 2)}, going_on={"a": length - 1})
+    row = RequestRow(
+        time_s=5.0,
+        request="a",
+        label=None,
+        arrival_s=0.25,
+        prompt_tokens=10,
+        output_tokens=7,
+        ttft_s=None,
+        tpot_s=None,
+        finish_reason="length",
+        temperature=None,
+        max_tokens=None,
+        traced=True,
+        structured=None,
+        traceparent=None,
+    )
+    (ended,) = followed_core.tracker.rows([EndedRequest(row=row, request=None)])
+    assert isinstance(ended, RequestRow)
+    assert (ended.ttft_s, ended.tpot_s) == (0.75, 3.0 / 6)
+
+
+def test_a_step_that_cannot_be_read_costs_its_own_rows(
+    followed_core: FollowedCore,
+) -> None:
+    followed_core.began("a")
+    assert followed_core.tracker.rows([(2.0, object(), [])]) == []
+    assert [type(error) for error in followed_core.errors] == [AttributeError]
+    assert len(followed_core.step({"a": (11, 2)}, going_on={"a": 10})) == 1
+
+
+def test_memory_is_bounded(followed_core: FollowedCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REMEMBERED_REQUESTS", 2)
+    followed_core.began(*"abcde")
+    assert list(followed_core.tracker._live) == ["d", "e"]
