@@ -1,0 +1,325 @@
+"""Runs are found, described and removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.runs import START_S, Spec, write_run
+
+from driftscope.errors import NotATraceError, TraceError
+from driftscope.trace.manifest import CLIENT, MANIFEST
+from driftscope.trace.runs import (
+    DEPTH,
+    Bounds,
+    RunEntry,
+    alive,
+    beyond,
+    entry_of,
+    found,
+    newest,
+    remove,
+    runs_in,
+    search,
+)
+from driftscope.trace.status import StartFault, Status, leave_fault, status_path
+from driftscope.vocabulary import RunState
+
+SPEC = Spec(requests=3, rounds=5, undrafted=("k_zero",))
+
+
+def _status(run: Path, source: str, flushed_s: float, *, closed: bool) -> None:
+    path = status_path(run, source)
+    path.write_text(Status(source=source, closed=closed, flushed_s=flushed_s).to_json())
+    os.utime(path, (flushed_s, flushed_s))
+
+
+def _unclosed(run: Path, source: str, flushed_s: float) -> Path:
+    """A run in which one process has not closed."""
+    write_run(run, SPEC)
+    _status(run, source, flushed_s, closed=False)
+    return run
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["sealed", "streams"])
+def test_rounds_are_drafts_that_were_verified(tmp_path: Path, closed: bool) -> None:
+    entry = entry_of(write_run(tmp_path / "run", SPEC, closed=closed))
+    assert entry.rounds == 15, "the undrafted step is no round"
+    assert entry.octets == sum(path.stat().st_size for path in (tmp_path / "run").iterdir())
+    assert entry.created_s == START_S and not entry.is_replay
+
+
+def test_a_closed_run(tmp_path: Path) -> None:
+    assert entry_of(write_run(tmp_path / "run", SPEC)).state == RunState.CLOSED
+
+
+def test_a_run_of_a_living_process_is_being_recorded(tmp_path: Path) -> None:
+    run = _unclosed(tmp_path / "run", f"worker0-{os.getpid()}", time.time())
+    assert entry_of(run).state == RunState.RECORDING
+
+
+def test_a_run_that_was_written_just_now_elsewhere_is_being_recorded(tmp_path: Path) -> None:
+    run = _unclosed(tmp_path / "run", "worker0-999999999", time.time())
+    assert entry_of(run).state == RunState.RECORDING
+
+
+def test_a_killed_run_is_not_closed(tmp_path: Path) -> None:
+    run = _unclosed(tmp_path / "run", "worker0-999999999", START_S)
+    assert entry_of(run).state == RunState.NOT_CLOSED
+
+
+def test_another_process_with_the_same_number_does_not_keep_a_run_alive(tmp_path: Path) -> None:
+    assert alive(f"worker0-{os.getpid()}", time.time())
+    assert not alive(f"worker0-{os.getpid()}", START_S)
+    assert alive(f"worker0-{os.getpid()}.2", time.time())
+    assert not alive("worker0", time.time())
+
+
+def test_an_engine_that_ended_before_its_drafter_was_loaded(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    _status(tmp_path / "run", "core-999999999", START_S, closed=True)
+    entry = entry_of(tmp_path / "run")
+    assert (entry.state, entry.manifest, entry.rounds) == (RunState.NO_DRAFTER, None, None)
+    leave_fault(tmp_path / "run", StartFault(kind="drafter", reason="no such drafter"))
+    assert entry_of(tmp_path / "run").problem == "no such drafter"
+
+
+def test_a_run_without_rounds(tmp_path: Path) -> None:
+    entry = entry_of(write_run(tmp_path / "run", Spec(requests=0)))
+    assert (entry.state, entry.rounds) == (RunState.EMPTY, 0)
+
+
+def test_an_unreadable_run_is_listed_with_the_reason(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", SPEC)
+    (run / MANIFEST).write_text("{")
+    entry = entry_of(run)
+    assert entry.state == RunState.UNREADABLE and "manifest" in entry.problem
+
+
+def test_damaged_rows_leave_the_rounds_unknown(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", SPEC)
+    for path in run.glob("verify-*.parquet"):
+        path.write_bytes(b"no Parquet")
+    assert entry_of(run).rounds is None
+
+
+SMALL = Spec(requests=1, rounds=1)
+
+
+def _run(path: Path, created_s: float, engine: str = "vllm") -> Path:
+    write_run(path, SMALL)
+    content = json.loads((path / MANIFEST).read_text())
+    (path / MANIFEST).write_text(json.dumps({**content, "created_s": created_s, "engine": engine}))
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with two probe's runs and a newer replay in the usual folder."""
+    monkeypatch.chdir(tmp_path)
+    _run(tmp_path / "driftscope-runs" / "old", 100.0)
+    _run(tmp_path / "driftscope-runs" / "new", 200.0)
+    _run(tmp_path / "driftscope-runs" / "asked", 300.0, CLIENT)
+    return tmp_path / "driftscope-runs"
+
+
+def test_runs_are_listed_newest_first(runs: Path) -> None:
+    assert [run.name for run in runs_in(runs)] == ["asked", "new", "old"]
+
+
+def test_latest_is_the_newest_run_of_a_probe(runs: Path) -> None:
+    assert found(Path("latest")) == Path("driftscope-runs/new")
+    assert found(runs / "latest") == runs / "new"
+    assert found(runs / "old") == runs / "old"
+
+
+def test_a_replay_is_the_latest_where_there_is_nothing_else(tmp_path: Path) -> None:
+    run = _run(tmp_path / "asked", 1.0, CLIENT)
+    assert newest([tmp_path]) == run
+
+
+def test_a_folder_called_latest_is_meant_where_there_is_one(runs: Path) -> None:
+    _run(Path("latest"), 1.0)
+    assert found(Path("latest")) == Path("latest")
+
+
+def test_a_parent_folder_offers_its_runs(runs: Path) -> None:
+    with pytest.raises(NotATraceError) as refused:
+        found(runs)
+    words = str(refused.value)
+    assert words.index("/asked") < words.index("/new") < words.index("/old")
+    assert f"or {runs / 'latest'}" in words and "has no manifest.json" in words
+
+
+def test_a_missing_run_names_its_neighbours_and_the_start_that_failed(runs: Path) -> None:
+    with pytest.raises(NotATraceError, match=r"has not loaded its drafter.*/new") as refused:
+        found(runs / "missing")
+    assert "no such directory" in str(refused.value)
+
+
+def test_a_start_that_never_loaded_a_drafter_is_named(tmp_path: Path) -> None:
+    run = tmp_path / "begun"
+    run.mkdir()
+    status = Status(source="core-1", closed=True, flushed_s=1.0)
+    status_path(run, status.source).write_text(status.to_json())
+    with pytest.raises(NotATraceError, match="no server got as far as loading its drafter"):
+        found(run)
+    leave_fault(run, StartFault(kind="drafter", reason="no such drafter", source="worker0-1"))
+    with pytest.raises(NotATraceError, match="the server recorded nothing: no such drafter"):
+        found(run)
+    assert runs_in(tmp_path) == (run,)
+
+
+def test_latest_without_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotATraceError, match="no run in driftscope-runs"):
+        found(Path("latest"))
+
+
+def test_a_file_is_no_run_and_is_returned(tmp_path: Path) -> None:
+    (tmp_path / "report.html").touch()
+    assert found(tmp_path / "report.html") == tmp_path / "report.html"
+
+
+def test_links_are_not_followed_and_the_search_has_a_depth(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*map(str, range(DEPTH)))
+    _run(deep, 1.0)
+    _run(tmp_path.joinpath("too", *map(str, range(DEPTH))), 1.0)
+    outside = _run(tmp_path.parent / f"{tmp_path.name}-outside", 1.0)
+    (tmp_path / "link").symlink_to(outside)
+    assert list(search(tmp_path)) == [deep]
+
+
+def test_braces_in_a_path_are_no_format(tmp_path: Path) -> None:
+    _run(tmp_path / "{runs}" / "a", 1.0)
+    with pytest.raises(NotATraceError, match=r"\{runs\}/a"):
+        found(tmp_path / "{runs}")
+
+
+SPEC_run_removal = Spec(requests=2, rounds=2)
+DAY_S = 86400.0
+MB = 1_000_000
+
+
+def _unclosed_run_removal(run: Path, source: str, flushed_s: float) -> None:
+    path = status_path(run, source)
+    path.write_text(Status(source=source, closed=False, flushed_s=flushed_s).to_json())
+    os.utime(path, (flushed_s, flushed_s))
+
+
+def test_a_closed_run_is_removed_whole_and_nothing_else(tmp_path: Path) -> None:
+    run, other = (write_run(tmp_path / name, SPEC_run_removal) for name in ("run", "other"))
+    before = sorted(path.name for path in other.iterdir())
+    remove(run)
+    assert not run.exists()
+    assert sorted(path.name for path in other.iterdir()) == before
+
+
+def test_a_link_to_a_run_is_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", SPEC_run_removal)
+    (tmp_path / "link").symlink_to(run)
+    with pytest.raises(TraceError, match="symbolic link"):
+        remove(tmp_path / "link")
+    assert (run / MANIFEST).exists()
+
+
+@pytest.mark.parametrize("name", ["report.html", "notes", "draft-mine.parquet.bak"])
+def test_a_directory_with_a_foreign_file_is_refused(tmp_path: Path, name: str) -> None:
+    run = write_run(tmp_path / "run", SPEC_run_removal)
+    (run / name).touch()
+    with pytest.raises(TraceError, match=name):
+        remove(run)
+    assert (run / MANIFEST).exists() and (run / name).exists()
+
+
+def test_a_link_inside_a_run_is_refused(tmp_path: Path) -> None:
+    """Even if it has the name of a recorder's file."""
+    run = write_run(tmp_path / "run", SPEC_run_removal)
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    (run / "status-worker9-1.json").symlink_to(precious)
+    with pytest.raises(TraceError, match="status-worker9-1"):
+        remove(run)
+    assert precious.read_text() == "kept"
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "folder", tmp_path / "missing"):
+        with pytest.raises(TraceError):
+            remove(path)
+    assert (tmp_path / "folder").is_dir()
+
+
+def test_a_run_in_use_is_refused_whatever_is_asked(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", SPEC_run_removal)
+    _unclosed_run_removal(run, f"worker0-{os.getpid()}", time.time())
+    with pytest.raises(TraceError, match="still being recorded"):
+        remove(run, unclosed=True)
+    assert (run / MANIFEST).exists()
+
+
+def test_a_killed_run_is_removed_only_if_asked(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", SPEC_run_removal)
+    _unclosed_run_removal(run, "worker0-999999999", START_S)
+    with pytest.raises(TraceError, match="--unclosed"):
+        remove(run)
+    remove(run, unclosed=True)
+    assert not run.exists()
+
+
+def test_a_start_that_never_loaded_its_drafter_can_be_removed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    path = status_path(run, "core-1")
+    path.write_text(Status(source="core-1", closed=True, flushed_s=START_S).to_json())
+    leave_fault(run, StartFault(kind="drafter", reason="no such drafter", source="worker0-1"))
+    remove(run)
+    assert not run.exists()
+
+
+def _entries(now_s: float) -> list[RunEntry]:
+    """Five runs of 10 MB, newest first, 1, 2, 3, 4 and 5 days old."""
+    return [
+        RunEntry(
+            path=Path(f"run{days}"),
+            created_s=now_s - days * DAY_S,
+            state=RunState.CLOSED,
+            octets=10 * MB,
+        )
+        for days in range(1, 6)
+    ]
+
+
+def _names(chosen: tuple[RunEntry, ...]) -> list[str]:
+    return [entry.path.name for entry in chosen]
+
+
+def test_runs_beyond_an_age_are_chosen_but_the_newest_are_kept() -> None:
+    now_s = 1e9
+    old = Bounds(older_s=2.5 * DAY_S)
+    assert _names(beyond(_entries(now_s), old, now_s)) == ["run3", "run4", "run5"]
+    assert _names(beyond(_entries(now_s), replace(old, keep=4), now_s)) == ["run5"]
+
+
+def test_the_oldest_runs_beyond_a_total_size_are_chosen() -> None:
+    now_s = 1e9
+    chosen = beyond(_entries(now_s), Bounds(total_octets=25 * MB), now_s)
+    assert _names(chosen) == ["run3", "run4", "run5"]
+    assert beyond(_entries(now_s), Bounds(total_octets=50 * MB), now_s) == ()
+
+
+@pytest.mark.parametrize("state", [RunState.RECORDING, RunState.NOT_CLOSED, RunState.UNREADABLE])
+def test_a_run_that_is_not_closed_is_never_chosen(state: str) -> None:
+    now_s = 1e9
+    entries = [replace(entry, state=state) for entry in _entries(now_s)]
+    assert beyond(entries, Bounds(older_s=0.0, total_octets=0), now_s) == ()
+
+
+def test_a_real_run_is_chosen_by_its_entry(tmp_path: Path) -> None:
+    entry = entry_of(write_run(tmp_path / "run", SPEC_run_removal))
+    assert beyond([entry], Bounds(older_s=DAY_S), time.time()) == (entry,)
