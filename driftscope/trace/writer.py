@@ -21,10 +21,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from driftscope.boundary.files import make_private_directory, remove_leftovers
-from driftscope.errors import TraceError
 from driftscope.trace.records import Row
 from driftscope.trace.schema import Block, Pseudonyms
 from driftscope.trace.status import STATUS_S, Status
@@ -35,6 +34,7 @@ from driftscope.trace.writer_files import (
     StatusFile,
     batches_of,
     note_lost,
+    unwritable,
 )
 
 T = TypeVar("T")
@@ -75,48 +75,6 @@ Work = tuple[Encode, Any]
 """An `Encode` function and one item for it; a plain tuple, because every step creates one on the
 serving thread."""
 Item = Row | Deferred | Work
-
-
-class LossCounts(Protocol):
-    """Counts what is lost."""
-
-    def count_error(self, hook: str, error: BaseException) -> None:
-        """Count an exception that was swallowed."""
-
-    def count_dropped(self, cause: str, rows: int) -> None:
-        """Count lost rows by their cause."""
-
-
-class BatchEncoder:
-    """Turns the items of one flush into record batches."""
-
-    def __init__(self, losses: LossCounts, pseudonyms: Pseudonyms | None) -> None:
-        """`pseudonyms` replaces identifiers; None: they are kept."""
-        self._losses, self._pseudonyms = losses, pseudonyms
-
-    def batches(self, items: list[Item]) -> list[Batch]:
-        """Return the batches of `items`; those that cannot be encoded are dropped and counted."""
-        rows: list[Row | Block] = []
-        for count, build in _grouped(items):
-            try:
-                rows.extend(build())
-            except Exception as error:  # the border: a bad capture costs its rows, not the run
-                self._losses.count_dropped("encode_error", count)
-                self._losses.count_error("encode", error)
-        return self._encoded(rows)
-
-    def _encoded(self, rows: list[Row | Block]) -> list[Batch]:
-        batches: list[Batch] = []
-        try:
-            for record, batch in batches_of(rows):
-                named = batch if self._pseudonyms is None else self._pseudonyms.batch(batch)
-                batches.append((record, named))  # what was built before an error is kept
-        except Exception as error:  # a value that does not fit its column
-            number = sum(row.rows if isinstance(row, Block) else 1 for row in rows)
-            encoded = sum(batch.num_rows for _, batch in batches)
-            self._losses.count_dropped("encode_error", number - encoded)
-            self._losses.count_error("encode", error)
-        return batches
 
 
 def _grouped(items: list[Item]) -> Iterator[tuple[int, Callable[[], Iterable[Row | Block]]]]:
@@ -402,7 +360,7 @@ class TraceWriter:
         self.count_error = self._record.count_error
         self.count_dropped = self._record.count_dropped
         self.set_gauges = self._record.set_gauges
-        self._encoder = BatchEncoder(self._record, options.pseudonyms)
+        self._pseudonyms = options.pseudonyms
         self._sampler, self._sampled_at = options.sampler, -SAMPLE_S
         self._over = threading.Event()
         self._writer_thread = writer_thread_of(options.flush_s, options.cpus)
@@ -454,35 +412,38 @@ class TraceWriter:
         try:
             make_private_directory(self._run)
             remove_leftovers(self._run)
-            for name in _numbered(source):
+            for name in itertools.chain([source], (f"{source}.{n}" for n in itertools.count(2))):
                 files = RecordFiles(self._run, name, options.max_bytes)
                 record = StatusRecord(self._run, name, files, self._queue, options)
                 with contextlib.suppress(FileExistsError):
                     record.begin(self._status(record, closed=False))
                     break
         except OSError as error:
-            raise TraceError(
-                f"{self._run}: cannot write a trace there ({error.strerror or error}); "
-                "point DRIFTSCOPE_TRACE at a writable directory"
-            ) from error
+            raise unwritable(self._run, error) from error
         return files, record
 
     def _work(self) -> bool:
         """Run one turn; return True if it was the last."""
         begun, closing = time.thread_time(), not self._open
         items = self._queue.take_all()
-        self._store([*items, *self._due(bool(items))])
+        batches = self._batches([*items, *self._due(bool(items))])
+        if batches:
+            self._write(batches)
+        if self._hear is not None:
+            hear = self._hear
+            self._guarded("telemetry", lambda: hear(batches))
         if not closing:
-            self._watch()
+            if self._look is not None:
+                self._guarded("control", self._look)
             if self._record.urgent or time.monotonic() - self._record.written_at >= STATUS_S:
-                self._guarded(lambda: self._rewrite_status(closed=False))
+                self._guarded("write", lambda: self._record.rewrite(self.status()))
             self.spent_s = time.thread_time()
             self._writer_s += self.spent_s - begun
             return False
-        self._guarded(self._files.seal)
-        self._guarded(lambda: self._rewrite_status(closed=True))
+        self._guarded("write", self._files.seal)
+        self._guarded("write", lambda: self._record.rewrite(self.status()))
         self._note_lost()
-        self._guarded(self._ended)
+        self._guarded("write", self._ended)
         self._over.set()
         return True
 
@@ -505,59 +466,47 @@ class TraceWriter:
         self._sampled_at = now
         return [self._sampler]
 
-    def _watch(self) -> None:
-        if self._look is None:
-            return
+    def _batches(self, items: list[Item]) -> list[Batch]:
+        """Return the batches of `items`; those that cannot be encoded are dropped and counted."""
+        rows: list[Row | Block] = []
+        for count, build in _grouped(items):
+            try:
+                rows.extend(build())
+            except Exception as error:  # the border: a bad capture costs its rows, not the run
+                self.count_dropped("encode_error", count)
+                self.count_error("encode", error)
+        batches: list[Batch] = []
         try:
-            self._look()
-        except Exception as error:  # the same border: an invalid request is not applied
-            self.count_error("control", error)
-
-    def _store(self, items: list[Item]) -> None:
-        batches = self._encoder.batches(items)
-        if batches:
-            self._write(batches)
-        self._pass_on(batches)
+            for record, batch in batches_of(rows):
+                named = batch if self._pseudonyms is None else self._pseudonyms.batch(batch)
+                batches.append((record, named))  # what was built before an error is kept
+        except Exception as error:  # a value that does not fit its column
+            number = sum(row.rows if isinstance(row, Block) else 1 for row in rows)
+            encoded = sum(batch.num_rows for _, batch in batches)
+            self.count_dropped("encode_error", number - encoded)
+            self.count_error("encode", error)
+        return batches
 
     def _write(self, batches: list[Batch]) -> None:
+        """Write `batches`; the rows of a failed write are counted as lost, except those of records
+        already written."""
         unwritten = sum(batch.num_rows for _, batch in batches) + self._files.rows.total()
         try:
             self._files.write(batches)
-        except DiskLimitError:
-            self.count_dropped("disk_limit", unwritten - self._files.rows.total())
-        except OSError as error:  # usually a full disk
-            self._count_lost("disk_error", unwritten)
-            self.count_error("write", error)
         except Exception as error:  # the border: rows are lost and counted, not the run
-            self._count_lost("encode_error", unwritten)
-            self.count_error("encode", error)
+            full, disk = isinstance(error, DiskLimitError), isinstance(error, OSError)
+            cause = "disk_limit" if full else "disk_error" if disk else "encode_error"
+            if lost := unwritten - self._files.rows.total():
+                self.count_dropped(cause, lost)
+            if not full:
+                self.count_error("write" if disk else "encode", error)
 
-    def _pass_on(self, batches: Sequence[Batch]) -> None:
-        if self._hear is None:
-            return
-        try:
-            self._hear(batches)
-        except Exception as error:  # the same border: figures are lost, no row
-            self.count_error("telemetry", error)
-
-    def _count_lost(self, cause: str, unwritten: int) -> None:
-        """Count the rows of a failed append, except those of records already written."""
-        if lost := unwritten - self._files.rows.total():
-            self.count_dropped(cause, lost)
-
-    def _guarded(self, action: Callable[[], None]) -> None:
+    def _guarded(self, hook: str, action: Callable[[], None]) -> None:
+        """Run `action`; an exception is counted under `hook`, and costs no row."""
         try:
             action()
-        except Exception as error:  # same border
-            self.count_error("write", error)
-
-    def _rewrite_status(self, *, closed: bool) -> None:
-        self._record.rewrite(self._status(self._record, closed=closed))
+        except Exception as error:  # the same border
+            self.count_error(hook, error)
 
     def _status(self, record: StatusRecord, *, closed: bool) -> Status:
         return record.status(closed=closed, probe_s=self.probe_s, writer_s=self._writer_s)
-
-
-def _numbered(source: str) -> Iterator[str]:
-    """Yield `source` itself, then the same with numbers from 2 on."""
-    return itertools.chain([source], (f"{source}.{n}" for n in itertools.count(2)))

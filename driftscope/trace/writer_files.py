@@ -178,7 +178,7 @@ def check_writable(run: Path) -> None:
             file.write(b" " * TRIAL_BYTES)
             file.flush()
     except OSError as error:
-        raise TraceError(_unwritable(run, error)) from error
+        raise unwritable(run, error) from error
 
 
 def rewrite_manifest(run: Path, manifest: Manifest) -> None:
@@ -232,7 +232,7 @@ def create_run(run: Path, manifest: Manifest, *, join: bool = False) -> None:
         if isinstance(error, FileExistsError) and (run / MANIFEST).exists():
             check_unused(run, manifest.run_id if join else None)
             return
-        raise TraceError(_unwritable(run, error)) from error
+        raise unwritable(run, error) from error
 
 
 def _remove_remains(run: Path) -> None:
@@ -244,8 +244,9 @@ def _remove_remains(run: Path) -> None:
                 status_path(run, status.source).unlink(missing_ok=True)
 
 
-def _unwritable(run: Path, error: OSError) -> str:
-    return (
+def unwritable(run: Path, error: OSError) -> TraceError:
+    """Return the error to raise for a directory in which no run can be written."""
+    return TraceError(
         f"{run}: cannot write a trace there ({error.strerror or error}); "
         "point DRIFTSCOPE_TRACE at a writable directory"
     )
