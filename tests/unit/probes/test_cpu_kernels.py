@@ -249,12 +249,6 @@ def test_machine_code_and_torch_agree(situation: Situation) -> None:
     assert bins.isfinite().all() if situation.causal else bins.isnan().all()
 
 
-def test_what_is_not_a_number_is_not_hidden() -> None:
-    _, heads, _, _, bins = Situation(broken=True).both()
-    assert heads.isnan().all()
-    assert bins.isnan().all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_other_keys_are_left_to_torch(dtype: torch.dtype) -> None:
     situation = Situation()
@@ -285,24 +279,6 @@ def test_much_on_several_cores_is_left_to_torch(monkeypatch: pytest.MonkeyPatch)
     assert not meter.takes(1, 1, MANY_SCORES // MASS_HEADS + 1)
     assert meter.is_quick(1, 1, QUICK_SCORES // MASS_HEADS)
     assert not meter.is_quick(1, 1, QUICK_SCORES // MASS_HEADS + 1)
-
-
-def test_parts_of_all_shapes_share_their_room() -> None:
-    situation = Situation()
-    layer = situation.layer()
-    meter = PackedMeter({"layer": situation.attention(layer)}, torch.float32)
-    found = [
-        meter.part(
-            "layer",
-            torch.zeros(b, DEPTHS, MASS_HEADS * HEAD_SIZE),
-            np.zeros((b, DEPTHS, 5)),
-        ).by_head
-        for b in range(1, 65)
-    ]
-    assert [part.shape[0] for part in found] == list(range(1, 65))
-    assert all(part.flags.c_contiguous for part in found)
-    held = {id(part.base): part.base.nbytes for part in found if part.base is not None}
-    assert sum(held.values()) <= 4 * found[-1].nbytes
 
 
 def test_a_job_runs_on_another_thread_and_join_waits_for_it() -> None:

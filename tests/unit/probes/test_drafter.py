@@ -58,13 +58,6 @@ def test_the_engines_own_reading_of_the_config_says_where_they_come_from() -> No
     assert captured_by(Target(()), lambda: None) == CapturedLayers()
 
 
-def test_a_vllm_that_does_not_say_where_they_come_from_leaves_that_unknown() -> None:
-    def gone() -> Any:
-        raise AttributeError("_get_eagle3_aux_layers_from_config")
-
-    assert captured_by(Target((1, 2, 3)), gone) == CapturedLayers(layers=(1, 2, 3))
-
-
 def _with(layers: tuple[int, ...], states: int = 3, **config: Any) -> Manifest:
     captured = CapturedLayers(layers=layers, source="engine default")
     return with_captured(manifest(Spec()), captured, states, SimpleNamespace(**config))
@@ -82,10 +75,6 @@ def test_a_drafter_that_combines_more_states_than_the_target_captures_is_pointed
     (note,) = found.notes
     assert "hands over 2 captured layers (2, 3) and the drafter combines 3" in note
     assert "eagle_aux_hidden_state_layer_ids" in note
-
-
-def test_a_block_drafter_of_which_no_states_are_measured_is_not() -> None:
-    assert _with((2, 3), states=0).aux_layers == (2, 3)
 
 
 @pytest.mark.parametrize("named", [[1, 2, 3], [4, 2, 5]])

@@ -181,13 +181,6 @@ def test_a_chain_has_its_own_requests_numbers(encoder: ChainEncoder) -> None:
     assert (first.fc_rms, second.fc_rms) == (0.5, 1.5)
 
 
-def test_a_chain_of_the_whole_length(encoder: ChainEncoder) -> None:
-    (chain,) = _chains(encoder, _finished(_step(False, k=4)))
-    assert chain.in_rms == [1.0, 2.0, 3.0, 4.0]
-    assert chain.sink_mass is not None
-    assert len(chain.sink_mass) == 4 * LAYERS
-
-
 def test_what_the_drafter_does_not_have_is_none(encoder: ChainEncoder) -> None:
     (chain,) = _chains(encoder, _finished(_step(False)))
     for name in (
@@ -316,20 +309,6 @@ def test_faults_in_the_drafters_cache_are_remembered(writer: TraceWriter) -> Non
     assert [chain.chunked_prefill for chain in found] == [True, True]
 
 
-def test_memory_of_chunked_requests_is_bounded(
-    encoder: ChainEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(encoder_module, "REMEMBERED_REQUESTS", 1)
-    encoder.rows([_finished(_step(True, True))])
-    later = _chains(encoder, _finished(_step(False, False)))
-    assert [chain.chunked_prefill for chain in later] == [False, True]
-
-
-def test_a_step_in_which_the_drafter_did_not_run(encoder: ChainEncoder) -> None:
-    (step,) = _steps(encoder, _finished(None))
-    assert (step.chains, step.k, step.recorded) == (0, 0, False)
-
-
 def test_what_the_engine_core_takes_is_of_the_budget_too(writer: TraceWriter) -> None:
     sampler = Sampler(every=None)
     own = {"step_s": 0.5, "probe_s": 0.125, "core_s": 0.25}
@@ -354,15 +333,6 @@ def test_times_on_the_device_lie_between_marks(encoder: ChainEncoder) -> None:
     marks = Marks([Event(ms=ms) for ms in (1.0, 3.5)])
     (step,) = _steps(encoder, _finished(_step(False), recorded=False, marks=marks))
     assert (step.gpu_draft_s, step.gpu_probe_s) == (0.0025, None)
-
-
-def test_making_rows_counts_as_the_probes_time(writer: TraceWriter) -> None:
-    sampler = Sampler(every=4)
-    encoder = _encoder(writer, sampler)
-    encoder.rows([_finished(_step(False), recorded=False)])
-    assert sampler.costs.recorded_s == 0.0
-    encoder.rows([_finished(_step(False), probe_s=0.0)])
-    assert 0.0 < sampler.costs.recorded_s < 1.0
 
 
 def test_what_a_step_took_is_told_to_the_sampler(writer: TraceWriter) -> None:
@@ -417,11 +387,6 @@ def test_what_else_the_writers_thread_takes_counts_for_the_steps_that_it_met(
     writer.spent_s, clock[0] = 3.0, passed_s
     encoder.rows([passed._replace(time_s=0.1 * n, step_s=0.1) for n in range(4)])
     assert sampler.costs.passed_s == pytest.approx(share * 2.0 / 4)
-
-
-def test_a_recorded_step_of_nothing_but_prefills_gives_its_own_row(encoder: ChainEncoder) -> None:
-    (row,) = _steps(encoder, _finished(_step(True, True)))
-    assert (row.chains, row.recorded) == (0, True)
 
 
 def test_requests_that_were_not_chosen_are_left_out(encoder: ChainEncoder) -> None:
@@ -566,13 +531,6 @@ def test_a_host_that_is_not_ahead_pays_for_its_time(
     assert added < BUDGET
     assert LEAST_RATE < recorded < 0.15
     assert sampler.overhead > 0.8 * added
-
-
-def test_every_step_recorded_leaves_none_to_compare_with(slow_writer: TraceWriter) -> None:
-    engine = Engine(host_s=0.004, device_s=0.0067)
-    sampler = Sampler(every=1)
-    engine.serve(sampler, CostFeedback(sampler, slow_writer))
-    assert sampler.overhead == pytest.approx(engine.probe_after_s / engine.device_s, rel=0.1)
 
 
 def test_steps_whose_neighbour_is_missing_have_no_period(slow_writer: TraceWriter) -> None:

@@ -123,13 +123,6 @@ def test_a_hooked_method_looks_like_the_original(module: SimpleNamespace) -> Non
     assert hooked.__wrapped__ is Base.step
 
 
-def test_an_inherited_method_is_hooked_for_the_derived_class_alone() -> None:
-    derived = type("Derived", (Base,), {})
-    hook_method(SimpleNamespace(Derived=derived), "Derived.step", _doubled)
-    assert derived().step(1) == (1, False, 1, False)
-    assert Base().step(1) == (1, False)
-
-
 def test_one_object_is_hooked_and_no_other() -> None:
     one, other = Derived(), Derived()
     hook_object(one, "step", _doubled)

@@ -75,14 +75,6 @@ def test_another_prompt_begins_a_conversation_of_its_own(prompt: list[int]) -> N
     assert conversation == own
 
 
-def test_a_shared_beginning_is_no_conversation() -> None:
-    system = list(range(1000, 1064))
-    digests = PromptDigests(KEY)
-    found = [digests.of(_request([*system, n], [n, n + 1])) for n in range(20)]
-    assert all(own == conversation for own, conversation in found)
-    assert len({own for own, _ in found}) == 20
-
-
 def test_a_prompt_of_embeddings_has_no_digest() -> None:
     digests = PromptDigests(KEY)
     assert digests.of(_request(None, ANSWER)) == (None, None)

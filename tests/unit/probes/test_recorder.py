@@ -21,7 +21,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import MASSES
 from driftscope_probes.buffers import SLOTS, ChainBuffers, Layout
-from driftscope_probes.chain import OptionalMasses
 from driftscope_probes.cpu_kernels import CompiledKernels
 from driftscope_probes.engine import DeviceStep, DraftStep
 from driftscope_probes.meter import MassPlan
@@ -136,25 +135,6 @@ def test_a_shadow_that_drafts_other_tokens_is_counted(start: Callable[..., Worke
     assert ids == worker.drafts[0].tolist(), "what was served is kept"
 
 
-def test_each_step_and_each_chain_is_a_row(start: Callable[..., Worker]) -> None:
-    worker = start()
-    worker.step()
-    worker.step()
-    trace = worker.trace()
-    assert trace.step.column("step").to_pylist() == [1, 2]
-    assert trace.step.column("chains").to_pylist() == [2, 2]
-    chains = trace.draft.select(["step", "request", "position", "prompt_tokens", "k"]).to_pylist()
-    assert [tuple(chain.values()) for chain in chains] == [
-        (1, "a", 9, 6, 3),
-        (1, "b", 4, 5, 3),
-        (2, "a", 9, 6, 3),
-        (2, "b", 4, 5, 3),
-    ]
-    assert trace.draft.column("token_ids").null_count == 4
-    assert trace.draft.column("head_mass").null_count == 4
-    assert trace.problems == ()
-
-
 def test_every_second_draft_step(start: Callable[..., Worker]) -> None:
     worker = start(every=2)
     for prefilling in ((False, False), None, (False, False), (False, False)):
@@ -211,70 +191,6 @@ def test_some_recorded_steps_carry_masses_by_distance(start: Callable[..., Worke
     assert carries == [chosen[step - 1] == 1 for step in steps]
     assert 10 < sum(carries) < 30
     assert trace.draft.column("sink_mass").null_count == 0
-
-
-def test_no_step_carries_masses_by_distance_if_none_is_wanted(
-    start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = start(distance_every=0)
-    monkeypatch.setattr(OptionalMasses, "take", lambda *_: pytest.fail("no memory is needed"))
-    for _ in range(10):
-        worker.step()
-    trace = worker.trace()
-    assert trace.problems == ()
-    assert trace.draft.column("distance_mass").null_count == trace.draft.num_rows == 20
-
-
-def test_recording_is_stopped_started_and_asked_for_by_head_while_serving(
-    start: Callable[..., Worker],
-) -> None:
-    worker = start()
-    worker.step()
-    worker.recorder.sampler.stop()
-    worker.step()
-    worker.recorder.sampler.start()
-    worker.recorder.per_head = True
-    worker.step()
-    trace = worker.trace()
-    assert trace.step.column("recorded").to_pylist() == [True, False, True]
-    by_head = [row is not None for row in trace.draft.column("head_mass").to_pylist()]
-    assert by_head == [False, False, True, True]
-
-
-def test_a_prefilling_request_gives_no_chain_and_is_marked_later(
-    start: Callable[..., Worker],
-) -> None:
-    worker = start()
-    worker.step((False, True))
-    worker.step()
-    trace = worker.trace()
-    assert trace.step.column("chains").to_pylist() == [1, 2]
-    assert trace.draft.column("request").to_pylist() == ["a", "a", "b"]
-    assert trace.draft.column("chunked_prefill").to_pylist() == [False, False, True]
-
-
-def test_drafted_tokens_on_demand(start: Callable[..., Worker]) -> None:
-    worker = start(token_ids=True)
-    worker.step()
-    assert worker.trace().draft.column("token_ids").to_pylist() == worker.drafts[0].tolist()
-
-
-def test_times_nest(start: Callable[..., Worker]) -> None:
-    worker = start()
-    worker.step()
-    (step,) = worker.trace().step.to_pylist()
-    assert 0 < step["draft_s"] <= step["step_s"]
-    assert 0 < step["probe_s"] < step["step_s"]
-    assert (step["gpu_draft_s"], step["gpu_probe_s"]) == (None, None), "there is no GPU"
-
-
-def test_the_status_says_what_the_probe_does(start: Callable[..., Worker]) -> None:
-    worker = start(every=4)
-    worker.step()
-    status = worker.trace().statuses[0]
-    assert (status.rate, status.recording) == (0.25, True)
-    assert status.overhead is not None
-    assert status.overhead > 0
 
 
 @pytest.mark.parametrize("recording", RECORDINGS)

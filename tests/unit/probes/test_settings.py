@@ -109,12 +109,6 @@ def test_every_setting_has_a_variable() -> None:
     )
 
 
-def test_a_config_file_turns_the_probe_on(config: Path) -> None:
-    assert settings_from({"DRIFTSCOPE_CONFIG": str(config)}) == Settings(
-        trace=Path("/runs/file"), every=16, sink_tokens=2, sink_source="given", token_ids=True
-    )
-
-
 def test_labels_in_a_config_file(tmp_path: Path) -> None:
     path = tmp_path / "driftscope.toml"
     path.write_text('trace = "/a"\nlabels = ["a", "b c"]\nbudget = 0.5\nper_head = true\n')
@@ -150,11 +144,6 @@ def test_disable_wins_over_everything(config: Path, value: str) -> None:
         "DRIFTSCOPE_EVERY": "not a number",
     }
     assert settings_from(environ) is None
-
-
-@pytest.mark.parametrize("value", ["", "0", "no", "False", "off"])
-def test_disable_may_be_spelt_out_as_no(value: str) -> None:
-    assert settings_from({"DRIFTSCOPE_DISABLE": value, "DRIFTSCOPE_TRACE": "/a"}) is not None
 
 
 @pytest.mark.parametrize(
@@ -262,27 +251,6 @@ def test_a_sink_set_by_number_by_slot_or_looked_for(
     found = settings_from({"DRIFTSCOPE_TRACE": "/a", "DRIFTSCOPE_SINK_TOKENS": value})
     assert found is not None
     assert (found.sink_tokens, found.sink_slots, found.sink_source) == (tokens, slots, source)
-
-
-@pytest.mark.parametrize(("toml", "slots"), [("[0, 7]", (0, 7)), ("[7]", (7,)), ('"auto"', ())])
-def test_a_sink_set_in_a_config_file(tmp_path: Path, toml: str, slots: tuple[int, ...]) -> None:
-    path = tmp_path / "driftscope.toml"
-    path.write_text(f'trace = "/a"\nsink_tokens = {toml}\n')
-    found = settings_from({"DRIFTSCOPE_CONFIG": str(path)})
-    assert found is not None
-    assert found.sink_slots == slots
-
-
-@pytest.mark.parametrize("value", ["off", "0", "no", "false"])
-def test_identifiers_can_be_switched_off(tmp_path: Path, value: str) -> None:
-    found = settings_from({"DRIFTSCOPE_TRACE": "/a", "DRIFTSCOPE_IDENTIFIERS": value})
-    assert found is not None
-    assert not found.identifiers
-    file = tmp_path / "driftscope.toml"
-    file.write_text('trace = "/a"\nidentifiers = false\n')
-    found = settings_from({"DRIFTSCOPE_CONFIG": str(file)})
-    assert found is not None
-    assert not found.identifiers
 
 
 _CHILD = """

@@ -93,13 +93,6 @@ def test_both_thresholds_count(held: float, even: float, slots: tuple[int, ...])
         )
 
 
-def test_a_slot_of_some_chains_only_is_their_content() -> None:
-    few, others = _rows(MIN_CHAINS // 4, {30: 0.9}), _rows(MIN_CHAINS, {0: 0.3}, seen=8)
-    found = _found(few, others)
-    assert found is not None
-    assert found.slots == (0,)
-
-
 def test_it_waits_for_enough_chains_of_enough_requests() -> None:
     search = SinkSearch()
     search.add(_names(MIN_CHAINS - 1), _rows(MIN_CHAINS - 1, {0: 0.5}))

@@ -405,13 +405,6 @@ def test_the_output_is_the_same_with_and_without(layer: Layer, prepared: Prepare
     watched.undo()
 
 
-def test_undo_takes_it_off(layer: Layer) -> None:
-    watched = Watched(layer.norm)
-    watched.undo()
-    layer(*_inputs(ROWS))
-    assert watched.shown == []
-
-
 def test_a_graph_that_was_compiled_with_a_tap_runs_on_without_it(layer: Layer) -> None:
     watched, (x, residual) = Watched(layer.norm), _inputs(ROWS)
     with warnings.catch_warnings(), torch.no_grad():

@@ -180,41 +180,6 @@ def test_the_classes_are_the_references() -> None:
             torch.testing.assert_close(measured[b, d, :4].double(), wanted, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (4, 4), (4, 2), (6, 1)])
-def test_grouped_queries_share_keys(heads: int, kv_heads: int) -> None:
-    _agree(Batch(positions=(20,), prompts=(12,), heads=heads, kv_heads=kv_heads))
-
-
-def test_requests_of_different_lengths_in_one_padded_batch() -> None:
-    measured = _agree(Batch(positions=(40, 7, 0, 19), prompts=(30, 8, 1, 3)))
-    assert measured.shape == (4, 4, 5)
-    alone = Batch(positions=(40,), prompts=(30,), depths=1).measured()
-    assert alone.shape == (1, 1, 4, 5)
-
-
-def test_the_prompt_class_ends_at_the_last_verified_slot() -> None:
-    measured = _agree(Batch(positions=(9,), prompts=(50,)))
-    assert measured[0, :, 2].tolist() == [0.0] * 4
-    assert (measured[0, :, 1] > 0).all()
-
-
-def test_a_context_shorter_than_the_sink_set_is_all_sink() -> None:
-    measured = _agree(Batch(positions=(1,), prompts=(2,)))
-    assert measured[0, 0, :4].tolist() == pytest.approx([1.0, 0.0, 0.0, 0.0])
-    assert (measured[0, :, 1:3] == 0).all()
-
-
-def test_a_prompt_shorter_than_the_sink_set_keeps_the_sum() -> None:
-    measured = _agree(Batch(positions=(10,), prompts=(2,)))
-    assert (measured[0, :, 1] == 0).all()
-
-
-@pytest.mark.parametrize("sink_slots", [(0,), (3,), (0, 7, 15), (2, 11), (30,)])
-def test_a_sink_set_of_any_slots(sink_slots: tuple[int, ...]) -> None:
-    measured = _agree(Batch(positions=(17, 6), prompts=(10, 7), sink_slots=sink_slots))
-    torch.testing.assert_close(measured[..., :4].sum(-1), torch.ones(2, 4), atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("window", [None, 8])
 def test_without_a_sink_its_class_is_absent_and_the_others_sum_to_1(window: int | None) -> None:
     measured = _agree(Batch(positions=(17, 6), prompts=(10, 7), sink_slots=(), window=window))
@@ -259,12 +224,6 @@ def _block_weights(batch: Batch, b: int) -> torch.Tensor:
     return torch.nn.functional.pad(torch.cat((scores, bias), -1).softmax(-1), (first, 0))
 
 
-def test_a_chain_has_no_mass_on_itself_at_depth_1() -> None:
-    measured = _agree(Batch(positions=(12, 5), prompts=(6, 6)))
-    assert (measured[:, 0, 3] == 0).all()
-    assert (measured[:, 1:, 3] > 0).all()
-
-
 @pytest.mark.parametrize("window", [1, 2, 3, 8, 200])
 def test_a_window_hides_what_is_before_it(window: int) -> None:
     measured = _agree(Batch(positions=(30, 4), prompts=(27, 3), window=window))
@@ -296,10 +255,6 @@ def test_what_lies_in_slots_after_the_chain_does_not_leak(padding: float) -> Non
     )
 
 
-def test_peaked_attention_stays_finite() -> None:
-    _agree(Batch(positions=(30,), prompts=(20,), sharpness=60.0))
-
-
 def test_queries_of_half_precision_are_measured_in_float32() -> None:
     batch = Batch(positions=(10,), prompts=(5,), depths=2)
     keys, queries = batch.tensors()
@@ -308,15 +263,6 @@ def test_queries_of_half_precision_are_measured_in_float32() -> None:
         masses(q, score_of(keys), batch.chains(), batch.kind()) for q in (half, half.float())
     )
     assert torch.equal(found[..., :4], exact[..., :4])
-
-
-def test_some_of_the_chains_are_measured_like_all() -> None:
-    batch = Batch(positions=(3, 17, 8), prompts=(2, 9, 30))
-    keys, queries = batch.tensors()
-    some = slice(1, 3)
-    mine = queries.flatten(2)[some]
-    part = masses(mine, score_of(keys[some]), batch.chains()[some], batch.kind())
-    torch.testing.assert_close(part[..., :4], batch.measured()[some][..., :4])
 
 
 @pytest.mark.parametrize("window", [None, 6])
@@ -365,14 +311,6 @@ def test_masses_by_distance(name: str, longer: int) -> None:
         found.sum(-1) + others.double(), torch.ones_like(others).double(), atol=1e-5, rtol=0
     )
     assert (found >= 0).all()
-
-
-def test_masses_by_class_do_not_depend_on_those_by_distance() -> None:
-    batch = DISTANCES["plain"]
-    distances = torch.zeros(4, batch.depths, len(edges_of(batch.depths)))
-    torch.testing.assert_close(
-        batch.measured(distances=distances), batch.measured(), atol=0, rtol=0, equal_nan=True
-    )
 
 
 def test_passes_hold_a_bounded_number_of_scores() -> None:

@@ -518,27 +518,9 @@ def test_a_learned_bias_is_a_class_of_its_own() -> None:
     _agree(biased)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 9])
-def test_any_number_of_requests(batch: int) -> None:
-    positions = tuple(50 + 37 * b for b in range(batch))
-    _agree(Paged(positions=positions, prompts=tuple(p - 20 for p in positions)))
-
-
 LLAMA_8B = AttentionKind(heads=32, kv_heads=8, head_size=128, scale=128**-0.5)
 QUARTER = replace(LLAMA_8B, heads=8, kv_heads=2)
 """A rank of four, because the interpreter is slow."""
-
-
-@pytest.mark.parametrize(
-    ("kind", "batch", "context"),
-    [(LLAMA_8B, 2, 900), (QUARTER, 1, 32_000), (QUARTER, 8, 600), (QUARTER, 64, 60)],
-)
-def test_the_heads_of_an_8b_model(kind: AttentionKind, batch: int, context: int) -> None:
-    positions = tuple(context - b // 2 for b in range(batch))
-    case = Paged(positions=positions, prompts=tuple(p // 2 for p in positions), kind=kind)
-    _agree(case)
-    if batch < 64 and context < 32_000:
-        _agree(case, lse=True)
 
 
 @pytest.mark.parametrize(
@@ -569,14 +551,6 @@ def test_slots_that_bins_reach_are_read_of_the_longer_class_too(
 ) -> None:
     """The last of 40 single distances, and the bins after it, lie within the longer class."""
     _agree(Paged(positions=(700, 699), prompts=prompts, longest=longest), lse=lse)
-
-
-def test_masses_by_class_do_not_depend_on_those_by_distance() -> None:
-    for lse in (False, True):
-        with_bins = PLAIN.found(lse=lse, distances=PLAIN.bins())
-        torch.testing.assert_close(
-            with_bins, PLAIN.found(lse=lse), atol=1e-6, rtol=0, equal_nan=True
-        )
 
 
 @pytest.mark.parametrize("flags", [{}, {"fc_norm": True, "norm_output": True}])

@@ -92,10 +92,6 @@ def test_a_drafter_of_another_class_is_not(vllm: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_method_that_is_not_recorded(vllm: Path) -> None:
-    assert "not ready because of drafter: method eagle9" in _answer(method="eagle9", model="x")
-
-
 def test_a_method_without_a_model_is_recorded_by_counts(vllm: Path) -> None:
     assert "n-gram is recorded: acceptance, timing" in _answer(method="ngram")
 
@@ -105,11 +101,6 @@ def test_a_drafter_on_another_machine_is_checked_later(vllm: Path) -> None:
     assert (
         answer.startswith("ready: ") and "the class is checked when the server loads it" in answer
     )
-
-
-def test_without_a_drafter_there_is_nothing_to_record(vllm: Path) -> None:
-    checks = [each for each in examine_server("m", []) if each.topic != "plugin"]
-    assert verdict(checks).detail == ("not ready because of drafter: the options name no drafter")
 
 
 def test_a_vllm_without_a_hook_is_not_ready(vllm: Path) -> None:

@@ -71,17 +71,6 @@ def test_a_newer_round_replaces_and_a_skipped_one_drops() -> None:
     assert taken is not None and taken.queries[0][0] == 5 and len(taken.queries[0]) == 2
 
 
-def test_nothing_known_is_nothing_taken() -> None:
-    assert FirstDepths(8).take(("a",)) is None
-
-
-def test_the_oldest_requests_give_way() -> None:
-    kept = FirstDepths(2)
-    for number, name in enumerate("abc"):
-        kept.keep((name,), states(number))
-    assert kept.missing("abc") == {"a"}
-
-
 K = 3
 
 

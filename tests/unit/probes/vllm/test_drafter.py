@@ -16,7 +16,6 @@ from driftscope_probes.drafter import KeyReader
 from driftscope_probes.vllm.drafter import (
     FLASH_ATTENTION,
     CpuAttnKeys,
-    PagedKeys,
     cache_of,
     catch_lse,
     kind_of,
@@ -168,12 +167,6 @@ def test_keys_of_a_gpu_backend_are_read_in_either_layout(dim: int, dtype: torch.
     assert torch.equal(read[1, :, :, 5], keys[1, 1].float())
 
 
-@pytest.mark.parametrize("backend", ["FLASH_ATTN", "TRITON_ATTN", "FLASHINFER", "CPU_ATTN"])
-def test_every_backend_of_the_list_has_a_reader(backend: str) -> None:
-    kind = CpuAttnKeys if backend == "CPU_ATTN" else PagedKeys
-    assert isinstance(reader_for(backend, SimpleNamespace(head_size=8)), kind)
-
-
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(ProbeError, match=r"FLEX is not supported .* supported: CPU_ATTN, FLASH"):
         reader_for("FLEX", object())
@@ -233,11 +226,6 @@ def test_what_changes_the_softmax_is_read_off_too() -> None:
     kind = kind_of(_layer(impl, sliding_window=128))
     assert (kind.window, kind.softcap) == (128, 30.0)
     assert kind.sinks is impl.sinks  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("window", [None, -1, 0, (-1, -1)])
-def test_the_ways_to_say_that_there_is_no_window(window: object) -> None:
-    assert kind_of(_layer(sliding_window=window)).window is None
 
 
 def test_the_cache_is_found_where_older_versions_keep_it() -> None:
@@ -326,13 +314,6 @@ def test_a_caller_that_asks_itself_is_left_alone(flash: Any) -> None:
         assert torch.equal(flash.flash_attn_varlen_func(query, s_aux=query), query * 2)
     assert torch.equal(out, query * 2)
     assert caught == [], "with learned biases the sum is another one"
-
-
-def test_the_offer_is_made_once(flash: Any) -> None:
-    assert offer_lse()
-    offered = flash.flash_attn_varlen_func
-    assert offer_lse()
-    assert flash.flash_attn_varlen_func is offered
 
 
 def test_catching_ends_when_the_call_raises(flash: Any) -> None:

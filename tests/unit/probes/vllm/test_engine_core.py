@@ -128,13 +128,6 @@ def test_a_request_that_ended_and_is_still_held_has_one_row(core: Core) -> None:
     assert read_trace(core.run).request.num_rows == 1
 
 
-def test_the_end_comes_once(core: Core) -> None:
-    core.add(Request("a", CALL))
-    core.observer.close()
-    core.observer.close()
-    assert read_trace(core.run).request.num_rows == 1
-
-
 def test_regions_that_take_too_long_at_the_end_are_not_recorded(
     core: Core, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,20 +238,6 @@ def test_a_row_for_each_request_that_verified(
     }
     assert (second["request"], second["drafted"], second["accepted"]) == ("b", K, 0)
     assert followed_core.errors == []
-
-
-def test_a_step_that_gave_nothing_says_nothing(
-    followed_core: FollowedCore,
-) -> None:
-    followed_core.began("a")
-    assert followed_core.step({"a": (11, 0)}, going_on={"a": 10}) == []
-
-
-def test_whoever_has_ended_says_nothing(
-    followed_core: FollowedCore,
-) -> None:
-    followed_core.began("a")
-    assert followed_core.step({"a": (11, 2)}, going_on={"a": 10}, status=Status.ABORTED) == []
 
 
 def test_no_draft_has_a_reason(followed_core: FollowedCore) -> None:

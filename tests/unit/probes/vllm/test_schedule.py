@@ -52,21 +52,11 @@ def test_after_a_chunk_every_hit_is_in_doubt() -> None:
     assert _drafted(cache, _step(going_on={"a": 40, "c": 71})) == set(), "said once"
 
 
-def test_a_hit_beside_the_chunk_is_in_doubt() -> None:
-    assert _drafted(CacheFaultTracker(), _step(new={"a": 0, "b": 64}), chunked=True) == {"b"}
-
-
 def test_whoever_ran_without_the_drafter_has_holes() -> None:
     cache = CacheFaultTracker()
     assert _drafted(cache, _step(new={"a": 0, "b": 64})) == set()
     assert cache.step(_step(going_on={"a": 60, "b": 90}), drafted=False, chunked=False) == ()
     assert _drafted(cache, _step(going_on={"b": 91}, new={"c": 0, "d": 64})) == {"a", "b", "d"}
-
-
-def test_a_step_of_nobody_leaves_no_hole() -> None:
-    cache = CacheFaultTracker()
-    cache.step(_step(), drafted=False, chunked=False)
-    assert _drafted(cache, _step(new={"a": 64})) == set()
 
 
 def test_memory_is_bounded_where_the_drafter_never_runs() -> None:
@@ -112,25 +102,11 @@ def test_after_a_preemption_on_the_v2_runner() -> None:
     assert _prefill_step(prefills, schedule({"a": 3}, going_on={"a": 9})) == set()
 
 
-def test_a_list_that_grows_has_the_length_of_then() -> None:
-    prefills, scheduled = PromptTracker(), schedule({"a": 9}, new={"a": (9,)})
-    lengths = prompt_lengths(scheduled.scheduled_new_reqs)
-    scheduled.scheduled_new_reqs[0].prompt_token_ids.append(0)
-    assert prefills.step(scheduled, lengths) == set()
-
-
 def test_a_prompt_of_embeddings_has_a_length() -> None:
     prefills, step = PromptTracker(), schedule({"a": 3}, new={"a": (0,)})
     step.scheduled_new_reqs[0].prompt_token_ids = None
     step.scheduled_new_reqs[0].prompt_embeds = [[0.0]] * 4
     assert _prefill_step(prefills, step) == {"a"}
-
-
-def test_a_name_that_is_used_again_is_another_request() -> None:
-    prefills = PromptTracker()
-    assert _prefill_step(prefills, schedule({"a": 4}, new={"a": (9,)})) == {"a"}
-    again = schedule({"a": 5}, new={"a": (5,)}, finished=("a",))
-    assert _prefill_step(prefills, again) == set()
 
 
 def test_whoever_is_aborted_in_its_prompt_is_forgotten() -> None:

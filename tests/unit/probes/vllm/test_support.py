@@ -15,15 +15,12 @@ from driftscope.errors import ProbeError
 from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
 from driftscope.trace.ranks import Place, place_of
 from driftscope.trace.records import edges_of
-from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
-from driftscope_probes.drafter import NOT_SERVED
 from driftscope_probes.process_writer import role_of
 from driftscope_probes.settings import DEFAULT_DISTANCE_EVERY, RUN_ID, Settings, settings_from
 from driftscope_probes.vllm import support
 from driftscope_probes.vllm.attach import manifest_of
 from driftscope_probes.vllm.drafter import VllmDrafter, open_drafter
 from driftscope_probes.vllm.support import (
-    EAGLE3,
     KINDS,
     is_last_stage,
     kind_for,
@@ -61,19 +58,6 @@ def test_what_is_not_in_the_list_is_refused(speculation: Any, drafter: str, supp
         kind_for(speculation, drafter)
     assert supported in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_dflash_is_always_parallel() -> None:
-    asked = _speculation("dflash", parallel_drafting=True)
-    assert kind_for(asked, "DFlashQwen3ForCausalLM").query_kind == BY_QUERY
-    assert EAGLE3.query_kind == BY_DEPTH
-
-
-def test_nothing_is_claimed_of_a_drafter_without_a_model() -> None:
-    for kind in KINDS:
-        if not kind.model:
-            assert kind.recorded == ("acceptance", "timing")
-        assert ("masses" in kind.recorded) == (kind.model and kind.attention)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -117,20 +101,9 @@ def _impl(**changes: object) -> Any:
     return SimpleNamespace(**{**plain, **changes})
 
 
-def test_eagle3_on_one_device_is_supported() -> None:
-    support.check_speculation(_config())
-    support.check_speculation(_config(tensor_parallel_size=1, data_parallel_size=1))
-
-
 def test_an_engine_that_does_not_speculate() -> None:
     words = ("does not speculate", "--speculative-config", "unset DRIFTSCOPE_TRACE")
     _refused(lambda: support.check_speculation(_config(None)), *words)
-
-
-@pytest.mark.parametrize("method", ["mlp_speculator", "extract_hidden_states", "custom_class"])
-def test_a_method_that_is_not_supported(method: str) -> None:
-    check = lambda: support.check_speculation(_config(method))  # noqa: E731
-    _refused(check, f"speculation method '{method}' is not supported", "supported: eagle3")
 
 
 @pytest.mark.parametrize("name", ["tensor", "pipeline"])
@@ -212,17 +185,6 @@ def test_parallel_drafting_is_a_kind_of_its_own() -> None:
         lambda: kind_for(SimpleNamespace(method="eagle", parallel_drafting=True), name),
         "eagle with parallel drafting is not supported",
     )
-
-
-def test_each_kind_says_how_it_was_checked() -> None:
-    for kind in KINDS:
-        assert NOT_SERVED not in (kind.v1,) or NOT_SERVED not in (kind.v2,), kind.name
-        assert bool(kind.outputs) == kind.model
-        assert set(kind.columns) <= set(PER_DEPTH)
-
-
-def test_a_drafter_without_attention(make_drafter: Callable[..., VllmDrafter]) -> None:
-    _refused(lambda: support.check_drafter(make_drafter().model, {}), "no attention layer found")
 
 
 def _vllm_config(**changes: object) -> Any:
