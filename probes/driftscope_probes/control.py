@@ -14,23 +14,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from driftscope.boundary.bounds import MAX_COUNT, MAX_ITEMS, MAX_LABEL_CHARS, MAX_TEXT_CHARS
+from driftscope.boundary.bounds import MAX_TEXT_CHARS, validated
 from driftscope.boundary.http_peer import OK, BadUrlError, Limits, ServerUrl, ask, public
 from driftscope.boundary.text import key_from, redacted, shown
 from driftscope.errors import ControlError, PeerError
 from driftscope.trace import control
 from driftscope.trace.control import (
     CONTROL,
-    MAX_LABELS,
     Change,
     ControlValueError,
     read_control,
@@ -180,7 +178,7 @@ def _apply(change: Change, recorder: Recorder) -> None:
 
 Process = dict[str, Any]
 MAX_PROCESSES = 4096
-"""Largest number of workers of one server, and of entries in one of their counts."""
+"""Largest number of workers of one server."""
 
 
 class BadStatusError(ValueError):
@@ -209,95 +207,16 @@ def _process(value: Any) -> Process:
     if not isinstance(value, dict):
         raise BadStatusError("a result that is no object")
     if "error" in value:
-        if not _text(value["error"]):
+        if not isinstance(value["error"], str):
             raise BadStatusError("error: no text")
-        return {"error": value["error"]}
-    if missing := [name for name in ("source", "closed") if name not in value]:
-        raise BadStatusError(f"no {missing[0]}")
-    process: Process = {"rows": {}, "dropped": {}, "errors": {}, **value}
-    for name, one in process.items():
-        if not _FIELDS.get(name, _plain)(one):
-            raise BadStatusError(f"{name[:MAX_LABEL_CHARS]}: not what it should be")
-    return process
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= MAX_TEXT_CHARS
-
-
-def _name(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= MAX_LABEL_CHARS
-
-
-def _number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= MAX_COUNT and math.isfinite(value)
-
-
-def _truth(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _counts(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and len(value) <= MAX_PROCESSES
-        and all(type(n) is int and 0 <= n <= MAX_COUNT for n in value.values())
-        and all(map(_name, value))
-    )
-
-
-def _names(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and len(value) <= MAX_ITEMS
-        and all(_name(key) and _name(each) for key, each in value.items())
-    )
-
-
-def _labels(value: Any) -> bool:
-    return isinstance(value, list) and len(value) <= MAX_LABELS and all(map(_name, value))
-
-
-def _control(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        _CONTROL.get(name, _plain)(one) for name, one in value.items()
-    )
-
-
-def _plain(value: Any) -> bool:
-    """Accept a field that a newer driftscope adds if it is a single value or a few names."""
-    return value is None or _text(value) or _truth(value) or _number(value) or _labels(value)
-
-
-def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or check(value)
-
-
-_CONTROL: Mapping[str, Callable[[Any], bool]] = {
-    "every": _or_none(_number),
-    "budget": _or_none(_number),
-    "per_head": _or_none(_truth),
-    "labels": _or_none(_labels),
-}
-_FIELDS: Mapping[str, Callable[[Any], bool]] = {
-    "source": _name,
-    "closed": _truth,
-    "rows": _counts,
-    "dropped": _counts,
-    "errors": _counts,
-    "first_error": _or_none(_text),
-    "reason": _or_none(_text),
-    "probe_s": _number,
-    "writer_s": _number,
-    "step_s": _number,
-    "down": _truth,
-    "rate": _or_none(_number),
-    "overhead": _or_none(_number),
-    "recording": _or_none(_truth),
-    "answered": _truth,
-    "control": _or_none(_control),
-    "digests": _names,
-}
+        return {"error": value["error"][:MAX_TEXT_CHARS]}
+    try:
+        status = validated(Status, value)
+        settings = (field.name for field in dataclasses.fields(Change))
+        Change.checked({name: status.control.get(name) for name in settings})
+    except ValueError as error:
+        raise BadStatusError(str(error)[:MAX_TEXT_CHARS]) from error
+    return {"run": str(value.get("run", ""))[:MAX_TEXT_CHARS], **asdict(status)}
 
 
 METHOD = "driftscope_control"

@@ -465,7 +465,7 @@ OPENAI: dict[str, Behaviour] = {
 # The workers' answers to `probe URL`.
 
 
-STATUS = {"source": "worker0-1", "closed": False, "rows": {"draft": 1}, "dropped": {}, "errors": {}}
+STATUS = {"source": "worker0-1", "closed": False, "flushed_s": 1.5, "rows": {"draft": 1}}
 
 
 def _process(**odd: Any) -> Behaviour:
