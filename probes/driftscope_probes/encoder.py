@@ -99,19 +99,19 @@ class DraftBlocks:
         by_head = [c.by_head for c in chains]
         by_distance = [c.by_distance for c in chains]
 
-        def each(of: Callable[[RecordedChains], Any]) -> list[Any]:
+        def column(of: Callable[[RecordedChains], Any]) -> list[Any]:
             return [of(c) for c, size in zip(chains, sizes, strict=True) for _ in range(size)]
 
         return Block(
             record="draft",
             rows=len(values),
             columns={
-                "step": each(lambda c: c.done.number),
-                "time_s": each(lambda c: c.done.time_s),
+                "step": column(lambda c: c.done.number),
+                "time_s": column(lambda c: c.done.time_s),
                 "request": list(chain.from_iterable(c.requests for c in chains)),
                 "position": position,
                 "prompt_tokens": np.concatenate([c.prompt_tokens for c in chains]),
-                "batch": each(lambda c: c.batch),
+                "batch": column(lambda c: c.batch),
                 "k": k,
                 "layers": self._layout.layers,
                 "chunked_prefill": list(chain.from_iterable(c.doubtful for c in chains)),
@@ -127,12 +127,12 @@ class DraftBlocks:
                     for number, absent in zip(fc.tolist(), np.isnan(fc), strict=True)
                 ],
                 "token_ids": Lists(values=np.concatenate(tokens)) if tokens else None,
-                "rate": each(lambda c: c.done.rate),
+                "rate": column(lambda c: c.done.rate),
                 "head_mass": _optional(by_head, sizes, lost),
                 DISTANCE_MASS: _optional(by_distance, sizes, lost),
                 "heads": self._heads,
-                "strategy": each(lambda c: Strategy.NONE if c.capture.sought else self._strategy),
-                "execution": each(lambda c: c.capture.execution),
+                "strategy": column(lambda c: Strategy.NONE if c.capture.sought else self._strategy),
+                "execution": column(lambda c: c.capture.execution),
                 "replica": 0,
             },
         )
@@ -289,8 +289,8 @@ class CostFeedback:
         self._sampler.note_device(
             DeviceTimes(
                 slack_s=[periods[done.number] - done.step_s for done in timed],
-                drafting_s=[each for each in drafting if each is not None],
-                own_s=[each for each in own if each is not None],
+                drafting_s=[time_s for time_s in drafting if time_s is not None],
+                own_s=[time_s for time_s in own if time_s is not None],
             ),
             recorded=recorded,
         )

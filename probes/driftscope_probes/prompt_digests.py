@@ -69,7 +69,7 @@ class PromptDigests:
         """Return the conversation of the longest remembered beginning of a prompt."""
         lengths = sorted((n for n in self._lengths if n <= len(hashes)), reverse=True)
         beginnings = hashes[np.array(lengths, dtype=np.int64) - 1].tolist() if lengths else ()
-        return next((self._roots[each] for each in beginnings if each in self._roots), None)
+        return next((self._roots[start] for start in beginnings if start in self._roots), None)
 
     def _remember(self, beginning: int, length: int, root: str) -> None:
         self._forget(beginning)
@@ -107,5 +107,5 @@ def _media(request: Any) -> bytes:
     """Return a digest of the images and sounds of a prompt, whose tokens are placeholders; b"" for
     text."""
     parts: Iterable[Any] = getattr(request, "mm_features", None) or ()
-    names = [str(getattr(each, "identifier", each)) for each in parts]
+    names = [str(getattr(part, "identifier", part)) for part in parts]
     return hashlib.blake2b("\n".join(names).encode(), digest_size=8).digest() if names else b""

@@ -29,7 +29,7 @@ def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:
     """
     import difflib  # seldom needed, and this runs in every process of an engine
 
-    short = [each.removeprefix(prefix) for each in known]
+    short = [other.removeprefix(prefix) for other in known]
     near = difflib.get_close_matches(name.removeprefix(prefix), short, n=1)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 

@@ -229,7 +229,7 @@ def joined(parts: Sequence[ForwardStates]) -> ForwardStates:
     for field in fields(ForwardStates):
         columns = [getattr(part, field.name) for part in parts]
         if isinstance(columns[0], tuple):
-            values[field.name] = tuple(torch.cat(each) for each in zip(*columns, strict=True))
+            values[field.name] = tuple(torch.cat(column) for column in zip(*columns, strict=True))
         elif columns[0] is not None:
             values[field.name] = torch.cat(columns)
     return replace(parts[0], **values)

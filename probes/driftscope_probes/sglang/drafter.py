@@ -142,7 +142,9 @@ class SglangDrafter:
     def __post_init__(self) -> None:
         """Wrap the attention modules."""
         pool = self.worker.draft_runner.token_to_kv_pool
-        wrapped = {name: SglangAttentionLayer(each, pool) for name, each in self.attention.items()}
+        wrapped = {
+            name: SglangAttentionLayer(layer, pool) for name, layer in self.attention.items()
+        }
         object.__setattr__(self, "layers", wrapped)
 
     @property
@@ -237,9 +239,9 @@ def open_drafter(worker: Any) -> SglangDrafter:
     if worker.topk > 1:
         raise UnknownDrafterError(TREE)
     name = type(runner.model).__name__
-    kind = next((each for each in KINDS if name in each.drafters), None)
+    kind = next((kind for kind in KINDS if name in kind.drafters), None)
     if kind is None:
-        supported = ", ".join(drafter for each in KINDS for drafter in each.drafters)
+        supported = ", ".join(drafter for other in KINDS for drafter in other.drafters)
         raise UnknownDrafterError(
             f"{INTERNALS}: drafter {name} is not supported by this driftscope in SGLang; "
             f"supported: {supported}"

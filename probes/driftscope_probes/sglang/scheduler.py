@@ -273,12 +273,12 @@ class RequestTracker:
         """Return a block of the drafts that the steps verified, then the requests that ended."""
         verified: list[_Verified] = []
         ended: list[Block | RequestRow] = []
-        for each in seen:
+        for item in seen:
             try:
-                if isinstance(each, Outcome):
-                    verified += self._verified(each)
+                if isinstance(item, Outcome):
+                    verified += self._verified(item)
                 else:
-                    ended.append(self._ended(each))
+                    ended.append(self._ended(item))
             except Exception as error:  # a step that cannot be read must not cost the next one
                 self._count_error("verify", error)
         return [_block(verified), *ended] if verified else ended
@@ -286,16 +286,16 @@ class RequestTracker:
     def _verified(self, outcome: Outcome) -> list[_Verified]:
         self._step += 1
         rows: list[_Verified] = []
-        for each in outcome.served:
-            if not each.gained:
+        for served in outcome.served:
+            if not served.gained:
                 continue
-            if each.outputs:
-                position, reason = each.prompt + each.outputs - 2, _reason(each)
-                drafted, accepted = each.drafted, each.accepted if each.drafted else 0
-                row = self._step, outcome.time_s, each.request, position
+            if served.outputs:
+                position, reason = served.prompt + served.outputs - 2, _reason(served)
+                drafted, accepted = served.drafted, served.accepted if served.drafted else 0
+                row = self._step, outcome.time_s, served.request, position
                 rows.append((*row, drafted, accepted, reason, 0))
-            first, _ = self._times.get(each.request, (outcome.time_s, 0.0))
-            self._times[each.request] = first, outcome.time_s
+            first, _ = self._times.get(served.request, (outcome.time_s, 0.0))
+            self._times[served.request] = first, outcome.time_s
         while len(self._times) > REMEMBERED_REQUESTS:
             self._times.popitem(last=False)
         return rows
@@ -446,8 +446,8 @@ class SchedulerObserver:
             if req.finished():
                 finished.append(self._finished(req))
         self._writer.put((self._rows, Outcome(time_s=now, served=served)))
-        for each in finished:
-            self._writer.put((self._rows, each))
+        for request in finished:
+            self._writer.put((self._rows, request))
 
     def aborted(self, req: Any) -> None:
         """Observe a request that the scheduler ends outside of a step: in its queue, or after a

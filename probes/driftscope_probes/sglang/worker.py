@@ -189,7 +189,7 @@ class RecordedWorker(TimedWorker):
         parts, lost = self._parts, [n in without and not is_own_name(n) for n in names]
         chosen = parts.recorder.selection.chosen(names)
         if chosen is not None:
-            lost = [each and bool(mine) for each, mine in zip(lost, chosen, strict=True)]
+            lost = [is_lost and bool(mine) for is_lost, mine in zip(lost, chosen, strict=True)]
         if any(lost):
             parts.writer.count_dropped(WITHOUT_FIRST_DEPTH, sum(lost))
 

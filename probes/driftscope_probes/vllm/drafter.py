@@ -421,7 +421,7 @@ class VllmDrafter:
 
     def __post_init__(self) -> None:
         """Wrap the attention modules."""
-        wrapped = {name: VllmAttentionLayer(each) for name, each in self.attention.items()}
+        wrapped = {name: VllmAttentionLayer(layer) for name, layer in self.attention.items()}
         object.__setattr__(self, "layers", wrapped)
 
     @property

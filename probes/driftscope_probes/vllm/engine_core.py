@@ -119,12 +119,12 @@ class VerificationTracker:
         them, with TTFT and TPOT filled in."""
         verified: list[_Verified] = []
         ended: list[Block | RequestRow] = []
-        for each in seen:
+        for item in seen:
             try:
-                if isinstance(each, tuple):
-                    verified += self._verified(each)
+                if isinstance(item, tuple):
+                    verified += self._verified(item)
                 else:
-                    ended.append(self._ended(each))
+                    ended.append(self._ended(item))
             except Exception as error:  # a step that cannot be read must not cost the next one
                 self._count_error("verify", error)
         return [_block(verified), *ended] if verified else ended

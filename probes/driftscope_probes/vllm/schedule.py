@@ -89,7 +89,9 @@ class Schedule:
         # The V2 runner gets resumed requests as new ones, the V1 runner among the cached requests.
         resumed = getattr(output.scheduled_cached_reqs, "resumed_req_ids", ())
         new = output.scheduled_new_reqs
-        self.admitted = {*resumed, *(each.req_id for each in new)} if resumed or new else NOBODY
+        self.admitted = (
+            {*resumed, *(request.req_id for request in new)} if resumed or new else NOBODY
+        )
         """Requests that came out of the queue. Their draft places are padding, which keeps a
         batch's shape and which vLLM counts as drafted."""
         allowed = limits.drafted_length
@@ -197,7 +199,7 @@ class PromptTracker:
         if not self._incomplete:  # the usual case
             return NOBODY
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-        computed |= {each.req_id: each.num_computed_tokens for each in new}
+        computed |= {request.req_id: request.num_computed_tokens for request in new}
         tokens = scheduled.num_scheduled_tokens
         present = [name for name in self._incomplete if name in tokens]
         going_on = frozenset(
@@ -224,7 +226,7 @@ def prompt_lengths(requests: Iterable[Any]) -> dict[str, int]:
     """Return, for each request in vLLM's NewRequestData, the number of tokens to compute. The V2
     runner gets preempted requests as new ones, including the output to compute again. Call this at
     once: within one process the lists belong to the scheduler, and grow."""
-    return {each.req_id: _length(each) for each in requests}
+    return {request.req_id: _length(request) for request in requests}
 
 
 def _length(new: Any) -> int:
