@@ -13,20 +13,26 @@ import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
 from driftscope.regions import CONSTRAINTS, AnswerRegions, TokenTexts, answer_regions
 from driftscope.trace.records import RequestRow
-from driftscope.trace.schema import Block
 from driftscope.vocabulary import UndraftedReason
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control
 from driftscope_probes.engine import NO_LENGTHS, NOBODY
 from driftscope_probes.guard import CORE, Guard, hook_method
 from driftscope_probes.process_writer import open_writer
-from driftscope_probes.prompt_digests import ANSWER_TOKENS, PromptDigests
+from driftscope_probes.request_rows import (
+    ANSWER_TOKENS,
+    REMEMBERED_REQUESTS,
+    EndedRequest,
+    PromptDigests,
+    RequestTracker,
+    Verified,
+)
 from driftscope_probes.sampler import RequestSelection
 from driftscope_probes.settings import Settings, prompt_key
 from driftscope_probes.start_guard import EXPORT, StartGuard
@@ -189,10 +195,6 @@ class SglangSchedules:
         return True
 
 
-REMEMBERED_REQUESTS = 65_536
-"""Largest number of requests remembered at once, so that dropped ends leave no state for good."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """A request as a step served it."""
@@ -228,33 +230,8 @@ class RequestTokens:
     """The scheduler's tokenizer; None if it has none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedRequest:
-    """A request that ended: its RequestRow without what the tracker computes."""
-
-    time_s: float
-    request: str
-    label: str | None
-    arrival_s: float
-    prompt_tokens: int
-    output_tokens: int
-    finish_reason: str
-    temperature: float | None
-    max_tokens: int | None
-    traced: bool
-    structured: str | None
-    session: str | None
-    pair: str | None
-    tokens: RequestTokens
-
-
-_Verified = tuple[int, float, str, int, int, int, str | None, int]
-_COLUMNS = ("step", "time_s", "request", "position", "drafted", "accepted", "reason", "replica")
-"""Columns of a VerifyRow."""
-
-
-class RequestTracker:
-    """Tracks running requests, and builds the rows of steps and of requests that ended."""
+class StepTracker(RequestTracker):
+    """Builds the rows of SGLang's steps, and of requests that ended."""
 
     def __init__(
         self,
@@ -262,94 +239,29 @@ class RequestTracker:
         digests: PromptDigests | None = None,
         regions: RequestRegions | None = None,
     ) -> None:
-        """`count_error` is called for a step that cannot be read, whose rows are lost; without
-        `digests` or `regions`, requests get none."""
-        self._count_error, self._digests, self._regions = count_error, digests, regions
+        super().__init__(count_error, digests, regions)
         self._times: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """Time of each running request's first and latest token."""
-        self._step = 0
 
-    def rows(self, seen: list[Outcome | FinishedRequest]) -> list[Block | RequestRow]:
-        """Return a block of the drafts that the steps verified, then the requests that ended."""
-        verified: list[_Verified] = []
-        ended: list[Block | RequestRow] = []
-        for item in seen:
-            try:
-                if isinstance(item, Outcome):
-                    verified += self._verified(item)
-                else:
-                    ended.append(self._ended(item))
-            except Exception as error:  # a step that cannot be read must not cost the next one
-                self._count_error("verify", error)
-        return [_block(verified), *ended] if verified else ended
-
-    def _verified(self, outcome: Outcome) -> list[_Verified]:
+    def _verified(self, step: Outcome) -> list[Verified]:
         self._step += 1
-        rows: list[_Verified] = []
-        for served in outcome.served:
+        rows: list[Verified] = []
+        for served in step.served:
             if not served.gained:
                 continue
             if served.outputs:
                 position, reason = served.prompt + served.outputs - 2, _reason(served)
                 drafted, accepted = served.drafted, served.accepted if served.drafted else 0
-                row = self._step, outcome.time_s, served.request, position
+                row = self._step, step.time_s, served.request, position
                 rows.append((*row, drafted, accepted, reason, 0))
-            first, _ = self._times.get(served.request, (outcome.time_s, 0.0))
-            self._times[served.request] = first, outcome.time_s
+            first, _ = self._times.get(served.request, (step.time_s, 0.0))
+            self._times[served.request] = first, step.time_s
         while len(self._times) > REMEMBERED_REQUESTS:
             self._times.popitem(last=False)
         return rows
 
-    def _ended(self, ended: FinishedRequest) -> RequestRow:
-        times = self._times.pop(ended.request, None)
-        own = {field.name: getattr(ended, field.name) for field in fields(ended)}
-        tokens = own.pop("tokens")
-        digest, conversation = self._digests_of(tokens)
-        return RequestRow(
-            **own,
-            **self._regions_of(tokens, ended.structured),
-            prompt_digest=digest,
-            conversation=conversation,
-            ttft_s=None if times is None else max(0.0, times[0] - ended.arrival_s),
-            tpot_s=_per_token(times, ended.output_tokens),
-        )
-
-    def _digests_of(self, tokens: RequestTokens) -> tuple[str | None, str | None]:
-        """Return the digests of prompt and conversation; an error costs them, not the row."""
-        if self._digests is None:
-            return None, None
-        try:
-            return self._digests.of(tokens)
-        except Exception as error:
-            self._count_error("digest", error)
-            return None, None
-
-    def _regions_of(self, tokens: RequestTokens, structured: str | None) -> dict[str, Any]:
-        """Return the columns of the answer's regions; an error costs them, not the row."""
-        if self._regions is None:
-            return {}
-        try:
-            found = self._regions.of(tokens, structured)
-        except Exception as error:
-            self._count_error("regions", error)
-            return {}
-        if found is None:
-            return {}
-        return {
-            "region_starts": found.starts,
-            "region_codes": found.codes,
-            "region_languages": found.languages,
-            "region_boundaries": found.boundaries,
-            "region_copies": found.copies,
-        }
-
-
-def _per_token(times: tuple[float, float] | None, tokens: int) -> float | None:
-    """Return the mean time of the tokens after the first; None if there is none."""
-    if times is None or tokens < 2:
-        return None
-    first, last = times
-    return (last - first) / (tokens - 1)
+    def _forget(self, request: str) -> tuple[float, float] | None:
+        return self._times.pop(request, None)
 
 
 def _reason(served: Served) -> str | None:
@@ -358,11 +270,6 @@ def _reason(served: Served) -> str | None:
     if served.drafted:
         return None
     return UndraftedReason.NO_DRAFT if served.decoding else UndraftedReason.PREEMPTED
-
-
-def _block(rows: list[_Verified]) -> Block:
-    columns = dict(zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
-    return Block(record="verify", rows=len(rows), columns=columns)
 
 
 ABORT = "abort"
@@ -406,7 +313,7 @@ class SchedulerObserver:
         Control(settings.trace, self._writer, self._selection).watch()
         digests = PromptDigests(prompt_key(settings)) if settings.prompt_digests else None
         regions = RequestRegions() if settings.regions else None
-        self._rows = RequestTracker(self._writer.count_error, digests, regions).rows
+        self._rows = StepTracker(self._writer.count_error, digests, regions).rows
         self._keeps = None if settings.regions else ANSWER_TOKENS
         """Number of an answer's tokens that are handed over; None: all."""
 
@@ -465,17 +372,19 @@ class SchedulerObserver:
             return int(self._worker.speculative_num_steps)
         return int(nodes) - 1
 
-    def _finished(self, req: Any) -> FinishedRequest:
+    def _finished(self, req: Any) -> EndedRequest:
         sampling, now = req.sampling_params, time.time()
         label = label_of(sampling)
         length = req.finished_len
-        return FinishedRequest(
+        row = RequestRow(
             time_s=now,
             request=req.rid,
             label=label,
             arrival_s=now - (time.perf_counter() - _arrival(req.time_stats)),
             prompt_tokens=len(req.origin_input_ids),
             output_tokens=len(req.output_ids) if length is None else length,
+            ttft_s=None,  # the tracker computes it
+            tpot_s=None,
             finish_reason=_finish_reason(req),
             temperature=0.0 if sampling.top_k == 1 else float(sampling.temperature),
             max_tokens=sampling.max_new_tokens,
@@ -483,12 +392,13 @@ class SchedulerObserver:
             structured=_structured(sampling),
             session=name_in(sampling, SESSION) or req.session_id,
             pair=name_in(sampling, PAIR),
-            tokens=RequestTokens(
-                prompt_token_ids=req.origin_input_ids,
-                output_token_ids=list(req.output_ids[:length][: self._keeps]),
-                tokenizer=req.tokenizer,
-            ),
         )
+        tokens = RequestTokens(
+            prompt_token_ids=req.origin_input_ids,
+            output_token_ids=list(req.output_ids[:length][: self._keeps]),
+            tokenizer=req.tokenizer,
+        )
+        return EndedRequest(row=row, request=tokens)
 
 
 def _finish_reason(req: Any) -> str:

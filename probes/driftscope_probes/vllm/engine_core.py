@@ -16,12 +16,11 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftscope.trace.records import RequestRow
-from driftscope.trace.schema import Block
 from driftscope.trace.status import OTHER, StartFault, read_faults
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import check_writable, has_begun
@@ -30,7 +29,13 @@ from driftscope_probes import process_writer
 from driftscope_probes.control import Control
 from driftscope_probes.guard import CORE, Guard, hook_method
 from driftscope_probes.process_writer import open_writer
-from driftscope_probes.prompt_digests import PromptDigests
+from driftscope_probes.request_rows import (
+    REMEMBERED_REQUESTS,
+    EndedRequest,
+    PromptDigests,
+    RequestTracker,
+    Verified,
+)
 from driftscope_probes.sampler import RequestSelection
 from driftscope_probes.settings import RUN_ID, Settings, prompt_key, settings_from
 from driftscope_probes.start_guard import (
@@ -57,10 +62,6 @@ from driftscope_probes.vllm.support import run_id_of
 if TYPE_CHECKING:
     from driftscope.telemetry.engine import EngineTelemetry
 
-REMEMBERED_REQUESTS = 65_536
-"""Largest number of requests remembered at once, so that dropped ends leave no state for good."""
-
-
 Served = tuple[Any, int, int, Any, int]
 """A request as a step found it: vLLM's Request, its number of tokens before the step's, the number
 of prompt tokens among them, its RequestStatus at that time, and the number of tokens that the step
@@ -68,21 +69,6 @@ gave it."""
 Step = tuple[float, Any, list[Served]]
 """A step with known outcome: its time, vLLM's SchedulerOutput, and the served requests. These are
 plain tuples, because the serving thread creates them in every step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedRequest:
-    """A request that ended, without what the writer's thread computes of it."""
-
-    row: RequestRow
-    request: Any
-    """vLLM's Request, which no longer changes."""
-
-
-_Verified = tuple[int, float, str, int, int, int, str | None, int]
-_COLUMNS = ("step", "time_s", "request", "position", "drafted", "accepted", "reason", "replica")
-"""Columns of a VerifyRow. Rows are plain tuples, because objects cost several times as much; a busy
-server creates thousands of rows a second."""
 
 
 @dataclass(slots=True)
@@ -97,8 +83,8 @@ class _RunningRequest:
     """Whether the request is back from a preemption and its tokens are being computed again."""
 
 
-class VerificationTracker:
-    """Builds the rows of steps, and of requests that ended."""
+class VerificationTracker(RequestTracker):
+    """Builds the rows of vLLM's steps, and of requests that ended."""
 
     def __init__(
         self,
@@ -107,33 +93,15 @@ class VerificationTracker:
         digests: PromptDigests | None = None,
         regions: RequestRegions | None = None,
     ) -> None:
-        """`count_error` is called for a step that cannot be read, whose rows are lost; without
-        `digests` or `regions`, requests get none."""
-        self._limits, self._count_error = Limits(scheduler), count_error
-        self._digests, self._regions = digests, regions
+        super().__init__(count_error, digests, regions)
+        self._limits = Limits(scheduler)
         self._live: OrderedDict[str, _RunningRequest] = OrderedDict()
-        self._step = 0
 
-    def rows(self, seen: list[Step | EndedRequest]) -> list[Block | RequestRow]:
-        """Return a block of the drafts that the steps verified, then the requests that ended in
-        them, with TTFT and TPOT filled in."""
-        verified: list[_Verified] = []
-        ended: list[Block | RequestRow] = []
-        for item in seen:
-            try:
-                if isinstance(item, tuple):
-                    verified += self._verified(item)
-                else:
-                    ended.append(self._ended(item))
-            except Exception as error:  # a step that cannot be read must not cost the next one
-                self._count_error("verify", error)
-        return [_block(verified), *ended] if verified else ended
-
-    def _verified(self, step: Step) -> list[_Verified]:
+    def _verified(self, step: Step) -> list[Verified]:
         time_s, scheduled, served = step
         schedule = Schedule(scheduled, self._limits)
         self._step += 1
-        rows: list[_Verified] = []
+        rows: list[Verified] = []
         number, every, admitted = self._step, self._live, schedule.admitted
         running = None
         for request, length, prompt, status, tokens in served:
@@ -167,57 +135,10 @@ class VerificationTracker:
             every.popitem(last=False)
         return rows
 
-    def _ended(self, ended: EndedRequest) -> RequestRow:
-        row = self._with_regions(ended)
-        live = self._live.pop(row.request, _RunningRequest())
+    def _forget(self, request: str) -> tuple[float, float] | None:
+        live = self._live.pop(request, _RunningRequest())
         first, last = live.first_token_s, live.last_token_s
-        spent = None if first is None or last is None else last - first
-        digest, conversation = self._digests_of(ended.request)
-        return replace(
-            row,
-            prompt_digest=digest,
-            conversation=conversation,
-            ttft_s=None if first is None else max(0.0, first - row.arrival_s),
-            tpot_s=None
-            if spent is None or row.output_tokens < 2
-            else spent / (row.output_tokens - 1),
-        )
-
-    def _digests_of(self, request: Any) -> tuple[str | None, str | None]:
-        """Return the digests of prompt and conversation; an error costs them, not the row."""
-        if self._digests is None:
-            return None, None
-        try:
-            return self._digests.of(request)
-        except Exception as error:
-            self._count_error("digest", error)
-            return None, None
-
-    def _with_regions(self, ended: EndedRequest) -> RequestRow:
-        """Return the row with the answer's regions; an error costs them, not the row."""
-        row = ended.row
-        if self._regions is None:
-            return row
-        try:
-            regions = self._regions.of(ended.request, row.structured)
-        except Exception as error:
-            self._count_error("regions", error)
-            return row
-        if regions is None:
-            return row
-        return replace(
-            row,
-            region_starts=regions.starts,
-            region_codes=regions.codes,
-            region_languages=regions.languages,
-            region_boundaries=regions.boundaries,
-            region_copies=regions.copies,
-        )
-
-
-def _block(rows: list[_Verified]) -> Block:
-    columns = dict(zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
-    return Block(record="verify", rows=len(rows), columns=columns)
+        return None if first is None or last is None else (first, last)
 
 
 _ATTRIBUTE = "_driftscope_observer"

@@ -1,6 +1,5 @@
 """SGLang's own requests are told from those of users."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,13 +8,13 @@ import pytest
 from driftscope.trace.records import RequestRow
 from driftscope.trace.schema import Block
 from driftscope.vocabulary import Region
+from driftscope_probes.request_rows import EndedRequest
 from driftscope_probes.sglang.scheduler import (
-    FinishedRequest,
     Outcome,
     RequestRegions,
     RequestTokens,
-    RequestTracker,
     Served,
+    StepTracker,
     WarmUp,
     is_own_name,
 )
@@ -84,29 +83,30 @@ def served(
     )
 
 
-def finished(output_tokens: int) -> FinishedRequest:
-    return FinishedRequest(
+def finished(output_tokens: int, tokens: RequestTokens | None = None) -> EndedRequest:
+    row = RequestRow(
         time_s=9.0,
         request="a",
         label=None,
         arrival_s=1.0,
         prompt_tokens=PROMPT,
         output_tokens=output_tokens,
+        ttft_s=None,
+        tpot_s=None,
         finish_reason="stop",
         temperature=0.0,
         max_tokens=None,
         traced=True,
         structured="none",
-        session=None,
-        pair=None,
-        tokens=RequestTokens(prompt_token_ids=[1], output_token_ids=[2]),
     )
+    own = RequestTokens(prompt_token_ids=[1], output_token_ids=[2])
+    return EndedRequest(row=row, request=tokens or own)
 
 
-def rows_of(*steps: tuple[float, Served]) -> tuple[list[dict[str, Any]], RequestTracker]:
+def rows_of(*steps: tuple[float, Served]) -> tuple[list[dict[str, Any]], StepTracker]:
     errors: list[BaseException] = []
-    tracker = RequestTracker(lambda _, error: errors.append(error))
-    seen = [Outcome(time_s=time_s, served=[each]) for time_s, each in steps]
+    tracker = StepTracker(lambda _, error: errors.append(error))
+    seen = [Outcome(time_s=time_s, served=[request]) for time_s, request in steps]
     rows = tracker.rows([*seen])
     assert not errors
     if not rows:
@@ -175,8 +175,8 @@ def test_an_answer_has_its_kinds_of_text(
 ) -> None:
     tokens = RequestTokens(prompt_token_ids=[0], output_token_ids=[0, 1, 2, 3], tokenizer=tokenizer)
     errors: list[BaseException] = []
-    tracker = RequestTracker(lambda _, error: errors.append(error), None, regions)
-    (row,) = tracker.rows([replace(finished(4), tokens=tokens)])
+    tracker = StepTracker(lambda _, error: errors.append(error), None, regions)
+    (row,) = tracker.rows([finished(4, tokens)])
     assert isinstance(row, RequestRow) and not errors
     codes = row.region_codes
     assert (None if codes is None else [Region.ALL[each] for each in codes]) == kinds
@@ -186,6 +186,6 @@ def test_an_answer_has_its_kinds_of_text(
 def test_a_tokenizer_that_fails_costs_the_kinds_and_not_the_row() -> None:
     tokens = RequestTokens(prompt_token_ids=[0], output_token_ids=[0], tokenizer=object())
     errors: list[str] = []
-    tracker = RequestTracker(lambda hook, _: errors.append(hook), None, RequestRegions())
-    (row,) = tracker.rows([replace(finished(1), tokens=tokens)])
+    tracker = StepTracker(lambda hook, _: errors.append(hook), None, RequestRegions())
+    (row,) = tracker.rows([finished(1, tokens)])
     assert isinstance(row, RequestRow) and row.region_codes is None and errors == ["regions"]

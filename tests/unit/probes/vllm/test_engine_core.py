@@ -17,10 +17,11 @@ from driftscope.trace.records import RequestRow
 from driftscope.trace.schema import Block
 from driftscope.trace.writer_files import create_run
 from driftscope.vocabulary import Region, UndraftedReason
+from driftscope_probes.request_rows import EndedRequest
 from driftscope_probes.settings import Settings
 from driftscope_probes.vllm import engine_core as module
 from driftscope_probes.vllm import schedule as schedule_module
-from driftscope_probes.vllm.engine_core import EndedRequest, EngineObserver, VerificationTracker
+from driftscope_probes.vllm.engine_core import EngineObserver, VerificationTracker
 
 TEXTS = ("Well. ", "<tool_call>", '{"a": 1}', "</tool_call>")
 CALL = [0, 1, 2, 3]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from driftscope_probes import prompt_digests as module
-from driftscope_probes.prompt_digests import ANSWER_TOKENS, PromptDigests
+from driftscope_probes import request_rows as module
+from driftscope_probes.request_rows import ANSWER_TOKENS, PromptDigests
 
 KEY, OTHER_KEY = b"k" * 16, b"o" * 16
 FIRST, ANSWER = [5, 6, 7, 8, 9], [101, 102, 103]
