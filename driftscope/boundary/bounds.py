@@ -47,9 +47,6 @@ MAX_METRIC_SAMPLES = 32_768
 than 500."""
 MAX_METRIC_LINE_CHARS = 8192
 """Characters of one line of a page of metrics."""
-MAX_METRIC_CHARS = 8 << 20
-"""Characters of all samples together that are read from a page of metrics: 256 for each of
-MAX_METRIC_SAMPLES."""
 MAX_ANSWER_BYTES = 64 << 20
 """Bytes of one streamed answer to a prompt: about 250 bytes per token."""
 MAX_ANSWER_CHARS = 4 << 20

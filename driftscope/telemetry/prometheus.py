@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,6 @@ from driftscope.boundary.bounds import (
     MAX_COUNT,
     MAX_K,
     MAX_LABEL_CHARS,
-    MAX_METRIC_CHARS,
     MAX_METRIC_LINE_CHARS,
     MAX_METRIC_SAMPLES,
 )
@@ -56,6 +56,12 @@ _UNITS = {"s": "_seconds", "By": "_bytes"}
 _RUN_LABEL = "service.instance.id"
 Moments = Sequence[tuple[float | None, Snapshot]]
 """Snapshots of one engine, each with its timestamp; None: the time of the scrape."""
+_LABEL = r'[a-zA-Z_]\w*="(?:[^"\\]|\\.)*"'
+_LINE = re.compile(
+    rf"(?P<name>[a-zA-Z_:][\w:]*)(?:\{{(?P<labels>(?:{_LABEL},?)*)\}})?[ \t]+(?P<value>\S+)"
+)
+_PAIR = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
 _BUCKET, _SUM = "_bucket", "_sum"
 _LAST = "+Inf"
 """Bucket that counts every observation; the other buckets are not used here."""
@@ -359,33 +365,10 @@ def _target_info(identity: Identified) -> Iterator[Any]:
 def samples_on(text: str, names: Collection[str]) -> Iterator[Sample]:
     """Yield the samples of the metrics with these `names`; raises BadPageError.
 
-    Every value is a finite number of at most MAX_COUNT. Raises TelemetryError without
-    prometheus-client.
+    Every value is a finite number of at most MAX_COUNT.
     """
-    try:
-        from prometheus_client.parser import text_string_to_metric_families
-    except ImportError as error:
-        raise TelemetryError(
-            "reading a metrics page needs prometheus-client; "
-            "pip install 'driftscope-probe[prometheus]'"
-        ) from error
-    for line in list(_lines_of(text, names)):  # within the bounds before any is parsed
-        try:
-            (family,) = text_string_to_metric_families(line)
-            (sample,) = family.samples
-        except ValueError as error:
-            raise BadPageError(f"a line that is not a sample: {line.strip()[:80]}") from error
-        if not math.isfinite(sample.value) or abs(sample.value) > MAX_COUNT:
-            raise BadPageError(
-                f"{sample.name}: {sample.value:g}, not a finite number up to {MAX_COUNT:.1e}"
-            )
-        yield Sample(name=sample.name, labels=sample.labels, value=sample.value)
-
-
-def _lines_of(text: str, names: Collection[str]) -> Iterator[str]:
-    """Yield the lines of the metrics with these names; raises BadPageError beyond the bounds."""
     longest = max(map(len, names), default=0)
-    number = chars = 0
+    number = 0
     for line in io.StringIO(text):
         first = line[: longest + 1].partition("{")[0].split(None, 1)
         name = first[0] if first else ""
@@ -393,12 +376,34 @@ def _lines_of(text: str, names: Collection[str]) -> Iterator[str]:
             continue
         if len(line) > MAX_METRIC_LINE_CHARS:
             raise BadPageError(f"{name}: a line of more than {MAX_METRIC_LINE_CHARS} characters")
-        number, chars = number + 1, chars + len(line)
-        if number > MAX_METRIC_SAMPLES:
+        if number == MAX_METRIC_SAMPLES:
             raise BadPageError(f"more than {MAX_METRIC_SAMPLES:,} samples")
-        if chars > MAX_METRIC_CHARS:
-            raise BadPageError(f"more than {MAX_METRIC_CHARS:,} characters of samples")
-        yield line
+        number += 1
+        yield _sample(line)
+
+
+def _sample(line: str) -> Sample:
+    sample = _LINE.match(line)
+    if sample is None:
+        raise BadPageError(f"a line that is not a sample: {line.strip()[:80]}")
+    labels = {k: _ESCAPE.sub(_unescaped, v) for k, v in _PAIR.findall(sample["labels"] or "")}
+    return Sample(
+        name=sample["name"], labels=labels, value=_number(sample["name"], sample["value"])
+    )
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise BadPageError(f"{name}: {text[:40]}, not a number") from error
+    if not math.isfinite(value) or abs(value) > MAX_COUNT:
+        raise BadPageError(f"{name}: {text[:40]}, not a finite number up to {MAX_COUNT:.1e}")
+    return value
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return "\n" if escape[1] == "n" else escape[1]
 
 
 def points_on(text: str) -> dict[Key, Point]:

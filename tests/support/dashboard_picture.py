@@ -70,14 +70,14 @@ def picture(browser: Browser, dashboard: Mapping[str, Any], window: Window, path
     """Write the picture of a dashboard to `path`; return how many of its panels have data."""
     panels = dashboard["panels"]
     lines = [list(_lines(panel, window)) for panel in panels]
-    rows = max(each["gridPos"]["y"] + each["gridPos"]["h"] for each in panels)
+    rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
     page = browser.new_page(viewport={"width": WIDTH, "height": rows * ROW + 60})
     page.set_content(_page(dashboard, lines, window))
     page.wait_for_function("document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
     page.wait_for_timeout(500)
     path.write_bytes(few_colours(page.screenshot(full_page=True)))
     page.close()
-    return sum(bool(each) for each in lines)
+    return sum(bool(line) for line in lines)
 
 
 def _lines(panel: Mapping[str, Any], window: Window) -> Iterator[tuple[str, list[Any], list[Any]]]:
@@ -120,7 +120,7 @@ def _page(dashboard: Mapping[str, Any], lines: list[list[Any]], window: Window) 
             f'<section style="{place}; width: {width}px; height: {height}px">'
             f"<h2>{html.escape(panel['title'])}</h2>{inner}</section>"
         )
-    rows = max(each["gridPos"]["y"] + each["gridPos"]["h"] for each in dashboard["panels"])
+    rows = max(item["gridPos"]["y"] + item["gridPos"]["h"] for item in dashboard["panels"])
     script = plotly.offline.get_plotlyjs()
     return (
         f"<html><head><style>{_STYLE}</style><script>{script}</script></head><body>"

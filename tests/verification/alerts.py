@@ -282,7 +282,7 @@ def _query(prometheus: int, expr: str) -> dict[str, float]:
     url = f"http://127.0.0.1:{prometheus}/api/v1/query?query={urllib.parse.quote(expr)}"
     with urllib.request.urlopen(url, timeout=10) as answer:
         found = json.load(answer)["data"]["result"]
-    return {each["metric"].get("__name__", ""): float(each["value"][1]) for each in found}
+    return {figures["metric"].get("__name__", ""): float(figures["value"][1]) for figures in found}
 
 
 def _show(prometheus: int) -> None:

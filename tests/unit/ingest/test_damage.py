@@ -27,7 +27,7 @@ def _read(content: bytes, name: str | None) -> tuple[Figures, ...]:
 
 def _possible(figures: Figures) -> bool:
     lengths = (figures.length, figures.length_by_request)
-    return all(each is None or each >= 1.0 or figures.accepted is None for each in lengths)
+    return all(length is None or length >= 1.0 or figures.accepted is None for length in lengths)
 
 
 @settings(max_examples=400)
@@ -42,7 +42,7 @@ def test_damaged_samples(path: Path, at: float, more: int, put: bytes, cut: bool
     content = path.read_bytes()
     place = int(at * len(content))
     damaged = content[:place] if cut else content[:place] + put + content[place + more :]
-    assert all(_possible(each) for each in _read(damaged, None))
+    assert all(_possible(item) for item in _read(damaged, None))
 
 
 @settings(max_examples=150)

@@ -143,7 +143,7 @@ def test_requests_that_aiperf_makes_up_are_left_out() -> None:
 
 def test_parts_of_a_file_are_apart() -> None:
     _, forge = ingest(SAMPLES / "specforge.json")
-    assert [(each.part, each.length) for each in forge] == [
+    assert [(item.part, item.length) for item in forge] == [
         ("mtbench, batch 1", 2.8),
         ("gsm8k, batch 1", 3.1),
     ]
@@ -177,7 +177,7 @@ def test_conditional_rates_are_not_taken_for_marginal_ones(tmp_path: Path) -> No
     text = (SAMPLES / "vllm-bench.json").read_text()
     file.write_text(text.replace("0.25", "0.9"))
     (found,) = ingest(file)[1]
-    assert any("rise with depth" in each for each in found.contradictions)
+    assert any("rise with depth" in contradiction for contradiction in found.contradictions)
 
 
 @pytest.mark.parametrize(

@@ -1,33 +1,30 @@
-"""Latencies are exported by the operation that the request's id tells of."""
+"""What is counted of batches, statuses and regions."""
 
 from __future__ import annotations
 
 import ast
-import socket
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from support.runs import Spec, manifest, rows
+from support.runs import Spec, rows
 from support.simulate import Truth, simulate
 from typer.testing import CliRunner
 
 from driftscope.cli.app import app
 from driftscope.pipeline import summarise
-from driftscope.telemetry import engine, recorded_run
 from driftscope.telemetry import instruments as i
+from driftscope.telemetry import recorded_run
 from driftscope.telemetry.count import BatchCounter, RegionCounter, record_status
-from driftscope.telemetry.instruments import Tally
-from driftscope.telemetry.settings import METRIC_REGIONS, PROMETHEUS, settings_from
+from driftscope.telemetry.instruments import UP, Tally
+from driftscope.telemetry.settings import METRIC_REGIONS
 from driftscope.trace.reader import read_trace
-from driftscope.trace.records import RequestRow, VerifyRow
+from driftscope.trace.records import RequestRow
 from driftscope.trace.schema import to_batch
 from driftscope.trace.status import DROP_CAUSES, HOOKS, Status
-from driftscope.trace.writer import TraceWriter
-from driftscope.trace.writer_files import create_run
 from driftscope.vocabulary import Region
 
 
@@ -141,12 +138,12 @@ def test_rounds_and_lengths_are_those_of_analyze(run: Path) -> None:
     found = exported(run)
     segments = summarise(read_trace(run), "run", by="region").segments
     rounds = found["driftscope_region_rounds"]
-    assert rounds == {each.label: each.rounds for each in segments}
+    assert rounds == {part.label: part.rounds for part in segments}
     assert set(rounds) == set(TRUTH.regions) <= set(Region.ALL)
-    for each in segments:
-        accepted = found["driftscope_region_tokens_accepted"][each.label]
-        assert 1 + accepted / each.rounds == pytest.approx(each.mean_length)
-        assert found["driftscope_region_tokens_proposed"][each.label] == 4 * each.rounds
+    for part in segments:
+        accepted = found["driftscope_region_tokens_accepted"][part.label]
+        assert 1 + accepted / part.rounds == pytest.approx(part.mean_length)
+        assert found["driftscope_region_tokens_proposed"][part.label] == 4 * part.rounds
 
 
 def test_nothing_is_counted_by_region_unless_asked_for(run: Path) -> None:
@@ -162,37 +159,6 @@ def test_the_command_reads_the_setting(
     done = CliRunner().invoke(app, ["export", str(run), "--prometheus", str(file)])
     assert done.exit_code == 0, done.output
     assert bool(parsed(file.read_text())) is some
-
-
-def test_a_run_without_regions_has_no_series(tmp_path: Path) -> None:
-    assert exported(simulate(tmp_path / "run", replace(TRUTH, regions={}))) == {}
-
-
-@pytest.mark.process
-def test_a_live_engine_answers_with_them(tmp_path: Path) -> None:
-    spec, port = Spec(requests=4), _free_port()
-    create_run(tmp_path / "run", manifest(spec))
-    found = settings_from({PROMETHEUS: str(port), METRIC_REGIONS: "1"})
-    assert found is not None and found.regions
-    writer = TraceWriter(tmp_path / "run", source="engine0-11")
-    telemetry = engine.EngineTelemetry(tmp_path / "run", writer.source, found, writer.status)
-    writer.subscribe(telemetry.on_batches)
-    for row in rows(spec):
-        if isinstance(row, RequestRow):
-            half = row.output_tokens // 2
-            row = replace(row, region_starts=[0, half], region_codes=[1, 3], region_copies=[])
-        if isinstance(row, RequestRow | VerifyRow):
-            writer.put(row)
-    writer.close()
-    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=accept)
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        scraped = parsed(answer.read().decode())
-    telemetry.close()
-    segments = summarise(read_trace(tmp_path / "run"), "run", by="region").segments
-    rounds = scraped["driftscope_region_rounds"]
-    assert rounds == {each.label: each.rounds for each in segments}
-    assert set(rounds) == {"code", "json"}
 
 
 def test_kept_rounds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +177,9 @@ def test_kept_rounds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert values["driftscope.region.tokens.accepted"] == 4
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def test_a_status_that_leaves_things_out() -> None:
+    tally = Tally()
+    empty: Any = {"dropped": None, "errors": None, "probe_s": None, "writer_s": None}
+    record_status(tally, Status(source="worker0-1", closed=False, flushed_s=1.0, **empty))
+    record_status(tally, Status(source="worker1-2", closed=False, flushed_s=1.0, rate=float("nan")))
+    assert {p.value for p in tally.snapshot().values() if p.name != UP.name} == {0.0}

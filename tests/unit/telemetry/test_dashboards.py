@@ -14,8 +14,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from support.alert_rules import ENGINES, INTERVAL, KEEP, edited_rules, rules_in
 from support.promtool import check_rules_with, promtool
 from typer.testing import CliRunner
-from verification.alert_rules.judgement import faults, played
-from verification.alert_rules.promtool_play import Firing, play
+from verification.alert_rules.play import Firing, faults, play, played
 from verification.alert_rules.scenarios import FELL, SCENARIOS, Expected, Scenario
 
 from driftscope.cli.app import app

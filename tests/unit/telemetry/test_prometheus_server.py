@@ -105,16 +105,6 @@ def test_counts_are_equal(trace: Trace, prometheus: Server) -> None:
         assert reached == sum(histogram[depth:])
 
 
-def test_means_are_equal(trace: Trace, prometheus: Server) -> None:
-    summary = summarise(trace, "run")
-    length = "driftscope_acceptance_length_sum / driftscope_acceptance_length_count"
-    assert prometheus.ask(length) == pytest.approx(summary.acceptance.mean_length)
-    by = 'driftscope_class="self", driftscope_depth="8"'
-    mass = f"driftscope_attention_mass_sum{{{by}}} / driftscope_attention_mass_count{{{by}}}"
-    assert summary.attention.self_mass is not None
-    assert prometheus.ask(mass) == pytest.approx(summary.attention.self_mass[-1])
-
-
 @pytest.mark.parametrize("q", [0.5, 0.9])
 @pytest.mark.parametrize(
     ("metric", "instrument", "column"),

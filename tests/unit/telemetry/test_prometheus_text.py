@@ -1,4 +1,4 @@
-"""An endpoint that cannot be stopped does not keep the thread that writes the trace."""
+"""Pages of metrics: driftscope's own, written and read back, and engines' own."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_counters_are_the_figures_of_driftscope(
     assert page.metrics is ENGINES[engine] and page.length is None
     assert seen.rounds == rounds and seen.k == len(marginal)
     assert seen.length == pytest.approx(length)
-    assert [each.accepted for each in seen.depths] == pytest.approx(marginal)
+    assert [depth.accepted for depth in seen.depths] == pytest.approx(marginal)
     assert seen.rejected == pytest.approx(1 - marginal[0])
     assert seen.chains == 0 and seen.depths[0].fed_rms is None
 
@@ -152,11 +152,7 @@ def test_sglang_publishes_a_length_and_no_position() -> None:
     assert page.length == pytest.approx(3.0)
     assert seen.rounds == 40 and seen.k == 0 and seen.depths == () and seen.length is None
     assert seen.rejected is None and seen.ttft_s == pytest.approx(0.25)
-
-
-def test_an_idle_sglang_has_no_length() -> None:
-    idle = SGLANG.replace("2.5", "0.0").replace("3.5", "0.0")
-    assert _page(idle).length is None
+    assert _page(SGLANG.replace("2.5", "0.0").replace("3.5", "0.0")).length is None, "idle"
 
 
 def test_a_page_without_speculation_is_none_of_them() -> None:
@@ -181,14 +177,6 @@ def test_a_page_without_speculation_is_none_of_them() -> None:
 def test_a_sample_that_cannot_be_right_makes_the_page_unusable(line: str, words: str) -> None:
     with pytest.raises(BadPageError, match=words):
         page_of(LLAMACPP + line + "\n")
-
-
-def test_a_page_of_long_labels_is_refused_before_it_is_parsed() -> None:
-    line = f'driftscope_rounds_total{{driftscope_engine="{"x" * 8000}"}} 1\n'
-    begun = time.monotonic()
-    with pytest.raises(BadPageError, match="characters of samples"):
-        points_on(line * 2000)
-    assert time.monotonic() - begun < 1
 
 
 @given(
@@ -246,12 +234,12 @@ def test_what_our_own_endpoint_writes(reason: str, k: int, lengths: list[float])
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (f"{K} NaN", f"{K}: nan, not a finite number"),
+        (f"{K} NaN", f"{K}: NaN, not a finite number"),
         (f"{K} -Inf", "not a finite number"),
         (f"{K} {MAX_K + 1}", f"not a number of tokens from 0 to {MAX_K}"),
         (f"{K} 2.5", "not a number of tokens"),
         (f"{K} -1", "not a number of tokens"),
-        (f"{K} many", "a line that is not a sample"),
+        (f"{K} many", "many, not a number"),
         (f"{K}", "a line that is not a sample"),
         (f"driftscope_rounds_total {2 * MAX_COUNT}", "not a finite number up to"),
         ("driftscope_rounds_total -1", "a count is 0 or more"),

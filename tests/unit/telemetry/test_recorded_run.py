@@ -18,11 +18,8 @@ from driftscope.cli.app import app
 from driftscope.errors import DamagedTraceError, NoDataError, TelemetryError, UsageError
 from driftscope.pipeline import summarise
 from driftscope.telemetry import recorded_run, settings
-from driftscope.telemetry.count import record_status
-from driftscope.telemetry.instruments import UP, Tally
 from driftscope.telemetry.watch import view
 from driftscope.trace.reader import Trace, read_trace
-from driftscope.trace.status import Status
 from driftscope.trace.writer_files import create_run
 
 SPEC = Spec(undrafted=("k_zero", "preempted"), requests=12, labels=("a", "b"))
@@ -85,8 +82,8 @@ def test_points_have_the_run_s_own_times(trace: Trace) -> None:
         {point.time_unix_nano for point in collector.points(at).values()}
         for at in range(len(collector.metrics))
     ]
-    assert len(times) > 3 and all(len(each) == 1 for each in times)
-    ordered = [each.pop() / 1e9 for each in times]
+    assert len(times) > 3 and all(len(one_time) == 1 for one_time in times)
+    ordered = [one_time.pop() / 1e9 for one_time in times]
     assert ordered == sorted(ordered)
     assert START_S <= ordered[0] <= START_S + 2 and ordered[-1] < START_S + 1000
     starts = {p.start_time_unix_nano for p in collector.points().values()}
@@ -307,14 +304,6 @@ def test_more_points_than_anyone_reads_are_refused(
         list(recorded_run.replays(trace, interval_s=0.01))
     enough = float(str(caught.value).rpartition(" ")[2])
     assert list(recorded_run.replays(trace, interval_s=enough))
-
-
-def test_a_status_that_leaves_things_out() -> None:
-    tally = Tally()
-    empty: Any = {"dropped": None, "errors": None, "probe_s": None, "writer_s": None}
-    record_status(tally, Status(source="worker0-1", closed=False, flushed_s=1.0, **empty))
-    record_status(tally, Status(source="worker1-2", closed=False, flushed_s=1.0, rate=float("nan")))
-    assert {p.value for p in tally.snapshot().values() if p.name != UP.name} == {0.0}
 
 
 def test_nowhere_to_export_to_is_a_usage_error(run: Path) -> None:

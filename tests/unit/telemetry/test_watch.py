@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from support.hostile.server import METRICS, Server, hostile_server
-from support.runs import Spec, by_source, manifest, rows, write_run
+from support.runs import Spec, manifest, rows, write_run
 from typer.testing import CliRunner
 
 from driftscope.boundary.http_peer import Limits
@@ -71,14 +71,6 @@ def test_figures_are_those_of_analyze(tmp_path: Path) -> None:
     assert seen.rejected == pytest.approx(summary.fallback.rejected_share)
     assert sum(seen.undrafted.values()) == pytest.approx(summary.fallback.undrafted_share)
     assert seen.tpot_s == pytest.approx(summary.latency.tpot_s)
-
-
-def test_tensor_parallel_ranks_are_not_counted_twice(tmp_path: Path) -> None:
-    spec = replace(SPEC, tensor_parallel=2)
-    write_run(tmp_path / "run", spec)
-    assert len(by_source(spec)) == 3
-    seen = view(FollowedRun(tmp_path / "run").look())
-    assert (seen.rounds, seen.chains) == (ROUNDS, ROUNDS + SPEC.requests)
 
 
 def test_what_was_not_measured_is_no_zero(tmp_path: Path) -> None:

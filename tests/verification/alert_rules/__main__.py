@@ -10,8 +10,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from verification.alert_rules.judgement import faults, played
-from verification.alert_rules.promtool_play import Firing
+from verification.alert_rules.play import Firing, faults, played
 from verification.alert_rules.scenarios import SCENARIOS, UNKNOWN, Scenario
 
 WORKERS = 2
@@ -42,7 +41,7 @@ def _rows(scenario: Scenario) -> tuple[str, bool]:
 
 
 def _row(scenario: Scenario, name: str, firing: Firing, outcome: str) -> str:
-    expected = {each.alert: each for each in scenario.expected}.get(name)
+    expected = {item.alert: item for item in scenario.expected}.get(name)
     began = firing.begins_h - (expected.from_h if expected else 0)
     after = f"{began * 60:.0f} min" if began < 2 else f"{began:.1f} h"
     if expected is None or expected.until_h is None:

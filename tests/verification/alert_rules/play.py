@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.alert_rules import edited_rules
 from support.promtool import tool
 
-from verification.alert_rules.fleet import SCRAPE_MIN
+from verification.alert_rules.scenarios import SCRAPE_MIN, Expected, Scenario
 
 EVALUATE_MIN = 4
 """Minutes between two evaluations; production has 30 s. A value is visible for 5 minutes."""
@@ -82,3 +83,34 @@ def play(
 def _samples(line: str) -> dict[str, float]:
     pairs = re.findall(r'alertname="(\w+)"[^}]*\} ([0-9.E+-]+)', line)
     return {name: float(value) for name, value in pairs}
+
+
+def played(folder: Path, scenario: Scenario) -> dict[str, Firing]:
+    """Return when each alert fired, by the rules with their default durations."""
+    rules = edited_rules(folder / "rules.yml", references=scenario.references)
+    return play(folder, [rules], scenario.series(), scenario.hours)
+
+
+def faults(scenario: Scenario, fired: Mapping[str, Firing]) -> Iterator[str]:
+    """Yield what differs from what is expected."""
+    expected = {item.alert: item for item in scenario.expected}
+    for name in fired.keys() - expected.keys():
+        yield f"{name} fired at hour {fired[name].begins_h:.2f}"
+    for name, one in expected.items():
+        if name in fired:
+            yield from (f"{name} {words}" for words in _differs(one, fired[name], scenario.hours))
+        else:
+            yield f"{name} did not fire"
+
+
+def _differs(one: Expected, firing: Firing, hours: float) -> Iterator[str]:
+    step_h = EVALUATE_MIN / 60
+    if not one.from_h <= firing.begins_h <= one.from_h + one.within_h:
+        yield f"fired at hour {firing.begins_h:.2f}"
+    if bool(firing.gaps) != one.gaps:
+        yield f"did not fire at {firing.gaps} evaluations between"
+    if one.until_h is None:
+        if firing.ends_h < hours - step_h:
+            yield f"ended at hour {firing.ends_h:.2f} of an incident that lasts"
+    elif not one.until_h <= firing.ends_h <= one.until_h + one.ends_within_h:
+        yield f"ended at hour {firing.ends_h:.2f}"

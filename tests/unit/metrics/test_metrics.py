@@ -11,13 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.expressions import evaluate
 
-from driftscope.metrics.attention import ratio, sink_retention, weight_of, weighted
+from driftscope.metrics.attention import (
+    even_share,
+    layer_means,
+    over_layers,
+    ratio,
+    sink_retention,
+    visible_sink,
+    weight_of,
+    weighted,
+)
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.metrics.confidence import calibration_error
 from driftscope.metrics.fallback import UNKNOWN, effective_k, fallback
 from driftscope.metrics.hidden import growth, imbalance
 from driftscope.metrics.latency import StepCost, inter_token_s, life_s, mean_s, relative_speed
-from driftscope.metrics.overhead import overhead_fraction
+from driftscope.metrics.overhead import all_in, cost_of, overhead_fraction
 from driftscope.vocabulary import UndraftedReason
 
 
@@ -92,7 +101,7 @@ def test_every_definition_says_all_it_must() -> None:
 
 def test_the_sink_is_compared_with_its_mass_at_depth_1() -> None:
     assert sink_retention((0.5, 0.45, 0.1)) == pytest.approx((1.0, 0.9, 0.2))
-    assert all(math.isnan(each) for each in sink_retention((0.0, 0.0, 0.0)))
+    assert all(math.isnan(item) for item in sink_retention((0.0, 0.0, 0.0)))
 
 
 def test_imbalance_is_largest_over_smallest() -> None:
@@ -121,3 +130,51 @@ def test_a_request_lives_from_its_arrival_to_its_last_token() -> None:
 def test_effective_k_counts_steps_without_a_draft() -> None:
     assert effective_k(7 * 3, 4) == 5.25
     assert effective_k(0, 0) is None
+
+
+def test_hooks_and_writers_of_worker_and_engine_core_over_the_steps() -> None:
+    costs = [cost_of("worker0-1", 0.02, 0.01, 1.0), cost_of("engine0-2", 0.003, 0.002)]
+    assert all_in(costs) == pytest.approx(0.035)
+
+
+def test_of_ranks_that_run_the_same_steps_the_slowest_counts() -> None:
+    ranks = [cost_of("worker0-1", 0.02, 0.01, 1.0), cost_of("worker1-2", 0.05, 0.0, 0.9)]
+    assert all_in(ranks) == pytest.approx(0.06)
+
+
+def test_replicas_add_up() -> None:
+    replicas = [cost_of("worker0-1", 0.01, 0.0, 1.0), cost_of("worker0.dp1-2", 0.03, 0.0, 1.0)]
+    assert all_in(replicas) == pytest.approx(0.02)
+
+
+def test_without_steps_there_is_no_figure() -> None:
+    assert all_in([]) is None
+    assert all_in([cost_of("worker0-1", 1.0, 0.0)]) is None
+
+
+def test_even_share_is_slots_over_context() -> None:
+    found = evaluate(lambda t: even_share(t.position, t.slots), position=[9, 0], slots=[2, 4])
+    assert found == [pytest.approx(0.2), 1.0]
+
+
+def test_a_layer_to_which_a_class_does_not_apply_is_no_zero() -> None:
+    nan = float("nan")
+    found = evaluate(lambda t: over_layers([t.a, t.b]), a=[0.4, nan, 0.2], b=[nan, nan, 0.4])
+    assert found == [0.4, None, pytest.approx(0.3)]
+
+
+@pytest.mark.parametrize(
+    ("slots", "expected"),
+    [((0, 4, 50), [1, 1, 2, 3]), ((), [0, 0, 0, 0]), ((0, 1), [1, 2, 2, 2])],
+)
+def test_a_sink_counts_as_far_as_it_is_in_the_context(
+    slots: tuple[int, ...], expected: list[int]
+) -> None:
+    found = evaluate(lambda t: visible_sink(t.position, slots), position=[0, 3, 4, 99])
+    assert found == expected
+
+
+def test_a_serving_process_averages_over_the_same_layers() -> None:
+    assert layer_means(np.array([[[0.4, np.nan], [np.nan, np.nan]]])) == pytest.approx(
+        np.array([[0.4, np.nan]]), nan_ok=True
+    )
