@@ -135,16 +135,6 @@ def test_what_another_process_writes_just_now_stays(tmp_path: Path) -> None:
     assert all(path.exists() for path in others), "files that driftscope does not make"
 
 
-def test_a_manifest_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    """A second start refuses a run, and leaves its manifest and nothing else."""
-    run = tmp_path / "run"
-    create_run(run, manifest(Spec()), join=True)
-    content = (run / MANIFEST).read_bytes()
-    create_run(run, manifest(Spec()), join=True)
-    assert (run / MANIFEST).read_bytes() == content
-    assert [path.name for path in run.iterdir()] == [MANIFEST]
-
-
 def test_numbers_go_on_after_those_of_a_process_that_was_killed(tmp_path: Path) -> None:
     """Its sealed files are neither replaced nor hidden behind."""
     run = tmp_path / "run"

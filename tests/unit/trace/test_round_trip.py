@@ -45,8 +45,6 @@ def _row(cls: type[Row]) -> st.SearchStrategy[Row]:
         return st.integers(int(low), int(high)) if hint is int else st.floats(low, high)
 
     columns = {name: values(name, hint) for name, hint in typing.get_type_hints(cls).items()}
-    if "execution" in columns:  # an unsaid one is read as the manifest's mode
-        columns["execution"] = st.text(min_size=1, max_size=8)
     if DISTANCE_MASS in columns:  # readers refuse what does not sum to 1
         columns[DISTANCE_MASS] = st.none()
     return st.builds(cls, **columns)
@@ -141,17 +139,6 @@ def test_rows_are_readable_while_the_writer_is_open(
         assert "worker0-1 is still recording or was killed" in problem
     finally:
         writer.close()
-
-
-def test_two_processes_share_a_run(run: Path) -> None:
-    for source in ("worker0-1", "core-2"):
-        writer = TraceWriter(run, source=source)
-        for row in rows(Spec(requests=2)):
-            writer.put(row)
-        writer.close()
-    trace = read_trace(run)
-    assert trace.request.num_rows == 4
-    assert [status.source for status in trace.statuses] == ["core-2", "worker0-1"]
 
 
 def test_rows_flushed_one_by_one_are_read_as_one_batch(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from driftscope.trace.runs import (
     beyond,
     entry_of,
     found,
-    newest,
     remove,
     runs_in,
     search,
@@ -38,13 +37,6 @@ def _status(run: Path, source: str, flushed_s: float, *, closed: bool) -> None:
     os.utime(path, (flushed_s, flushed_s))
 
 
-def _unclosed(run: Path, source: str, flushed_s: float) -> Path:
-    """A run in which one process has not closed."""
-    write_run(run, SPEC)
-    _status(run, source, flushed_s, closed=False)
-    return run
-
-
 @pytest.mark.parametrize("closed", [True, False], ids=["sealed", "streams"])
 def test_rounds_are_drafts_that_were_verified(tmp_path: Path, closed: bool) -> None:
     entry = entry_of(write_run(tmp_path / "run", SPEC, closed=closed))
@@ -53,23 +45,21 @@ def test_rounds_are_drafts_that_were_verified(tmp_path: Path, closed: bool) -> N
     assert entry.created_s == START_S and not entry.is_replay
 
 
-def test_a_closed_run(tmp_path: Path) -> None:
-    assert entry_of(write_run(tmp_path / "run", SPEC)).state == RunState.CLOSED
-
-
-def test_a_run_of_a_living_process_is_being_recorded(tmp_path: Path) -> None:
-    run = _unclosed(tmp_path / "run", f"worker0-{os.getpid()}", time.time())
-    assert entry_of(run).state == RunState.RECORDING
-
-
-def test_a_run_that_was_written_just_now_elsewhere_is_being_recorded(tmp_path: Path) -> None:
-    run = _unclosed(tmp_path / "run", "worker0-999999999", time.time())
-    assert entry_of(run).state == RunState.RECORDING
-
-
-def test_a_killed_run_is_not_closed(tmp_path: Path) -> None:
-    run = _unclosed(tmp_path / "run", "worker0-999999999", START_S)
-    assert entry_of(run).state == RunState.NOT_CLOSED
+@pytest.mark.parametrize(
+    ("pid", "written_ago_s", "state"),
+    [
+        (os.getpid(), 0.0, RunState.RECORDING),
+        (999999999, 0.0, RunState.RECORDING),  # on another machine
+        (999999999, 1e6, RunState.NOT_CLOSED),
+    ],
+)
+def test_a_run_that_was_not_closed_is_alive_or_was_killed(
+    tmp_path: Path, pid: int, written_ago_s: float, state: str
+) -> None:
+    run = write_run(tmp_path / "run", SPEC)
+    assert entry_of(run).state == RunState.CLOSED
+    _status(run, f"worker0-{pid}", time.time() - written_ago_s, closed=False)
+    assert entry_of(run).state == state
 
 
 def test_another_process_with_the_same_number_does_not_keep_a_run_alive(tmp_path: Path) -> None:
@@ -137,11 +127,6 @@ def test_latest_is_the_newest_run_of_a_probe(runs: Path) -> None:
     assert found(runs / "old") == runs / "old"
 
 
-def test_a_replay_is_the_latest_where_there_is_nothing_else(tmp_path: Path) -> None:
-    run = _run(tmp_path / "asked", 1.0, CLIENT)
-    assert newest([tmp_path]) == run
-
-
 def test_a_folder_called_latest_is_meant_where_there_is_one(runs: Path) -> None:
     _run(Path("latest"), 1.0)
     assert found(Path("latest")) == Path("latest")
@@ -200,19 +185,12 @@ def test_braces_in_a_path_are_no_format(tmp_path: Path) -> None:
         found(tmp_path / "{runs}")
 
 
-SPEC_run_removal = Spec(requests=2, rounds=2)
 DAY_S = 86400.0
 MB = 1_000_000
 
 
-def _unclosed_run_removal(run: Path, source: str, flushed_s: float) -> None:
-    path = status_path(run, source)
-    path.write_text(Status(source=source, closed=False, flushed_s=flushed_s).to_json())
-    os.utime(path, (flushed_s, flushed_s))
-
-
 def test_a_closed_run_is_removed_whole_and_nothing_else(tmp_path: Path) -> None:
-    run, other = (write_run(tmp_path / name, SPEC_run_removal) for name in ("run", "other"))
+    run, other = (write_run(tmp_path / name, SPEC) for name in ("run", "other"))
     before = sorted(path.name for path in other.iterdir())
     remove(run)
     assert not run.exists()
@@ -220,7 +198,7 @@ def test_a_closed_run_is_removed_whole_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_link_to_a_run_is_refused(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", SPEC_run_removal)
+    run = write_run(tmp_path / "run", SPEC)
     (tmp_path / "link").symlink_to(run)
     with pytest.raises(TraceError, match="symbolic link"):
         remove(tmp_path / "link")
@@ -229,7 +207,7 @@ def test_a_link_to_a_run_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["report.html", "notes", "draft-mine.parquet.bak"])
 def test_a_directory_with_a_foreign_file_is_refused(tmp_path: Path, name: str) -> None:
-    run = write_run(tmp_path / "run", SPEC_run_removal)
+    run = write_run(tmp_path / "run", SPEC)
     (run / name).touch()
     with pytest.raises(TraceError, match=name):
         remove(run)
@@ -238,7 +216,7 @@ def test_a_directory_with_a_foreign_file_is_refused(tmp_path: Path, name: str) -
 
 def test_a_link_inside_a_run_is_refused(tmp_path: Path) -> None:
     """Even if it has the name of a recorder's file."""
-    run = write_run(tmp_path / "run", SPEC_run_removal)
+    run = write_run(tmp_path / "run", SPEC)
     precious = tmp_path / "precious"
     precious.write_text("kept")
     (run / "status-worker9-1.json").symlink_to(precious)
@@ -256,16 +234,16 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_in_use_is_refused_whatever_is_asked(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", SPEC_run_removal)
-    _unclosed_run_removal(run, f"worker0-{os.getpid()}", time.time())
+    run = write_run(tmp_path / "run", SPEC)
+    _status(run, f"worker0-{os.getpid()}", time.time(), closed=False)
     with pytest.raises(TraceError, match="still being recorded"):
         remove(run, unclosed=True)
     assert (run / MANIFEST).exists()
 
 
 def test_a_killed_run_is_removed_only_if_asked(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", SPEC_run_removal)
-    _unclosed_run_removal(run, "worker0-999999999", START_S)
+    run = write_run(tmp_path / "run", SPEC)
+    _status(run, "worker0-999999999", START_S, closed=False)
     with pytest.raises(TraceError, match="--unclosed"):
         remove(run)
     remove(run, unclosed=True)
@@ -321,5 +299,5 @@ def test_a_run_that_is_not_closed_is_never_chosen(state: str) -> None:
 
 
 def test_a_real_run_is_chosen_by_its_entry(tmp_path: Path) -> None:
-    entry = entry_of(write_run(tmp_path / "run", SPEC_run_removal))
+    entry = entry_of(write_run(tmp_path / "run", SPEC))
     assert beyond([entry], Bounds(older_s=DAY_S), time.time()) == (entry,)

@@ -29,7 +29,7 @@ from driftscope.trace.segments import (
     rounded,
     segment_path,
 )
-from driftscope.trace.streams import END, intact_messages, read_stream, with_digest
+from driftscope.trace.streams import END, intact_messages, with_digest
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import RecordFiles
 
@@ -222,11 +222,6 @@ def table(derived: bytes, **columns: pa.Array) -> pa.Table:
     return pa.table(columns).replace_schema_metadata({DERIVED_KEY: derived})
 
 
-def test_a_state_follows_from_another() -> None:
-    found = restore(table(b'{"fed_rms": "prenorm_rms"}', prenorm_rms=LISTS))
-    assert found.column("fed_rms").to_pylist() == [[1.0, 2.0]]
-
-
 @pytest.mark.parametrize(
     "derived",
     [
@@ -294,13 +289,6 @@ def test_bit_rot_in_a_stream_is_named_and_the_rest_is_read(run: Path) -> None:
     assert trace.verify.num_rows == 30
     (problem,) = trace.problems
     assert problem.startswith(f"{path.name} is damaged after row ")
-
-
-def test_a_torn_tail_is_no_bit_rot(run: Path) -> None:
-    path = open_stream(run)
-    path.write_bytes(path.read_bytes()[:-5])
-    content = read_stream(path)
-    assert (content.table.num_rows, content.torn, content.damaged) == (30, True, ())
 
 
 def sealed_run(run: Path) -> Path:

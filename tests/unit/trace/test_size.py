@@ -1,10 +1,7 @@
-"""Size of a recorded round on disk; `python tests/unit/trace/test_size.py` prints it."""
+"""Size of a recorded round on disk."""
 
 from __future__ import annotations
 
-import itertools
-import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -47,18 +44,3 @@ def test_a_sealed_round_with_masses_by_distance_is_small(tmp_path: Path, norm_ou
         tmp_path, norm_output=norm_output, k=8, distance_every=DEFAULT_DISTANCE_EVERY
     )
     assert sum(sizes.values()) <= SEALED_BYTES_WITH_DISTANCES
-
-
-if __name__ == "__main__":
-    for norm_output, k, every in itertools.product(
-        (True, False), (7, 8), (0, DEFAULT_DISTANCE_EVERY, 1)
-    ):
-        with tempfile.TemporaryDirectory() as folder:
-            found = sealed_bytes(Path(folder), norm_output=norm_output, k=k, distance_every=every)
-        parts = ", ".join(f"{record} {size:.1f}" for record, size in found.items())
-        drafter = "EAGLE-3.1" if norm_output else "EAGLE-3"
-        by_distance = f"by distance one in {every}" if every else "no masses by distance"
-        sys.stdout.write(
-            f"{drafter}, K = {k}, {by_distance}: {sum(found.values()):.1f} bytes per round "
-            f"({parts})\n"
-        )

@@ -14,19 +14,18 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from support.killed_thread import kill
-from support.runs import Spec, manifest, rows, verify
+from support.runs import Spec, manifest, verify
 
 from driftscope.errors import TraceError
 from driftscope.trace.manifest import MANIFEST, read_manifest
 from driftscope.trace.reader import read_trace
-from driftscope.trace.records import RECORDS, Row
+from driftscope.trace.records import Row
 from driftscope.trace.segments import segments
 from driftscope.trace.status import Status, read_statuses
-from driftscope.trace.writer import NAME, BoundedQueue, TraceWriter, WriterOptions
+from driftscope.trace.writer import NAME, TraceWriter, WriterOptions
 from driftscope.trace.writer_files import Batch, check_unused, create_run
 
 Until = Callable[[Callable[[], bool]], float]
-DISK_BYTES = 64 << 10
 
 
 def _row(step: int) -> Row:
@@ -96,22 +95,6 @@ def test_a_forked_process_does_not_write_for_its_parent(run: Path) -> None:
     writer.close()
     assert _steps(run) == [1, 2]
     assert _status(run).errors == {}
-
-
-def test_the_queue_hands_over_in_order() -> None:
-    queue: BoundedQueue[int] = BoundedQueue(1000)
-    taken: list[int] = []
-
-    def consume() -> None:
-        while len(taken) < 900:
-            taken.extend(queue.take_all())
-
-    thread = threading.Thread(target=consume)
-    thread.start()
-    assert all(queue.put(n) for n in range(900))
-    thread.join(5)
-    assert taken == list(range(900))
-    assert queue.dropped == 0
 
 
 @pytest.mark.slow
@@ -199,55 +182,6 @@ def test_what_the_probe_does_at_present_reaches_the_status(run: Path) -> None:
 
 
 # --- disks that fail
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of DISK_BYTES."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    options = ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)]
-    mount = shutil.which("mount")
-    if os.geteuid() != 0 or mount is None or subprocess.run([mount, *options]).returncode:
-        pytest.skip("no right to mount a small file system")
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
-
-
-@pytest.mark.slow
-def test_a_disk_that_runs_full_and_gets_room_again(small_disk: Path, until: Until) -> None:
-    run, filler = small_disk / "run", small_disk / "filler"
-    create_run(run, manifest(Spec()))
-    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.005))
-    writer.put(_row(1))
-    until(lambda: _status(run).rows == {"verify": 1})
-    _fill(filler)
-    put = 1
-    while put < 400:  # enough for the pages that are already there
-        put += 1
-        writer.put(_row(put))
-        time.sleep(0.002)
-    filler.unlink()
-    writer.put(_row(1000))
-    until(lambda: 1000 in _steps(run))
-    writer.close()
-    steps, status = _steps(run), _status(run)
-    assert status.closed
-    assert status.errors["write"] > 0
-    assert status.dropped["disk_error"] > 0
-    assert len(steps) + status.dropped["disk_error"] == put + 1
-    assert steps == sorted(set(steps))
-    assert "OSError" in str(status.first_error)
-
-
-def _fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as handle:
-        for size in (4096, 1):
-            try:
-                while True:
-                    handle.write(b"x" * size)
-            except OSError:
-                continue
 
 
 def test_a_process_that_may_not_write_any_more_goes_on_in_a_new_segment(
@@ -375,22 +309,6 @@ def test_a_directory_without_the_right_to_write(tmp_path: Path) -> None:
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-def test_simulated_rows_of_every_record_survive_rotation(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("driftscope.trace.writer_files.SEGMENT_BYTES", 20_000)
-    put = list(rows(Spec(requests=20)))
-    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.001))
-    for row in put:
-        writer.put(row)
-        time.sleep(0.0001)
-    writer.close()
-    trace = read_trace(run)
-    total = sum(getattr(trace, record).num_rows for record in RECORDS)
-    assert total == len(put)
-    assert len(segments(run, "draft")) > 1
 
 
 def test_processes_of_one_start_join_its_run(tmp_path: Path) -> None:
