@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures import measure
 from driftscope.analysis.figures.chain_shape import Shape
 from driftscope.analysis.figures.chains import Chains
+from driftscope.analysis.figures.measure import acceptance_of
 from driftscope.analysis.figures.rounds import Counts, Rounds, rounds_in_buckets
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import Codes, whole
@@ -179,7 +179,7 @@ def _around(value: float, of_length: Interval, widen: float) -> Interval | None:
 
 def group_of(name: str, rounds: Rounds) -> Group:
     """Return the group of these rounds; there must be at least one."""
-    acceptance = measure.acceptance(rounds, spread=True)
+    acceptance = acceptance_of(rounds, spread=True)
     comparable = rounds.comparable_ratio()
     spread = intervals(comparable)
     return Group(

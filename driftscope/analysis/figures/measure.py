@@ -36,7 +36,7 @@ from driftscope.metrics.hidden import growth, imbalance
 from driftscope.vocabulary import AUX, MASSES, RMS_BY_DEPTH
 
 
-def acceptance(
+def acceptance_of(
     rounds: Rounds, *, spread: bool = False, by_k: tuple[AcceptanceAtK, ...] = ()
 ) -> Acceptance:
     """Return the acceptance over `rounds`, which must contain at least one; `spread`: with
@@ -87,7 +87,7 @@ def acceptance_at(k: int, requests: int, rounds: Rounds) -> AcceptanceAtK:
     )
 
 
-def attention(chains: Chains) -> Attention:
+def attention_of(chains: Chains) -> Attention:
     """Return the masses of `chains` by depth."""
     mean = {name: _mean(chains.over_layers(name)) for name in MASSES}
     even, sink = chains.means.get("even_sink"), mean["sink_mass"]
@@ -109,7 +109,7 @@ def attention(chains: Chains) -> Attention:
     )
 
 
-def hidden(chains: Chains) -> Hidden:
+def hidden_of(chains: Chains) -> Hidden:
     """Return the RMS of `chains` by depth, and of the captured target layers."""
     means = chains.means
     fed, grown = _mean(means.get("fed_rms")), means.get("growth")
@@ -129,7 +129,7 @@ def hidden(chains: Chains) -> Hidden:
     )
 
 
-def confidence(chains: Chains, verified: pa.Table | None = None) -> Confidence:
+def confidence_of(chains: Chains, verified: pa.Table | None = None) -> Confidence:
     """Return top-1 probability and entropy of `chains` by depth. The calibration is included if
     `verified` tokens by depth and bin are given, which are sums of
     `passes.verified.reliability`."""
@@ -142,7 +142,7 @@ def confidence(chains: Chains, verified: pa.Table | None = None) -> Confidence:
     )
 
 
-def spread(chains: Chains) -> dict[str, Spread]:
+def spread_of_chains(chains: Chains) -> dict[str, Spread]:
     """Return 95% intervals by depth of the quantities measured in `chains`, by column; `growth`
     is the fed RMS over the fed RMS at depth 1. Empty with fewer than two requests. None for a
     mass that no chain has, such as the mass on the chain itself at depth 1, which is 0 by
@@ -166,7 +166,7 @@ def spread(chains: Chains) -> dict[str, Spread]:
     return {name: each for name, each in out.items() if each}
 
 
-def rounds_spread(rounds: Rounds) -> dict[str, Spread]:
+def spread_of_rounds(rounds: Rounds) -> dict[str, Spread]:
     """Return 95% intervals by depth of the `conditional` rate and of the share of rounds that
     `died` at the depth. Empty with fewer than two requests."""
     died = rounds.over_clusters(ratio_of, rounds.at_risk - rounds.reached, rounds.rounds[:, None])
@@ -177,7 +177,9 @@ def rounds_spread(rounds: Rounds) -> dict[str, Spread]:
     return {name: each for name, each in out.items() if each}
 
 
-def fallback_spread(rounds: Rounds, undrafted: Mapping[str, NDArray[np.int64]]) -> FallbackSpread:
+def spread_of_fallback(
+    rounds: Rounds, undrafted: Mapping[str, NDArray[np.int64]]
+) -> FallbackSpread:
     """Return 95% intervals of the shares of decode steps; `undrafted` steps are by reason, with
     rows like those of `rounds`."""
     without = sum(undrafted.values(), np.zeros_like(rounds.rounds))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.figures import measure
+from driftscope.analysis.figures.measure import acceptance_at
 from driftscope.analysis.figures.results import AcceptanceAtK
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.number_words import percent
@@ -41,4 +41,4 @@ def by_k(run: Sums) -> tuple[AcceptanceAtK, ...]:
     length = whole(run.by_length, "length")
     rounds = run.rounds_of(run.by_length, run.requests.codes(run.by_length))
     parts = [(k, rounds.where(length == k)) for k in run.shape.ks]
-    return tuple(measure.acceptance_at(k, each.requests, each) for k, each in parts if len(each))
+    return tuple(acceptance_at(k, each.requests, each) for k, each in parts if len(each))

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.figures import measure
+from driftscope.analysis.figures.measure import (
+    acceptance_of,
+    attention_of,
+    confidence_of,
+    hidden_of,
+    spread_of_chains,
+    spread_of_fallback,
+    spread_of_rounds,
+)
 from driftscope.analysis.figures.requests import Requests
 from driftscope.analysis.figures.results import Latency, Recording
 from driftscope.analysis.figures.run_sums import Sums
@@ -29,12 +37,12 @@ def summary_of(label: str, run: Sums, details: Details) -> RunSummary:
         k=run.shape.k,
         rounds=len(run.rounds),
         requests=len(requests),
-        acceptance=measure.acceptance(run.rounds, spread=whole, by_k=by_k(run)),
+        acceptance=acceptance_of(run.rounds, spread=whole, by_k=by_k(run)),
         ks=run.shape.ks,
         depths=run.shape.depths,
-        attention=measure.attention(run.chains),
-        hidden=measure.hidden(run.chains),
-        confidence=measure.confidence(run.chains, verification.by_confidence),
+        attention=attention_of(run.chains),
+        hidden=hidden_of(run.chains),
+        confidence=confidence_of(run.chains, verification.by_confidence),
         latency=_latency(requests, cost),
         fallback=fallback(int(run.rounds.histogram[:, 0].sum()), len(run.rounds), _reasons(run)),
         recording=_recording(run, details),
@@ -46,10 +54,10 @@ def summary_of(label: str, run: Sums, details: Details) -> RunSummary:
         groups=details.groups,
         closeup=details.closeup,
         spread={
-            **measure.spread(run.chains),
-            **(measure.rounds_spread(run.rounds) if whole else {}),
+            **spread_of_chains(run.chains),
+            **(spread_of_rounds(run.rounds) if whole else {}),
         },
-        fallback_spread=measure.fallback_spread(run.rounds, run.reasons),
+        fallback_spread=spread_of_fallback(run.rounds, run.reasons),
         side=details.side,
         changes=details.changes,
         lengths_by_k=details.lengths_by_k,

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures import measure
 from driftscope.analysis.figures.chains import Chains, chains_in_buckets, denominator, numerator
+from driftscope.analysis.figures.measure import acceptance_of
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.figures.rounds import Rounds, duration, rounds_in_buckets
 from driftscope.analysis.figures.run_sums import Sums, collect
@@ -86,7 +86,7 @@ def _by_rank(run: Sums) -> Iterator[Segment]:
 def _segment(
     name: str, by: str, run: Sums, rounds: Rounds, grown: float | None, own: float | None
 ) -> Segment:
-    accepted = measure.acceptance(rounds, spread=True) if len(rounds) else None
+    accepted = acceptance_of(rounds, spread=True) if len(rounds) else None
     mine: NDArray[np.int64] = np.unique(rounds.request)
     return Segment(
         label=name,
