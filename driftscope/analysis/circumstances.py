@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.figures.chain_shape import Shape
 from driftscope.analysis.figures.chains import Chains
-from driftscope.analysis.figures.measure import acceptance_of
+from driftscope.analysis.figures.results import acceptance_of
 from driftscope.analysis.figures.rounds import Counts, Rounds, rounds_in_buckets
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import Codes, whole

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.figures.measure import acceptance_at
-from driftscope.analysis.figures.results import AcceptanceAtK
+from driftscope.analysis.figures.results import AcceptanceAtK, acceptance_at
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.number_words import percent
 from driftscope.analysis.query.column_arrays import whole

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.figures.measure import (
+from driftscope.analysis.figures.requests import Requests
+from driftscope.analysis.figures.results import (
+    Latency,
+    Recording,
     acceptance_of,
     attention_of,
     confidence_of,
@@ -11,8 +14,6 @@ from driftscope.analysis.figures.measure import (
     spread_of_fallback,
     spread_of_rounds,
 )
-from driftscope.analysis.figures.requests import Requests
-from driftscope.analysis.figures.results import Latency, Recording
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.steps import StepTimes
 from driftscope.analysis.query.record_views import Tables

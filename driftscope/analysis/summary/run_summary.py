@@ -73,7 +73,7 @@ class RunFigures:
     """Acceptance by circumstance."""
     spread: Mapping[str, Spread] = field(default_factory=dict)
     """Intervals by the quantity measured in chains, see
-    `driftscope.analysis.figures.measure.spread`; also of the `conditional` rate and of the rounds
+    `driftscope.analysis.figures.results.spread`; also of the `conditional` rate and of the rounds
     that `died` at each depth."""
     fallback_spread: FallbackSpread = NO_SPREAD
     changes: Changes | None = None

@@ -12,8 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.chains import Chains, chains_in_buckets, denominator, numerator
-from driftscope.analysis.figures.measure import acceptance_of
-from driftscope.analysis.figures.results import Segment
+from driftscope.analysis.figures.results import Segment, acceptance_of
 from driftscope.analysis.figures.rounds import Rounds, duration, rounds_in_buckets
 from driftscope.analysis.figures.run_sums import Sums, collect
 from driftscope.analysis.query.column_arrays import floats, sums
