@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from driftscope.analysis.circumstances import Groups, groups_of, loops_of, text_rounds
 from driftscope.analysis.closeup import CloseUp, closeup_of
+from driftscope.analysis.figures.attention_drift import attention_drift
 from driftscope.analysis.figures.change_points import Changes, changes_of
 from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.figures.run_sums import Sums
@@ -18,7 +19,6 @@ from driftscope.analysis.figures.verified_chains import (
     within_requests,
 )
 from driftscope.analysis.statistics.drift import AttentionDrift
-from driftscope.analysis.summary.attention_drift import attention_drift
 from driftscope.analysis.summary.length_by_k import LengthAtK, lengths_by_k
 from driftscope.analysis.summary.segments import BY_LABEL, segments_by, segments_of
 

@@ -83,7 +83,7 @@ def test_reading_only_its_steps_changes_no_figure(
         "driftscope.analysis.figures.verified_chains.COMPARED",
         "driftscope.analysis.figures.verified_chains.COMPARED",
         "driftscope.analysis.figures.verified_chains.CHAINS_WITHIN",
-        "driftscope.analysis.summary.attention_drift.CHAINS_LOOKED_AT",
+        "driftscope.analysis.figures.attention_drift.CHAINS_LOOKED_AT",
     ):
         monkeypatch.setattr(name, 500)
     in_steps = summarise(run, "run")
