@@ -78,7 +78,7 @@ def false_gates(name: str, truth: Truth, trials: int, *, paired: bool) -> Calls:
 
 def figures_of(run: Side) -> dict[str, Any]:
     """Return the figures in the form of the JSON report."""
-    found: dict[str, Any] = json.loads(json.dumps(asdict(acceptance(run.rounds, spread=True))))
+    found: dict[str, Any] = json.loads(json.dumps(asdict(acceptance_of(run.rounds, spread=True))))
     return {"acceptance": found}
 
 
@@ -267,7 +267,7 @@ def _broken(pairs: list[tuple[Side, Side]]) -> float:
 
 def _figures(run: Side) -> dict[str, Any]:
     """Return the acceptance length in the form of the JSON report."""
-    found = acceptance(run.rounds, spread=True)
+    found = acceptance_of(run.rounds, spread=True)
     ends = found.mean_length_interval
     spread = None if ends is None else {"low": ends.low, "high": ends.high}
     length = {"mean_length": found.mean_length, "mean_length_interval": spread}

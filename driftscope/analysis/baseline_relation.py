@@ -11,7 +11,7 @@ import numpy as np
 from driftscope.analysis.compare import common_mix, figures_at
 from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.figures.side import UNPAIRED, Pairing, Side, pair, side_of
+from driftscope.analysis.figures.side import UNPAIRED, Pairing, Side, pair
 from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.analysis.statistics.intervals import student
 from driftscope.analysis.statistics.ratio import Ratio
@@ -179,7 +179,7 @@ def relation_of(run: Sums, baseline: Sums) -> Relation:
     if pairing.how != UNPAIRED:
         share = len(pairing.first) / np.sqrt(float(there[0].sum()) * float(there[1].sum()))
         return Relation(correlated=_correlations(run, baseline, pairing, float(share)))
-    return at_one_mix(side_of(run), side_of(baseline))
+    return at_one_mix(run.side, baseline.side)
 
 
 def at_one_mix(run: Side, baseline: Side) -> Relation:

@@ -33,7 +33,6 @@ from driftscope.analysis.figures.side import (
     Side,
     pair,
     pair_keys,
-    side_of,
     unpaired,
 )
 from driftscope.analysis.number_words import (
@@ -224,7 +223,7 @@ def compare(first: Sums, second: Sums, labels: tuple[str, str]) -> Comparison:
     Raises MixedTraceError for runs that share no depth.
     """
     manifests = first.tables.manifest, second.tables.manifest
-    return compare_sides((side_of(first), side_of(second)), manifests, labels)
+    return compare_sides((first.side, second.side), manifests, labels)
 
 
 def compare_sides(

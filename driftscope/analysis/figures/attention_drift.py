@@ -1,5 +1,5 @@
-"""Attention drift of a run, from its chains by cluster of requests: attention by distance from the query,
-and in matched rounds.
+"""Attention drift of a run, from its chains by cluster of requests: attention by distance from the
+query, and in matched rounds.
 
 A chain is in a matched round if its output has d - 1 tokens, for a depth d from 2 to K: the mass on
 verified output at depth 1 is then that of the d - 1 nearest places, which the chain itself takes at

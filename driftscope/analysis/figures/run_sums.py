@@ -40,6 +40,7 @@ from driftscope.analysis.figures.rounds import (
     rounds_of,
     undrafted,
 )
+from driftscope.analysis.figures.side import Side, side_of_rounds
 from driftscope.analysis.number_words import count
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, sums, whole
 from driftscope.analysis.query.query_engine import Later
@@ -301,6 +302,11 @@ class Sums:
     """Rounds that the sums leave out; None if they leave out none."""
     slice: Slice | None = None
     """Cut by `--since` or `--where`; None for a whole run."""
+
+    @property
+    def side(self) -> Side:
+        """Rounds by request, in the form in which runs are compared."""
+        return side_of_rounds(self.rounds, self.requests)
 
     @property
     def chains(self) -> Chains:

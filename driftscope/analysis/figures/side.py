@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.figures.requests import MAX_CLUSTERS, Requests
 from driftscope.analysis.figures.rounds import Rounds
-from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import Codes, ranked
 
 ENOUGH_PAIRED = 0.9
@@ -179,11 +178,6 @@ class Side:
     def labelled(self, label: str) -> Side:
         """Return the rows of one label."""
         return self.of(np.array([each == label for each in self.labels], dtype=np.bool_))
-
-
-def side_of(run: Sums) -> Side:
-    """Return the rounds of a run by request; requests without a round are left out."""
-    return side_of_rounds(run.rounds, run.requests)
 
 
 def side_of_rounds(rounds: Rounds, requests: Requests) -> Side:

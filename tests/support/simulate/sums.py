@@ -13,7 +13,7 @@ from driftscope.analysis.figures.side import Side
 
 def side(truth: Truth, drafted: int | None = None) -> Side:
     """Return the rounds of `truth` by request, in the form of
-    `driftscope.analysis.figures.side.side_of`; with `drafted`, only rounds that drafted that many
+    `driftscope.analysis.figures.run_sums.Sums.side`; with `drafted`, only rounds that drafted that many
     tokens."""
     counts, labels, units = [], [], []
     for chunk in chunks(truth):

@@ -102,7 +102,7 @@ def _judged(rule: str, run: Side, baseline: Side, relation: Relation) -> Judgeme
 
 
 def _figures(run: Side) -> dict[str, object]:
-    found = acceptance(run.rounds, spread=True)
+    found = acceptance_of(run.rounds, spread=True)
     ends = found.mean_length_interval
     assert ends is not None
     spread = {"low": ends.low, "high": ends.high}
@@ -129,7 +129,7 @@ def test_a_worse_drafter_that_serves_easier_labels_breaks_the_rule() -> None:
 
 def test_a_rule_without_the_baseline_takes_figures_as_served() -> None:
     baseline, run = _run(0.8, 1), _run(0.2, 2)
-    length = acceptance(run.rounds).mean_length
+    length = acceptance_of(run.rounds).mean_length
     asked = _judged("acceptance.mean_length < 1.01", run, baseline, at_one_mix(run, baseline))
     figure = asked.values["acceptance.mean_length"]
     assert isinstance(figure, Quantity)

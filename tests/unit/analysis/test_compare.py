@@ -38,7 +38,6 @@ from driftscope.analysis.figures.side import (
     UNPAIRED,
     Pairing,
     Side,
-    side_of,
 )
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.statistics.changes import OTHER
@@ -179,8 +178,8 @@ def test_pairs_narrow_the_interval(tmp_path: Path) -> None:
     runs = [collect(open_run(tmp_path / name)) for name in ("0", "1")]
     none = np.empty(0, dtype=np.int64)
     unpaired = comparison(
-        side_of(runs[0]),
-        side_of(runs[1]),
+        runs[0].side,
+        runs[1].side,
         ("a", "b"),
         Pairing(how=UNPAIRED, first=none, second=none, alone=0),
     )
