@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from driftscope.analysis.advice import NO_SPECULATION, Advice, answer
 from driftscope.analysis.baseline_relation import Quantity
 from driftscope.analysis.compare import TPOT, Comparison, verdict
-from driftscope.analysis.figures.side import UNPAIRED
+from driftscope.analysis.figures.rounds import UNPAIRED
 from driftscope.analysis.gate import Judgement, Outcome
 from driftscope.analysis.replays import ReplayComparison, ReplayFigures, ReplaySummary
 from driftscope.analysis.run_differences import doubt

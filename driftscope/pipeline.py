@@ -1,9 +1,9 @@
 """The path from runs to conclusions, which every command, the gate and the notebook take.
 
-    open -> narrow -> cohort -> sums -> details -> summary    for each run, baseline too: `measure`
+    open -> narrow -> cohort -> sums -> summary    for each run, baseline too: `measure`
     findings -> warnings -> first screen                      for all of them together: `conclude`
 
-Queries run only while sums and details are collected; the rest is arithmetic on small tables.
+Queries run only for these; the rest is arithmetic on small tables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from driftscope.analysis.replays import ReplaySummary, is_replay, summarise_repl
 from driftscope.analysis.run_differences import unlike_servers
 from driftscope.analysis.summary.baseline_run import baseline_of, speculates
 from driftscope.analysis.summary.computation import summary_of
-from driftscope.analysis.summary.details import details_of
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.summary.segments import BY_LABEL
 from driftscope.errors import NoDataError, UsageError
@@ -161,15 +160,15 @@ def summarise(
     """Return the summary of one run, whose engine stays open."""
     if isinstance(run, Path | Trace):
         run = _open(run, DuckDB)
-    sums = run if isinstance(run, Sums) else _sums(run, only, for_details=True)
-    return summary_of(label, sums, details_of(sums, by))
+    sums = run if isinstance(run, Sums) else _sums(run, only, for_summary=True)
+    return summary_of(label, sums, by)
 
 
 def _measured(source: Run, label: str, inputs: Inputs, servers: Sequence[Trace]) -> MeasuredRuns:
     if _is_replay(source):
         return MeasuredRuns(replays=(summarise_replay(_trace(source), label, servers),))
     with closing(_open(source, inputs.engine, inputs.cluster)) as tables:
-        sums = _sums(tables, inputs.only, for_details=True)
+        sums = _sums(tables, inputs.only, for_summary=True)
         return MeasuredRuns(runs=(summarise(sums, label, by=inputs.by),), sums={label: sums})
 
 
@@ -181,7 +180,7 @@ def _baseline(run: Run, inputs: Inputs) -> MeasuredRuns:
             if inputs.baseline_only != EVERYTHING:
                 raise UsageError(_NO_ROUNDS)
             return MeasuredRuns(baseline=baseline_of(tables, BASELINE))
-        sums = _sums(tables, inputs.baseline_only, for_details=True)
+        sums = _sums(tables, inputs.baseline_only, for_summary=True)
         return MeasuredRuns(baseline=summarise(sums, BASELINE), baseline_sums=sums)
 
 
@@ -190,7 +189,7 @@ def _open(run: Run, engine: Callable[[], Engine], cluster: str | None = None) ->
     return replace(tables, cluster=cluster)
 
 
-def _sums(tables: Tables, only: Filter = EVERYTHING, *, for_details: bool = False) -> Sums:
+def _sums(tables: Tables, only: Filter = EVERYTHING, *, for_summary: bool = False) -> Sums:
     """Return the sums over the rows to keep, without the requests that the recording or its cut
     shows in part; everything after this leaves them out, too."""
     begin_s, part = -math.inf, None
@@ -200,7 +199,7 @@ def _sums(tables: Tables, only: Filter = EVERYTHING, *, for_details: bool = Fals
         tables, begin_s = narrow(tables, only.conditions(last_s)), only.begin_s(last_s)
     cohort, left_out = cohort_of(tables, begin_s)
     kept = tables if left_out is None else narrow(tables, (), left_out)
-    return replace(collect(kept, cohort, for_details=for_details), slice=part)
+    return replace(collect(kept, cohort, for_summary=for_summary), slice=part)
 
 
 def _whole(run: Sums) -> Sums:

@@ -21,8 +21,7 @@ from benchmarks.calibration.table import (
     slack,
 )
 from driftscope.analysis.compare import comparison
-from driftscope.analysis.figures.rounds import Rounds
-from driftscope.analysis.figures.side import BY_DIGEST, UNPAIRED, Pairing, Side
+from driftscope.analysis.figures.rounds import BY_DIGEST, UNPAIRED, Pairing, Rounds, Side
 from driftscope.analysis.query.column_arrays import Matrix
 from driftscope.analysis.statistics.intervals import Interval, student
 from driftscope.analysis.statistics.ratio import (

@@ -20,7 +20,8 @@ from benchmarks.calibration.estimates import RUNS, run_of
 from benchmarks.calibration.table import Rate, Table, false, power
 from driftscope.analysis.baseline_relation import Relation, at_one_mix, of_acceptance
 from driftscope.analysis.compare import Comparison, comparison
-from driftscope.analysis.figures.side import BY_ID, UNPAIRED, Pairing, Side
+from driftscope.analysis.figures.results import acceptance_of
+from driftscope.analysis.figures.rounds import BY_ID, UNPAIRED, Pairing, Side
 from driftscope.analysis.gate import Facts, Outcome, judge, rule_of
 
 RULES = (

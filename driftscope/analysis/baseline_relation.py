@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from driftscope.analysis.compare import common_mix, figures_at
-from driftscope.analysis.figures.rounds import Rounds
+from driftscope.analysis.figures.rounds import UNPAIRED, Pairing, Rounds, Side, pair
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.figures.side import UNPAIRED, Pairing, Side, pair
 from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.analysis.statistics.intervals import student
 from driftscope.analysis.statistics.ratio import Ratio

@@ -21,20 +21,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.requests import Requests
-from driftscope.analysis.figures.rounds import Rounds
-from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.figures.side import (
+from driftscope.analysis.figures.rounds import (
     BY_DIGEST,
     BY_ID,
     BY_ORDER,
     UNKNOWN,
     UNPAIRED,
     Pairing,
+    Rounds,
     Side,
     pair,
     pair_keys,
     unpaired,
 )
+from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.number_words import (
     NOTHING,
     count,

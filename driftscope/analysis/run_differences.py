@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from driftscope.analysis.figures.side import UNPAIRED, Side
+from driftscope.analysis.figures.rounds import UNPAIRED, Side
 from driftscope.analysis.number_words import listed
 from driftscope.trace.manifest import Manifest, Model
 

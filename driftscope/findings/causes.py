@@ -11,7 +11,7 @@ from enum import IntEnum, StrEnum
 from driftscope.analysis.circumstances import Group
 from driftscope.analysis.compare import MARGINAL, Comparison, accepts_less
 from driftscope.analysis.figures.results import ByDepth, Hidden
-from driftscope.analysis.figures.side import UNPAIRED
+from driftscope.analysis.figures.rounds import UNPAIRED
 from driftscope.analysis.number_words import count, listed, number, percent, times
 from driftscope.analysis.run_differences import TARGET, models_differ
 from driftscope.analysis.statistics.intervals import Interval, exact_interval

@@ -12,7 +12,7 @@ from driftscope.analysis.compare import (
     Difference,
     accepts_less,
 )
-from driftscope.analysis.figures.side import UNPAIRED
+from driftscope.analysis.figures.rounds import UNPAIRED
 from driftscope.analysis.number_words import (
     count,
     largest,

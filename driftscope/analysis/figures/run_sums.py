@@ -32,15 +32,16 @@ from driftscope.analysis.figures.requests import (
 )
 from driftscope.analysis.figures.rounds import (
     Rounds,
+    Side,
     by_batch,
     by_context,
     by_length,
     mix_of,
     over_buckets,
     rounds_of,
+    side_of_rounds,
     undrafted,
 )
-from driftscope.analysis.figures.side import Side, side_of_rounds
 from driftscope.analysis.number_words import count
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, sums, whole
 from driftscope.analysis.query.query_engine import Later
@@ -304,6 +305,11 @@ class Sums:
     """Cut by `--since` or `--where`; None for a whole run."""
 
     @property
+    def seen_whole(self) -> bool:
+        """Whether enough requests were recorded whole for means and trends to be told."""
+        return self.cohort is None or self.cohort.enough
+
+    @property
     def side(self) -> Side:
         """Rounds by request, in the form in which runs are compared."""
         return side_of_rounds(self.rounds, self.requests)
@@ -339,9 +345,9 @@ class Sums:
         return out
 
 
-def collect(tables: Tables, cohort: Cohort | None = None, *, for_details: bool = False) -> Sums:
+def collect(tables: Tables, cohort: Cohort | None = None, *, for_summary: bool = False) -> Sums:
     """Collect the sums of a run, whose `tables` already leave out what the `cohort` does.
-    `for_details`: begin `in_batch`, which only details need, beside the arithmetic of sums.
+    `for_summary`: begin `in_batch`, which only details need, beside the arithmetic of sums.
 
     Chains are summed when they are asked for or, on DuckDB, beside other work from when
     `chain_sums` begins. Raises MixedTraceError, DamagedTraceError or NoDataError.
@@ -349,7 +355,7 @@ def collect(tables: Tables, cohort: Cohort | None = None, *, for_details: bool =
     rows, shape = tables.engine.rows, shape_of(tables)
     in_context = rows(by_context(shape))
     in_batch = tables.engine.later(by_batch(shape, narrowed=tables.is_narrowed))
-    if for_details:
+    if for_summary:
         in_batch.begin()
     by_drafted = _in_order(rows(by_length(shape))) if shape.mixed else None
     mix = np.zeros(shape.k + 1) if by_drafted is None else mix_of(by_drafted, shape.k)

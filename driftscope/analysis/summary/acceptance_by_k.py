@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from driftscope.analysis.figures.results import AcceptanceAtK, acceptance_at
-from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.number_words import percent
-from driftscope.analysis.query.column_arrays import whole
 from driftscope.analysis.summary.run_summary import RunSummary
 
 
@@ -30,14 +27,3 @@ def first_token_differs(run: RunSummary) -> str | None:
                     "so acceptance goes with what decides K, such as the batch size"
                 )
     return None
-
-
-def by_k(run: Sums) -> tuple[AcceptanceAtK, ...]:
-    """Return the acceptance for each K that the run asked for and some round drafted; () in a run
-    of one K."""
-    if run.by_length is None:
-        return ()
-    length = whole(run.by_length, "length")
-    rounds = run.rounds_of(run.by_length, run.requests.codes(run.by_length))
-    parts = [(k, rounds.where(length == k)) for k in run.shape.ks]
-    return tuple(acceptance_at(k, each.requests, each) for k, each in parts if len(each))

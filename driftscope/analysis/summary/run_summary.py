@@ -24,8 +24,8 @@ from driftscope.analysis.figures.results import (
     Segment,
     Spread,
 )
+from driftscope.analysis.figures.rounds import Side
 from driftscope.analysis.figures.run_sums import Cohort, Slice
-from driftscope.analysis.figures.side import Side
 from driftscope.analysis.figures.steps import StepCell
 from driftscope.analysis.figures.verified_chains import WithinRequest, answers
 from driftscope.analysis.statistics.association import Answer

@@ -15,7 +15,7 @@ from driftscope.analysis.compare import (
     signed,
     verdict,
 )
-from driftscope.analysis.figures.side import UNPAIRED
+from driftscope.analysis.figures.rounds import UNPAIRED
 from driftscope.analysis.number_words import (
     count,
     milliseconds,

@@ -7,14 +7,12 @@ from support.simulate.draw import Chunk, Ints, chunks
 from support.simulate.truth import Truth
 
 from driftscope.analysis.figures.change_points import Series
-from driftscope.analysis.figures.rounds import Rounds, mix_over
-from driftscope.analysis.figures.side import Side
+from driftscope.analysis.figures.rounds import Rounds, Side, mix_over
 
 
 def side(truth: Truth, drafted: int | None = None) -> Side:
     """Return the rounds of `truth` by request, in the form of
-    `driftscope.analysis.figures.run_sums.Sums.side`; with `drafted`, only rounds that drafted that many
-    tokens."""
+    `figures.run_sums.Sums.side`; with `drafted`, only rounds that drafted that many tokens."""
     counts, labels, units = [], [], []
     for chunk in chunks(truth):
         counts.append(_counts(truth, chunk, drafted))

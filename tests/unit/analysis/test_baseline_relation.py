@@ -14,7 +14,8 @@ from support.simulate.sums import side
 
 from driftscope.analysis.baseline_relation import AT_MIX, Quantity, Relation, Shared, at_one_mix
 from driftscope.analysis.compare import LENGTH, comparison
-from driftscope.analysis.figures.side import UNPAIRED, Pairing, Side
+from driftscope.analysis.figures.results import acceptance_of
+from driftscope.analysis.figures.rounds import UNPAIRED, Pairing, Side
 from driftscope.analysis.gate import Facts, Judgement, Outcome, judge, rule_of
 
 numbers = st.floats(-1e3, 1e3)

@@ -30,8 +30,7 @@ from driftscope.analysis.compare import (
     verdict,
 )
 from driftscope.analysis.figures.requests import Requests
-from driftscope.analysis.figures.run_sums import collect
-from driftscope.analysis.figures.side import (
+from driftscope.analysis.figures.rounds import (
     BY_DIGEST,
     BY_ID,
     BY_ORDER,
@@ -39,6 +38,7 @@ from driftscope.analysis.figures.side import (
     Pairing,
     Side,
 )
+from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.statistics.changes import OTHER
 from driftscope.analysis.statistics.permutation import ALPHA, holm

@@ -11,7 +11,7 @@ from support.simulate import Truth
 from support.simulate.sums import side
 
 from driftscope.analysis.compare import pair_sides
-from driftscope.analysis.figures.side import BY_ID, UNPAIRED, Side, grouped
+from driftscope.analysis.figures.rounds import BY_ID, UNPAIRED, Side, grouped
 
 
 def _named(truth: Truth, prefix: str = "id") -> Side:

@@ -10,7 +10,7 @@ from support.simulate import Truth
 from support.simulate.sums import side
 
 from driftscope.analysis.compare import MARGINAL, Comparison, comparison
-from driftscope.analysis.figures.side import BY_ID, UNPAIRED, Pairing
+from driftscope.analysis.figures.rounds import BY_ID, UNPAIRED, Pairing
 from driftscope.analysis.statistics.permutation import DRAWS, LEAST, joint, look_alikes
 from driftscope.analysis.statistics.ratio import Ratio, ratio_of
 
