@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from driftscope.analysis.figures.results import Acceptance
 from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.summary.computation import BY_LABEL
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.segments import BY_LABEL
 from driftscope.boundary import strict_json
 from driftscope.boundary.files import write_file
 from driftscope.errors import NoDataError, UsageError
