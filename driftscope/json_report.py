@@ -18,8 +18,7 @@ from driftscope.analysis.gate import Judgement, Outcome
 from driftscope.analysis.replays import ReplayComparison, ReplayFigures, ReplaySummary
 from driftscope.analysis.run_differences import doubt
 from driftscope.analysis.statistics.permutation import ALPHA
-from driftscope.analysis.summary.baseline_run import BaselineRun
-from driftscope.analysis.summary.run_summary import RunFigures, RunSummary
+from driftscope.analysis.summary.run_summary import BaselineRun, RunFigures, RunSummary
 from driftscope.boundary.json_document import (
     ADVICE,
     CHECK,

@@ -33,9 +33,8 @@ from driftscope.analysis.query.record_views import Tables, narrow, open_run, tab
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.replays import ReplaySummary, is_replay, summarise_replay
 from driftscope.analysis.run_differences import unlike_servers
-from driftscope.analysis.summary.baseline_run import baseline_of, speculates
 from driftscope.analysis.summary.computation import BY_LABEL, summary_of
-from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.run_summary import RunSummary, baseline_of, speculates
 from driftscope.errors import NoDataError, UsageError
 from driftscope.findings.conclusions import Analysis, Baseline, conclude
 from driftscope.trace.manifest import read_manifest

@@ -13,8 +13,7 @@ from driftscope.analysis.figures.steps import MIN_STEPS, StepCell
 from driftscope.analysis.number_words import count, listed, percent
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS
-from driftscope.analysis.summary.acceptance_by_k import first_token_differs
-from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.run_summary import RunSummary, first_token_differs
 from driftscope.analysis.time_per_token import (
     ONE_TOKEN,
     WIDEST,

@@ -17,9 +17,7 @@ from driftscope.analysis.compare import (
 from driftscope.analysis.figures.change_points import Level
 from driftscope.analysis.replays import ReplayComparison, ReplaySummary, versus
 from driftscope.analysis.statistics.intervals import Interval
-from driftscope.analysis.summary.baseline_run import BaselineRun
-from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.sampling_mode import tokens_are_wrong
+from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary, tokens_are_wrong
 from driftscope.findings.finding import Finding
 
 

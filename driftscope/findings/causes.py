@@ -15,8 +15,7 @@ from driftscope.analysis.figures.rounds import UNPAIRED
 from driftscope.analysis.number_words import count, listed, number, percent, times
 from driftscope.analysis.run_differences import TARGET, models_differ
 from driftscope.analysis.statistics.intervals import Interval, exact_interval
-from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.sampling_mode import drafts_greedily, warmest
+from driftscope.analysis.summary.run_summary import RunSummary, drafts_greedily, warmest
 from driftscope.findings.case import Case
 from driftscope.findings.finding import Suspect, Trust
 from driftscope.metrics.hidden import per_depth

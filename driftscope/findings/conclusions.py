@@ -8,8 +8,7 @@ from typing import TypeAlias
 
 from driftscope.analysis.replays import ReplayComparison, ReplaySummary
 from driftscope.analysis.run_differences import doubt
-from driftscope.analysis.summary.baseline_run import BaselineRun
-from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.findings.case import Case, ReplayCase, cases_of, replay_cases_of
 from driftscope.findings.catalogue import findings_about, findings_about_replay, ranked
 from driftscope.findings.finding import Finding

@@ -17,8 +17,7 @@ from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.number_words import ks_of, listed, milliseconds, number, percent
 from driftscope.analysis.replays import NOT_RECORDED, Cell, ReplaySummary
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS, PairedRatio
-from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.sampling_mode import tokens_are_wrong
+from driftscope.analysis.summary.run_summary import RunSummary, tokens_are_wrong
 from driftscope.findings.case import Case
 from driftscope.findings.finding import (
     TITLES,

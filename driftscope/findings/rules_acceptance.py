@@ -18,8 +18,7 @@ from driftscope.analysis.number_words import (
 from driftscope.analysis.statistics.intervals import Interval, poisson_upper_tail, share_interval
 from driftscope.analysis.statistics.permutation import ALPHA
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS
-from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.sampling_mode import tokens_are_wrong, warmest
+from driftscope.analysis.summary.run_summary import RunSummary, tokens_are_wrong, warmest
 from driftscope.findings.case import ALWAYS, Case, Deciding, Entry, Need, Threshold
 from driftscope.findings.causes import (
     FALLS_BELOW,

@@ -9,10 +9,14 @@ from driftscope.analysis.figures.run_sums import Cohort, longer
 from driftscope.analysis.number_words import count, ks_of, lasted, listed, number, percent
 from driftscope.analysis.replays import ReplaySummary
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS
-from driftscope.analysis.summary.acceptance_by_k import first_token_differs
-from driftscope.analysis.summary.independence import ENOUGH_CLUSTERS
-from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.sampling_mode import drafts_greedily, tokens_are_wrong, warmest
+from driftscope.analysis.summary.run_summary import (
+    ENOUGH_CLUSTERS,
+    RunSummary,
+    drafts_greedily,
+    first_token_differs,
+    tokens_are_wrong,
+    warmest,
+)
 from driftscope.findings.finding import Answer, Claim, Topic
 from driftscope.vocabulary import CHOOSES_LENGTH, UndraftedReason
 

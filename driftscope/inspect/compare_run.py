@@ -15,8 +15,7 @@ from driftscope.analysis.baseline_relation import LENGTH, MARGINAL, Quantity, Re
 from driftscope.analysis.figures.results import Acceptance, AcceptanceAtK
 from driftscope.analysis.number_words import number
 from driftscope.analysis.statistics.intervals import Interval, difference
-from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.analysis.summary.sampling_mode import warmest
+from driftscope.analysis.summary.run_summary import RunSummary, warmest
 from driftscope.boundary.files import first_line, read_json
 from driftscope.boundary.json_document import INSPECTION, PROMISE, SCHEMA_VERSION, plain, text
 from driftscope.errors import MixedTraceError, UsageError

@@ -17,8 +17,7 @@ from typing import Any
 
 from driftscope.analysis.advice import BY_BATCH, FIXED, Advice, advise
 from driftscope.analysis.query.record_views import open_run
-from driftscope.analysis.summary.baseline_run import BaselineRun, baseline_of
-from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary, baseline_of
 from driftscope.boundary import strict_json
 from driftscope.boundary.http_peer import OK, Limits, ask
 from driftscope.errors import DriftscopeError, NoDataError, PeerError

@@ -51,9 +51,8 @@ from driftscope.analysis.query.record_views import (
 )
 from driftscope.analysis.query.row_filters import BY_K, RANK, Bucket, bucket_of, name_of
 from driftscope.analysis.statistics.ratio import mean_time_interval
-from driftscope.analysis.summary.independence import independence_of
 from driftscope.analysis.summary.length_by_k import lengths_by_k
-from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.run_summary import RunSummary, independence_of
 from driftscope.metrics.fallback import effective_k, fallback
 from driftscope.metrics.hidden import growth
 from driftscope.metrics.latency import StepCost, inter_token_s, mean_s

@@ -6,12 +6,17 @@ NaN means that it was measured but gave no finite number.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from driftscope.analysis.circumstances import NO_GROUPS, Groups
-from driftscope.analysis.closeup import CloseUp
+from driftscope.analysis.closeup import TPOT, TTFT, CloseUp, Distribution, distribution
+from driftscope.analysis.figures.chain_shape import lengths_of_rounds
 from driftscope.analysis.figures.change_points import Changes
+from driftscope.analysis.figures.requests import Units, requests_that_finished
 from driftscope.analysis.figures.results import (
     NO_SPREAD,
     Acceptance,
@@ -24,18 +29,166 @@ from driftscope.analysis.figures.results import (
     Segment,
     Spread,
 )
-from driftscope.analysis.figures.rounds import Side
+from driftscope.analysis.figures.rounds import Rounds, Side
 from driftscope.analysis.figures.run_sums import Cohort, Slice
-from driftscope.analysis.figures.steps import StepCell
+from driftscope.analysis.figures.steps import StepCell, step_times
 from driftscope.analysis.figures.verified_chains import WithinRequest, answers
+from driftscope.analysis.number_words import percent
+from driftscope.analysis.query.column_arrays import floats
+from driftscope.analysis.query.record_views import Tables
 from driftscope.analysis.statistics.association import Answer
 from driftscope.analysis.statistics.drift import AttentionDrift
-from driftscope.analysis.summary.independence import Independence
+from driftscope.analysis.statistics.ratio import (
+    design_effect,
+    intraclass_correlation,
+    mean_time_interval,
+    spans_of,
+)
 from driftscope.analysis.summary.length_by_k import LengthAtK
 from driftscope.boundary.json_document import written_property
+from driftscope.errors import NoDataError
 from driftscope.metrics.fallback import Fallback
-from driftscope.metrics.latency import StepCost
-from driftscope.trace.manifest import Manifest
+from driftscope.metrics.latency import StepCost, life_s, mean_s
+from driftscope.trace.manifest import GREEDY, Manifest
+
+ENOUGH_CLUSTERS = 100
+"""Number of clusters from which an interval is wide enough although length goes with ease."""
+FEWEST_CORRELATED = 3
+"""Smallest number of clusters over which anything can be correlated."""
+MOST_CORRELATION = 0.3
+"""Correlation of a cluster's rounds and acceptance length that is still harmless."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Independence:
+    """Clusters of the requests that have a round, and their effect on the acceptance length."""
+
+    noun: str
+    """Word for one cluster, such as "prompt" or "session"."""
+    clusters: int
+    requests: int
+    """Number of requests with a round."""
+    effective: float | None
+    """Number of clusters of equal weight that the clusters are worth; None without a round."""
+    design_effect: float | None
+    """Variance of the acceptance length over clusters, divided by that over requests; None if it is
+    not known."""
+    icc: float | None
+    """Correlation of the acceptance of two requests of one cluster; None if no cluster has two."""
+    crossed: int
+    """Number of prompts, if they cross the clusters, so that the variance is over both; else 0."""
+    seen: bool
+    """Whether the recording shows which prompts repeat, or the user chose the clusters."""
+    suspected: bool
+    """Whether clusters are requests that only look alike."""
+    length_correlation: float | None = None
+    """Correlation over clusters of the number of rounds and the acceptance length; None with fewer
+    than three clusters, or if either is equal in all."""
+
+    @written_property
+    def worth(self) -> float | None:
+        """Number of independent requests with as much information: requests over the design
+        effect."""
+        return self.requests / self.design_effect if self.design_effect else None
+
+    @property
+    def length_goes_with_ease(self) -> bool:
+        """Whether the acceptance length depends on how long the answers are, and the clusters are
+        too few for its interval to be wide enough, see docs/statistics.md."""
+        if self.length_correlation is None or self.clusters >= ENOUGH_CLUSTERS:
+            return False
+        chance = 2.0 / math.sqrt(self.clusters)
+        return abs(self.length_correlation) > max(MOST_CORRELATION, chance)
+
+    @property
+    def even(self) -> bool:
+        """Whether the rounds are spread over the clusters: these are worth more than half as many
+        clusters of equal weight."""
+        return self.effective is not None and 2 * self.effective > self.clusters
+
+    @property
+    def repeated(self) -> bool:
+        """Whether some cluster has more than one request."""
+        return self.clusters < self.requests
+
+
+def independence_of(rounds: Rounds, units: Units) -> Independence:
+    """Return how independent the requests with these rounds are."""
+    there = rounds.where(rounds.rounds > 0)
+    over_clusters = there.comparable_ratio()
+    over_requests = there.ungrouped().comparable_ratio()
+    some = len(there.request) > 0
+    tokens, n = there.comparable_tokens()[:, 0], there.rounds.astype(np.float64)
+    return Independence(
+        noun=units.noun,
+        clusters=len(np.unique(there.cluster)),
+        requests=len(there.request),
+        effective=float(over_clusters.df[0]) + 1.0 if some else None,
+        design_effect=design_effect(over_clusters, over_requests) if some else None,
+        icc=intraclass_correlation(tokens, n, there.cluster) if some else None,
+        crossed=0 if there.crossed is None else len(np.unique(there.crossed)),
+        seen=units.seen,
+        suspected=units.suspected,
+        length_correlation=_length_correlation(there.by_cluster()),
+    )
+
+
+def _length_correlation(clusters: Rounds) -> float | None:
+    """Return the correlation of rounds and acceptance length, over rows that each have a round."""
+    n = clusters.rounds.astype(np.float64)
+    if len(n) < FEWEST_CORRELATED:
+        return None
+    length = clusters.comparable_tokens()[:, 0] / n
+    if np.ptp(n) == 0 or np.ptp(length) == 0:
+        return None
+    return float(np.corrcoef(n, length)[0, 1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineRun:
+    """A run in which no step drafted, such as one served with
+    `num_speculative_tokens_per_batch_size` of K = 0."""
+
+    label: str
+    manifest: Manifest
+    requests: int
+    latency: Latency
+    cells: tuple[StepCell, ...]
+    durations: Mapping[str, Distribution] = field(default_factory=dict)
+    """Distributions of TTFT and TPOT."""
+
+
+def speculates(tables: Tables) -> bool:
+    """Whether any step of a run drafted."""
+    return bool(tables.engine.rows(lengths_of_rounds()).num_rows)
+
+
+def baseline_of(tables: Tables, label: str) -> BaselineRun:
+    """Return the figures of a run that does not speculate. Raises NoDataError for a run with
+    neither rounds nor finished requests."""
+    finished = tables.engine.rows(requests_that_finished())
+    if not finished.num_rows:
+        raise NoDataError(
+            f"{tables.path}: neither a round nor a finished request in it; send requests to the "
+            "server while the probe is on"
+        )
+    tpot_s, ttft_s = floats(finished, "tpot_s"), floats(finished, "ttft_s")
+    lives = life_s(ttft_s, tpot_s, floats(finished, "output_tokens"))
+    spans = spans_of(floats(finished, "arrival_s"), lives)
+    spread = {TPOT: distribution(tpot_s), TTFT: distribution(ttft_s)}
+    return BaselineRun(
+        label=label,
+        manifest=tables.manifest,
+        requests=finished.num_rows,
+        latency=Latency(
+            ttft_s=mean_s(ttft_s),
+            tpot_s=mean_s(tpot_s),
+            tpot_s_interval=mean_time_interval(tpot_s, spans),
+            ttft_s_interval=mean_time_interval(ttft_s, spans),
+        ),
+        cells=step_times(tables).value.cells,
+        durations={name: each for name, each in spread.items() if each is not None},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,3 +296,46 @@ class RunSummary(RunFigures):
     side: Side | None = None
     """Rounds by request, with which two runs are compared; None in a summary that was not made from
     a trace."""
+
+
+def warmest(run: RunSummary) -> float | None:
+    """Return the highest known sampling temperature of the run's requests; None if none is
+    known."""
+    return max(run.side.temperatures, default=None) if run.side else None
+
+
+def tokens_are_wrong(run: RunSummary) -> bool:
+    """Whether the engine returned wrong tokens for some requests, because it verifies those of
+    sampled requests at temperatures that nobody asked for."""
+    return run.manifest.samples_wrongly and (warmest(run) or 0.0) > 0
+
+
+def drafts_greedily(manifest: Manifest) -> bool:
+    """Whether the model drafts its likeliest tokens whatever the request's temperature: as recorded
+    or, for an older run, whether it ran on vLLM's V1 runner."""
+    if manifest.draft_sampling is not None:
+        return manifest.draft_sampling == GREEDY
+    return (manifest.engine, manifest.runner) == ("vllm", "v1")
+
+
+def first_token_differs(run: RunSummary) -> str | None:
+    """Return in words how rounds of different K accept the first token differently; None if they do
+    not.
+
+    The acceptance of the first token does not depend on K. If it differs, then what decides K, such
+    as the batch size or the time at which K was changed, also decides acceptance.
+    """
+    firsts = [
+        (part, part.marginal_interval[0])
+        for part in run.acceptance.by_k
+        if part.marginal_interval is not None and part.marginal_interval[0] is not None
+    ]
+    for n, (one, here) in enumerate(firsts):
+        for other, there in firsts[n + 1 :]:
+            if here.low > there.high or there.low > here.high:
+                return (
+                    f"the first token is accepted in {percent(one.marginal[0])} of the rounds of "
+                    f"K = {one.k} and in {percent(other.marginal[0])} of those of K = {other.k}, "
+                    "so acceptance goes with what decides K, such as the batch size"
+                )
+    return None

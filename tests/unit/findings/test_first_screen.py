@@ -11,8 +11,7 @@ from support.runs import Spec, write_run
 
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.statistics.intervals import Interval
-from driftscope.analysis.summary.baseline_run import BaselineRun
-from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.findings.conclusions import Analysis, conclude
 from driftscope.findings.finding import Answer, Topic
 from driftscope.findings.first_screen import FirstScreen, State

@@ -22,8 +22,7 @@ from support.simulate import Prompts, Truth, simulate
 
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.statistics.intervals import Interval
-from driftscope.analysis.summary.baseline_run import BaselineRun
-from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.findings.conclusions import Analysis, conclude
 from driftscope.pipeline import summarise
 from driftscope.trace.reader import read_trace

@@ -10,7 +10,7 @@ from support.simulate.sums import side
 
 from driftscope.analysis.figures.requests import own_units
 from driftscope.analysis.figures.rounds import Rounds
-from driftscope.analysis.summary.independence import Independence, independence_of
+from driftscope.analysis.summary.run_summary import Independence, independence_of
 
 
 def _rounds(requests: int, seed: int = 3) -> Rounds:

@@ -23,7 +23,7 @@ from driftscope.analysis.figures.requests import MAX_CLUSTERS
 from driftscope.analysis.number_words import milliseconds
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter
-from driftscope.analysis.summary.baseline_run import BaselineRun, baseline_of
+from driftscope.analysis.summary.run_summary import BaselineRun, baseline_of
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import Analysis, Inputs, analyze, conclude, summarise
 from driftscope.trace.reader import read_trace
