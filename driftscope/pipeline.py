@@ -30,10 +30,10 @@ from driftscope.analysis.figures.run_sums import (
 from driftscope.analysis.query.column_arrays import floats
 from driftscope.analysis.query.query_engine import DuckDB, Engine
 from driftscope.analysis.query.record_views import Tables, narrow, open_run, tables_of
-from driftscope.analysis.query.row_filters import Filter
+from driftscope.analysis.query.row_filters import BY_LABEL, Filter
 from driftscope.analysis.replays import ReplaySummary, is_replay, summarise_replay
 from driftscope.analysis.run_differences import unlike_servers
-from driftscope.analysis.summary.computation import BY_LABEL, summary_of
+from driftscope.analysis.summary.computation import summary_of
 from driftscope.analysis.summary.run_summary import RunSummary, baseline_of, speculates
 from driftscope.errors import NoDataError, UsageError
 from driftscope.findings.conclusions import Analysis, Baseline, conclude

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from driftscope.analysis.cost import Z95, CostModel, Span
+from driftscope.analysis.figures.results import LengthAtK
 from driftscope.analysis.figures.steps import StepCell
 from driftscope.analysis.number_words import ks_of, number, percent
 from driftscope.analysis.statistics.intervals import Interval
-from driftscope.analysis.summary.length_by_k import LengthAtK
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import mean_length_of
 
@@ -116,10 +116,10 @@ def _unlike(run: RunSummary, other: RunSummary) -> str | None:
         return None
     mine = next((each for each in run.lengths_by_k if each.k == other.k), None)
     there = other.acceptance.mean_length_interval
-    if mine is None or mine.interval is None or there is None:
+    if mine is None or mine.mean_length_interval is None or there is None:
         return None
     off = other.acceptance.mean_length / mine.mean_length - 1.0
-    if not _apart(mine.interval, there) or abs(off) < DIFFERS_BY:
+    if not _apart(mine.mean_length_interval, there) or abs(off) < DIFFERS_BY:
         return None
     return (
         f"{other.label} yields {number(other.acceptance.mean_length)} tokens per round with K = "

@@ -75,6 +75,16 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LengthAtK:
+    """Acceptance length with another K than the one that ran."""
+
+    k: int
+    mean_length: float
+    mean_length_interval: Interval | None
+    """95% interval over clusters of requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
     """Attention over recorded chains, averaged over layers; see `driftscope.metrics.attention`."""
 

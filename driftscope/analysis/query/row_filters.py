@@ -202,6 +202,8 @@ _NEARNESS = {
     "04 to 15": "4 to 15 tokens after a boundary",
     "16 and more": "16 and more tokens after a boundary",
 }
+BY_LABEL = "label"
+"""Way to split a run if no other is asked for."""
 BY_K = "k"
 """Split by the number of tokens that a round drafted, or that a recorded chain has."""
 
@@ -221,7 +223,7 @@ def _of(column: str, sql: str) -> Bucket:
 
 
 BY: Mapping[str, Bucket] = {
-    "label": _of("label", "coalesce({}, '(unlabelled)')"),
+    BY_LABEL: _of("label", "coalesce({}, '(unlabelled)')"),
     "context": _of("context", _POWER),
     "prompt": _of("prompt_tokens", _POWER),
     "batch": _of("batch", "lpad(cast({} AS varchar(9)), 4, '0')"),

@@ -49,7 +49,7 @@ from driftscope.analysis.query.record_views import (
     open_run,
     ranks_of,
 )
-from driftscope.analysis.query.row_filters import BY_K, RANK, Bucket, bucket_of, name_of
+from driftscope.analysis.query.row_filters import BY_K, BY_LABEL, RANK, Bucket, bucket_of, name_of
 from driftscope.analysis.statistics.ratio import mean_time_interval
 from driftscope.analysis.summary.length_by_k import lengths_by_k
 from driftscope.analysis.summary.run_summary import RunSummary, independence_of
@@ -182,10 +182,6 @@ def _overhead(tables: Tables, times: StepTimes) -> float | None:
     engine_s, writer_s, all_s = outside_steps(costs)
     share = min(1.0, times.step_s / all_s) if all_s else 1.0
     return overhead_fraction(times.probe_s, share * engine_s, times.step_s, share * writer_s)
-
-
-BY_LABEL = "label"
-"""Way to split a run if no other is asked for."""
 
 
 def segments_of(run: Sums) -> tuple[Segment, ...]:

@@ -13,7 +13,6 @@ drifts. `make prediction` compares both with live runs of each K'.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -22,11 +21,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.requests import evenly
+from driftscope.analysis.figures.results import LengthAtK
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import whole
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import REQUEST, clusters, table
-from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import ratio_intervals
 
 if TYPE_CHECKING:
@@ -73,16 +72,6 @@ def match_runs() -> ir.Table:
 ROUNDS_IN_ORDER = 500_000
 """Number of rounds that are put in order; of more rounds, those of evenly spread requests."""
 Counts = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LengthAtK:
-    """Acceptance length with another K than the one that ran."""
-
-    k: int
-    mean_length: float
-    interval: Interval | None
-    """95% interval over clusters of requests."""
 
 
 def lengths_by_k(run: Sums) -> Later[tuple[LengthAtK, ...]]:
@@ -134,5 +123,5 @@ def _at(
     return LengthAtK(
         k=k,
         mean_length=float(tokens.sum() / of_cluster.sum()),
-        interval=spread[0] if spread else None,
+        mean_length_interval=spread[0] if spread else None,
     )

@@ -25,6 +25,7 @@ from driftscope.analysis.figures.results import (
     FallbackSpread,
     Hidden,
     Latency,
+    LengthAtK,
     Recording,
     Segment,
     Spread,
@@ -44,7 +45,6 @@ from driftscope.analysis.statistics.ratio import (
     mean_time_interval,
     spans_of,
 )
-from driftscope.analysis.summary.length_by_k import LengthAtK
 from driftscope.boundary.json_document import written_property
 from driftscope.errors import NoDataError
 from driftscope.metrics.fallback import Fallback

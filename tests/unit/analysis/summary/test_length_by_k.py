@@ -60,7 +60,7 @@ def test_with_the_k_that_ran_it_is_the_length_that_was_served(tmp_path: Path) ->
     served = summarise(run, "run").acceptance
     assert last.k == 5
     assert last.mean_length == pytest.approx(served.mean_length)
-    assert last.interval == served.mean_length_interval
+    assert last.mean_length_interval == served.mean_length_interval
 
 
 def test_a_run_of_several_k_has_none(tmp_path: Path) -> None:
