@@ -21,7 +21,7 @@ from benchmarks.calibration.table import ERRORS, Rate, Table, covered, slack
 from driftscope.analysis.advice import WORTH_SAYING, Choice, choose
 from driftscope.analysis.cost import CostModel, evened, fit
 from driftscope.analysis.figures.steps import StepCell
-from driftscope.analysis.summary.length_by_k import recut
+from driftscope.analysis.summary.computation import recut
 from driftscope.analysis.time_per_token import (
     CUT_OFF_BY,
     ONE_TOKEN,

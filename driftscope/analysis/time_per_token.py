@@ -59,7 +59,7 @@ def length_at(
     """Return tokens per round for K = `k` from a run that drafted len(`marginal`) tokens.
 
     For a smaller K there are two estimates, each too low under the other's assumption: chains cut
-    off at K, and rounds cut anew (`lengths`, see `driftscope.analysis.summary.length_by_k`). The
+    off at K, and rounds cut anew (`lengths`, see `driftscope.analysis.summary.computation`). The
     larger one counts. A rate without an interval may have any value.
     """
     rates = np.nan_to_num(np.array(marginal[:k]))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.simulate import Truth, simulate
 
 from driftscope.analysis.cost import isotonic
-from driftscope.analysis.summary.length_by_k import recut
+from driftscope.analysis.summary.computation import recut
 from driftscope.analysis.time_per_token import length_at, length_warnings, round_lengths
 from driftscope.pipeline import summarise
 

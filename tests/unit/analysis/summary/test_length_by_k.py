@@ -13,7 +13,7 @@ from support.simulate import Truth, simulate
 
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.query.record_views import open_run
-from driftscope.analysis.summary.length_by_k import lengths_by_k, recut
+from driftscope.analysis.summary.computation import lengths_by_k, recut
 from driftscope.pipeline import summarise
 
 
