@@ -1,9 +1,7 @@
 """Measure a report's size and the time to its first picture: headless Chromium, from file://.
 
 Opens pages of runs of several sizes in turn, each time in a separate browser profile. The first
-picture is the one on the first screen, timed in the frame after the one that paints it. The first
-live picture, which reacts to pointing, is the first one below it, scrolled into view once the page
-is loaded.
+picture is the one on the first screen, timed in the frame after the one that paints it.
 
     PYTHONPATH=tests python benchmarks/report.py [--rounds 1e5 1e6 1e7] [--repeats 9] [--json FILE]
 
@@ -41,7 +39,7 @@ WITHIN_S = 1.0
 MOST_BYTES = 2_000_000
 WATCH = """
 const found = () => {
-  const picture = document.querySelector("main svg");
+  const picture = document.querySelector("main .live .main-svg");
   if (picture && picture.getBoundingClientRect().height > 0)
     requestAnimationFrame(() => requestAnimationFrame(() => {
       window.firstPicture = performance.now();
@@ -50,12 +48,6 @@ const found = () => {
 };
 requestAnimationFrame(found);
 """
-LIVE = """() => new Promise((done) => {
-  document.querySelector("figure").scrollIntoView();
-  const drawn = () => document.documentElement.dataset.drawn
-    ? done(performance.now()) : requestAnimationFrame(drawn);
-  drawn();
-})"""
 PAINTED = "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
 
@@ -123,11 +115,9 @@ def opened(browser: Browser, page: Path) -> dict[str, float]:
     tab.add_init_script(WATCH)
     tab.goto(page.as_uri())
     tab.wait_for_function("() => window.firstPicture", polling=20)
-    live = tab.evaluate(LIVE)
     found = {
         "painted_s": tab.evaluate(PAINTED) / 1000,
         "picture_s": tab.evaluate("() => window.firstPicture") / 1000,
-        "live_s": live / 1000,
     }
     context.close()
     return found
@@ -135,14 +125,9 @@ def opened(browser: Browser, page: Path) -> dict[str, float]:
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Print the median (minimum to maximum) of each time."""
-    print(
-        f"{'page of':<42}{'bytes':>11}{'first paint, ms':>20}{'first picture, ms':>20}"
-        f"{'live picture, ms':>20}"
-    )
+    print(f"{'page of':<42}{'bytes':>11}{'first paint, ms':>20}{'first picture, ms':>20}")
     for row in rows:
-        times = "".join(
-            f"{_spread(row[name]):>20}" for name in ("painted_s", "picture_s", "live_s")
-        )
+        times = "".join(f"{_spread(row[name]):>20}" for name in ("painted_s", "picture_s"))
         print(f"{row['page']:<42}{row['bytes']:>11,}{times}")
 
 

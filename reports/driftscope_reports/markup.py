@@ -11,8 +11,6 @@ from collections.abc import Iterable
 
 from markupsafe import Markup
 
-from driftscope.boundary import strict_json
-
 _VOID = {"meta", "br", "hr", "input"}
 
 
@@ -41,16 +39,3 @@ def join(children: Child) -> Markup:
     if isinstance(children, str):
         return Markup(html.escape(children))
     return Markup("".join(join(child) for child in children))
-
-
-def encodable(text: str) -> str:
-    """Return `text` with lone surrogates, which file names may contain, written as escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def script_json(value: object, *, id: str) -> Markup:  # noqa: A002
-    """Return data for scripts; nothing in it can end the script element or begin a comment."""
-    text = strict_json.dumps(value, sort_keys=True, separators=(",", ":"))
-    for sign in "<>&\u2028\u2029":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return Markup(f'<script type="application/json" id="{html.escape(id)}">{text}</script>')

@@ -1,26 +1,19 @@
-"""A section of the report before it is HTML: its text, its pictures and their numbers."""
+"""A section of a page before it is HTML: its text, its pictures and tables; and words on runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from markupsafe import Markup
+
+from driftscope.analysis.number_words import listed
+from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.definition import Definition
-from driftscope_reports.drawing.chart import Chart
-from driftscope_reports.markup import Markup
-
-
-class Size(StrEnum):
-    """Share of the page's width that a picture takes."""
-
-    NORMAL = "normal"
-    """One column of the page."""
-    WIDE = "wide"
-    """Two columns."""
-
-
-_PIXELS = {Size.NORMAL: (330, 186), Size.WIDE: (688, 186)}
-"""Width and height of static pictures in the page."""
+from driftscope.trace.manifest import BY_DEPTH
+from driftscope_reports.charts import Axis, Unit, figure, legend, number_rows, plain
+from driftscope_reports.page import part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +25,8 @@ class Picture:
     """Title that states what the picture shows."""
     how: str
     """Reading instructions: two sentences."""
-    chart: Chart
+    chart: Any
+    """The `plotly.graph_objects.Figure`, see `driftscope_reports.charts`."""
     definitions: tuple[Definition, ...]
     note: str | None = None
     """Note on what is omitted from the picture."""
@@ -40,14 +34,10 @@ class Picture:
     """Assumptions, shown on demand."""
     numbers: Markup | None = None
     """The chart's numbers as a table, if it differs from the default table."""
-    size: Size = Size.NORMAL
+    wide: bool = False
+    """Whether the picture takes two columns of the page."""
     both: str | None = None
     """For a difference: id of the picture that overlays the runs."""
-
-
-def sized(picture: Picture, size: Size) -> Picture:
-    """Return `picture` for another width."""
-    return replace(picture, size=size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +50,10 @@ class Section:
     """One sentence above the pictures."""
     conclusion: str | None = None
     """Result in one line, shown while the section is folded; None for `lead`."""
-    above: Markup | None = None
+    above: Sequence[Markup | None] = ()
     """Other content above the pictures."""
-    pictures: tuple[Picture, ...] = ()
-    body: Markup | None = None
+    pictures: Sequence[Picture] = ()
+    below: Sequence[Markup | None] = ()
     """Other content below the pictures."""
     affects: tuple[str, ...] = ()
     """Quality warnings shown here, see `driftscope.findings.rules_data`."""
@@ -76,11 +66,80 @@ class Section:
         return self.conclusion or self.lead or (self.missing or "").partition(". ")[0]
 
 
-def in_page(section: Section) -> Section:
-    """Return `section` with its pictures as large as the page shows them."""
-    return replace(section, pictures=tuple(_drawn(each) for each in section.pictures))
+def section_html(made: Section, warnings: Sequence[Any] = ()) -> Markup:
+    """Return a section with those of the quality warnings that it shows, folded to one line."""
+    here = [warning for warning in warnings if warning.affects in made.affects]
+    return part("section", made, here, [picture_html(picture) for picture in made.pictures])
 
 
-def _drawn(picture: Picture) -> Picture:
-    width, height = _PIXELS[picture.size]
-    return replace(picture, chart=replace(picture.chart, width=width, height=height))
+def picture_html(made: Picture) -> Markup:
+    """Return a picture with its legend, reading instructions, numbers and definitions."""
+    head, rows, words = number_rows(made.chart)
+    by_depth = made.chart.layout.meta["axis"] == Axis.DEPTH
+    caption = f"Numbers of: {made.title}"
+    numbers = made.numbers or part("table", head, rows, words, caption, by_depth=by_depth)
+    return part("figure", made, legend(made.chart), numbers)
+
+
+def figures_of(pictures: Sequence[Picture]) -> dict[str, Any]:
+    """Return the figures that the page's script draws, by the id of their picture."""
+    return {picture.id: plain(picture.chart) for picture in pictures}
+
+
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    words: int = 1,
+    caption: str,
+    sortable: bool = False,
+    id: str | None = None,  # noqa: A002
+) -> Markup:
+    """Return a table whose first `words` columns are text and the rest numbers."""
+    return part("table", head, rows, words=words, caption=caption, sortable=sortable, id=id)
+
+
+def by_run_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int, caption: str, runs: int
+) -> Markup:
+    """Return a sortable table whose first column is the run; the column is omitted for a single
+    run."""
+    if runs < 2:
+        head, rows, words = head[1:], [row[1:] for row in rows], words - 1
+    return table(head, rows, words=words, caption=caption, sortable=True)
+
+
+def by_depth(runs: Sequence[RunSummary], traces: Sequence[Any], y_title: str, **how: Any) -> Any:
+    """Return the figure of these traces over depth; `how` as in `charts.figure`."""
+    return figure(traces, x_title=axis_name(runs), y_title=y_title, **how)
+
+
+def shares_by_depth(runs: Sequence[RunSummary], traces: Sequence[Any], y_title: str) -> Any:
+    """Return the figure of shares over depth."""
+    return by_depth(runs, traces, y_title, unit=Unit.SHARE)
+
+
+def by_run(runs: Sequence[RunSummary], parts: Sequence[str]) -> str:
+    """Return one part per run: "72% (old) and 83% (new)"; without the name of a single run."""
+    if len(runs) < 2:
+        return "".join(parts)
+    return listed([f"{part} ({run.label})" for part, run in zip(parts, runs, strict=True)])
+
+
+def at_depths(runs: Sequence[RunSummary], depth_figures: Sequence[tuple[int, str]]) -> str:
+    """Return a depth and a figure per run: "6: 57% (old) and 76% (new)", or a depth for each
+    run."""
+    if len({depth for depth, _ in depth_figures}) == 1:
+        return f"{depth_figures[0][0]}: {by_run(runs, [figure for _, figure in depth_figures])}"
+    return by_run(runs, [f"{depth}: {figure}" for depth, figure in depth_figures])
+
+
+def about(run: RunSummary, runs: Sequence[RunSummary], words: str) -> str:
+    """Return the start of a title, `words` after the run's name if there are several runs."""
+    return f"{run.label}: {words}" if len(runs) > 1 else f"{words[:1].upper()}{words[1:]}"
+
+
+def axis_name(runs: Sequence[RunSummary]) -> str:
+    """Return the name of the x axis: block drafters have no depth."""
+    kinds = dict.fromkeys(run.manifest.query_kind for run in runs)
+    return " or ".join(kinds) if kinds else BY_DEPTH

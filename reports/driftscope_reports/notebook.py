@@ -13,9 +13,9 @@ from driftscope.json_report import to_dict
 from driftscope.pipeline import Analysis, Inputs, analyze
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.runs import found
-from driftscope_reports.drawing.palette import LIGHT
-from driftscope_reports.drawing.plotly_figure import figure, painted
+from driftscope_reports.charts import escaped, plain
 from driftscope_reports.html.document import pictures, to_html
+from driftscope_reports.page import colours
 from driftscope_reports.report_files import write_text
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Run:
         import plotly.graph_objects as go
 
         drawn = pictures(self.analysis)
-        return {p.id: _titled(go.Figure(painted(figure(p.chart), LIGHT)), p.title) for p in drawn}
+        return {p.id: _titled(go.Figure(plain(p.chart, colours())), p.title) for p in drawn}
 
     @cached_property
     def findings(self) -> pd.DataFrame:
@@ -193,7 +193,7 @@ def _depth_rows(run: RunSummary) -> list[dict[str, object]]:
 
 def _titled(made: go.Figure, title: str) -> go.Figure:
     made.update_layout(
-        title={"text": html.escape(title)},
+        title={"text": escaped(title, len(title))},
         margin={"t": 60},
         paper_bgcolor="white",
         showlegend=len(made.data) > 1,

@@ -16,7 +16,8 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -27,10 +28,6 @@ from markupsafe import Markup
 
 from driftscope.boundary import strict_json
 from driftscope.version import __version__
-from driftscope_reports.drawing.palette import DARK, LIGHT, VIRIDIS, variables
-from driftscope_reports.drawing.plotly_figure import figure
-from driftscope_reports.markup import script_json
-from driftscope_reports.model import Picture
 
 LICENCE = "plotly-basic.LICENSE"
 
@@ -83,30 +80,33 @@ class Content:
     contents: Sequence[tuple[str, str]]
     """Id and name of each section; the first is where `skip` leads."""
     main: Sequence[Markup | None]
-    pictures: Sequence[Picture]
-    """All pictures in `main`."""
+    figures: Mapping[str, object]
+    """Every figure in `main` as `charts.plain` makes it, by the id of its picture."""
     stories: Sequence[object] = ()
     """Requests that the page's script can open, by run."""
 
 
 def framed(content: Content) -> str:
     """Return the whole page."""
-    packed, style, code = plotly(), stylesheet(), script()
-    return render(
+    packed, style = plotly(), asset("report.css")
+    head, code = asset("head.js"), asset("report.js")
+    page = render(
         "page.jinja",
-        policy=policy(style, [code, gzip.decompress(packed).decode()]),
+        policy=policy(style, [head, code, gzip.decompress(packed).decode()]),
         title=content.title,
         style=style,
+        head=head,
         skip=content.skip,
         contents=content.contents,
         main=Markup("\n").join(part for part in content.main if part),
         version=__version__,
         licence=asset(LICENCE),
-        figures=script_json({p.id: figure(p.chart) for p in content.pictures}, id="figures"),
-        stories=script_json(content.stories, id="stories"),
+        figures=script_json(content.figures),
+        stories=script_json(content.stories),
         plotly=base64.b64encode(packed).decode(),
         script=code,
     )
+    return encodable(page)
 
 
 def policy(style: str, scripts: list[str]) -> str:
@@ -127,20 +127,23 @@ def _hash(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-@cache
-def stylesheet() -> str:
-    """Return the page's CSS with its palettes."""
-    return (
-        asset("report.css")
-        .replace("/*LIGHT*/", variables(LIGHT))
-        .replace("/*DARK*/", variables(DARK))
-    )
+def script_json(value: object) -> Markup:
+    """Return data for a script element; nothing in it can end the element or begin a comment."""
+    text = strict_json.dumps(value, sort_keys=True, separators=(",", ":"))
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(text)  # noqa: S704  escaped above
 
 
-@cache
-def script() -> str:
-    """Return the page's own script, with the colour scale of its heatmaps."""
-    return asset("report.js").replace("/*SCALE*/[]", strict_json.dumps(VIRIDIS))
+def encodable(text: str) -> str:
+    """Return `text` with lone surrogates, which file names may contain, written as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def colours() -> dict[str, str]:
+    """Return the colours of the light palette by the name of their CSS variable."""
+    light = asset("report.css").partition("@media")[0]
+    return dict(re.findall(r"--([\w-]+): (#\w+);", light))
 
 
 @cache
@@ -150,6 +153,7 @@ def plotly() -> bytes:
     return (files("driftscope_reports") / "assets" / "plotly-basic.min.js.gz").read_bytes()
 
 
+@cache
 def asset(name: str) -> str:
     """Return the text of a file that ships with the package."""
     return (files("driftscope_reports") / "assets" / name).read_text(encoding="utf-8")

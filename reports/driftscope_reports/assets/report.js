@@ -20,19 +20,19 @@
     return element;
   };
 
-  // ---- interactive pictures: drawn over the static ones when they become visible
+  // ---- pictures: drawn when they become visible
 
-  // "@name" stands for the CSS variable --name, which differs between light and dark.
+  // "var(--name)" differs between light and dark, and plotly wants the colour itself.
   const coloured = (value, style) => {
     if (typeof value === "string")
-      return value.startsWith("@") ? style.getPropertyValue("--" + value.slice(1)).trim() : value;
+      return value.startsWith("var(") ? style.getPropertyValue(value.slice(4, -1)).trim() : value;
     if (Array.isArray(value)) return value.map((item) => coloured(item, style));
     if (value === null || typeof value !== "object") return value;
     return Object.fromEntries(
       Object.entries(value).map(([key, item]) => [key, coloured(item, style)]));
   };
 
-  // The bundle is stored as packed text, so that parsing it delays no picture; the policy has the hash of the unpacked code.
+  // The bundle is stored as packed text, so that parsing it delays no text; the policy has the hash of the unpacked code.
   let loading = null;
   const loadPlotly = () => loading ??= (async () => {
     const packed = Uint8Array.from(atob(byId("plotly").textContent), (sign) => sign.charCodeAt(0));
@@ -46,11 +46,9 @@
     const live = byId("live-" + id);
     const { data: traces, layout } = coloured(figures[id], getComputedStyle(root));
     live.hidden = false;
-    const still = live.parentElement.querySelector(".static");
     layout.width = live.parentElement.clientWidth;
-    layout.height = Math.round(layout.width * byId(id).dataset.shape);
+    layout.height = live.parentElement.clientHeight;
     Plotly.react(live, traces, layout, { displayModeBar: false, scrollZoom: false });
-    still.hidden = true;
     if (drawn.has(id)) return;
     drawn.add(id);
     live.on("plotly_hover", (event) => {
@@ -60,47 +58,32 @@
     root.dataset.drawn = String(drawn.size);
   };
   const redraw = () => drawn.forEach(draw);
-
-  // The picture of the first screen stays static until someone points at it: the large script must not delay the page.
-  const asked = (drawing) => {
-    const once = () => {
-      for (const name of ["pointerenter", "pointerdown"]) drawing.removeEventListener(name, once);
-      draw(drawing.closest("figure").id);
-    };
-    for (const name of ["pointerenter", "pointerdown"]) drawing.addEventListener(name, once);
-  };
   const watch = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       if (!entry.isIntersecting) continue;
       watch.unobserve(entry.target);
-      const id = entry.target.closest("figure").id;
-      setTimeout(() => draw(id), 0);
+      draw(entry.target.closest("figure").id);
     }
   }, { rootMargin: "200px" });
 
   // ---- one depth, marked everywhere
 
   let depth = null;
-  const across = (drawing) => {
-    const live = drawing.querySelector(".live");
-    if (!live.hidden && live._fullLayout) {
-      const axis = live._fullLayout.xaxis;
-      return axis._offset + axis.l2p(depth);
-    }
-    const { from, to, left, right } = drawing.dataset;
-    const share = (depth - from) / (to - from);
-    return (Number(left) + share * (right - left)) * drawing.clientWidth;
+  const across = (live) => {
+    const axis = live._fullLayout.xaxis;
+    return axis._offset + axis.l2p(depth);
   };
   const mark = (wanted) => {
     depth = wanted;
     for (const drawing of document.querySelectorAll('.drawing[data-axis="depth"]')) {
       let cursor = drawing.querySelector(".cursor");
-      const here = depth !== null && depth <= Number(drawing.dataset.depths);
+      const live = drawing.querySelector(".live");
+      const here = depth !== null && depth <= Number(drawing.dataset.depths) && live._fullLayout;
       if (!here) { if (cursor) cursor.hidden = true; continue; }
       if (!cursor) drawing.append(cursor = make("div", "", { class: "cursor", "aria-hidden": "true" }));
       cursor.hidden = false;
       cursor.dataset.word = String(depth);
-      cursor.style.left = across(drawing) + "px";
+      cursor.style.left = across(live) + "px";
     }
     for (const table of document.querySelectorAll('table[data-axis="depth"]'))
       for (const row of table.rows)
@@ -281,7 +264,7 @@
     line.append(make("span", name), strips);
     return line;
   };
-  const SCALE = /*SCALE*/[];
+  const SCALE = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];  // viridis
   const scale = (share) => {
     const at = Math.min(Math.max(share, 0), 1) * (SCALE.length - 1);
     const low = Math.min(Math.floor(at), SCALE.length - 2);
@@ -369,9 +352,8 @@
 
   // ---- start
 
-  if ("DecompressionStream" in window)  // otherwise the static pictures stay
-    for (const drawing of document.querySelectorAll(".drawing"))
-      if (drawing.closest(".verdict")) asked(drawing); else watch.observe(drawing);
+  if (!root.classList.contains("plain"))
+    for (const drawing of document.querySelectorAll(".drawing")) watch.observe(drawing);
   reveal();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   let wide = innerWidth, waiting = 0;

@@ -1,9 +1,11 @@
-"""An ablation as one HTML file that needs no network: the page \"Why\"."""
+"""An ablation as one HTML file that needs no network: the page on why acceptance falls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+
+from markupsafe import Markup
 
 from driftscope.ablate.intervention import AS_SERVED, Intervention
 from driftscope.ablate.result import (
@@ -17,12 +19,8 @@ from driftscope.ablate.result import (
 )
 from driftscope.metrics.confidence import AGREEMENT, LOSS_PARTS
 from driftscope.trace.manifest import BY_DEPTH
-from driftscope_reports.drawing.chart import Axis, Chart, Kind, Series, Unit
-from driftscope_reports.html.parts import section_html
-from driftscope_reports.html.parts.run_series import line
-from driftscope_reports.html.parts.tables import table
-from driftscope_reports.markup import Child, Markup, el, encodable
-from driftscope_reports.model import Picture, Section, Size, in_page
+from driftscope_reports.charts import Axis, Unit, bars, figure, line
+from driftscope_reports.model import Picture, Section, figures_of, section_html, table
 from driftscope_reports.page import Content, framed, part
 
 _HOW = (
@@ -54,12 +52,12 @@ def agreement(result: Ablation) -> Section:
 
 
 def _picture(group: str, effects: Sequence[Effect]) -> Picture:
-    lines = tuple(line(at, _name(each), each.agreement) for at, each in enumerate(effects))
+    lines = [line(_name(each), each.agreement, run=at) for at, each in enumerate(effects)]
     return Picture(
         id=f"agreement-{group}",
         title=_TITLES[group] if len(effects) > 1 else "As served",
         how=_HOW,
-        chart=Chart(series=lines, x_title=BY_DEPTH, y_title="of all positions", unit=Unit.SHARE),
+        chart=figure(lines, x_title=BY_DEPTH, y_title="of all positions", unit=Unit.SHARE),
         definitions=(AGREEMENT,),
     )
 
@@ -100,15 +98,14 @@ def interventions(result: Ablation) -> Section:
         name="What each intervention changes",
         lead=f"Acceptance length as served: {served:.2f} tokens per round, each position counting "
         "as a round. The intervals of the changes hold for all interventions together.",
-        body=el(
-            "div",
+        below=[
             _table(result),
-            [el("p", words, class_="note") for words in notes],
-            [
-                el("p", f"Not applicable: {name}: {reason}.", class_="note")
+            *(part("paragraph", words, "note") for words in notes),
+            *(
+                part("paragraph", f"Not applicable: {name}: {reason}.", "note")
                 for name, reason in result.not_applicable.items()
-            ],
-        ),
+            ),
+        ],
     )
 
 
@@ -123,7 +120,7 @@ def _table(result: Ablation) -> Markup:
     )
 
 
-def _row(effect: Effect) -> list[Child]:
+def _row(effect: Effect) -> list[str]:
     made, ends = effect.intervention, effect.interval
     served = made.id == AS_SERVED
     interval = f"{ends.low:+.2f} to {ends.high:+.2f}" if ends and not served else "–"
@@ -146,16 +143,18 @@ def vocabulary(coverage: VocabularyCoverage) -> Section:
         name="Tokens that the draft vocabulary lacks",
         lead=f"{coverage.lacking:.1%} of the tokens of the target's answers are not in the draft "
         "vocabulary: a chain ends at each of them.",
-        body=table(
-            ["kind of text", "lacking", "95% interval", "tokens"],
-            [_region(each) for each in coverage.by_region],
-            caption="Share of tokens that the draft vocabulary lacks, by kind of text",
-            sortable=True,
-        ),
+        below=[
+            table(
+                ["kind of text", "lacking", "95% interval", "tokens"],
+                [_region(each) for each in coverage.by_region],
+                caption="Share of tokens that the draft vocabulary lacks, by kind of text",
+                sortable=True,
+            )
+        ],
     )
 
 
-def _region(each: RegionCoverage) -> list[Child]:
+def _region(each: RegionCoverage) -> list[str]:
     ends = each.interval
     return [
         each.region,
@@ -176,7 +175,7 @@ _PARTS = (
     "mean of both orders (the Shapley value of two factors), so that the parts add up exactly. "
     "Where both orders differ much, the two factors act together."
 )
-_HOW_loss_section = (
+_HOW_LOSS = (
     "Each bar is a part of the loss between depth 1 and K, as a share of all positions; the last "
     "one is their sum. Lines are 95% intervals over prompts; a part whose interval includes 0 is "
     "not shown to exist."
@@ -190,10 +189,12 @@ def loss(parts: Decomposition, k: int) -> Section:
         name="Why: what the loss is made of",
         lead=f"The drafted token is the target's in {parts.first:.1%} of the positions at depth 1, "
         f"and in {parts.last:.1%} at depth {k}, whatever came before it in the chain.",
-        pictures=(_picture_loss_section(parts),),
-        body=el(
-            "div", _table_loss_section(parts), el("p", WRONG_TOKENS), el("p", _PARTS, class_="note")
-        ),
+        pictures=(_loss_picture(parts),),
+        below=[
+            _loss_table(parts),
+            part("paragraph", WRONG_TOKENS),
+            part("paragraph", _PARTS, "note"),
+        ],
     )
 
 
@@ -210,45 +211,42 @@ def _named(parts: Decomposition) -> tuple[tuple[str, Part], ...]:
     )
 
 
-def _picture_loss_section(parts: Decomposition) -> Picture:
+def _loss_picture(parts: Decomposition) -> Picture:
     named = _named(parts)
     ends = [part.interval for _, part in named]
-    shown = Series(
-        name="share of positions",
-        kind=Kind.BAR,
-        x=_LABELS,
-        y=tuple(part.value for _, part in named),
-        low=tuple(None if each is None else each.low for each in ends),
-        high=tuple(None if each is None else each.high for each in ends),
+    shown = bars(
+        "share of positions",
+        _LABELS,
+        [part.value for _, part in named],
+        intervals=ends,
         colours=("run-0", "run-1", "run-2", "same"),
     )
     return Picture(
         id="loss",
         title=f"{100 * parts.loss.value:.1f} points of agreement are lost",
-        how=_HOW_loss_section,
-        chart=Chart(
-            series=(shown,),
+        how=_HOW_LOSS,
+        chart=figure(
+            [shown],
             x_title="lost by",
             y_title="share of positions",
             axis=Axis.CATEGORY,
             unit=Unit.SHARE,
             level=0.0,
-            shows_values=True,
         ),
         definitions=(LOSS_PARTS, AGREEMENT),
-        size=Size.WIDE,
+        wide=True,
     )
 
 
-def _table_loss_section(parts: Decomposition) -> Markup:
+def _loss_table(parts: Decomposition) -> Markup:
     return table(
         ["part", "points", "95% interval", "other factor the drafter's", "other factor right"],
-        [_row_loss_section(name, part) for name, part in _named(parts)],
+        [_loss_row(name, part) for name, part in _named(parts)],
         caption="Parts of the loss, in points of agreement",
     )
 
 
-def _row_loss_section(name: str, part: Part) -> list[Child]:
+def _loss_row(name: str, part: Part) -> list[str]:
     ends = part.interval
     orders = part.orders or (None, None)
     return [
@@ -261,16 +259,16 @@ def _row_loss_section(name: str, part: Part) -> list[Child]:
 
 def to_html(result: Ablation, *, command: str | None = None) -> str:
     """Return the page; `command` is the command line that made it, shown at its end."""
-    made = [in_page(section) for section in [*_sections(result), _origin(result, command)]]
+    made = [*_sections(result), _origin(result, command)]
     name = Path(result.drafter).name or result.drafter
     content = Content(
         title=f"Why: {name}",
         skip="Skip to the result",
         contents=[("verdict", "Result"), *((s.id, s.name) for s in made)],
-        main=[_opening(result, name), *(section_html.section(each, ()) for each in made)],
-        pictures=[picture for section in made for picture in section.pictures],
+        main=[_opening(result, name), *(section_html(section) for section in made)],
+        figures=figures_of([picture for section in made for picture in section.pictures]),
     )
-    return encodable(framed(content))
+    return framed(content)
 
 
 def _sections(result: Ablation) -> list[Section]:
@@ -284,15 +282,9 @@ def _sections(result: Ablation) -> list[Section]:
 def _opening(result: Ablation, name: str) -> Markup:
     """Return the first screen: the result in one sentence."""
     where = f"{result.positions:,} positions of {result.prompts} prompts, K = {result.k}"
-    return el(
-        "section",
-        el("div", el("p", "Why acceptance falls", class_="state info"), class_="badges"),
-        el("h1", _loss(result.decomposition, result.k) or _changes(result)),
-        el("p", f"{name} beside {result.target}: {where}", class_="detail"),
-        el("p", _changes(result), class_="detail") if result.decomposition else None,
-        class_="verdict",
-        id="verdict",
-    )
+    loss = _loss(result.decomposition, result.k)
+    details = [f"{name} beside {result.target}: {where}", _changes(result) if loss else None]
+    return part("opening", "Why acceptance falls", "info", loss or _changes(result), details)
 
 
 def _loss(parts: Decomposition | None, k: int) -> str | None:
@@ -332,11 +324,8 @@ def _origin(result: Ablation, command: str | None) -> Section:
         id="provenance",
         name="What was run",
         lead="Both models ran outside any engine, on the target's own greedy answers.",
-        body=el(
-            "div",
+        below=[
             table(["", ""], rows, words=2, caption="What was run"),
-            [el("p", "This page is made again with:"), part("to_copy", command)]
-            if command
-            else None,
-        ),
+            *([part("paragraph", "Made again with:"), part("to_copy", command)] if command else []),
+        ],
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from markupsafe import Markup
+
 from driftscope.findings.finding import TITLES, Answer, Topic
 from driftscope.findings.first_screen import FirstScreen
 from driftscope_reports.html.terms import meaning_of, term
-from driftscope_reports.markup import Markup, el, join
+from driftscope_reports.markup import el, join
 from driftscope_reports.page import part
 
 _MARKS = {

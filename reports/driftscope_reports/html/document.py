@@ -6,41 +6,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from markupsafe import Markup
+
 from driftscope.analysis.closeup import Effect
 from driftscope.analysis.number_words import listed
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.rules_data import LOSS, QualityWarning, losses_among
 from driftscope.pipeline import Analysis
-from driftscope_reports.html import finding_cards, first_screen, provenance
+from driftscope_reports.html import finding_cards, first_screen
 from driftscope_reports.html.answers import answers
 from driftscope_reports.html.lead_picture import lead_picture
-from driftscope_reports.html.parts import section_html
-from driftscope_reports.html.sections import (
-    drift,
-    effect,
-    fallback,
-    replays,
-    requests,
-    segments,
-    speed,
-)
-from driftscope_reports.html.sections.comparison import two_runs
 from driftscope_reports.html.terms import glossary
-from driftscope_reports.markup import Markup, encodable
-from driftscope_reports.model import Picture, Section, in_page
+from driftscope_reports.model import Picture, Section, figures_of, section_html
 from driftscope_reports.page import Content, framed, part
+from driftscope_reports.sections_compare import compare
+from driftscope_reports.sections_inside import drift, effect
+from driftscope_reports.sections_sources import provenance, replays, requests, stories
+from driftscope_reports.sections_speed import fallback, speed
+from driftscope_reports.sections_where import where
 
 MAX_BYTES = 2_000_000
 """Size limit of the whole file, whatever the run's size."""
-_SECTIONS = (
-    drift.section,
-    effect.section,
-    speed.section,
-    fallback.section,
-    segments.section,
-    two_runs.section,
-    requests.section,
-)
+_SECTIONS = (drift, effect, speed, fallback, where, compare, requests)
 _T = TypeVar("_T")
 _LEAN = (1.0, 0.5, 0.25, 0.1, 0.0)
 """Shares of the single requests and heads to keep, tried in order until the file is small
@@ -50,7 +37,7 @@ enough."""
 def to_html(analysis: Analysis, *, command: str | None = None) -> str:
     """Return the page; `command` is the command line that made it, shown at its end."""
     for share in _LEAN:
-        text = encodable(_page(thinned(analysis, share), command))
+        text = _page(thinned(analysis, share), command)
         if len(text.encode()) <= MAX_BYTES:
             break
     return text
@@ -59,8 +46,8 @@ def to_html(analysis: Analysis, *, command: str | None = None) -> str:
 def sections(analysis: Analysis, command: str | None = None) -> list[Section]:
     """Return every section, in the order of the page."""
     made = [make(analysis) for make in _SECTIONS] if analysis.runs else []
-    sent = replays.section(analysis)
-    return [*([sent] if sent else []), *made, provenance.section(analysis, command)]
+    sent = replays(analysis)
+    return [*([sent] if sent else []), *made, provenance(analysis, command)]
 
 
 def pictures(analysis: Analysis) -> list[Picture]:
@@ -136,14 +123,14 @@ def _ends(values: tuple[_T, ...], share: float) -> tuple[_T, ...]:
 
 
 def _page(analysis: Analysis, command: str | None) -> str:
-    made = [in_page(section) for section in sections(analysis, command)]
+    made = sections(analysis, command)
     lead, first = lead_picture(analysis), _first_warnings(analysis, made)
     elsewhere = [warning for warning in analysis.warnings if warning not in first]
     main = [
         first_screen.opening(analysis, first, losses_among(analysis.warnings)),
         answers(analysis.screen) if analysis.screen and analysis.screen.claims else None,
         finding_cards.findings(analysis),
-        *(section_html.section(each, elsewhere) for each in made),
+        *(section_html(section, elsewhere) for section in made),
         _terms(analysis.runs),
     ]
     content = Content(
@@ -151,8 +138,8 @@ def _page(analysis: Analysis, command: str | None) -> str:
         skip="Skip to the verdict",
         contents=_contents(made),
         main=main,
-        pictures=[*([lead] if lead else []), *(p for section in made for p in section.pictures)],
-        stories=requests.stories(analysis.runs),
+        figures=figures_of([*([lead] if lead else []), *(p for s in made for p in s.pictures)]),
+        stories=stories(analysis.runs),
     )
     return framed(content)
 

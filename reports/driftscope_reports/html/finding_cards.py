@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from driftscope.analysis.number_words import listed
 from driftscope.findings.finding import Finding, Severity, Suspect, Trust
 from driftscope.findings.first_screen import URGENT, subject_of
 from driftscope.pipeline import Analysis
-from driftscope_reports.markup import Child, Markup, el
+from driftscope_reports.markup import Child, el
 from driftscope_reports.page import part
 
 _SIGNS = {Severity.HIGH: "▲", Severity.MEDIUM: "◆", Severity.INFO: "ℹ", Severity.GOOD: "✓"}

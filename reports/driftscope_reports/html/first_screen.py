@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from driftscope.analysis.number_words import number
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import Topic, capital
@@ -12,10 +14,9 @@ from driftscope.findings.first_screen import Action, FirstScreen, KeyFigure, Sta
 from driftscope.findings.rules_data import QualityWarning
 from driftscope.pipeline import Analysis
 from driftscope_reports.html.lead_picture import lead_picture
-from driftscope_reports.html.parts import section_html
-from driftscope_reports.html.parts.run_series import by_run
 from driftscope_reports.html.terms import term
-from driftscope_reports.markup import Markup, el
+from driftscope_reports.markup import el
+from driftscope_reports.model import by_run, picture_html
 from driftscope_reports.page import part
 
 STATES = {
@@ -54,7 +55,7 @@ def opening(
         _figures(screen.figures) if screen else None,
         el(
             "div",
-            section_html.picture(picture) if picture else None,
+            picture_html(picture) if picture else None,
             _actions(screen.actions) if screen else None,
             class_="screen",
         ),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
 
 from driftscope.analysis.number_words import count, number, percent
 from driftscope.analysis.statistics.intervals import Interval
-from driftscope.inspect.checks.result import CheckResult, Level
+from driftscope.inspect.checks.result import Level
 from driftscope.inspect.inspection import Inspection
 from driftscope.inspect.trial.result import (
     STOPPED,
@@ -22,13 +26,9 @@ from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
 from driftscope.metrics.confidence import TOP1
 from driftscope.metrics.hidden import FED_RMS, PRENORM_RMS
 from driftscope.trace.manifest import BY_DEPTH
-from driftscope_reports.drawing.chart import Chart, Series, Unit
-from driftscope_reports.html.parts import section_html
-from driftscope_reports.html.parts.run_series import line
-from driftscope_reports.html.parts.tables import table
-from driftscope_reports.markup import Child, Markup, el, encodable
-from driftscope_reports.model import Picture, Section, in_page
-from driftscope_reports.page import Content, framed, part
+from driftscope_reports.charts import Unit, figure, line
+from driftscope_reports.model import Picture, Section, figures_of, section_html, table
+from driftscope_reports.page import Content, framed, part, render
 
 LEVELS = {
     Level.ERROR: ("▲ error", "high"),
@@ -40,29 +40,8 @@ LEVELS = {
 
 def cards(inspection: Inspection) -> Markup:
     """Return the section of results."""
-    return el(
-        "section",
-        el("h2", "What was found, and what to change", id="findings-heading"),
-        el("div", [_card(result) for result in inspection.results], class_="findings")
-        if inspection.results
-        else el("p", f"Nothing, in {inspection.checks} checks."),
-        id="findings",
-        aria_labelledby="findings-heading",
-    )
-
-
-def _card(result: CheckResult) -> Markup:
-    words, name = LEVELS[result.level]
-    return el(
-        "article",
-        el("h3", el("span", words, class_="severity"), " ", result.title),
-        el("p", el("b", "Found: "), result.there),
-        el("p", el("b", "Expected: "), result.expected),
-        el("p", el("b", "By: "), result.rule),
-        [el("p", el("b", "Change:")), part("to_copy", result.change)] if result.change else None,
-        el("p", f"{result.certainty}; ", el("code", result.id)),
-        class_=f"finding {name}",
-    )
+    results = [(result, *LEVELS[result.level]) for result in inspection.results]
+    return render("inspection_results.jinja", results=results, checks=inspection.checks)
 
 
 _MASSES = (
@@ -86,14 +65,14 @@ def _by_depth(trial: Trial) -> Section:
         name="The drafter as it is",
         lead=f"Acceptance length {number(trial.as_is.length)}{length}: {trial.as_is.rounds} rounds "
         f"of {trial.prompts} prompts at K = {trial.k}, as a server would make them.",
-        above=el("ul", [el("li", _sentence(line)) for line in trial.inside.lines]),
+        above=[part("bullets", [_sentence(line) for line in trial.inside.lines])],
         pictures=(_accepted(trial), _masses(trial), _rms(trial), _top1(trial)),
     )
 
 
 def _accepted(trial: Trial) -> Picture:
     rates = trial.as_is.marginal
-    shown = line(0, "as it is", rates, trial.as_is.marginal_interval)
+    shown = line("as it is", rates, intervals=trial.as_is.marginal_interval)
     return Picture(
         id="acceptance-marginal",
         title=f"Accepted: {percent(rates[0])} at depth 1, {percent(rates[-1])} at depth {trial.k}",
@@ -148,15 +127,15 @@ def _sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-def _confidence(trial: Trial) -> tuple[Series, ...]:
+def _confidence(trial: Trial) -> list[Any]:
     found = trial.inside.confidence
     rates = tuple(each.value if each else None for each in found.right)
     spread = tuple(each.interval if each else None for each in found.right)
-    return (
-        line(0, "all positions", trial.figures["top1"]),
-        line(1, "sure, in accepted drafts", found.sure),
-        line(2, "right, in accepted drafts", rates, spread),
-    )
+    return [
+        line("all positions", trial.figures["top1"]),
+        line("sure, in accepted drafts", found.sure, run=1),
+        line("right, in accepted drafts", rates, run=2, intervals=spread),
+    ]
 
 
 def _repairs(trial: Trial) -> Section:
@@ -167,14 +146,13 @@ def _repairs(trial: Trial) -> Section:
         lead=f"{count(len(trial.tried), 'change')}, one at a time"
         + (f" ({STOPPED}: another one may help more). " if trial.stopped else ". ")
         + (f"This one helps: {best.repair.change}." if best else "None helps beyond chance."),
-        body=el(
-            "div",
+        below=[
             _table(trial),
-            [
-                el("p", f"Not tried: {', '.join(ids)}: {reason}.", class_="note")
+            *(
+                part("paragraph", f"Not tried: {', '.join(ids)}: {reason}.", "note")
                 for reason, ids in by_reason(trial.not_applicable).items()
-            ],
-        ),
+            ),
+        ],
     )
 
 
@@ -192,7 +170,7 @@ def _table(trial: Trial) -> Markup:
     )
 
 
-def _row(change: Change, each: Tried | TriedRendering) -> list[Child]:
+def _row(change: Change, each: Tried | TriedRendering) -> list[str]:
     gain = each.gain
     ends = f"{gain.interval.low:+.2f} to {gain.interval.high:+.2f}" if gain.interval else "–"
     return [
@@ -213,12 +191,12 @@ def interval_words(interval: Interval | None) -> str:
     return f" (95% interval {number(interval.low)} to {number(interval.high)})"
 
 
-def _chart(series: tuple[Series, ...], y_title: str, unit: Unit = Unit.NUMBER) -> Chart:
-    return Chart(series=series, x_title=BY_DEPTH, y_title=y_title, unit=unit)
+def _chart(series: Sequence[Any], y_title: str, unit: Unit = Unit.NUMBER) -> Any:
+    return figure(series, x_title=BY_DEPTH, y_title=y_title, unit=unit)
 
 
-def _lines(values: list[tuple[str, tuple[float, ...]]]) -> tuple[Series, ...]:
-    return tuple(line(at, name, each) for at, (name, each) in enumerate(values))
+def _lines(values: list[tuple[str, tuple[float, ...]]]) -> list[Any]:
+    return [line(name, each, run=at) for at, (name, each) in enumerate(values)]
 
 
 _HEALTHY = ("✓ No error, no warning", "good")
@@ -228,7 +206,7 @@ def to_html(result: Inspection, *, command: str | None = None) -> str:
     """Return the page; `command` is the command line that made it, shown at its end."""
     name = Path(result.drafter).name or result.drafter
     parts = sections(result.trial) if result.trial else []
-    made = [in_page(section) for section in [*parts, _origin(result, name, command)]]
+    made = [*parts, _origin(result, name, command)]
     content = Content(
         title=f"Inspection: {name}",
         skip="Skip to the result",
@@ -236,25 +214,18 @@ def to_html(result: Inspection, *, command: str | None = None) -> str:
         main=[
             _opening(result, name),
             cards(result),
-            *(section_html.section(section, ()) for section in made),
+            *(section_html(section) for section in made),
         ],
-        pictures=[picture for section in made for picture in section.pictures],
+        figures=figures_of([picture for section in made for picture in section.pictures]),
     )
-    return encodable(framed(content))
+    return framed(content)
 
 
 def _opening(result: Inspection, name: str) -> Markup:
     """Return the first screen: how bad it is, and the result in one sentence."""
     worst = next((level for level in Level if result.count(level)), Level.NOTE)
     words, kind = _HEALTHY if worst is Level.NOTE else LEVELS[worst]
-    return el(
-        "section",
-        el("div", el("p", words, class_=f"state {kind}"), class_="badges"),
-        el("h1", _counts(result, name)),
-        el("p", result.conclusion, class_="detail") if result.conclusion else None,
-        class_="verdict",
-        id="verdict",
-    )
+    return part("opening", words, kind, _counts(result, name), [result.conclusion])
 
 
 def _counts(inspection: Inspection, name: str) -> str:
@@ -283,14 +254,13 @@ def _origin(inspection: Inspection, name: str, command: str | None) -> Section:
         id="provenance",
         name="What was inspected",
         lead=f"Target: {inspection.target or 'none given'}.",
-        body=el(
-            "div",
+        below=[
             table(
                 ["drafter", "path", "format", "licence", "parameters", "bytes", "of the target's"],
                 [row],
                 words=4,
                 caption="The drafter that was inspected",
             ),
-            [el("p", "Made again with:"), part("to_copy", command)] if command else None,
-        ),
+            *([part("paragraph", "Made again with:"), part("to_copy", command)] if command else []),
+        ],
     )

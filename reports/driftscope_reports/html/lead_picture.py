@@ -5,38 +5,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from driftscope.analysis.replays import ReplaySummary
 from driftscope.findings.case import Case
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.pipeline import Analysis
-from driftscope_reports.drawing.chart import Axis, Chart, Kind, Mark, Series, Unit
-from driftscope_reports.drawing.palette import PATTERNS, colour
-from driftscope_reports.html.parts.run_series import by_run
-from driftscope_reports.html.sections import acceptance
+from driftscope_reports.charts import Axis, Mark, bars, figure
 from driftscope_reports.model import Picture
+from driftscope_reports.sections_inside import marginal_acceptance
 
-_PIXELS = 560, 250
-"""Width and height of the picture."""
 _MOST_CONDITIONS = 12
 
 
 def lead_picture(analysis: Analysis) -> Picture | None:
     """Return the picture; None for replays that answered nothing."""
-    if analysis.runs:
-        made: Picture | None = _by_depth(analysis)
-    else:
-        made = _by_condition(analysis.senders)
-    width, height = _PIXELS
-    return made and replace(made, chart=replace(made.chart, width=width, height=height))
+    return _by_depth(analysis) if analysis.runs else _by_condition(analysis.senders)
 
 
 def _by_depth(analysis: Analysis) -> Picture:
-    picture, shade = acceptance.marginal(analysis.runs), _apart(analysis.cases)
-    if shade is not None:
-        picture = replace(picture, how=f"{picture.how} {_SHADED}")
-    marks = _better_k(analysis.cases)
-    return replace(picture, chart=replace(picture.chart, marks=marks, y_most=1.0, shade=shade))
+    shade, marks = _apart(analysis.cases), _better_k(analysis.cases)
+    picture = marginal_acceptance(analysis.runs, marks=marks, y_most=1.0, shade=shade)
+    return picture if shade is None else replace(picture, how=f"{picture.how} {_SHADED}")
 
 
 _SHADED = "Depths at which the two runs differ are shaded."
@@ -71,47 +61,28 @@ def _better_k(cases: Sequence[Case]) -> tuple[Mark, ...]:
 
 
 def _by_condition(replays: Sequence[ReplaySummary]) -> Picture | None:
-    series = [s for i, replay in enumerate(replays) if (s := _bars(i, replay)).y]
-    if not series:
+    drawn = [trace for i, replay in enumerate(replays) if (trace := _bars(i, replay)).y]
+    if not drawn:
         return None
-    ends = [f"{min(known):.2f} to {max(known):.2f}" for s in series if (known := _known(s))]
-    names = [replay.label for replay in replays]
-    said = (
-        by_run([], ends)
-        if len(series) < 2
-        else "; ".join(f"{name}: {each}" for name, each in zip(names, ends, strict=False))
-    )
+    ends = [f"{min(trace.y):.2f} to {max(trace.y):.2f}" for trace in drawn]
+    named = [f"{trace.name}: {words}" for trace, words in zip(drawn, ends, strict=True)]
     return Picture(
         id="replay-length",
-        title=f"Tokens per round by condition: {said}",
+        title=f"Tokens per round by condition: {'; '.join(named) if len(drawn) > 1 else ends[0]}",
         how="One bar per condition of the replay, with its 95% interval. Conditions differ in "
         "their prompts, so compare a bar with the same condition of another replay.",
-        chart=Chart(
-            series=tuple(series),
-            x_title="condition",
-            y_title="tokens per round",
-            axis=Axis.CATEGORY,
-            unit=Unit.NUMBER,
-        ),
+        chart=figure(drawn, x_title="condition", y_title="tokens per round", axis=Axis.CATEGORY),
         definitions=(MEAN_LENGTH,),
     )
 
 
-def _known(series: Series) -> list[float]:
-    return [y for y in series.y if y is not None]
-
-
-def _bars(index: int, replay: ReplaySummary) -> Series:
+def _bars(index: int, replay: ReplaySummary) -> Any:
     cells = list({cell.condition: cell for cell in reversed(replay.cells)}.values())
     cells = [cell for cell in reversed(cells) if cell.mean_length is not None][:_MOST_CONDITIONS]
-    spreads = [cell.mean_length_interval for cell in cells]
-    return Series(
-        name=replay.label,
-        kind=Kind.BAR,
-        x=tuple(cell.condition for cell in cells),
-        y=tuple(cell.mean_length for cell in cells),
-        low=tuple(each.low if each else None for each in spreads),
-        high=tuple(each.high if each else None for each in spreads),
-        colour=colour(index),
-        pattern=PATTERNS[index % len(PATTERNS)],
+    return bars(
+        replay.label,
+        [cell.condition for cell in cells],
+        [cell.mean_length for cell in cells],
+        run=index,
+        intervals=[cell.mean_length_interval for cell in cells],
     )

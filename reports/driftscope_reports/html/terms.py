@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from driftscope_reports.markup import Markup, el
+from markupsafe import Markup
+
+from driftscope_reports.markup import el
 from driftscope_reports.page import part
 
 _TERMS = {

@@ -19,12 +19,13 @@ from driftscope.analysis.number_words import (
     percent,
     times,
 )
+from driftscope.analysis.replays import NO_INTERVAL, Cell
 from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import PairedRatio
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import Finding, Severity, Suspect
 from driftscope.findings.rules_data import losses_among
 from driftscope.pipeline import Analysis
-from driftscope_reports.html.sections.replays import length, ratio
 from driftscope_reports.terminal import first_screen_text
 from driftscope_reports.terminal.first_screen_text import plain
 
@@ -167,8 +168,8 @@ def _senders(analysis: Analysis) -> Table:
                 run.label,
                 cell.condition,
                 cell.load,
-                length(cell),
-                ratio(cell.length_ratio),
+                replay_length(cell),
+                replay_ratio(cell.length_ratio),
                 milliseconds(cell.tpot_s),
                 number(cell.throughput, 1),
                 milliseconds(cell.ttft_s),
@@ -190,12 +191,28 @@ def _versus(analysis: Analysis) -> Table:
             pair.other,
             pair.condition,
             pair.load,
-            ratio(pair.length_ratio),
-            ratio(pair.tpot_ratio),
+            replay_ratio(pair.length_ratio),
+            replay_ratio(pair.tpot_ratio),
             percent(same / of if of else None),
         )
         table.add_row(*(Text(plain(each)) for each in cells))
     return table
+
+
+def replay_ratio(value: PairedRatio | None) -> str:
+    """Return a ratio with its interval, such as "0.91 [0.85, 0.97]"."""
+    if value is None:
+        return NOTHING
+    spread = value.interval
+    return number(value.value) + (f" [{spread.low:.2f}, {spread.high:.2f}]" if spread else "")
+
+
+def replay_length(cell: Cell) -> str:
+    """Return the acceptance length with its interval; of sums, that they have none."""
+    spread = cell.mean_length_interval
+    if spread is None and cell.totals is not None and cell.mean_length is not None:
+        return f"{number(cell.mean_length)} ({NO_INTERVAL})"
+    return number(cell.mean_length) + (f" [{spread.low:.2f}, {spread.high:.2f}]" if spread else "")
 
 
 def _finding_lines(analysis: Analysis) -> list[Text]:

@@ -15,7 +15,7 @@ from driftscope.json_report import figures_of
 from driftscope.pipeline import summarise
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.vocabulary import UndraftedReason
-from driftscope_reports.html.sections.acceptance import pictures
+from driftscope_reports.sections_inside import acceptance
 
 TRUTH = Truth(k=4, requests=240, rounds=30, batches=(2, 6), k_by_batch=((3, 4), (6, 2)))
 """K = 4 for few requests, K = 2 for many."""
@@ -43,7 +43,7 @@ def test_two_k_by_step_rows_are_one_run_with_a_table_for_each(trace: Trace) -> N
     run = summarise(trace, "run")
     assert [part.k for part in run.acceptance.by_k] == [2, 4]
     assert "rounds drafted K = 2 and 4" in _messages(run)["several_k"]
-    names = [series.name for series in pictures([run])[0].chart.series]
+    names = [series.name for series in acceptance([run])[0].chart.data]
     assert names[0] == "run, as served"
 
 
@@ -62,7 +62,7 @@ def test_lengths_that_the_drafter_chooses_are_named(trace: Trace) -> None:
     copied = replace(trace, manifest=replace(trace.manifest, method="ngram"))
     run = summarise(_without(copied, "step", "draft"), "run")
     assert "chosen by the drafter (ngram)" in _messages(run)["short_rounds"]
-    names = [series.name for series in pictures([run])[0].chart.series]
+    names = [series.name for series in acceptance([run])[0].chart.data]
     assert names[0] == "run, length chosen by the drafter"
 
 

@@ -13,7 +13,7 @@ def _page(title: str = "Title") -> str:
         skip="Skip",
         contents=[("a", "First")],
         main=[part("paragraph", "words")],
-        pictures=(),
+        figures={},
     )
     return framed(content)
 

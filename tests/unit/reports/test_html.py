@@ -27,12 +27,12 @@ from driftscope.analysis.summary.run_summary import BaselineRun, baseline_of
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import Analysis, Inputs, analyze, conclude, summarise
 from driftscope.trace.reader import read_trace
-from driftscope_reports.drawing.chart import Kind
-from driftscope_reports.html.document import MAX_BYTES, provenance, sections, to_html
+from driftscope_reports.html.document import MAX_BYTES, sections, to_html
 from driftscope_reports.html.document import pictures as drawn_of
 from driftscope_reports.html.first_screen import split
-from driftscope_reports.html.sections.attention import masses
-from driftscope_reports.page import LICENCE, asset, plotly, script
+from driftscope_reports.page import LICENCE, asset, plotly
+from driftscope_reports.sections_inside import mass_areas
+from driftscope_reports.sections_sources import provenance_parts
 
 HOSTILE = (
     "</script><script>boom()</script>",
@@ -48,7 +48,7 @@ HOSTILE = (
 )
 PLOTLY = "99784e3abfb07b142a15e521a439e6d9addceadb3f79553fd24c72774f0649ba"
 """SHA-256 of plotly-basic.min.js 4.1.1 as published to npm."""
-GALLERY = Path(__file__).parents[4] / "reports" / "gallery" / "traces"
+GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
 SECTIONS = (
     "verdict",
     "drift",
@@ -233,7 +233,7 @@ def test_nothing_can_be_fetched(page: Page, text: str) -> None:
     assert "unsafe-eval" not in policy[1]
     allowed = policy[1].split("script-src ")[1].split(";")[0]
     assert "unsafe" not in allowed
-    for code in (script(), gzip.decompress(plotly()).decode()):
+    for code in (asset("head.js"), asset("report.js"), gzip.decompress(plotly()).decode()):
         digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
         assert digest in allowed
 
@@ -295,7 +295,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     analysis = analysis_of(tmp_path, specs)
     text = to_html(analysis, command=" ".join(HOSTILE))
     page = Page(text)
-    assert page.tags.count("script") == 4
+    assert page.tags.count("script") == 5
     assert page.tags.count("style") == 1
     assert not {"img", "b-", "foreignobject"} & set(page.tags)
     assert page.on == []
@@ -344,8 +344,7 @@ def test_what_does_not_apply_is_a_dash_and_no_number(tmp_path: Path) -> None:
         assert not re.search(r' (?:[dxy]|points)="[^"]*\bnan', page)
     together = analysis_of(tmp_path / "together", specs)
     assert "no attention" in to_html(together)
-    half = masses(together.runs[2])
-    heights = [[v or 0.0 for v in s.y] for s in half.series if s.kind is Kind.AREA]
+    heights = [[v or 0.0 for v in trace.y] for trace in mass_areas(together.runs[2])]
     assert max(map(sum, zip(*heights, strict=True))) <= 1.0 + 1e-5
 
 
@@ -361,8 +360,9 @@ def test_a_block_drafter_has_query_indices_and_no_depths(tmp_path: Path) -> None
     analysis = analysis_of(tmp_path, {"block": Spec(query_kind="query index")})
     for section in sections(analysis):
         for picture in section.pictures:
-            if picture.chart.axis == "depth":
-                assert picture.chart.x_title == "query index"
+            shown = picture.chart.layout.meta
+            if shown["axis"] == "depth":
+                assert shown["x_title"] == "query index"
     assert "At query index" in to_html(analysis) or "query index 1" in to_html(analysis)
 
 
@@ -451,7 +451,7 @@ def test_provenance_says_what_was_used(tmp_path: Path) -> None:
         query_kind="query index",
         budget=0.01,
     )
-    parts = provenance.parts(replace(run, manifest=used))
+    parts = provenance_parts(replace(run, manifest=used))
     assert parts["sink set"] == "slots 0, 7 (found)"
     assert parts["masses by"] == "the kernel's log-sum-exp"
     assert parts["parallel"] == "tensor parallel 2"
@@ -471,7 +471,7 @@ def test_a_report_says_who_chose_the_captured_layers(
     tmp_path: Path, source: str | None, words: str, warned: bool
 ) -> None:
     analysis = analysis_of(tmp_path, {"run": Spec(aux_layers_source=source)})
-    assert provenance.parts(analysis.runs[0])["captured target layers"].startswith(words)
+    assert provenance_parts(analysis.runs[0])["captured target layers"].startswith(words)
     told = "config names none that the engine reads: check that the drafter was trained on them"
     assert (told in to_html(analysis)) == warned
 
@@ -479,7 +479,7 @@ def test_a_report_says_who_chose_the_captured_layers(
 def test_a_report_of_a_run_that_does_not_name_its_captured_layers(tmp_path: Path) -> None:
     """A run recorded before the layers were taken from the engine."""
     analysis = analysis_of(tmp_path, {"run": Spec(aux_layers=())})
-    parts = provenance.parts(analysis.runs[0])
+    parts = provenance_parts(analysis.runs[0])
     assert parts["captured target layers"] == "3, indices not recorded"
     assert "state 3" in to_html(analysis)
 
@@ -489,7 +489,7 @@ def test_provenance_says_how_the_drafter_samples_and_which_weights_it_has(tmp_pa
     drafter = replace(run.manifest.drafter, weights_digest="feedc0de")
     for how, words in (("greedy", "the most likely token"), ("probabilistic", "drawn from")):
         known = replace(run.manifest, draft_sampling=how, drafter=drafter)
-        parts = provenance.parts(replace(run, manifest=known))
+        parts = provenance_parts(replace(run, manifest=known))
         assert parts["drafter's tokens"].startswith(words)
         assert parts["drafter"].endswith("weights feedc0de)")
         assert "weights" not in parts["target"]
@@ -505,5 +505,5 @@ def test_a_report_of_a_run_in_which_no_sink_was_found(tmp_path: Path) -> None:
     assert "no sink found (found)" in page
     assert not re.search(r">nan%?<", page)
     sought = replace(analysis.runs[0].manifest, sink_source="sought")
-    parts = provenance.parts(replace(analysis.runs[0], manifest=sought))
+    parts = provenance_parts(replace(analysis.runs[0], manifest=sought))
     assert parts["sink set"] == "search not finished"

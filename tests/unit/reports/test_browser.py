@@ -66,20 +66,12 @@ def _unfolded(page: Page) -> Page:
 
 
 def _scrolled(page: Page) -> Page:
-    """Past every picture, so that each is drawn; the first one when it is pointed at."""
+    """Past every picture, so that each is drawn."""
     page = _unfolded(page)
-    page.locator(".verdict figure .drawing").hover()
     for figure in page.locator("figure").all():
         figure.scroll_into_view_if_needed()
         _becomes(page, lambda f=figure: f.locator(".live").is_visible())  # type: ignore[misc]
     return page
-
-
-def _first_drawn(page: Page) -> None:
-    """Pictures are drawn when they come into sight, but that of the first screen when it is pointed
-    at."""
-    _unfolded(page).locator("#drift figure").first.scroll_into_view_if_needed()
-    page.wait_for_selector("html[data-drawn]", state="attached", timeout=20_000)
 
 
 def _becomes(page: Page, holds: Callable[[], bool]) -> None:
@@ -123,7 +115,8 @@ def test_axe_finds_no_serious_fault(browser: Browser, report: Path, scheme: str)
         bypass_csp=True,  # for axe itself
     )
     page.goto(report.as_uri())
-    _first_drawn(page)
+    _unfolded(page).locator("#drift figure").first.scroll_into_view_if_needed()
+    page.locator("#drift .live .main-svg").first.wait_for(state="visible")
     for summary in page.locator("#acceptance-marginal summary, #findings .pop summary").all():
         summary.click()
     page.locator("button.open").first.click()
@@ -138,10 +131,9 @@ def test_axe_finds_no_serious_fault(browser: Browser, report: Path, scheme: str)
 
 
 def test_hovering_a_depth_marks_it_everywhere(browser: Browser, report: Path) -> None:
-    page = _open(browser, report)
+    page = _scrolled(_open(browser, report))
     picture = page.locator("#acceptance-marginal")
-    picture.locator(".drawing").hover()
-    _becomes(page, picture.locator(".live").is_visible)
+    picture.scroll_into_view_if_needed()
     box = picture.locator(".live .nsewdrag").first.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 0.36 * box["width"], box["y"] + 0.5 * box["height"])
@@ -156,7 +148,7 @@ def test_hovering_a_depth_marks_it_everywhere(browser: Browser, report: Path) ->
 def test_the_keyboard_walks_the_depths_and_says_them(
     browser: Browser, report: Path, analysis: Analysis
 ) -> None:
-    page = _open(browser, report)
+    page = _scrolled(_open(browser, report))
     drawing = page.locator("#acceptance-marginal .drawing")
     drawing.focus()
     for _ in range(3):
@@ -185,16 +177,16 @@ def test_pictures_follow_the_colour_scheme(browser: Browser, report: Path) -> No
     page.close()
 
 
-def test_paper_gets_everything_unfolded_with_static_pictures(
+def test_paper_gets_everything_unfolded_with_numbers_in_place_of_pictures(
     browser: Browser, report: Path, tmp_path: Path
 ) -> None:
     page = _open(browser, report, 780, "dark")
-    page.locator(".verdict figure .drawing").hover()
-    page.wait_for_selector("html[data-drawn]", state="attached", timeout=20_000)
+    page.locator(".verdict .live .main-svg").first.wait_for(state="visible")
     page.emulate_media(media="print")
     for figure in page.locator("figure").all():
-        assert figure.locator(".static").is_visible()
-        assert not figure.locator(".live").is_visible()
+        assert figure.locator("table").is_visible()
+        assert figure.locator(".how .panel").is_visible()
+        assert not figure.locator(".drawing").is_visible()
     assert page.locator("#findings .finding").first.is_visible(), "folded sections are printed open"
     assert page.locator("#provenance table").is_visible()
     body = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -294,36 +286,34 @@ def test_without_javascript_everything_but_the_drill_down_is_there(
     assert page.locator("#request-table code").first.is_visible()
     assert not page.locator("#search").is_visible()
     for figure in page.locator("figure").all():
-        assert figure.locator(".static svg").is_visible()
+        assert figure.locator("table").is_visible()
+        assert not figure.locator(".drawing").is_visible()
     context.close()
 
 
-def test_the_first_screen_has_a_picture_before_any_script(
+def test_the_first_screen_has_its_picture_at_once_and_folded_ones_wait(
     browser: Browser, report: Path, analysis: Analysis
 ) -> None:
-    """And the large script is not unpacked before a picture that needs it comes into sight."""
     page = _open(browser, report)
-    picture = page.locator(".verdict figure .static svg")
+    picture = page.locator(".verdict .live .main-svg").first
+    picture.wait_for(state="visible")
     box = picture.bounding_box()
     assert box is not None
     assert box["height"] > 200
     assert box["y"] + box["height"] <= 900
-    assert picture.locator("path, polyline").count() >= len(analysis.runs)
-    assert page.evaluate("typeof window.Plotly") == "undefined"
-    _first_drawn(page)
-    assert page.evaluate("typeof window.Plotly") == "object"
+    assert page.locator(".verdict .live .trace").count() == len(analysis.runs)
+    assert page.locator(".main-svg").count() == page.locator(".verdict .main-svg").count()
     page.close()
 
 
-def test_an_older_browser_keeps_the_static_pictures(browser: Browser, report: Path) -> None:
+def test_a_browser_that_cannot_unpack_shows_the_numbers(browser: Browser, report: Path) -> None:
     page = browser.new_page()
     page.add_init_script("delete window.DecompressionStream")
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.goto(report.as_uri())
-    page.locator("figure").first.scroll_into_view_if_needed()
-    page.wait_for_timeout(200)
-    assert page.locator("figure .static svg").first.is_visible()
+    assert page.locator("figure table").first.is_visible()
+    assert not page.locator(".drawing").first.is_visible()
     assert wrong == []
     page.close()
 
@@ -359,7 +349,7 @@ def test_differences_are_told_apart_without_colour(browser: Browser, report: Pat
     page.close()
 
 
-GALLERY = Path(__file__).parents[4] / "reports" / "gallery" / "traces"
+GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
 
 
 def test_changes_over_time_and_masses_by_head_are_drawn(browser: Browser, tmp_path: Path) -> None:
@@ -443,7 +433,7 @@ def test_the_story_and_what_to_do_stand_on_the_first_screen(
     browser: Browser, compared: Path
 ) -> None:
     page = _open(browser, compared)
-    for part in (".state", "h1", ".cause", ".figures", "#acceptance-marginal .static", "#do li"):
+    for part in (".state", "h1", ".cause", ".figures", "#acceptance-marginal .drawing", "#do li"):
         box = page.locator(part).first.bounding_box()
         assert box is not None, part
         assert box["y"] + box["height"] <= 900, part

@@ -14,14 +14,14 @@ from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis, conclude, summarise
 from driftscope.trace.reader import read_trace
-from driftscope_reports.drawing.chart import Kind, is_number
+from driftscope_reports.charts import is_number
 from driftscope_reports.html.document import pictures as drawn_of
 from driftscope_reports.html.document import sections, to_html
-from driftscope_reports.html.parts.heatmap import APART, BETTER, WORSE
-from driftscope_reports.html.sections import step_outcomes
 from driftscope_reports.model import Picture
+from driftscope_reports.sections_compare import APART, BETTER, WORSE
+from driftscope_reports.sections_speed import outcome_share, outcomes_of, short_outcome
 
-GALLERY = Path(__file__).parents[5] / "reports" / "gallery" / "traces"
+GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def _compared(analysis: Analysis) -> str:
     """Names of what is compared, with or without a clear difference."""
     (section,) = (each for each in sections(analysis) if each.id == "compare")
     titles = [picture.title.partition(":")[0] for picture in section.pictures]
-    return f"{'; '.join(titles)} {section.body}".lower()
+    return f"{'; '.join(titles)} {section.below}".lower()
 
 
 def test_every_difference_leads_to_the_picture_with_both_runs(analysis: Analysis) -> None:
@@ -53,7 +53,7 @@ def test_every_difference_leads_to_the_picture_with_both_runs(analysis: Analysis
     assert "server shows no clear difference in acceptance" in to_html(analysis)
     for picture in apart:
         assert picture.both in pictures
-        names = {s.name for s in pictures[picture.both].chart.series}
+        names = {s.name for s in pictures[picture.both].chart.data}
         assert {"drifting", "server"} <= names, picture.both
 
 
@@ -63,13 +63,13 @@ def test_masses_lie_over_each_other_class_by_class(
     pictures = _pictures(analysis)
     for name in ("self", "generated", "prompt", "sink"):
         for i, run in enumerate(runs):
-            drawn = pictures[f"masses-{name}"].chart.series[i]
+            drawn = pictures[f"masses-{name}"].chart.data[i]
             assert drawn.y == getattr(run.attention, f"{name}_mass")
-            assert drawn.style == i
+            assert drawn.line.color == f"var(--run-{i})"
             assert all(
-                low < y < high
-                for low, y, high in zip(drawn.low, drawn.y, drawn.high, strict=True)
-                if is_number(low) and is_number(y) and y
+                ends[0] < y < ends[1]
+                for ends, y in zip(drawn.meta["ends"], drawn.y, strict=True)
+                if ends and is_number(y) and y
             )
     assert "masses-self" not in _pictures(conclude(runs[:1]))
 
@@ -78,21 +78,21 @@ def test_the_fallback_s_shares_stand_side_by_side_with_their_differences(
     analysis: Analysis, runs: tuple[RunSummary, RunSummary]
 ) -> None:
     pictures = _pictures(analysis)
-    names = step_outcomes.outcomes_of(runs)
+    names = outcomes_of(runs)
     assert {"accepted", "rejected", "k_zero", "structured_output"} <= set(names)
     for run in runs:
-        assert sum(step_outcomes.share(run, name)[0] or 0 for name in names) == pytest.approx(1)
+        assert sum(outcome_share(run, name)[0] or 0 for name in names) == pytest.approx(1)
         for name in names:
-            share, spread = step_outcomes.share(run, name)
+            share, spread = outcome_share(run, name)
             assert share is not None and spread is not None
             assert spread.low <= share <= spread.high
-    assert step_outcomes.share(runs[0], "k_zero")[0] == 0
-    shares = pictures["fallback-shares"].chart.series
-    assert [s.x for s in shares] == [tuple(step_outcomes.short_label(n) for n in names)] * 2
-    bars = {s.name: s for s in pictures["compare-fallback-1"].chart.series}
-    at = bars[WORSE].x.index(step_outcomes.short_label("accepted"))
+    assert outcome_share(runs[0], "k_zero")[0] == 0
+    shares = pictures["fallback-shares"].chart.data
+    assert [s.x for s in shares] == [tuple(short_outcome(n) for n in names)] * 2
+    bars = {s.name: s for s in pictures["compare-fallback-1"].chart.data}
+    at = bars[WORSE].x.index(short_outcome("accepted"))
     assert (bars[WORSE].y[at] or 0) < 0
-    deliberate = bars[APART].x.index(step_outcomes.short_label("k_zero"))
+    deliberate = bars[APART].x.index(short_outcome("k_zero"))
     assert (bars[APART].y[deliberate] or 0) > 0
 
 
@@ -108,7 +108,7 @@ def test_slower_is_worse_and_faster_better_at_each_percentile(
     other = replace(first, label="slow", closeup=replace(first.closeup, durations=slow))
     for pair, word in (((first, other), WORSE), ((other, first), BETTER)):
         made = _pictures(conclude(pair))["compare-tpot-1"]
-        (bars,) = made.chart.series
+        (bars,) = made.chart.data
         assert bars.name == word
         assert made.both == "speed-tpot"
 
@@ -121,7 +121,7 @@ def test_predictions_of_one_cost_model_have_no_difference(
     same = replace(second, manifest=replace(first.manifest, k=second.k))
     pictures = _pictures(conclude((first, same)))
     assert "predicted time per token" not in _compared(conclude((first, same)))
-    drawn = [s for s in pictures["speed-by-k"].chart.series if s.kind is Kind.LINE]
+    drawn = [s for s in pictures["speed-by-k"].chart.data if "markers" in s.mode]
     assert [s.name for s in drawn] == ["drifting", "server"]
 
 
@@ -153,8 +153,8 @@ def test_acceptance_is_compared_as_compare_does(tmp_path: Path) -> None:
     found = conclude(runs)
     comparison = found.cases[1].comparison
     assert comparison is not None and comparison.pairs == 60
-    drawn = _pictures(found)["compare-acceptance-1"].chart.series
-    low = {x: y for s in drawn for x, y in zip(s.x, s.low, strict=True) if y is not None}
+    drawn = _pictures(found)["compare-acceptance-1"].chart.data
+    low = {x: e[0] for s in drawn for x, e in zip(s.x, s.meta["ends"], strict=True) if e}
     for each in comparison.at(MARGINAL):
         assert each.interval is not None and each.depth is not None
         assert low[each.depth] == pytest.approx(each.interval.low)

@@ -1,0 +1,751 @@
+"""Sections on the drafter: every quantity over depth, and what acceptance goes with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise, zip_longest
+from typing import Any
+
+from markupsafe import Markup
+
+from driftscope.analysis.closeup import HEAD_CHAINS, Effect
+from driftscope.analysis.figures.requests import MAX_CLUSTERS
+from driftscope.analysis.figures.results import ByDepth
+from driftscope.analysis.number_words import NOTHING, between, listed, number, percent, times
+from driftscope.analysis.statistics.drift import (
+    MARGIN,
+    Answer,
+    AttentionDrift,
+    ByDistance,
+    Estimate,
+    Source,
+)
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.finding import capital
+from driftscope.findings.rules_attention import (
+    attention_claim,
+    clauses,
+    has_sink,
+    shift_words,
+    within_request_sentences,
+)
+from driftscope.metrics import attention, confidence, hidden
+from driftscope.metrics.acceptance import (
+    CONDITIONAL,
+    DRIFT_COST,
+    MARGINAL,
+    MEAN_LENGTH,
+    WITHIN_REQUEST,
+)
+from driftscope.metrics.catalogue import DEFINITIONS
+from driftscope.metrics.definition import Definition
+from driftscope.pipeline import Analysis
+from driftscope.trace.manifest import AUX_FROM_ENGINE
+from driftscope.vocabulary import CHOOSES_LENGTH
+from driftscope_reports.charts import (
+    Axis,
+    Unit,
+    area,
+    bars,
+    depths,
+    expectation,
+    figure,
+    heat_rows,
+    line,
+    points,
+    scaled,
+)
+from driftscope_reports.model import (
+    Picture,
+    Section,
+    about,
+    at_depths,
+    axis_name,
+    by_depth,
+    by_run,
+    shares_by_depth,
+)
+from driftscope_reports.page import part
+
+_Runs = Sequence[RunSummary]
+
+
+def drift(analysis: Analysis) -> Section:
+    """Return acceptance, masses, hidden state and confidence by depth."""
+    runs = analysis.runs
+    layers = [p for i, run in enumerate(runs) for p in _layers(i, run, runs)]
+    areas, heads = [*_masses(runs), *layers], _heads(runs)
+    lines = [*_overlaid_masses(runs), *_hidden(runs), *_confidence(runs)]
+    inside = bool(areas or lines or heads)
+    missing = (
+        None
+        if inside
+        else "Nothing was measured inside the drafter, so only acceptance can be shown; attention "
+        "masses, hidden state and confidence are not applicable."
+    )
+    return Section(
+        id="drift",
+        name="The drift picture",
+        lead="Point at a depth, or press the arrow keys in a picture, to mark that depth in all "
+        "pictures of this page.",
+        conclusion=_drift_conclusion(runs),
+        pictures=[*_moved_attention(runs), *areas, *acceptance(runs), *lines, *heads],
+        above=_drift_claims(runs) if inside else (),
+        affects=("masses", "acceptance"),
+        missing=missing,
+    )
+
+
+def _drift_conclusion(runs: _Runs) -> str:
+    """Return in short whether attention drifts and the hidden state grows."""
+    drifts = by_run(runs, [_DRIFTS[attention_claim(run).answer] for run in runs])
+    growth = [times(run.hidden.growth) for run in runs]
+    if all(each == NOTHING for each in growth):
+        return f"Attention drift over depth: {drifts}."
+    return f"Attention drift over depth: {drifts}. Hidden state: {by_run(runs, growth)}."
+
+
+_DRIFTS = {Answer.DRIFT: "yes", Answer.NO_DRIFT: "no", Answer.CANNOT_TELL: "cannot tell"}
+
+
+def _drift_claims(runs: _Runs) -> list[Markup]:
+    """Return one sentence per run on whether its attention drifts, grey if that cannot be told."""
+    known = [(run, attention_claim(run)) for run in runs if run.attention_drift]
+    return [
+        part(
+            "paragraph",
+            f"{about(run, runs, claim.words)}.",
+            "missing" if claim.answer is Answer.CANNOT_TELL else None,
+        )
+        for run, claim in known
+    ]
+
+
+# ---- acceptance
+
+
+def marginal_acceptance(runs: _Runs, **how: Any) -> Picture:
+    """Return the picture of the marginal rates by depth, with all runs in it; `how` as in
+    `charts.figure`."""
+    rates = [
+        line(
+            _pooled(run),
+            run.acceptance.marginal,
+            run=i,
+            intervals=run.acceptance.marginal_interval or (),
+        )
+        for i, run in enumerate(runs)
+    ]
+    return Picture(
+        id="acceptance-marginal",
+        title=_acceptance_title(runs),
+        how="Share of the rounds drafting this deep that are accepted up to this depth, so the "
+        "line can only fall. Bars are 95% intervals.",
+        chart=by_depth(runs, rates, "of all rounds", unit=Unit.SHARE, **how),
+        definitions=(MARGINAL, MEAN_LENGTH),
+    )
+
+
+def acceptance(runs: _Runs) -> list[Picture]:
+    """Return the pictures of the conditional rates, and of acceptance by K."""
+    conditional = [
+        line(
+            _pooled(run),
+            run.acceptance.conditional,
+            run=i,
+            intervals=run.spread.get("conditional", ()),
+        )
+        for i, run in enumerate(runs)
+    ]
+    return [
+        Picture(
+            id="acceptance-conditional",
+            title=_conditional_title(runs),
+            how="Share of the rounds accepted up to the previous depth that are also accepted at "
+            "this one. At large depths only a few easy rounds remain, which keep it high: judge by "
+            "the marginal rate.",
+            chart=shares_by_depth(runs, conditional, "of rounds accepted so far"),
+            definitions=(CONDITIONAL,),
+        ),
+        *(_by_k(run, runs) for run in runs if run.acceptance.by_k),
+    ]
+
+
+def _pooled(run: RunSummary) -> str:
+    """Return the name of the line over all rounds. If rounds drafted several K, what decides K may
+    decide acceptance as well, so the line holds for these rounds only."""
+    if run.mixed:
+        return f"{run.label}, as served"
+    chosen = run.manifest.method in CHOOSES_LENGTH and run.recording.short_rounds
+    return f"{run.label}, length chosen by the drafter" if chosen else run.label
+
+
+def _by_k(run: RunSummary, runs: _Runs) -> Picture:
+    """Return the picture of acceptance for each K that the run drafted."""
+    parts = run.acceptance.by_k
+    lines = [
+        line(f"K = {p.k}", p.marginal, run=i, intervals=p.marginal_interval or ())
+        for i, p in enumerate(parts)
+    ]
+    lengths = [f"{number(p.mean_length)} at K = {p.k}" for p in parts]
+    return Picture(
+        id=f"acceptance-by-k-{runs.index(run)}",
+        title=about(run, runs, f"rounds yield {listed(lengths)}"),
+        how="Acceptance of the rounds that drafted each K. Lines may differ because K follows the "
+        "batch size, or because other requests were served when K was changed: that is an effect "
+        "of the traffic, not of K alone.",
+        chart=shares_by_depth([run], lines, "of rounds with this K"),
+        definitions=(MARGINAL, MEAN_LENGTH),
+    )
+
+
+def _acceptance_title(runs: _Runs) -> str:
+    parts = [
+        f"{percent(run.acceptance.marginal[0])} to {percent(run.acceptance.marginal[-1])}"
+        for run in runs
+    ]
+    last = {run.k for run in runs}
+    end = f"{axis_name(runs)} {last.pop()}" if len(last) == 1 else "the last one"
+    return f"From {axis_name(runs)} 1 to {end}, acceptance goes from {by_run(runs, parts)}"
+
+
+def _conditional_title(runs: _Runs) -> str:
+    measured_runs, worst = [], []
+    for run in runs:
+        known = [(r, d) for d, r in enumerate(run.acceptance.conditional, start=1) if r is not None]
+        if known:
+            rate, depth = min(known)
+            measured_runs.append(run)
+            worst.append((depth, percent(rate)))
+    if not worst:
+        return f"Acceptance given the previous {axis_name(runs)}"
+    return f"The hardest {axis_name(runs)} is {at_depths(measured_runs, worst)} are accepted at it"
+
+
+# ---- attention
+
+_CLASSES = {
+    "self": ("the chain itself", attention.SELF, "/"),
+    "generated": ("verified output", attention.GENERATED, ""),
+    "prompt": ("prompt", attention.PROMPT, "."),
+    "sink": ("sink", attention.SINK, "x"),
+    "null": ("nothing (sink bias)", attention.NULL, "-"),
+}
+"""Classes of slots, the lowest area first: name, definition, and fill pattern."""
+_ON = {"prompt": "the prompt", "sink": "the sink"}
+"""Names of classes in a sentence, if they differ."""
+
+
+def _mass(run: RunSummary, name: str) -> ByDepth | None:
+    mass: ByDepth | None = getattr(run.attention, f"{name}_mass")
+    return mass
+
+
+def _masses(runs: _Runs) -> list[Picture]:
+    """Return the masses by depth of each run that has any, as areas."""
+    return [
+        Picture(
+            id=f"attention-{i}",
+            title=_masses_title(run, runs),
+            how="Share of the drafter's attention on its own draft tokens (bottom), on verified "
+            "output, prompt and sink. Its own share grows by construction, because its tokens take "
+            f"the nearest places.{_NO_SINK if has_sink(run) is False else ''}",
+            chart=shares_by_depth([run], mass_areas(run), "share of attention"),
+            definitions=tuple(definition for _, definition, _ in _CLASSES.values()),
+        )
+        for i, run in enumerate(runs)
+        if run.attention.by_layer
+    ]
+
+
+_NO_SINK = " This target has no attention sink, so statements about sink loss do not apply."
+
+
+def mass_areas(run: RunSummary) -> list[Any]:
+    """Return areas stacked to 1, the chain's own at the bottom. They are cut where the stack has
+    reached 1: the mean over only those layers to which a class applies can exceed its share of all
+    layers."""
+    traces: list[Any] = []
+    base: list[float] = []
+    for name, (words, _, pattern) in _CLASSES.items():
+        mass = _mass(run, name)
+        if mass is None:
+            continue
+        base = base or [0.0] * len(mass)
+        fitting = [min(value, max(1.0 - low, 0.0)) for low, value in zip(base, mass, strict=True)]
+        base = [a + b if math.isfinite(b) else a for a, b in zip(base, fitting, strict=True)]
+        traces.append(area(words, fitting, colour=f"class-{name}", pattern=pattern))
+    return traces
+
+
+def _masses_title(run: RunSummary, runs: _Runs) -> str:
+    own = run.attention.self_mass
+    if own is None:
+        return about(run, runs, f"attention by {run.manifest.query_kind}")
+    words = (
+        f"at {run.manifest.query_kind} {run.depths} the chain's own draft tokens get "
+        f"{percent(own[-1])} of the attention"
+    )
+    return about(run, runs, words)
+
+
+def _overlaid_masses(runs: _Runs) -> list[Picture]:
+    """Return each class of all runs as lines, because stacked areas cannot be compared between
+    runs; [] if fewer than two have masses."""
+    if sum(bool(run.attention.by_layer) for run in runs) < 2:
+        return []
+    out = []
+    for name, (words, definition, _) in _CLASSES.items():
+        known = [(i, run, v) for i, run in enumerate(runs) if (v := _mass(run, name))]
+        drawn = [(i, run, v) for i, run, v in known if any(map(math.isfinite, v))]
+        if not drawn:
+            continue
+        lines = [
+            line(run.label, v, run=i, intervals=run.spread.get(f"{name}_mass", ()))
+            for i, run, v in drawn
+        ]
+        ends = [f"{percent(v[0])} to {percent(v[-1])} ({run.label})" for _, run, v in drawn]
+        out.append(
+            Picture(
+                id=f"masses-{name}",
+                title=f"Attention on {_ON.get(name, words)}: {listed(ends)}",
+                how=f"One of the classes above, with all runs in one picture. {_READ[name]}",
+                chart=shares_by_depth(runs, lines, "share of attention"),
+                definitions=(definition,),
+            )
+        )
+    return out
+
+
+_FALLS = "It falls a little by construction, because the chain takes its share."
+_READ = {
+    "self": "It grows by construction, because the chain takes the nearest places.",
+    "generated": _FALLS,
+    "prompt": _FALLS,
+    "sink": "A line that falls to less than half is a lost sink; its height alone means nothing.",
+    "null": "It is the share taken by a learned sink bias; few drafters have one.",
+}
+
+
+def _layers(index: int, run: RunSummary, runs: _Runs) -> list[Picture]:
+    """Return the chain's own share by layer, for drafters with more than one layer."""
+    by_layer = run.attention.by_layer.get("self_mass", ())
+    if not by_layer or len(by_layer[0]) < 2:
+        return []
+    columns = list(zip(*by_layer, strict=True))
+    lines = [line(f"layer {n}", values, run=n) for n, values in enumerate(columns)]
+    ends = [(values[-1], n) for n, values in enumerate(columns) if math.isfinite(values[-1])]
+    most = f"layer {max(ends)[1]} attends to it most" if ends else "by layer"
+    return [
+        Picture(
+            id=f"attention-layers-{index}",
+            title=about(run, runs, f"attention on the chain itself differs by layer; {most}"),
+            how="One line per layer of the drafter: its share of attention on the chain's own "
+            "draft tokens. If the lines are far apart, the mean over layers hides something.",
+            chart=shares_by_depth([run], lines, "on the chain itself"),
+            definitions=(attention.SELF,),
+        )
+    ]
+
+
+def _heads(runs: _Runs) -> list[Picture]:
+    """Return maps by head, the runs side by side for each class."""
+    made = [[*_head_maps(i, run, runs)] for i, run in enumerate(runs)]
+    return [p for of_class in zip_longest(*made) for p in of_class if p]
+
+
+def _head_maps(index: int, run: RunSummary, runs: _Runs) -> Iterable[Picture]:
+    heads = run.closeup.heads if run.closeup else None
+    for name, (words, definition, _) in _CLASSES.items():
+        rows = heads.masses.get(name) if heads else None
+        if heads is None or rows is None or name == "null":
+            continue
+        if name == "sink" and has_sink(run) is False:
+            continue
+        places = [divmod(n, heads.heads) for n in range(len(rows))]
+        several = len(rows) > heads.heads
+        names = [f"layer {at} head {n}" if several else f"head {n}" for at, n in places]
+        signs = [f"{at}.{n}" if several else f"{n}" for at, n in places]
+        last = [row[-1] for row in rows if math.isfinite(row[-1])] or [math.nan]
+        title = about(run, runs, f"attention on {_ON.get(name, words)}, head by head")
+        yield Picture(
+            id=f"heads-{name}-{index}",
+            title=f"{title}: {percent(min(last))} to {percent(max(last))} at "
+            f"{axis_name([run])} {run.depths}",
+            how="One row per attention head, one column per depth; the brighter a cell, the more "
+            f"of the head's attention goes there. {_ALONE[name == 'self']}",
+            chart=shares_by_depth(
+                [run], heat_rows(names, rows, signs), "layer.head" if several else "head"
+            ),
+            note=None
+            if run.recording.chains <= HEAD_CHAINS
+            else f"From about {HEAD_CHAINS:,} chains, sampled evenly from all recorded chains.",
+            definitions=(definition,),
+        )
+
+
+_ALONE = {
+    True: "A single row that turns bright is one head that drifts alone, which the mean hides.",
+    False: "A single row that turns dark is one head that turns away alone, which the mean hides.",
+}
+"""Reading hints: for the map of the chain itself (True), and for those of the context (False)."""
+
+
+# ---- attention drift
+
+_POINTS = 100
+"""Points of attention in the whole of it."""
+
+
+def _moved_attention(runs: _Runs) -> list[Picture]:
+    """Return attention by distance of each run that recorded it, and the shift of all runs by
+    depth, in matched rounds for a run without masses by distance."""
+    known = [(i, run, run.attention_drift) for i, run in enumerate(runs) if run.attention_drift]
+    out = [
+        _by_distance(i, run, found, found.distances, runs)
+        for i, run, found in known
+        if found.distances is not None
+    ]
+    return [*out, *_shifts(known, runs)]
+
+
+def _by_distance(
+    index: int, run: RunSummary, found: AttentionDrift, masses: ByDistance, runs: _Runs
+) -> Picture:
+    places = [*_bin_names(masses.edges), "sink"]
+    expected = expectation(
+        f"{axis_name([run])} 1, expected at every {axis_name([run])}",
+        [*masses.first, masses.sink[0]],
+        x=places,
+    )
+    last = bars(
+        f"{axis_name([run])} {found.depths}",
+        places,
+        [*masses.last, masses.sink[1]],
+        run=index,
+        pattern="",
+    )
+    return Picture(
+        id=f"distance-{index}",
+        title=about(run, runs, shift_words(found)),
+        how="Each bar is the share of attention, at the last depth, on tokens that lie this many "
+        f"places before the query. The dashed line is the same at {axis_name([run])} 1: a drafter "
+        "without drift stays on it, however much it prefers recent tokens.",
+        chart=figure(
+            [last, expected],
+            x_title="places before the query",
+            y_title="share of attention",
+            axis=Axis.CATEGORY,
+            unit=Unit.SHARE,
+        ),
+        note=f"Between the two, {_POINTS * masses.variation[-1]:.1f} points of the attention lie "
+        "elsewhere (total variation).",
+        definitions=(attention.NEAR_SHIFT, attention.SINK),
+    )
+
+
+def _bin_names(edges: Sequence[int]) -> list[str]:
+    """Return the names of the bins: "3", "8 to 15", "64 on"."""
+    inner = [
+        f"{first}" if beyond == first + 1 else f"{first} to {beyond - 1}"
+        for first, beyond in pairwise(edges)
+    ]
+    return [*inner, f"{edges[-1]} on"]
+
+
+def _shifts(known: Sequence[tuple[int, RunSummary, AttentionDrift]], runs: _Runs) -> list[Picture]:
+    drawn = [
+        (i, run, found, values) for i, run, found in known if any(values := _estimates_of(found))
+    ]
+    if not drawn:
+        return []
+    lines = [_shift_line(i, run, values) for i, run, _, values in drawn]
+    longest = max(len(values) for *_, values in drawn)
+    for sign in (1, -1):
+        level = sign * _POINTS * MARGIN
+        words = f"margin, {level:+g} points"
+        lines.append(expectation(words, [level] * longest, colour="soft", tabled=False))
+    matched = any(found.source is Source.MATCHED for *_, found, _ in drawn)
+    return [
+        Picture(
+            id="near-shift",
+            title=f"Attention that moves to near tokens, by {axis_name(runs)}",
+            how="Points of attention on the nearest places beyond those at the first depth, with "
+            "95% intervals. Between the dashed lines there is no drift; an interval above the "
+            "upper one at the last depth is drift.",
+            chart=by_depth([run for _, run, *_ in drawn], lines, "points of attention", level=0.0),
+            note=_MATCHED if matched else None,
+            definitions=(attention.NEAR_SHIFT, attention.OWN_EXCESS),
+        )
+    ]
+
+
+_MATCHED = (
+    "A run without attention mass by distance has its own excess here, in rounds within its first "
+    "output tokens: record masses by distance to have every round count."
+)
+
+
+def _estimates_of(found: AttentionDrift) -> Sequence[Estimate | None]:
+    return found.near_shift if found.source is Source.DISTANCES else found.own_excess
+
+
+def _shift_line(index: int, run: RunSummary, estimates: Sequence[Estimate | None]) -> Any:
+    values = [_POINTS * each.value if each else math.nan for each in estimates]
+    spreads = [scaled(each.interval, _POINTS) if each else None for each in estimates]
+    return line(run.label, values, run=index, intervals=spreads)
+
+
+# ---- hidden state and confidence
+
+_SIZES = (
+    ("fed_rms", hidden.FED_RMS, "The size of the state that each depth feeds to the next."),
+    ("in_rms", hidden.IN_RMS, "The size of the state that enters the drafter's first layer."),
+    ("prenorm_rms", hidden.PRENORM_RMS, "The size of the state after the drafter's last layer."),
+    (
+        "postnorm_rms",
+        hidden.POSTNORM_RMS,
+        "The size of the state after the final norm, which should be flat.",
+    ),
+)
+_Lines = Sequence[tuple[int, RunSummary, Sequence[float]]]
+
+
+def _hidden(runs: _Runs) -> list[Picture]:
+    """Return the RMS by depth for each place where it was measured; then the captured target
+    layers."""
+    out = []
+    for field, what, words in _SIZES:
+        known = _measured(runs, [getattr(run.hidden, field) for run in runs])
+        if known:
+            ratios = [times(v[-1] / v[0] if v[0] else None) for _, _, v in known]
+            ends = _named_parts(known, ratios, runs)
+            out.append(
+                Picture(
+                    id=f"hidden-{field.removesuffix('_rms')}",
+                    title=f"{what.title}: {ends} from {axis_name(runs)} 1 to the last",
+                    how=f"{words} A flat line is healthy, whatever its level.",
+                    chart=by_depth(runs, _lines(known, field), "RMS"),
+                    definitions=(what, hidden.GROWTH),
+                )
+            )
+    return [*out, *_captured(runs)]
+
+
+def _measured(runs: _Runs, values: Sequence[Sequence[float] | None]) -> _Lines:
+    found = enumerate(zip(runs, values, strict=True))
+    return [(i, run, v) for i, (run, v) in found if v is not None]
+
+
+def _lines(known: _Lines, spread: str) -> list[Any]:
+    return [
+        line(run.label, values, run=i, intervals=run.spread.get(spread, ()))
+        for i, run, values in known
+    ]
+
+
+def _named_parts(known: _Lines, parts: Sequence[str], runs: _Runs) -> str:
+    names = [f" ({run.label})" if len(runs) > 1 else "" for _, run, _ in known]
+    return listed([f"{words}{name}" for words, name in zip(parts, names, strict=True)])
+
+
+def _captured(runs: _Runs) -> list[Picture]:
+    """Return the target's layers that the drafter reads, before and after the norms ahead of fc."""
+    drawn = []
+    for i, run in enumerate(runs):
+        names = _captured_names(run)
+        kinds = (("as captured", run.hidden.aux_rms, ""), ("normed", run.hidden.aux_norm_rms, "/"))
+        for words, values, pattern in kinds:
+            if values is not None and len(values) == len(names) and names:
+                drawn.append(bars(f"{run.label}, {words}", names, values, run=i, pattern=pattern))
+    if not drawn:
+        return []
+    spread = [max(v) / min(v) for trace in drawn if (v := [y for y in trace.y if y])]
+    return [
+        Picture(
+            id="hidden-captured",
+            title="The captured target layers differ up to "
+            f"{times(max(spread, default=None))} in size",
+            how="The target layers that the drafter reads, as captured and, if there is one, after "
+            "the norm before its fc. Without a norm the largest layer dominates the others."
+            + _choice(runs),
+            chart=figure(drawn, x_title="target layer", y_title="RMS", axis=Axis.CATEGORY),
+            definitions=(hidden.AUX_RMS,),
+        )
+    ]
+
+
+def _captured_names(run: RunSummary) -> list[str]:
+    """Return the names of the captured states; numbers if the run does not name its layers."""
+    if run.manifest.aux_layers:
+        return [f"layer {layer}" for layer in run.manifest.aux_layers]
+    states = run.hidden.aux_rms or run.hidden.aux_norm_rms or ()
+    return [f"state {at}" for at in depths(states)]
+
+
+def _choice(runs: _Runs) -> str:
+    """Return a sentence on the runs whose layers the engine chose; "" if there are none."""
+    chosen = [run for run in runs if run.manifest.aux_layers_source == AUX_FROM_ENGINE]
+    if not chosen:
+        return ""
+    which = "" if len(chosen) == len(runs) else f" in {listed([run.label for run in chosen])}"
+    return (
+        f" The layers{which} are the engine's default, since the drafter's config names none that "
+        "the engine reads: check that the drafter was trained on them."
+    )
+
+
+def _confidence(runs: _Runs) -> list[Picture]:
+    """Return the pictures of confidence by depth, if it was recorded."""
+    made = (
+        _certainty(
+            runs,
+            "top1",
+            "The drafter's confidence goes from",
+            "This is the drafter's own confidence in its tokens, not whether they were accepted. A "
+            "drafter that stays confident while acceptance falls is miscalibrated.",
+            "largest probability",
+            Unit.SHARE,
+            confidence.TOP1,
+        ),
+        _certainty(
+            runs,
+            "entropy",
+            "The entropy of the drafter's distribution, in nats, goes from",
+            "How widely the drafter's distribution is spread over its vocabulary. It is shown for "
+            "completeness: entropy has no stable relation to acceptance.",
+            "nats",
+            Unit.NUMBER,
+            confidence.ENTROPY,
+        ),
+    )
+    return [picture for picture in made if picture]
+
+
+def _certainty(
+    runs: _Runs, field: str, words: str, how: str, y_title: str, unit: Unit, what: Definition
+) -> Picture | None:
+    known = _measured(runs, [getattr(run.confidence, field) for run in runs])
+    if not known:
+        return None
+    ends = [f"{number(v[0])} to {number(v[-1])}" for _, _, v in known]
+    return Picture(
+        id=f"confidence-{field}",
+        title=f"{words} {_named_parts(known, ends, runs)}",
+        how=how,
+        chart=by_depth(runs, _lines(known, field), y_title, unit=unit),
+        definitions=(what,),
+    )
+
+
+# ---- what acceptance goes with
+
+
+def effect(analysis: Analysis) -> Section:
+    """Return what acceptance goes with inside the drafter, and the depths at which chains end."""
+    runs = analysis.runs
+    measures = dict.fromkeys(e.measure for run in runs if run.closeup for e in run.closeup.effects)
+    scattered = [p for name in measures if (p := _scatter(runs, name))]
+    return Section(
+        id="effect",
+        name="What goes with acceptance",
+        conclusion=_effect_conclusion(runs) if scattered else None,
+        lead=within_request_sentences(runs) if scattered else None,
+        pictures=[*scattered, _deaths(runs)],
+        affects=("acceptance",),
+        missing=None
+        if scattered
+        else "Drift by request is not applicable: nothing was measured inside the drafter.",
+    )
+
+
+def _effect_conclusion(runs: _Runs) -> str:
+    """Return the clauses that have an answer, or that none has."""
+    parts = [(run.label, words) for run in runs for words in clauses(run.within_request)]
+    if not parts:
+        return "Whether acceptance goes with anything inside the drafter cannot be told."
+    named = (f"{label}: {words}" if len(runs) > 1 else words for label, words in parts)
+    return f"{capital('; '.join(named))}."
+
+
+def _scatter(runs: _Runs, measure: str) -> Picture | None:
+    effects = [
+        (i, run.label, e)
+        for i, run in enumerate(runs)
+        for e in (run.closeup.effects if run.closeup else ())
+        if e.measure == measure
+    ]
+    if not effects:
+        return None
+    what = DEFINITIONS[measure]
+    grouped = any(runs[i].requests > MAX_CLUSTERS for i, _, _ in effects)
+    point = "group of requests" if grouped else "request"
+    known = [(f"{label}, " if len(runs) > 1 else "", e) for _, label, e in effects]
+    return Picture(
+        id=f"effect-{measure.replace('.', '-')}",
+        title=f"{what.title} and acceptance by {point}",
+        how=f"Each point is a {point}. Requests differ in prompt, label and length, so the line is "
+        "no answer to the question above.",
+        chart=figure(
+            [trace for i, label, e in effects for trace in _requests_and_trend(i, label, e)],
+            x_title=what.title.lower(),
+            y_title="tokens per round",
+            axis=Axis.NUMBER,
+        ),
+        definitions=(WITHIN_REQUEST, DRIFT_COST, what, MEAN_LENGTH),
+        note=f"{_slopes(known)} {_left_out(known, point)}".strip() or None,
+    )
+
+
+def _slopes(effects: Sequence[tuple[str, Effect]]) -> str:
+    known = [
+        f"{name}{number(e.slope)}{between(e.interval)}"
+        for name, e in effects
+        if e.slope is not None
+    ]
+    return f"Slope of the line: {'; '.join(known)}." if known else ""
+
+
+_PLURAL = {"request": "requests", "group of requests": "groups of requests"}
+
+
+def _left_out(effects: Sequence[tuple[str, Effect]], point: str) -> str:
+    drawn, known = sum(len(e.drift) for _, e in effects), sum(e.requests for _, e in effects)
+    if drawn == known:
+        return ""
+    return (
+        f"{drawn:,} of {known:,} {_PLURAL[point]} are drawn, sampled evenly by drift; the line is "
+        "fitted to all of them."
+    )
+
+
+def _requests_and_trend(index: int, label: str, found: Effect) -> list[Any]:
+    notes = [f"tokens per round, {n} rounds" for n in found.rounds]
+    dots = points(label, found.drift, found.mean_length, run=index, notes=notes)
+    if found.slope is None:
+        return [dots]
+    total = sum(found.rounds)
+    x_mean = sum(x * n for x, n in zip(found.drift, found.rounds, strict=True)) / total
+    y_mean = sum(y * n for y, n in zip(found.mean_length, found.rounds, strict=True)) / total
+    ends = (found.drift[0], found.drift[-1])
+    fitted = [y_mean + found.slope * (x - x_mean) for x in ends]
+    return [dots, line(f"{label}, trend", fitted, x=ends, run=index, tabled=False)]
+
+
+def _deaths(runs: _Runs) -> Picture:
+    drawn, worst = [], []
+    for i, run in enumerate(runs):
+        shares = [n / run.rounds for n in run.acceptance.died]
+        depth = max(range(len(shares)), key=shares.__getitem__)
+        worst.append((depth + 1, percent(shares[depth])))
+        spread = run.spread.get("died", ())
+        drawn.append(bars(run.label, depths(shares), shares, run=i, intervals=spread))
+    return Picture(
+        id="effect-deaths",
+        title=f"Most chains die at {axis_name(runs)} {at_depths(runs, worst)} of all rounds",
+        how="Each bar is the share of all rounds whose first rejected draft token was at this "
+        "depth, with its 95% interval. The rest up to 100% was fully accepted.",
+        chart=shares_by_depth(runs, drawn, "of all rounds"),
+        definitions=(MARGINAL,),
+    )

@@ -1,0 +1,575 @@
+"""Sections on serving speed, and on steps in which speculation gained nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup
+
+from driftscope.analysis.advice import Advice, answer
+from driftscope.analysis.closeup import (
+    ACCEPTED,
+    AT,
+    BETWEEN,
+    DRAFT,
+    REJECTED,
+    SAMPLED,
+    STEP,
+    TPOT,
+    TTFT,
+    Distribution,
+    Timeline,
+)
+from driftscope.analysis.figures.results import Latency
+from driftscope.analysis.number_words import listed, milliseconds, percent
+from driftscope.analysis.statistics.intervals import Interval, difference
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.case import Case
+from driftscope.findings.finding import capital
+from driftscope.metrics import fallback as definitions
+from driftscope.metrics import latency
+from driftscope.metrics.latency import PREDICTED_TPOT, SPEEDUP
+from driftscope.pipeline import Analysis
+from driftscope.vocabulary import UndraftedReason
+from driftscope_reports.charts import (
+    Axis,
+    Mark,
+    Unit,
+    bars,
+    expectation,
+    figure,
+    line,
+    scaled,
+)
+from driftscope_reports.model import Picture, Section, about, by_run, by_run_table, table
+from driftscope_reports.page import part
+
+_Runs = Sequence[RunSummary]
+
+_DURATIONS = (
+    (TPOT, "Time per output token", "Each request counts once, with its mean.", latency.TPOT),
+    (TTFT, "Time to first token", "From a request's arrival to its first token.", latency.TTFT),
+    (
+        BETWEEN,
+        "Time between outputs",
+        "From one output of a request to its next, as a streaming client experiences it.",
+        latency.BETWEEN_OUTPUTS,
+    ),
+    (
+        STEP,
+        "Time of a step that drafts",
+        "The whole model step on the worker's thread, without the time spent in the probe.",
+        latency.STEP,
+    ),
+    (
+        DRAFT,
+        "Drafter's time in that step",
+        "The part of such a step that drafting takes.",
+        latency.STEP,
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """Speed of the baseline, whether it speculates or not."""
+
+    label: str
+    latency: Latency
+    durations: Mapping[str, Distribution]
+
+
+def baseline_in(analysis: Analysis) -> Baseline | None:
+    """Return the given baseline; None without one, or if it is one of the runs."""
+    for case in analysis.cases:
+        if case.plain is not None:
+            return Baseline(
+                label=case.plain.label, latency=case.plain.latency, durations=case.plain.durations
+            )
+    shown = {run.label for run in analysis.runs}
+    for case in analysis.cases:
+        reference = case.reference
+        if reference is not None and reference.label not in shown:
+            return Baseline(
+                label=reference.label,
+                latency=reference.latency,
+                durations=reference.closeup.durations if reference.closeup else {},
+            )
+    return None
+
+
+def speed(analysis: Analysis) -> Section:
+    """Return the predicted speed by K, then the durations and their distributions."""
+    runs, baseline = analysis.runs, baseline_in(analysis)
+    pictures = [*_by_k(analysis.cases, baseline), *_distributions(runs, baseline)]
+    return Section(
+        id="speed",
+        name="Speed",
+        lead=_speed_lead(runs, baseline),
+        pictures=pictures,
+        below=[_means(runs, baseline)] if any(run.closeup for run in runs) else (),
+        affects=("speed",),
+        missing=None if pictures else "No durations were recorded: not applicable.",
+    )
+
+
+def _speed_lead(runs: _Runs, baseline: Baseline | None) -> str:
+    parts = [milliseconds(run.latency.tpot_s) for run in runs]
+    means = f"Mean time per output token: {by_run(runs, parts)}."
+    if baseline is None:
+        return means
+    against = "; ".join(_against(run, baseline, len(runs)) for run in runs)
+    return f"{means} The {baseline.label} takes {milliseconds(baseline.latency.tpot_s)}: {against}."
+
+
+def _against(run: RunSummary, baseline: Baseline, runs: int) -> str:
+    a, b = baseline.latency, run.latency
+    name = run.label if runs > 1 else "this run"
+    if a.tpot_s is None or b.tpot_s is None or not (a.tpot_s_interval and b.tpot_s_interval):
+        return f"{name} cannot be compared with it"
+    interval = difference(b.tpot_s, b.tpot_s_interval, a.tpot_s, a.tpot_s_interval)
+    if interval is None:
+        return f"{name} cannot be compared with it"
+    if not interval.excludes_zero():
+        return f"{name} shows no clear difference from it"
+    change = b.tpot_s - a.tpot_s
+    ends = sorted(map(abs, (interval.low, interval.high)))
+    return (
+        f"{name} is {milliseconds(abs(change))} {'faster' if change < 0 else 'slower'} "
+        f"(95% interval {milliseconds(ends[0])} to {milliseconds(ends[1])})"
+    )
+
+
+_Predicted = tuple[int, RunSummary, Advice]
+
+
+def _by_k(cases: Sequence[Case], baseline: Baseline | None) -> list[Picture]:
+    """Return the predicted TPOT for every K, all runs overlaid. Runs of the same models share one
+    cost model."""
+    known = [
+        (i, case.run, case.advice)
+        for i, case in enumerate(cases)
+        if case.advice is not None and len(case.advice.overall.tpot_s) > 1
+    ]
+    if not known:
+        return []
+    several = len(cases) > 1
+    titles = [_in_short(run, a) if several else capital(answer(a)) for _, run, a in known]
+    assumed = dict.fromkeys(each for _, _, advice in known for each in advice.assumed)
+    drawn = [_predicted(*each) for each in known]
+    if baseline is not None and baseline.latency.tpot_s is not None:
+        ks = max(len(advice.overall.tpot_s) for _, _, advice in known)
+        time = [1000 * baseline.latency.tpot_s] * ks
+        drawn.append(expectation(f"{baseline.label}, measured", time, x=range(ks)))
+    return [
+        Picture(
+            id="speed-by-k",
+            title="; ".join(titles),
+            how="The time per output token with each K, the number of draft tokens: measured where "
+            "runs with that K are there, with its 95% interval; for every other K a guess, with "
+            "the ends between which it must lie, because more tokens take no less time. Lower is "
+            "faster; K = 0 is no speculation.",
+            chart=figure(
+                drawn,
+                x_title="K",
+                y_title="milliseconds per token",
+                axis=Axis.NUMBER,
+                unit=Unit.MS,
+                whole=True,
+                marks=_chosen(known),
+            ),
+            definitions=(PREDICTED_TPOT, SPEEDUP),
+            assumed=f"Not measured: {'; '.join(assumed)}." if assumed else None,
+        )
+    ]
+
+
+def _predicted(index: int, run: RunSummary, advice: Advice) -> Any:
+    tpot = advice.overall.tpot_s
+    return line(
+        run.label,
+        [1000 * each.value if each.interval else None for each in tpot],
+        x=range(len(tpot)),
+        run=index,
+        intervals=[scaled(each.interval, 1000) for each in tpot],
+    )
+
+
+def _chosen(known: Sequence[_Predicted]) -> list[Mark]:
+    """Return the K that ran and the K to serve or to measure, each with its runs."""
+    marks: dict[tuple[int, str], list[str]] = {}
+    for _, run, advice in known:
+        for k in advice.served.ks:
+            marks.setdefault((k, "ran"), []).append(run.label)
+        choice, decided = advice.choice, advice.worth_it
+        if decided and choice.k is not None and choice.k not in advice.served.ks:
+            marks.setdefault((choice.k, "is faster"), []).append(run.label)
+        elif not decided and choice.next is not None and advice.doubt is None:
+            marks.setdefault((choice.next.k, "to measure"), []).append(run.label)
+    return [
+        Mark(x=k, text=f"K = {k} {what}{f' ({listed(who)})' if len(who) < len(known) else ''}")
+        for (k, what), who in sorted(marks.items(), key=lambda each: each[0][1] != "ran")
+    ]
+
+
+def _in_short(run: RunSummary, advice: Advice) -> str:
+    """Return the title part of one run among several."""
+    if advice.doubt is not None:
+        return f"{run.label}: not known which K is fastest"
+    if advice.worth_it or advice.useless or advice.choice.next is None:
+        return f"{run.label}: {answer(advice)}"
+    return f"{run.label}: measure K = {advice.choice.next.k}"
+
+
+def _distributions(runs: _Runs, baseline: Baseline | None) -> list[Picture]:
+    """Return the distribution of each duration that was recorded."""
+    out = []
+    for name, words, how, definition in _DURATIONS:
+        known = [
+            (i, run.label, durations)
+            for i, run in enumerate(runs)
+            if run.closeup and (durations := run.closeup.durations.get(name)) is not None
+        ]
+        if not known:
+            continue
+        if baseline is not None and name in baseline.durations:
+            known.append((len(runs), baseline.label, baseline.durations[name]))
+        parts = [
+            f"median {milliseconds(d.quantiles_s[len(AT) // 2])}, p99 {milliseconds(d.p99_s)}"
+            f"{f' ({label})' if len(known) > 1 else ''}"
+            for _, label, d in known
+        ]
+        sampled = name == BETWEEN and max(run.requests for run in runs) > SAMPLED
+        out.append(
+            Picture(
+                id=f"speed-{name.removesuffix('_s').replace('_', '-')}",
+                title=f"{words}: {'; '.join(parts)}",
+                how=f"{how} The curve, through {len(AT)} quantiles, shows which share took at most "
+                "that long: a long flat end to the right is a slow tail.",
+                chart=figure(
+                    [
+                        line(label, AT, x=[1000 * q for q in d.quantiles_s], run=i)
+                        for i, label, d in known
+                    ],
+                    x_title="milliseconds",
+                    y_title="share",
+                    axis=Axis.NUMBER,
+                    unit=Unit.SHARE,
+                ),
+                definitions=(definition,),
+                note=f"Of {SAMPLED:,} requests, evenly from all, the worst and the best."
+                if sampled
+                else None,
+                numbers=_quantiles(words, known),
+            )
+        )
+    return out
+
+
+def _quantiles(words: str, known: Sequence[tuple[int, str, Distribution]]) -> Markup:
+    picked = (0, 4, 10, 20, 30, 36, 38, 40)
+    rows = [[label, *(milliseconds(d.quantiles_s[at]) for at in picked)] for _, label, d in known]
+    head = ["", *(f"{100 * AT[at]:g}%" for at in picked)]
+    return table(head, rows, caption=f"Quantiles of: {words}")
+
+
+def _means(runs: _Runs, baseline: Baseline | None) -> Markup:
+    known = [(run.label, run.closeup.durations) for run in runs if run.closeup]
+    if baseline is not None:
+        known.append((baseline.label, baseline.durations))
+    rows = [
+        [
+            label,
+            words,
+            f"{d.count:,}",
+            milliseconds(d.mean_s),
+            milliseconds(d.quantiles_s[len(AT) // 2]),
+            milliseconds(d.p99_s),
+        ]
+        for name, words, *_ in _DURATIONS
+        for label, durations in known
+        if (d := durations.get(name)) is not None
+    ]
+    head = ["run", "duration", "counted", "mean", "median", "99th percentile"]
+    return by_run_table(head, rows, words=2, caption="Durations", runs=len(known))
+
+
+# ---- time axes
+
+_UNITS = ((3600.0, "hours"), (60.0, "minutes"))
+_FEW = 3
+"""Smallest number of units from which a unit is used."""
+
+
+def unit_of(lasted_s: float) -> tuple[float, str]:
+    """Return the unit of an axis of this length: its seconds and its name."""
+    for seconds, name in _UNITS:
+        if lasted_s >= _FEW * seconds:
+            return seconds, name
+    return 1.0, "seconds"
+
+
+def clock(time_s: float) -> str:
+    """Return a Unix time as time of day, short enough for an axis."""
+    return datetime.fromtimestamp(time_s, UTC).strftime("%H:%M:%S UTC")
+
+
+def moment(time_s: float) -> str:
+    """Return a Unix time as date and time of day."""
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+# ---- outcomes of decode steps: names, colours and shares, identical in every picture
+
+_REASONS = {
+    UndraftedReason.K_ZERO: "K = 0 by batch size",
+    UndraftedReason.NO_DRAFT: "the drafter returned none",
+}
+_SHORT = {
+    ACCEPTED: "kept",
+    REJECTED: "rejected",
+    UndraftedReason.K_ZERO: "K = 0",
+    UndraftedReason.CONTEXT_LIMIT: "context",
+    UndraftedReason.STRUCTURED_OUTPUT: "grammar",
+    UndraftedReason.PREEMPTED: "preempt",
+    UndraftedReason.TOKEN_BUDGET: "budget",
+    UndraftedReason.NO_DRAFT: "none",
+}
+"""Names short enough for an axis."""
+ON_PURPOSE = " (on purpose)"
+
+
+def outcomes_of(runs: _Runs) -> list[str]:
+    """Return the outcomes of steps in any of the runs: best first, deliberate reasons before
+    others."""
+    reasons = {name for run in runs for name in run.fallback.by_reason}
+    return [ACCEPTED, REJECTED, *sorted(reasons, key=lambda name: (not deliberate(name), name))]
+
+
+def deliberate(name: str) -> bool:
+    """Return whether steps with this outcome had no draft on purpose."""
+    return name not in (ACCEPTED, REJECTED) and name in UndraftedReason.DELIBERATE
+
+
+def outcome_share(run: RunSummary, name: str) -> tuple[float | None, Interval | None]:
+    """Return the share of the run's decode steps with this outcome, and its interval; 0 for a
+    reason that never occurred."""
+    counts, spread = run.fallback, run.fallback_spread
+    if not counts.steps:
+        return None, None
+    if name == ACCEPTED:
+        useful = counts.steps - counts.rejected_rounds - counts.undrafted
+        return useful / counts.steps, spread.accepted
+    if name == REJECTED:
+        return counts.rejected_share, spread.rejected
+    return counts.by_reason.get(name, 0) / counts.steps, spread.by_reason.get(name, spread.never)
+
+
+def outcome_words(name: str) -> str:
+    """Return the full name of the outcome."""
+    if name == ACCEPTED:
+        return "at least one draft token accepted"
+    if name == REJECTED:
+        return "rejected round"
+    reason = _REASONS.get(name, name.replace("_", " "))
+    return f"no draft: {reason}{ON_PURPOSE if deliberate(name) else ''}"
+
+
+def short_outcome(name: str) -> str:
+    """Return a name short enough for an axis."""
+    return _SHORT.get(name, name.replace("_", " "))
+
+
+def _look(name: str, order: Sequence[str]) -> tuple[str, str]:
+    """Return the colour and the fill pattern of an outcome's bars."""
+    if name == ACCEPTED:
+        return "step-accepted", ""
+    if name == REJECTED:
+        return "step-rejected", "/"
+    colour = "step-deliberate" if deliberate(name) else "step-failed"
+    return colour, ("-", "x", ".", "\\", "|")[order.index(name) % 5]
+
+
+# ---- fallback
+
+
+def fallback(analysis: Analysis) -> Section:
+    """Return the outcomes of the decode steps, over time and in total."""
+    runs = analysis.runs
+    timed = [
+        (i, run, run.closeup.timeline)
+        for i, run in enumerate(runs)
+        if run.closeup and run.closeup.timeline
+    ]
+    overlaid = [_shares(runs), *_over_time(timed)] if len(runs) > 1 else []
+    return Section(
+        id="fallback",
+        name="Fallback",
+        conclusion=_fallback_conclusion(runs),
+        lead=_TWO if any(run.fallback.undrafted for run in runs) else None,
+        pictures=[*overlaid, *(_timeline(*each, runs) for each in timed)],
+        below=[_counts(runs)],
+        affects=("fallback",),
+    )
+
+
+_TWO = "Rejected rounds and steps without a draft are different outcomes and are never added up."
+_DEFINITIONS = (definitions.REJECTED, definitions.UNDRAFTED)
+
+
+def _fallback_conclusion(runs: _Runs) -> str:
+    rejected = by_run(runs, [percent(run.fallback.rejected_share) for run in runs])
+    words = f"Of the decode steps, {rejected} had a draft of which nothing was accepted"
+    if not any(run.fallback.undrafted for run in runs):
+        return f"{words}; every step had a draft."
+    undrafted = by_run(runs, [percent(run.fallback.undrafted_share) for run in runs])
+    return f"{words}, and {undrafted} had no draft."
+
+
+def _shares(runs: _Runs) -> Picture:
+    """Return all runs side by side, in total."""
+    names = outcomes_of(runs)
+    drawn = []
+    for i, run in enumerate(runs):
+        known = [outcome_share(run, name) for name in names]
+        drawn.append(
+            bars(
+                run.label,
+                [short_outcome(name) for name in names],
+                [value for value, _ in known],
+                run=i,
+                intervals=[spread for _, spread in known],
+            )
+        )
+    useful = by_run(runs, [percent(outcome_share(run, ACCEPTED)[0]) for run in runs])
+    return Picture(
+        id="fallback-shares",
+        title=f"At least one draft token was accepted in {useful} of the decode steps",
+        how="Each group of bars is one outcome of decode steps, as a share of all decode steps of "
+        "a run, with 95% intervals. The first outcome is what speculation is for; the others save "
+        "nothing.",
+        chart=figure(
+            drawn,
+            x_title="outcome of a decode step",
+            y_title="of all decode steps",
+            axis=Axis.CATEGORY,
+            unit=Unit.SHARE,
+        ),
+        definitions=_DEFINITIONS,
+    )
+
+
+_TOGETHER = 4
+"""Number of timeline windows that form one point over time: fewer steps vary mostly by chance."""
+_Timed = tuple[int, RunSummary, Timeline]
+
+
+def _over_time(timed: Sequence[_Timed]) -> list[Picture]:
+    """Return the share of steps that kept a drafted token, each run from its own start; [] for
+    fewer than two runs with a timeline."""
+    if len(timed) < 2:
+        return []
+    seconds, unit = unit_of(max(t.window_s * len(t.steps[ACCEPTED]) for _, _, t in timed))
+    return [
+        Picture(
+            id="fallback-over-time",
+            title="Outcomes over time, each run from its own start",
+            how="The share of decode steps in which at least one draft token was accepted. Where "
+            "one run falls and the other does not, look for the reason in the timelines below.",
+            chart=figure(
+                [_kept(*each, seconds) for each in timed],
+                x_title=f"{unit} since the start",
+                y_title="of the decode steps",
+                axis=Axis.NUMBER,
+                unit=Unit.SHARE,
+            ),
+            definitions=_DEFINITIONS,
+            note=f"Each point covers {_TOGETHER} of the {len(timed[0][2].steps[ACCEPTED])} windows "
+            "below.",
+        )
+    ]
+
+
+def _kept(index: int, run: RunSummary, timeline: Timeline, seconds: float) -> Any:
+    starts = range(0, len(timeline.steps[ACCEPTED]), _TOGETHER)
+    kept = [sum(timeline.steps[ACCEPTED][at : at + _TOGETHER]) for at in starts]
+    totals = [sum(sum(n[at : at + _TOGETHER]) for n in timeline.steps.values()) for at in starts]
+    return line(
+        run.label,
+        [n / total if total else None for n, total in zip(kept, totals, strict=True)],
+        x=[(at + _TOGETHER / 2) * timeline.window_s / seconds for at in starts],
+        run=index,
+    )
+
+
+def _timeline(index: int, run: RunSummary, timeline: Timeline, runs: _Runs) -> Picture:
+    windows = max(map(len, timeline.steps.values()), default=0)
+    seconds, unit = unit_of(timeline.window_s * windows)
+    middle = [(at + 0.5) * timeline.window_s / seconds for at in range(windows)]
+    order = outcomes_of(runs)
+    drawn = []
+    for name in order:
+        if sum(timeline.steps.get(name, ())) or name == ACCEPTED:
+            colour, pattern = _look(name, order)
+            counts = [float(n) for n in timeline.steps[name]]
+            drawn.append(bars(outcome_words(name), middle, counts, colours=colour, pattern=pattern))
+    return Picture(
+        id=f"fallback-{index}",
+        title=about(run, runs, _timeline_title(run)),
+        how="Each bar is a window of time, divided by the outcomes of its decode steps. A block of "
+        "one colour is a time in which something kept the drafter from working.",
+        chart=figure(
+            drawn,
+            x_title=f"{unit} since {clock(timeline.start_s)}",
+            y_title="decode steps",
+            axis=Axis.NUMBER,
+            unit=Unit.COUNT,
+            stacked=True,
+        ),
+        definitions=_DEFINITIONS,
+        note=f"{len(middle)} windows of {_length(timeline.window_s)} each, from "
+        f"{moment(timeline.start_s)}.",
+        wide=True,
+    )
+
+
+def _timeline_title(run: RunSummary) -> str:
+    shares = run.fallback
+    if not shares.undrafted:
+        return "every decode step had a draft"
+    failed = shares.undrafted - shares.deliberate
+    parts = [
+        f"{percent(n / shares.steps)} {words}"
+        for n, words in ((shares.deliberate, "on purpose"), (failed, "because it failed"))
+        if n
+    ]
+    most = max(shares.by_reason, key=shares.by_reason.__getitem__)
+    reason = outcome_words(most).removeprefix("no draft: ").removesuffix(ON_PURPOSE)
+    return f"no draft in {listed(parts)}; most often: {reason}"
+
+
+def _length(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.3g} min"
+
+
+def _counts(runs: _Runs) -> Markup:
+    """Return a table of outcomes, with the runs below each other for each outcome."""
+    rows = []
+    for name in outcomes_of(runs):
+        for i, run in enumerate(runs):
+            rows.append(_count_row(i, run, outcome_words(name), outcome_share(run, name)[0]))
+    if not any(run.fallback.undrafted for run in runs):
+        rows += [_count_row(i, run, "no draft", 0.0) for i, run in enumerate(runs)]
+    head = ["run", "decode step", "share", "steps"]
+    return by_run_table(head, rows, words=2, caption="Decode steps by outcome", runs=len(runs))
+
+
+def _count_row(index: int, run: RunSummary, words: str, share: float | None) -> list[str]:
+    known = share or 0.0
+    bar = part("share_bar", percent(share), f"{100 * known:.1f}%", index % 6)
+    return [run.label, words, bar, f"{round(known * run.fallback.steps):,}"]

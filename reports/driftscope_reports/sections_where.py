@@ -1,0 +1,489 @@
+"""Section on where in the workload, and when, drift and losses occur."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from driftscope.analysis.circumstances import Group
+from driftscope.analysis.closeup import Timeline
+from driftscope.analysis.figures.change_points import ChangePoint, Changes
+from driftscope.analysis.figures.requests import UNLABELLED
+from driftscope.analysis.figures.results import Segment
+from driftscope.analysis.number_words import (
+    NOTHING,
+    between,
+    count,
+    listed,
+    milliseconds,
+    number,
+    percent,
+    times,
+)
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.metrics.acceptance import MEAN_LENGTH
+from driftscope.metrics.attention import SELF
+from driftscope.metrics.definition import Definition
+from driftscope.metrics.hidden import GROWTH
+from driftscope.metrics.latency import TPOT
+from driftscope.pipeline import Analysis
+from driftscope_reports.charts import Axis, Mark, Unit, bars, figure, line, points
+from driftscope_reports.model import Picture, Section, by_run_table, table
+from driftscope_reports.sections_speed import clock, moment, unit_of
+
+_Runs = Sequence[RunSummary]
+
+MAX_SEGMENTS = 40
+"""Most segments of a run in the table, those with most rounds; more are in the JSON report."""
+_DRAWN = 12
+"""Most segments in a picture: more cannot be distinguished."""
+
+
+def where(analysis: Analysis) -> Section:
+    """Return small pictures by label and circumstance, the course over time, and a table of
+    labels."""
+    runs = analysis.runs
+    labelled = any(segment.label != UNLABELLED for run in runs for segment in run.segments)
+    rest = sum(max(len(run.segments) - MAX_SEGMENTS, 0) for run in runs)
+    drawn = [p for each in _BY_LABEL if (p := _by_label(runs, *each))] if labelled else []
+    circumstances = [p for kind in CIRCUMSTANCES if (p := _by_circumstance(runs, *kind))]
+    missing = f"{rest:,} smaller segments are left out." if rest else None
+    return Section(
+        id="where",
+        name="Where",
+        lead=_lead(runs) if labelled else None,
+        pictures=[*drawn, *circumstances, *_over_time(runs)],
+        below=[_segments(runs)] if labelled else (),
+        affects=("segments",),
+        missing=missing if labelled else _NO_LABEL,
+    )
+
+
+_NO_LABEL = (
+    "By label: not applicable, because no request has a workload label. Give requests a label "
+    "(extra_args driftscope_label, or the header X-Driftscope-Label) to see which part of the "
+    "traffic drifts."
+)
+
+
+def _lead(runs: _Runs) -> str:
+    spans = []
+    for run in runs:
+        known = [(s.mean_length, s.label) for s in run.segments if s.mean_length is not None]
+        if len(known) > 1:
+            spans.append((max(known)[0] - min(known)[0], run.label, min(known), max(known)))
+    if not spans:
+        return "The run split by workload label."
+    _, label, low, high = max(spans)
+    name = f"{label}: rounds" if len(runs) > 1 else "Rounds"
+    return f"{name} yield {number(low[0])} tokens on {low[1]} and {number(high[0])} on {high[1]}."
+
+
+# ---- by label
+
+_BY_LABEL: tuple[tuple[str, str, str, Unit, Definition], ...] = (
+    ("mean_length", "Acceptance length", "tokens per round", Unit.NUMBER, MEAN_LENGTH),
+    ("growth", "Growth of the hidden state", "times", Unit.NUMBER, GROWTH),
+    ("self_mass", "Attention on the chain at the last depth", "share", Unit.SHARE, SELF),
+    ("tpot_s", "Time per output token", "milliseconds", Unit.MS, TPOT),
+)
+
+
+def _by_label(
+    runs: _Runs, field: str, words: str, y_title: str, unit: Unit, what: Definition
+) -> Picture | None:
+    labels = _largest(runs)
+    drawn = []
+    for i, run in enumerate(runs):
+        segments = {segment.label: segment for segment in run.segments}
+        known = [segments.get(label) for label in labels]
+        values = [getattr(segment, field) if segment else None for segment in known]
+        if any(v is not None for v in values):
+            factor = 1000 if unit is Unit.MS else 1
+            intervals = [segment.mean_length_interval if segment else None for segment in known]
+            drawn.append(
+                bars(
+                    run.label,
+                    labels,
+                    [v if v is None else factor * v for v in values],
+                    run=i,
+                    intervals=intervals if field == "mean_length" else (),
+                )
+            )
+    if not drawn:
+        return None
+    return Picture(
+        id=f"where-{field.removesuffix('_s').replace('_', '-')}",
+        title=_label_title(words, drawn, unit, len(runs)),
+        how=f"One bar per {_split_by(runs)}. Differences between bars of one run come from the "
+        "workload (or, with few requests, from chance), not from the drafter.",
+        chart=figure(
+            drawn, x_title=_split_by(runs), y_title=y_title, axis=Axis.CATEGORY, unit=unit
+        ),
+        definitions=(what,),
+    )
+
+
+def _split_by(runs: _Runs) -> str:
+    """Return the criterion by which the runs were split."""
+    ways = dict.fromkeys(segment.by for run in runs for segment in run.segments)
+    return " or ".join("workload label" if way == "label" else way for way in ways)
+
+
+def _largest(runs: _Runs) -> list[str]:
+    rounds: dict[str, int] = {}
+    for run in runs:
+        for segment in run.segments:
+            rounds[segment.label] = rounds.get(segment.label, 0) + segment.rounds
+    most = sorted(rounds, key=lambda label: (-rounds[label], label))[:_DRAWN]
+    return sorted(most)
+
+
+def _label_title(words: str, drawn: Sequence[Any], unit: Unit, runs: int) -> str:
+    spans = []
+    for trace in drawn:
+        known = [(y, str(x)) for x, y in zip(trace.x, trace.y, strict=True) if y is not None]
+        if len(known) > 1:
+            spans.append((max(known)[0] - min(known)[0], trace.name, min(known), max(known)))
+    if not spans:
+        return words
+    _, run, low, high = max(spans)
+    if runs < 2 and _say(low[0], unit) == _say(high[0], unit):
+        return f"{words}: {_say(low[0], unit)} everywhere"
+    ends = [f"{_say(value, unit)} on {label}" for value, label in (low, high)]
+    return f"{words}: {f'{run}, ' if runs > 1 else ''}{', '.join(ends)}"
+
+
+def _say(value: float, unit: Unit) -> str:
+    if unit is Unit.SHARE:
+        return percent(value)
+    return f"{value:.2f} ms" if unit is Unit.MS else number(value)
+
+
+def _segments(runs: _Runs) -> Markup:
+    rows = [
+        _segment_row(run, segment)
+        for run in runs
+        for segment in sorted(run.segments, key=lambda s: (-s.rounds, s.label))[:MAX_SEGMENTS]
+    ]
+    head = [
+        "run",
+        _split_by(runs),
+        "requests",
+        "rounds",
+        "acceptance length",
+        "accepted to depth K",
+        "growth of hidden state",
+        "attention on the chain, depth K",
+        "time per token",
+        "time to first token",
+    ]
+    return by_run_table(head, rows, words=2, caption="Segments of the workload", runs=len(runs))
+
+
+def _segment_row(run: RunSummary, segment: Segment) -> list[str]:
+    return [
+        run.label,
+        segment.label,
+        f"{segment.requests:,}",
+        f"{segment.rounds:,}",
+        number(segment.mean_length),
+        percent(segment.reach),
+        times(segment.growth),
+        percent(segment.self_mass),
+        milliseconds(segment.tpot_s),
+        milliseconds(segment.ttft_s),
+    ]
+
+
+# ---- by circumstance
+
+CIRCUMSTANCES = (
+    ("context", "Context length", "tokens of context, from", "how long the context was"),
+    ("batch", "Batch size", "requests in the step", "how many requests were in the step"),
+    ("temperature", "Temperature", "temperature", "the temperature of the request"),
+    ("execution", "Execution", "how the drafter ran", "how the drafter was executed"),
+    ("structured", "Tool calls, structured output", "requests", "whether a grammar lost drafts"),
+    ("region", "Kind of text", "kind of text", "the kind of text that it drafts"),
+    ("copied", "Copied text", "drafted text", "whether the text repeats an earlier passage"),
+    ("finish", "How requests end", "finish reason", "how the request ended"),
+)
+"""Field of the groups, name, title of the x axis, and what the groups differ in."""
+ENOUGH = 5
+"""Fewest requests with which a group is drawn: with fewer, the interval is uninformative."""
+_RunGroups = tuple[int, str, Sequence[Group]]
+
+
+def _by_circumstance(
+    runs: _Runs, field: str, words: str, x_title: str, differ_in: str
+) -> Picture | None:
+    """Return the picture of a circumstance in which some run has more than one group."""
+    whole = [(i, run.label, getattr(run.groups, field)) for i, run in enumerate(runs)]
+    drawn = [(i, label, [g for g in groups if g.requests >= ENOUGH]) for i, label, groups in whole]
+    drawn = [(i, label, groups) for i, label, groups in drawn if groups]
+    if max((len(groups) for _, _, groups in drawn), default=0) < 2:
+        return None
+    small = sum(g.requests < ENOUGH for _, _, groups in whole for g in groups)
+    return Picture(
+        id=f"where-{field}",
+        title=_circumstance_title(words, drawn, len(runs)),
+        how=f"Tokens per round by {differ_in}, with 95% intervals. If the intervals of a run do "
+        "not overlap, the difference is more than chance explains.",
+        chart=figure(
+            [_group_bars(*each) for each in drawn],
+            x_title=x_title,
+            y_title="tokens per round",
+            axis=Axis.CATEGORY,
+        ),
+        definitions=(MEAN_LENGTH,),
+        note=f"Not drawn: {count(small, 'group')} with fewer than {ENOUGH} requests."
+        if small
+        else None,
+        numbers=_group_numbers(words, whole),
+    )
+
+
+def _group_bars(index: int, label: str, groups: Sequence[Group]) -> Any:
+    return bars(
+        label,
+        [short(group.name) for group in groups],
+        [group.mean_length for group in groups],
+        run=index,
+        intervals=[group.mean_length_interval for group in groups],
+    )
+
+
+def _group_numbers(words: str, run_groups: Sequence[_RunGroups]) -> Markup:
+    rows = [
+        [
+            label,
+            group.name,
+            f"{group.requests:,}",
+            f"{group.rounds:,}",
+            number(group.mean_length),
+            f"{ends.low:.2f} to {ends.high:.2f}" if (ends := group.mean_length_interval) else "–",
+        ]
+        for _, label, groups in run_groups
+        for group in groups
+    ]
+    head = ["run", words.lower(), "requests", "rounds", "tokens per round", "95% interval"]
+    return table(head, rows, words=2, caption=f"Numbers by: {words}", sortable=True)
+
+
+_SHORT = {"that lost drafts to a grammar": "lost drafts", "the others": "others"}
+
+
+def short(name: str) -> str:
+    """Return the group's name on an axis, ranges by their start: "16,384 to 32,767 tokens" is
+    "16k"."""
+    match = re.match(r"([\d,]+) to [\d,]+", name)
+    if not match:
+        return _SHORT.get(name, name)
+    start = int(match[1].replace(",", ""))
+    return f"{start // 1024}k" if start >= 1024 else str(start)
+
+
+def _circumstance_title(words: str, run_groups: Sequence[_RunGroups], runs: int) -> str:
+    spans = []
+    for _, label, groups in run_groups:
+        ends = sorted((g.mean_length, _SHORT.get(g.name, g.name)) for g in groups)
+        spans.append((ends[-1][0] - ends[0][0], label, ends[0], ends[-1]))
+    _, label, low, high = max(spans)
+    name = f"{label}, " if runs > 1 else ""
+    begin = f"{words}: {name}from {number(low[0])} tokens per round ({low[1]})"
+    return f"{begin} to {number(high[0])} ({high[1]})"
+
+
+# ---- over time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Course:
+    """Course of one run over time; `unit_s` are the seconds of the axis's unit."""
+
+    index: int
+    run: RunSummary
+    timeline: Timeline
+    unit_s: float = 1.0
+
+    @property
+    def changes(self) -> Changes | None:
+        return self.run.changes
+
+    @property
+    def points(self) -> Sequence[ChangePoint]:
+        return self.changes.points if self.changes else ()
+
+    def since(self, time_s: float) -> float:
+        """Return a Unix time as a value of the axis."""
+        return (time_s - self.timeline.start_s) / self.unit_s
+
+
+def _over_time(runs: _Runs) -> list[Picture]:
+    """Return the picture of all runs, each from its own start; [] if no round has a time."""
+    known = [
+        (i, run, run.closeup.timeline)
+        for i, run in enumerate(runs)
+        if run.closeup and run.closeup.timeline
+    ]
+    if not known:
+        return []
+    seconds, unit = unit_of(max(t.window_s * len(t.tokens_per_round) for _, _, t in known))
+    courses = [_Course(index=i, run=run, timeline=t, unit_s=seconds) for i, run, t in known]
+    several = len(runs) > 1
+    since = "the start of each run" if several else clock(known[0][2].start_s)
+    return [
+        Picture(
+            id="where-changes",
+            title=f"Over time: {_all_observed(courses, unit)}",
+            how="Each point is a window of time; each line is the mean of the requests between two "
+            "changes, with its 95% interval. A dotted line marks a change of acceptance at the "
+            "same mix of requests: random orders of the same clusters of requests hardly ever show "
+            "one as large. A cluster is a session where sessions are recorded, and otherwise a "
+            "request.",
+            chart=figure(
+                [trace for course in courses for trace in _levels(course, several)],
+                x_title=f"{unit} since {since}",
+                y_title="tokens per round",
+                axis=Axis.NUMBER,
+                marks=[mark for course in courses for mark in _marks(course, several)],
+            ),
+            definitions=(MEAN_LENGTH,),
+            note=_note([course.changes for course in courses if course.changes]),
+            numbers=_level_numbers(courses) if any(c.changes for c in courses) else None,
+            wide=True,
+        )
+    ]
+
+
+def _levels(course: _Course, several: bool) -> list[Any]:
+    """Return points by window and a line per level; only the first line is named in the legend."""
+    name = f"{course.run.label}, " if several else ""
+    window = course.timeline.window_s / course.unit_s
+    known = [(n, y) for n, y in enumerate(course.timeline.tokens_per_round) if y is not None]
+    middle = [(n + 0.5) * window for n, _ in known]
+    out = [points(f"{name}windows of time", middle, [y for _, y in known], run=course.index)]
+    for n, level in enumerate(course.changes.levels if course.changes else ()):
+        start, end = course.since(level.start_s), course.since(level.end_s)
+        out.append(
+            line(
+                f"{name}mean between changes",
+                [level.mean_length] * 3,
+                x=[start, (start + end) / 2, end],
+                run=course.index,
+                intervals=(None, level.interval, None),
+                marked=False,
+                tabled=not n,
+            )
+        )
+    return out
+
+
+def _marks(course: _Course, several: bool) -> list[Mark]:
+    name = f"{course.run.label}: " if several else ""
+    return [
+        Mark(x=course.since(p.time_s), text=f"{name}{number(p.before)} → {number(p.after)}")
+        for p in course.points
+    ]
+
+
+def _all_observed(courses: Sequence[_Course], unit: str) -> str:
+    """Return the observation, once if it is identical for all runs."""
+    observed = [_observed(course, unit) for course in courses]
+    if len(observed) < 2:
+        return observed[0]
+    if len(set(observed)) == 1:
+        return f"{observed[0]} in {'both' if len(observed) == 2 else 'all'}"
+    return "; ".join(f"{c.run.label}, {words}" for c, words in zip(courses, observed, strict=True))
+
+
+def _observed(course: _Course, unit: str) -> str:
+    if course.changes is None:
+        whole = course.run.seen_whole
+        return (
+            f"too few requests {'to look for a change' if whole else 'seen whole to tell a change'}"
+        )
+    if not course.points:
+        why = "chance" if course.changes.raw is None else "the mix of requests"
+        return f"acceptance changes by no more than {why} explains"
+    parts = [
+        f"{'falls' if point.difference < 0 else 'rises'} from {number(point.before)} to "
+        f"{number(point.after)} tokens per round after {course.since(point.time_s):.3g} {unit}"
+        for point in course.points
+    ]
+    return f"acceptance {listed(parts)}"
+
+
+def _note(all_changes: Sequence[Changes]) -> str | None:
+    notes = []
+    if any(changes.gradual for changes in all_changes):
+        notes.append(
+            "A slope over time fits better than a step: the moments approximate the slope."
+        )
+    if any(_by_mix(point) for changes in all_changes for point in changes.points):
+        notes.append("Most of a change comes from a different mix of requests, see the numbers.")
+    if any(changes.alike for changes in all_changes):
+        notes.append(
+            "Requests that follow each other are alike: session or traffic cannot be told from the "
+            "drafter. Send session ids or a canary."
+        )
+    if any(changes.raw and not changes.points for changes in all_changes):
+        notes.append("What moves is the mix of requests or sessions.")
+    return " ".join(notes) or None
+
+
+def _same_mix(point: ChangePoint) -> float | None:
+    """Return the difference at the same mix of requests, or of labels if the requests determine
+    none."""
+    return point.same_mix if point.adjusted is None else point.adjusted
+
+
+def _by_mix(point: ChangePoint) -> bool:
+    left = _same_mix(point)
+    return left is not None and abs(left) < abs(point.difference) / 2
+
+
+def _level_numbers(courses: Sequence[_Course]) -> Markup:
+    head = [
+        "run",
+        "requests that start from",
+        "requests",
+        "rounds",
+        "tokens per round",
+        "change",
+        "at the same mix of requests",
+        "on the same prompts",
+        "p",
+    ]
+    rows = []
+    for course in courses:
+        for n, level in enumerate(course.changes.levels if course.changes else ()):
+            rows.append(
+                [
+                    course.run.label,
+                    moment(level.start_s),
+                    f"{level.requests:,}",
+                    f"{level.rounds:,}",
+                    f"{number(level.mean_length)}{between(level.interval)}",
+                    *(_change(course.points[n - 1]) if n else [NOTHING] * 4),
+                ]
+            )
+    return table(head, rows, words=2, caption="Levels of acceptance over time")
+
+
+def _change(point: ChangePoint) -> list[str]:
+    return [
+        _signed(point.difference, point.interval),
+        _signed(_same_mix(point), point.adjusted_interval),
+        _signed(point.anchored, point.anchored_interval),
+        f"{point.p:.3f}",
+    ]
+
+
+def _signed(value: float | None, spread: Interval | None) -> str:
+    return NOTHING if value is None else f"{value:+.2f}{between(spread)}"
