@@ -94,7 +94,7 @@ def test_the_command_writes_the_window_as_a_run(tmp_path: Path) -> None:
     (file,) = json.loads(done.stdout)["files"]
     assert (file["file"], file["figures"][0]["rounds"]) == ("b.prom", 100)
     done = CliRunner().invoke(app, ["analyze", str(run), "--format", "json", "-o", "-", "-q"])
-    (cell,) = json.loads(done.stdout)["replays"][0]["conditions"]
+    (cell,) = json.loads(done.stdout)["replays"][0]["cells"]
     assert cell["rounds"] == 100 and cell["totals"]["period"] == "from a.prom to b.prom"
 
 

@@ -80,7 +80,7 @@ def test_it_has_the_figures_of_the_file_and_no_others(name: str, tmp_path: Path)
 
 def test_what_is_not_in_the_file_is_null_and_never_0(tmp_path: Path) -> None:
     replay = _report(_run("sglang-bench.jsonl", tmp_path)[0])
-    (cell,) = replay["conditions"]
+    (cell,) = replay["cells"]
     assert replay["planned"] is None and replay["ended"] == {}
     assert cell["mean_length"] == 2.9 and cell["totals"]["period"] == SINCE_START
     absent = ("rounds", "answered", "mean_length_interval", "e2e_s", "length_ratio")
@@ -108,7 +108,7 @@ def test_a_log_of_requests_keeps_its_interval(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "rule",
-    ["high", "not_answered", "conditions_cost", "conditions[0].mean_length < 2.0"],
+    ["high", "not_answered", "conditions_cost", "cells[0].mean_length < 2.0"],
 )
 def test_a_rule_that_needs_rows_is_undecided(rule: str, tmp_path: Path) -> None:
     run, _ = _run("vllm-bench.json", tmp_path)
@@ -120,8 +120,8 @@ def test_a_rule_that_needs_rows_is_undecided(rule: str, tmp_path: Path) -> None:
 
 def test_a_rule_about_a_count_is_decided(tmp_path: Path) -> None:
     run, _ = _run("vllm-bench.json", tmp_path)
-    assert _cli("check", run, "--fail-on", "conditions[0].rounds < 200").exit_code == 0
-    assert _cli("check", run, "--fail-on", "conditions[0].rounds < 201").exit_code == 3
+    assert _cli("check", run, "--fail-on", "cells[0].rounds < 200").exit_code == 0
+    assert _cli("check", run, "--fail-on", "cells[0].rounds < 201").exit_code == 3
 
 
 def test_two_runs_of_sums_are_not_compared(tmp_path: Path) -> None:
