@@ -12,7 +12,7 @@ steps that the same process took within a second or two, and other load on the m
 states equally. The last state shows the ratio when there is no difference at all. A turn's figure
 is the median of its six steps, a ratio the mean of the rounds without the fifth at each end. The
 writer's flushes fall on all states, so their cost is measured separately, with the probe in one
-state for a while (`benchmarks.flushes`). A budget records so few steps that a median does not show
+state for a while (`benchmarks.turns`). A budget records so few steps that a median does not show
 them: their share of all steps is counted, and the time that they take above the median of their
 turn. The cost of a state is the sum of these. Batch 1, where the probe's share is largest, is
 measured far longer than the others.
@@ -43,8 +43,7 @@ from typing import Any
 
 from benchmarks import turns
 from benchmarks.engines import FIGURES, TURNS_CHILD, Engine, Settings, measure, ratios
-from benchmarks.flushes import share
-from benchmarks.turns import ABSENT, BUDGET, EVERY, HOOKED, STATES
+from benchmarks.turns import ABSENT, BUDGET, EVERY, HOOKED, STATES, share
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 K = 8

@@ -19,8 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.flushes import Span, losses
-from benchmarks.turns import ABSENT, AGAIN, EVERY, STOPPED, Turns
+from benchmarks.turns import ABSENT, AGAIN, EVERY, STOPPED, Span, Turns, losses
 from driftscope.trace.writer import WriterThread
 
 PR_SET_PDEATHSIG = 1

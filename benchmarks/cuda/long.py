@@ -28,8 +28,7 @@ from typing import Any
 from scipy import stats
 
 from benchmarks.cuda import shape
-from benchmarks.provenance import gpu_used_bytes
-from benchmarks.results_file import ResultsFile
+from benchmarks.results_file import ResultsFile, gpu_used_bytes
 from driftscope.trace.reader import read_trace
 from driftscope_lab.trio import trio_path
 

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from benchmarks.calibration.__main__ import TABLES, main
 from benchmarks.calibration.causes import ABLATIONS, Ablated
-from benchmarks.calibration.estimates import COVERAGE, Coverage
-from benchmarks.calibration.pairs import FALSE_CALLS, Calls
+from benchmarks.calibration.estimates import (
+    CLUSTERS,
+    COVERAGE,
+    SHARED_STEPS,
+    WORLDS,
+    Coverage,
+    clustered,
+    drawn,
+    mean_length,
+    shared_steps_at,
+)
+from benchmarks.calibration.pairs import FALSE_CALLS, LABEL_MIX, MIXES, Calls, other_mixes
 from benchmarks.calibration.table import Table
 from benchmarks.calibration.within_request import WITHIN_REQUEST, Related
+from driftscope.analysis.statistics.ratio import intervals
 
 
 @pytest.mark.parametrize(
@@ -72,3 +84,54 @@ def test_a_calibration_that_breaches_a_bound_fails(monkeypatch: pytest.MonkeyPat
     lines: list[str] = []
     assert main(["--trials", "100", "--only", "gate"], say=lines.append) == 1
     assert lines[-1].startswith("breach: gate: 100 trials, paired: called 0.500")
+
+
+TRIALS = 40
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", ["16 prompts x 4", "8 prompts x 8", "20 prompts x 15 sessions"])
+def test_intervals_over_clusters_hold_the_truth_and_equal_runs_do_not_differ(name: str) -> None:
+    row = clustered(name, WORLDS[name], TRIALS)
+    assert not CLUSTERS.breaches([row], TRIALS)
+    assert row.by_request < 0.8, "requests of one prompt are not independent"
+    assert row.design_effect > 2
+
+
+def test_four_prompts_have_no_interval_however_often_they_are_asked() -> None:
+    assert intervals(drawn(WORLDS["4 prompts x 10"], 1).rounds.length_ratio()) == (None,)
+
+
+def test_the_truth_is_that_of_a_very_large_run() -> None:
+    world = WORLDS["200 prompts x 1"]
+    lengths = [drawn(world, seed).rounds.length_ratio().value[0] for seed in range(100)]
+    assert sum(lengths) / len(lengths) == pytest.approx(mean_length(world), abs=0.03)
+
+
+TRIALS_label_mix = 25
+
+
+def test_another_mix_of_labels_is_no_difference_of_the_drafter() -> None:
+    rows = list(other_mixes(TRIALS_label_mix))
+    assert [row.mix for row in rows] == list(MIXES)
+    assert not LABEL_MIX.breaches(rows, TRIALS_label_mix)
+    assert all(row.as_served > 0.8 for row in rows[1:]), "the mixes do differ"
+
+
+def test_requests_at_once_are_no_independent_times() -> None:
+    found = shared_steps_at(at_once=4, requests=320, trials=100)
+    assert found.over_requests < 0.85 < found.covered
+    assert found.wider > 1.5
+
+
+def test_independent_times_lose_little() -> None:
+    found = shared_steps_at(at_once=1, requests=160, trials=100)
+    assert found.covered >= found.over_requests > 0.85
+    assert 1.0 <= found.wider < 1.2
+
+
+def test_intervals_over_requests_would_be_a_breach() -> None:
+    found = shared_steps_at(at_once=4, requests=320, trials=100)
+    assert SHARED_STEPS.breaches([found], 400) == []
+    (line,) = SHARED_STEPS.breaches([replace(found, covered=found.over_requests)], 400)
+    assert line.startswith("shared_steps: 4, 320: coverage 0.")
