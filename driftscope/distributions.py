@@ -1,7 +1,9 @@
-"""Says what to install where only `driftscope-probe` is: a serving image.
+"""Says what to install where only a part of driftscope is.
 
-`driftscope-probe` holds the core without what its analysis depends on. `driftscope` holds the
-reports and depends on the rest.
+`driftscope-probe`, the distribution of a serving image, holds the core without what its analysis
+depends on; `driftscope` holds the reports and depends on the rest. The lab (small trained models,
+their prompts and the demonstration) is `driftscope-lab`, so that a serving image does not carry
+12 MB of models that it never runs.
 """
 
 from __future__ import annotations
@@ -42,3 +44,22 @@ def needs_analysis() -> Iterator[None]:
         if line is None:
             raise
         raise UsageError(line) from error
+
+
+LAB = "driftscope_lab"
+TRIO = "trio"
+"""Name of the shipped small models where a command takes a model."""
+
+
+@contextlib.contextmanager
+def needs_lab() -> Iterator[None]:
+    """Raise UsageError with what to install where an import of the lab fails in this block."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != LAB:
+            raise
+        raise UsageError(
+            "the demonstration and its small models are not installed: pip install driftscope-lab, "
+            "or `pip install ./lab` in a checkout of driftscope"
+        ) from error

@@ -57,7 +57,7 @@ def records_of(run: Sums) -> Iterator[dict[str, Any]]:
 
 def records_to_jsonl(run: Sums) -> str:
     """Return the records as text, one line per request."""
-    return "".join(strict_json.dumps(each, sort_keys=True) + "\n" for each in records_of(run))
+    return "".join(strict_json.dumps(record, sort_keys=True) + "\n" for record in records_of(run))
 
 
 def _start(arrival_s: float) -> dict[str, int]:
@@ -113,7 +113,7 @@ def profile_of(run: RunSummary) -> dict[str, Any]:
     """
     accepted, k = run.acceptance, run.k
     if accepted.by_k:
-        lengths = ", ".join(str(each.k) for each in accepted.by_k)
+        lengths = ", ".join(str(at.k) for at in accepted.by_k)
         raise NoDataError(
             f"{run.label}: drafted {lengths} tokens, and a speculation profile describes one K; "
             f"record a run of one, or keep its rounds with --where 'k = {accepted.by_k[-1].k}'"
@@ -168,7 +168,7 @@ def _conditional(marginal: list[float]) -> list[float]:
 
 
 def _by_label(run: RunSummary) -> dict[str, Any] | None:
-    lengths = {each.label: each.mean_length for each in run.segments if each.by == BY_LABEL}
+    lengths = {part.label: part.mean_length for part in run.segments if part.by == BY_LABEL}
     known = {label: length for label, length in lengths.items() if length is not None}
     if len(known) < 2:
         return None

@@ -109,8 +109,8 @@ ENCLOSURES: Sequence[Enclosure] = (
     _thinking("<seed:think>", "</seed:think>"),  # Seed
     _thinking("<|channel|>analysis<|message|>", "<|end|>", "<|return|>"),  # gpt-oss
 )
-OPENED_BY: Mapping[str, Enclosure] = {each.opening: each for each in ENCLOSURES}
-CLOSING = tuple(sorted({mark for each in ENCLOSURES for mark in each.closing}))
+OPENED_BY: Mapping[str, Enclosure] = {pair.opening: pair for pair in ENCLOSURES}
+CLOSING = tuple(sorted({mark for pair in ENCLOSURES for mark in pair.closing}))
 
 
 Span: TypeAlias = tuple[int, int]
@@ -314,9 +314,9 @@ def _with_special(
 def _merged(regions: Sequence[TextRegion]) -> list[TextRegion]:
     """Return the regions without those that go on with the region before."""
     kept: list[TextRegion] = []
-    for each in regions:
-        if not kept or each.boundary or each.region != kept[-1].region:
-            kept.append(each)
+    for region in regions:
+        if not kept or region.boundary or region.region != kept[-1].region:
+            kept.append(region)
     return kept
 
 
@@ -341,11 +341,11 @@ class TokenTexts:
         """Return the text of each token; bytes that are no whole character become U+FFFD."""
         known = self._texts
         try:
-            return [known[each] for each in ids]
+            return [known[token] for token in ids]
         except KeyError:
-            for each in set(ids) - known.keys():
-                known[each] = self._decoded(each)
-            return [known[each] for each in ids]
+            for token in set(ids) - known.keys():
+                known[token] = self._decoded(token)
+            return [known[token] for token in ids]
 
     def is_special(self, token: int) -> bool:
         """Return whether the token is special, or a mark of `markers` that is one token."""
@@ -362,8 +362,8 @@ class TokenTexts:
 def _special_ids(tokenizer: Any) -> Iterator[int]:
     yield from map(int, tokenizer.all_special_ids)
     added = getattr(tokenizer, "added_tokens_decoder", None) or {}
-    for token, each in added.items():
-        if getattr(each, "special", False) or str(each) in _MARKS:
+    for token, text in added.items():
+        if getattr(text, "special", False) or str(text) in _MARKS:
             yield int(token)
 
 
@@ -461,14 +461,14 @@ def answer_regions(
         inside=None if constraint and from_start else _left_open(texts, prompt),
         constraint=constraint,
     )
-    places = np.searchsorted(ends, [each.start for each in regions], side="right").tolist()
+    places = np.searchsorted(ends, [region.start for region in regions], side="right").tolist()
     # Of several regions that begin in one token, the last is that of most of what follows.
     last = dict(zip(places, regions, strict=True))
-    boundaries = {place for place, each in zip(places, regions, strict=True) if each.boundary}
+    boundaries = {at for at, region in zip(places, regions, strict=True) if region.boundary}
     return AnswerRegions(
         starts=list(last),
-        codes=[Region.ALL.index(each.region) for each in last.values()],
-        languages=[Language.ALL.index(each.language) for each in last.values()],
+        codes=[Region.ALL.index(region.region) for region in last.values()],
+        languages=[Language.ALL.index(region.language) for region in last.values()],
         boundaries=sorted(boundaries),
         copies=_runs(copied_tokens(prompt, answer)),
     )
@@ -489,4 +489,4 @@ def _special(texts: TokenTexts, answer: Sequence[int], ends: Sequence[int]) -> l
 def _runs(flags: NDArray[np.bool_]) -> list[int]:
     """Return begin and end of each run of true flags, alternating."""
     padded = np.concatenate([[False], flags, [False]])
-    return [int(each) for each in np.flatnonzero(padded[1:] != padded[:-1])]
+    return [int(place) for place in np.flatnonzero(padded[1:] != padded[:-1])]

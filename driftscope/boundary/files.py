@@ -140,7 +140,7 @@ def _encodable(value: Any, levels: int) -> Any:
     if isinstance(value, str):
         return encodable(value)
     if isinstance(value, list):
-        return [_encodable(each, levels - 1) for each in value]
+        return [_encodable(item, levels - 1) for item in value]
     if isinstance(value, dict):
         return {encodable(key): _encodable(each, levels - 1) for key, each in value.items()}
     return value

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from driftscope.cli.options import real_folder
-from driftscope.lab_package import TRIO, needs_lab
+from driftscope.distributions import TRIO, needs_lab
 
 if TYPE_CHECKING:
     from driftscope.workloads.bench import Contender

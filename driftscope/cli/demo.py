@@ -48,7 +48,7 @@ def demo(
     Uses live vLLM if it can be imported, otherwise the plain PyTorch reference engine.
     """
     from driftscope.cli.run_reports import ReportFiles, RunChoice, write_reports
-    from driftscope.lab_package import needs_lab
+    from driftscope.distributions import needs_lab
 
     with needs_lab():
         from driftscope.cli.screens.demo import record_demo

@@ -90,8 +90,8 @@ def doctor(
 def _server(model: str | None, options: Sequence[str]) -> tuple[str, Sequence[str]] | None:
     """Return the model and the options of the server that is asked about, with the paths of the
     shipped small models; None without a model. Raises UsageError for options without a model."""
+    from driftscope.distributions import TRIO, needs_lab
     from driftscope.errors import UsageError
-    from driftscope.lab_package import TRIO, needs_lab
 
     if options and (model is None or model.startswith(("{", "-"))):
         raise UsageError("give MODEL first, then the options of its server")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from driftscope.lab_package import TRIO
+from driftscope.distributions import TRIO
 
 DEFAULT_TRACE = Path("driftscope-runs/{time}-{drafter}")
 
@@ -130,7 +130,7 @@ def _trio(options: list[str]) -> tuple[str, list[str]]:
     set in this process's environment unless they are set already."""
     import os
 
-    from driftscope.lab_package import needs_lab
+    from driftscope.distributions import needs_lab
 
     with needs_lab():
         from driftscope_lab.trio import serving

@@ -71,7 +71,7 @@ class Change:
         """Build a change from unchecked JSON; raises ControlValueError."""
         if not isinstance(values, Mapping):
             raise ControlValueError("give an object of settings")
-        known = [each.name for each in fields(cls)]
+        known = [setting.name for setting in fields(cls)]
         if unknown := sorted(str(key) for key in values.keys() - set(known)):
             raise ControlValueError(f"{', '.join(unknown)}: known are {', '.join(known)}")
         changes = dict(values)

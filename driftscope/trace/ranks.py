@@ -146,7 +146,9 @@ def _first_known(table: pa.Table, first: pa.Table, name: str, groups: list[Rows]
 def _slowest(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:
     values = table.column(name).to_pylist()
     known = [[values[row] for row in rows if values[row] is not None] for rows in groups]
-    return pa.array([max(each, default=None) for each in known], table.schema.field(name).type)
+    return pa.array(
+        [max(of_ranks, default=None) for of_ranks in known], table.schema.field(name).type
+    )
 
 
 def _total_heads(table: pa.Table, name: str, groups: list[Rows]) -> pa.Array:

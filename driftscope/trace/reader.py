@@ -210,7 +210,7 @@ def read_trace(run: str | Path) -> Trace:
         name: read_record(run, name, manifest, problems, left_out=damaged) for name in RECORDS
     }
     problems += losses_of(statuses, manifest.lost)
-    problems += [f"{each.source} recorded nothing: {each.reason}" for each in read_faults(run)]
+    problems += [f"{fault.source} recorded nothing: {fault.reason}" for fault in read_faults(run)]
     return Trace(path=run, manifest=manifest, statuses=statuses, problems=tuple(problems), **tables)
 
 

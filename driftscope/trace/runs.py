@@ -49,14 +49,14 @@ def search(folder: Path) -> Iterator[Path]:
     opened = 0
     for _ in range(DEPTH + 1):
         below: list[Path] = []
-        for each in level:
+        for inside in level:
             if (opened := opened + 1) > MAX_FOLDERS:
                 return
-            names = _entries(each)
+            names = _entries(inside)
             if MANIFEST in names or any(is_status(name) for name in names):
-                yield each
+                yield inside
             else:
-                below += [each / name for name, is_folder in names.items() if is_folder]
+                below += [inside / name for name, is_folder in names.items() if is_folder]
         level = below
 
 
@@ -64,7 +64,7 @@ def _entries(folder: Path) -> dict[str, bool]:
     """Return the names in a folder, each with whether it is a folder itself and no link."""
     try:
         with os.scandir(folder) as entries:
-            return {each.name: each.is_dir(follow_symlinks=False) for each in entries}
+            return {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
     except OSError:
         return {}
 
@@ -219,7 +219,7 @@ def _state(
 
 def _requests_of(manifest: Manifest, statuses: Sequence[Status]) -> int | None:
     """Return the requests of a replay; None for sums of another tool's file."""
-    sent = sum(each.rows.get("client", 0) for each in statuses)
+    sent = sum(status.rows.get("client", 0) for status in statuses)
     return None if not sent and "ingested" in manifest.workload else sent
 
 
@@ -252,8 +252,8 @@ def _size(run: Path) -> tuple[int, float]:
     octets, changed_s = 0, 0.0
     try:
         with os.scandir(run) as entries:
-            for each in entries:
-                known = each.stat(follow_symlinks=False)
+            for entry in entries:
+                known = entry.stat(follow_symlinks=False)
                 octets += known.st_size
                 changed_s = max(changed_s, known.st_mtime)
     except OSError:
@@ -413,7 +413,7 @@ def check_removable(run: Path, *, unclosed: bool = False) -> None:
         raise NotATraceError(f"{run}: is a symbolic link, which is not followed; give the run")
     if not run.is_dir():
         raise NotATraceError(f"{run}: no such run directory")
-    names = {each.name for each in run.iterdir()}
+    names = {path.name for path in run.iterdir()}
     if MANIFEST not in names and not any(map(is_status, names)):
         raise NotATraceError(f"{run}: has no {MANIFEST}, so it is not a driftscope run")
     foreign = sorted(name for name in names if not _is_ours(run / name))
@@ -435,7 +435,7 @@ def remove(run: Path, *, unclosed: bool = False) -> None:
     descriptor = os.open(run, flags)
     try:
         with os.scandir(descriptor) as entries:
-            names = sorted((each.name for each in entries), key=lambda name: name == MANIFEST)
+            names = sorted((entry.name for entry in entries), key=lambda name: name == MANIFEST)
         for name in names:
             if not _OURS.fullmatch(name):
                 raise TraceError(f"{run}: {name!r} was added meanwhile; it is only removed in part")

@@ -425,5 +425,5 @@ class Pseudonyms:
     def _hashed(self, names: pa.Array) -> pa.Array:
         """Hash each name once: a batch has many rows of few requests. Null stays null."""
         given = names.to_pylist()
-        hashed = {each: None if each is None else self.name(each) for each in set(given)}
-        return array_of([hashed[each] for each in given], names.type)
+        hashed = {name: None if name is None else self.name(name) for name in set(given)}
+        return array_of([hashed[name] for name in given], names.type)

@@ -114,7 +114,7 @@ def derived_of(schema: pa.Schema) -> Mapping[str, str]:
     derived = parse_json((schema.metadata or {}).get(DERIVED_KEY, b"{}"))
     if not isinstance(derived, dict) or not derived.keys() <= _RESTORED.keys():
         raise ValueError(f"{DERIVED_KEY.decode()} in its metadata is not what driftscope writes")
-    if not all(isinstance(each, str) and each in _SOURCES for each in derived.values()):
+    if not all(isinstance(name, str) and name in _SOURCES for name in derived.values()):
         raise ValueError(f"{DERIVED_KEY.decode()} in its metadata names an unknown column")
     return derived
 

@@ -103,7 +103,7 @@ class Status:
 
     def to_json(self) -> str:
         """Return stable JSON: sorted keys."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return strict_json.dumps(values, sort_keys=True) + "\n"
 
 

@@ -170,7 +170,7 @@ def check_writable(run: Path) -> None:
     """Raise TraceError if a new run cannot be written to `run`. Nothing is left behind: the test
     file is made in the nearest folder that exists."""
     check_unused(run)
-    folder = next((each for each in (run, *run.parents) if each.exists()), run)
+    folder = next((path for path in (run, *run.parents) if path.exists()), run)
     try:
         if folder == run:
             _check_owner(run)

@@ -15,8 +15,8 @@ import yaml
 from driftscope.boundary import strict_json
 from driftscope.boundary.bounds import MAX_INPUT_BYTES, MAX_TOKENS
 from driftscope.boundary.files import open_regular, parse_json, read_bytes, read_json
+from driftscope.distributions import needs_lab
 from driftscope.errors import UsageError
-from driftscope.lab_package import needs_lab
 from driftscope.workloads.suites.filler_text import document
 from driftscope.workloads.suites.prompts import TOOLS, Expect, Message, Prompt, chat
 
