@@ -13,7 +13,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test unit dev dist sizes docs pages lint type layers same truth harmless seeds situations inspect inspect-healthy ablate broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale cuda-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
+.PHONY: demo test unit dev dist size sizes docs pages lint type layers same truth harmless seeds situations inspect inspect-healthy ablate broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale cuda-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -38,6 +38,9 @@ dist: $(VENV)/installed-dev ## wheels of all distributions and the source, into 
 
 sizes: $(VENV)/installed-dev ## what each install line adds, alone and beside vLLM, as a table (a minute)
 	PYTHONPATH=. $(BIN)/python benchmarks/install_sizes.py --json benchmarks/results/install-sizes.json
+
+size: $(VENV)/installed-dev ## lines and modules by room; files and functions that analyze and check enter
+	PYTHONPATH=. $(BIN)/python benchmarks/entered.py
 
 lint: $(VENV)/installed-dev ## ruff, which alone decides how a line is broken
 	$(BIN)/ruff check .
