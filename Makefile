@@ -13,7 +13,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test unit dev dist size sizes docs pages lint type layers same truth harmless seeds situations inspect inspect-healthy ablate broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale cuda-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
+.PHONY: demo test nightly unit dev dist size sizes docs pages lint type layers same truth harmless seeds situations inspect inspect-healthy ablate broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale cuda-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -24,8 +24,11 @@ demo: $(VENV)/installed ## install into .venv, record both drafters in live vLLM
 dev: $(VENV)/installed-dev ## set up .venv for work on driftscope, and the checks before each commit
 	$(BIN)/pre-commit install
 
-test: $(VENV)/installed-dev lint type layers docs browser prometheus $(TESTED_IN) ## all checks and tests
-	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(TESTED_IN)) $(PYTEST) --durations 20
+test: $(VENV)/installed-dev lint type layers docs browser prometheus ## all checks and tests but the nightly ones
+	$(PYTEST) --durations 20 -m "not nightly"
+
+nightly: $(VENV)/installed-dev browser prometheus $(TESTED_IN) ## what `make test` leaves out: older vLLM, every kind of drafter, parallel engines, disks, installs, SGLang if it is there
+	DRIFTSCOPE_TEST_OLDER_VLLM=$(abspath $(TESTED_IN)) $(PYTEST) --durations 20 -m nightly
 
 unit: $(VENV)/installed-dev ## tests that start no engine, browser, server or process (3 minutes)
 	$(PYTEST) -m "not (vllm or sglang or slow or process or browser or prometheus)"

@@ -22,7 +22,7 @@ from support.runs import Spec, write_run
 from driftscope.trace.reader import read_trace
 from driftscope_lab.trio import CONDITIONS
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.nightly]
 
 OLD_RUN = CHECKOUT / "tests/unit/trace/data/run-sealed"
 ENGINES = ("vllm", "torch", "functorch", "triton", "transformers")

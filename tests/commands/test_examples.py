@@ -15,7 +15,7 @@ from support.sent_and_recorded import assert_alike
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Ended
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.nightly]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEPLOYED = ("containers", "monitoring")
 """Examples that are deployed next to a server, with Docker, rather than run."""

@@ -10,7 +10,7 @@ import pytest
 from support.distributions import attempt, new_environment, run
 from support.runs import Spec, write_run
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.nightly]
 
 ANALYSIS = {"duckdb", "ibis-framework", "pandas", "plotly", "scipy", "sqlglot", "driftscope"}
 OF_THE_OTHER_HALF = (

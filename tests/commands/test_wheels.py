@@ -18,7 +18,7 @@ from support.distributions import CHECKOUT, PROJECTS, SOURCES, build_wheels
 
 from driftscope.version import __version__
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.nightly]
 
 ROOTS = (".", "probes", "reports", "lab")
 PACKAGES = ("driftscope", "driftscope_probes", "driftscope_reports", "driftscope_lab")

@@ -15,7 +15,7 @@ from driftscope.analysis.query.record_views import open_run
 from driftscope.pipeline import summarise
 from driftscope.trace.reader import read_trace
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.nightly]
 
 START, RUNS = 3, 2
 CONFIG = {"method": "eagle3", "model": "eagle31", "num_speculative_tokens": START}

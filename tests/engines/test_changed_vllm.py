@@ -20,7 +20,7 @@ import pytest
 from support.engine_process.job import MAX_TOKENS, Job, run_jobs
 from verification.harmless import JOBS
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.nightly]
 RENAMED = {
     "v1/spec_decode/llm_base_proposer.py": ("propose", "SpecDecodeBaseProposer"),
     "v1/worker/gpu_model_runner.py": ("propose", "SpecDecodeBaseProposer"),  # where it is called

@@ -28,7 +28,7 @@ from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.reader import read_trace
 from engines.test_truth import MASS_TOLERANCE, RMS_TOLERANCE
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.nightly]
 CHAINS = 40
 DEFAULTS = ("default v1", "default v2")
 """Engines of the installed vLLM; `make situations` looks at older ones."""

@@ -18,7 +18,7 @@ from verification.harmless import JOBS
 
 from driftscope.trace.reader import read_trace
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from driftscope.inspect.reference.drafter import Drafter
 from driftscope.inspect.trial.variant import as_served
 from driftscope.trace.reader import read_trace
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.nightly]
 KIND, RUNNERS = "eagle3_mla", ("v1", "v2")
 TIMEOUT_S = 900
 """Time for one engine: without a GPU the V2 runner interprets its kernels."""

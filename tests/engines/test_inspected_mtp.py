@@ -20,7 +20,7 @@ from driftscope.inspect.trial.target import ANSWER_TOKENS
 from driftscope_lab.trio import trio_path
 from engines.test_truth import assert_true
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.nightly]
 RUNNERS = "v1", "v2"
 CLOSE = 1e-3
 """Largest difference of acceptance lengths over the same rounds: the document is rounded."""

@@ -22,6 +22,7 @@ from driftscope.trace.reader import Trace, read_trace
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two ranks need a core each"),
+    pytest.mark.nightly,
 ]
 MASS_TOLERANCE = 2e-5
 RMS_TOLERANCE = 1e-4

@@ -18,7 +18,7 @@ from support.engine_process.serving import Server, serve
 from driftscope.pipeline import summarise
 from driftscope.trace.reader import read_trace
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.nightly]
 
 ANALYSIS = ("duckdb", "ibis", "pandas", "plotly", "scipy", "sqlglot")
 """Beginnings of the names of what only the distribution `driftscope` installs."""

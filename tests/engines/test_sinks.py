@@ -20,7 +20,7 @@ from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.reader import Trace, read_trace
 from driftscope_lab.trio import trio_path
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.nightly]
 DRAFTER = "eagle31"
 REQUESTS = 40
 """Number of requests: enough that many chains follow the decision, which the writer's thread

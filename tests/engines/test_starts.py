@@ -6,7 +6,7 @@ import pytest
 from verification.starts.rows import ROWS, SHORT
 from verification.starts.table import Started, Starts
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

@@ -50,8 +50,9 @@ def test_manifest_says_what_ran(outcomes: dict[str, Outcome], name: str) -> None
 
 
 @pytest.mark.skipif(
-    not OLDER, reason="DRIFTSCOPE_TEST_OLDER_VLLM names no unpacked older vLLM; `make test` does"
+    not OLDER, reason="DRIFTSCOPE_TEST_OLDER_VLLM names no unpacked older vLLM; `make nightly` does"
 )
+@pytest.mark.nightly
 @pytest.mark.parametrize("folder", OLDER, ids=version)
 def test_an_older_vllm_gives_the_same_truth(outcomes: dict[str, Outcome], folder: Path) -> None:
     name = version(folder)

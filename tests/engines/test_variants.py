@@ -11,7 +11,7 @@ from verification.variants import COVERING, RUNNERS, VARIANTS, variant_jobs
 from driftscope.trace.reader import read_trace
 from engines.test_truth import assert_true
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")

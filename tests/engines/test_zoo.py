@@ -15,7 +15,7 @@ from driftscope.vocabulary import DISTANCE_MASS
 from driftscope_probes.drafter import Kind
 from driftscope_probes.vllm.support import EAGLE3, KINDS
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.nightly]
 
 CLOSE = 1e-5
 """Tolerance of masses and top-1 probability, absolute, and of RMS, relative. Half of it is the

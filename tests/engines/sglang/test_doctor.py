@@ -11,6 +11,7 @@ from support.sglang_process.job import ENVIRONMENT, ROOT, VERSION, Job, environm
 pytestmark = [
     pytest.mark.sglang,
     pytest.mark.skipif(not installed(), reason="`make sglang` builds SGLang's environment"),
+    pytest.mark.nightly,
 ]
 WORKER = "sglang.srt.speculative.eagle_worker_v2"
 RUN = "import sys; from driftscope.cli.app import run; run()"

@@ -13,7 +13,7 @@ from driftscope.trace.reader import read_trace
 from engines.sglang.conftest import Outcomes
 from engines.sglang.test_truth import LEAST_CHAINS, TOLERANCE
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.nightly]
 NORMS_OF_A_HEAD = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms")
 
 

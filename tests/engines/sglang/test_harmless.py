@@ -6,7 +6,7 @@ from verification.sglang.harmless import JOBS, OFF, SAMPLED_EVERY
 from driftscope.trace.reader import read_trace
 from engines.sglang.conftest import Outcomes
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.nightly]
 LINE = "driftscope: "
 HOOKS = {
     "worker": {

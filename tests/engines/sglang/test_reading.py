@@ -10,7 +10,7 @@ from support.sglang_process.job import VERSION, K
 
 from engines.sglang.conftest import Outcomes
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.nightly]
 ANALYZE = (sys.executable, "-m", "driftscope", "analyze")
 
 

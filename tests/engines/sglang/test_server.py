@@ -13,6 +13,7 @@ from driftscope.trace.reader import read_trace
 pytestmark = [
     pytest.mark.sglang,
     pytest.mark.skipif(not installed(), reason="`make sglang` builds SGLang's environment"),
+    pytest.mark.nightly,
 ]
 REQUESTS = 4
 SAMPLING = {"temperature": 0, "max_new_tokens": MAX_TOKENS, "ignore_eos": True}

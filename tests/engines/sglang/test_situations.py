@@ -8,7 +8,7 @@ from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Region
 from engines.sglang.conftest import Outcomes
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.nightly]
 
 
 def test_a_tree_has_acceptance_and_no_masses(sglang_outcome: Outcomes) -> None:

@@ -7,7 +7,7 @@ from verification.sglang.truth import JOBS, compare, histograms
 from driftscope.trace.reader import read_trace
 from engines.sglang.conftest import Outcomes
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.nightly]
 TOLERANCE = 1e-5
 CHAINS = {"eagle31, batch of 8": 100, "every 3rd": 12}
 LEAST_CHAINS = 40

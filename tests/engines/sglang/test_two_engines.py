@@ -16,6 +16,7 @@ from driftscope.trace.reader import read_trace
 pytestmark = [
     pytest.mark.sglang,
     pytest.mark.skipif(not installed(), reason="`make sglang` builds SGLang's environment"),
+    pytest.mark.nightly,
 ]
 TOLERANCE = 1e-4
 DRAFTERS = ("eagle3", "eagle31")
