@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from driftscope.boundary.bounds import MAX_LABEL_CHARS
+
 if TYPE_CHECKING:
     import torch
 
@@ -196,3 +198,19 @@ class HookPoint(NamedTuple):
     optional: bool = False
     """Whether the hook is needed for one kind of drafter or recording only, or is missing from some
     versions of the engine."""
+
+
+LABEL = "driftscope_label"
+"""Key of a request's workload label among the arguments that a client gives an engine: vLLM's
+SamplingParams.extra_args (vllm_xargs over HTTP), SGLang's SamplingParams.custom_params."""
+SESSION = "driftscope_session"
+"""Key of a request's session, as LABEL."""
+PAIR = "driftscope_pair"
+"""Key of the question that a replay asks, as LABEL."""
+
+
+def given_name(arguments: Any, key: str) -> str | None:
+    """Return the first MAX_LABEL_CHARS characters of the name under `key` in a client's arguments,
+    if there is one. Any client may choose it, and it is stored with every row."""
+    name = arguments.get(key) if isinstance(arguments, Mapping) else None
+    return None if name is None else str(name)[:MAX_LABEL_CHARS]

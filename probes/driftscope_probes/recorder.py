@@ -3,12 +3,14 @@ queue. `assemble_recorder` builds a worker's recorder from its drafter and its s
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from driftscope.trace.manifest import Manifest
+from driftscope.trace.manifest import Manifest, Model
 from driftscope.trace.records import edges_of
 from driftscope.trace.writer import Encode, TraceWriter
 from driftscope.vocabulary import MASSES, SINK_FOUND, SINK_SOUGHT
@@ -48,6 +50,40 @@ def with_sinks(manifest: Manifest, sinks: SinkSet) -> Manifest:
         sink_slots=sinks.slots,
         sink_source=SINK_FOUND,
         notes=(*(note for note in manifest.notes if note != SINKS_SOUGHT), sinks.note),
+    )
+
+
+def settings_in_manifest(settings: Settings) -> dict[str, Any]:
+    """Return the fields of a manifest that follow from the settings alone."""
+    return {
+        "every": settings.every or 1,
+        "budget": None if settings.every else settings.budget,
+        "sink_tokens": len(settings.sink_slots),
+        "sink_slots": settings.sink_slots,
+        "sink_source": settings.sink_source,
+    }
+
+
+def masses_in_manifest(drafter: Drafter, settings: Settings, meter: Meter) -> dict[str, Any]:
+    """Return the fields of a manifest on the masses that are recorded."""
+    every = distance_every(meter, settings)
+    return {
+        "drafter_layers": len(drafter.layers),
+        "attention_strategy": meter.strategy,
+        "per_head": settings.per_head,
+        "distance_every": every,
+        "distance_edges": edges_of(drafter.k) if every else (),
+    }
+
+
+def model_in_manifest(name: str, architecture: str, dtype: object, config: Any) -> Model:
+    """Return what identifies a model of this Hugging Face `config`, without its weights."""
+    raw = json.dumps(config.to_dict(), sort_keys=True, default=str)
+    return Model(
+        name=name,
+        architecture=architecture,
+        config_digest=hashlib.sha256(raw.encode()).hexdigest()[:16],
+        dtype=str(dtype).removeprefix("torch."),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driftscope_probes.vllm.schedule import LABEL, SESSION
+from driftscope_probes.engine import LABEL, SESSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

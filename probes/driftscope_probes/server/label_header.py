@@ -10,7 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from driftscope_probes.vllm.schedule import LABEL, PAIR, SESSION
+from driftscope_probes.engine import LABEL, PAIR, SESSION
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -5,11 +5,10 @@ Written against sglang.srt.server_args and sglang.srt.configs.model_config, 0.5.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
-import json
 import os
 import time
+from dataclasses import replace
 from typing import Any
 
 from driftscope.inspect.weights_digest import weights_digest
@@ -21,12 +20,17 @@ from driftscope.trace.manifest import (
     Manifest,
     Model,
 )
-from driftscope.trace.records import edges_of
 from driftscope.version import __version__
 from driftscope.vocabulary import SINK_SOUGHT, Strategy
 from driftscope_probes.drafter import named_layers
 from driftscope_probes.meter import Meter
-from driftscope_probes.recorder import IDENTIFIERS_OFF, SINKS_SOUGHT, distance_every
+from driftscope_probes.recorder import (
+    IDENTIFIERS_OFF,
+    SINKS_SOUGHT,
+    masses_in_manifest,
+    model_in_manifest,
+    settings_in_manifest,
+)
 from driftscope_probes.settings import RUN_ID, Settings
 from driftscope_probes.sglang.drafter import SglangDrafter
 
@@ -46,17 +50,12 @@ def run_id() -> str:
 
 def manifest_of(worker: Any, drafter: SglangDrafter, settings: Settings, meter: Meter) -> Manifest:
     """Return the manifest of a recorded drafter, whose masses are measured by `meter`."""
-    every = distance_every(meter, settings)
     captured, source = _captured(worker)
     return _manifest(
         worker,
         settings,
         norm_flags={flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
-        drafter_layers=len(drafter.attention),
-        attention_strategy=meter.strategy,
-        per_head=settings.per_head,
-        distance_every=every,
-        distance_edges=edges_of(drafter.k) if every else (),
+        **masses_in_manifest(drafter, settings, meter),
         aux_layers=captured,
         aux_layers_source=source,
         notes=_notes(drafter, settings),
@@ -102,11 +101,7 @@ def _manifest(
         attention_backend=_attention_backend(draft, arguments),
         kv_cache_dtype=str(draft.kv_cache_dtype).removeprefix("torch."),
         draft_sampling=None if draft is target else _draft_sampling(arguments),
-        every=settings.every or 1,
-        budget=None if settings.every else settings.budget,
-        sink_tokens=len(settings.sink_slots),
-        sink_slots=settings.sink_slots,
-        sink_source=settings.sink_source,
+        **settings_in_manifest(settings),
         notes=(*(() if settings.identifiers else (IDENTIFIERS_OFF,)), *notes),
         **of_drafter,
     )
@@ -136,14 +131,9 @@ def _without_graphs(worker: Any) -> bool:
 
 
 def _model(config: Any, model: Any) -> Model:
-    raw = json.dumps(config.hf_config.to_dict(), sort_keys=True, default=str)
-    return Model(
-        name=str(config.model_path),
-        architecture=type(model).__name__,
-        config_digest=hashlib.sha256(raw.encode()).hexdigest()[:16],
-        dtype=str(config.dtype).removeprefix("torch."),
-        weights_digest=weights_digest(str(config.model_path), getattr(config, "revision", None)),
-    )
+    path = str(config.model_path)
+    found = model_in_manifest(path, type(model).__name__, config.dtype, config.hf_config)
+    return replace(found, weights_digest=weights_digest(path, getattr(config, "revision", None)))
 
 
 def _captured(worker: Any) -> tuple[tuple[int, ...], str | None]:

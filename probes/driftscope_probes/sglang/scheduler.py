@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from driftscope.boundary.bounds import MAX_LABEL_CHARS
 from driftscope.regions import CONSTRAINTS, AnswerRegions, TokenTexts, answer_regions
 from driftscope.trace.records import RequestRow
 from driftscope.vocabulary import UndraftedReason
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control
-from driftscope_probes.engine import NO_LENGTHS, NOBODY
+from driftscope_probes.engine import LABEL, NO_LENGTHS, NOBODY, PAIR, SESSION, given_name
 from driftscope_probes.guard import CORE, Guard, hook_method
 from driftscope_probes.process_writer import open_writer
 from driftscope_probes.request_rows import (
@@ -39,14 +38,6 @@ from driftscope_probes.start_guard import EXPORT, StartGuard
 
 if TYPE_CHECKING:
     from driftscope.telemetry.engine import EngineTelemetry
-
-LABEL = "driftscope_label"
-"""Key of a request's workload label in SGLang's SamplingParams.custom_params."""
-SESSION = "driftscope_session"
-"""Key of a request's session, as LABEL."""
-PAIR = "driftscope_pair"
-"""Key of the question that a replay asks, as LABEL."""
-
 
 _HEALTH_CHECK = "HEALTH_CHECK"
 """Beginning of the ids of the requests that SGLang's front end sends to see whether it is alive."""
@@ -109,16 +100,8 @@ def is_health_check(request: str) -> bool:
 
 
 def label_of(sampling: Any) -> str | None:
-    """Return the workload label in a request's SamplingParams, see `name_in`."""
-    return name_in(sampling, LABEL)
-
-
-def name_in(sampling: Any, key: str) -> str | None:
-    """Return the first MAX_LABEL_CHARS characters of the name under `key`, if there is one. Any
-    client may choose it, and it is stored with every row."""
-    own = getattr(sampling, "custom_params", None)
-    name = own.get(key) if isinstance(own, dict) else None
-    return None if name is None else str(name)[:MAX_LABEL_CHARS]
+    """Return the workload label in a request's SamplingParams, see `given_name`."""
+    return given_name(getattr(sampling, "custom_params", None), LABEL)
 
 
 class RequestRegions:
@@ -374,7 +357,7 @@ class SchedulerObserver:
 
     def _finished(self, req: Any) -> EndedRequest:
         sampling, now = req.sampling_params, time.time()
-        label = label_of(sampling)
+        label, names = label_of(sampling), getattr(sampling, "custom_params", None)
         length = req.finished_len
         row = RequestRow(
             time_s=now,
@@ -390,8 +373,8 @@ class SchedulerObserver:
             max_tokens=sampling.max_new_tokens,
             traced=self._selection.selects(label),
             structured=_structured(sampling),
-            session=name_in(sampling, SESSION) or req.session_id,
-            pair=name_in(sampling, PAIR),
+            session=given_name(names, SESSION) or req.session_id,
+            pair=given_name(names, PAIR),
         )
         tokens = RequestTokens(
             prompt_token_ids=req.origin_input_ids,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import time
 from collections.abc import Callable
@@ -17,7 +15,6 @@ import torch
 from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.inspect.weights_digest import weights_digest
 from driftscope.trace.manifest import Manifest, Model
-from driftscope.trace.records import edges_of
 from driftscope.trace.status import StartFault
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import (
@@ -38,7 +35,9 @@ from driftscope_probes.recorder import (
     SINKS_SOUGHT,
     Recorder,
     assemble_recorder,
-    distance_every,
+    masses_in_manifest,
+    model_in_manifest,
+    settings_in_manifest,
     with_sinks,
 )
 from driftscope_probes.settings import EAGER, IN_GRAPH, Settings, settings_from
@@ -93,19 +92,14 @@ def manifest_of(drafter: VllmDrafter, runner: str, settings: Settings, meter: Me
     """Return the manifest of a recorded drafter, whose masses are measured by `meter`; `runner` is
     "v1" or "v2"."""
     speculation = drafter.config.speculative_config
-    every = distance_every(meter, settings)
     return _manifest(
         drafter.config,
         runner,
         settings,
         drafter=_model(drafter.config, speculation.draft_model_config),
         norm_flags={flag: _flag(drafter.model, flag) for flag in _NORM_FLAGS},
-        drafter_layers=len(drafter.attention),
         attention_backend=drafter.backend,
-        attention_strategy=meter.strategy,
-        per_head=settings.per_head,
-        distance_every=every,
-        distance_edges=edges_of(drafter.k) if every else (),
+        **masses_in_manifest(drafter, settings, meter),
         query_kind=drafter.kind.query_kind,
         notes=(SINKS_SOUGHT,) if settings.sink_source == SINK_SOUGHT and drafter.attention else (),
     )
@@ -161,11 +155,7 @@ def _manifest(
         tensor_parallel=getattr(parallel, "tensor_parallel_size", 1),
         data_parallel=getattr(parallel, "data_parallel_size", 1),
         pipeline_parallel=getattr(parallel, "pipeline_parallel_size", 1),
-        every=settings.every or 1,
-        budget=None if settings.every else settings.budget,
-        sink_tokens=len(settings.sink_slots),
-        sink_slots=settings.sink_slots,
-        sink_source=settings.sink_source,
+        **settings_in_manifest(settings),
         samples_wrongly=_samples_wrongly(runner),
         notes=notes if settings.identifiers else (IDENTIFIERS_OFF, *notes),
         **of_drafter,
@@ -189,14 +179,10 @@ def _mode(config: Any) -> str:
 
 def _model(config: Any, model_config: Any) -> Model:
     hf_config = model_config.hf_config
-    raw = json.dumps(hf_config.to_dict(), sort_keys=True, default=str)
-    return Model(
-        name=str(model_config.model),
-        architecture=",".join(getattr(hf_config, "architectures", None) or ()),
-        config_digest=hashlib.sha256(raw.encode()).hexdigest()[:16],
-        dtype=str(model_config.dtype).removeprefix("torch."),
-        weights_digest=_weights_digest(config, model_config),
-    )
+    architecture = ",".join(getattr(hf_config, "architectures", None) or ())
+    name, dtype = str(model_config.model), model_config.dtype
+    model = model_in_manifest(name, architecture, dtype, hf_config)
+    return replace(model, weights_digest=_weights_digest(config, model_config))
 
 
 def _weights_digest(config: Any, model_config: Any) -> str | None:

@@ -27,6 +27,7 @@ from driftscope.trace.writer_files import check_writable, has_begun
 from driftscope.vocabulary import Structured
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control
+from driftscope_probes.engine import PAIR, SESSION, given_name
 from driftscope_probes.guard import CORE, Guard, hook_method
 from driftscope_probes.process_writer import open_writer
 from driftscope_probes.request_rows import (
@@ -48,13 +49,10 @@ from driftscope_probes.start_guard import (
 from driftscope_probes.vllm import support
 from driftscope_probes.vllm.plugin import report_down, served_name
 from driftscope_probes.vllm.schedule import (
-    PAIR,
-    SESSION,
     Limits,
     RequestRegions,
     Schedule,
     label_of,
-    name_in,
     undrafted_reason,
 )
 from driftscope_probes.vllm.support import run_id_of
@@ -330,7 +328,7 @@ class EngineObserver:
 
     def _finish(self, request: Any) -> None:
         sampling = request.sampling_params
-        label = label_of(sampling)
+        label, names = label_of(sampling), getattr(sampling, "extra_args", None)
         row = RequestRow(
             time_s=time.time(),
             request=request.request_id,
@@ -346,8 +344,8 @@ class EngineObserver:
             traced=self._selection.selects(label),
             structured=_structured(sampling),
             traceparent=(getattr(request, "trace_headers", None) or {}).get("traceparent"),
-            session=name_in(sampling, SESSION) or getattr(request, "session_id", None),
-            pair=name_in(sampling, PAIR),
+            session=given_name(names, SESSION) or getattr(request, "session_id", None),
+            pair=given_name(names, PAIR),
         )
         self._writer.put((self._rows, EndedRequest(row=row, request=request)))
 

@@ -25,29 +25,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from driftscope.boundary.bounds import MAX_LABEL_CHARS
 from driftscope.regions import CONSTRAINTS, AnswerRegions, TokenTexts, answer_regions
 from driftscope.vocabulary import UndraftedReason
-from driftscope_probes.engine import NOBODY
-
-LABEL = "driftscope_label"
-"""Key of a request's workload label in vLLM's SamplingParams.extra_args (vllm_xargs over HTTP)."""
-SESSION = "driftscope_session"
-"""Key of a request's session, as LABEL."""
-PAIR = "driftscope_pair"
-"""Key of the question that a replay asks, as LABEL."""
+from driftscope_probes.engine import LABEL, NOBODY, given_name
 
 
 def label_of(sampling: Any) -> str | None:
-    """Return the workload label in a request's vLLM SamplingParams, see `name_in`."""
-    return name_in(sampling, LABEL)
-
-
-def name_in(sampling: Any, key: str) -> str | None:
-    """Return the first MAX_LABEL_CHARS characters of the name under `key` in a request's vLLM
-    SamplingParams, if there is one. Any client may choose it, and it is stored with every row."""
-    name = (getattr(sampling, "extra_args", None) or {}).get(key)
-    return None if name is None else str(name)[:MAX_LABEL_CHARS]
+    """Return the workload label in a request's vLLM SamplingParams, see `given_name`."""
+    return given_name(getattr(sampling, "extra_args", None), LABEL)
 
 
 class Limits:

@@ -10,7 +10,7 @@ from typing import Any
 from support.engine_process.job import Job, engine, prompts
 
 from driftscope_probes.control import METHOD
-from driftscope_probes.vllm.schedule import LABEL
+from driftscope_probes.engine import LABEL
 
 CHANGES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("status", {}),

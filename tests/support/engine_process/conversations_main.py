@@ -9,7 +9,7 @@ from typing import Any
 
 from support.engine_process.job import Job, engine, prompts
 
-from driftscope_probes.vllm.schedule import PAIR, SESSION
+from driftscope_probes.engine import PAIR, SESSION
 
 PROMPTS = 3
 

@@ -23,9 +23,10 @@ from driftscope.trace.status import Status, read_statuses
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes import control
 from driftscope_probes.control import METHOD, Control, processes_in, reach
+from driftscope_probes.engine import LABEL
 from driftscope_probes.sampler import EVERY_STEPS, FIRST_RATE, RequestSelection, Sampler
 from driftscope_probes.vllm.attach import recorder_of_runner
-from driftscope_probes.vllm.schedule import LABEL, VllmSchedules
+from driftscope_probes.vllm.schedule import VllmSchedules
 from driftscope_probes.vllm.worker import install_control
 
 SOON_S = 5.0

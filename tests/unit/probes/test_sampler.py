@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
+from driftscope_probes.engine import LABEL
 from driftscope_probes.sampler import (
     CHOICES,
     EVERY_STEPS,
@@ -22,7 +23,7 @@ from driftscope_probes.sampler import (
     distance_choices,
 )
 from driftscope_probes.settings import DEFAULT_BUDGET
-from driftscope_probes.vllm.schedule import LABEL, VllmSchedules, label_of
+from driftscope_probes.vllm.schedule import VllmSchedules, label_of
 
 STEP_S = 0.010
 PASSED_S = 1e-6
