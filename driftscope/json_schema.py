@@ -22,6 +22,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from driftscope.ablate.result import Ablation
 from driftscope.analysis.advice import Advice
 from driftscope.analysis.statistics.drift import AttentionDrift
 from driftscope.boundary.json_document import (
@@ -32,8 +33,8 @@ from driftscope.boundary.json_document import (
     FILES,
     INGESTED,
     INSPECTION,
+    INSPECTION_COMPARISON,
     PROBE,
-    PROMISE,
     REPLAY,
     REPORT,
     RUNS,
@@ -43,11 +44,19 @@ from driftscope.boundary.json_document import (
     written_names,
     written_property,
 )
+from driftscope.inspect.compare_run import InspectionComparison
+from driftscope.inspect.inspection import InspectionDocument
 from driftscope.json_report import Check, ComparisonDocument, Report
-from driftscope.vocabulary import Growth
 
 Schema = dict[str, Any]
-RECORDS: Mapping[str, type] = {REPORT: Report, COMPARISON: ComparisonDocument, CHECK: Check}
+RECORDS: Mapping[str, type] = {
+    REPORT: Report,
+    COMPARISON: ComparisonDocument,
+    CHECK: Check,
+    INSPECTION: InspectionDocument,
+    INSPECTION_COMPARISON: InspectionComparison,
+    ABLATION: Ablation,
+}
 """Record of each kind of document that follows from one."""
 
 
@@ -121,148 +130,6 @@ def _list(items: Schema) -> Schema:
 INTERVAL = _object({"low": {"type": "number"}, "high": {"type": "number"}}, nullable=True)
 """A 95 % interval; null where the data support none."""
 INTERVALS: Schema = {"type": ["array", "null"], "items": INTERVAL}
-CHECKED = _object(
-    {
-        **dict.fromkeys(("id", "title", "expected", "rule", "there"), TEXT),
-        "level": {"enum": ["error", "warning", "note"]},
-        "change": {"type": ["string", "null"]},
-        "certainty": {"enum": ["certain", "likely", "possible"]},
-    }
-)
-TRIED_ACCEPTANCE = _object(
-    {
-        "mean_length": NUMBER,
-        "mean_length_interval": INTERVAL,
-        "marginal": BY_DEPTH,
-        "marginal_interval": INTERVALS,
-        "rounds": COUNT,
-    }
-)
-ALL_POSITIONS = _object(
-    {
-        **dict.fromkeys(("accepted_difference", "probability_difference"), NUMBER),
-        **dict.fromkeys(("accepted_interval", "probability_interval"), INTERVAL),
-        "probability_p": NUMBER,
-    },
-    nullable=True,
-)
-"""Gains over all positions of the answers; null where they were not counted."""
-INSIDE = _object(
-    {
-        "attention_drift": {"$ref": "#/$defs/AttentionDrift"},
-        "growth": NUMBER,
-        "growth_interval": INTERVAL,
-        "growth_answer": {"enum": [*(each.value for each in Growth), None]},
-        "confidence": BY_DEPTH,
-        "right": BY_DEPTH,
-        "right_interval": INTERVALS,
-    }
-)
-"""The inside of a drafter along the chains of a trial."""
-TRIAL = _object(
-    {
-        "prompts": COUNT,
-        "k": COUNT,
-        "acceptance": TRIED_ACCEPTANCE,
-        "figures": {"type": "object", "additionalProperties": BY_DEPTH},
-        "inside": INSIDE,
-        "tried": _list(
-            _object(
-                {
-                    "id": TEXT,
-                    "change": TEXT,
-                    "fields": {"type": "object"},
-                    "weights": FLAG,
-                    "prompts": COUNT,
-                    "acceptance": TRIED_ACCEPTANCE,
-                    "difference": NUMBER,
-                    "difference_interval": INTERVAL,
-                    "p": NUMBER,
-                    "all_positions": ALL_POSITIONS,
-                }
-            )
-        ),
-        "renderings": _list(
-            _object(
-                {
-                    "id": TEXT,
-                    "change": TEXT,
-                    "prompts": COUNT,
-                    "acceptance": TRIED_ACCEPTANCE,
-                    "difference": NUMBER,
-                    "difference_interval": INTERVAL,
-                    "p": NUMBER,
-                    "target_surer": NUMBER,
-                    "target_surer_interval": INTERVAL,
-                }
-            )
-        ),
-        "not_applicable": _list(_object({"id": TEXT, "reason": TEXT})),
-    },
-    nullable=True,
-)
-"""A drafter that was run beside its target; null if it was not."""
-INSPECTED = _object(
-    {
-        "drafter": TEXT,
-        "target": {"type": ["string", "null"]},
-        "format": TEXT,
-        "checked": FLAG,
-        "checks": COUNT,
-        "exit_code": COUNT,
-        "stopped": FLAG,
-        "results": _list(CHECKED),
-        "trial": TRIAL,
-        "sizes": _object({"parameters": COUNT, "bytes": COUNT, "share": NUMBER}),
-    }
-)
-PART = _object(
-    {
-        "value": NUMBER,
-        "interval": INTERVAL,
-        "orders": {"type": ["array", "null"], "items": {"type": "number"}},
-    }
-)
-ABLATED = _object(
-    {
-        "drafter": TEXT,
-        "target": TEXT,
-        "k": COUNT,
-        "prompts": COUNT,
-        "positions": COUNT,
-        "lacking_tokens": NUMBER,
-        "lacking_by_region": _list(
-            _object({"region": TEXT, "tokens": COUNT, "lacking": NUMBER, "interval": INTERVAL})
-        ),
-        "not_applicable": {"type": "object", "additionalProperties": TEXT},
-        "decomposition": _object(
-            {
-                "first": NUMBER,
-                "last": NUMBER,
-                **dict.fromkeys(("loss", "tokens", "states", "rest"), PART),
-            },
-            nullable=True,
-        ),
-        "effects": _list(
-            _object(
-                {
-                    "id": TEXT,
-                    "changes": TEXT,
-                    "words": TEXT,
-                    "paired_by": {"enum": ["position", "prompt"]},
-                    "prompts": COUNT,
-                    "acceptance": TRIED_ACCEPTANCE,
-                    "agreement": BY_DEPTH,
-                    "conditional": BY_DEPTH,
-                    "figures": {"type": "object", "additionalProperties": BY_DEPTH},
-                    "difference": NUMBER,
-                    "difference_interval": INTERVAL,
-                }
-            )
-        ),
-    }
-)
-"""A drafter under interventions, beside its target."""
 COUNT_OR_NULL: Schema = {"type": ["integer", "null"]}
 INGESTED_FIGURES = _object(
     {
@@ -283,33 +150,11 @@ INGESTED_FIGURES = _object(
 )
 """Figures of another tool's file; null for what it does not hold."""
 CONTENTS: Mapping[str, Schema] = {
-    INSPECTION: INSPECTED,
-    ABLATION: ABLATED,
     INGESTED: _object(
         {
             "files": _list(
                 _object({"file": TEXT, "format": TEXT, "figures": _list(INGESTED_FIGURES)})
             )
-        }
-    ),
-    PROMISE: _object(
-        {
-            "drafter": TEXT,
-            "run": TEXT,
-            "k": COUNT,
-            "verdict": TEXT,
-            "notes": _list(TEXT),
-            "differences": _list(
-                _object(
-                    {
-                        "depth": {"type": ["integer", "null"]},
-                        "promised": NUMBER,
-                        "served": NUMBER,
-                        "difference": NUMBER,
-                        "interval": INTERVAL,
-                    }
-                )
-            ),
         }
     ),
     ADVICE: _object({"run": TEXT, "ran_k": COUNT, "command": {"type": ["string", "null"]}}),

@@ -6,10 +6,9 @@ import hashlib
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 from driftscope.ablate.intervention import (
     AS_SERVED,
     FACTORIAL,
-    INTERVENTIONS,
     RIGHT_BOTH,
     RIGHT_STATES,
     RIGHT_TOKENS,
@@ -26,10 +24,9 @@ from driftscope.ablate.intervention import (
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import Ratio, intervals, rate_intervals, ratio_of
 from driftscope.boundary.files import first_line, read_bytes, read_json, write_file
-from driftscope.boundary.json_document import ABLATION, SCHEMA_VERSION, text
+from driftscope.boundary.json_document import ABLATION, SCHEMA_VERSION, text, written_property
 from driftscope.errors import UsageError
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
-from driftscope.inspect.inspection_json import acceptance_content
 from driftscope.inspect.reference.config import DEFAULT_N_SINK
 from driftscope.inspect.trial.result import Acceptance, acceptance_of, gain
 from driftscope.inspect.weights_digest import weights_digest
@@ -39,6 +36,11 @@ from driftscope.trace.runs import is_ablation_run
 from driftscope.version import __version__
 from driftscope.vocabulary import Region
 
+DOCUMENT = "ablation.json"
+"""Name of the JSON document in the run directory of an ablation."""
+_DIGITS = 16
+_DTYPE = "float32"
+_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 RegionTokens = Mapping[str, tuple[int, int]]
 """Tokens of one answer, and those among them that the draft vocabulary lacks, by region."""
 
@@ -221,12 +223,12 @@ class Effect:
     """Interval of the difference, clustered by prompt, at a level that holds for all interventions
     together; None with too few prompts."""
 
-    @property
+    @written_property
     def paired_by(self) -> PairedBy:
         """Unit in which both sides are paired."""
         return PairedBy.PROMPT if self.intervention.rewritten else PairedBy.POSITION
 
-    @property
+    @written_property
     def words(self) -> str:
         """Effect on acceptance, in words."""
         with_it = f"with {self.intervention.changes}"
@@ -311,187 +313,40 @@ def ablation_of(
 
 
 def to_json(result: Ablation) -> str:
-    """Return everything as text, newline at the end."""
-    return text(
-        ABLATION,
-        {
-            "drafter": result.drafter,
-            "target": result.target,
-            "k": result.k,
-            "prompts": result.prompts,
-            "positions": result.positions,
-            "lacking_tokens": result.vocabulary.lacking,
-            "lacking_by_region": [
-                _region_ablation_json(each) for each in result.vocabulary.by_region
-            ],
-            "effects": [_effect(each) for each in result.effects],
-            "decomposition": _decomposition(result.decomposition),
-            "not_applicable": dict(result.not_applicable),
-        },
-    )
-
-
-def _effect(effect: Effect) -> dict[str, Any]:
-    return {
-        "id": effect.intervention.id,
-        "changes": effect.intervention.changes,
-        "words": effect.words,
-        "paired_by": effect.paired_by.value,
-        "prompts": effect.prompts,
-        "acceptance": acceptance_content(effect.acceptance),
-        "agreement": effect.agreement,
-        "conditional": effect.conditional,
-        "figures": effect.figures,
-        "difference": effect.difference,
-        "difference_interval": _ends(effect.interval),
-    }
-
-
-def _region_ablation_json(coverage: RegionCoverage) -> dict[str, Any]:
-    return {
-        "region": coverage.region,
-        "tokens": coverage.tokens,
-        "lacking": coverage.lacking,
-        "interval": _ends(coverage.interval),
-    }
-
-
-def _decomposition(parts: Decomposition | None) -> dict[str, Any] | None:
-    if parts is None:
-        return None
-    named = ("loss", "tokens", "states", "rest")
-    return {
-        "first": parts.first,
-        "last": parts.last,
-        **{name: _part_ablation_json(getattr(parts, name)) for name in named},
-    }
-
-
-def _part_ablation_json(part: Part) -> dict[str, Any]:
-    return {"value": part.value, "interval": _ends(part.interval), "orders": part.orders}
-
-
-def _ends(interval: Interval | None) -> dict[str, float] | None:
-    return None if interval is None else {"low": interval.low, "high": interval.high}
-
-
-DOCUMENT = "ablation.json"
-"""Name of the JSON document in the run directory of an ablation."""
-_DIGITS = 16
-_DTYPE = "float32"
-_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
-Content = Mapping[str, Any]
+    """Return everything as a JSON document, newline at the end."""
+    return text(ABLATION, result)
 
 
 def read_ablation(path: Path) -> Ablation:
-    """Return the ablation in a run directory or in a document of `driftscope ablate --json`.
+    """Return the ablation in a run directory or in a document of `driftscope ablate --json`, which
+    may come from anyone.
 
     Raises UsageError for another file or a damaged one.
     """
+    from pydantic import TypeAdapter
+
     path = path / DOCUMENT if path.is_dir() else path
     try:
         document = read_json(path)
         if (document["kind"], document["schema_version"]) != (ABLATION, SCHEMA_VERSION):
             raise UsageError(f"{path}: is no document of `driftscope ablate --json`")
-        return _ablation(document)
+        result = TypeAdapter(Ablation).validate_python(document)
+        _check_depths(result)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else first_line(error)
         raise UsageError(f"{path}: is no ablation ({reason}); make it again") from error
+    return result
 
 
-def _ablation(document: Content) -> Ablation:
-    k = int(document["k"])
-    effects = tuple(_effect_ablation_reading(each, k) for each in document["effects"])
-    if not effects:
+def _check_depths(result: Ablation) -> None:
+    """Raise ValueError for an ablation without effects, or with one of another K."""
+    if not result.effects:
         raise ValueError("it has no effect")
-    return Ablation(
-        drafter=str(document["drafter"]),
-        target=str(document["target"]),
-        k=k,
-        prompts=int(document["prompts"]),
-        positions=int(document["positions"]),
-        effects=effects,
-        decomposition=_decomposition_ablation_reading(document["decomposition"]),
-        vocabulary=VocabularyCoverage(
-            lacking=float(document["lacking_tokens"]),
-            by_region=tuple(
-                _region_ablation_reading(each) for each in document["lacking_by_region"]
-            ),
-        ),
-        not_applicable={str(k): str(v) for k, v in dict(document["not_applicable"]).items()},
-    )
-
-
-def _effect_ablation_reading(content: Content, k: int) -> Effect:
-    return Effect(
-        intervention=_intervention(content),
-        prompts=int(content["prompts"]),
-        acceptance=_acceptance(content["acceptance"], k),
-        agreement=_by_depth(content["agreement"], k),
-        conditional=tuple(None if each is None else float(each) for each in content["conditional"]),
-        figures={name: _by_depth(each, k) for name, each in dict(content["figures"]).items()},
-        difference=float(content["difference"]),
-        interval=_interval(content["difference_interval"]),
-    )
-
-
-def _intervention(content: Content) -> Intervention:
-    name = str(content["id"])
-    known = INTERVENTIONS.get(name, Intervention(id=name, changes=""))
-    rewritten = PairedBy(content["paired_by"]) is PairedBy.PROMPT
-    return replace(known, changes=str(content["changes"]), rewritten=rewritten)
-
-
-def _acceptance(content: Content, k: int) -> Acceptance:
-    marginal = _by_depth(content["marginal"], k)
-    return Acceptance(
-        length=float(content["mean_length"]),
-        length_interval=_interval(content["mean_length_interval"]),
-        marginal=marginal,
-        marginal_interval=tuple(_interval(each) for each in content["marginal_interval"]),
-        rounds=int(content["rounds"]),
-    )
-
-
-def _by_depth(values: Sequence[float], k: int) -> tuple[float, ...]:
-    if len(values) != k:
-        raise ValueError(f"{len(values)} depths at K = {k}")
-    return tuple(float(each) for each in values)
-
-
-def _decomposition_ablation_reading(content: Content | None) -> Decomposition | None:
-    if content is None:
-        return None
-    return Decomposition(
-        first=float(content["first"]),
-        last=float(content["last"]),
-        loss=_part_ablation_reading(content["loss"]),
-        tokens=_part_ablation_reading(content["tokens"]),
-        states=_part_ablation_reading(content["states"]),
-        rest=_part_ablation_reading(content["rest"]),
-    )
-
-
-def _part_ablation_reading(content: Content) -> Part:
-    orders = content["orders"]
-    return Part(
-        value=float(content["value"]),
-        interval=_interval(content["interval"]),
-        orders=None if orders is None else (float(orders[0]), float(orders[1])),
-    )
-
-
-def _region_ablation_reading(content: Content) -> RegionCoverage:
-    return RegionCoverage(
-        region=str(content["region"]),
-        tokens=int(content["tokens"]),
-        lacking=float(content["lacking"]),
-        interval=_interval(content["interval"]),
-    )
-
-
-def _interval(ends: Content | None) -> Interval | None:
-    return None if ends is None else Interval.of(float(ends["low"]), float(ends["high"]))
+    for effect in result.effects:
+        rows = effect.agreement, effect.acceptance.marginal, *effect.figures.values()
+        for row in rows:
+            if len(row) != result.k:
+                raise ValueError(f"{len(row)} depths at K = {result.k}")
 
 
 def check_free(run: Path) -> None:

@@ -21,8 +21,8 @@ from driftscope.boundary import strict_json
 REPORT, COMPARISON, CHECK, ADVICE = "report", "comparison", "check", "advice"
 PROBE, REPLAY, WATCH = "probe", "replay", "watch"
 RUNS, FILES = "runs", "files"
-INSPECTION, INSPECTED_PAIR = "inspection", "inspected_pair"
-PROMISE, ABLATION, INGESTED = "promise", "ablation", "ingested"
+INSPECTION, INSPECTION_COMPARISON = "inspection", "inspection_comparison"
+ABLATION, INGESTED = "ablation", "ingested"
 SCHEMA_VERSION = 1
 """Version of each kind of document: a changed or removed key changes it, a new one does not."""
 DIGITS = 9

@@ -21,7 +21,7 @@ from driftscope.analysis.gate import (
 )
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.replays import ReplaySummary
-from driftscope.cli.inspection_baseline import promise_of, relations_to
+from driftscope.cli.inspection_baseline import inspection_of, relations_to
 from driftscope.cli.options import DUCKDB, named_run_or_inspection
 from driftscope.cli.run_reports import RunChoice, labels_of
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, UsageError
@@ -29,7 +29,7 @@ from driftscope.findings.case import Deciding, Entry, ReplayCase
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.findings.finding import Finding, Severity, Trust
 from driftscope.findings.rules_data import LOSS
-from driftscope.inspect.compare_run import Promise, figures_like
+from driftscope.inspect.compare_run import InspectedAcceptance, figures_like
 from driftscope.json_report import check_to_json, figures_of
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.pipeline import Analysis, Baseline, conclude
@@ -55,7 +55,9 @@ class Kind(Enum):
 
 
 def facts_of(
-    analysis: Analysis, baseline: Baseline | Promise | None, relations: Mapping[str, Relation]
+    analysis: Analysis,
+    baseline: Baseline | InspectedAcceptance | None,
+    relations: Mapping[str, Relation],
 ) -> dict[Kind, list[Labelled]]:
     """Return the labelled facts of every run and replay."""
     replayed = figures_of(baseline) if isinstance(baseline, ReplaySummary) else None
@@ -93,11 +95,11 @@ def facts_of(
 
 
 def _baseline_lookup(
-    baseline: Baseline | Promise | None,
+    baseline: Baseline | InspectedAcceptance | None,
 ) -> Callable[[Mapping[str, Any]], dict[str, Any] | None]:
     """Return a function from a run's figures to those of the baseline, with the same keys."""
-    if isinstance(baseline, Promise):
-        return partial(figures_like, promise=baseline)
+    if isinstance(baseline, InspectedAcceptance):
+        return partial(figures_like, inspected=baseline)
     if baseline is None or isinstance(baseline, ReplaySummary):
         return lambda _: None
     figures = figures_of(baseline)
@@ -230,14 +232,14 @@ def run_gate(
     asked += read_rules(rules) if rules else []
     if not asked:
         raise UsageError("no rule: give --fail-on FINDING|EXPR, --require EXPR, or --rules FILE")
-    labels, promise = tuple(labels_of(runs, None)), promise_of(baseline)
-    if promise is not None and where is not None:
+    labels, inspected = tuple(labels_of(runs, None)), inspection_of(baseline)
+    if inspected is not None and where is not None:
         raise UsageError("--where: an inspection has no rows that a condition could keep")
     only = Filter(where=where)
     choice = RunChoice(
         paths=tuple(runs),
         labels=labels,
-        baseline=None if promise else baseline,
+        baseline=None if inspected else baseline,
         only=only,
         baseline_only=only,
         engine=engine,
@@ -248,9 +250,9 @@ def run_gate(
     for warning in analysis.warnings:
         if warning.id in _GUARDS:
             sys.stderr.write(f"{printable(f'{warning.run}: {warning.message}')}\n")
-    if promise is not None:
-        relations = relations_to(promise, choice.inputs())
-        return judge_analysis(asked, analysis, promise, relations)
+    if inspected is not None:
+        relations = relations_to(inspected, choice.inputs())
+        return judge_analysis(asked, analysis, inspected, relations)
     reference = measured.baseline_sums
     relations = {
         label: relation_of(sums, reference) for label, sums in measured.sums.items() if reference
@@ -261,7 +263,7 @@ def run_gate(
 def judge_analysis(
     rules: Sequence[Rule],
     analysis: Analysis,
-    baseline: Baseline | Promise | None = None,
+    baseline: Baseline | InspectedAcceptance | None = None,
     relations: Mapping[str, Relation] | None = None,
 ) -> list[Judgement]:
     """Evaluate `rules` for runs that are already analysed; `relations` to the baseline

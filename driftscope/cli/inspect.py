@@ -70,8 +70,7 @@ def inspect(
     from driftscope.cli.screens.inspection import print_inspection
     from driftscope.cli.trial_run import TrialOptions, opening_of, with_trial
     from driftscope.errors import UsageError
-    from driftscope.inspect.inspection import inspect_files
-    from driftscope.inspect.inspection_json import to_json
+    from driftscope.inspect.inspection import inspect_files, to_json
 
     if write_config and not (target and run):
         raise UsageError("--write-config needs --target and a run")
@@ -85,7 +84,7 @@ def inspect(
     result = inspect_files(drafter, target, options.opening)
     if target and run and result.checked:
         result = with_trial(result, target, options)
-    code = result.exit_code(strict=strict)
+    code = result.code(strict=strict)
     if as_json:
         typer.echo(to_json(result, code), nl=False)
     else:

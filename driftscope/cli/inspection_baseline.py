@@ -20,11 +20,11 @@ from driftscope.boundary.text import shown
 from driftscope.cli.options import is_inspection
 from driftscope.errors import NoDataError
 from driftscope.inspect.compare_run import (
-    Promise,
-    compare_promises,
-    compare_with_promise,
+    InspectedAcceptance,
+    compare_inspections,
+    compare_run,
     notes_of,
-    read_promise,
+    read_inspection,
     relation_to,
     rounds_like,
     to_json,
@@ -38,7 +38,9 @@ LAST_ROUNDS = (
 )
 
 
-def runs_like(promise: Promise, inputs: Inputs) -> tuple[tuple[RunSummary, ...], tuple[str, ...]]:
+def runs_like(
+    inspected: InspectedAcceptance, inputs: Inputs
+) -> tuple[tuple[RunSummary, ...], tuple[str, ...]]:
     """Return the summaries of the runs, without the last rounds of answers, and notes on how they
     were made. Rounds of requests that did not end are left out, too: where their answers end is not
     known.
@@ -46,7 +48,7 @@ def runs_like(promise: Promise, inputs: Inputs) -> tuple[tuple[RunSummary, ...],
     Raises what `driftscope.pipeline.measure` raises.
     """
     try:
-        return measure(replace(inputs, only=Filter(where=rounds_like(promise.k)))).runs, ()
+        return measure(replace(inputs, only=Filter(where=rounds_like(inspected.k)))).runs, ()
     except NoDataError:
         return measure(inputs).runs, (LAST_ROUNDS,)
 
@@ -65,15 +67,15 @@ def compare_with_inspection(
     Raises UsageError for a document that is no inspection, and MixedTraceError for a run that did
     not draft its K.
     """
-    promise = read_promise(document)
+    inspected = read_inspection(document)
     if is_inspection(run):
-        comparison = compare_promises(promise, read_promise(run))
+        comparison = compare_inspections(inspected, read_inspection(run))
     else:
         inputs = Inputs(sources=[run], labels=[label], engine=engine, cluster=cluster)
-        runs, notes = runs_like(promise, inputs)
+        runs, notes = runs_like(inspected, inputs)
         if not runs:
             raise NoDataError(f"{run}: is no run of a probe; record one to compare its acceptance")
-        comparison = compare_with_promise(promise, runs[0], notes)
+        comparison = compare_run(inspected, runs[0], notes)
     if as_json:
         typer.echo(to_json(comparison), nl=False)
         return
@@ -91,29 +93,29 @@ def compare_with_inspection(
     console.print(table)
 
 
-def promise_of(baseline: Path | None) -> Promise | None:
+def inspection_of(baseline: Path | None) -> InspectedAcceptance | None:
     """Return the inspection that a baseline names; None for a run. Raises UsageError for another
     document."""
-    return read_promise(baseline) if baseline is not None and is_inspection(baseline) else None
+    return read_inspection(baseline) if baseline is not None and is_inspection(baseline) else None
 
 
-def relations_to(promise: Promise, inputs: Inputs) -> dict[str, Relation]:
+def relations_to(inspected: InspectedAcceptance, inputs: Inputs) -> dict[str, Relation]:
     """Return how each run compares with an inspection, by label, over the rounds that the
     inspection makes, too; notes go to stderr.
 
     Raises NoDataError without a run of a probe, MixedTraceError for one of another K.
     """
-    runs, notes = runs_like(promise, inputs)
+    runs, notes = runs_like(inspected, inputs)
     if not runs:
         raise NoDataError(
             "no run of a probe is given: an inspection as baseline has its acceptance alone"
         )
     sys.stderr.write(
-        f"baseline: an inspection has acceptance at K = {promise.k} alone, without the last rounds "
-        "of answers, which are left out of the runs, too; rules that need other figures of a "
-        "baseline are undecided\n"
+        f"baseline: an inspection has acceptance at K = {inspected.k} alone, without the last "
+        "rounds of answers, which are left out of the runs, too; rules that need other figures of "
+        "a baseline are undecided\n"
     )
     for run in runs:
         for note in (*notes_of(run), *notes):
             sys.stderr.write(f"{printable(f'{run.label}: {note}')}\n")
-    return {run.label: relation_to(promise, run) for run in runs}
+    return {run.label: relation_to(inspected, run) for run in runs}

@@ -47,7 +47,7 @@ class TrialProgress(TrialListener):
     def measured(self, as_is: Acceptance, repairs: int) -> None:
         """Print the acceptance length as it is, and that it is kept from here on."""
         follow = f"; {repairs} repairs follow (Ctrl-C keeps what is measured)" if repairs else ""
-        typer.echo(f"accepts {as_is.length:.2f} tokens a round as it is{follow}", err=True)
+        typer.echo(f"accepts {as_is.mean_length:.2f} tokens a round as it is{follow}", err=True)
 
     def each(self, items: Iterable[T], what: str, total: int) -> Iterable[T]:
         """Return `items` with a bar on a terminal."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.boundary.files import read_text
+from driftscope.boundary.json_document import written_property
 from driftscope.errors import CheckpointError
 from driftscope.inspect.files import (
     CAREFUL,
@@ -556,7 +557,7 @@ class Sizes:
     licence: str | None
     """Licence that the model card names."""
 
-    @property
+    @written_property
     def share(self) -> float | None:
         """Bytes relative to the target's; None if these are not known."""
         return self.bytes / self.target_bytes if self.target_bytes else None

@@ -17,8 +17,16 @@ from driftscope.analysis.number_words import number
 from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope.analysis.summary.run_summary import RunSummary, warmest
 from driftscope.boundary.files import first_line, read_json
-from driftscope.boundary.json_document import INSPECTION, PROMISE, SCHEMA_VERSION, plain, text
+from driftscope.boundary.json_document import (
+    INSPECTION,
+    INSPECTION_COMPARISON,
+    SCHEMA_VERSION,
+    plain,
+    text,
+    written_property,
+)
 from driftscope.errors import MixedTraceError, UsageError
+from driftscope.inspect.trial.result import Acceptance as TrialAcceptance
 
 PROMPTS = (
     "whether the prompts are the same is not known: serve those of the inspection, which its "
@@ -31,19 +39,16 @@ INDEPENDENT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
+class InspectedAcceptance:
     """Acceptance of a drafter in an inspection."""
 
     drafter: str
     k: int
-    mean_length: float
-    mean_length_interval: Interval | None
-    marginal: tuple[float, ...]
-    marginal_interval: tuple[Interval | None, ...]
+    acceptance: TrialAcceptance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromiseDifference:
+class InspectionDifference:
     """One figure of a run minus that of the inspection."""
 
     depth: int | None
@@ -56,20 +61,20 @@ class PromiseDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromiseComparison:
+class InspectionComparison:
     """Comparison of a run with an inspection."""
 
     drafter: str
     run: str
     k: int
-    differences: tuple[PromiseDifference, ...]
+    differences: tuple[InspectionDifference, ...]
     """The acceptance length first, then each depth."""
     notes: tuple[str, ...]
     """Reasons other than engine and settings for which both may differ."""
     both_inspected: bool = False
     """Whether `run` is another drafter's inspection."""
 
-    @property
+    @written_property
     def verdict(self) -> str:
         """One sentence: whether the run accepts what the inspection promises."""
         length = self.differences[0]
@@ -91,39 +96,28 @@ class PromiseComparison:
         )
 
 
-def read_promise(path: Path) -> Promise:
+def read_inspection(path: Path) -> InspectedAcceptance:
     """Return the acceptance in a document of `driftscope inspect --json`.
 
     Raises UsageError for another file, and for an inspection that did not run the drafter.
     """
+    from pydantic import TypeAdapter
+
     try:
         document = read_json(path)
         if (document["kind"], document["schema_version"]) != (INSPECTION, SCHEMA_VERSION):
             raise UsageError(f"{path}: is no document of `driftscope inspect --json`")
         if document["trial"] is None:
             raise UsageError(f"{path}: the drafter was not run; inspect it with --target")
-        return _promise(document["drafter"], document["trial"])
+        found = TypeAdapter(InspectedAcceptance).validate_python(
+            {"drafter": document["drafter"], **document["trial"]}
+        )
+        depths = len(found.acceptance.marginal), len(found.acceptance.marginal_interval)
+        if depths != (found.k, found.k):
+            raise ValueError(f"{depths[0]} depths at K = {found.k}")
+        return found
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{path}: is no inspection ({first_line(error)})") from error
-
-
-def _promise(drafter: str, trial: Mapping[str, Any]) -> Promise:
-    found = trial["acceptance"]
-    promise = Promise(
-        drafter=str(drafter),
-        k=int(trial["k"]),
-        mean_length=float(found["mean_length"]),
-        mean_length_interval=_interval(found["mean_length_interval"]),
-        marginal=tuple(float(each) for each in found["marginal"]),
-        marginal_interval=tuple(_interval(each) for each in found["marginal_interval"]),
-    )
-    if not promise.k == len(promise.marginal) == len(promise.marginal_interval):
-        raise ValueError(f"{len(promise.marginal)} depths at K = {promise.k}")
-    return promise
-
-
-def _interval(ends: Mapping[str, float] | None) -> Interval | None:
-    return None if ends is None else Interval.of(float(ends["low"]), float(ends["high"]))
 
 
 def rounds_like(k: int) -> str:
@@ -132,32 +126,34 @@ def rounds_like(k: int) -> str:
     return f"position + {k + 1} < prompt_tokens + output_tokens"
 
 
-def compare_with_promise(
-    promise: Promise, run: RunSummary, notes: Sequence[str] = ()
-) -> PromiseComparison:
+def compare_run(
+    inspected: InspectedAcceptance, run: RunSummary, notes: Sequence[str] = ()
+) -> InspectionComparison:
     """Compare a run's rounds of the inspection's K with the inspection; `notes` are on how the run
     was measured.
 
     Raises MixedTraceError for a run that drafted no such rounds.
     """
-    return PromiseComparison(
-        drafter=promise.drafter,
+    return InspectionComparison(
+        drafter=inspected.drafter,
         run=run.label,
-        k=promise.k,
-        differences=tuple(_differences(promise, at_k(run, promise.k))),
+        k=inspected.k,
+        differences=tuple(_differences(inspected, at_k(run, inspected.k))),
         notes=(*notes_of(run), *notes),
     )
 
 
-def compare_promises(first: Promise, second: Promise) -> PromiseComparison:
+def compare_inspections(
+    first: InspectedAcceptance, second: InspectedAcceptance
+) -> InspectionComparison:
     """Compare the inspections of two drafters. Raises MixedTraceError if their K differ."""
     if first.k != second.k:
         raise MixedTraceError(f"the inspections have K = {first.k} and {second.k}; give both one K")
-    return PromiseComparison(
+    return InspectionComparison(
         drafter=first.drafter,
         run=second.drafter,
         k=first.k,
-        differences=tuple(_differences(first, second)),
+        differences=tuple(_differences(first, second.acceptance)),
         notes=(INDEPENDENT,),
         both_inspected=True,
     )
@@ -176,33 +172,27 @@ def at_k(run: RunSummary, k: int) -> Acceptance | AcceptanceAtK:
 
 
 def _differences(
-    promise: Promise, served: Acceptance | AcceptanceAtK | Promise
-) -> Iterator[PromiseDifference]:
-    spread = served.marginal_interval or (None,) * promise.k
-    yield _difference(
-        None,
-        (promise.mean_length, promise.mean_length_interval),
+    inspected: InspectedAcceptance, served: Acceptance | AcceptanceAtK | TrialAcceptance
+) -> Iterator[InspectionDifference]:
+    """Yield the difference of the acceptance length, then those by depth."""
+    first = inspected.acceptance
+    spread = served.marginal_interval or (None,) * inspected.k
+    rows = [
+        (first.mean_length, first.mean_length_interval),
+        *zip(first.marginal, first.marginal_interval, strict=True),
+    ]
+    others = [
         (served.mean_length, served.mean_length_interval),
-    )
-    promised = zip(promise.marginal, promise.marginal_interval, strict=True)
-    live = zip(served.marginal, spread, strict=True)
-    for depth, (first, second) in enumerate(zip(promised, live, strict=True), start=1):
-        yield _difference(depth, first, second)
-
-
-def _difference(
-    depth: int | None,
-    promised: tuple[float, Interval | None],
-    served: tuple[float, Interval | None],
-) -> PromiseDifference:
-    (a, a_spread), (b, b_spread) = promised, served
-    return PromiseDifference(
-        depth=depth,
-        promised=a,
-        served=b,
-        difference=b - a,
-        interval=difference(b, b_spread, a, a_spread) if a_spread and b_spread else None,
-    )
+        *zip(served.marginal, spread, strict=True),
+    ]
+    for depth, ((a, a_spread), (b, b_spread)) in enumerate(zip(rows, others, strict=True)):
+        yield InspectionDifference(
+            depth=depth or None,
+            promised=a,
+            served=b,
+            difference=b - a,
+            interval=difference(b, b_spread, a, a_spread) if a_spread and b_spread else None,
+        )
 
 
 def notes_of(run: RunSummary) -> Iterator[str]:
@@ -213,49 +203,37 @@ def notes_of(run: RunSummary) -> Iterator[str]:
         yield f"the run sampled at temperatures up to {temperature:g}; the inspection is greedy"
 
 
-def to_json(comparison: PromiseComparison) -> str:
+def to_json(comparison: InspectionComparison) -> str:
     """Return the comparison as a document, newline at the end."""
-    content = {**plain(comparison), "verdict": comparison.verdict}
-    return text(PROMISE, content)
+    return text(INSPECTION_COMPARISON, comparison)
 
 
-def figures_like(run: Mapping[str, Any], promise: Promise) -> dict[str, Any]:
+def figures_like(run: Mapping[str, Any], inspected: InspectedAcceptance) -> dict[str, Any]:
     """Return the keys of a run in the JSON report with the inspection's figures; a figure that an
     inspection does not have is null."""
-    figures = plain(promise)
-    acceptance = {name: figures.get(name) for name in run["acceptance"]}
+    figures = plain(inspected.acceptance)
     return {
         **dict.fromkeys(run),
-        "label": promise.drafter,
-        "k": promise.k,
-        "acceptance": acceptance,
+        "label": inspected.drafter,
+        "k": inspected.k,
+        "acceptance": {name: figures.get(name) for name in run["acceptance"]},
     }
 
 
-def relation_to(promise: Promise, run: RunSummary) -> Relation:
+def relation_to(inspected: InspectedAcceptance, run: RunSummary) -> Relation:
     """Return how a run compares with an inspection: as independent samples, by those rounds of the
     summary, which has no others than the inspection makes, that drafted its K.
 
     Raises MixedTraceError for a run that drafted no such rounds.
     """
-    served = at_k(run, promise.k)
-    return Relation(
-        run=_named(served, promise.k),
-        basis=f" over rounds of K = {promise.k}",
-        fixed=True,
-    )
-
-
-def _named(served: Acceptance | AcceptanceAtK, k: int) -> dict[str, Quantity]:
-    """Return figures by their path, depths also counted from the last one; figures without an
-    interval are left out."""
+    served, k = at_k(run, inspected.k), inspected.k
     spread: Sequence[Interval | None] = served.marginal_interval or (None,) * k
-    found = {LENGTH: _quantity(served.mean_length, served.mean_length_interval)}
+    named = {LENGTH: _quantity(served.mean_length, served.mean_length_interval)}
     for depth, (value, interval) in enumerate(zip(served.marginal, spread, strict=True)):
-        found[f"{MARGINAL}[{depth}]"] = found[f"{MARGINAL}[{depth - k}]"] = _quantity(
-            value, interval
-        )
-    return {name: figure for name, figure in found.items() if figure is not None}
+        for place in (depth, depth - k):  # counted from the first one, and from the last
+            named[f"{MARGINAL}[{place}]"] = _quantity(value, interval)
+    known = {name: figure for name, figure in named.items() if figure is not None}
+    return Relation(run=known, basis=f" over rounds of K = {k}", fixed=True)
 
 
 def _quantity(value: float, interval: Interval | None) -> Quantity | None:

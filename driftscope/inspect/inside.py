@@ -19,6 +19,7 @@ from driftscope.analysis.statistics.drift import (
     sink_kept,
 )
 from driftscope.analysis.statistics.ratio import rate_intervals, ratio_of
+from driftscope.boundary.json_document import written_property
 from driftscope.findings.causes import GROWS_ABOVE
 from driftscope.findings.rules_attention import STABLE_BELOW, drift_words
 from driftscope.metrics.hidden import per_depth
@@ -63,16 +64,16 @@ class Confidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """The inside of a drafter along its chains. `attention` and `growth` are None with K = 1, at
-    which nothing can change over depth."""
+    """The inside of a drafter along its chains. `attention_drift` and `growth` are None with K = 1,
+    at which nothing can change over depth."""
 
-    attention: AttentionDrift | None
+    attention_drift: AttentionDrift | None
     growth: Estimate | None
     """RMS of the state fed forward at depth K over that at depth 1."""
     confidence: Confidence
     depths: int
 
-    @property
+    @written_property
     def grows(self) -> Growth:
         """Whether the state grows, with the thresholds of `hidden_state_grows` and
         `hidden_state_stable`."""
@@ -87,7 +88,8 @@ class Inside:
     @property
     def lines(self) -> tuple[str, ...]:
         """Sentences for people, without a full stop."""
-        attention = () if self.attention is None else (drift_words(self.attention, "prompt"),)
+        drift = self.attention_drift
+        attention = () if drift is None else (drift_words(drift, "prompt"),)
         growth = () if self.growth is None else (_growth_words(self.growth, self),)
         sure, right = self.confidence.sure[0], self.confidence.right[0]
         if sure is None or right is None:
@@ -105,7 +107,7 @@ def inside_of(prompts: Sequence[InsideSums]) -> Inside:
     fed = np.array([each.fed for each in prompts])
     several = depths > 1
     return Inside(
-        attention=_attention(prompts, depths) if several else None,
+        attention_drift=_attention(prompts, depths) if several else None,
         growth=estimates(ratio_of(fed[:, -1:], fed[:, :1]))[0] if several else None,
         confidence=_confidence(prompts),
         depths=depths,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
+from driftscope.boundary.json_document import INSPECTION, text
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from driftscope.inspect.checkpoints import Family, Sizes, open_drafter, open_target, sizes_of
 from driftscope.inspect.checks import config, tensors, vocabulary
@@ -114,7 +115,7 @@ class Inspection:
             f"{len(self.trial.tried)} repairs surely accepts more."
         )
 
-    def exit_code(self, *, strict: bool) -> int:
+    def code(self, *, strict: bool) -> int:
         """Return 130 after Ctrl-C, 3 with an error, or with a warning if `strict`; otherwise 0."""
         if self.stopped:
             return EXIT_INTERRUPTED
@@ -128,6 +129,19 @@ class Inspection:
         order = tuple(Level)
         both = sorted([*results, *self.results], key=lambda each: order.index(each.level))
         return replace(self, results=tuple(both), trial=trial, stopped=stopped)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectionDocument(Inspection):
+    """An inspection, and the exit code of the command that made it."""
+
+    exit_code: int
+
+
+def to_json(inspection: Inspection, exit_code: int) -> str:
+    """Return the inspection as a JSON document, newline at the end."""
+    content = {field.name: getattr(inspection, field.name) for field in fields(inspection)}
+    return text(INSPECTION, InspectionDocument(**content, exit_code=exit_code))
 
 
 def inspect_files(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.in_process import in_process
-from support.inspections import promise_document
+from support.inspections import inspection_document
 from support.replays import client_row, write_replay
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
@@ -17,7 +17,7 @@ from driftscope.analysis.gate import Judgement, Outcome
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.cli.gate_run import run_gate
 from driftscope.errors import MixedTraceError, NoDataError, UsageError
-from driftscope.inspect.compare_run import compare_with_promise, read_promise, rounds_like
+from driftscope.inspect.compare_run import compare_run, read_inspection, rounds_like
 from driftscope.pipeline import Inputs, analyze
 
 LENGTH = "acceptance.mean_length"
@@ -38,7 +38,7 @@ def _judged(run: Path, document: Path, *rules: str) -> list[Judgement]:
 
 
 def test_a_run_that_accepts_less_fails_the_gate(tmp_path: Path, run: Path) -> None:
-    document = promise_document(tmp_path, BETTER)
+    document = inspection_document(tmp_path, BETTER)
     done = in_process("check", run, "--baseline", document, "--fail-on", LESS)
     assert done.returncode == 3
     assert done.stdout.startswith(f"broken: {LESS} [live]: {LENGTH} over rounds of K = {K} = ")
@@ -48,7 +48,7 @@ def test_a_run_that_accepts_less_fails_the_gate(tmp_path: Path, run: Path) -> No
 
 
 def test_a_run_that_accepts_as_much_does_not(tmp_path: Path, run: Path) -> None:
-    command = "check", run, "--baseline", promise_document(tmp_path, RATES), "--fail-on", LESS
+    command = "check", run, "--baseline", inspection_document(tmp_path, RATES), "--fail-on", LESS
     done = in_process(*command)
     assert done.returncode == 4
     assert "requests would decide it" not in done.stdout, (
@@ -61,10 +61,10 @@ def test_a_run_that_accepts_as_much_does_not(tmp_path: Path, run: Path) -> None:
 def test_the_gate_agrees_with_compare(
     tmp_path: Path, run: Path, rates: tuple[float, ...], broken: bool
 ) -> None:
-    document = promise_document(tmp_path, rates)
+    document = inspection_document(tmp_path, rates)
     like = Filter(where=rounds_like(K))
     (summary,) = analyze(Inputs(sources=[run], labels=["live"], only=like)).runs
-    compared = compare_with_promise(read_promise(document), summary)
+    compared = compare_run(read_inspection(document), summary)
     rules = [
         LESS,
         *(f"acceptance.marginal[{d}] < baseline.acceptance.marginal[{d}]" for d in (1, -1)),
@@ -77,10 +77,10 @@ def test_the_gate_agrees_with_compare(
 
 
 def test_a_margin_decides_on_a_good_run(tmp_path: Path, run: Path) -> None:
-    document = promise_document(tmp_path, RATES)
+    document = inspection_document(tmp_path, RATES)
     (held,) = _judged(run, document, f"not no_worse({LENGTH}, 30%)")
     assert held.outcome is Outcome.HELD
-    (broken,) = _judged(run, promise_document(tmp_path, BETTER), f"not no_worse({LENGTH}, 5%)")
+    (broken,) = _judged(run, inspection_document(tmp_path, BETTER), f"not no_worse({LENGTH}, 5%)")
     assert broken.outcome is Outcome.BROKEN
 
 
@@ -96,25 +96,25 @@ def test_a_margin_decides_on_a_good_run(tmp_path: Path, run: Path) -> None:
 def test_what_an_inspection_does_not_hold_is_undecided(
     tmp_path: Path, run: Path, rule: str
 ) -> None:
-    (judged,) = _judged(run, promise_document(tmp_path, BETTER), rule)
+    (judged,) = _judged(run, inspection_document(tmp_path, BETTER), rule)
     assert judged.outcome is Outcome.UNDECIDED
 
 
 def test_rules_without_the_baseline_are_judged_as_ever(tmp_path: Path, run: Path) -> None:
-    judged = _judged(run, promise_document(tmp_path, BETTER), f"{LENGTH} < 1.1", f"{LENGTH} < 9")
+    judged = _judged(run, inspection_document(tmp_path, BETTER), f"{LENGTH} < 1.1", f"{LENGTH} < 9")
     assert [each.outcome for each in judged] == [Outcome.HELD, Outcome.BROKEN]
 
 
 def test_a_path_that_no_run_has_is_a_usage_error(tmp_path: Path, run: Path) -> None:
     with pytest.raises(UsageError, match="did you mean 'mean_length'"):
-        _judged(run, promise_document(tmp_path, RATES), "k < baseline.acceptance.mean_lenght")
+        _judged(run, inspection_document(tmp_path, RATES), "k < baseline.acceptance.mean_lenght")
 
 
 def test_rounds_of_the_inspections_k_are_compared(tmp_path: Path) -> None:
     """The run drafts 4 tokens for small batches and 2 for large ones."""
     truth = Truth(k=4, requests=60, rounds=20, batches=(1, 8), k_by_batch=((1, 4), (8, 2)))
     run = simulate(tmp_path / "run", truth)
-    (judged,) = _judged(run, promise_document(tmp_path, (0.99, 0.99)), LESS)
+    (judged,) = _judged(run, inspection_document(tmp_path, (0.99, 0.99)), LESS)
     assert judged.outcome is Outcome.BROKEN
     figure = judged.values[f"{LENGTH} over rounds of K = 2"]
     like = Filter(where=rounds_like(2))
@@ -125,13 +125,13 @@ def test_rounds_of_the_inspections_k_are_compared(tmp_path: Path) -> None:
 
 def test_another_k_names_the_option(tmp_path: Path, run: Path) -> None:
     with pytest.raises(MixedTraceError, match=f"--k {K}"):
-        _judged(run, promise_document(tmp_path, RATES[:3]), LESS)
+        _judged(run, inspection_document(tmp_path, RATES[:3]), LESS)
 
 
 def test_a_replay_has_nothing_to_compare(tmp_path: Path) -> None:
     replay = write_replay(tmp_path / "replay", [client_row(n) for n in range(4)])
     with pytest.raises(NoDataError, match="no run of a probe"):
-        _judged(replay, promise_document(tmp_path, RATES), LESS)
+        _judged(replay, inspection_document(tmp_path, RATES), LESS)
 
 
 def test_another_document_is_one_error_and_exit_2(tmp_path: Path, run: Path) -> None:
@@ -143,7 +143,7 @@ def test_another_document_is_one_error_and_exit_2(tmp_path: Path, run: Path) -> 
 
 
 def test_the_document_of_the_gate_holds_both_figures(tmp_path: Path, run: Path) -> None:
-    command = "--baseline", promise_document(tmp_path, BETTER), "--fail-on", LESS, "--json"
+    command = "--baseline", inspection_document(tmp_path, BETTER), "--fail-on", LESS, "--json"
     (rule,) = json.loads(in_process("check", run, *command).stdout)["rules"]
     assert rule["outcome"] == "broken"
     values = {name: each["value"] for name, each in rule["values"].items()}
@@ -152,4 +152,4 @@ def test_the_document_of_the_gate_holds_both_figures(tmp_path: Path, run: Path) 
 
 def test_check_in_a_test_takes_an_inspection(tmp_path: Path, run: Path) -> None:
     with pytest.raises(AssertionError, match="broken"):
-        check(run, fail_on=[LESS], baseline=promise_document(tmp_path, BETTER))
+        check(run, fail_on=[LESS], baseline=inspection_document(tmp_path, BETTER))

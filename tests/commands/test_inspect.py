@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 from support.checkpoints import TARGET, changed
 from support.in_process import Done, in_process
-from support.inspections import promise_document
+from support.inspections import inspection_document
 from support.runs import Spec, write_run
 
 from driftscope.boundary.json_document import INSPECTION
@@ -109,7 +109,7 @@ def test_a_page_is_written_beside_the_table_and_its_place_is_told(tmp_path: Path
 
 def test_a_run_that_accepts_less_than_the_inspection_is_named(tmp_path: Path) -> None:
     """`tests/engines/test_inspected.py` compares the inspection of a drafter with its server."""
-    document, run = promise_document(tmp_path, (0.9, 0.85, 0.8, 0.8, 0.8)), tmp_path / "live"
+    document, run = inspection_document(tmp_path, (0.9, 0.85, 0.8, 0.8, 0.8)), tmp_path / "live"
     write_run(run, Spec(k=5, conditional=(0.5, 0.4, 0.3, 0.3, 0.3)))
     done = in_process("compare", document, run)
     assert done.returncode == EXIT_OK, done.stderr

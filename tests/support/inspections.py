@@ -9,7 +9,7 @@ import numpy as np
 from support.checkpoints import AUX, TARGET, Config, changed
 from support.inside_sums import inside_sums
 
-from driftscope.boundary.json_document import INSPECTION, plain, text
+from driftscope.boundary.json_document import INSPECTION, text
 from driftscope.inspect.inside import inside_of
 from driftscope.inspect.inspection import Inspection, inspect_files
 from driftscope.inspect.trial.result import Change, Trial, Tried, acceptance_of, gain, verdict
@@ -50,7 +50,7 @@ def broken(folder: Path, name: str = "broken", mistake: str = "norm_output is wr
     trial = Trial(
         prompts=PROMPTS,
         k=K,
-        as_is=acceptance_of(base, K),
+        acceptance=acceptance_of(base, K),
         figures={
             **dict.fromkeys(FIGURES, (0.25, 0.24, 0.23, 0.22)),
             "self_mass": (0, 0.1, 0.1, 0.2),
@@ -62,12 +62,13 @@ def broken(folder: Path, name: str = "broken", mistake: str = "norm_output is wr
     return inspection.with_results(tuple(verdict(trial)), trial)
 
 
-def promise_document(folder: Path, rates: tuple[float, ...], seed: int = 1, **other: Any) -> Path:
+def inspection_document(
+    folder: Path, rates: tuple[float, ...], seed: int = 1, **other: Any
+) -> Path:
     """Write an inspection whose drafter accepts at these conditional rates."""
     hits = np.random.default_rng(seed).random((32, 15, len(rates))) < rates
-    found = plain(acceptance_of(hits.cumprod(axis=2).sum(axis=2).tolist(), len(rates)))
-    found["mean_length"], found["mean_length_interval"] = found["length"], found["length_interval"]
-    trial = {"prompts": 32, "k": len(rates), "acceptance": found, "tried": []}
+    accepted = acceptance_of(hits.cumprod(axis=2).sum(axis=2).tolist(), len(rates))
+    trial = {"prompts": 32, "k": len(rates), "acceptance": accepted}
     path = folder / "inspection.json"
     path.write_text(text(INSPECTION, {"drafter": "drafter", "trial": trial, **other}))
     return path

@@ -50,7 +50,10 @@ def _print_trial(console: Console, trial: Trial) -> None:
     for name in ("acceptance length", "95% interval", "gain", "p", "drafter"):
         table.add_column(name, justify="left" if name == "drafter" else "right")
     table.add_row(
-        *acceptance_cells(trial.as_is), "", "", f"as it is ({trial.prompts} prompts, K = {trial.k})"
+        *acceptance_cells(trial.acceptance),
+        "",
+        "",
+        f"as it is ({trial.prompts} prompts, K = {trial.k})",
     )
     whole = [each for each in trial.tried if each.prompts == trial.prompts]
     for each in whole[:_SHOWN]:
@@ -67,7 +70,7 @@ def _print_trial(console: Console, trial: Trial) -> None:
     console.print(Text(f"{len(trial.tried)} repairs tried; --json has all of them", "dim"))
     if trial.stopped:
         console.print(Text(f"{STOPPED}: another repair may help more", "yellow"))
-    rates = " ".join(f"{rate:.2f}" for rate in trial.as_is.marginal)
+    rates = " ".join(f"{rate:.2f}" for rate in trial.acceptance.marginal)
     console.print(Text(f"accepted by depth: {rates}"))
     for line in trial.inside.lines:
         console.print(Text(f"{line[0].upper()}{line[1:]}."))
@@ -75,8 +78,8 @@ def _print_trial(console: Console, trial: Trial) -> None:
 
 def acceptance_cells(acceptance: Acceptance) -> tuple[str, str]:
     """Return the acceptance length and its interval in words, "" without one."""
-    spread = acceptance.length_interval
-    return f"{acceptance.length:.2f}", f"{spread.low:.2f}-{spread.high:.2f}" if spread else ""
+    spread = acceptance.mean_length_interval
+    return f"{acceptance.mean_length:.2f}", f"{spread.low:.2f}-{spread.high:.2f}" if spread else ""
 
 
 def _headline(inspection: Inspection) -> str:
@@ -194,7 +197,7 @@ def _part_cells(part: Part) -> tuple[str, str, str]:
 
 
 def _cells(effect: Effect) -> tuple[str, ...]:
-    length = f"{effect.acceptance.length:.2f}"
+    length = f"{effect.acceptance.mean_length:.2f}"
     if effect.intervention.id == AS_SERVED:
         return length, "", "", "as served"
     change = f"{effect.difference:+.2f}"

@@ -27,9 +27,9 @@ Values = Sequence[Sequence[float]]
 class Acceptance:
     """Acceptance of one drafter; intervals are clustered by prompt."""
 
-    length: float
+    mean_length: float
     """Tokens per round, with the target's own."""
-    length_interval: Interval | None
+    mean_length_interval: Interval | None
     marginal: tuple[float, ...]
     """Share of the rounds that accept depth d, from depth 1 on."""
     marginal_interval: tuple[Interval | None, ...]
@@ -55,8 +55,8 @@ def acceptance_of(rounds: Rounds, k: int) -> Acceptance:
     spread, length = rate_intervals(rates), _length(rounds)
     length_spread = intervals(length)
     return Acceptance(
-        length=float(length.value[0]),
-        length_interval=length_spread[0] if length_spread else None,
+        mean_length=float(length.value[0]),
+        mean_length_interval=length_spread[0] if length_spread else None,
         marginal=tuple(rates.value.tolist()),
         marginal_interval=tuple(spread) if spread else (None,) * k,
         rounds=int(counts.sum()),
@@ -195,7 +195,8 @@ class Trial:
 
     prompts: int
     k: int
-    as_is: Acceptance
+    acceptance: Acceptance
+    """Acceptance of the drafter as it is."""
     figures: Mapping[str, tuple[float, ...]]
     """Means by depth of the figures that `drafting.FIGURES` names."""
     inside: Inside
@@ -257,7 +258,7 @@ def verdict(trial: Trial) -> Iterator[CheckResult]:
             title="little or nothing is accepted, and no single repair helps",
             expected=f"at depth 1 a rate above {ALIVE_ABOVE:.0%}",
             rule=f"{len(trial.tried)} repairs were tried",
-            there=f"{trial.as_is.marginal[0]:.1%} of {trial.as_is.rounds} rounds",
+            there=f"{trial.acceptance.marginal[0]:.1%} of {trial.acceptance.rounds} rounds",
             change="use a drafter that was trained on this target; its sizes fit another one too",
             certainty=Certainty.LIKELY,
         )
@@ -270,7 +271,7 @@ def rendering_results(trial: Trial) -> Iterator[CheckResult]:
     If the target is surer of its answers too, the text may be easier instead: that is a note.
     """
     for each in trial.renderings:
-        least = LEAST_GAIN * trial.as_is.length
+        least = LEAST_GAIN * trial.acceptance.mean_length
         if _beyond_chance(each.gain) and each.gain.difference > least:
             yield _accepts_more(trial, each)
 
@@ -281,9 +282,9 @@ def _accepts_more(trial: Trial, each: TriedRendering) -> CheckResult:
     return CheckResult(
         id=f"accepts_more_with.{each.rendering.id}",
         level=Level.NOTE if easier else Level.WARNING,
-        title=f"with {each.rendering.change} this drafter accepts {then.length:.2f} tokens a round "
-        f"instead of {trial.as_is.length:.2f}",
-        expected=f"acceptance length {then.length:.2f} {_words(then.length_interval)}",
+        title=f"with {each.rendering.change} this drafter accepts {then.mean_length:.2f} tokens a "
+        f"round instead of {trial.acceptance.mean_length:.2f}",
+        expected=f"acceptance length {then.mean_length:.2f} {_words(then.mean_length_interval)}",
         rule="paired by prompt, corrected for the number of renderings tried",
         there="the target's answers may be easier to predict so, too"
         if easier
@@ -295,7 +296,7 @@ def _accepts_more(trial: Trial, each: TriedRendering) -> CheckResult:
 
 def best_repair(trial: Trial) -> Tried | None:
     """Return the repair that helps; None if none does beyond chance."""
-    least = LEAST_GAIN * trial.as_is.length
+    least = LEAST_GAIN * trial.acceptance.mean_length
     helping = [
         each
         for each in trial.tried
@@ -305,10 +306,10 @@ def best_repair(trial: Trial) -> Tried | None:
     ]
     if not helping:
         return None
-    best = max(helping, key=lambda each: each.acceptance.length)
-    good = (1 - AS_GOOD) * best.acceptance.length
-    simple = [e for e in helping if not e.repair.weights and e.acceptance.length >= good]
-    return max(simple, key=lambda each: each.acceptance.length) if simple else best
+    best = max(helping, key=lambda each: each.acceptance.mean_length)
+    good = (1 - AS_GOOD) * best.acceptance.mean_length
+    simple = [e for e in helping if not e.repair.weights and e.acceptance.mean_length >= good]
+    return max(simple, key=lambda each: each.acceptance.mean_length) if simple else best
 
 
 def _beyond_chance(gain: Gain) -> bool:
@@ -326,22 +327,22 @@ def _small_but_certain(each: Tried) -> bool:
 
 
 def _repaired(trial: Trial, best: Tried) -> CheckResult:
-    now, then = trial.as_is, best.acceptance
+    now, then = trial.acceptance, best.acceptance
     return CheckResult(
         id=f"repaired_by.{best.repair.id}",
         level=Level.ERROR,
-        title=f"with {best.repair.change} this drafter accepts {then.length:.2f} tokens a round "
-        f"instead of {now.length:.2f}",
-        expected=f"acceptance length {then.length:.2f} {_words(then.length_interval)}",
+        title=f"with {best.repair.change} this drafter accepts {then.mean_length:.2f} tokens a "
+        f"round instead of {now.mean_length:.2f}",
+        expected=f"acceptance length {then.mean_length:.2f} {_words(then.mean_length_interval)}",
         rule=_RULE if _beyond_chance(best.gain) else _RULE_OF_POSITIONS,
-        there=f"{now.length:.2f} {_words(now.length_interval)}: {best.repair.mistake}",
+        there=f"{now.mean_length:.2f} {_words(now.mean_length_interval)}: {best.repair.mistake}",
         change=best.repair.change,
         certainty=Certainty.LIKELY,
     )
 
 
 def _dead(trial: Trial) -> bool:
-    rate, spread = trial.as_is.marginal[0], trial.as_is.marginal_interval[0]
+    rate, spread = trial.acceptance.marginal[0], trial.acceptance.marginal_interval[0]
     return (spread.high if spread else rate) < ALIVE_ABOVE
 
 

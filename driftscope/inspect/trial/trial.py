@@ -290,7 +290,7 @@ class Runner:
         return Trial(
             prompts=len(drafted),
             k=self._k,
-            as_is=as_is,
+            acceptance=as_is,
             figures=dict(zip(FIGURES, zip(*means, strict=True), strict=True)),
             inside=inside_of([each.inside for each in drafted if each.inside is not None]),
             tried=tuple(sorted(tried, key=lambda each: -each.gain.difference)),
@@ -318,7 +318,7 @@ class Runner:
             drafted += self._drafted(repair.variant, self._passages[SCREENED : len(base)])
         base = base[: len(drafted)]
         return Tried(
-            repair=repair,
+            repair=repair.plain(),
             acceptance=acceptance_of(_rounds(drafted), self._k),
             gain=gain(_rounds(base), _rounds(drafted), comparisons),
             prompts=len(drafted),

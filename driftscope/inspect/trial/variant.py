@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -208,3 +208,7 @@ class Repair(Change):
     """A change of a drafter that may fix it, with the drafter after it, ready to run."""
 
     variant: Variant
+
+    def plain(self) -> Change:
+        """Return the change without the drafter, as results keep it."""
+        return Change(**{field.name: getattr(self, field.name) for field in fields(Change)})

@@ -89,7 +89,7 @@ _BY_PROMPT = (
 
 def interventions(result: Ablation) -> Section:
     """Return the section of the interventions."""
-    served = result.effects[0].acceptance.length
+    served = result.effects[0].acceptance.mean_length
     notes = [_CAUTION]
     if any(each.paired_by is PairedBy.PROMPT for each in result.effects):
         notes.append(_BY_PROMPT)
@@ -128,7 +128,7 @@ def _row(effect: Effect) -> list[str]:
         made.id,
         made.changes,
         made.shows or "–",
-        f"{effect.acceptance.length:.2f}",
+        f"{effect.acceptance.mean_length:.2f}",
         "–" if served else f"{effect.difference:+.2f}",
         interval,
         str(effect.prompts),

@@ -59,11 +59,12 @@ def sections(trial: Trial) -> list[Section]:
 
 
 def _by_depth(trial: Trial) -> Section:
-    length = interval_words(trial.as_is.length_interval)
+    as_is = trial.acceptance
+    length = interval_words(as_is.mean_length_interval)
     return Section(
         id="trial",
         name="The drafter as it is",
-        lead=f"Acceptance length {number(trial.as_is.length)}{length}: {trial.as_is.rounds} rounds "
+        lead=f"Acceptance length {number(as_is.mean_length)}{length}: {as_is.rounds} rounds "
         f"of {trial.prompts} prompts at K = {trial.k}, as a server would make them.",
         above=[part("bullets", [_sentence(line) for line in trial.inside.lines])],
         pictures=(_accepted(trial), _masses(trial), _rms(trial), _top1(trial)),
@@ -71,8 +72,8 @@ def _by_depth(trial: Trial) -> Section:
 
 
 def _accepted(trial: Trial) -> Picture:
-    rates = trial.as_is.marginal
-    shown = line("as it is", rates, intervals=trial.as_is.marginal_interval)
+    rates = trial.acceptance.marginal
+    shown = line("as it is", rates, intervals=trial.acceptance.marginal_interval)
     return Picture(
         id="acceptance-marginal",
         title=f"Accepted: {percent(rates[0])} at depth 1, {percent(rates[-1])} at depth {trial.k}",
@@ -177,7 +178,7 @@ def _row(change: Change, each: Tried | TriedRendering) -> list[str]:
         change.change,
         change.mistake,
         str(each.prompts),
-        f"{each.acceptance.length:.2f}",
+        f"{each.acceptance.mean_length:.2f}",
         f"{gain.difference:+.2f}",
         ends,
         f"{gain.p:.2g}",

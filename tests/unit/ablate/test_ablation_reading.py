@@ -30,9 +30,9 @@ def test_a_document_is_read_back_as_it_was_written(tmp_path: Path) -> None:
         lambda document: document.update(effects=[]),
         lambda document: document.update(k=9),
         lambda document: document["effects"][0].update(agreement=[None] * 4),
-        lambda document: document["effects"][0].update(paired_by="chance"),
+        lambda document: document["effects"][0].update(interval=[1]),
         lambda document: document["decomposition"].pop("rest"),
-        lambda document: document.update(lacking_by_region=7),
+        lambda document: document["vocabulary"].update(by_region=7),
     ],
 )
 def test_a_damaged_document_is_one_error(

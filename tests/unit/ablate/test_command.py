@@ -35,11 +35,13 @@ def test_the_document_follows_its_schema_and_says_what_does_not_apply(tmp_path: 
     jsonschema.validate(document, schema_of(ABLATION))
     assert json.loads(done.stdout) == document
     assert document["prompts"] == 6 and document["positions"] == 36
-    found = {each["id"] for each in document["effects"]}
+    found = {each["intervention"]["id"] for each in document["effects"]}
     assert found == INTERVENTIONS.keys() - {"normalise", "template"}
     assert "without a chat template" in document["not_applicable"]["template"]
     assert "norm_output" in document["not_applicable"]["normalise"]
-    tokens = next(each for each in document["effects"] if each["id"] == "right-tokens")
+    tokens = next(
+        each for each in document["effects"] if each["intervention"]["id"] == "right-tokens"
+    )
     assert tokens["difference"] == 0.0
 
 
@@ -56,7 +58,7 @@ def test_the_table_fits_into_80_columns_and_explains_the_parts() -> None:
 def test_named_interventions_alone_are_run() -> None:
     done = _ablate(trio_path() / "eagle3", *FEW, "--interventions", "hide-sink", "--json")
     document = json.loads(done.stdout)
-    assert [each["id"] for each in document["effects"]] == [AS_SERVED, "hide-sink"]
+    assert [each["intervention"]["id"] for each in document["effects"]] == [AS_SERVED, "hide-sink"]
     assert document["decomposition"] is None
 
 
@@ -70,11 +72,11 @@ def test_a_draft_vocabulary_is_measured_by_kind_of_text(tmp_path: Path) -> None:
     half = changed(tmp_path / "d", config=own_vocabulary_config, weights=own_vocabulary)
     named = ("--interventions", "hide-sink")
     document = json.loads(_ablate(half, *FEW, *named, "--json").stdout)
-    regions = document["lacking_by_region"]
+    regions = document["vocabulary"]["by_region"]
     tokens = sum(each["tokens"] for each in regions)
     lacking = sum(each["tokens"] * each["lacking"] for each in regions)
-    assert 0.3 < document["lacking_tokens"] < 0.7
-    assert lacking / tokens == pytest.approx(document["lacking_tokens"])
+    assert 0.3 < document["vocabulary"]["lacking"] < 0.7
+    assert lacking / tokens == pytest.approx(document["vocabulary"]["lacking"])
     printed = _ablate(half, *FEW, *named).output
     assert "are not in the draft vocabulary:" in printed
     assert all(f"  {each['region']}" in printed for each in regions)
@@ -85,7 +87,7 @@ def test_other_prompts_are_paired_by_prompt(tmp_path: Path) -> None:
     file = tmp_path / "plain.jinja"
     file.write_text("{% for m in messages %}{{ m['content'] }}\n{% endfor %}")
     done = _ablate(trio_path() / "eagle3", *FEW, *named, "--template", str(file), "--json")
-    effects = {each["id"]: each for each in json.loads(done.stdout)["effects"]}
+    effects = {each["intervention"]["id"]: each for each in json.loads(done.stdout)["effects"]}
     assert effects["first-token"]["changes"] == "the prompts' first token left out"
     assert effects["template"]["changes"] == f"the chat template {file}"
     paired = {name: each["paired_by"] for name, each in effects.items()}

@@ -41,11 +41,13 @@ def test_lengths_rates_and_differences_are_those_of_the_matches() -> None:
     found = _ablation(as_served=0.5, hide_chain=0.9)
     served, hidden = found.effects
     by_hand = np.concatenate(_matches(0.5, 0)).cumprod(axis=1)
-    assert served.acceptance.length == pytest.approx(1 + by_hand.sum(axis=1).mean())
+    assert served.acceptance.mean_length == pytest.approx(1 + by_hand.sum(axis=1).mean())
     assert served.acceptance.marginal == pytest.approx(by_hand.mean(axis=0))
     assert served.agreement == pytest.approx(np.concatenate(_matches(0.5, 0)).mean(axis=0))
     assert served.conditional[1] == pytest.approx(by_hand[:, 1].mean() / by_hand[:, 0].mean())
-    assert hidden.difference == pytest.approx(hidden.acceptance.length - served.acceptance.length)
+    assert hidden.difference == pytest.approx(
+        hidden.acceptance.mean_length - served.acceptance.mean_length
+    )
     assert "changes acceptance length by +" in hidden.words
     assert found.positions == PROMPTS * POSITIONS and found.decomposition is None
 
@@ -78,7 +80,7 @@ def test_an_effect_is_rarely_seen_where_there_is_none() -> None:
 def test_the_document_has_every_effect() -> None:
     found = _ablation(as_served=0.5, right_tokens=0.6, right_states=0.7, right_both=0.8)
     document = json.loads(to_json(found))
-    assert [each["id"] for each in document["effects"]] == list(FACTORIAL)
+    assert [each["intervention"]["id"] for each in document["effects"]] == list(FACTORIAL)
     parts = document["decomposition"]
     total = sum(parts[name]["value"] for name in ("tokens", "states", "rest"))
     assert total == pytest.approx(parts["loss"]["value"], abs=1e-8)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.inspections import promise_document
+from support.inspections import inspection_document
 from support.simulate import Truth, simulate
 
 from driftscope.cli.inspection_baseline import LAST_ROUNDS, runs_like
-from driftscope.inspect.compare_run import Promise, read_promise
+from driftscope.inspect.compare_run import InspectedAcceptance, read_inspection
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.reader import read_trace
 
@@ -18,14 +18,16 @@ TRUTH = Truth(k=K, requests=40, rounds=20)
 
 
 @pytest.fixture
-def promise(tmp_path: Path) -> Promise:
-    return read_promise(promise_document(tmp_path, (0.7, 0.6, 0.5, 0.4)))
+def inspected(tmp_path: Path) -> InspectedAcceptance:
+    return read_inspection(inspection_document(tmp_path, (0.7, 0.6, 0.5, 0.4)))
 
 
-def test_the_last_rounds_of_answers_are_left_out(tmp_path: Path, promise: Promise) -> None:
+def test_the_last_rounds_of_answers_are_left_out(
+    tmp_path: Path, inspected: InspectedAcceptance
+) -> None:
     path = simulate(tmp_path / "run", TRUTH)
     inputs = Inputs(sources=[path], labels=["run"])
-    (run,), notes = runs_like(promise, inputs)
+    (run,), notes = runs_like(inspected, inputs)
     trace = read_trace(path)
     ends = {
         row["request"]: row["prompt_tokens"] + row["output_tokens"]
@@ -41,12 +43,12 @@ def test_the_last_rounds_of_answers_are_left_out(tmp_path: Path, promise: Promis
 
 
 def test_where_the_ends_are_not_known_all_rounds_count_and_a_note_says_so(
-    tmp_path: Path, promise: Promise
+    tmp_path: Path, inspected: InspectedAcceptance
 ) -> None:
     path = simulate(tmp_path / "run", TRUTH)
     for file in path.glob("request-*"):
         file.unlink()
     inputs = Inputs(sources=[path], labels=["run"])
-    (run,), notes = runs_like(promise, inputs)
+    (run,), notes = runs_like(inspected, inputs)
     assert notes == (LAST_ROUNDS,)
     assert run.rounds == analyze(inputs).runs[0].rounds > 0

@@ -9,7 +9,7 @@ import jsonschema
 from support.inspections import broken
 
 from driftscope.boundary.json_document import INSPECTION
-from driftscope.inspect.inspection_json import to_json
+from driftscope.inspect.inspection import to_json
 from driftscope.json_schema import schema_of
 
 
@@ -18,6 +18,6 @@ def test_an_inspection_holds_every_repair(tmp_path: Path) -> None:
     document = json.loads(to_json(inspection, 3))
     jsonschema.validate(document, schema_of(INSPECTION))
     assert inspection.trial is not None
-    assert [each["id"] for each in document["trial"]["tried"]] == [
+    assert [each["repair"]["id"] for each in document["trial"]["tried"]] == [
         each.repair.id for each in inspection.trial.tried
     ]

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from support.inspections import promise_document
+from support.inspections import inspection_document
 from support.runs import Spec, write_run
 
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.boundary.json_document import INSPECTION, PROMISE, text
+from driftscope.boundary.json_document import INSPECTION, INSPECTION_COMPARISON, text
 from driftscope.errors import MixedTraceError, UsageError
 from driftscope.inspect.compare_run import (
-    compare_promises,
-    compare_with_promise,
-    read_promise,
+    compare_inspections,
+    compare_run,
+    read_inspection,
     to_json,
 )
 from driftscope.json_schema import schema_of
@@ -36,38 +36,40 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
 def test_a_run_of_equal_rates_rarely_differs(tmp_path: Path, run: RunSummary) -> None:
     apart = 0
     for seed in range(40):
-        promise = read_promise(promise_document(tmp_path, RATES, seed=seed))
-        apart += "no difference" not in compare_with_promise(promise, run).verdict
+        inspected = read_inspection(inspection_document(tmp_path, RATES, seed=seed))
+        apart += "no difference" not in compare_run(inspected, run).verdict
     assert apart <= 8  # 2 are expected; all 40 share the chance error of one run
 
 
 def test_a_run_that_accepts_less_is_found_with_its_size(tmp_path: Path, run: RunSummary) -> None:
-    promise = read_promise(promise_document(tmp_path, (0.9, 0.85, 0.8, 0.8)))
-    found = compare_with_promise(promise, run)
+    inspected = read_inspection(inspection_document(tmp_path, (0.9, 0.85, 0.8, 0.8)))
+    found = compare_run(inspected, run)
     assert found.verdict.startswith("live accepts less than the inspection promises")
     length, *depths = found.differences
-    assert length.difference == pytest.approx(run.acceptance.mean_length - promise.mean_length)
+    assert length.difference == pytest.approx(
+        run.acceptance.mean_length - inspected.acceptance.mean_length
+    )
     assert length.interval is not None and length.interval.high < 0
     assert [each.depth for each in depths] == [1, 2, 3, 4]
     assert all(each.interval is not None for each in depths)
 
 
 def test_a_run_that_accepts_more_is_no_fault(tmp_path: Path, run: RunSummary) -> None:
-    promise = read_promise(promise_document(tmp_path, (0.3, 0.2, 0.1, 0.1)))
-    assert compare_with_promise(promise, run).verdict.startswith("live accepts more")
+    inspected = read_inspection(inspection_document(tmp_path, (0.3, 0.2, 0.1, 0.1)))
+    assert compare_run(inspected, run).verdict.startswith("live accepts more")
 
 
 def test_the_document_follows_its_schema(tmp_path: Path, run: RunSummary) -> None:
     document = json.loads(
-        to_json(compare_with_promise(read_promise(promise_document(tmp_path, RATES)), run))
+        to_json(compare_run(read_inspection(inspection_document(tmp_path, RATES)), run))
     )
-    jsonschema.validate(document, schema_of(PROMISE))
+    jsonschema.validate(document, schema_of(INSPECTION_COMPARISON))
     assert any("prompts" in note for note in document["notes"])
 
 
 def test_another_k_names_the_option(tmp_path: Path, run: RunSummary) -> None:
     with pytest.raises(MixedTraceError, match="--k 4"):
-        compare_with_promise(read_promise(promise_document(tmp_path, RATES[:3])), run)
+        compare_run(read_inspection(inspection_document(tmp_path, RATES[:3])), run)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_another_document_is_one_error(tmp_path: Path, content: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(content)
     with pytest.raises(UsageError, match=r"a\.json"):
-        read_promise(path)
+        read_inspection(path)
 
 
 def test_two_inspections_are_compared_and_both_need_one_k(tmp_path: Path) -> None:
@@ -94,11 +96,13 @@ def test_two_inspections_are_compared_and_both_need_one_k(tmp_path: Path) -> Non
     for folder in folders:
         folder.mkdir()
     good, bad, short = (
-        read_promise(promise_document(folder, rates))
+        read_inspection(inspection_document(folder, rates))
         for folder, rates in zip(folders, ((0.9, 0.85), (0.5, 0.4), (0.9,)), strict=True)
     )
-    found = compare_promises(good, bad)
+    found = compare_inspections(good, bad)
     assert "accepts less than drafter" in found.verdict and "engine" not in found.verdict
-    assert found.differences[0].difference == pytest.approx(bad.mean_length - good.mean_length)
+    assert found.differences[0].difference == pytest.approx(
+        bad.acceptance.mean_length - good.acceptance.mean_length
+    )
     with pytest.raises(MixedTraceError, match="K = 2 and 1"):
-        compare_promises(good, short)
+        compare_inspections(good, short)

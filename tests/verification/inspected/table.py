@@ -87,8 +87,8 @@ def line(row: Row) -> str:
     cells = (
         row.of,
         row.name,
-        f"{row.trial.as_is.length:.2f}" if row.trial else "not run",
-        f"{best.acceptance.length:.2f}" if best else "",
+        f"{row.trial.acceptance.mean_length:.2f}" if row.trial else "not run",
+        f"{best.acceptance.mean_length:.2f}" if best else "",
         ", ".join(row.ids) or "nothing",
         "yes" if row.right else "NO",
         f"{row.files_s:.1f} + {row.trial_s:.0f} s",

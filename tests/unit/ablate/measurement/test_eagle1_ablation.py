@@ -38,7 +38,7 @@ def test_the_loss_of_one_trained_at_the_first_depth_lies_in_its_own_states(
     ablation: Ablation,
 ) -> None:
     """The target's states make every depth a first depth, which this drafter learned by heart."""
-    length = {each.intervention.id: each.acceptance.length for each in ablation.effects}
+    length = {each.intervention.id: each.acceptance.mean_length for each in ablation.effects}
     assert length["right-states"] == length["right-both"] == K + 1
     assert length["right-tokens"] == length[AS_SERVED] < K
     assert ablation.decomposition is not None

@@ -12,7 +12,7 @@ from driftscope.vocabulary import Growth
 
 
 def _answers(found: Inside) -> tuple[Answer | None, Growth]:
-    return found.attention.answer if found.attention else None, found.grows
+    return found.attention_drift.answer if found.attention_drift else None, found.grows
 
 
 def test_a_drafter_that_keeps_still_is_said_to() -> None:
@@ -46,7 +46,7 @@ def test_a_depth_that_no_draft_reaches_has_no_rate() -> None:
 
 def test_one_depth_has_nothing_that_could_change() -> None:
     found = inside_of(inside_sums(12, k=1))
-    assert found.attention is None and found.growth is None
+    assert found.attention_drift is None and found.growth is None
     assert len(found.lines) == 1
 
 
@@ -55,5 +55,5 @@ def test_rates_of_wrong_answers(seed: int) -> None:
     """40 drafters that keep still: none is said to drift or to grow."""
     for at in range(8):
         found = inside_of(inside_sums(12, seed=100 * seed + at))
-        assert Answer.DRIFT is not (found.attention and found.attention.answer)
+        assert Answer.DRIFT is not (found.attention_drift and found.attention_drift.answer)
         assert found.grows is not Growth.GROWS

@@ -24,16 +24,16 @@ def _of_prompt(source: np.random.Generator, rate: float) -> list[int]:
 
 def test_the_length_counts_the_targets_own_token() -> None:
     found = acceptance_of([[0, 2], [1, 1]], 2)
-    assert found.length == 2.0
+    assert found.mean_length == 2.0
     assert found.marginal == (0.75, 0.25)
     assert found.rounds == 4
-    assert found.length == pytest.approx(1 + sum(found.marginal))
+    assert found.mean_length == pytest.approx(1 + sum(found.marginal))
 
 
 def test_the_interval_covers_the_true_length_in_about_95_of_100_trials() -> None:
     source = np.random.default_rng(5)
     truth = np.mean([mean_length(_rounds(source, 0.6)) for _ in range(300)])
-    spreads = [acceptance_of(_rounds(source, 0.6), K).length_interval for _ in range(200)]
+    spreads = [acceptance_of(_rounds(source, 0.6), K).mean_length_interval for _ in range(200)]
     inside = [each is not None and each.low <= truth <= each.high for each in spreads]
     assert 0.90 < np.mean(inside) <= 1.0
 

@@ -54,7 +54,7 @@ def _planted(drafter: Path, folder: Path, plant: Callable[[State], None]) -> Pat
 
 def test_a_healthy_drafter_gets_no_repair(drafter: Path, bench: Bench) -> None:
     trial = _trial(drafter, bench)
-    assert trial.as_is.length > 2
+    assert trial.acceptance.mean_length > 2
     assert best_repair(trial) is None
     assert not list(verdict(trial))
     assert {each.repair.id for each in trial.tried} == {"fc_halves", "rope_layout"}
@@ -76,13 +76,13 @@ PLANTED = {"fc_halves": _halves, "targets_embedding": _other_embedding}
 def test_a_planted_mistake_is_named(
     drafter: Path, bench: Bench, repair: str, tmp_path: Path
 ) -> None:
-    healthy = _trial(drafter, bench).as_is.length
+    healthy = _trial(drafter, bench).acceptance.mean_length
     trial = _trial(_planted(drafter, tmp_path, PLANTED[repair]), bench)
     best = best_repair(trial)
     assert best is not None
     assert best.repair.id == repair
-    assert trial.as_is.length < 0.6 * healthy
-    assert best.acceptance.length == pytest.approx(healthy, abs=0.01)
+    assert trial.acceptance.mean_length < 0.6 * healthy
+    assert best.acceptance.mean_length == pytest.approx(healthy, abs=0.01)
 
 
 def test_another_base_of_rotary_positions_is_named(
@@ -120,4 +120,7 @@ def test_a_bias_of_one_for_sglang_is_run(drafter: Path, bench: Bench, tmp_path: 
         json.dumps({**fields, "architectures": ["LlamaForCausalLMEagle"]})
     )
     assert as_served(open_drafter(str(path)), 6).config.fc_bias
-    assert _trial(path, bench).as_is.length < _trial(drafter, bench).as_is.length - 1
+    assert (
+        _trial(path, bench).acceptance.mean_length
+        < _trial(drafter, bench).acceptance.mean_length - 1
+    )

@@ -87,7 +87,7 @@ def test_the_files_are_healthy(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_healthy_drafter_gets_no_repair(tmp_path: Path) -> None:
     trial = _trial(latent_drafter(tmp_path))
-    assert trial.as_is.length > 2
+    assert trial.acceptance.mean_length > 2
     assert {"rope_layout", "attention_halves", "norm_output"} <= {t.repair.id for t in trial.tried}
     assert not [each for each in verdict(trial) if each.level is not Level.NOTE]
 
@@ -155,5 +155,5 @@ def test_a_target_with_latent_attention_answers_too(tmp_path: Path) -> None:
     bench = Bench(target, lambda _: asked)
     trial = run_trial(open_drafter(str(tmp_path / "drafter")), target.layers, lambda: bench, K)
     assert trial.prompts == len(asked)
-    assert trial.as_is.length < 1.2
+    assert trial.acceptance.mean_length < 1.2
     assert [each.id for each in verdict(trial)] == ["nothing_accepted"]

@@ -90,7 +90,7 @@ PLANTED = {"fc_halves": _halves, "token_and_hidden_norm": _exchanged_norms}
 
 def test_a_healthy_head_gets_no_repair(checkpoint: Path, bench: Bench) -> None:
     trial = _trial(checkpoint, bench)
-    assert trial.as_is.length > 2
+    assert trial.acceptance.mean_length > 2
     assert best_repair(trial) is None
     assert not list(verdict(trial))
     assert {each.repair.id for each in trial.tried} == {*PLANTED, "rope_layout", "normed_state"}
@@ -100,13 +100,13 @@ def test_a_healthy_head_gets_no_repair(checkpoint: Path, bench: Bench) -> None:
 def test_a_planted_mistake_is_named(
     checkpoint: Path, bench: Bench, repair: str, tmp_path: Path
 ) -> None:
-    healthy = _trial(checkpoint, bench).as_is.length
+    healthy = _trial(checkpoint, bench).acceptance.mean_length
     trial = _trial(_planted(checkpoint, tmp_path, PLANTED[repair]), bench)
     best = best_repair(trial)
     assert best is not None
     assert best.repair.id == repair
-    assert trial.as_is.length < 0.8 * healthy
-    assert best.acceptance.length == pytest.approx(healthy, abs=0.05)
+    assert trial.acceptance.mean_length < 0.8 * healthy
+    assert best.acceptance.mean_length == pytest.approx(healthy, abs=0.05)
 
 
 def test_the_other_layout_of_positions_is_undone_in_weights_and_biases(
@@ -167,4 +167,4 @@ def test_the_model_type_of_published_checkpoints_is_loaded(
     path = shutil.copytree(checkpoint, tmp_path / "published")
     fields = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**fields, "model_type": "mimo"}))
-    assert _trial(path, _bench(path)).as_is.length > 2
+    assert _trial(path, _bench(path)).acceptance.mean_length > 2

@@ -79,7 +79,7 @@ def _simulated(rate: float, surer: Interval | None) -> Trial:
     return Trial(
         prompts=PROMPTS,
         k=4,
-        as_is=acceptance_of(base, 4),
+        acceptance=acceptance_of(base, 4),
         figures={},
         inside=inside_of(inside_sums(PROMPTS, 4)),
         tried=(),

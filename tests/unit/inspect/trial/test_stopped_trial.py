@@ -46,7 +46,7 @@ def test_repairs_before_it_are_kept_and_the_others_are_named(tmp_path: Path) -> 
     broken = changed(tmp_path / "a", config=lambda fields: fields.update(norm_output=False))
     whole, cut = _trial(broken, TrialListener()), _trial(broken, Stopping("Trying repairs", 3))
     assert not whole.stopped and cut.stopped
-    assert cut.as_is == whole.as_is and cut.figures == whole.figures
+    assert cut.acceptance == whole.acceptance and cut.figures == whole.figures
     assert len(cut.tried) == 3
     by_id = {each.repair.id: each for each in whole.tried}
     assert all(each.gain == by_id[each.repair.id].gain for each in cut.tried)

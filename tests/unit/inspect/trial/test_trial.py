@@ -50,9 +50,9 @@ def test_acceptance_is_that_of_the_reference_engine() -> None:
         ]
         tokens += sum(each.accepted + 1 for each in whole)
         rounds += len(whole)
-    found = _trial(trio_path() / "eagle31").as_is
+    found = _trial(trio_path() / "eagle31").acceptance
     assert found.rounds == pytest.approx(rounds, abs=2)
-    assert found.length == pytest.approx(tokens / rounds, abs=0.02)
+    assert found.mean_length == pytest.approx(tokens / rounds, abs=0.02)
 
 
 def _layers(by: int) -> Callable[[Config], None]:
@@ -110,5 +110,8 @@ def test_a_drafter_that_no_repair_helps_is_named_as_such(tmp_path: Path) -> None
             state[name] = torch.randn(state[name].shape, generator=source) * 0.05
 
     trial = _trial(changed(tmp_path / "a", weights=other))
-    assert best_repair(trial) is None, (trial.as_is.marginal, trial.tried[0].acceptance.marginal)
+    assert best_repair(trial) is None, (
+        trial.acceptance.marginal,
+        trial.tried[0].acceptance.marginal,
+    )
     assert [each.id for each in verdict(trial)] == ["nothing_accepted"]

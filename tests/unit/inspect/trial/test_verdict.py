@@ -41,7 +41,7 @@ def _trial(rate: float, seed: int, surer: float) -> Trial:
     return Trial(
         prompts=PROMPTS,
         k=K,
-        as_is=acceptance_of(base, K),
+        acceptance=acceptance_of(base, K),
         figures=dict.fromkeys(FIGURES, (1.0,) * K),
         inside=inside_of(inside_sums(PROMPTS, K)),
         tried=(),
@@ -66,7 +66,10 @@ def test_that_no_repair_helps_is_concluded_from_all_of_them_only(
     stopped: bool, ids: list[str]
 ) -> None:
     dead = replace(
-        _trial(0.5, 2, 0), as_is=acceptance_of(rounds(0.0, 3), K), renderings=(), stopped=stopped
+        _trial(0.5, 2, 0),
+        acceptance=acceptance_of(rounds(0.0, 3), K),
+        renderings=(),
+        stopped=stopped,
     )
     assert [each.id for each in verdict(dead)] == ids
 

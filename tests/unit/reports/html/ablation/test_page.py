@@ -51,7 +51,7 @@ def test_every_intervention_has_its_change_and_how_it_is_paired() -> None:
     for each in result.effects[1:]:
         assert each.interval is not None
         low, high = each.interval.low, each.interval.high
-        row = f"{each.acceptance.length:.2f} {each.difference:+.2f} {low:+.2f} to {high:+.2f}"
+        row = f"{each.acceptance.mean_length:.2f} {each.difference:+.2f} {low:+.2f} to {high:+.2f}"
         assert f"{each.intervention.shows} {row} {each.prompts} {each.paired_by.value}" in words
     assert "Not applicable: template: the drafter was saved without a chat template" in words
     assert "the target answered the prompts anew" in words

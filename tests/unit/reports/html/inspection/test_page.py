@@ -39,7 +39,7 @@ def test_every_repair_is_in_the_table_with_its_gain(tmp_path: Path) -> None:
     assert inspection.trial is not None
     assert '2 changes, one at a time. This one helps: "norm_output": true.' in page
     for each in inspection.trial.tried:
-        assert f"{each.acceptance.length:.2f} {each.gain.difference:+.2f}" in page
+        assert f"{each.acceptance.mean_length:.2f} {each.gain.difference:+.2f}" in page
 
 
 def test_figures_by_depth_are_drawn_and_tabled(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_figures_by_depth_are_drawn_and_tabled(tmp_path: Path) -> None:
     page = to_html(inspection)
     assert inspection.trial is not None
     assert FIGURES.findall(page) == ["acceptance-marginal", "masses", "hidden", "confidence"]
-    assert f"{100 * inspection.trial.as_is.marginal[0]:.0f}%" in _words(page)
+    assert f"{100 * inspection.trial.acceptance.marginal[0]:.0f}%" in _words(page)
 
 
 def test_each_result_is_a_card_and_none_is_told_with_the_number_of_checks(tmp_path: Path) -> None:
