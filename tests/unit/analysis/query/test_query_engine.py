@@ -1,9 +1,14 @@
-"""DuckDB as the engine of queries: locked, and reading the given files and no others."""
+"""DuckDB as the engine of queries: locked, reading the given files and no others, beside other
+queries, with a folder of its own that is gone at the end."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,8 +21,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.folders import folder_names
 
-from driftscope.analysis.query.query_engine import DuckDB, Files, usable_cores
-from driftscope.errors import DamagedTraceError
+from driftscope.analysis.query.query_engine import (
+    ABANDONED_S,
+    DuckDB,
+    Files,
+    Later,
+    Scratch,
+    usable_cores,
+)
+from driftscope.analysis.query.record_views import table
+from driftscope.errors import DamagedTraceError, UsageError
 
 SCHEMA = pa.schema([("accepted", pa.int64()), ("label", pa.string())])
 COLUMNS = {"accepted": pa.int64(), "label": pa.string()}
@@ -167,3 +180,165 @@ def test_a_constant_text_is_itself(text: str) -> None:
         assert engine.rows(ibis.table({"text": "string"}, name="some")).to_pylist() == [
             {"text": text}
         ]
+
+
+NUMBERS = pa.table({"request": ["a", "b"], "replica": pa.array([0, 0], pa.int64())})
+
+
+def _engine(rows: pa.Table = NUMBERS) -> DuckDB:
+    engine = DuckDB()
+    engine.view("request", rows, rows.schema)
+    return engine
+
+
+def _names(rows: pa.Table) -> list[str]:
+    return sorted(rows.column("request").to_pylist())
+
+
+def test_it_answers_as_the_query_itself() -> None:
+    engine, query = _engine(), table("request").select("request")
+    later = engine.later(query)
+    assert _names(later.value) == _names(engine.rows(query)) == ["a", "b"]
+    engine.close()
+
+
+@pytest.mark.parametrize("begun", ["never", "in order", "the other way round"])
+def test_views_are_those_of_the_moment_it_was_asked_for(begun: str) -> None:
+    engine, query = _engine(), table("request").select("request")
+    before = engine.later(query)
+    engine.view("request", NUMBERS.slice(1), NUMBERS.schema)
+    after = engine.later(query)
+    orders = {"in order": [before, after], "the other way round": [after, before]}
+    for each in orders.get(begun, []):
+        each.begin()
+        each.begin()  # it is begun already
+    assert _names(after.value) == ["b"]
+    assert _names(before.value) == ["a", "b"]
+    engine.close()
+
+
+def test_an_error_is_told_when_the_rows_are_asked_for(tmp_path: Path) -> None:
+    engine = _engine()
+    engine.define("request", "SELECT CAST(request AS BIGINT) AS request FROM request_rows")
+    failing = engine.later(table("request").select("request"))
+    for _ in range(2):
+        with pytest.raises(DamagedTraceError, match=r"cannot be processed|Could not convert"):
+            failing.wait()
+    engine.close()
+
+
+def test_a_query_that_nobody_waits_for_ends_with_the_engine() -> None:
+    engine = _engine()
+    engine.define(
+        "request",
+        "SELECT CAST(sum(a.range) AS VARCHAR) AS request FROM range(10000000) a, range(10000000) b",
+    )
+    engine.later(table("request").select("request")).begin()
+    engine.close()  # returns, although the query would take hours
+
+
+def test_a_changed_value_begins_with_the_one_that_it_is_made_of() -> None:
+    begun: list[int] = []
+    changed = Later(lambda: 1, lambda: begun.append(1)).then(str)
+    assert begun == []
+    changed.begin()
+    assert (begun, changed.value) == ([1], "1")
+
+
+def test_a_value_is_made_once() -> None:
+    made: list[int] = []
+
+    def make() -> int:
+        made.append(1)
+        return len(made)
+
+    doubled = Later(make).then(lambda value: 2 * value)
+    assert made == []
+    assert (doubled.value, doubled.value, made) == (2, 2, [1])
+
+
+CHILD = """
+import sys
+from driftscope.analysis.query.query_engine import Scratch
+mine = Scratch()
+print(mine.path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+def _child() -> tuple[subprocess.Popen[str], Path]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    return child, Path(child.stdout.readline().strip())
+
+
+def _age(folder: Path) -> None:
+    old = time.time() - 2 * ABANDONED_S
+    os.utime(folder, (old, old))
+
+
+def test_it_is_private_and_goes_when_it_is_closed(base: Path) -> None:
+    scratch = Scratch()
+    (scratch.path / "spill").write_text("rows")
+    assert scratch.path.parent == base
+    assert scratch.path.stat().st_mode & 0o777 == 0o700
+    scratch.close()
+    scratch.close()
+    assert not list(base.iterdir())
+
+
+@pytest.mark.process
+def test_it_goes_with_its_process(base: Path) -> None:
+    child, folder = _child()
+    assert folder.is_dir()
+    child.communicate("")
+    assert child.returncode == 0 and not folder.exists()
+
+
+@pytest.mark.process
+def test_that_of_a_killed_process_goes_with_the_next(base: Path) -> None:
+    child, folder = _child()
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    _age(folder)
+    assert folder.is_dir()
+    Scratch().close()
+    assert not folder.exists()
+
+
+@pytest.mark.process
+def test_that_of_a_running_process_stays(base: Path) -> None:
+    child, folder = _child()
+    _age(folder)
+    Scratch().close()
+    assert folder.is_dir()
+    child.communicate("")
+
+
+def test_a_young_folder_and_what_is_no_folder_stay(base: Path) -> None:
+    young, link = base / "driftscope-queries-young", base / "driftscope-queries-link"
+    young.mkdir()
+    link.symlink_to(base.parent)
+    Scratch().close()
+    assert young.is_dir() and link.is_symlink()
+
+
+def test_a_tmpdir_that_is_a_pattern_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a[b]"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with pytest.raises(UsageError, match="set TMPDIR to another"):
+        Scratch()

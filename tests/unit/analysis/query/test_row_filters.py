@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter, since_s
 from driftscope.errors import NoDataError, UsageError
 from driftscope.pipeline import summarise
+from driftscope.trace.reader import read_trace
+from driftscope.vocabulary import Language, Region
 
 pytestmark = pytest.mark.slow
 
@@ -194,3 +198,118 @@ def test_a_condition_that_no_row_meets_is_no_data(run: Path) -> None:
 def test_an_unknown_segment_is_named(run: Path) -> None:
     with pytest.raises(UsageError, match="not one of label"):
         summarise(open_run(run), "run", by="colour")
+
+
+WITH_REGIONS = Truth(
+    k=4,
+    requests=30,
+    rounds=20,
+    conditional=(0.8, 0.7, 0.6, 0.5),
+    replicas=2,
+    regions={"prose": (0.5, 0.0), "json": (0.3, -1.0), "code": (0.2, 0.5)},
+    boundary=-1.0,
+)
+
+
+@pytest.fixture(scope="module")
+def of_regions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return simulate(tmp_path_factory.mktemp("regions") / "run", WITH_REGIONS)
+
+
+def by_hand(of_regions: Path) -> list[tuple[str, int | None]]:
+    """Return the region and the distance to the last boundary of each round."""
+    trace = read_trace(of_regions)
+    requests = {(row["replica"], row["request"]): row for row in trace.request.to_pylist()}
+    found = []
+    for row in trace.verify.to_pylist():
+        mine = requests[row["replica"], row["request"]]
+        token = row["position"] + 2 - mine["prompt_tokens"]
+        code = mine["region_codes"][bisect_right(mine["region_starts"], token) - 1]
+        before = bisect_right(mine["region_boundaries"], token)
+        since = token - mine["region_boundaries"][before - 1] if before else None
+        if row["drafted"]:
+            found.append((Region.ALL[code], since))
+    return found
+
+
+def languages_by_hand(of_regions: Path) -> list[str]:
+    """Return the language of each round."""
+    trace = read_trace(of_regions)
+    requests = {(row["replica"], row["request"]): row for row in trace.request.to_pylist()}
+    found = []
+    for row in trace.verify.to_pylist():
+        mine = requests[row["replica"], row["request"]]
+        token = row["position"] + 2 - mine["prompt_tokens"]
+        if row["drafted"]:
+            at = bisect_right(mine["region_starts"], token) - 1
+            found.append(Language.ALL[mine["region_languages"][at]])
+    return found
+
+
+def test_rounds_are_split_by_the_region_of_their_first_drafted_token(
+    of_regions: Path,
+) -> None:
+    wanted = Counter(region for region, _ in by_hand(of_regions))
+    found = summarise(open_run(of_regions), "run", by="region").segments
+    assert {each.label: each.rounds for each in found} == wanted
+
+
+def test_rounds_of_code_are_split_by_the_language_of_their_fence(of_regions: Path) -> None:
+    found = {
+        each.label: each.rounds
+        for each in summarise(open_run(of_regions), "run", by="language").segments
+    }
+    assert found == Counter(languages_by_hand(of_regions))
+    assert set(found) == {"python", "rust", "no fence"}
+    code = sum(region == "code" for region, _ in by_hand(of_regions))
+    assert found["python"] + found["rust"] == code
+
+
+def test_rounds_are_split_by_the_distance_to_the_last_boundary(of_regions: Path) -> None:
+    def name(since: int | None) -> str:
+        if since is None:
+            return "none before"
+        near = "0 to 3" if since < 4 else "4 to 15" if since < 16 else "16 and more"
+        return f"{near} tokens after a boundary"
+
+    found = summarise(open_run(of_regions), "run", by="boundary").segments
+    assert {e.label: e.rounds for e in found} == Counter(
+        name(since) for _, since in by_hand(of_regions)
+    )
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("region = 'json'", lambda region, _: region == "json"),
+        (
+            "region in ('json', 'code') and boundary < 4",
+            lambda region, since: region != "prose" and since is not None and since < 4,
+        ),
+        ("language = 'rust' or language = 'python'", lambda region, _: region == "code"),
+        ("boundary is null", lambda _, since: since is None),
+        ("copied = 0", lambda *_: True),
+    ],
+)
+def test_a_condition_may_name_them(of_regions: Path, where: str, kept) -> None:  # type: ignore[no-untyped-def]
+    some = summarise(open_run(of_regions), "run", only=Filter(where=where))
+    assert some.rounds == sum(kept(*each) for each in by_hand(of_regions))
+
+
+def test_a_run_without_regions_says_not_recorded(tmp_path: Path) -> None:
+    plain = simulate(tmp_path / "run", replace(WITH_REGIONS, regions={}, boundary=0.0))
+    found = summarise(open_run(plain), "run", by="region")
+    assert [each.label for each in found.segments] == ["(not recorded)"]
+    assert found.groups.region == ()
+    with pytest.raises(NoDataError):
+        summarise(open_run(plain), "run", only=Filter(where="region = 'json'"))
+
+
+def test_the_summary_compares_regions_inside_each_request(of_regions: Path) -> None:
+    groups = summarise(open_run(of_regions), "run").groups
+    rounds = Counter(region for region, _ in by_hand(of_regions))
+    assert {each.name: each.rounds for each in groups.region} == rounds
+    kept = {each.second: each.kept for each in groups.regions_within_request}
+    assert kept["json"] < 0.8 < 1.0 < kept["code"]
+    assert groups.boundary_within_request is not None
+    assert groups.boundary_within_request.kept < 0.9

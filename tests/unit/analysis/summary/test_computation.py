@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.runs import Spec, rows, verify, write_rows, write_run
+from support.simulate import Truth, simulate
+from support.simulate.sums import side
 
-from driftscope.analysis.figures.requests import UNLABELLED
+from driftscope.analysis.figures.requests import UNLABELLED, own_units
+from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.figures.verified_chains import joined, look_at
 from driftscope.analysis.query.record_views import open_run, tables_of
-from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.computation import lengths_by_k, recut
+from driftscope.analysis.summary.run_summary import Independence, RunSummary, independence_of
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
 from driftscope.findings.rules_attention import has_sink
 from driftscope.pipeline import Inputs, analyze, summarise
@@ -381,3 +388,90 @@ def _with_rounds(trace: Trace, content: list[VerifyRow]) -> Trace:
         for f in trace.verify.schema
     }
     return replace(trace, verify=pa.table(columns, schema=trace.verify.schema))
+
+
+def _served(sequence: list[bool], k: int) -> Iterator[tuple[int, int]]:
+    """Yield the tokens drafted and accepted in each round of K = `k` over a sequence of matches."""
+    at = 0
+    while at < len(sequence):
+        accepted = 0
+        while accepted < k and at + accepted < len(sequence) and sequence[at + accepted]:
+            accepted += 1
+        yield k, accepted
+        at += accepted + 1  # the token that the target adds: the correction, or one more
+
+
+def _runs(rounds: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    matches, missed = [0], [0]
+    for drafted, accepted in rounds:
+        matches[-1] += accepted + (accepted == drafted)
+        if accepted < drafted:
+            missed[-1] = 1
+            matches.append(0)
+            missed.append(0)
+    return matches, missed
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=200), st.integers(1, 8), st.integers(1, 8))
+def test_rounds_of_a_shorter_chain_are_counted_exactly(
+    sequence: list[bool], k: int, shorter: int
+) -> None:
+    """A sequence in which the target's own token is a match wherever a chain was accepted whole."""
+    k = max(k, shorter)
+    wide = list(_served(sequence, k))
+    known = [match for _, accepted in wide for match in [True] * accepted + [accepted == k]]
+    matches, missed = _runs(wide)
+    columns = [np.array(c) for c in (np.zeros(len(matches), int), matches, missed)]
+    found = recut(*columns, np.ones(len(matches), int), k=k)[shorter - 1]
+    rounds = list(_served(known, shorter))
+    assert found.mean_length == pytest.approx(len(known) / len(rounds))
+
+
+def test_with_the_k_that_ran_it_is_the_length_that_was_served(tmp_path: Path) -> None:
+    run = collect(open_run(simulate(tmp_path / "run", Truth(k=5, requests=40, rounds=25))))
+    last = lengths_by_k(run).value[-1]
+    served = summarise(run, "run").acceptance
+    assert last.k == 5
+    assert last.mean_length == pytest.approx(served.mean_length)
+    assert last.mean_length_interval == served.mean_length_interval
+
+
+def test_a_run_of_several_k_has_none(tmp_path: Path) -> None:
+    truth = Truth(k=5, requests=40, rounds=25, k_by_batch=((2, 5), (8, 2)))
+    assert lengths_by_k(collect(open_run(simulate(tmp_path / "run", truth)))).value == ()
+
+
+def _rounds(requests: int, seed: int = 3) -> Rounds:
+    return side(Truth(requests=requests, rounds=20, k=4, seed=seed, prompts_seed=seed)).rounds
+
+
+def _long_if_easy(rounds: Rounds) -> Rounds:
+    """Return the rounds with three times as many of each request that accepts more than most."""
+    length = rounds.accepted / rounds.rounds
+    times = np.where(length > np.median(length), 3, 1)
+    names = ("rounds", "drafted", "histogram", "lengths", "exhausted")
+    longer = {}
+    for name in names:
+        values = getattr(rounds, name)
+        longer[name] = values * (times if values.ndim == 1 else times[:, None])
+    return replace(rounds, **longer)
+
+
+def _known(rounds: Rounds) -> Independence:
+    return independence_of(rounds, own_units(len(rounds.request)))
+
+
+def test_length_that_goes_with_ease_is_seen() -> None:
+    known = _known(_long_if_easy(_rounds(60)))
+    assert known.length_correlation is not None and known.length_correlation > 0.4
+    assert known.length_goes_with_ease
+    assert not _known(_long_if_easy(_rounds(200))).length_goes_with_ease
+
+
+def test_length_by_chance_is_not() -> None:
+    seen = [_known(_rounds(60, seed)).length_goes_with_ease for seed in range(40)]
+    assert sum(seen) <= 4
+
+
+def test_too_few_clusters_have_no_correlation() -> None:
+    assert _known(_rounds(2)).length_correlation is None

@@ -6,12 +6,16 @@ from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from support.simulate import Truth
 from support.simulate.sums import side
 
 from driftscope.analysis.compare import pair_sides
+from driftscope.analysis.figures.chain_shape import Shape
+from driftscope.analysis.figures.chains import finite_sums
 from driftscope.analysis.figures.rounds import BY_ID, UNPAIRED, Side, grouped
+from driftscope.vocabulary import AUX, BY_DEPTH, MASSES
 
 
 def _named(truth: Truth, prefix: str = "id") -> Side:
@@ -48,3 +52,19 @@ def test_names_must_be_as_many_as_rows() -> None:
     found = side(Truth(requests=10, rounds=5, k=3))
     with pytest.raises(ValueError, match="10 rows"):
         replace(found, ids=("0",))
+
+
+def test_chains_without_any_list_have_sums() -> None:
+    shape = Shape(
+        k=4,
+        ks=(4,),
+        depths=4,
+        layers=1,
+        aux=0,
+        sink_slots=(0,),
+        sinkless=False,
+        absent=(*MASSES, *BY_DEPTH, *AUX),
+    )
+    found = finite_sums(pa.table({"chains": [3], "weight": [3.0], "misfits": [0]}), shape)
+    assert found is not None
+    assert found.to_pylist() == [{"chains": 3, "weight": 3.0}]
