@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,16 +72,29 @@ _NO_LABEL = (
 
 
 def _lead(runs: _Runs) -> str:
-    spans = []
-    for run in runs:
-        known = [(s.mean_length, s.label) for s in run.segments if s.mean_length is not None]
-        if len(known) > 1:
-            spans.append((max(known)[0] - min(known)[0], run.label, min(known), max(known)))
-    if not spans:
+    lengths = {
+        run.label: [(s.mean_length, s.label) for s in run.segments if s.mean_length is not None]
+        for run in runs
+    }
+    widest = _widest(lengths)
+    if widest is None:
         return "The run split by workload label."
-    _, label, low, high = max(spans)
+    label, low, high = widest
     name = f"{label}: rounds" if len(runs) > 1 else "Rounds"
     return f"{name} yield {number(low[0])} tokens on {low[1]} and {number(high[0])} on {high[1]}."
+
+
+_Named = tuple[float, str]
+"""A figure, and the name of its part of the run."""
+
+
+def _widest(by_run: Mapping[str, Sequence[_Named]]) -> tuple[str, _Named, _Named] | None:
+    """Return the run whose parts differ most, its lowest part and its highest; None if no run has
+    two parts."""
+    known = [
+        (max(p)[0] - min(p)[0], run, min(p), max(p)) for run, p in by_run.items() if len(p) > 1
+    ]
+    return max(known)[1:] if known else None
 
 
 # ---- by label
@@ -145,14 +158,14 @@ def _largest(runs: _Runs) -> list[str]:
 
 
 def _label_title(words: str, drawn: Sequence[Any], unit: Unit, runs: int) -> str:
-    spans = []
-    for trace in drawn:
-        known = [(y, str(x)) for x, y in zip(trace.x, trace.y, strict=True) if y is not None]
-        if len(known) > 1:
-            spans.append((max(known)[0] - min(known)[0], trace.name, min(known), max(known)))
-    if not spans:
+    values = {
+        trace.name: [(y, str(x)) for x, y in zip(trace.x, trace.y, strict=True) if y is not None]
+        for trace in drawn
+    }
+    widest = _widest(values)
+    if widest is None:
         return words
-    _, run, low, high = max(spans)
+    run, low, high = widest
     if runs < 2 and _say(low[0], unit) == _say(high[0], unit):
         return f"{words}: {_say(low[0], unit)} everywhere"
     ends = [f"{_say(value, unit)} on {label}" for value, label in (low, high)]
@@ -289,11 +302,13 @@ def short(name: str) -> str:
 
 
 def _circumstance_title(words: str, run_groups: Sequence[_RunGroups], runs: int) -> str:
-    spans = []
-    for _, label, groups in run_groups:
-        ends = sorted((g.mean_length, _SHORT.get(g.name, g.name)) for g in groups)
-        spans.append((ends[-1][0] - ends[0][0], label, ends[0], ends[-1]))
-    _, label, low, high = max(spans)
+    lengths = {
+        label: [(g.mean_length, _SHORT.get(g.name, g.name)) for g in groups]
+        for _, label, groups in run_groups
+    }
+    widest = _widest(lengths)
+    assert widest is not None  # noqa: S101  as `_by_circumstance` looks at it
+    label, low, high = widest
     name = f"{label}, " if runs > 1 else ""
     begin = f"{words}: {name}from {number(low[0])} tokens per round ({low[1]})"
     return f"{begin} to {number(high[0])} ({high[1]})"
