@@ -17,7 +17,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,31 +157,21 @@ def entry_of(run: Path) -> RunEntry:
             octets=octets,
             problem=str(error),
         )
-    if manifest is not None and manifest.mode == ABLATION:
-        return _ablation(run, manifest, octets)
     replayed = manifest is not None and manifest.engine == CLIENT
+    ablated = manifest is not None and manifest.mode == ABLATION
     faults = () if manifest else read_faults(run)
-    rounds = None if manifest is None or replayed else _rounds_of(run)
+    rounds = None if manifest is None or replayed or ablated else _rounds_of(run)
+    # An ablation is whole as soon as it has a manifest.
+    state = RunState.CLOSED if ablated else _state(run, manifest, statuses, rounds)
     return RunEntry(
         path=run,
         created_s=changed_s if manifest is None else manifest.created_s,
-        state=_state(run, manifest, statuses, rounds),
+        state=state,
         octets=octets,
         manifest=manifest,
         rounds=rounds,
         problem=faults[0].reason if faults else "",
         requests=_requests_of(manifest, statuses) if manifest and replayed else None,
-    )
-
-
-def _ablation(run: Path, manifest: Manifest, octets: int) -> RunEntry:
-    """Return the facts of an ablation, which is whole as soon as it has a manifest."""
-    return RunEntry(
-        path=run,
-        created_s=manifest.created_s,
-        state=RunState.CLOSED,
-        octets=octets,
-        manifest=manifest,
     )
 
 
@@ -272,25 +262,18 @@ OFFERED = 5
 """Runs that an error message offers at most."""
 
 
-def runs_in(folder: Path) -> tuple[Path, ...]:
-    """Return the runs in `folder` and up to DEPTH levels below it, newest first.
-
-    A folder that is a run itself is returned alone. Symbolic links are not followed. Folders that
-    cannot be read are passed over.
-    """
-    return _newest_first(search(folder))
-
-
 def runs_of(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the runs in all of `folders`, newest first; each run once."""
-    return _newest_first(dict.fromkeys(run for folder in folders for run in search(folder)))
+    """Return what `search` finds in all of `folders`, newest first; each run once."""
+    runs = {run for folder in folders for run in search(folder)}
+    return tuple(sorted(runs, key=lambda run: (-_created_s(run), str(run))))
 
 
 def newest(folders: Sequence[Path]) -> Path | None:
     """Return the newest run of a probe in `folders`, or the newest replay if there is none.
     Ablations are passed over."""
     runs = [run for run in runs_of(folders) if not is_ablation_run(run)]
-    return next((run for run in runs if not is_replay_run(run)), runs[0] if runs else None)
+    of_probes = (run for run in runs if _field(run, "engine") != CLIENT)
+    return next(of_probes, runs[0] if runs else None)
 
 
 def found(path: Path) -> Path:
@@ -317,11 +300,6 @@ def found(path: Path) -> Path:
     )
 
 
-def is_replay_run(run: Path) -> bool:
-    """Return whether a sender of prompts recorded the run; False for an unreadable manifest."""
-    return _field(run, "engine") == CLIENT
-
-
 def is_ablation_run(run: Path) -> bool:
     """Return whether `driftscope ablate` wrote the run; False for an unreadable manifest."""
     return _field(run, "mode") == ABLATION
@@ -338,14 +316,10 @@ def _latest(path: Path) -> Path:
 
 def _offer(folder: Path) -> str:
     """Return the newest runs in `folder`, as words; "" if it has none."""
-    runs = [run for run in runs_in(folder) if run != folder]
+    runs = [run for run in runs_of([folder]) if run != folder]
     left = len(runs) - OFFERED
     more = [f"and {left} more (driftscope ls {folder})"] if left > 0 else []
     return ", ".join([*map(str, runs[:OFFERED]), *more])
-
-
-def _newest_first(runs: Iterable[Path]) -> tuple[Path, ...]:
-    return tuple(sorted(runs, key=lambda run: (-_created_s(run), str(run))))
 
 
 def _created_s(run: Path) -> float:

@@ -22,7 +22,7 @@ from driftscope.trace.runs import (
     entry_of,
     found,
     remove,
-    runs_in,
+    runs_of,
     search,
 )
 from driftscope.trace.status import StartFault, Status, leave_fault, status_path
@@ -118,7 +118,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_runs_are_listed_newest_first(runs: Path) -> None:
-    assert [run.name for run in runs_in(runs)] == ["asked", "new", "old"]
+    assert [run.name for run in runs_of([runs])] == ["asked", "new", "old"]
 
 
 def test_latest_is_the_newest_run_of_a_probe(runs: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_start_that_never_loaded_a_drafter_is_named(tmp_path: Path) -> None:
     leave_fault(run, StartFault(kind="drafter", reason="no such drafter", source="worker0-1"))
     with pytest.raises(NotATraceError, match="the server recorded nothing: no such drafter"):
         found(run)
-    assert runs_in(tmp_path) == (run,)
+    assert runs_of([tmp_path]) == (run,)
 
 
 def test_latest_without_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
