@@ -118,11 +118,6 @@ WITHIN_REQUEST = Definition(
 )
 
 
-def accepted_histogram(accepted: ArrayLike, k: int) -> NDArray[np.int64]:
-    """Return the number of rounds with exactly 0, 1 .. K tokens accepted, [K + 1]."""
-    return np.bincount(np.asarray(accepted, dtype=np.int64), minlength=k + 1)
-
-
 def counts_of(histogram: ArrayLike) -> Counts:
     """Return the rounds with at least 1 .. K accepted, [K], from the histogram over 0 .. K."""
     return np.cumsum(np.asarray(histogram)[::-1])[::-1][1:]
@@ -144,13 +139,6 @@ def running_product(accepted: ArrayLike, at_risk: ArrayLike) -> NDArray[np.float
     rate = np.where(some, top / np.where(some, bottom, 1.0), np.nan)
     died = np.logical_or.accumulate(some & (top <= 0), axis=-1)
     return np.where(died, 0.0, np.cumprod(rate, axis=-1))
-
-
-def conditional_rates(counts: ArrayLike, rounds: float) -> tuple[float | None, ...]:
-    """Return accepted at depth i over accepted at depth i-1, for rounds that all drafted K
-    tokens."""
-    accepted = np.asarray(counts)
-    return risk_set_rates(accepted, np.append(rounds, accepted)[:-1])
 
 
 def risk_set_rates(accepted: ArrayLike, at_risk: ArrayLike) -> tuple[float | None, ...]:
@@ -199,22 +187,6 @@ def check_identities(histogram: ArrayLike, rounds: float, k: int) -> None:
     accepted = float((counts * np.arange(k + 1)).sum())
     if not math.isclose(mean_length_of(marginal), mean_length(accepted, rounds), rel_tol=1e-9):
         raise ValueError("marginal rates that do not sum to the mean length")
-
-
-def as_labelled(rates: Sequence[float], reported: float, *, within: float = 0.05) -> str | None:
-    """Return which rates the published `rates` by depth are, judged by the reported mean length:
-    "marginal" or "conditional"; None if neither or both fit.
-
-    1 + the sum of the marginal rates is the mean length, and conditional rates multiply to marginal
-    ones. Published lengths that leave out the target's own token are one less.
-    """
-    marginal = {"marginal": tuple(rates), "conditional": tuple(np.cumprod(rates).tolist())}
-    fits = [
-        name
-        for name, each in marginal.items()
-        if min(abs(mean_length_of(each) - reported - extra) for extra in (0.0, 1.0)) <= within
-    ]
-    return fits[0] if len(fits) == 1 else None
 
 
 def moments(x: Array, y: Array, weight: Array) -> Array:

@@ -24,7 +24,7 @@ DEFINITIONS: dict[str, Definition] = {
         *(latency.CLIENT_TTFT, latency.CLIENT_TPOT, latency.THROUGHPUT, latency.PER_USER),
         *(latency.AGAINST, latency.OUTCOME),
         *(overhead.OVERHEAD, overhead.BUDGETED),
-        *(latency.RELATIVE_SPEED, latency.PREDICTED_TPOT, latency.SPEEDUP),
+        *(latency.PREDICTED_TPOT, latency.SPEEDUP),
         *(a.DRIFT_COST, a.WITHIN_REQUEST),
     )
 }

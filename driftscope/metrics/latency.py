@@ -7,13 +7,11 @@ CLIENT_TTFT and its siblings are measured by the sender of requests, see
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from driftscope.metrics.acceptance import mean_length_of
 from driftscope.metrics.definition import Definition
 
 TTFT = Definition(
@@ -132,15 +130,6 @@ OUTCOME = Definition(
     source="driftscope.workloads.client.outcome",
 )
 Array = NDArray[np.float64]
-RELATIVE_SPEED = Definition(
-    name="throughput.relative",
-    title="Estimated speed by K",
-    meaning="Tokens per second with this K, relative to the K that ran. An estimate: it assumes "
-    "that drafting time is proportional to K and that verification does not depend on K.",
-    unit="1",
-    range="more than 0",
-    source="driftscope, from measured acceptance and step times",
-)
 PREDICTED_TPOT = Definition(
     name="throughput.predicted_tpot_s",
     title="Predicted time per output token",
@@ -225,17 +214,6 @@ def mcnemar(only_first: int, only_second: int) -> float:
 def tpot_s(step_s: Array, tokens_per_round: Array) -> Array:
     """Return the seconds per output token of a request that takes part in every step."""
     return step_s / tokens_per_round
-
-
-def relative_speed(marginal: Sequence[float], cost: StepCost) -> tuple[float, ...]:
-    """Return the speed with K = 1 .. len(marginal), relative to the last; needs positive times."""
-    k_ran = len(marginal)
-    rest_s = cost.step_s - cost.draft_s
-    rates = [
-        mean_length_of(marginal[:k]) / (rest_s + cost.draft_s * k / k_ran)
-        for k in range(1, k_ran + 1)
-    ]
-    return tuple(rate / rates[-1] for rate in rates)
 
 
 def speedup(mean_length: float, cost: StepCost) -> float:

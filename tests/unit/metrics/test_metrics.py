@@ -25,7 +25,7 @@ from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.metrics.confidence import calibration_error
 from driftscope.metrics.fallback import UNKNOWN, effective_k, fallback
 from driftscope.metrics.hidden import growth, imbalance
-from driftscope.metrics.latency import StepCost, inter_token_s, life_s, mean_s, relative_speed
+from driftscope.metrics.latency import inter_token_s, life_s, mean_s
 from driftscope.metrics.overhead import all_in, cost_of, overhead_fraction
 from driftscope.vocabulary import UndraftedReason
 
@@ -75,19 +75,6 @@ def test_overhead_counts_worker_and_engine_core() -> None:
     assert overhead_fraction(0.01, 0.02, 3.0) == pytest.approx(0.01)
     assert overhead_fraction(0.01, 0.02, 3.0, 0.03) == pytest.approx(0.02)
     assert overhead_fraction(0.01, 0.02, 0.0) is None
-
-
-def test_dead_depths_cost_speed() -> None:
-    speeds = relative_speed((0.5, 0.0, 0.0, 0.0), StepCost(step_s=0.010, draft_s=0.004))
-    assert speeds[-1] == 1.0
-    assert speeds[0] == pytest.approx(0.010 / 0.007)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_free_drafting_never_suggests_less(rates: list[float]) -> None:
-    marginal = sorted(rates, reverse=True)
-    speeds = relative_speed(marginal, StepCost(step_s=1.0, draft_s=0.0))
-    assert max(speeds) == speeds[-1] == 1.0
 
 
 def test_every_definition_says_all_it_must() -> None:

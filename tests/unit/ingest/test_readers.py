@@ -5,13 +5,22 @@ HISTOGRAMS are those of six requests in several samples: 60 rounds that accept 1
 
 from __future__ import annotations
 
+import json
+import tempfile
 from pathlib import Path
 
+import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from driftscope.boundary.json_document import INGESTED
+from driftscope.cli.app import app
 from driftscope.errors import UsageError
 from driftscope.ingest.base import LAST_INTERVAL, SINCE_START, THIS_RUN, Figures
 from driftscope.ingest.catalogue import READERS, ingest
+from driftscope.json_schema import schema_of
 
 SAMPLES = Path(__file__).parent / "samples"
 HISTOGRAMS = ((1, 2, 3, 4), (2, 2, 2, 4), (0, 5, 0, 5), (4, 2, 2, 2), (1, 1, 4, 4), (2, 3, 4, 1))
@@ -204,3 +213,66 @@ def test_a_missing_file_and_an_unknown_format_are_named(tmp_path: Path) -> None:
         ingest(tmp_path / "none")
     with pytest.raises(UsageError, match="no such format; there are vllm-requests"):
         ingest(SAMPLES / "vllm-bench.json", "excel")
+
+
+FILES = sorted(SAMPLES.iterdir())
+
+
+def _read(content: bytes, name: str | None) -> tuple[Figures, ...]:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        try:
+            return ingest(Path(file.name), name)[1]
+        except UsageError:
+            return ()
+
+
+def _possible(figures: Figures) -> bool:
+    lengths = (figures.length, figures.length_by_request)
+    return all(length is None or length >= 1.0 or figures.accepted is None for length in lengths)
+
+
+@settings(max_examples=400)
+@given(
+    st.sampled_from(FILES),
+    st.floats(0, 1),
+    st.integers(0, 40),
+    st.binary(max_size=6),
+    st.booleans(),
+)
+def test_damaged_samples(path: Path, at: float, more: int, put: bytes, cut: bool) -> None:
+    content = path.read_bytes()
+    place = int(at * len(content))
+    damaged = content[:place] if cut else content[:place] + put + content[place + more :]
+    assert all(_possible(item) for item in _read(damaged, None))
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(FILES), st.sampled_from(sorted(READERS)))
+def test_a_file_under_the_name_of_another_format(path: Path, name: str) -> None:
+    _read(path.read_bytes(), name)
+
+
+def test_two_files_stand_side_by_side() -> None:
+    names = ("vllm-bench.json", "sglang-bench.jsonl")
+    done = CliRunner().invoke(app, ["ingest", *(str(SAMPLES / name) for name in names)])
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.output.split())
+    assert "since the server's start" in text and "no interval: the file has sums only" in text
+
+
+def test_the_document_follows_its_schema() -> None:
+    every = sorted(str(path) for path in SAMPLES.iterdir())
+    done = CliRunner().invoke(app, ["ingest", *every, "--json"])
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schema_of(INGESTED))
+    assert len(document["files"]) == len(every)
+
+
+def test_the_formats_are_listed_and_a_file_is_needed() -> None:
+    done = CliRunner().invoke(app, ["ingest", "--list"], env={"COLUMNS": "200"})
+    assert done.exit_code == 0
+    assert all(name in done.output for name in READERS)
+    none = CliRunner().invoke(app, ["ingest"])
+    assert isinstance(none.exception, UsageError) and "--list" in str(none.exception)
