@@ -74,7 +74,7 @@ def _fact(topic: str, detail: str) -> Check:
     return Check(topic=topic, ok=None, detail=detail)
 
 
-def _problem(topic: str, detail: str, hint: str) -> Check:
+def _problem(topic: str, detail: str, hint: str | None) -> Check:
     return Check(topic=topic, ok=False, detail=detail, hint=hint)
 
 
