@@ -9,7 +9,7 @@ import secrets
 import time
 import tomllib
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,24 +134,9 @@ def settings_from(environ: Mapping[str, str]) -> Settings | None:
         return None
     return Settings(
         trace=Path(values["trace"]).expanduser().absolute(),
-        every=_number("every", values["every"], 1, MAX_EVERY) if "every" in values else None,
-        budget=_share("budget", values.get("budget", DEFAULT_BUDGET)),
-        per_head=_flag("per_head", values.get("per_head", "")),
-        distance_every=_number(
-            "distance_every", values.get("distance_every", DEFAULT_DISTANCE_EVERY), 0, MAX_EVERY
-        ),
         **_sinks(values.get("sink_tokens")),
-        recording=_choice("recording", values.get("recording", RECORDINGS[0]), RECORDINGS),
-        strategy=_choice("strategy", values.get("strategy", STRATEGIES[0]), STRATEGIES),
-        token_ids=_flag("token_ids", values.get("token_ids", "")),
-        identifiers=_flag("identifiers", values.get("identifiers", "on")),
-        prompt_digests=_flag("prompt_digests", values.get("prompt_digests", "on")),
-        regions=_flag("regions", values.get("regions", "on")),
-        prompt_salt=values.get("prompt_salt", ""),
-        labels=_labels(values.get("labels", "")),
-        max_mb=_number("max_mb", values.get("max_mb", DEFAULT_MAX_MB), 1, 1 << 30),
+        **{name: parse(name, values[name]) for name, parse in _PARSERS.items() if name in values},
         telemetry=telemetry.settings_from({**environ, **_telemetry(values)}),
-        test_raise=_choice("test_raise", values.get("test_raise", ""), ("", "before", "after")),
     )
 
 
@@ -236,30 +221,6 @@ def request_key() -> bytes:
     return key
 
 
-NAMES = (
-    "trace",
-    "every",
-    "budget",
-    "per_head",
-    "distance_every",
-    "labels",
-    "sink_tokens",
-    "recording",
-    "strategy",
-    "token_ids",
-    "identifiers",
-    "prompt_digests",
-    "regions",
-    "prompt_salt",
-    "max_mb",
-    "otlp",
-    "prometheus",
-    "metric_labels",
-    "metric_regions",
-    "test_raise",
-)
-
-
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     values = {name: environ.get(f"DRIFTSCOPE_{name.upper()}") for name in NAMES}
     return {name: value for name, value in values.items() if value}
@@ -293,21 +254,24 @@ def _telemetry(values: Mapping[str, Any]) -> dict[str, str]:
     return {name: values.get(name.removeprefix("DRIFTSCOPE_").lower(), "") for name in names}
 
 
-def _number(name: str, value: object, low: int, high: int) -> int:
-    try:
-        number = int(str(value))
-    except ValueError:
-        number = low - 1
-    if not low <= number <= high:
-        raise SettingError(
-            f"DRIFTSCOPE_{name.upper()}={value!r}: give a whole number from {low} to {high}"
-        )
-    return number
+def _whole(low: int, high: int) -> Callable[[str, str], int]:
+    def parse(name: str, value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = low - 1
+        if not low <= number <= high:
+            raise SettingError(
+                f"DRIFTSCOPE_{name.upper()}={value!r}: give a whole number from {low} to {high}"
+            )
+        return number
+
+    return parse
 
 
-def _share(name: str, value: object) -> float:
+def _share(name: str, value: str) -> float:
     try:
-        return share_of(str(value))
+        return share_of(value)
     except ControlValueError as error:
         raise SettingError(
             f"DRIFTSCOPE_{name.upper()}={value!r}: give a share such as 1% or 0.01"
@@ -341,7 +305,7 @@ def _sinks(value: str | None) -> dict[str, Any]:
     return {"sink_tokens": sinks, "sink_source": SINK_SOUGHT if sinks is None else SINK_GIVEN}
 
 
-def _labels(value: str) -> tuple[str, ...]:
+def _labels(_: str, value: str) -> tuple[str, ...]:
     try:
         given = dict.fromkeys(filter(None, (label.strip() for label in value.split(","))))
         return Change(labels=tuple(given)).labels or ()
@@ -350,12 +314,14 @@ def _labels(value: str) -> tuple[str, ...]:
         raise SettingError(f"DRIFTSCOPE_LABELS={value!r}: {reason}") from error
 
 
-def _choice(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise SettingError(
-            f"DRIFTSCOPE_{name.upper()}={value!r}: give one of {', '.join(filter(None, allowed))}"
-        )
-    return value
+def _one_of(*allowed: str) -> Callable[[str, str], str]:
+    def parse(name: str, value: str) -> str:
+        if value not in allowed:
+            known = ", ".join(filter(None, allowed))
+            raise SettingError(f"DRIFTSCOPE_{name.upper()}={value!r}: give one of {known}")
+        return value
+
+    return parse
 
 
 def _flag(name: str, value: str) -> bool:
@@ -363,3 +329,26 @@ def _flag(name: str, value: str) -> bool:
     if text not in _TRUE | _FALSE:
         raise SettingError(f"DRIFTSCOPE_{name.upper()}={value!r}: give 1 or 0")
     return text in _TRUE
+
+
+_PARSERS: Mapping[str, Callable[[str, str], Any]] = {
+    "every": _whole(1, MAX_EVERY),
+    "budget": _share,
+    "per_head": _flag,
+    "distance_every": _whole(0, MAX_EVERY),
+    "labels": _labels,
+    "recording": _one_of(*RECORDINGS),
+    "strategy": _one_of(*STRATEGIES),
+    "token_ids": _flag,
+    "identifiers": _flag,
+    "prompt_digests": _flag,
+    "regions": _flag,
+    "prompt_salt": lambda _, value: value,
+    "max_mb": _whole(1, 1 << 30),
+    "test_raise": _one_of("", "before", "after"),
+}
+"""Setting -> function that parses its text. A setting that is not given keeps its default."""
+NAMES = (
+    *("trace", "sink_tokens", *_PARSERS),
+    *("otlp", "prometheus", "metric_labels", "metric_regions"),
+)
