@@ -1,6 +1,6 @@
 """Two runs that differ only in the seed of their sampling. `make seeds` prints the comparison.
 
-`seeds.py FOLDER` keeps them there; tests/unit/analysis/data/seeds was made with it.
+`seeds.py FOLDER` keeps them there; tests/unit/analysis/compare/data/seeds was made with it.
 
 They use the V2 runner: without Triton, which its interpreter replaces here, vLLM cannot sample on a
 CPU.

@@ -123,7 +123,7 @@ def _compared(a: Side, b: Side) -> Comparison:
     return comparison(a, b, ("a", "b"), Pairing(how=UNPAIRED, first=none, second=none, alone=0))
 
 
-RECORDED = Path(__file__).parent / "data" / "seeds"
+RECORDED = Path(__file__).parent / "compare" / "data" / "seeds"
 DRIFTS = Truth(requests=120, rounds=30)
 HOLDS = replace(DRIFTS, seed=8, conditional=(0.8, 0.72, 0.66, 0.75, 0.75, 0.75, 0.75))
 """Better from depth 4 on."""
