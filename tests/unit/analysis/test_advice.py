@@ -23,7 +23,7 @@ from driftscope.analysis.advice import (
     to_measure,
 )
 from driftscope.analysis.cost import RUN_EFFECT, Span, cells_of_runs, evened, fit, run_effect
-from driftscope.analysis.figures.steps import GROUPS, MIN_STEPS, StepCell
+from driftscope.analysis.figures.steps import GROUPS, StepCell
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.time_per_token import WIDEST, Prediction, Times
 from driftscope.pipeline import summarise
@@ -71,15 +71,6 @@ def test_measured_times_are_near_the_truth_and_bounds_hold_the_others(
             assert each.interval is None or (
                 each.interval.low <= _true_tpot_s(TRUTH, at.batch, k) <= each.interval.high
             )
-
-
-def test_a_guess_between_two_measured_k_is_near_the_truth(
-    seven: RunSummary, three: RunSummary
-) -> None:
-    found = advise(seven, [three])
-    assert found is not None
-    for at in found.by_batch:
-        assert max(abs(_off(at, TRUTH)[k]) for k in (4, 5, 6)) < 0.06
 
 
 def test_one_run_alone_names_the_k_to_measure_and_commands_none(seven: RunSummary) -> None:
@@ -146,11 +137,6 @@ def test_a_run_that_was_fast_by_chance_does_not_win() -> None:
     assert 0.93 < fast / 0.010 < 0.97
 
 
-def test_no_drafting_step_no_model() -> None:
-    assert fit([]) is None
-    assert fit([[_cell(0, 1)]]) is None
-
-
 def _cell(k: int, batch: int) -> StepCell:
     return StepCell(
         k=k,
@@ -162,12 +148,6 @@ def _cell(k: int, batch: int) -> StepCell:
         draft_error_s=0.0,
         recorded=False,
     )
-
-
-def test_cells_leave_out_what_follows_another_kind_of_step(seven: RunSummary) -> None:
-    assert all(cell.steps >= MIN_STEPS for cell in seven.cells)
-    assert {cell.k for cell in seven.cells} == {7}
-    assert set(BATCHES) <= {cell.batch for cell in seven.cells}
 
 
 def test_idle_time_is_no_step_time(tmp_path: Path) -> None:
@@ -205,15 +185,6 @@ def test_a_model_s_name_cannot_break_out_of_the_option(seven: RunSummary) -> Non
     assert found is not None
     assert found.measure_command is not None
     assert json.loads(shlex.split(found.measure_command)[-1])["model"] == hostile
-
-
-@pytest.mark.slow
-def test_vllm_takes_the_schedule(tmp_path: Path) -> None:
-    """Its own reader of the option, where vLLM is installed."""
-    utils = pytest.importorskip("vllm.v1.spec_decode.dynamic.utils")
-    schedule = [[1, 3, 6], [4, 16, 2]]
-    lookup = utils.build_dynamic_sd_schedule_lookup(schedule, 32, 6)
-    assert [lookup[b] for b in (1, 3, 4, 16, 32)] == [6, 6, 2, 2, 2]
 
 
 def test_bounds_hold_the_long_run_where_runs_wander() -> None:
@@ -349,10 +320,6 @@ def test_a_larger_k_gets_a_bound_and_no_guess() -> None:
     found = _chosen([9.0, 6.0, 5.0], {0, 1, 2}, ran=2, growth=0.2)
     assert found.next is not None
     assert (found.next.k, found.next.guess, found.next.most) == (3, None, 0.2)
-
-
-def test_a_larger_k_that_cannot_gain_5_percent_is_not_measured() -> None:
-    assert _chosen([9.0, 6.0, 5.0], {0, 1, 2}, ran=2, growth=0.04).next is None
 
 
 def test_nothing_measured_and_nothing_bounded_chooses_nothing() -> None:

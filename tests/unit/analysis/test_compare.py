@@ -41,8 +41,7 @@ from driftscope.analysis.figures.rounds import (
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.statistics.changes import OTHER
-from driftscope.analysis.statistics.permutation import ALPHA, holm
-from driftscope.analysis.statistics.ratio import intervals, rate_intervals
+from driftscope.analysis.statistics.permutation import holm
 from driftscope.cli.app import app
 
 EASY, HARD = Prompts(label="easy", shift=0.8), Prompts(label="hard", shift=-0.8)
@@ -106,10 +105,6 @@ def test_a_label_with_too_few_prompts_is_left_out_and_said_so() -> None:
     assert mix_words(found).endswith("where both have enough prompts: easy.")
 
 
-def test_runs_without_a_common_label_are_compared_as_served() -> None:
-    assert common_mix(_run(1, EASY), _run(2, HARD)) == {}
-
-
 def test_few_clusters_with_most_of_the_weight_leave_few_degrees_of_freedom() -> None:
     run = _run(3, replace(EASY, share=0.15), replace(HARD, share=0.85))
     clusters = [int((np.array(run.labels) == name).sum()) for name in ("easy", "hard")]
@@ -148,12 +143,6 @@ def test_says_from_which_depth_on_a_run_is_better(tmp_path: Path) -> None:
         assert each.depth is not None
         assert each.interval.low < truth[each.depth - 1] < each.interval.high
         assert each.interval.low > 0
-
-
-def test_says_nothing_of_two_seeds(tmp_path: Path) -> None:
-    found = _compare(tmp_path, DRIFTS, replace(DRIFTS, seed=9))
-    assert found.parts_from is None
-    assert not any(each.differs for each in found.differences)
 
 
 def test_says_nothing_of_two_seeds_of_a_real_engine() -> None:
@@ -250,39 +239,6 @@ def test_holm_is_between_each_test_alone_and_bonferroni(p: list[float]) -> None:
         assert own <= of_all <= min(1.0, own * len(p)) + 1e-12
     order = np.argsort(p, kind="stable")
     assert (np.diff(np.array(adjusted)[order]) >= 0).all()
-
-
-def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx((0.03, 0.06, 0.06))
-
-
-def test_intervals_of_simulated_runs_hold_the_truth() -> None:
-    """A small version of `benchmarks/calibration`: 200 runs, 3 standard errors."""
-    truth, trials = Truth(requests=40, rounds=20, k=4), 200
-    true, hits = np.append(truth.mean_length(), truth.marginal()), np.zeros(5)
-    for trial in range(trials):
-        rounds = side(replace(truth, seed=trial, prompts_seed=trial)).rounds
-        found = (
-            *(intervals(rounds.length_ratio()) or ()),
-            *(rate_intervals(rounds.marginal_ratio()) or ()),
-        )
-        hits += [at.low <= value <= at.high for at, value in zip(found, true, strict=True)]
-    assert (np.abs(hits / trials - 0.95) < 3 * np.sqrt(0.95 * 0.05 / trials)).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("paired", [False, True])
-def test_two_runs_of_the_same_truth_seldom_differ(paired: bool) -> None:
-    truth, trials, called = Truth(requests=40, rounds=20, k=4), 200, 0
-    for trial in range(trials):
-        first = side(replace(truth, seed=2 * trial, prompts_seed=trial))
-        prompts = trial if paired else trials + trial
-        second = side(replace(truth, seed=2 * trial + 1, prompts_seed=prompts))
-        rows = np.arange(40 if paired else 0)
-        how = Pairing(how=BY_ID if paired else UNPAIRED, first=rows, second=rows, alone=0)
-        found = comparison(first, second, ("a", "b"), how)
-        called += any(each.differs for each in found.differences)
-    assert called / trials < ALPHA + 3 * np.sqrt(ALPHA * (1 - ALPHA) / trials)
 
 
 @pytest.mark.parametrize("paired", [True, False])

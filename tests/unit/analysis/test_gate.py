@@ -310,11 +310,6 @@ def test_exact_arithmetic_is_python_s(a: int, b: int, c: int, sign: str, compare
     assert _answer(f"not {a} {sign} {b} {compare} {c}") is not expected
 
 
-def test_a_bare_name_is_a_finding_and_a_name_in_a_comparison_a_figure() -> None:
-    assert rule_of("sink_lost").finding == "sink_lost"
-    assert rule_of("k < 2").finding is None
-
-
 @pytest.mark.parametrize(
     "text",
     [

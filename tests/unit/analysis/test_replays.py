@@ -54,11 +54,6 @@ def test_sums_are_read_as_they_were_written() -> None:
     assert totals_of(_workload(to_workload([WHOLE, LITTLE]))) == (WHOLE, LITTLE)
 
 
-@pytest.mark.parametrize("workload", [{}, {"ingested": {}}, {"ingested": "x"}, {"suite": {}}])
-def test_another_replay_has_none(workload: dict[str, Any]) -> None:
-    assert totals_of(workload) == ()
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -154,20 +149,6 @@ def test_an_interval_leaves_out_what_cannot_be(tmp_path: Path) -> None:
     rows = [client_row(n, accepted=[n % 2 * 3] * 4, drafted=[4] * 4) for n in range(6)]
     (cell,) = _summary(tmp_path / "run", rows).cells
     assert cell.mean_length == 2.5 and cell.mean_length_interval.low == 1.0
-
-
-def test_two_prompts_give_no_interval(tmp_path: Path) -> None:
-    rows = [client_row(n, accepted=[n * 3] * 4, drafted=[4] * 4) for n in range(2)]
-    (cell,) = _summary(tmp_path / "run", rows).cells
-    assert cell.mean_length == 2.5 and cell.mean_length_interval is None
-
-
-def test_a_condition_that_costs_is_a_finding_and_chance_is_none(tmp_path: Path) -> None:
-    found = {f.id: f for f in _analysis(tmp_path / "a", _conditions()).findings}
-    assert "harder" in found["conditions_cost"].statement
-    assert "conditions_cost" not in {
-        f.id for f in _analysis(tmp_path / "b", _conditions(cost=0.0)).findings
-    }
 
 
 def _outcomes(bad: int, speculates: bool) -> list[ClientRow]:

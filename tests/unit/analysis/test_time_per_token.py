@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.simulate import Truth, simulate
 
 from driftscope.analysis.cost import isotonic
@@ -72,10 +68,6 @@ def test_where_the_text_decides_rounds_are_cut_anew() -> None:
     assert length_at(2, marginal).value < 0.96 * (1 + np.mean(served[2]))
 
 
-def test_a_rate_without_an_interval_leaves_the_length_unknown() -> None:
-    assert math.isinf(length_at(1, [0.5], [None]).error)
-
-
 def test_each_k_takes_its_length_from_the_run_with_the_nearest_larger_k(tmp_path: Path) -> None:
     """The easy prompts of the run at K = 3 show in K up to 3 only."""
     hard = Truth(k=K, requests=60, rounds=20)
@@ -100,22 +92,6 @@ def test_acceptance_that_differs_by_batch_size_is_told(tmp_path: Path) -> None:
     run = summarise(simulate(tmp_path / "run", truth), "run")
     (warning,) = length_warnings(run, ())
     assert warning.startswith("the acceptance length differs by batch size, from ")
-
-
-VALUES = st.lists(st.tuples(st.floats(-100, 100), st.floats(0.1, 10)), min_size=1, max_size=12)
-
-
-def test_neighbours_in_the_wrong_order_take_their_weighted_mean() -> None:
-    assert isotonic([1.0, 4.0, 2.0, 5.0], [1.0, 1.0, 3.0, 1.0]) == [1.0, 2.5, 2.5, 5.0]
-
-
-@given(VALUES)
-def test_it_never_falls_and_keeps_the_weighted_mean(pairs: list[tuple[float, float]]) -> None:
-    values, weights = zip(*pairs, strict=True)
-    found = isotonic(values, weights)
-    assert all(b >= a - 1e-9 for a, b in itertools.pairwise(found))
-    mean = sum(v * w for v, w in pairs)
-    assert sum(f * w for f, w in zip(found, weights, strict=True)) == pytest.approx(mean, abs=1e-6)
 
 
 def test_it_is_that_of_scipy() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import permutations, product
-
 import numpy as np
 import pytest
 from scipy.stats import combine_pvalues
@@ -22,7 +20,6 @@ from driftscope.analysis.statistics.changes import (
     ORDERS,
     Lifetimes,
     Requests,
-    autocorrelation,
     cells,
     duration_quantile,
     fisher,
@@ -130,29 +127,6 @@ def test_repeated_prompts_are_compared_with_themselves() -> None:
     assert paired_step(tokens, np.ones(40), few, after)[1] is None
 
 
-def test_neighbours_that_are_alike_are_correlated() -> None:
-    random = np.random.RandomState(6)
-    values = random.standard_normal(400)
-    assert abs(autocorrelation(values, np.ones(400))) < 0.1
-    assert autocorrelation(np.repeat(values, 5), np.ones(2000)) == pytest.approx(0.8, abs=0.05)
-    assert autocorrelation(np.ones(30), np.ones(30)) == 0
-
-
-def test_every_order_of_four_clusters_has_the_same_largest_difference_somewhere() -> None:
-    """The reference holds the data itself: the largest statistic over all orders is attained."""
-    values = np.array([1.0, 2.0, 4.0, 8.0])
-    largest = max(
-        split_statistic(np.array(order), np.ones(4), 1).max() for order in permutations(values)
-    )
-    splits = [
-        abs(values[list(pick)].mean() - values[[not p for p in pick]].mean())
-        * np.sqrt(sum(pick) * (4 - sum(pick)))
-        for pick in product([True, False], repeat=4)
-        if 0 < sum(pick) < 4
-    ]
-    assert largest == pytest.approx(max(splits))
-
-
 def _text(values: np.ndarray) -> np.ndarray:
     return values.astype(str)
 
@@ -174,17 +148,6 @@ def test_requests_of_few_sessions_make_no_cell_of_their_own() -> None:
     own, other = cells(few, (label,))[[0, 59]]
     assert own != other, "what is left is a cell of the last resort"
     assert residuals(np.ones(60), np.ones(60), few, (label,)).tolist() == [0.0] * 60
-
-
-def test_residuals_of_each_cell_sum_to_nothing() -> None:
-    random = np.random.RandomState(3)
-    rounds = random.randint(1, 9, 90).astype(float)
-    label = _text(np.arange(90) % 3)
-    tokens = rounds * (1 + np.arange(90) % 3) + random.standard_normal(90)
-    left = residuals(tokens, rounds, np.arange(90), (label,))
-    for each in "012":
-        assert abs(left[label == each].sum()) < 1e-9
-    assert np.abs(left / rounds).max() < 4
 
 
 def test_a_step_stays_where_the_mix_does() -> None:
@@ -218,11 +181,6 @@ def _lives(start: list[float], last: list[float], ended: list[bool], end_s: floa
         ended=np.array(ended),
         rounds=np.full(n, 10),
     )
-
-
-def test_without_running_requests_the_quantile_is_that_of_the_durations() -> None:
-    seen = np.arange(1.0, 101.0)
-    assert duration_quantile(seen, np.ones(100, dtype=bool), 0.95) == 95.0
 
 
 def test_the_product_limit_estimate_by_hand() -> None:

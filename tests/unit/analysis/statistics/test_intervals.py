@@ -28,12 +28,6 @@ def test_a_difference_covers_its_truth_as_often_as_it_says() -> None:
     assert 0.935 < covered / trials < 0.965
 
 
-def test_a_difference_may_leave_out_zero_where_the_intervals_touch() -> None:
-    a, b = Interval(low=0.36, high=0.44), Interval(low=0.29, high=0.37)
-    assert difference(0.40, a, 0.33, b).excludes_zero()
-    assert not difference(0.40, a, 0.36, Interval(low=0.32, high=0.40)).excludes_zero()
-
-
 def _normal(rate: float, n: int) -> Interval:
     half = 1.96 * (rate * (1 - rate) / n) ** 0.5
     return Interval(low=rate - half, high=rate + half)

@@ -11,7 +11,7 @@ from support.simulate.sums import side
 
 from driftscope.analysis.compare import MARGINAL, Comparison, comparison
 from driftscope.analysis.figures.rounds import BY_ID, UNPAIRED, Pairing
-from driftscope.analysis.statistics.permutation import DRAWS, LEAST, joint, look_alikes
+from driftscope.analysis.statistics.permutation import DRAWS, joint, look_alikes
 from driftscope.analysis.statistics.ratio import Ratio, ratio_of
 
 pytestmark = pytest.mark.slow
@@ -94,12 +94,6 @@ def test_the_most_extreme_signs_are_as_rare_as_they_are() -> None:
     assert found.gap[0] == pytest.approx(b.value[0] - a.value[0])
 
 
-def test_too_few_pairs_are_not_tested() -> None:
-    a, b = (_ratio([[n + at] for n in range(LEAST - 1)]) for at in (0.0, 5.0))
-    assert np.isnan(joint(a, b, paired=True).p).all()
-    assert np.isnan(joint(a, b, paired=False).p).all()
-
-
 def test_the_error_is_the_jackknife_s() -> None:
     rng = np.random.default_rng(1)
     a, b = (_ratio(rng.uniform(0, 10, (30, 3)).tolist()) for _ in range(2))
@@ -132,12 +126,6 @@ def test_a_label_that_is_easy_is_no_repetition() -> None:
     label = np.arange(N) % 2
     beginning = np.where(label == 0, 0, 1 + np.arange(N))
     assert look_alikes(label, np.arange(N) % 5, beginning) is None
-
-
-def test_too_few_repetitions_are_none() -> None:
-    beginning = np.arange(N)
-    beginning[1] = beginning[0]
-    assert look_alikes(ONE_LABEL, np.zeros(N, dtype=np.int64), beginning) is None
 
 
 def test_requests_of_unknown_beginning_stay_alone() -> None:
