@@ -17,6 +17,7 @@ from driftscope.analysis.gate import rule_of
 from driftscope.cli.gate_run import judge_analysis, outcome, run_gate
 from driftscope.errors import NoDataError, UsageError
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
+from driftscope.findings.finding import Severity
 from driftscope.pipeline import conclude, summarise
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Ended
