@@ -1,11 +1,11 @@
-"""Facts that a gate's rules are evaluated on: runs of a probe, and replays."""
+"""Run of a gate: read runs and rules, judge, print."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,7 +25,7 @@ from driftscope.cli.inspection_baseline import inspection_of, relations_to
 from driftscope.cli.options import DUCKDB, named_run_or_inspection
 from driftscope.cli.run_reports import RunChoice, labels_of
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, UsageError
-from driftscope.findings.case import Deciding, Entry, ReplayCase
+from driftscope.findings.case import Deciding, Entry
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.findings.finding import Finding, Severity, Trust
 from driftscope.findings.rules_data import LOSS
@@ -54,154 +54,120 @@ class Kind(Enum):
         return CATALOGUE if self is Kind.RUN else REPLAYS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseFindings:
+    """Findings about one run or replay, as rules ask for them."""
+
+    made: Sequence[Finding]
+    case: Any
+    kind: Kind
+
+    def has(self, name: str) -> bool | None:
+        """Return whether a finding is surely about the case, given a finding's id, or a severity
+        for findings that are at least as severe.
+
+        It returns None if noise decides: the interval of the deciding figure contains the bound or,
+        without such a figure, the finding's confidence is low. It returns None, too, if the case
+        lacks the data that the finding needs, as a replay without rows of requests does, or if the
+        finding is about another kind of subject. Raises UsageError for an unknown name.
+        """
+        if name in GATED:
+            return self._surely(self._at_least(name))
+        if name not in self.kind.catalogue:
+            if name not in (known := sorted((*CATALOGUE, *REPLAYS))):
+                raise UsageError(
+                    f"{name}: unknown finding; known are {', '.join(known)}, and the severities "
+                    f"{' and '.join(GATED)}"
+                )
+            return None
+        figure, made = self._deciding(name), [f for f in self.made if f.id == name]
+        if figure is not None:
+            return None if figure.is_open else self._known(answer=bool(made))
+        if made or self.kind.catalogue[name].need.met(self.case):
+            return self._surely(made)
+        return None
+
+    def of_severity(self, name: str) -> list[str]:
+        """Return the ids of the findings of a severity or a worse one."""
+        return [f.id for f in self._at_least(name)] if name in GATED else []
+
+    def deciding(self, name: str) -> tuple[Quantity, float] | None:
+        """Return the figure that decides about a finding, and its bound; None if there is none with
+        an interval, or if the case lacks it."""
+        figure = self._deciding(name)
+        if self.kind is Kind.REPLAY or figure is None or figure.interval is None:
+            return None
+        low, high = figure.interval.low, figure.interval.high
+        return Quantity(value=figure.value, low=low, high=high), figure.bound
+
+    def _deciding(self, name: str) -> Deciding | None:
+        entry = self.kind.catalogue.get(name)
+        return entry.deciding(self.case) if entry and entry.need.met(self.case) else None
+
+    def _at_least(self, severity: str) -> list[Finding]:
+        order = list(Severity)
+        worst = order[: order.index(Severity(severity)) + 1]
+        return [f for f in self.made if f.severity in worst]
+
+    def _surely(self, made: Sequence[Finding]) -> bool | None:
+        """Return whether one of these findings is certain; None if there are only uncertain
+        ones."""
+        if any(finding.confidence is not Trust.LOW for finding in made):
+            return True
+        return None if made else self._known(answer=False)
+
+    def _known(self, *, answer: bool) -> bool | None:
+        """Return the answer; without rows of requests no rule judges a replay, so that the absence
+        of findings says nothing."""
+        no_rows = self.kind is Kind.REPLAY and not self.case.run.has_rows
+        return answer or (None if no_rows else False)
+
+
 def facts_of(
     analysis: Analysis,
     baseline: Baseline | InspectedAcceptance | None,
     relations: Mapping[str, Relation],
 ) -> dict[Kind, list[Labelled]]:
     """Return the labelled facts of every run and replay."""
-    replayed = figures_of(baseline) if isinstance(baseline, ReplaySummary) else None
-    baseline_of = _baseline_lookup(baseline)
-    return {
-        Kind.RUN: [
-            (
-                case.run.label,
-                Facts(
-                    run=(figures := figures_of(case.run)),
-                    baseline=baseline_of(figures),
-                    has_finding=_finding_lookup(analysis, case.run.label, case, Kind.RUN),
-                    made_of=_severity_lookup(analysis, case.run.label),
-                    deciding=_quantity_lookup(case, Kind.RUN),
-                    countable=_REASONS,
-                    relation=relations.get(case.run.label, Relation()),
-                ),
-            )
-            for case in analysis.cases
-        ],
-        Kind.REPLAY: [
-            (
-                case.run.label,
-                Facts(
-                    run=figures_of(case.run),
-                    baseline=replayed,
-                    has_finding=_of_replay(analysis, case),
-                    made_of=_severity_lookup(analysis, case.run.label),
-                    lacks="" if case.run.has_rows else NO_ROWS,
-                ),
-            )
-            for case in analysis.replay_cases
-        ],
+    before = (
+        None
+        if baseline is None or isinstance(baseline, InspectedAcceptance)
+        else figures_of(baseline)
+    )
+    is_replay = isinstance(baseline, ReplaySummary)
+    out: dict[Kind, list[Labelled]] = {kind: [] for kind in Kind}
+    subjects: Mapping[Kind, Sequence[Any]] = {
+        Kind.RUN: analysis.cases,
+        Kind.REPLAY: analysis.replay_cases,
     }
-
-
-def _baseline_lookup(
-    baseline: Baseline | InspectedAcceptance | None,
-) -> Callable[[Mapping[str, Any]], dict[str, Any] | None]:
-    """Return a function from a run's figures to those of the baseline, with the same keys."""
-    if isinstance(baseline, InspectedAcceptance):
-        return partial(figures_like, inspected=baseline)
-    if baseline is None or isinstance(baseline, ReplaySummary):
-        return lambda _: None
-    figures = figures_of(baseline)
-    return lambda _: figures
-
-
-def _quantity_lookup(case: object, kind: Kind) -> Callable[[str], tuple[Quantity, float] | None]:
-    """Return the same function with figure and bound as the gate reads them."""
-    deciding = _deciding_lookup(case, kind)
-
-    def quantity(name: str) -> tuple[Quantity, float] | None:
-        figure = deciding(name)
-        if figure is None or figure.interval is None:
-            return None
-        low, high = figure.interval.low, figure.interval.high
-        return Quantity(value=figure.value, low=low, high=high), figure.bound
-
-    return quantity
-
-
-def _deciding_lookup(case: object, kind: Kind) -> Callable[[str], Deciding | None]:
-    """Return a function that returns the figure that decides about a finding, given its id; None
-    if there is none or the run lacks it."""
-
-    def deciding(name: str) -> Deciding | None:
-        entry = kind.catalogue.get(name)
-        return entry.deciding(case) if entry and entry.need.met(case) else None
-
-    return deciding
-
-
-def _finding_lookup(
-    analysis: Analysis, label: str, case: object, kind: Kind
-) -> Callable[[str], bool | None]:
-    """Return a function that tells whether a finding is surely about the case's run, given a
-    finding's id, or a severity for findings that are at least as severe.
-
-    It returns None if noise decides: the interval of the deciding figure contains the bound or,
-    without such a figure, the finding's confidence is low. It returns None, too, if the run lacks
-    the data that the finding needs, or if the finding is about another kind of run.
-    """
-    mine = _about(analysis, label)
-    deciding = _deciding_lookup(case, kind)
-
-    def has_finding(name: str) -> bool | None:
-        if (wanted := _severity(name)) is not None:
-            return _surely([f for f in mine if f.severity in wanted])
-        if name not in kind.catalogue:
-            _check(name)
-            return None
-        figure, made = deciding(name), [f for f in mine if f.id == name]
-        if figure is not None:
-            return None if figure.is_open else bool(made)
-        return _surely(made) if made or kind.catalogue[name].need.met(case) else None
-
-    return has_finding
-
-
-def _of_replay(analysis: Analysis, case: ReplayCase) -> Callable[[str], bool | None]:
-    """Return the lookup of findings about a replay. One without rows of requests is judged by no
-    rule, so that the absence of findings says nothing."""
-    has_finding = _finding_lookup(analysis, case.run.label, case, Kind.REPLAY)
-    if case.run.has_rows:
-        return has_finding
-    return lambda name: has_finding(name) or None
-
-
-def _severity_lookup(analysis: Analysis, label: str) -> Callable[[str], list[str]]:
-    """Return a function that returns the ids of the findings of a severity or a worse one."""
-    mine = _about(analysis, label)
-
-    def made_of(name: str) -> list[str]:
-        return [f.id for f in mine if f.severity in (_severity(name) or ())]
-
-    return made_of
-
-
-def _about(analysis: Analysis, label: str) -> list[Finding]:
-    return [f for f in analysis.findings if f.runs[-1] == label]
-
-
-def _severity(name: str) -> tuple[Severity, ...] | None:
-    """Return the severity called `name` and those that are worse; None for any other name."""
-    if name not in GATED:
-        return None
-    return tuple(list(Severity)[: list(Severity).index(Severity(name)) + 1])
-
-
-def _surely(made: Sequence[Finding]) -> bool | None:
-    """Return whether one of these findings is certain; None if there are only uncertain ones."""
-    if any(finding.confidence is not Trust.LOW for finding in made):
-        return True
-    return None if made else False
-
-
-def _check(name: str) -> None:
-    known: Sequence[str] = sorted((*CATALOGUE, *REPLAYS))
-    if name not in known:
-        raise UsageError(
-            f"{name}: unknown finding; known are {', '.join(known)}, and the severities "
-            f"{' and '.join(GATED)}"
-        )
+    for kind, cases in subjects.items():
+        for case in cases:
+            label, figures = case.run.label, figures_of(case.run)
+            mine = [f for f in analysis.findings if f.runs[-1] == label]
+            findings = CaseFindings(made=mine, case=case, kind=kind)
+            facts = Facts(
+                run=figures,
+                baseline=before if is_replay is (kind is Kind.REPLAY) else None,
+                has_finding=findings.has,
+                made_of=findings.of_severity,
+                deciding=findings.deciding,
+            )
+            if kind is Kind.RUN:
+                like = (
+                    figures_like(figures, baseline)
+                    if isinstance(baseline, InspectedAcceptance)
+                    else None
+                )
+                facts = replace(
+                    facts,
+                    baseline=like or facts.baseline,
+                    countable=_REASONS,
+                    relation=relations.get(label, Relation()),
+                )
+            elif not case.run.has_rows:
+                facts = replace(facts, lacks=NO_ROWS)
+            out[kind].append((label, facts))
+    return out
 
 
 _GUARDS = ("unlike", "baseline", LOSS)

@@ -178,7 +178,7 @@ def test_a_replay_is_judged_by_what_is_about_replays(tmp_path: Path) -> None:
     assert code([whole], "outcomes_change") == 4, "there is nothing beside it"
     assert code([server], "not_answered") == 4, "no replay"
     assert code([whole], "hidden_state_grows") == 4, "no probe"
-    rule = "conditions[0].tpot_s > 2 * baseline.conditions[0].tpot_s"
+    rule = "cells[0].tpot_s > 2 * baseline.cells[0].tpot_s"
     assert code([whole], rule, baseline=broken) == 0
 
 

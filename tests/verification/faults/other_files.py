@@ -61,7 +61,7 @@ def _use(path: Path, folder: Path) -> None:
     done = outcome_of(["analyze", run, "-q", "-o", out / "r.html", "--json", out / "r.json"])
     assert done.code == EXIT_OK, f"an ingested run is not analysed: {done.err[:200]!a}"
     check_files(out)
-    outcome_of(["check", run, "--fail-on", "conditions[0].mean_length < 2", "--json"])
+    outcome_of(["check", run, "--fail-on", "cells[0].mean_length < 2", "--json"])
     outcome_of(["compare", run, run, "--json"])
 
 
