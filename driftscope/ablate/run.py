@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from driftscope.ablate.chains import AblatedDraft, ablated_draft
 from driftscope.ablate.intervention import (
     AS_SERVED,
     FIRST_TOKEN,
     INTERVENTIONS,
     TEMPLATE,
-    Attention,
     Intervention,
     Size,
 )
@@ -37,160 +37,15 @@ from driftscope.boundary.files import first_line, read_json, write_file
 from driftscope.errors import NoDataError, UsageError
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 from driftscope.inspect.checks.vocabulary import chat_template
-from driftscope.inspect.reference.chain import rms
-from driftscope.inspect.reference.config import DEFAULT_N_SINK
-from driftscope.inspect.reference.drafter import ChainKeys, Context, Drafter, Edit, StepOutput
+from driftscope.inspect.reference.drafter import Drafter
 from driftscope.inspect.reference.layers import Embeds
 from driftscope.inspect.trial import trial as trial_renderings
-from driftscope.inspect.trial.drafting import FIGURES, figures_of
+from driftscope.inspect.trial.drafting import FIGURES, Prefix
 from driftscope.inspect.trial.target import BATCH, LONGEST_PROMPT, Passage, Teacher
 from driftscope.inspect.trial.trial import LEAST_PASSAGES, Bench, Rendering, renderings
 from driftscope.inspect.trial.variant import as_served
 from driftscope.regions import AnswerRegions, TokenTexts, answer_regions
 from driftscope.vocabulary import Region
-
-NEAREST_SLOTS = 64
-"""Number of slots that LAST_SLOTS leaves visible, the query's own among them."""
-_LEAST = 1e-30
-
-
-class AttentionEdit:
-    """Edits the attention of one chain, depth after depth."""
-
-    def __init__(self, kind: Attention, anchors: Tensor, context_slots: int, n_sink: int) -> None:
-        """`anchors` [A] are the chains' slots, and `n_sink` is the number of slots in the sink
-        set."""
-        self._kind = kind
-        self._anchors = anchors
-        self._context = context_slots
-        self._n_sink = n_sink
-        self._first: dict[int, Tensor] = {}
-        """Share of the sink set at depth 1 by layer, [B, N, A, 1]."""
-
-    def at(self, depth: int) -> Edit:
-        """Return the edit of one depth."""
-
-        def edit(layer: int, weights: Tensor) -> Tensor:
-            if self._kind is Attention.RESTORE_SINK:
-                return self._with_first_share(layer, weights)
-            kept = weights * self._seen(depth, weights.shape[-1])
-            return kept / kept.sum(-1, keepdim=True).clamp_min(_LEAST)
-
-        return edit
-
-    def _seen(self, depth: int, slots: int) -> Tensor:
-        """Return which slots are seen, [A or 1, slots]; slots of the context come first."""
-        at = torch.arange(slots, device=self._anchors.device)
-        if self._kind is Attention.HIDE_CHAIN:
-            return (at < self._context)[None]
-        if self._kind is Attention.HIDE_SINK:
-            return (at >= self._n_sink)[None]
-        own = self._anchors[:, None] + 1 + at - self._context
-        position = torch.where(at < self._context, at, own)
-        return position > self._anchors[:, None] + depth - 1 - NEAREST_SLOTS
-
-    def _with_first_share(self, layer: int, weights: Tensor) -> Tensor:
-        sink = weights[..., : self._n_sink].sum(-1, keepdim=True)
-        first = self._first.setdefault(layer, sink)
-        others = weights[..., self._n_sink :] * ((1 - first) / (1 - sink).clamp_min(_LEAST))
-        return torch.cat(
-            [weights[..., : self._n_sink] * (first / sink.clamp_min(_LEAST)), others], -1
-        )
-
-
-_LEAST_RMS = 1e-12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AblatedDraft:
-    """Drafts of one passage from A positions."""
-
-    matches: Tensor
-    """Whether each drafted token is the target's, [A, K]."""
-    tokens: Tensor
-    """Drafted tokens in the target's vocabulary, [A, K]."""
-    figures: Tensor
-    """Means over the positions of `trial.drafting.FIGURES`, [K, figures]."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prefix:
-    """A passage as the drafter knows it before any chain: the same for every intervention."""
-
-    drafter: Drafter
-    target: Embeds
-    passage: Passage
-    fused: Tensor
-    """State of `fc` at each slot, [1, S - 1, H]."""
-    context: Context
-
-    @classmethod
-    @torch.inference_mode()
-    def of(cls, drafter: Drafter, target: Embeds, passage: Passage) -> Prefix:
-        """Run the drafter over the whole passage."""
-        fused = drafter.fuse([passage.states[layer] for layer in drafter.config.aux_layers])
-        context = drafter.context(drafter.embed(passage.ids[None, 1:], target), fused)
-        return cls(drafter=drafter, target=target, passage=passage, fused=fused, context=context)
-
-
-@torch.inference_mode()
-def ablated_draft(
-    prefix: Prefix, k: int, intervention: Intervention, anchors: Tensor
-) -> AblatedDraft:
-    """Draft K tokens greedily from the slots `anchors` [A], given the true tokens before each.
-
-    With `right_states` the state of depth d is what `fc` makes of the target's states at the
-    position before the one that is drafted; with `right_tokens` the token of that position is the
-    target's.
-    """
-    drafter, target, context = prefix.drafter, prefix.target, prefix.context
-    ids, fused = prefix.passage.ids, prefix.fused
-    edited = intervention.attention and AttentionEdit(
-        intervention.attention, anchors, context.slots, DEFAULT_N_SINK
-    )
-    hidden, newest, chain_keys = fused[:, anchors], ids[anchors + 1], ChainKeys()
-    first: Tensor | None = None
-    matches, tokens, figures = list[Tensor](), list[Tensor](), list[Tensor]()
-    for depth in range(1, k + 1):
-        step = drafter.step(
-            embedding=drafter.embed(newest, target)[None],
-            hidden=hidden,
-            depth=depth,
-            anchors=anchors,
-            context=context,
-            chain_keys=chain_keys,
-            edit=edited.at(depth) if edited else None,
-        )
-        logits = drafter.lm_head(step.postnorm)[0]
-        guess = drafter.target_ids(logits.argmax(-1))
-        right = ids[anchors + 1 + depth]
-        matches.append(guess == right)
-        tokens.append(guess)
-        figures.append(
-            figures_of(step, logits.float(), context.slots, prefix.passage.prompt_tokens)
-        )
-        newest = right if intervention.right_tokens else guess
-        # A table of wrong differences can lead past the vocabulary.
-        newest = newest.clamp(0, drafter.config.layer.vocab_size - 1)
-        fed = _fed(step, intervention.size, first)
-        first = rms(fed) if first is None else first
-        hidden = fused[:, anchors + depth] if intervention.right_states else fed
-        chain_keys = step.chain_keys
-    return AblatedDraft(
-        matches=torch.stack(matches, 1),
-        tokens=torch.stack(tokens, 1),
-        figures=torch.stack(figures),
-    )
-
-
-def _fed(step: StepOutput, size: Size | None, first: Tensor | None) -> Tensor:
-    """Return the state for the next depth; `first` is the RMS after depth 1, [B, A]."""
-    if size is Size.NORMED:
-        return step.postnorm
-    if size is Size.PINNED and first is not None:
-        return step.fed * (first / rms(step.fed).clamp_min(_LEAST_RMS))[..., None]
-    return step.fed
-
 
 _IDS = {trial_renderings.FIRST_TOKEN: FIRST_TOKEN, trial_renderings.TEMPLATE: TEMPLATE}
 """Interventions by the identifiers of what the trial tries."""
@@ -378,16 +233,14 @@ class PromptMeter:
     ) -> dict[str, AblatedDraft]:
         if not len(anchors):
             return {each.id: _nothing(self._k) for each in interventions}
-        prefix = Prefix.of(self._drafter, self._target, passage)
-        drafted = {}
-        for each in interventions:
-            if each.served_dtype and self._served is not None:
-                served = self._served
-                narrow = Prefix.of(served.drafter, served, served.cast(passage))
-                drafted[each.id] = ablated_draft(narrow, self._k, each, anchors)
-            else:
-                drafted[each.id] = ablated_draft(prefix, self._k, each, anchors)
-        return drafted
+        prefix = narrow = Prefix.of(self._drafter, self._target, passage)
+        if self._served and any(made.served_dtype for made in interventions):
+            served = self._served
+            narrow = Prefix.of(served.drafter, served, served.cast(passage))
+        return {
+            made.id: ablated_draft(narrow if made.served_dtype else prefix, self._k, made, anchors)
+            for made in interventions
+        }
 
 
 def anchors_of(passage: Passage, k: int, positions: int) -> Tensor:
@@ -407,7 +260,6 @@ def _sums(drafted: AblatedDraft) -> FigureSums:
 def _nothing(k: int) -> AblatedDraft:
     return AblatedDraft(
         matches=torch.zeros((0, k), dtype=torch.bool),
-        tokens=torch.zeros((0, k), dtype=torch.int64),
         figures=torch.zeros((k, len(FIGURES))),
     )
 
@@ -520,43 +372,34 @@ def _matches(rows: list[str], k: int) -> NDArray[np.bool_]:
     return np.array([[each == "1" for each in row] for row in rows], bool).reshape(-1, k)
 
 
-class MeasuredAnswers:
-    """Measures the prompts of each writing, except those that a work file has kept."""
-
-    def __init__(
-        self, teacher: Teacher, layers: Sequence[int], meter: PromptMeter, work: WorkFile | None
-    ) -> None:
-        """`layers` are those of the target whose states the drafter reads."""
-        self._teacher, self._layers, self._meter, self._work = teacher, layers, meter, work
-
-    def of(self, writings: Sequence[PromptWriting]) -> Iterator[MeasuredPrompt]:
-        """Yield the counts of every prompt, writing by writing in the order of their keys."""
-        for writing in writings:
-            keys = sorted(writing.prompts)
-            # Whole batches are answered again: padding changes the last digits of their logits.
-            for start in range(0, len(keys), BATCH):
-                yield from self._batch(writing, keys[start : start + BATCH])
-
-    def _batch(self, writing: PromptWriting, keys: Sequence[str]) -> Iterator[MeasuredPrompt]:
-        kept = self._kept(writing, keys)
-        if len(kept) == len(keys):
-            yield from (kept[key] for key in keys)
-            return
-        prompts = {key: list(writing.prompts[key]) for key in keys}
-        for passage in self._teacher.passages(prompts, self._layers):
-            yield kept.get(passage.key) or self._measured(passage, writing)
-
-    def _kept(self, writing: PromptWriting, keys: Sequence[str]) -> Mapping[str, MeasuredPrompt]:
-        if self._work is None:
-            return {}
-        found = {key: self._work.kept(writing.id, key) for key in keys}
-        return {key: each for key, each in found.items() if each is not None}
-
-    def _measured(self, passage: Passage, writing: PromptWriting) -> MeasuredPrompt:
-        measured = self._meter.measured(passage, writing)
-        if self._work is not None:
-            self._work.add(measured)
-        return measured
+def measured_answers(
+    teacher: Teacher,
+    layers: Sequence[int],
+    meter: PromptMeter,
+    work: WorkFile | None,
+    writings: Sequence[PromptWriting],
+) -> Iterator[MeasuredPrompt]:
+    """Let the target answer every prompt, and yield the counts, writing by writing in the order of
+    keys; prompts that the work file has kept are not measured again. `layers` are those of the
+    target whose states the drafter reads."""
+    for writing in writings:
+        keys = sorted(writing.prompts)
+        # Whole batches are answered again: padding changes the last digits of their logits.
+        for start in range(0, len(keys), BATCH):
+            batch = keys[start : start + BATCH]
+            found = {key: work.kept(writing.id, key) if work else None for key in batch}
+            kept = {key: prompt for key, prompt in found.items() if prompt is not None}
+            if len(kept) == len(batch):
+                yield from kept.values()
+                continue
+            prompts = {key: list(writing.prompts[key]) for key in batch}
+            for passage in teacher.passages(prompts, layers):
+                measured = kept.get(passage.key)
+                if measured is None:
+                    measured = meter.measured(passage, writing)
+                    if work:
+                        work.add(measured)
+                yield measured
 
 
 ByKey = Mapping[str, MeasuredPrompt]
@@ -707,9 +550,9 @@ def run_ablation(
         vocabulary=DraftVocabulary(drafter, teacher.tokenizer),
         served=ServedDrafter(drafter, teacher, narrow) if narrow else None,
     )
-    answers = MeasuredAnswers(teacher, variant.config.aux_layers, meter, work)
+    answers = measured_answers(teacher, variant.config.aux_layers, meter, work, plan.writings)
     units = [(each.id, key) for each in plan.writings for key in each.prompts]
-    every = zip(progress(units), answers.of(plan.writings), strict=True)
+    every = zip(progress(units), answers, strict=True)
     return _result([each for _, each in every], plan, options.k, names)
 
 

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from driftscope.inspect.reference.config import DEFAULT_N_SINK
-from driftscope.inspect.reference.drafter import ChainKeys, Context, Drafter, StepOutput
-from driftscope.inspect.reference.layers import Target, at_least_float32
+from driftscope.inspect.reference.drafter import ChainKeys, Context, Drafter, Edit, StepOutput
+from driftscope.inspect.reference.layers import Embeds, Target, at_least_float32
 from driftscope.trace.records import edges_of
 from driftscope.vocabulary import (
     BY_DEPTH,
@@ -88,6 +89,72 @@ class Depth:
     entropy: Tensor
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainStep:
+    """One depth of A chains: `hidden` [1, A, H] enters it, `logits` [A, vocabulary] leave it, and
+    `token_ids` [A] are drafted, in the target's vocabulary."""
+
+    depth: int
+    hidden: Tensor
+    output: StepOutput
+    logits: Tensor
+    token_ids: Tensor
+
+
+class ChainChange(Protocol):
+    """A change of chains while they are drafted."""
+
+    def edit(self, depth: int) -> Edit | None:
+        """Return the edit of attention at a depth."""
+        ...
+
+    def fed(self, step: ChainStep) -> tuple[Tensor, Tensor]:
+        """Return the tokens [A] and the state [1, A, H] that the next depth reads."""
+        ...
+
+
+def chain_steps(
+    target: Embeds,
+    drafter: Drafter,
+    *,
+    hidden: Tensor,
+    token_ids: Tensor,
+    anchors: Tensor,
+    context: Context,
+    k: int,
+    change: ChainChange | None = None,
+) -> Iterator[ChainStep]:
+    """Draft K tokens greedily from the slots `anchors` [A], and yield each depth.
+
+    `hidden` [1, A, H] is the output of `fuse` there, and `token_ids` [A] are the known tokens after
+    them.
+    """
+    chain_keys = ChainKeys()
+    for depth in range(1, k + 1):
+        output = drafter.step(
+            embedding=drafter.embed(token_ids, target)[None],
+            hidden=hidden,
+            depth=depth,
+            anchors=anchors,
+            context=context,
+            chain_keys=chain_keys,
+            edit=None if change is None else change.edit(depth),
+        )
+        logits = drafter.lm_head(output.postnorm)[0]
+        step = ChainStep(
+            depth=depth,
+            hidden=hidden,
+            output=output,
+            logits=logits,
+            token_ids=drafter.target_ids(logits.argmax(-1)),
+        )
+        yield step
+        token_ids, hidden = (step.token_ids, output.fed) if change is None else change.fed(step)
+        # A table of wrong differences can lead past the vocabulary.
+        token_ids = token_ids.clamp(0, drafter.config.layer.vocab_size - 1)
+        chain_keys = output.chain_keys
+
+
 @torch.no_grad()
 def draft_chains(
     target: Target,
@@ -108,26 +175,18 @@ def draft_chains(
     the slots 0..max p.
     """
     fused = drafter.fuse(aux)
-    ids, hidden, chain_keys = next_ids, fused, ChainKeys()
-    depths = []
-    for depth in range(1, k + 1):
-        step = drafter.step(
-            embedding=drafter.embed(ids, target)[None],
-            hidden=hidden,
-            depth=depth,
-            anchors=anchors,
-            context=context,
-            chain_keys=chain_keys,
-        )
-        masses = torch.stack(
-            [class_masses(one[0], context.slots, prompt_tokens, n_sink) for one in step.attention],
-            dim=-1,
-        )
-        distances = torch.stack(
-            [distance_masses(one[0], anchors, depth, n_sink, k) for one in step.attention], dim=1
-        )
-        depths.append(_measure(drafter, hidden, step, masses, distances))
-        ids, hidden, chain_keys = depths[-1].token_ids, step.fed, step.chain_keys
+    steps = chain_steps(
+        target,
+        drafter,
+        hidden=fused,
+        token_ids=next_ids,
+        anchors=anchors,
+        context=context,
+        k=k,
+    )
+    depths = [
+        _measure(step, anchors, prompt_tokens, context.slots, n_sink=n_sink, k=k) for step in steps
+    ]
     chains = _assemble(depths, anchors, aux, drafter.normed_aux(aux), fused, prompt_tokens)
     if not drafter.config.reads_final_state:
         return chains
@@ -175,20 +234,24 @@ def rms(x: Tensor) -> Tensor:
 
 
 def _measure(
-    drafter: Drafter, hidden: Tensor, step: StepOutput, masses: Tensor, distances: Tensor
+    step: ChainStep, anchors: Tensor, prompt_tokens: int, slots: int, *, n_sink: int, k: int
 ) -> Depth:
-    """Measure one depth; `hidden` [1, A, H] is the input of the first layer."""
-    logits = drafter.lm_head(step.postnorm)[0]
-    log_probs = logits.to(at_least_float32(logits.dtype)).log_softmax(-1)
+    """Measure one depth."""
+    output = step.output
+    log_probs = step.logits.to(at_least_float32(step.logits.dtype)).log_softmax(-1)
     probs = log_probs.exp()
+    masses = [class_masses(one[0], slots, prompt_tokens, n_sink) for one in output.attention]
+    distances = [
+        distance_masses(one[0], anchors, step.depth, n_sink, k) for one in output.attention
+    ]
     return Depth(
-        token_ids=drafter.target_ids(logits.argmax(-1)),
-        masses=masses,
-        distances=distances,
-        in_rms=rms(hidden[0]),
-        prenorm_rms=rms(step.prenorm[0]),
-        postnorm_rms=rms(step.postnorm[0]),
-        fed_rms=rms(step.fed[0]),
+        token_ids=step.token_ids,
+        masses=torch.stack(masses, dim=-1),
+        distances=torch.stack(distances, dim=1),
+        in_rms=rms(step.hidden[0]),
+        prenorm_rms=rms(output.prenorm[0]),
+        postnorm_rms=rms(output.postnorm[0]),
+        fed_rms=rms(output.fed[0]),
         top1=probs.amax(-1),
         entropy=-(probs * log_probs).sum(-1),
     )

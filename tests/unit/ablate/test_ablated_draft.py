@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from driftscope.ablate.chains import NEAREST_SLOTS, AblatedDraft, AttentionEdit, ablated_draft
 from driftscope.ablate.intervention import INTERVENTIONS, RIGHT_BOTH, RIGHT_TOKENS, Attention
-from driftscope.ablate.run import NEAREST_SLOTS, AblatedDraft, AttentionEdit, Prefix, ablated_draft
 from driftscope.inspect.checkpoints import open_drafter
 from driftscope.inspect.reference.config import DEFAULT_N_SINK
 from driftscope.inspect.reference.drafter import Drafter
-from driftscope.inspect.trial.drafting import FIGURES, draft
+from driftscope.inspect.trial.drafting import FIGURES, Prefix, draft
 from driftscope.inspect.trial.target import Passage, Teacher
 from driftscope.inspect.trial.variant import as_served
 from driftscope.workloads.suites.readers import prompts_of
