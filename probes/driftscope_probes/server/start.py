@@ -167,12 +167,18 @@ def speculation_of(options: Sequence[str]) -> dict[str, object]:
     return dict(_speculation(options))
 
 
-def _speculation(options: Sequence[str]) -> Iterator[tuple[str, object]]:
+def _pairs(options: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each option's name, spelt with dashes, and its value."""
     for at, option in enumerate(options):
         name, equals, value = option.partition("=")
         if not equals:
             value = options[at + 1] if at + 1 < len(options) else ""
-        head, _, field = name.replace("_", "-").partition(".")
+        yield name.replace("_", "-"), value
+
+
+def _speculation(options: Sequence[str]) -> Iterator[tuple[str, object]]:
+    for name, value in _pairs(options):
+        head, _, field = name.partition(".")
         if head not in (_SPECULATIVE, _SHORT):
             continue
         if field:
@@ -285,10 +291,5 @@ def sglang_command(model: str, options: Sequence[str]) -> list[str]:
 
 def _drafter(options: Sequence[str]) -> str:
     """Return the drafter's name or path, or else the algorithm; "" if a file has both."""
-    named: dict[str, str] = {}
-    for at, option in enumerate(options):
-        name, equals, value = option.partition("=")
-        if not equals:
-            value = options[at + 1] if at + 1 < len(options) else ""
-        named[name.replace("_", "-")] = value
+    named = dict(_pairs(options))
     return named.get(DRAFTER) or named.get(ALGORITHM, "").lower()

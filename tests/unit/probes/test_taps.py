@@ -73,7 +73,7 @@ class Bench:
         return depths[name]
 
 
-@pytest.fixture(autouse=True, params=["torch", "numba"])
+@pytest.fixture(params=["torch", "numba"])
 def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     make: Callable[[ChainBuffers], Kernels] = TorchKernels
     if request.param == "numba":
@@ -82,7 +82,7 @@ def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def guard(tmp_path: Path) -> Iterator[Guard]:
+def guard(tmp_path: Path, _kernels: None) -> Iterator[Guard]:
     writer = TraceWriter(tmp_path / "run", source="worker0-1")
     yield Guard(writer)
     writer.close()
