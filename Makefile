@@ -61,7 +61,6 @@ docs: $(VENV)/installed-dev ## the documentation as a site, strictly, into site/
 	@echo site/index.html
 
 pages: $(VENV)/installed-dev ## write the generated pages of docs/
-	$(BIN)/driftscope findings --markdown > docs/findings.md
 	PYTHONPATH=tests $(BIN)/python -m support.doc_pages
 	$(BIN)/python -m driftscope.json_schema > docs/report.schema.json
 

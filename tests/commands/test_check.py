@@ -271,11 +271,6 @@ def test_the_catalogue_is_printed(driftscope: Driftscope) -> None:
     assert all(name in table for name in content)
 
 
-def test_the_page_of_the_documentation_is_the_catalogue(driftscope: Driftscope) -> None:
-    page = Path(__file__).parents[2] / "docs" / "findings.md"
-    assert page.read_text(encoding="utf-8") == driftscope("findings", "--markdown").stdout
-
-
 COSTLY = Truth(requests=60, rounds=30, cost=Cost(depth_s=0.003))
 """K = 2 is surely faster than K = 7 here."""
 

@@ -11,9 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
+from driftscope.findings.case import Entry
+from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.telemetry.instruments import COUNTER, HISTOGRAM, INSTRUMENTS, Instrument
 from driftscope.telemetry.prometheus import metric_name
 from driftscope.trace.records import RECORDS
@@ -102,7 +105,28 @@ def _first_paragraph(record: type) -> str:
     return " ".join((inspect.getdoc(record) or "").split("\n\n")[0].split())
 
 
-TABLES: Mapping[str, Callable[[], str]] = {"metrics": metrics, "columns": columns}
+def findings() -> str:
+    """Return the catalogue of findings, a section each."""
+    return "".join(map(_finding, (*CATALOGUE.values(), *REPLAYS.values())))
+
+
+def _finding(entry: Entry[Any]) -> str:
+    thresholds = "".join(
+        f"- `{threshold.name}` = {threshold.value:g}: {threshold.means}. "
+        f"Source: {threshold.source}.\n"
+        for threshold in entry.thresholds
+    )
+    return (
+        f"\n## {entry.id}\n\n**{entry.title}.** {entry.meaning}\n\nNeeds: {entry.need.words}.\n"
+        + (f"\n{thresholds}" if thresholds else "")
+    )
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "metrics": metrics,
+    "columns": columns,
+    "findings": findings,
+}
 """Tables by the names in their markers."""
 _MARKED = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
