@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,22 +23,21 @@ from driftscope.ablate.intervention import (
 )
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import Ratio, intervals, rate_intervals, ratio_of
-from driftscope.boundary.files import first_line, read_bytes, read_json, write_file
+from driftscope.boundary.files import first_line, read_json, write_file
 from driftscope.boundary.json_document import ABLATION, SCHEMA_VERSION, text, written_property
 from driftscope.errors import UsageError
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 from driftscope.inspect.reference.config import DEFAULT_N_SINK
 from driftscope.inspect.trial.result import Acceptance, acceptance_of, gain
-from driftscope.inspect.weights_digest import weights_digest
+from driftscope.inspect.weights_digest import described_model
 from driftscope.trace.manifest import ABLATION as ABLATION_MODE
-from driftscope.trace.manifest import GREEDY, MANIFEST, Manifest, Model
+from driftscope.trace.manifest import GREEDY, MANIFEST, Manifest
 from driftscope.trace.runs import is_ablation_run
 from driftscope.version import __version__
 from driftscope.vocabulary import Region
 
 DOCUMENT = "ablation.json"
 """Name of the JSON document in the run directory of an ablation."""
-_DIGITS = 16
 _DTYPE = "float32"
 _FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 RegionTokens = Mapping[str, tuple[int, int]]
@@ -372,8 +371,8 @@ def write_run(run: Path, result: Ablation, drafter: DrafterFiles, target: Target
         recording="none",
         method="eagle3",
         k=result.k,
-        target=_model(target.folder, target.raw.get("architectures")),
-        drafter=_model(drafter.folder, drafter.raw.get("architectures")),
+        target=described_model(target.folder, _architecture(target.raw), _DTYPE),
+        drafter=described_model(drafter.folder, _architecture(drafter.raw), _DTYPE),
         norm_flags={name: drafter.flag(name) for name in _FLAGS},
         drafter_layers=drafter.layers,
         aux_layers=drafter.aux_layers or (),
@@ -387,13 +386,6 @@ def write_run(run: Path, result: Ablation, drafter: DrafterFiles, target: Target
     write_file(run / MANIFEST, manifest.to_json().encode())
 
 
-def _model(folder: Path, architectures: object) -> Model:
-    named = architectures if isinstance(architectures, list) else []
-    config = read_bytes(folder / "config.json")
-    return Model(
-        name=str(folder),
-        architecture=str(named[0]) if named else "unknown",
-        config_digest=hashlib.sha256(config).hexdigest()[:_DIGITS],
-        dtype=_DTYPE,
-        weights_digest=weights_digest(str(folder)),
-    )
+def _architecture(raw: Mapping[str, Any]) -> str:
+    named = raw.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else "unknown"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,11 +60,11 @@ def opening_of(*, allow_pickle: bool, download: bool) -> Opening:
     torch."""
     if not allow_pickle:
         return Opening(download=download)
-    from driftscope.inspect.pickle_file import PickleReader
+    from driftscope.inspect.pickles import read_pickle
 
     with needs(EXTRA):
         import torch  # noqa: F401
-    return Opening(read_pickle=PickleReader(), download=download)
+    return Opening(read_pickle=cache(read_pickle), download=download)
 
 
 def load_bench(target: TargetFiles, options: TrialOptions) -> Bench:

@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -24,13 +24,12 @@ from driftscope.inspect.reference.chain import Chain, draft_chains, replay
 from driftscope.inspect.reference.config import DEFAULT_N_SINK, EOS_ID
 from driftscope.inspect.reference.drafter import Context, Drafter, Target, load_drafter, load_target
 from driftscope.inspect.reference.layers import KVCache
-from driftscope.inspect.weights_digest import weights_digest
+from driftscope.inspect.weights_digest import described_model
 from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
     GREEDY,
     Manifest,
-    Model,
 )
 from driftscope.trace.records import DraftRow, RequestRow, StepRow, VerifyRow, edges_of
 from driftscope.trace.writer import TraceWriter
@@ -260,22 +259,37 @@ class ReferenceRun:
         name = f"reference-{self._requests}"
         self._requests += 1
         arrival_s = time.time()
-        result = self._generated(prompt_ids, max_tokens, lambda done: self._record(name, done))
-        self._writer.put(_request_row(name, label, arrival_s, prompt_ids, max_tokens, result))
-        return result
-
-    def _generated(
-        self, prompt_ids: Sequence[int], max_tokens: int, on_round: Callable[[Round], None]
-    ) -> Generation:
-        return generate(
+        result = generate(
             self._target,
             self._drafter,
             prompt_ids,
             max_tokens,
             self._k,
             eos_token_id=EOS_ID,
-            on_round=on_round,
+            on_round=lambda done: self._record(name, done),
         )
+        count, decode_s = len(result.token_ids), result.duration_s - result.ttft_s
+        # A hash without a key: the prompts of this engine are no user's.
+        ids = np.array(prompt_ids, dtype=np.int64).tobytes()
+        digest = hashlib.blake2b(ids, digest_size=8).hexdigest()
+        self._writer.put(
+            RequestRow(
+                time_s=time.time(),
+                request=name,
+                label=label,
+                arrival_s=arrival_s,
+                prompt_tokens=len(prompt_ids),
+                output_tokens=count,
+                ttft_s=result.ttft_s,
+                tpot_s=decode_s / (count - 1) if count > 1 else None,
+                finish_reason=result.finish_reason,
+                temperature=0.0,
+                max_tokens=max_tokens,
+                prompt_digest=digest,
+                conversation=digest,
+            )
+        )
+        return result
 
     def _record(self, request: str, done: Round) -> None:
         self._steps += 1
@@ -320,8 +334,8 @@ class ReferenceRun:
             recording="taps",
             method="eagle3",
             k=self._k,
-            target=_model(target, "LlamaForCausalLM", dtype),
-            drafter=_model(drafter, config.to_hf()["architectures"][0], dtype),
+            target=described_model(target, "LlamaForCausalLM", dtype),
+            drafter=described_model(drafter, config.to_hf()["architectures"][0], dtype),
             norm_flags={
                 "fc_norm": config.fc_norm,
                 "norm_output": config.norm_output,
@@ -341,77 +355,17 @@ class ReferenceRun:
         )
 
 
-def _model(path: Path, architecture: str, dtype: str) -> Model:
-    digest = hashlib.sha256((path / "config.json").read_bytes()).hexdigest()[:16]
-    return Model(
-        name=str(path),
-        architecture=architecture,
-        config_digest=digest,
-        dtype=dtype,
-        weights_digest=weights_digest(str(path)),
-    )
-
-
 def _draft_row(step: int, now: float, request: str, chain: Chain, layers: int) -> DraftRow:
+    measured = {field.name: getattr(chain, field.name) for field in fields(Chain)}
     return DraftRow(
         execution=Execution.EAGER,
         step=step,
         time_s=now,
         request=request,
-        position=chain.position,
-        prompt_tokens=chain.prompt_tokens,
         batch=1,
         k=len(chain.token_ids),
         layers=layers,
         chunked_prefill=False,
-        sink_mass=chain.sink_mass,
-        prompt_mass=chain.prompt_mass,
-        generated_mass=chain.generated_mass,
-        self_mass=chain.self_mass,
         null_mass=None,
-        distance_mass=chain.distance_mass,
-        in_rms=chain.in_rms,
-        prenorm_rms=chain.prenorm_rms,
-        postnorm_rms=chain.postnorm_rms,
-        fed_rms=chain.fed_rms,
-        top1=chain.top1,
-        entropy=chain.entropy,
-        aux_rms=chain.aux_rms,
-        aux_norm_rms=chain.aux_norm_rms,
-        fc_rms=chain.fc_rms,
-        token_ids=None,
+        **{**measured, "token_ids": None},
     )
-
-
-def _request_row(
-    name: str,
-    label: str | None,
-    arrival_s: float,
-    prompt: Sequence[int],
-    max_tokens: int,
-    result: Generation,
-) -> RequestRow:
-    count = len(result.token_ids)
-    digest = _digest(prompt)
-    return RequestRow(
-        time_s=time.time(),
-        request=name,
-        label=label,
-        arrival_s=arrival_s,
-        prompt_tokens=len(prompt),
-        output_tokens=count,
-        ttft_s=result.ttft_s,
-        tpot_s=(result.duration_s - result.ttft_s) / (count - 1) if count > 1 else None,
-        finish_reason=result.finish_reason,
-        temperature=0.0,
-        max_tokens=max_tokens,
-        prompt_digest=digest,
-        conversation=digest,
-    )
-
-
-def _digest(prompt: Sequence[int]) -> str:
-    """Return a hash of the token ids, 16 hex digits. It has no key: the prompts of this engine are
-    no user's."""
-    ids = np.array(prompt, dtype=np.int64).tobytes()
-    return hashlib.blake2b(ids, digest_size=8).hexdigest()

@@ -17,7 +17,7 @@ from driftscope.inspect.checkpoints import open_drafter
 from driftscope.inspect.checks.result import Inspected
 from driftscope.inspect.files import Opening
 from driftscope.inspect.inspection import run_checks
-from driftscope.inspect.pickle_file import PickleReader
+from driftscope.inspect.pickles import read_pickle
 
 
 class _Hostile:
@@ -39,7 +39,7 @@ def _pickled(folder: Path, name: str = "pytorch_model.bin", *, legacy: bool = Fa
 
 
 def _allowed() -> Opening:
-    return Opening(read_pickle=PickleReader())
+    return Opening(read_pickle=read_pickle)
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])

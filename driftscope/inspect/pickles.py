@@ -51,22 +51,12 @@ class LoadedTensor(StoredTensor):
         return self.content
 
 
-class PickleReader:
-    """Reads pickles with `weights_only`, each once."""
+def read_pickle(path: Path) -> Mapping[str, StoredTensor]:
+    """Return the tensors of a file by name, read with `weights_only`.
 
-    def __init__(self) -> None:
-        """Start with nothing read."""
-        self._files: dict[Path, dict[str, StoredTensor]] = {}
-
-    def __call__(self, path: Path) -> Mapping[str, StoredTensor]:
-        """Return the tensors of a file by name.
-
-        Raises CheckpointError for a file that is missing or damaged, or holds more than tensors.
-        """
-        if path not in self._files:
-            state = _state(path, _load(path))
-            self._files[path] = {name: _stored(path, name, each) for name, each in state.items()}
-        return self._files[path]
+    Raises CheckpointError for a file that is missing or damaged, or holds more than tensors.
+    """
+    return {name: _stored(path, name, each) for name, each in _state(path, _load(path)).items()}
 
 
 def _load(path: Path) -> Any:
