@@ -17,7 +17,7 @@ from driftscope.analysis.figures.chains import Chains
 from driftscope.analysis.figures.results import acceptance_of
 from driftscope.analysis.figures.rounds import Counts, Rounds, rounds_in_buckets
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.column_arrays import Codes, whole
+from driftscope.analysis.query.column_arrays import Codes, in_order, whole
 from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, clusters, cut, table
 from driftscope.analysis.query.row_filters import NEAR_TOKENS, TEXT, TEXT_SEPARATOR
 from driftscope.analysis.statistics.intervals import Interval, difference
@@ -246,9 +246,7 @@ def whole_at_the_end(shape: Shape, last: int) -> ir.Table:
 def _ends_whole(run: Sums, requests: Codes) -> int:
     """Return how many of `requests` have only wholly accepted rounds among their last
     LOOP_ROUNDS."""
-    some = run.requests.keys.take(pa.array(requests, pa.int64()))
-    some = some.append_column("cluster", pa.array(requests, pa.int64()))
-    run.tables.engine.view(SUSPECTS, some, some.schema)
+    run.requests.show(run.tables.engine, SUSPECTS, requests, requests)
     last_rounds = run.tables.engine.rows(whole_at_the_end(run.shape, LOOP_ROUNDS))
     return int((whole(last_rounds, "whole") == LOOP_ROUNDS).sum())
 
@@ -325,7 +323,7 @@ def text_rounds(run: Sums) -> pa.Table | None:
         return None
     cut(run.tables, "verify", "verify", TEXT)
     rows = run.tables.engine.rows(rounds_in_buckets(run.shape))
-    return rows.sort_by([(name, "ascending") for name in ("bucket", *REQUEST)])
+    return in_order(rows, "bucket", *REQUEST)
 
 
 def text_groups(run: Sums, table: pa.Table | None) -> dict[str, Any]:
@@ -449,7 +447,7 @@ def _by_value(rounds: Rounds, value: NDArray[np.str_]) -> Iterator[Group]:
 
 def _by_power(run: Sums, table: pa.Table, unit: str = "") -> Iterator[Group]:
     """Yield groups by ranges, each twice as wide as the one before."""
-    buckets = _sorted(table, "bucket")
+    buckets = in_order(table, "bucket", *REQUEST)
     rounds, power = run.rounds_of(buckets, run.requests.codes(buckets)), whole(buckets, "bucket")
     for each in np.unique(power[rounds.rounds > 0]).tolist():
         yield group_of(f"{range_name(each)}{unit}", rounds.where(power == each))
@@ -533,15 +531,11 @@ def _aux_ratio(chains: Chains) -> _Share | None:
 def _by_execution(run: Sums, table: pa.Table | None) -> tuple[Group, ...]:
     if table is None:
         return ()
-    clusters = table.sort_by([(name, "ascending") for name in ("execution", "cluster")])
+    clusters = in_order(table, "execution", "cluster")
     rounds = run.rounds_of(clusters, whole(clusters, "cluster"))
     ran = np.asarray(clusters.column("execution").to_pylist(), dtype=np.str_)
     there = sorted(set(ran) & set(run.shape.executions))
     return tuple(group_of(each, rounds.where(ran == each)) for each in there)
-
-
-def _sorted(table: pa.Table, bucket: str) -> pa.Table:
-    return table.sort_by([(name, "ascending") for name in (bucket, *REQUEST)])
 
 
 def _by_structure(run: Sums) -> tuple[Group, ...]:

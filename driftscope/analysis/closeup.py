@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from driftscope.analysis.figures.chain_shape import BY_HEAD, kinds_of_steps
 from driftscope.analysis.figures.requests import MAX_CLUSTERS, Requests
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ints, whole
+from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, in_order, ints, whole
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import PART, REQUEST, SERVED, Derived, Tables, table
 from driftscope.analysis.statistics.intervals import Interval
@@ -337,7 +337,7 @@ def rounds_of_requests(tables: Tables, names: Sequence[str]) -> pa.Table:
     """Return the decode steps of the requests with these names, on any replica."""
     rows = table("verify")
     rounds = tables.engine.rows(_of(rows, names).select(*ROUND_COLUMNS))
-    return _sorted(rounds, "time_s", "replica", "request", "position")
+    return in_order(rounds, "time_s", "replica", "request", "position")
 
 
 def chains_of_requests(
@@ -368,7 +368,7 @@ def chains_of_requests(
                 f"({first_line(error)}); move it away to analyse the rest of the run"
             ) from error
     recorded_chains = pa.concat_tables(parts, promote_options="permissive")
-    return _sorted(recorded_chains, "time_s", "replica", "request", "position")
+    return in_order(recorded_chains, "time_s", "replica", "request", "position")
 
 
 def _restored(rows: pa.Table, derived: Derived) -> pa.Table:
@@ -392,7 +392,7 @@ def steps_that_drafted(tables: Tables) -> pa.Table:
     many = int(whole(tables.engine.rows(kinds_of_steps()), "rows").sum())
     drew = rows.filter((rows.chains > 0) & (rows.step % _every(many, STEPS) == 0))
     steps = tables.engine.rows(drew.select("step", "replica", "step_s", "draft_s", "probe_s"))
-    return _sorted(steps, "step", "replica", "step_s", "draft_s")
+    return in_order(steps, "step", "replica", "step_s", "draft_s")
 
 
 def chains_by_head(tables: Tables, chains: int) -> pa.Table:
@@ -401,7 +401,7 @@ def chains_by_head(tables: Tables, chains: int) -> pa.Table:
     there = rows.filter(rows[BY_HEAD].notnull() & (rows.step % _every(chains, HEAD_CHAINS) == 0))
     columns = (*REQUEST, "step", "layers", "heads", BY_HEAD)
     masses_by_head = tables.engine.rows(there.select(*columns))
-    return _sorted(masses_by_head, "step", "replica", "request")
+    return in_order(masses_by_head, "step", "replica", "request")
 
 
 def _of(rows: ir.Table, names: Sequence[str]) -> ir.Table:
@@ -410,10 +410,6 @@ def _of(rows: ir.Table, names: Sequence[str]) -> ir.Table:
 
 def _every(many: int, wanted: int) -> int:
     return max(1, -(-many // wanted))
-
-
-def _sorted(rows: pa.Table, *names: str) -> pa.Table:
-    return rows.sort_by([(name, "ascending") for name in names])
 
 
 NAMED_EACH = 50

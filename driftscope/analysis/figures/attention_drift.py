@@ -236,11 +236,8 @@ def attention_drift(run: Sums, cluster: Codes) -> Later[AttentionDrift | None]:
     sample.show(run, CLUSTERED, cluster)
     in_steps = sample.steps is not None
     edges = _edges(run)
-    parts = []
-    for derived in run.tables.parts:
-        run.tables.use(derived)
-        parts.append(run.tables.engine.rows(distances(run.shape, derived, len(edges), in_steps)))
-    table = _by_cluster(pa.concat_tables(parts, promote_options="permissive"))
+    found = run.tables.of_parts(lambda derived: distances(run.shape, derived, len(edges), in_steps))
+    table = _by_cluster(found)
     if edges and whole(table, "misfits").sum():
         raise DamagedTraceError(
             f"{run.tables.path}: draft rows whose {DISTANCE_MASS} is not K times layers times "

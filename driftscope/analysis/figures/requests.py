@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, whole
+from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, in_order, whole
+from driftscope.analysis.query.query_engine import Engine
 from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, Tables, clusters, table
 from driftscope.analysis.statistics.permutation import look_alikes
 from driftscope.analysis.statistics.ratio import nested, spans_of
@@ -265,6 +266,12 @@ class Requests:
     def __len__(self) -> int:
         return int(self.keys.num_rows)
 
+    def show(self, engine: Engine, name: str, chosen: Codes, cluster: Codes) -> None:
+        """Define the view `name` on the `chosen` requests, each with its number in `cluster`."""
+        view = self.keys.take(pa.array(chosen, pa.int64()))
+        view = view.append_column("cluster", pa.array(cluster, pa.int64()))
+        engine.view(name, view, view.schema)
+
     def codes(self, table: pa.Table) -> Codes:
         """Return the request that each row of `table`, which has replica and request columns,
         belongs to, [rows]."""
@@ -345,7 +352,7 @@ def _distinct(tables: list[pa.Table]) -> pa.Table:
         ]
     )
     distinct = both.group_by(["replica", "request"]).aggregate([])
-    return distinct.sort_by([("replica", "ascending"), ("request", "ascending")])
+    return in_order(distinct, "replica", "request")
 
 
 def index_of(table: pa.Table, keys: pa.Table, *, missing: int | None = None) -> Codes:
@@ -397,9 +404,7 @@ def _candidates(requests: Requests, label: Codes, length: Codes) -> Codes:
 
 def _beginnings(tables: Tables, requests: Requests, looked_at: Codes) -> Codes:
     """Return a number for each request, equal for equal first rounds; -1 for fewer rounds."""
-    view = requests.keys.take(pa.array(looked_at, pa.int64()))
-    view = view.append_column("cluster", pa.array(np.arange(len(looked_at)), pa.int64()))
-    tables.engine.view(SUSPECTS, view, view.schema)
+    requests.show(tables.engine, SUSPECTS, looked_at, np.arange(len(looked_at)))
     rows = tables.engine.rows(first_rounds(FIRST_ROUNDS))
     rounds = np.full((len(looked_at), FIRST_ROUNDS, 2), -1, dtype=np.int64)
     place = whole(rows, "cluster"), whole(rows, "nth")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.figures.chains import Chains, Mean
 from driftscope.analysis.figures.rounds import Rounds
-from driftscope.analysis.query.column_arrays import sums
+from driftscope.analysis.query.column_arrays import in_order, sums
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import (
     intervals,
@@ -391,7 +391,7 @@ def _known(by_depth: Spread | None) -> Spread:
 
 def _bins(verified: pa.Table) -> dict[str, Array]:
     """Return the columns of `verified`, sorted by depth and bin."""
-    verified = verified.sort_by([("depth", "ascending"), ("bin", "ascending")])
+    verified = in_order(verified, "depth", "bin")
     return {name: sums(verified, name) for name in verified.column_names}
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.figures.chain_shape import Shape
 from driftscope.analysis.figures.requests import MAX_CLUSTERS, Requests, Units
-from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ranked, whole
+from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, in_order, ranked, whole
 from driftscope.analysis.query.record_views import IN_BUCKETS, REQUEST, table
 from driftscope.analysis.statistics.ratio import (
     Make,
@@ -327,7 +327,7 @@ def _columns(table: pa.Table, name: str, k: int) -> Counts:
 
 def over_buckets(table: pa.Table) -> pa.Table:
     """Sum a pass by bucket and request over the buckets, in order of request."""
-    rows = table.sort_by([(name, "ascending") for name in REQUEST]).combine_chunks()
+    rows = in_order(table, *REQUEST).combine_chunks()
     if not rows.num_rows:
         return rows.drop_columns(["bucket"])
     begins = [pc.not_equal(rows[name][1:], rows[name][:-1]) for name in REQUEST]

@@ -43,9 +43,9 @@ from driftscope.analysis.figures.rounds import (
     undrafted,
 )
 from driftscope.analysis.number_words import count
-from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, sums, whole
+from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, in_order, sums, whole
 from driftscope.analysis.query.query_engine import Later
-from driftscope.analysis.query.record_views import CLUSTERS, REQUEST, SERVED, Derived, Tables, table
+from driftscope.analysis.query.record_views import CLUSTERS, REQUEST, SERVED, Tables, table
 from driftscope.analysis.statistics.changes import Lifetimes, Selection, selection_of
 from driftscope.boundary.json_document import written_property
 from driftscope.metrics import acceptance as formula
@@ -198,12 +198,14 @@ def _lifetimes(tables: Tables) -> tuple[Lifetimes, pa.Table, tuple[float, float]
     end_s = _ends_of_servers(lived)
     met = tables.engine.rows(lifetimes("verify")) if tables.conditions else lived
     at = index_of(met, lived)
-    keys = met.select(list(REQUEST))
+    keys, ended = met.select(list(REQUEST)), tables.engine.rows(ended_requests())
     lives = Lifetimes(
         start_s=floats(lived, "first_s")[at],
         last_s=floats(lived, "last_s")[at],
         end_s=end_s[at],
-        ended=_are_in(keys, tables.engine.rows(ended_requests())),
+        ended=np.asarray(index_of(keys, ended, missing=-1) >= 0)
+        if ended.num_rows
+        else np.zeros(keys.num_rows, dtype=np.bool_),
         rounds=whole(met, "rounds"),
     )
     first_s, last_s = floats(met, "first_s"), floats(met, "last_s")
@@ -217,12 +219,6 @@ def _ends_of_servers(lived: pa.Table) -> Matrix:
     end_s = np.full(int(server.max(initial=-1)) + 1, -np.inf)
     np.fmax.at(end_s, server, last_s)
     return np.asarray(end_s[server])
-
-
-def _are_in(keys: pa.Table, others: pa.Table) -> NDArray[np.bool_]:
-    if not others.num_rows:
-        return np.zeros(keys.num_rows, dtype=np.bool_)
-    return np.asarray(index_of(keys, others, missing=-1) >= 0)
 
 
 def requests_with_steps(tables: Tables) -> int:
@@ -357,7 +353,7 @@ def collect(tables: Tables, cohort: Cohort | None = None, *, for_summary: bool =
     in_batch = tables.engine.later(by_batch(shape, narrowed=tables.is_narrowed))
     if for_summary:
         in_batch.begin()
-    by_drafted = _in_order(rows(by_length(shape))) if shape.mixed else None
+    by_drafted = in_order(rows(by_length(shape)), "length", *REQUEST) if shape.mixed else None
     mix = np.zeros(shape.k + 1) if by_drafted is None else mix_of(by_drafted, shape.k)
     verify = over_buckets(in_context)
     drawn = rows(requests_of_chains())
@@ -366,6 +362,10 @@ def collect(tables: Tables, cohort: Cohort | None = None, *, for_summary: bool =
     cells, clusters = cells_of(strata, requests.units.unit)
     chain_sums = _chain_sums(tables, requests, shape, cells, clusters)
     check_rounds(tables, verify)
+    recorded, drafted_in = np.zeros(len(requests), np.int64), np.full((len(requests), 2), -1)
+    recorded[requests.codes(drawn)] = whole(drawn, "chains")
+    steps = [whole(drawn, name) for name in ("first_step", "last_step")]
+    drafted_in[requests.codes(drawn)] = np.stack(steps, axis=1)
     return Sums(
         tables=tables,
         shape=shape,
@@ -384,8 +384,8 @@ def collect(tables: Tables, cohort: Cohort | None = None, *, for_summary: bool =
         chain_sums=chain_sums,
         shallower=_shallower(tables, shape),
         by_length=by_drafted,
-        recorded=_recorded(requests, drawn),
-        drafted_in=_drafted_in(requests, drawn),
+        recorded=recorded,
+        drafted_in=drafted_in,
         cohort=cohort,
     )
 
@@ -396,8 +396,11 @@ def _chain_sums(
     def summed(measured: pa.Table) -> ChainSums:
         check_chains(tables, measured, shape)
         found = chains_of(measured, shape, cells, clusters, requests.units.crossed)
-        unsure = doubtful(measured, shape)
-        return ChainSums(chains=found, broken=_broken(tables, shape, found) if unsure else 0)
+        if not doubtful(measured, shape):
+            return ChainSums(chains=found, broken=0)
+        taken = tuple(sorted(found.means))
+        counted = tables.of_parts(lambda derived: broken(shape, derived, taken))
+        return ChainSums(chains=found, broken=_one(counted, "chains"))
 
     return _chains(tables, requests, cells, shape).then(summed)
 
@@ -416,25 +419,16 @@ def _chains(tables: Tables, requests: Requests, cells: Codes, shape: Shape) -> L
             quick.begin()
 
     def finished() -> pa.Table:
-        each = [_finite(tables, shape, derived, quick.value) for derived, quick in parts]
-        return pa.concat_tables(each, promote_options="permissive")
+        found = []
+        for derived, quick in parts:
+            finite = finite_sums(quick.value, shape)
+            if finite is None:  # some are no numbers: sum again, and slowly, those that are
+                tables.use(derived)
+                finite = tables.engine.rows(chains(shape, derived, True))
+            found.append(finite)
+        return pa.concat_tables(found, promote_options="permissive")
 
     return Later(finished, begin)
-
-
-def _finite(tables: Tables, shape: Shape, derived: Derived, quick: pa.Table) -> pa.Table:
-    """Return sums of finite numbers only: the quick ones, or slower ones if they are not finite."""
-    found = finite_sums(quick, shape)
-    if found is None:
-        tables.use(derived)
-        found = tables.engine.rows(chains(shape, derived, True))
-    return found
-
-
-def _in_order(by_drafted: pa.Table) -> pa.Table:
-    """Sort rows, so that sums over them are equal to the bit whatever files or engine they come
-    from."""
-    return by_drafted.sort_by([(name, "ascending") for name in ("length", *REQUEST)])
 
 
 def _shallower(tables: Tables, shape: Shape) -> Shallower:
@@ -443,27 +437,6 @@ def _shallower(tables: Tables, shape: Shape) -> Shallower:
     totals = tables.engine.rows(shallower(shape))
     weight = float(sums(totals, "weight")[0])
     return Shallower(chains=_one(totals, "chains"), weight=weight, chunked=_one(totals, "chunked"))
-
-
-def _recorded(requests: Requests, drawn: pa.Table) -> NDArray[np.int64]:
-    out = np.zeros(len(requests), dtype=np.int64)
-    out[requests.codes(drawn)] = whole(drawn, "chains")
-    return out
-
-
-def _drafted_in(requests: Requests, drawn: pa.Table) -> NDArray[np.int64]:
-    out = np.full((len(requests), 2), -1, dtype=np.int64)
-    first, last = whole(drawn, "first_step"), whole(drawn, "last_step")
-    out[requests.codes(drawn)] = np.stack([first, last], axis=1)
-    return out
-
-
-def _broken(tables: Tables, shape: Shape, chain_sums: Chains) -> int:
-    total, taken = 0, tuple(sorted(chain_sums.means))
-    for derived in tables.parts:
-        tables.use(derived)
-        total += _one(tables.engine.rows(broken(shape, derived, taken)), "chains")
-    return total
 
 
 def _reasons(tables: Tables, requests: Requests, rows: Codes) -> dict[str, NDArray[np.int64]]:

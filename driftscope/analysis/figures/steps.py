@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.column_arrays import floats, ints, sums, whole
+from driftscope.analysis.query.column_arrays import floats, in_order, ints, sums, whole
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import Tables, table
 from driftscope.metrics.latency import StepCost
@@ -107,7 +107,7 @@ def cells_of(step: pa.Table) -> tuple[StepCell, ...]:
     """
     if step.num_rows < MIN_STEPS:
         return ()
-    step = step.sort_by([("replica", "ascending"), ("time_s", "ascending")])
+    step = in_order(step, "replica", "time_s")
     k, batch, replica = (ints(step, name) for name in ("k", "requests", "replica"))
     k = np.where(ints(step, "chains") > 0, k, 0)
     recorded = floats(step, "recorded") > 0

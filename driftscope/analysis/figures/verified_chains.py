@@ -26,7 +26,7 @@ from driftscope.analysis.figures.chain_shape import Elements, Shape
 from driftscope.analysis.figures.chains import deep_enough
 from driftscope.analysis.figures.rounds import counts
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, ranked, whole
+from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, in_order, ranked, whole
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import (
     LOOKED_AT,
@@ -71,9 +71,7 @@ class ChainSample:
         """Define the view `name` on the requests, each with its number in `cluster`, [requests of
         the run], and the view of their steps that `passes.views.sampled` reads."""
         engine = run.tables.engine
-        view = run.requests.keys.take(pa.array(self.requests, pa.int64()))
-        view = view.append_column("cluster", pa.array(cluster[self.requests], pa.int64()))
-        engine.view(name, view, view.schema)
+        run.requests.show(engine, name, self.requests, cluster[self.requests])
         if self.steps is not None:
             steps = pa.table({"step": pa.array(self.steps, pa.int64())})
             engine.view(steps_of(name), steps, steps.schema)
@@ -348,13 +346,9 @@ def within_requests(run: Sums) -> Later[tuple[WithinRequest, ...]]:
     sample = chain_sample(run, CHAINS_WITHIN, chain_sample(run, COMPARED).requests)
     sample.show(run, WITHIN, np.arange(len(run.requests)))
     in_steps = sample.steps is not None
-    parts = []
-    for derived in run.tables.parts:
-        run.tables.use(derived)
-        parts.append(run.tables.engine.rows(internals(run.shape, derived, in_steps)))
-    chains = pa.concat_tables(parts, promote_options="permissive")
-    in_order = [("cluster", "ascending"), ("position", "ascending")]
-    return Later(lambda: tuple(relations(chains.sort_by(in_order), run.shape.depths, run.clusters)))
+    chains = run.tables.of_parts(lambda derived: internals(run.shape, derived, in_steps))
+    rows = in_order(chains, "cluster", "position")
+    return Later(lambda: tuple(relations(rows, run.shape.depths, run.clusters)))
 
 
 def relations(

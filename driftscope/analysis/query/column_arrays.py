@@ -61,6 +61,12 @@ def whole(table: pa.Table, name: str) -> NDArray[np.int64]:
     return np.asarray(known.to_numpy(), np.int64)
 
 
+def in_order(table: pa.Table, *names: str) -> pa.Table:
+    """Return the rows in ascending order of these columns, so that sums over them are equal to the
+    bit whatever files or engine they come from."""
+    return table.sort_by([(name, "ascending") for name in names])
+
+
 def ranked(codes: Codes) -> tuple[Codes, Codes]:
     """Return the different codes, ascending, and the rank of each code among them, [rows].
 

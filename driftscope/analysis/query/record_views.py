@@ -119,6 +119,14 @@ class Tables:
         self.engine.view(f"{PART}_all", self.parts[derived], queried("draft"))
         _define(self, PART, "draft")
 
+    def of_parts(self, query: Callable[[Derived], Any]) -> pa.Table:
+        """Return the rows of a query on the view PART, made for each layout of files in turn."""
+        found = []
+        for derived in self.parts:
+            self.use(derived)
+            found.append(self.engine.rows(query(derived)))
+        return pa.concat_tables(found, promote_options="permissive")
+
 
 def tables_of(trace: Trace, engine: Engine | None = None) -> Tables:
     """Return the tables of a `trace` that is already in memory."""

@@ -42,11 +42,12 @@ from driftscope.analysis.figures.verified_chains import (
     verification_of,
     within_requests,
 )
-from driftscope.analysis.query.column_arrays import floats, sums, whole
+from driftscope.analysis.query.column_arrays import floats, in_order, sums, whole
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import (
     PART,
     REQUEST,
+    Derived,
     Tables,
     clusters,
     cut,
@@ -156,28 +157,20 @@ def _latency(requests: Requests, cost: StepCost | None) -> Latency:
 def _recording(run: Sums, checked: Verification, steps: StepTimes) -> Recording:
     statuses, chains = run.tables.statuses, len(run.chains) + run.shallower.chains
     some, verified = 0 < checked.looked_at < chains, checked.verified
+    whole_rounds = int(run.rounds.lengths[:, list(run.shape.ks)].sum())
+    stand_for = float(run.chains.weight.sum()) + run.shallower.weight
     return Recording(
         chains=chains,
         verified_chains=round(verified / checked.looked_at * chains) if some else verified,
         looked_at=checked.looked_at if some else None,
         chunked_chains=int(run.chains.chunked.sum()) + run.shallower.chunked,
         broken_chains=run.broken,
-        short_rounds=_short_rounds(run),
+        short_rounds=len(run.rounds) - whole_rounds,
         dropped=sum(sum(status.dropped.values()) for status in statuses),
         errors=sum(sum(status.errors.values()) for status in statuses),
         overhead_fraction=_overhead(run.tables, steps),
-        sampling=_sampling(chains, run),
+        sampling=chains / stand_for if stand_for else None,
     )
-
-
-def _short_rounds(run: Sums) -> int:
-    asked = run.rounds.lengths[:, list(run.shape.ks)]
-    return len(run.rounds) - int(asked.sum())
-
-
-def _sampling(chains: int, run: Sums) -> float | None:
-    stand_for = float(run.chains.weight.sum()) + run.shallower.weight
-    return chains / stand_for if stand_for else None
 
 
 def _overhead(tables: Tables, times: StepTimes) -> float | None:
@@ -209,7 +202,10 @@ def segments_by(run: Sums, by: str) -> tuple[Segment, ...]:
     bucket = bucket_of(by, begin_s)
     if by == RANK:
         return tuple(_by_rank(run))
-    round_sums, drift = _rounds_in(run, bucket), _drift_in(run, bucket, by_k=by == BY_K)
+    cut(run.tables, "verify", "verify", bucket)
+    round_sums = run.tables.engine.rows(rounds_in_buckets(run.shape))
+    round_sums = in_order(round_sums, "bucket", *REQUEST)
+    drift = _drift_in(run, bucket, by_k=by == BY_K)
     rounds = run.rounds_of(round_sums, run.requests.codes(round_sums))
     names = np.asarray(round_sums.column("bucket").to_pylist(), dtype=np.str_)
     return tuple(
@@ -254,23 +250,20 @@ def _segment(
 ) -> Segment:
     accepted = acceptance_of(rounds, spread=True) if len(rounds) else None
     mine: NDArray[np.int64] = np.unique(rounds.request)
+    reach = accepted.marginal[-1] if accepted else math.nan
     return Segment(
         label=name,
         by=by,
         requests=len(mine),
         rounds=len(rounds),
         mean_length=accepted.mean_length if accepted else None,
-        reach=_finite(accepted.marginal[-1]) if accepted else None,
+        reach=reach if math.isfinite(reach) else None,
         growth=grown,
         self_mass=own,
         ttft_s=mean_s(run.requests.ttft_s[mine]),
         tpot_s=mean_s(run.requests.tpot_s[mine]),
         mean_length_interval=accepted.mean_length_interval if accepted else None,
     )
-
-
-def _finite(rate: float) -> float | None:
-    return rate if math.isfinite(rate) else None
 
 
 _Drift = tuple[float | None, float | None]
@@ -287,27 +280,23 @@ def _drift(chains: Chains) -> _Drift:
     )
 
 
-def _rounds_in(run: Sums, bucket: Bucket) -> pa.Table:
-    cut(run.tables, "verify", "verify", bucket)
-    round_sums = run.tables.engine.rows(rounds_in_buckets(run.shape))
-    return round_sums.sort_by([(name, "ascending") for name in ("bucket", *REQUEST)])
-
-
 def _drift_in(run: Sums, bucket: Bucket, *, by_k: bool) -> dict[str, _Drift]:
     """Return the drift by bucket; `by_k`: to the last depth of the bucket's own chains."""
     if not len(run.chains) + run.shallower.chains:
         return {}
-    parts = []
-    for derived in run.tables.parts:
-        run.tables.use(derived)
+
+    def in_buckets(derived: Derived) -> ir.Table:
         cut(run.tables, PART, "draft", bucket)
-        parts.append(run.tables.engine.rows(chains_in_buckets(run.shape, derived, by_k)))
-    chain_sums = pa.concat_tables(parts, promote_options="permissive")
+        return chains_in_buckets(run.shape, derived, by_k)
+
+    chain_sums = run.tables.of_parts(in_buckets)
     names = np.asarray(chain_sums.column("bucket").to_pylist(), dtype=np.object_)
     out: dict[str, _Drift] = {}
     for name in set(names) - {None}:
         mine = chain_sums.filter(pa.array(names == name))
-        first, last, own = (_mean(mine, name) for name in ("fed_rms", "fed_rms_last", SELF_LAST))
+        first, last, own = (
+            _mean(mine, name) for name in ("fed_rms", "fed_rms_last", "self_mass_last")
+        )
         out[name] = (None if last is None else growth([first or math.nan, last]), own)
     return out
 
@@ -318,9 +307,6 @@ def _mean(table: pa.Table, name: str) -> float | None:
         return None
     weight = float(sums(table, denominator(name, 0)).sum())
     return float(sums(table, numerator(name, 0)).sum()) / weight if weight else None
-
-
-SELF_LAST = "self_mass_last"
 
 
 IN_ORDER = "in_order"
@@ -384,9 +370,7 @@ def lengths_by_k(run: Sums) -> Later[tuple[LengthAtK, ...]]:
         return Later(tuple)
     there = np.flatnonzero(run.rounds.rounds > 0)
     chosen = evenly(run.rounds.request[there], run.rounds.rounds[there], ROUNDS_IN_ORDER)
-    view = run.requests.keys.take(pa.array(chosen, pa.int64()))
-    view = view.append_column("cluster", pa.array(np.arange(len(chosen)), pa.int64()))
-    run.tables.engine.view(IN_ORDER, view, view.schema)
+    run.requests.show(run.tables.engine, IN_ORDER, chosen, np.arange(len(chosen)))
     runs = run.tables.engine.rows(match_runs())
     return Later(
         lambda: recut(
