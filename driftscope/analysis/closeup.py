@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -189,8 +189,8 @@ def _resampled(sums: Values) -> Values:
     return np.concatenate([times.astype(np.float64) @ grouped for times in drawn])
 
 
-def _short(values: Values) -> tuple[float, ...]:
-    return tuple(float(f"{value:.5g}") for value in values)
+def _short(values: Iterable[float], digits: int = 5) -> tuple[float, ...]:
+    return tuple(float(f"{value:.{digits}g}") for value in values)
 
 
 MAX_ROWS = 128
@@ -223,15 +223,11 @@ def heads_of(table: pa.Table, k: int) -> Heads | None:
         layers=layers,
         heads=heads,
         masses={
-            name: tuple(_short_heads(row) for row in mean[:, :MAX_ROWS, at].T)
+            name: tuple(_short(row, 4) for row in mean[:, :MAX_ROWS, at].T)
             for at, name in enumerate(MASS_CLASSES)
             if np.nan_to_num(mean[:, :, at]).any()
         },
     )
-
-
-def _short_heads(row: np.ndarray) -> tuple[float, ...]:
-    return tuple(float(f"{value:.4g}") for value in row)
 
 
 BINS = 96
@@ -269,22 +265,20 @@ def timeline_of(tables: Tables, start_s: float, end_s: float) -> Timeline | None
     kind = np.asarray(counted.column("kind").to_pylist(), dtype=np.object_)
     rounds = np.isin(kind, (ACCEPTED, REJECTED))
     names = [ACCEPTED, REJECTED, *sorted(set(kind[~rounds]))]
-    yielded = np.bincount(at[rounds], weights=tokens[rounds], minlength=BINS)
-    in_rounds = np.bincount(at[rounds], weights=number[rounds], minlength=BINS)
+
+    def by_window(values: Codes, mine: NDArray[np.bool_]) -> list[float]:
+        counts = np.bincount(at[mine], weights=values[mine], minlength=BINS)
+        return [float(count) for count in counts]
+
     return Timeline(
         start_s=start_s,
         window_s=window,
-        steps={name: _by_window(at, number, kind == name) for name in names},
+        steps={name: tuple(map(int, by_window(number, kind == name))) for name in names},
         tokens_per_round=tuple(
             float(f"{token / n:.5g}") if n else None
-            for token, n in zip(yielded.tolist(), in_rounds.tolist(), strict=True)
+            for token, n in zip(by_window(tokens, rounds), by_window(number, rounds), strict=True)
         ),
     )
-
-
-def _by_window(at: Codes, number: Codes, mine: NDArray[np.bool_]) -> tuple[int, ...]:
-    counts = np.bincount(at[mine], weights=number[mine], minlength=BINS)
-    return tuple(int(count) for count in counts)
 
 
 def _counts(start_s: float, window_s: float) -> ir.Table:
@@ -544,9 +538,9 @@ def _opened(
     name: str, rounds: pa.Table, chains: pa.Table, answer: Mapping[str, Any] | None
 ) -> OpenedRequest:
     steps, rounds = rounds.num_rows, rounds.slice(0, MAX_ROUNDS)
-    latest = {p: at for at, p in enumerate(ints(chains, "position").tolist())}
+    latest = {chain["position"]: chain for chain in chains.to_pylist()}
     position = ints(rounds, "position").tolist()
-    at = [latest.get(p) for p in position]
+    found = [latest.get(place, {}) for place in position]
     region, copied = regions_of(position, answer)
     return OpenedRequest(
         request=name,
@@ -556,15 +550,28 @@ def _opened(
         accepted=tuple(ints(rounds, "accepted").tolist()),
         reason=tuple(rounds.column("reason").to_pylist()),
         masses={
-            column: tuple(_layered(_cell(chains, column, i), _layers(chains, i)) for i in at)
+            column: tuple(_mass(chain, column) for chain in found)
             for column in MASSES
             if chains.column(column).null_count < chains.num_rows
         },
-        fed_rms=tuple(_floats(_cell(chains, "fed_rms", i)) for i in at),
-        token_ids=tuple(_ints(_cell(chains, "token_ids", i)) for i in at),
+        fed_rms=tuple(
+            None if chain.get("fed_rms") is None else _short(chain["fed_rms"], 3) for chain in found
+        ),
+        token_ids=tuple(
+            None if chain.get("token_ids") is None else tuple(map(int, chain["token_ids"]))
+            for chain in found
+        ),
         region=region,
         copied=copied,
     )
+
+
+def _mass(chain: Mapping[str, Any], column: str) -> Floats | None:
+    """Return a mass of a chain by depth, averaged over layers; None if it has none."""
+    if chain.get(column) is None:
+        return None
+    by_layer = np.asarray(chain[column]).reshape(-1, max(int(chain["layers"]), 1))
+    return _short(finite_mean(by_layer, axis=1).tolist(), 3)
 
 
 def _strips(rounds: pa.Table, requests: Requests, chosen: NDArray[np.int64]) -> dict[int, str]:
@@ -585,29 +592,6 @@ def _name(requests: Requests, code: int) -> str:
     name = str(requests.keys.column("request")[code].as_py())
     replica = int(requests.replica[code])
     return name if not replica else f"{name} (replica {replica})"
-
-
-def _cell(chains: pa.Table, name: str, at: int | None) -> list[float] | None:
-    value: list[float] | None = None if at is None else chains.column(name)[at].as_py()
-    return value
-
-
-def _layers(chains: pa.Table, at: int | None) -> int:
-    return 1 if at is None else max(int(chains.column("layers")[at].as_py()), 1)
-
-
-def _layered(values: list[float] | None, layers: int) -> Floats | None:
-    if values is None:
-        return None
-    return _floats(finite_mean(np.asarray(values).reshape(-1, layers), axis=1).tolist())
-
-
-def _floats(values: list[float] | None) -> Floats | None:
-    return None if values is None else tuple(float(f"{value:.3g}") for value in values)
-
-
-def _ints(values: list[float] | None) -> tuple[int, ...] | None:
-    return None if values is None else tuple(int(value) for value in values)
 
 
 def _known(value: float) -> float | None:
