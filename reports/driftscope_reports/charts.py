@@ -306,7 +306,7 @@ def figure(
         data=list(traces),
         layout={
             "template": go.layout.Template(),
-            "margin": {"l": 62, "r": 14, "t": 10, "b": 46},
+            "margin": {"l": 62, "r": 14, "t": 10, "b": 42},
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "font": {"family": "system-ui, sans-serif", "size": 13, "color": _paint("ink")},
@@ -343,7 +343,7 @@ _FEW = 3
 
 
 def _title(words: str) -> dict[str, Any]:
-    return {"text": words, "font": {"size": 13, "color": _paint("soft")}}
+    return {"text": words, "standoff": 6, "font": {"size": 13, "color": _paint("soft")}}
 
 
 def _x_axis(
