@@ -90,8 +90,8 @@ def inspect(
     else:
         print_inspection(result)
     if output is not None:
+        from driftscope_reports.formats import write_text
         from driftscope_reports.html.inspection import to_html
-        from driftscope_reports.report_files import write_text
 
         words = ["driftscope", "inspect", drafter, *(["--target", target] if target else [])]
         words += [] if run else ["--files-only"]

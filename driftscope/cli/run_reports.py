@@ -30,8 +30,7 @@ from driftscope.pipeline import (
     conclude,
     measure,
 )
-from driftscope_reports.formats import write
-from driftscope_reports.report_files import write_text
+from driftscope_reports.formats import write, write_text
 from driftscope_reports.terminal.run_table import plain, render
 
 T = TypeVar("T")

@@ -1,15 +1,13 @@
-"""Writer of the report in each of its formats."""
+"""Write a report in each of its formats, atomically, so that a reader never sees part of it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from driftscope.boundary.files import write_file
 from driftscope.errors import UsageError
 from driftscope.json_report import to_json
 from driftscope.pipeline import Analysis
-from driftscope_reports.html.document import to_html
-from driftscope_reports.markdown import to_markdown
-from driftscope_reports.report_files import write_text
 
 
 def write(analysis: Analysis, form: str, path: Path, *, command: str | None = None) -> list[Path]:
@@ -17,12 +15,24 @@ def write(analysis: Analysis, form: str, path: Path, *, command: str | None = No
 
     Raises UsageError for another format, OSError.
     """
-    texts = {
-        "html": lambda: to_html(analysis, command=command),
-        "json": lambda: to_json(analysis),
-        "markdown": lambda: to_markdown(analysis),
-    }
-    if form not in texts:
+    if form == "html":
+        # Templates and plotly are imported only for a page.
+        from driftscope_reports.html.document import to_html
+
+        text = to_html(analysis, command=command)
+    elif form == "json":
+        text = to_json(analysis)
+    elif form == "markdown":
+        from driftscope_reports.markdown import to_markdown
+
+        text = to_markdown(analysis)
+    else:
         raise UsageError(f"--format {form}: unknown; use html, json or markdown")
-    write_text(path, texts[form]())
+    write_text(path, text)
     return [path]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path` atomically, see `driftscope.boundary.files.write_file`. Raises
+    OSError."""
+    write_file(path, text.encode("utf-8", "replace"), parents=True)

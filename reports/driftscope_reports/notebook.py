@@ -14,9 +14,9 @@ from driftscope.pipeline import Analysis, Inputs, analyze
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.runs import found
 from driftscope_reports.charts import escaped, plain
+from driftscope_reports.formats import write_text
 from driftscope_reports.html.document import pictures, to_html
 from driftscope_reports.page import colours
-from driftscope_reports.report_files import write_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,10 @@ import gzip
 import hashlib
 import html
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -507,3 +510,21 @@ def test_a_report_of_a_run_in_which_no_sink_was_found(tmp_path: Path) -> None:
     sought = replace(analysis.runs[0].manifest, sink_source="sought")
     parts = provenance_parts(replace(analysis.runs[0], manifest=sought))
     assert parts["sink set"] == "search not finished"
+
+
+@pytest.mark.process
+def test_another_process_writes_the_same_bytes(tmp_path: Path) -> None:
+    """With another order of hashes, and from another folder."""
+    code = (
+        "import sys; from pathlib import Path; from driftscope.pipeline import Inputs, analyze; "
+        "from driftscope_reports.html.document import to_html; "
+        "made = analyze(Inputs(sources=[Path(sys.argv[1])], labels=['server'])); "
+        "page = to_html(made, command='driftscope analyze server'); "
+        "Path('page.html').write_text(page, encoding='utf-8')"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": os.pathsep.join(sys.path)}
+    arguments = [sys.executable, "-c", code, str(GALLERY / "server")]
+    subprocess.run(arguments, cwd=tmp_path, env=environment, check=True)
+    analysis = analyze(Inputs(sources=[GALLERY / "server"], labels=["server"]))
+    page = to_html(analysis, command="driftscope analyze server")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == page
