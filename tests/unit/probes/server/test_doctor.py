@@ -1,11 +1,13 @@
-"""Findings of `driftscope doctor` on a machine with everything installed."""
+"""What `driftscope doctor` finds: with everything installed, in source files, and without."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from driftscope_probes.engine import HookPoint
 from driftscope_probes.server import doctor
 from driftscope_probes.server.doctor import (
     SGLANG,
+    VLLM,
     Check,
     catalogue,
     drafter_classes,
@@ -23,7 +26,9 @@ from driftscope_probes.server.doctor import (
     examine_server,
     hook_checks,
     is_in_source,
+    plugin_check,
     sglang_version_check,
+    start_checks,
     verdict,
 )
 from driftscope_probes.sglang.plugin import TESTED
@@ -156,17 +161,6 @@ def test_without_sglang_it_says_where_to_install_the_probe(
     )
 
 
-def test_a_plugin_that_sglang_leaves_out_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SGLANG_PLUGINS", "another")
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ("an entry point",))
-    (plugin,) = (check for check in examine(SGLANG) if check.topic == "plugin")
-    assert plugin.ok is False and "SGLANG_PLUGINS=another" in plugin.detail
-
-
-pytestmark = pytest.mark.process
-
-
 @pytest.fixture(scope="module")
 def done() -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("DRIFTSCOPE_", "VLLM_"))}
@@ -186,12 +180,14 @@ def checks(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.process
 def test_json_is_the_only_thing_on_stdout(checks: list[dict[str, Any]]) -> None:
     for check in checks:
         assert set(check) == {"topic", "ok", "detail", "hint"}
         assert check["ok"] in (True, False, None)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seam", HOOKS)
 def test_every_hook_holds_in_the_installed_vllm(checks: list[dict[str, Any]], seam: str) -> None:
     found = [check for check in checks if check["topic"] == f"hook {seam}"]
@@ -201,6 +197,7 @@ def test_every_hook_holds_in_the_installed_vllm(checks: list[dict[str, Any]], se
         assert check["ok"] is True or (seam == "v2" and check["ok"] is None), check["detail"]
 
 
+@pytest.mark.process
 def test_what_the_report_of_a_bug_needs_is_there(checks: list[dict[str, Any]]) -> None:
     topics = {check["topic"] for check in checks}
     assert topics >= {"Python", "driftscope", "torch", "vLLM", "plugin", "settings"}
@@ -208,6 +205,7 @@ def test_what_the_report_of_a_bug_needs_is_there(checks: list[dict[str, Any]]) -
     assert {check.topic for check in catalogue()} == {f"drafter {kind.name}" for kind in KINDS}
 
 
+@pytest.mark.process
 def test_the_default_captured_layers_are_the_installed_vllms(
     checks: list[dict[str, Any]],
 ) -> None:
@@ -248,8 +246,70 @@ def test_a_run_that_names_no_captured_layers_or_is_none(tmp_path: Path) -> None:
     assert "no such directory" in _of_run(tmp_path / "nothing")["run"]
 
 
+@pytest.mark.process
 def test_the_exit_code_says_whether_a_live_vllm_can_be_recorded(
     done: subprocess.CompletedProcess[str], checks: list[dict[str, Any]]
 ) -> None:
     problems = [check for check in checks if check["ok"] is False]
     assert done.returncode == (1 if problems else 0), problems
+
+
+@pytest.fixture
+def problems(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
+    """Return the details of the checks by topic, of problems and of facts, with these variables."""
+
+    def found(ok: bool | None = False, **environ: str) -> dict[str, str]:
+        for name in [name for name in os.environ if name.startswith("DRIFTSCOPE_")]:
+            monkeypatch.delenv(name)
+        for name, value in environ.items():
+            monkeypatch.setenv(f"DRIFTSCOPE_{name}", value)
+        return {check.topic: check.detail for check in start_checks() if check.ok is ok}
+
+    return found
+
+
+def test_settings_in_force_are_named(problems: Callable[..., dict[str, str]]) -> None:
+    assert "off" in problems(None)["settings"]
+    every = problems(None, TRACE="/runs/a", EVERY="16")
+    assert every["settings"] == "recording every 16. draft step to /runs/a"
+    governed = "recording draft steps within 1 % of the time per token to /runs/a"
+    assert problems(None, TRACE="/runs/a")["settings"] == governed
+    assert "DRIFTSCOPE_EVERY='often'" in problems(TRACE="/runs/a", EVERY="often")["settings"]
+
+
+def test_what_would_keep_a_start_from_recording(
+    problems: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    run = str(tmp_path / "run")
+    assert "did you mean DRIFTSCOPE_EVERY?" in problems(TRACE=run, EVRY="4")["settings"]
+    assert "cannot be read as TOML" in problems(TRACE=run, CONFIG="/nope.toml")["settings"]
+    (tmp_path / "file").touch()
+    below = problems(TRACE=str(tmp_path / "file" / "run"))
+    assert "cannot write a trace there" in below["run directory"]
+    used = tmp_path / "used"
+    used.mkdir()
+    (used / "manifest.json").write_text("{}")
+    assert "already holds a run" in problems(TRACE=str(used))["run directory"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        assert "Address already in use" in problems(TRACE=run, PROMETHEUS=port)["Prometheus"]
+    assert "settings" not in problems(DISABLE="banana", EVERY="often")
+    assert not (tmp_path / "run").exists(), "nothing is left behind"
+
+
+def test_a_package_that_does_not_import(
+    problems: Callable[..., dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wrapt.py").write_text("raise RuntimeError('no such symbol')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wrapt")
+    assert "RuntimeError: no such symbol" in problems()["wrapt"]
+
+
+def test_a_plugin_that_an_engine_is_told_to_leave_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ("an entry point",))
+    for engine in (VLLM, SGLANG):
+        monkeypatch.setenv(engine.allowed, "another")
+        plugin = plugin_check(engine)
+        assert plugin.ok is False and plugin.hint == f"add driftscope to {engine.allowed}"
+        assert f"{engine.allowed}=another" in plugin.detail
