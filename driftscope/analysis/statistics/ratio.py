@@ -78,7 +78,7 @@ class Ratio:
     """Each cluster's share of the denominator, [clusters, m]; NaN if it is 0."""
     crossed: tuple[Ratio, Ratio] | None = None
     """Ratios over the other kind of clusters, and over the intersections of both; None
-    with one kind, see `driftscope.analysis.statistics.ratio`."""
+    with one kind, see `ratio_over`."""
 
     @property
     def supported(self) -> NDArray[np.bool_]:
@@ -99,23 +99,12 @@ class Ratio:
     def first(self, m: int) -> Ratio:
         """Return the first `m` figures."""
         return Ratio(
-            value=self.value[:m],
-            influence=self.influence[:, :m],
-            df=self.df[:m],
-            units=self.units[:m],
-            heaviest=self.heaviest[:m],
-            share=self.share[:, :m],
-            crossed=None
-            if self.crossed is None
-            else (self.crossed[0].first(m), self.crossed[1].first(m)),
+            **{name: getattr(self, name)[..., :m] for name in _BY_FIGURE},
+            crossed=_crossed(lambda ratios: ratios[0].first(m), [self]),
         )
 
     def minus(self, other: Ratio) -> Ratio:
         """Return the difference of the ratios, whose clusters are the same ones."""
-        crossed = None
-        if self.crossed is not None and other.crossed is not None:
-            (a, ab), (b, bb) = self.crossed, other.crossed
-            crossed = a.minus(b), ab.minus(bb)
         return Ratio(
             value=self.value - other.value,
             influence=self.influence - other.influence,
@@ -123,7 +112,7 @@ class Ratio:
             units=self.units + other.units,
             heaviest=np.fmax(self.heaviest, other.heaviest),
             share=np.fmax(self.share, other.share),
-            crossed=crossed,
+            crossed=_crossed(lambda ratios: ratios[0].minus(ratios[1]), [self, other]),
         )
 
     @property
@@ -145,21 +134,28 @@ class Ratio:
         return np.where(known, factor, 1.0)
 
 
+_BY_FIGURE = ("value", "influence", "df", "units", "heaviest", "share")
+"""Fields of a Ratio whose last axis is that of the figures."""
+
+
+def _crossed(
+    make: Callable[[Sequence[Ratio]], Ratio], ratios: Sequence[Ratio]
+) -> tuple[Ratio, Ratio] | None:
+    """Return what `make` makes of the crossed ratios of both kinds; None if one has none."""
+    pairs = [ratio.crossed for ratio in ratios if ratio.crossed is not None]
+    if len(pairs) < len(ratios):
+        return None
+    return make([other for other, _ in pairs]), make([both for _, both in pairs])
+
+
 def joined(*ratios: Ratio) -> Ratio:
     """Join figures of the same clusters into one Ratio."""
     return Ratio(
-        value=np.concatenate([each.value for each in ratios]),
-        influence=np.hstack([each.influence for each in ratios]),
-        df=np.concatenate([each.df for each in ratios]),
-        units=np.concatenate([each.units for each in ratios]),
-        heaviest=np.concatenate([each.heaviest for each in ratios]),
-        share=np.hstack([each.share for each in ratios]),
-        crossed=None
-        if any(each.crossed is None for each in ratios)
-        else (
-            joined(*(each.crossed[0] for each in ratios if each.crossed)),
-            joined(*(each.crossed[1] for each in ratios if each.crossed)),
-        ),
+        **{
+            name: np.concatenate([getattr(ratio, name) for ratio in ratios], axis=-1)
+            for name in _BY_FIGURE
+        },
+        crossed=_crossed(lambda parts: joined(*parts), ratios),
     )
 
 
@@ -168,26 +164,23 @@ def weighted(ratios: Sequence[Ratio], weights: Sequence[float]) -> Ratio:
 
     Its degrees of freedom are Satterthwaite's: few clusters decide if they make up most of the
     variance, however many others there are."""
-    shares = [np.nan_to_num(each.share) for each in ratios]
-    share = np.sum([w * each for w, each in zip(weights, shares, strict=True)], axis=0)
-    crossed = [each.crossed for each in ratios]
+
+    def average(arrays: Sequence[Matrix]) -> Matrix:
+        parts = [weight * array for weight, array in zip(weights, arrays, strict=True)]
+        return np.asarray(np.sum(parts, axis=0))
+
+    share = average([np.nan_to_num(ratio.share) for ratio in ratios])
+    crossed = _crossed(lambda parts: weighted(parts, weights), ratios)
     return Ratio(
-        value=np.sum([w * each.value for w, each in zip(weights, ratios, strict=True)], axis=0),
-        influence=np.sum(
-            [w * each.influence for w, each in zip(weights, ratios, strict=True)], axis=0
-        ),
-        df=np.min([degrees_of_freedom(share), *(each.df for each in ratios)], axis=0)
-        if crossed[0]
+        value=average([ratio.value for ratio in ratios]),
+        influence=average([ratio.influence for ratio in ratios]),
+        df=np.min([degrees_of_freedom(share), *(ratio.df for ratio in ratios)], axis=0)
+        if ratios[0].crossed
         else _df_of_sum(ratios, weights, share),
-        units=np.sum([each.units for each in ratios], axis=0),
-        heaviest=heaviest_of(share),
+        units=np.sum([ratio.units for ratio in ratios], axis=0),
+        heaviest=_heaviest(share),
         share=share,
-        crossed=(
-            weighted([each[0] for each in crossed if each], weights),
-            weighted([each[1] for each in crossed if each], weights),
-        )
-        if all(crossed)
-        else None,
+        crossed=crossed,
     )
 
 
@@ -213,12 +206,12 @@ def ratio_of(top: Matrix, bottom: Matrix) -> Ratio:
         influence=(top - value * bottom) / safe / left,
         df=degrees_of_freedom(share),
         units=whole,
-        heaviest=heaviest_of(share),
+        heaviest=_heaviest(share),
         share=share,
     )
 
 
-def heaviest_of(share: Matrix) -> Array:
+def _heaviest(share: Matrix) -> Array:
     """Return the largest share that one cluster has, [m]; NaN without clusters."""
     if not len(share):
         return np.full(share.shape[1], np.nan)
@@ -434,7 +427,7 @@ def marginal_ratio(accepted: Matrix, at_risk: Matrix, drafted: Matrix) -> Ratio:
         influence=np.where(share < 1, value - left_out, np.nan),
         df=degrees_of_freedom(share),
         units=units,
-        heaviest=heaviest_of(share),
+        heaviest=_heaviest(share),
         share=share,
     )
 
