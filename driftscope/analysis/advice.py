@@ -425,6 +425,7 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
         growth=possible_growth(largest),
     )
     schedule = schedule_of(_within_one(model), lengths, served, choice.k)
+    several = len(schedule.ranges) > 1  # K = 0 alone needs no schedule
     overall = prediction(0, 1.0, whole, relative)
     return Advice(
         run=run.label,
@@ -444,7 +445,7 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
         by_context=_by_context(run, model),
         tokens_per_s=_tokens_per_s(model, run),
         fixed_command=None if choice.k is None else fixed_option(run, choice.k),
-        schedule_command=_several(run, schedule),
+        schedule_command=schedule_option(run, schedule.ranges) if several else None,
         measure_command=None if choice.next is None else search_command(run),
         doubt=_doubt(run, model, overall),
         least_gain=_least_gain(run),
@@ -474,11 +475,6 @@ def _by_batch(
         )
         for batch, weight in model.mix
     )
-
-
-def _several(run: RunSummary, schedule: Schedule) -> str | None:
-    """Return the option for a schedule of several K; none for K = 0 alone."""
-    return schedule_option(run, schedule.ranges) if len(schedule.ranges) > 1 else None
 
 
 def _worth(gain: Estimate) -> bool:
@@ -589,9 +585,35 @@ def _served(run: RunSummary) -> Served:
 def same_models(a: Measured, b: Measured, *, target_only: bool = False) -> bool:
     """Whether step times of two runs can be pooled: same models, executed in the same way. With
     `target_only`, one of the two does not draft."""
-    names = ["engine", "runner", "mode", "tensor_parallel", "target"]
-    names += [] if target_only else ["drafter", "method"]
-    return all(getattr(a.manifest, name) == getattr(b.manifest, name) for name in names)
+    return left_out_because(a, b, target_only=target_only) is None
+
+
+_SAME = {
+    "target": "target",
+    "drafter": "drafter",
+    "engine": "engine",
+    "runner": "runner",
+    "mode": "execution mode",
+    "tensor_parallel": "tensor parallelism",
+    "method": "method",
+}
+"""Fields of the manifest in which runs whose step times are pooled agree, in words."""
+
+
+def left_out_because(a: Measured, b: Measured, *, target_only: bool = False) -> str | None:
+    """Return why the step times of `b` cannot be pooled with those of `a`; None if they can.
+
+    `target_only`: one of the two does not draft.
+    """
+    things = []
+    for field, words in _SAME.items():
+        mine, theirs = getattr(a.manifest, field), getattr(b.manifest, field)
+        if mine == theirs or (target_only and field in ("drafter", "method")):
+            continue
+        names = [model.name if isinstance(model, Model) else model for model in (mine, theirs)]
+        same_name = names[0] == names[1]
+        things.append(words if same_name else f"{words} ({names[1]} instead of {names[0]})")
+    return f"left out, it has another {listed(things)}" if things else None
 
 
 def _tokens_per_s(model: CostModel, run: RunSummary) -> float | None:
@@ -617,43 +639,6 @@ def _by_context(run: RunSummary, model: CostModel) -> tuple[tuple[str, Predictio
             ]
             found.append((group.name, prediction(0, 1.0, *_both(model, lengths, served))))
     return tuple(found)
-
-
-def reasons(a: Measured, b: Measured, *, target_only: bool = False) -> str | None:
-    """Return why the step times of `b` cannot be pooled with those of `a`; None if they can.
-
-    `target_only`: `b` does not speculate.
-    """
-    if same_models(a, b, target_only=target_only):
-        return None
-    mine, theirs = a.manifest, b.manifest
-    things = [
-        *_models("target", mine.target, theirs.target),
-        *([] if target_only else _models("drafter", mine.drafter, theirs.drafter)),
-        *_settings(mine, theirs, () if target_only else ("method",)),
-    ]
-    return f"left out, it has another {listed(things)}"
-
-
-def _models(name: str, a: Model, b: Model) -> list[str]:
-    if a == b:
-        return []
-    return [f"{name} ({b.name} instead of {a.name})" if a.name != b.name else name]
-
-
-def _settings(a: Manifest, b: Manifest, more: Sequence[str]) -> list[str]:
-    names = {
-        "engine": "engine",
-        "runner": "runner",
-        "mode": "execution mode",
-        "tensor_parallel": "tensor parallelism",
-        **{name: name for name in more},
-    }
-    return [
-        f"{words} ({getattr(b, name)} instead of {getattr(a, name)})"
-        for name, words in names.items()
-        if getattr(a, name) != getattr(b, name)
-    ]
 
 
 def answer(advice: Advice) -> str:

@@ -265,13 +265,6 @@ def times_over(model: CostModel, lengths: Sequence[RoundLength], served: Served)
     )
 
 
-def over_mix(model: CostModel, lengths: Sequence[RoundLength], k_of: Mapping[int, int]) -> Span:
-    """Return the time per output token over the batch sizes as served, each with its own K."""
-    return summed(
-        [(weight, tpot_at(model, lengths[k_of[b]], b, k_of[b])) for b, weight in model.mix]
-    )
-
-
 def summed(parts: Sequence[tuple[float, Span]]) -> Span:
     """Return the sum of weighted spans, all of whose ends are taken together."""
     return Span(

@@ -41,7 +41,7 @@ def advise(
     `driftscope bench MODEL --best-k` records them one after another.
     """
     from driftscope.analysis.advice import advise as advice_on
-    from driftscope.analysis.advice import reasons
+    from driftscope.analysis.advice import left_out_because
     from driftscope.analysis.replays import ReplaySummary
     from driftscope.cli.run_reports import RunChoice, labels_of
     from driftscope.errors import NoDataError
@@ -68,9 +68,9 @@ def advise(
     first, *others = measured.runs
     guards = [
         *(f"{w.run}: {w.message}" for run in measured.runs for w in losses_among(warnings_of(run))),
-        *(f"{run.label}: {why}" for run in others if (why := reasons(first, run))),
+        *(f"{run.label}: {why}" for run in others if (why := left_out_because(first, run))),
     ]
-    if plain is not None and (why := reasons(first, plain, target_only=True)):
+    if plain is not None and (why := left_out_because(first, plain, target_only=True)):
         guards.append(f"{plain.label}: {why}")
     for guard in guards:
         typer.echo(f"warning: {printable(guard)}", err=True)
