@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from driftscope.metrics import attention, confidence, hidden, latency
 from driftscope.metrics.acceptance import COUNTED, MEAN_LENGTH
-from driftscope.metrics.definition import Definition
 from driftscope.metrics.fallback import REJECTED, UNDRAFTED
 from driftscope.metrics.overhead import BUDGETED, OVERHEAD
 
@@ -78,185 +77,277 @@ class Instrument:
     """Upper bounds of a histogram's buckets except the last; () for a count and a sum only."""
 
 
-ROUNDS = Instrument(
-    name="driftscope.rounds",
-    kind=COUNTER,
-    unit="{round}",
-    description="Rounds: drafts that the target verified.",
-)
+def _counter(name: str, unit: str, description: str, *attributes: str) -> Instrument:
+    return Instrument(
+        name=name, kind=COUNTER, unit=unit, description=description, attributes=attributes
+    )
 
-PROPOSED = Instrument(
-    name="driftscope.tokens.proposed",
-    kind=COUNTER,
-    unit="{token}",
-    description="Tokens that the drafter proposed in verified rounds.",
-)
 
-ACCEPTED = Instrument(
-    name="driftscope.tokens.accepted",
-    kind=COUNTER,
-    unit="{token}",
-    description="Proposed tokens that the target accepted. One more token per round is the "
-    "target's own.",
-)
+def _gauge(name: str, unit: str, description: str, *attributes: str) -> Instrument:
+    return Instrument(
+        name=name, kind=GAUGE, unit=unit, description=description, attributes=attributes
+    )
 
-AT_RISK = Instrument(
-    name="driftscope.rounds.at_risk",
-    kind=COUNTER,
-    unit="{round}",
-    description="Rounds that drafted this depth and had every earlier token accepted. Divide "
+
+def _histogram(
+    name: str, unit: str, description: str, *attributes: str, bounds: tuple[float, ...] = ()
+) -> Instrument:
+    return Instrument(
+        name=name,
+        kind=HISTOGRAM,
+        unit=unit,
+        description=description,
+        attributes=attributes,
+        bounds=bounds,
+    )
+
+
+ROUNDS = _counter(
+    "driftscope.rounds",
+    "{round}",
+    "Rounds: drafts that the target verified.",
+)
+PROPOSED = _counter(
+    "driftscope.tokens.proposed",
+    "{token}",
+    "Tokens that the drafter proposed in verified rounds.",
+)
+ACCEPTED = _counter(
+    "driftscope.tokens.accepted",
+    "{token}",
+    "Proposed tokens that the target accepted. One more token per round is the target's own.",
+)
+REACHED = _counter(
+    "driftscope.rounds.reached",
+    "{round}",
+    "Rounds whose draft the target accepted at least up to this depth."
+    f" Divided by driftscope.rounds: {COUNTED.meaning}",
+    DEPTH,
+)
+AT_RISK = _counter(
+    "driftscope.rounds.at_risk",
+    "{round}",
+    "Rounds that drafted this depth and had every earlier token accepted. Divide "
     "driftscope.rounds.reached by it for the conditional acceptance at this depth, also if K "
     "follows the batch size.",
-    attributes=(DEPTH,),
+    DEPTH,
 )
-
-REGION_ROUNDS = Instrument(
-    name="driftscope.region.rounds",
-    kind=COUNTER,
-    unit="{round}",
-    description="Rounds of ended requests by the kind of text that they draft, such as prose, code "
+REJECTED_ROUNDS = _counter(
+    "driftscope.rounds.rejected",
+    "{round}",
+    "Rounds of which the target accepted no draft token."
+    f" Divided by the sum of driftscope.rounds and driftscope.steps.undrafted: {REJECTED.meaning}",
+)
+UNDRAFTED_STEPS = _counter(
+    "driftscope.steps.undrafted",
+    "{step}",
+    "Decode steps of requests without a draft, by reason."
+    f" Divided by the sum of driftscope.rounds and driftscope.steps.undrafted: {UNDRAFTED.meaning}",
+    REASON,
+)
+LENGTH = _histogram(
+    "driftscope.acceptance.length",
+    MEAN_LENGTH.unit,
+    f"{MEAN_LENGTH.meaning} One observation per round.",
+    bounds=TOKEN_BOUNDS,
+)
+REQUEST_LENGTH = _histogram(
+    "driftscope.request.acceptance_length",
+    MEAN_LENGTH.unit,
+    f"{MEAN_LENGTH.meaning} One observation per finished request: the mean of its rounds.",
+    LABEL,
+    bounds=TOKEN_BOUNDS,
+)
+REGION_ROUNDS = _counter(
+    "driftscope.region.rounds",
+    "{round}",
+    "Rounds of ended requests by the kind of text that they draft, such as prose, code "
     f"or json. {_OF_REGIONS}",
-    attributes=(REGION,),
+    REGION,
 )
-
-REGION_PROPOSED = Instrument(
-    name="driftscope.region.tokens.proposed",
-    kind=COUNTER,
-    unit="{token}",
-    description="Tokens that the drafter proposed in these rounds, by the kind of text that the "
+REGION_PROPOSED = _counter(
+    "driftscope.region.tokens.proposed",
+    "{token}",
+    "Tokens that the drafter proposed in these rounds, by the kind of text that the "
     f"round drafts. {_OF_REGIONS}",
-    attributes=(REGION,),
+    REGION,
 )
-
-MASS = Instrument(
-    name="driftscope.attention.mass",
-    kind=HISTOGRAM,
-    unit="1",
-    description="Share of the drafter's attention by class of slots and depth: mean over heads and "
+REGION_ACCEPTED = _counter(
+    "driftscope.region.tokens.accepted",
+    "{token}",
+    "Proposed tokens of these rounds that the target accepted, by the kind of text. "
+    f"{_OF_REGIONS}"
+    f" Divided by driftscope.region.rounds, plus 1: {MEAN_LENGTH.meaning}",
+    REGION,
+)
+MASS = _histogram(
+    "driftscope.attention.mass",
+    "1",
+    "Share of the drafter's attention by class of slots and depth: mean over heads and "
     f"layers, one observation per recorded chain. {attention.SELF.meaning}",
-    attributes=(DEPTH, CLASS),
+    DEPTH,
+    CLASS,
 )
-
-RMS = Instrument(
-    name="driftscope.hidden.rms",
-    kind=HISTOGRAM,
-    unit="1",
-    description="RMS of the drafter's hidden state by place and depth, one observation per "
+RMS = _histogram(
+    "driftscope.hidden.rms",
+    "1",
+    "RMS of the drafter's hidden state by place and depth, one observation per "
     "recorded chain. Places: in, prenorm, postnorm, fed.",
-    attributes=(DEPTH, PLACE),
+    DEPTH,
+    PLACE,
 )
-
-DRAFT_TIME = Instrument(
-    name="driftscope.draft.duration",
-    kind=HISTOGRAM,
-    unit="s",
-    description="Wall time of the drafter in a step that drafted.",
+GROWTH = _histogram(
+    "driftscope.hidden.growth",
+    hidden.GROWTH.unit,
+    f"{hidden.GROWTH.meaning} One observation per recorded chain.",
+    bounds=RATIO_BOUNDS,
+)
+TOP1 = _histogram(
+    "driftscope.confidence.top1",
+    confidence.TOP1.unit,
+    confidence.TOP1.meaning,
+    DEPTH,
+)
+ENTROPY = _histogram(
+    "driftscope.confidence.entropy",
+    confidence.ENTROPY.unit,
+    confidence.ENTROPY.meaning,
+    DEPTH,
+)
+DRAFT_TIME = _histogram(
+    "driftscope.draft.duration",
+    "s",
+    "Wall time of the drafter in a step that drafted.",
     bounds=STEP_BOUNDS_S,
 )
-
-VERIFY_TIME = Instrument(
-    name="driftscope.verify.duration",
-    kind=HISTOGRAM,
-    unit="s",
-    description="Wall time of the rest of a step that drafted: verification by the target, and "
-    "sampling.",
+VERIFY_TIME = _histogram(
+    "driftscope.verify.duration",
+    "s",
+    "Wall time of the rest of a step that drafted: verification by the target, and sampling.",
     bounds=STEP_BOUNDS_S,
 )
-
-REQUESTS = Instrument(
-    name="driftscope.requests",
-    kind=COUNTER,
-    unit="{request}",
-    description="Finished requests.",
+TTFT = _histogram(
+    "gen_ai.server.time_to_first_token",
+    latency.TTFT.unit,
+    latency.TTFT.meaning,
+    OPERATION,
+    PROVIDER,
+    bounds=TTFT_BOUNDS_S,
 )
-
-CHAINS = Instrument(
-    name="driftscope.chains.recorded",
-    kind=COUNTER,
-    unit="{chain}",
-    description="Chains that the probe recorded.",
+TPOT = _histogram(
+    "gen_ai.server.time_per_output_token",
+    latency.TPOT.unit,
+    latency.TPOT.meaning,
+    OPERATION,
+    PROVIDER,
+    bounds=TPOT_BOUNDS_S,
 )
-
-DROPPED = Instrument(
-    name="driftscope.rows.dropped",
-    kind=COUNTER,
-    unit="{row}",
-    description="Rows that the probe lost, by cause; every known cause is exported, also at 0. "
+REQUESTS = _counter(
+    "driftscope.requests",
+    "{request}",
+    "Finished requests.",
+)
+CHAINS = _counter(
+    "driftscope.chains.recorded",
+    "{chain}",
+    "Chains that the probe recorded.",
+)
+DROPPED = _counter(
+    "driftscope.rows.dropped",
+    "{row}",
+    "Rows that the probe lost, by cause; every known cause is exported, also at 0. "
     "disk_limit: the trace is full and no longer written, but metrics continue.",
-    attributes=(SOURCE, CAUSE),
+    SOURCE,
+    CAUSE,
 )
-
-ERRORS = Instrument(
-    name="driftscope.probe.errors",
-    kind=COUNTER,
-    unit="{error}",
-    description="Exceptions that were caught in the probe's hooks; every known hook is exported, "
-    "also at 0.",
-    attributes=(SOURCE, HOOK),
+ERRORS = _counter(
+    "driftscope.probe.errors",
+    "{error}",
+    "Exceptions that were caught in the probe's hooks; every known hook is exported, also at 0.",
+    SOURCE,
+    HOOK,
 )
-
-STEP_TIME = Instrument(
-    name="driftscope.step.time",
-    kind=COUNTER,
-    unit="s",
-    description="Wall time of the worker's model steps.",
+PROBE_TIME = _counter(
+    "driftscope.probe.time",
+    "s",
+    "Seconds spent in the probe's hooks and its writer."
+    f" Divided by driftscope.step.time: {OVERHEAD.meaning}",
+    SOURCE,
 )
-
-UP = Instrument(
-    name="driftscope.probe.up",
-    kind=GAUGE,
-    unit="{process}",
-    description="1 for a process that records; 0 for an engine whose probe records nothing, with "
+STEP_TIME = _counter(
+    "driftscope.step.time",
+    "s",
+    "Wall time of the worker's model steps.",
+)
+UP = _gauge(
+    "driftscope.probe.up",
+    "{process}",
+    "1 for a process that records; 0 for an engine whose probe records nothing, with "
     "the kind of the reason (setting, directory, package, engine, drafter, telemetry, error). The "
     "engine's log and `driftscope doctor` state the reason itself.",
-    attributes=(SOURCE, REASON),
+    SOURCE,
+    REASON,
 )
-
-RATE = Instrument(
-    name="driftscope.probe.sampling_rate",
-    kind=GAUGE,
-    unit="1",
-    description="Share of draft steps that are currently recorded.",
-    attributes=(SOURCE,),
+RATE = _gauge(
+    "driftscope.probe.sampling_rate",
+    "1",
+    "Share of draft steps that are currently recorded.",
+    SOURCE,
 )
-
-CONFIGURED_K = Instrument(
-    name="driftscope.draft.tokens_configured",
-    kind=GAUGE,
-    unit="{token}",
-    description="K: number of tokens that the drafter is configured to draft per round.",
+PROBE_OVERHEAD = _gauge(
+    "driftscope.probe.overhead",
+    BUDGETED.unit,
+    BUDGETED.meaning,
+    SOURCE,
 )
-
-EXPORTS = Instrument(
-    name="driftscope.export.attempts",
-    kind=COUNTER,
-    unit="{export}",
-    description="Batches that were sent to a collector, by signal and outcome. Failed batches are "
+CONFIGURED_K = _gauge(
+    "driftscope.draft.tokens_configured",
+    "{token}",
+    "K: number of tokens that the drafter is configured to draft per round.",
+)
+EXPORTS = _counter(
+    "driftscope.export.attempts",
+    "{export}",
+    "Batches that were sent to a collector, by signal and outcome. Failed batches are "
     "sent again: counts are cumulative, and spans wait in a queue.",
-    attributes=(SIGNAL, OUTCOME),
+    SIGNAL,
+    OUTCOME,
+)
+BEHIND = _gauge(
+    "driftscope.export.behind",
+    "s",
+    "Time since a collector last accepted a batch, or since the start.",
+    SIGNAL,
+)
+SPANS_LOST = _counter(
+    "driftscope.export.spans_dropped",
+    "{span}",
+    "Spans dropped because the queue was full before a collector accepted them.",
+)
+LISTENER_ERRORS = _counter(
+    "driftscope.export.errors",
+    "{error}",
+    "Exceptions inside telemetry itself; they lose figures but do not affect serving.",
 )
 
-BEHIND = Instrument(
-    name="driftscope.export.behind",
-    kind=GAUGE,
-    unit="s",
-    description="Time since a collector last accepted a batch, or since the start.",
-    attributes=(SIGNAL,),
-)
+INSTRUMENTS: dict[str, Instrument] = {
+    instrument.name: instrument
+    for instrument in (
+        *(ROUNDS, PROPOSED, ACCEPTED, REACHED, AT_RISK, REJECTED_ROUNDS, UNDRAFTED_STEPS),
+        *(REGION_ROUNDS, REGION_PROPOSED, REGION_ACCEPTED),
+        *(LENGTH, REQUEST_LENGTH, MASS, RMS, GROWTH, TOP1, ENTROPY),
+        *(DRAFT_TIME, VERIFY_TIME, TTFT, TPOT, REQUESTS),
+        *(CHAINS, DROPPED, ERRORS, PROBE_TIME, STEP_TIME, UP, RATE, PROBE_OVERHEAD, CONFIGURED_K),
+        *(EXPORTS, BEHIND, SPANS_LOST, LISTENER_ERRORS),
+    )
+}
 
-SPANS_LOST = Instrument(
-    name="driftscope.export.spans_dropped",
-    kind=COUNTER,
-    unit="{span}",
-    description="Spans dropped because the queue was full before a collector accepted them.",
-)
-
-LISTENER_ERRORS = Instrument(
-    name="driftscope.export.errors",
-    kind=COUNTER,
-    unit="{error}",
-    description="Exceptions inside telemetry itself; they lose figures but do not affect serving.",
-)
+_LONG = {
+    name.rpartition(".")[2]: name
+    for instrument in INSTRUMENTS.values()
+    for name in instrument.attributes
+    if name.startswith("driftscope.")
+} | {"operation": "gen_ai.operation.name", "provider": "gen_ai.provider.name"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,46 +460,6 @@ class Tally:
         return {point.key: point for point in points}
 
 
-def _defined(
-    definition: Definition,
-    name: str,
-    kind: str,
-    *,
-    more: str = "",
-    unit: str | None = None,
-    attributes: tuple[str, ...] = (),
-    bounds: tuple[float, ...] = (),
-) -> Instrument:
-    """Return an instrument whose description comes from a definition."""
-    return Instrument(
-        name=name,
-        kind=kind,
-        unit=definition.unit if unit is None else unit,
-        description=f"{definition.meaning} {more}".strip(),
-        attributes=attributes,
-        bounds=bounds,
-    )
-
-
-def _counted(
-    definition: Definition,
-    name: str,
-    *,
-    what: str,
-    by: str,
-    unit: str,
-    attributes: tuple[str, ...] = (),
-) -> Instrument:
-    """Return a counter of `what`, whose ratio to `by` has a definition."""
-    return Instrument(
-        name=name,
-        kind=COUNTER,
-        unit=unit,
-        description=f"{what} Divided by {by}: {definition.meaning}",
-        attributes=attributes,
-    )
-
-
 def attributes(values: Mapping[str, object]) -> Attributes:
     """Return `values` as the sorted attributes of a series."""
     return tuple(sorted((name, str(value)) for name, value in values.items()))
@@ -485,122 +536,3 @@ def _number(value: Any) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{value} is not a finite number")
     return number
-
-
-REACHED = _counted(
-    COUNTED,
-    "driftscope.rounds.reached",
-    what="Rounds whose draft the target accepted at least up to this depth.",
-    by="driftscope.rounds",
-    unit="{round}",
-    attributes=(DEPTH,),
-)
-
-REJECTED_ROUNDS = _counted(
-    REJECTED,
-    "driftscope.rounds.rejected",
-    what="Rounds of which the target accepted no draft token.",
-    by="the sum of driftscope.rounds and driftscope.steps.undrafted",
-    unit="{round}",
-)
-
-UNDRAFTED_STEPS = _counted(
-    UNDRAFTED,
-    "driftscope.steps.undrafted",
-    what="Decode steps of requests without a draft, by reason.",
-    by="the sum of driftscope.rounds and driftscope.steps.undrafted",
-    unit="{step}",
-    attributes=(REASON,),
-)
-
-LENGTH = _defined(
-    MEAN_LENGTH,
-    "driftscope.acceptance.length",
-    HISTOGRAM,
-    bounds=TOKEN_BOUNDS,
-    more="One observation per round.",
-)
-
-REQUEST_LENGTH = _defined(
-    MEAN_LENGTH,
-    "driftscope.request.acceptance_length",
-    HISTOGRAM,
-    attributes=(LABEL,),
-    bounds=TOKEN_BOUNDS,
-    more="One observation per finished request: the mean of its rounds.",
-)
-
-REGION_ACCEPTED = _counted(
-    MEAN_LENGTH,
-    "driftscope.region.tokens.accepted",
-    what="Proposed tokens of these rounds that the target accepted, by the kind of text. "
-    f"{_OF_REGIONS}",
-    by="driftscope.region.rounds, plus 1",
-    unit="{token}",
-    attributes=(REGION,),
-)
-
-GROWTH = _defined(
-    hidden.GROWTH,
-    "driftscope.hidden.growth",
-    HISTOGRAM,
-    bounds=RATIO_BOUNDS,
-    more="One observation per recorded chain.",
-)
-
-TOP1 = _defined(confidence.TOP1, "driftscope.confidence.top1", HISTOGRAM, attributes=(DEPTH,))
-
-ENTROPY = _defined(
-    confidence.ENTROPY, "driftscope.confidence.entropy", HISTOGRAM, attributes=(DEPTH,)
-)
-
-TTFT = _defined(
-    latency.TTFT,
-    "gen_ai.server.time_to_first_token",
-    HISTOGRAM,
-    bounds=TTFT_BOUNDS_S,
-    attributes=(OPERATION, PROVIDER),
-)
-
-TPOT = _defined(
-    latency.TPOT,
-    "gen_ai.server.time_per_output_token",
-    HISTOGRAM,
-    bounds=TPOT_BOUNDS_S,
-    attributes=(OPERATION, PROVIDER),
-)
-
-PROBE_TIME = _counted(
-    OVERHEAD,
-    "driftscope.probe.time",
-    what="Seconds spent in the probe's hooks and its writer.",
-    by="driftscope.step.time",
-    unit="s",
-    attributes=(SOURCE,),
-)
-
-PROBE_OVERHEAD = _defined(
-    BUDGETED,
-    "driftscope.probe.overhead",
-    GAUGE,
-    attributes=(SOURCE,),
-)
-
-INSTRUMENTS: dict[str, Instrument] = {
-    instrument.name: instrument
-    for instrument in (
-        *(ROUNDS, PROPOSED, ACCEPTED, REACHED, AT_RISK, REJECTED_ROUNDS, UNDRAFTED_STEPS),
-        *(REGION_ROUNDS, REGION_PROPOSED, REGION_ACCEPTED),
-        *(LENGTH, REQUEST_LENGTH, MASS, RMS, GROWTH, TOP1, ENTROPY),
-        *(DRAFT_TIME, VERIFY_TIME, TTFT, TPOT, REQUESTS),
-        *(CHAINS, DROPPED, ERRORS, PROBE_TIME, STEP_TIME, UP, RATE, PROBE_OVERHEAD, CONFIGURED_K),
-        *(EXPORTS, BEHIND, SPANS_LOST, LISTENER_ERRORS),
-    )
-}
-
-_LONG = {
-    name.rpartition(".")[2]: name
-    for instrument in INSTRUMENTS.values()
-    for name in instrument.attributes
-    if name.startswith("driftscope.")
-} | {"operation": "gen_ai.operation.name", "provider": "gen_ai.provider.name"}
