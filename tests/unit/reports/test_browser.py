@@ -130,7 +130,9 @@ def test_axe_finds_no_serious_fault(browser: Browser, report: Path, scheme: str)
     page.close()
 
 
-def test_hovering_a_depth_marks_it_everywhere(browser: Browser, report: Path) -> None:
+def test_a_depth_is_marked_everywhere_by_pointer_and_keyboard(
+    browser: Browser, report: Path, analysis: Analysis
+) -> None:
     page = _scrolled(_open(browser, report))
     picture = page.locator("#acceptance-marginal")
     picture.scroll_into_view_if_needed()
@@ -142,14 +144,7 @@ def test_hovering_a_depth_marks_it_everywhere(browser: Browser, report: Path) ->
     assert len(page.evaluate(CURSORS)) > 8
     page.mouse.move(2, 2)
     _becomes(page, lambda: set(page.evaluate(CURSORS)) == {None})
-    page.close()
-
-
-def test_the_keyboard_walks_the_depths_and_says_them(
-    browser: Browser, report: Path, analysis: Analysis
-) -> None:
-    page = _scrolled(_open(browser, report))
-    drawing = page.locator("#acceptance-marginal .drawing")
+    drawing = picture.locator(".drawing")
     drawing.focus()
     for _ in range(3):
         page.keyboard.press("ArrowRight")
@@ -261,16 +256,6 @@ def test_requests_are_searched_and_sorted(browser: Browser, report: Path) -> Non
     page.close()
 
 
-def test_compare_says_better_and_worse_in_words(browser: Browser, report: Path) -> None:
-    page = _unfolded(_open(browser, report))
-    compare = page.locator("#compare")
-    assert "▲ better" in compare.inner_text()
-    tone = compare.locator(".tone-better").first
-    colour = tone.evaluate("(e) => getComputedStyle(e).color")
-    assert colour == "rgb(11, 92, 173)"
-    page.close()
-
-
 def test_without_javascript_everything_but_the_drill_down_is_there(
     browser: Browser, report: Path
 ) -> None:
@@ -339,6 +324,9 @@ def test_depths_stand_at_one_place_in_every_picture(browser: Browser, report: Pa
 
 def test_differences_are_told_apart_without_colour(browser: Browser, report: Path) -> None:
     page = _unfolded(_open(browser, report))
+    tone = page.locator("#compare .tone-better").first
+    assert tone.inner_text() == "▲ better"
+    assert tone.evaluate("(e) => getComputedStyle(e).color") == "rgb(11, 92, 173)"
     figure = page.locator("#compare-growth-1")
     assert "▲ better" in figure.locator(".legend").inner_text()
     assert page.locator("#compare-in-1 .legend li svg path").count() > 0

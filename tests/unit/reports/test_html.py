@@ -443,61 +443,6 @@ def test_many_large_runs_stay_below_the_bound(tmp_path: Path) -> None:
     assert "run 5" in text
 
 
-def test_provenance_says_what_was_used(tmp_path: Path) -> None:
-    run = pair(tmp_path).runs[0]
-    used = replace(
-        run.manifest,
-        sink_slots=(0, 7),
-        sink_source="found",
-        attention_strategy="lse",
-        tensor_parallel=2,
-        query_kind="query index",
-        budget=0.01,
-    )
-    parts = provenance_parts(replace(run, manifest=used))
-    assert parts["sink set"] == "slots 0, 7 (found)"
-    assert parts["masses by"] == "the kernel's log-sum-exp"
-    assert parts["parallel"] == "tensor parallel 2"
-    assert parts["meaning of depth"] == "query index"
-    assert "within 1.0% of the TPOT" in parts["sampling"]
-
-
-@pytest.mark.parametrize(
-    ("source", "words", "warned"),
-    [
-        ("config", "1, 2, 3 (named in the drafter's config)", False),
-        ("engine default", "1, 2, 3 (the engine's default: the drafter's config names none", True),
-        (None, "1, 2, 3", False),
-    ],
-)
-def test_a_report_says_who_chose_the_captured_layers(
-    tmp_path: Path, source: str | None, words: str, warned: bool
-) -> None:
-    analysis = analysis_of(tmp_path, {"run": Spec(aux_layers_source=source)})
-    assert provenance_parts(analysis.runs[0])["captured target layers"].startswith(words)
-    told = "config names none that the engine reads: check that the drafter was trained on them"
-    assert (told in to_html(analysis)) == warned
-
-
-def test_a_report_of_a_run_that_does_not_name_its_captured_layers(tmp_path: Path) -> None:
-    """A run recorded before the layers were taken from the engine."""
-    analysis = analysis_of(tmp_path, {"run": Spec(aux_layers=())})
-    parts = provenance_parts(analysis.runs[0])
-    assert parts["captured target layers"] == "3, indices not recorded"
-    assert "state 3" in to_html(analysis)
-
-
-def test_provenance_says_how_the_drafter_samples_and_which_weights_it_has(tmp_path: Path) -> None:
-    run = analysis_of(tmp_path, {"run": Spec()}).runs[0]
-    drafter = replace(run.manifest.drafter, weights_digest="feedc0de")
-    for how, words in (("greedy", "the most likely token"), ("probabilistic", "drawn from")):
-        known = replace(run.manifest, draft_sampling=how, drafter=drafter)
-        parts = provenance_parts(replace(run, manifest=known))
-        assert parts["drafter's tokens"].startswith(words)
-        assert parts["drafter"].endswith("weights feedc0de)")
-        assert "weights" not in parts["target"]
-
-
 def test_a_report_of_a_run_in_which_no_sink_was_found(tmp_path: Path) -> None:
     told = "no sink found, searched in 64 chains"
     spec = Spec(sink_slots=(), sink_source="found", notes=(told,), per_head=True)
@@ -528,3 +473,49 @@ def test_another_process_writes_the_same_bytes(tmp_path: Path) -> None:
     analysis = analyze(Inputs(sources=[GALLERY / "server"], labels=["server"]))
     page = to_html(analysis, command="driftscope analyze server")
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == page
+
+
+def test_provenance_says_what_was_used(tmp_path: Path) -> None:
+    run = pair(tmp_path).runs[0]
+    used = replace(
+        run.manifest,
+        sink_slots=(0, 7),
+        sink_source="found",
+        attention_strategy="lse",
+        tensor_parallel=2,
+        query_kind="query index",
+        budget=0.01,
+        draft_sampling="probabilistic",
+        drafter=replace(run.manifest.drafter, weights_digest="feedc0de"),
+    )
+    parts = provenance_parts(replace(run, manifest=used))
+    assert parts["sink set"] == "slots 0, 7 (found)"
+    assert parts["masses by"] == "the kernel's log-sum-exp"
+    assert parts["parallel"] == "tensor parallel 2"
+    assert parts["meaning of depth"] == "query index"
+    assert "within 1.0% of the TPOT" in parts["sampling"]
+    assert parts["drafter's tokens"].startswith("drawn from")
+    assert parts["drafter"].endswith("weights feedc0de)")
+    assert "weights" not in parts["target"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "words", "warned"),
+    [
+        (Spec(aux_layers_source="config"), "1, 2, 3 (named in the drafter's config)", False),
+        (
+            Spec(aux_layers_source="engine default"),
+            "1, 2, 3 (the engine's default: the drafter's config names none",
+            True,
+        ),
+        (Spec(aux_layers_source=None), "1, 2, 3", False),
+        (Spec(aux_layers=()), "3, indices not recorded", False),
+    ],
+)
+def test_a_report_says_who_chose_the_captured_layers(
+    tmp_path: Path, spec: Spec, words: str, warned: bool
+) -> None:
+    analysis = analysis_of(tmp_path, {"run": spec})
+    assert provenance_parts(analysis.runs[0])["captured target layers"].startswith(words)
+    told = "config names none that the engine reads: check that the drafter was trained on them"
+    assert (told in to_html(analysis)) == warned
