@@ -79,7 +79,7 @@ def test_counts_and_unknown_names_are_kept() -> None:
 
 def test_the_lists_are_those_of_the_code() -> None:
     """A hook or cause that is added to the probe or the writer is added to the lists."""
-    hooks = set(_first_strings({"run", "succeeds", "count_error", "_guarded"}))
+    hooks = set(_first_strings({"run", "succeeds", "count_error", "_count_error", "_guarded"}))
     assert hooks == set(HOOKS)
     causes = set(_first_strings({"count_dropped", "_count_lost"}))
     # One is a constant of the recorder, and the queue counts its own.
