@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,3 +76,12 @@ def speculators_names(state: State) -> None:
     """Rename the first layer as the speculators library does."""
     for name in [name for name in state if name.startswith("midlayer.")]:
         state[name.replace("midlayer.", "layers.0.")] = state.pop(name)
+
+
+def planted(source: Path, folder: Path, plant: Callable[[State], None]) -> Path:
+    """Return a copy of a checkpoint in `folder` with changed weights."""
+    path = shutil.copytree(source, folder / "planted")
+    state = load_file(path / "model.safetensors")
+    plant(state)
+    save_file({name: each.contiguous() for name, each in state.items()}, path / "model.safetensors")
+    return path

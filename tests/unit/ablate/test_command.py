@@ -88,8 +88,8 @@ def test_other_prompts_are_paired_by_prompt(tmp_path: Path) -> None:
     file.write_text("{% for m in messages %}{{ m['content'] }}\n{% endfor %}")
     done = _ablate(trio_path() / "eagle3", *FEW, *named, "--template", str(file), "--json")
     effects = {each["intervention"]["id"]: each for each in json.loads(done.stdout)["effects"]}
-    assert effects["first-token"]["changes"] == "the prompts' first token left out"
-    assert effects["template"]["changes"] == f"the chat template {file}"
+    assert effects["first-token"]["intervention"]["changes"] == "the prompts' first token left out"
+    assert effects["template"]["intervention"]["changes"] == f"the chat template {file}"
     paired = {name: each["paired_by"] for name, each in effects.items()}
     assert paired == {
         AS_SERVED: "position",

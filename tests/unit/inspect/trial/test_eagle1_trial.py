@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from support.checkpoints import TARGET
+from support.checkpoints import TARGET, planted
 from support.eagle1_drafter import eagle1_drafter, prompt_texts
 
 from driftscope.errors import CheckpointError
@@ -44,14 +42,6 @@ def _trial(drafter: Path, bench: Bench) -> Trial:
     return run_trial(open_drafter(str(drafter)), bench.facts.layers, lambda: bench, K)
 
 
-def _planted(drafter: Path, folder: Path, plant: Callable[[State], None]) -> Path:
-    path = shutil.copytree(drafter, folder / "planted")
-    state = load_file(path / "model.safetensors")
-    plant(state)
-    save_file({name: each.contiguous() for name, each in state.items()}, path / "model.safetensors")
-    return path
-
-
 def test_a_healthy_drafter_gets_no_repair(drafter: Path, bench: Bench) -> None:
     trial = _trial(drafter, bench)
     assert trial.acceptance.mean_length > 2
@@ -77,7 +67,7 @@ def test_a_planted_mistake_is_named(
     drafter: Path, bench: Bench, repair: str, tmp_path: Path
 ) -> None:
     healthy = _trial(drafter, bench).acceptance.mean_length
-    trial = _trial(_planted(drafter, tmp_path, PLANTED[repair]), bench)
+    trial = _trial(planted(drafter, tmp_path, PLANTED[repair]), bench)
     best = best_repair(trial)
     assert best is not None
     assert best.repair.id == repair
@@ -99,7 +89,7 @@ def test_it_has_the_targets_head_whatever_its_file_holds(drafter: Path, tmp_path
     def head(state: State) -> None:
         state["lm_head.weight"] = torch.zeros(1024, 256)
 
-    path = _planted(drafter, tmp_path, head)
+    path = planted(drafter, tmp_path, head)
     variant = as_served(open_drafter(str(path)), 6)
     variant.check()
     shared = variant.with_shared_head(torch.ones(1024, 256))
@@ -108,13 +98,13 @@ def test_it_has_the_targets_head_whatever_its_file_holds(drafter: Path, tmp_path
 
 
 def test_a_bias_that_vllm_has_no_place_for_is_not_run(drafter: Path, tmp_path: Path) -> None:
-    path = _planted(drafter, tmp_path, lambda state: state.update({"fc.bias": torch.ones(256)}))
+    path = planted(drafter, tmp_path, lambda state: state.update({"fc.bias": torch.ones(256)}))
     with pytest.raises(CheckpointError, match="fc has a bias"):
         as_served(open_drafter(str(path)), 6)
 
 
 def test_a_bias_of_one_for_sglang_is_run(drafter: Path, bench: Bench, tmp_path: Path) -> None:
-    path = _planted(drafter, tmp_path, lambda state: state.update({"fc.bias": torch.ones(256)}))
+    path = planted(drafter, tmp_path, lambda state: state.update({"fc.bias": torch.ones(256)}))
     fields = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(
         json.dumps({**fields, "architectures": ["LlamaForCausalLMEagle"]})

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from support.checkpoints import planted
 from support.eagle1_drafter import prompt_texts
 from support.mtp_head import mtp_checkpoint
 from typer.testing import CliRunner
@@ -55,14 +54,6 @@ def _trial(checkpoint: Path, bench: Bench) -> Trial:
     return run_trial(open_drafter(str(checkpoint)), bench.facts.layers, lambda: bench, K)
 
 
-def _planted(checkpoint: Path, folder: Path, plant: Callable[[State], None]) -> Path:
-    path = shutil.copytree(checkpoint, folder / "planted")
-    state = load_file(path / "model.safetensors")
-    plant(state)
-    save_file({name: each.contiguous() for name, each in state.items()}, path / "model.safetensors")
-    return path
-
-
 def _halves(state: State) -> None:
     name = f"{HEAD}input_proj.weight"
     state[name] = torch.cat(state[name].chunk(2, -1)[::-1], -1)
@@ -101,7 +92,7 @@ def test_a_planted_mistake_is_named(
     checkpoint: Path, bench: Bench, repair: str, tmp_path: Path
 ) -> None:
     healthy = _trial(checkpoint, bench).acceptance.mean_length
-    trial = _trial(_planted(checkpoint, tmp_path, PLANTED[repair]), bench)
+    trial = _trial(planted(checkpoint, tmp_path, PLANTED[repair]), bench)
     best = best_repair(trial)
     assert best is not None
     assert best.repair.id == repair
@@ -113,11 +104,11 @@ def test_the_other_layout_of_positions_is_undone_in_weights_and_biases(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     """It costs this head too little to be told from chance."""
-    planted = as_served(open_drafter(str(_planted(checkpoint, tmp_path, _in_pairs))), 6)
-    (repair,) = attention_repairs(planted)
+    wrong = as_served(open_drafter(str(planted(checkpoint, tmp_path, _in_pairs))), 6)
+    (repair,) = attention_repairs(wrong)
     healthy = as_served(open_drafter(str(checkpoint)), 6).state
     assert all(torch.equal(repair.variant.state[name], each) for name, each in healthy.items())
-    changed = [name for name, each in healthy.items() if not torch.equal(planted.state[name], each)]
+    changed = [name for name, each in healthy.items() if not torch.equal(wrong.state[name], each)]
     assert len(changed) == 4
 
 
@@ -134,7 +125,7 @@ def _uneven_final_norm(state: State) -> None:
 
 def test_a_head_trained_on_normed_states_is_named(tmp_path: Path) -> None:
     plain = _with_tokenizer(mtp_checkpoint(tmp_path / "mimo", normed=True))
-    path = _planted(plain, tmp_path, _uneven_final_norm)
+    path = planted(plain, tmp_path, _uneven_final_norm)
     trial = _trial(path, _bench(path))
     best = best_repair(trial)
     assert best is not None and best.repair.id == "normed_state"
@@ -147,7 +138,7 @@ def test_several_heads_are_not_run(checkpoint: Path, tmp_path: Path) -> None:
         mine = {n: each.clone() for n, each in state.items() if n.startswith(HEAD)}
         state.update({n.replace("layers.0", "layers.1"): each for n, each in mine.items()})
 
-    path = _planted(checkpoint, tmp_path, second)
+    path = planted(checkpoint, tmp_path, second)
     with pytest.raises(CheckpointError, match="2 MTP heads"):
         as_served(open_drafter(str(path)), 6)
 

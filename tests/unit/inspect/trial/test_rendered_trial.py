@@ -8,20 +8,13 @@ from pathlib import Path
 
 import pytest
 from support.checkpoints import TARGET, changed
-from support.inside_sums import inside_sums
-from support.inspections import PROMPTS, rounds
 
-from driftscope.analysis.statistics.intervals import Interval
 from driftscope.cli.trial_run import TrialOptions, load_bench
 from driftscope.inspect.checkpoints import open_drafter, open_target
-from driftscope.inspect.checks.result import CheckResult, Level
-from driftscope.inspect.inside import inside_of
+from driftscope.inspect.checks.result import CheckResult
 from driftscope.inspect.trial.result import (
     Change,
     Trial,
-    TriedRendering,
-    acceptance_of,
-    gain,
     rendering_results,
 )
 from driftscope.inspect.trial.trial import (
@@ -64,43 +57,6 @@ def test_prompts_without_the_first_token_are_tried_with_it() -> None:
     assert [each.rendering.id for each in trial.renderings] == ["first_token_on"]
 
 
-def _simulated(rate: float, surer: Interval | None) -> Trial:
-    """Return a trial of a drafter that accepts at a rate of 0.3, and at `rate` with the first
-    token."""
-    base, other = rounds(0.3, 2), rounds(rate, 3)
-    rendering = TriedRendering(
-        rendering=Change(id="first_token_on", change="the first token", mistake="it is missing"),
-        acceptance=acceptance_of(other, 4),
-        gain=gain(base, other, 1),
-        prompts=PROMPTS,
-        surer=0.0,
-        surer_interval=surer,
-    )
-    return Trial(
-        prompts=PROMPTS,
-        k=4,
-        acceptance=acceptance_of(base, 4),
-        figures={},
-        inside=inside_of(inside_sums(PROMPTS, 4)),
-        tried=(),
-        renderings=(rendering,),
-    )
-
-
-@pytest.mark.parametrize(
-    ("surer", "level"),
-    [(Interval(low=-0.3, high=-0.1), Level.WARNING), (Interval(low=0.1, high=0.3), Level.NOTE)],
-)
-def test_a_first_token_that_is_missed_is_named(surer: Interval, level: Level) -> None:
-    (found,) = _found(_simulated(0.5, surer))
-    assert found.id == "accepts_more_with.first_token_on"
-    assert found.level is level
-
-
-def test_a_first_token_that_changes_nothing_is_not_named() -> None:
-    assert not _found(_simulated(0.3, None))
-
-
 def test_a_target_with_another_template_than_the_drafter_is_named(tmp_path: Path) -> None:
     target, drafter = tmp_path / "target", changed(tmp_path / "drafter")
     shutil.copytree(TARGET, target)
@@ -108,7 +64,7 @@ def test_a_target_with_another_template_than_the_drafter_is_named(tmp_path: Path
     (drafter / "chat_template.jinja").write_text(settings["chat_template"])
     settings["chat_template"] = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
     (target / SETTINGS).write_text(json.dumps(settings))
-    bench = load_bench(open_target(str(target)), TrialOptions(prompts="trio", k=K))
+    bench = load_bench(open_target(str(target)), TrialOptions(prompts="trio", k=K, most_prompts=32))
     trial = _trial(drafter, bench)
     assert "accepts_more_with.drafters_template" in [each.id for each in _found(trial)]
     assert not trial.not_applicable

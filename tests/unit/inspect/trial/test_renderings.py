@@ -9,7 +9,7 @@ from support.checkpoints import TARGET
 from transformers import AutoTokenizer
 
 from driftscope.inspect.trial.result import NotApplicable
-from driftscope.inspect.trial.trial import renderings
+from driftscope.inspect.trial.trial import Ids, renderings
 
 OWN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 ASKED = {"a": [{"role": "user", "content": "Write a loop."}]}
@@ -24,27 +24,34 @@ def _reasons(left_out: list[NotApplicable]) -> dict[str, str]:
     return {each.id: each.reason for each in left_out}
 
 
-def test_the_first_token_is_left_out_where_all_prompts_have_it(tokenizer: Any) -> None:
-    made, _ = renderings(tokenizer, {"a": [0, 7, 8], "b": [0, 9]}, {}, (None, None))
-    assert [each.change.id for each in made] == ["first_token_off"]
-    assert made[0].prompts == {"a": [7, 8], "b": [9]}
+@pytest.mark.parametrize(
+    ("prompts", "change", "expected"),
+    [
+        ({"a": [0, 7, 8], "b": [0, 9]}, "first_token_off", {"a": [7, 8], "b": [9]}),
+        ({"a": [7, 8], "b": [9]}, "first_token_on", {"a": [0, 7, 8], "b": [0, 9]}),
+    ],
+)
+def test_the_first_token_is_left_out_or_added(
+    tokenizer: Any, prompts: Ids, change: str, expected: Ids
+) -> None:
+    made, _ = renderings(tokenizer, prompts, {}, (None, None))
+    assert [rendering.change.id for rendering in made] == [change]
+    assert made[0].prompts == expected
 
 
-def test_the_first_token_is_added_where_no_prompt_has_it(tokenizer: Any) -> None:
-    made, _ = renderings(tokenizer, {"a": [7, 8], "b": [9]}, {}, (None, None))
-    assert [each.change.id for each in made] == ["first_token_on"]
-    assert made[0].prompts == {"a": [0, 7, 8], "b": [0, 9]}
-
-
-def test_a_mixture_is_not_applicable(tokenizer: Any) -> None:
-    _, left_out = renderings(tokenizer, {"a": [0, 7], "b": [9]}, {}, (None, None))
-    assert "only some prompts" in _reasons(left_out)["first_token"]
-
-
-def test_a_prompt_of_the_first_token_alone_is_not_emptied(tokenizer: Any) -> None:
-    made, left_out = renderings(tokenizer, {"a": [0, 7], "b": [0]}, {}, (None, None))
+@pytest.mark.parametrize(
+    ("prompts", "reason"),
+    [
+        ({"a": [0, 7], "b": [9]}, "only some prompts"),
+        ({"a": [0, 7], "b": [0]}, "nothing but"),
+    ],
+)
+def test_a_first_token_that_cannot_be_changed_has_a_reason(
+    tokenizer: Any, prompts: Ids, reason: str
+) -> None:
+    made, left_out = renderings(tokenizer, prompts, {}, (None, None))
     assert not made
-    assert "nothing but" in _reasons(left_out)["first_token"]
+    assert reason in _reasons(left_out)["first_token"]
 
 
 def test_without_a_first_token_there_is_nothing_to_try() -> None:
