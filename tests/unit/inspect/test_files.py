@@ -13,7 +13,7 @@ from support.checkpoints import changed
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import open_drafter, recognise
 from driftscope.inspect.checks.result import Inspected
-from driftscope.inspect.files import read_header
+from driftscope.inspect.files import read_header, weight_pickles
 from driftscope.inspect.inspection import run_checks
 from driftscope_lab.trio import trio_path
 
@@ -166,3 +166,23 @@ def test_a_format_that_is_not_compared_still_has_its_numbers_checked(tmp_path: P
     drafter = open_drafter(str(path))
     assert not drafter.format.checked
     assert [each.id for each in run_checks(Inspected(drafter=drafter))] == ["not_finite"]
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        (["pytorch_model.bin", "other.pt"], ["pytorch_model.bin"]),
+        (
+            ["pytorch_model-1-of-2.bin", "pytorch_model-2-of-2.bin", "a.pt"],
+            ["pytorch_model-1-of-2.bin", "pytorch_model-2-of-2.bin"],
+        ),
+        (["model.pt", "optimizer.pt", "training_args.bin", "rng_state_0.pth"], ["model.pt"]),
+        (["optimizer.pt"], []),
+        (["b.ckpt", "a.pt"], ["a.pt", "b.ckpt"]),
+        ([], []),
+    ],
+)
+def test_weights_are_found_by_name(tmp_path: Path, there: list[str], expected: list[str]) -> None:
+    for name in there:
+        (tmp_path / name).touch()
+    assert [path.name for path in weight_pickles(tmp_path)] == expected
