@@ -1,4 +1,4 @@
-"""A target is loaded where there is room for it, and answers alike wherever its layers are."""
+"""Positions of an answer from which chains can start."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from support.checkpoints import TARGET
 
 from driftscope.inspect.trial.target import CPU, GPU, Passage, Teacher, placement, weight_of
 from driftscope_lab.trio import encode, load_prompts
+
+PROMPT = 5
+
+
+@pytest.mark.parametrize(
+    ("answer", "k", "anchors"),
+    [(6, 4, [4, 5]), (5, 4, [4]), (4, 4, []), (1, 4, []), (2, 1, [4])],
+)
+def test_a_chain_needs_k_tokens_after_the_one_that_is_known(
+    answer: int, k: int, anchors: list[int]
+) -> None:
+    passage = Passage(key="a", ids=torch.arange(PROMPT + answer), prompt_tokens=PROMPT, states={})
+    assert passage.anchors(k).tolist() == anchors
 
 
 def test_only_a_gpu_with_accelerate_has_a_device_map() -> None:
