@@ -1,4 +1,4 @@
-"""A rendering is a warning only if more is accepted and the target is no surer of its answers."""
+"""The paired gain keeps its level on repairs that change nothing, and finds those that help."""
 
 from __future__ import annotations
 
@@ -23,8 +23,83 @@ from driftscope.inspect.trial.result import (
     acceptance_of,
     gain,
     mean_gain,
+    mean_length,
     verdict,
 )
+
+K = 5
+PROMPTS, ROUNDS = 32, 16
+
+
+def _rounds(source: np.random.Generator, rate: float, spread: float = 0.15) -> list[list[int]]:
+    """Rounds whose rate per depth varies by prompt."""
+    rates = np.clip(rate + source.normal(0, spread, PROMPTS), 0.05, 0.95)
+    return [_of_prompt(source, each) for each in rates]
+
+
+def _of_prompt(source: np.random.Generator, rate: float) -> list[int]:
+    hits = source.random((ROUNDS, K)) < rate
+    return [int(each) for each in hits.cumprod(axis=1).sum(axis=1)]
+
+
+def test_the_length_counts_the_targets_own_token() -> None:
+    found = acceptance_of([[0, 2], [1, 1]], 2)
+    assert found.mean_length == 2.0
+    assert found.marginal == (0.75, 0.25)
+    assert found.rounds == 4
+    assert found.mean_length == pytest.approx(1 + sum(found.marginal))
+
+
+def test_the_interval_covers_the_true_length_in_about_95_of_100_trials() -> None:
+    source = np.random.default_rng(5)
+    truth = np.mean([mean_length(_rounds(source, 0.6)) for _ in range(300)])
+    spreads = [acceptance_of(_rounds(source, 0.6), K).mean_length_interval for _ in range(200)]
+    inside = [each is not None and each.low <= truth <= each.high for each in spreads]
+    assert 0.90 < np.mean(inside) <= 1.0
+
+
+def test_repairs_that_change_nothing_are_rarely_found() -> None:
+    source, found = np.random.default_rng(6), 0
+    for _ in range(100):
+        rates = np.clip(0.6 + source.normal(0, 0.15, PROMPTS), 0.05, 0.95)
+        base = [_of_prompt(source, each) for each in rates]
+        others = [[_of_prompt(source, each) for each in rates] for _ in range(20)]
+        found += any(gain(base, each, len(others)).p < 0.05 for each in others)
+    assert found <= 10  # 5 are expected at most
+
+
+def test_a_repair_that_helps_is_found_with_its_size() -> None:
+    source = np.random.default_rng(7)
+    base, other = _rounds(source, 0.3, 0), _rounds(source, 0.7, 0)
+    found = gain(base, other, 30)
+    assert found.p < 1e-6
+    assert found.interval is not None and found.interval.low > 0
+    assert found.difference == pytest.approx(mean_length(other) - mean_length(base))
+
+
+def test_means_over_all_positions_are_rarely_found_to_differ_by_chance() -> None:
+    source, found = np.random.default_rng(8), 0
+    for _ in range(200):
+        # Positions of one prompt are alike, and so are both sides.
+        prompt = source.normal(0, 1, (PROMPTS, 1))
+        noise = source.normal(0, 0.3, (2, PROMPTS, 1)) + source.normal(0, 1, (2, PROMPTS, 15))
+        base, other = (prompt + noise).tolist()
+        found += mean_gain(base, other).p < 0.05
+    assert 2 <= found <= 20  # 10 are expected
+
+
+def test_a_shift_of_all_positions_is_found_with_its_size() -> None:
+    base = np.random.default_rng(9).normal(0, 1, (PROMPTS, 15))
+    found = mean_gain(base.tolist(), (base + 0.25).tolist(), 30)
+    assert found.difference == pytest.approx(0.25)
+    assert found.p < 1e-6
+
+
+def test_the_same_rounds_differ_by_nothing() -> None:
+    base = _rounds(np.random.default_rng(8), 0.5)
+    found = gain(base, base, 20)
+    assert found.difference == 0
+    assert found.p == 1
 
 
 def _trial(rate: float, seed: int, surer: float) -> Trial:
