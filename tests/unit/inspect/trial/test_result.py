@@ -27,18 +27,18 @@ from driftscope.inspect.trial.result import (
     verdict,
 )
 
-K = 5
-PROMPTS, ROUNDS = 32, 16
+DEPTHS = 5
+ANSWERS, ROUNDS = 32, 16
 
 
 def _rounds(source: np.random.Generator, rate: float, spread: float = 0.15) -> list[list[int]]:
     """Rounds whose rate per depth varies by prompt."""
-    rates = np.clip(rate + source.normal(0, spread, PROMPTS), 0.05, 0.95)
+    rates = np.clip(rate + source.normal(0, spread, ANSWERS), 0.05, 0.95)
     return [_of_prompt(source, each) for each in rates]
 
 
 def _of_prompt(source: np.random.Generator, rate: float) -> list[int]:
-    hits = source.random((ROUNDS, K)) < rate
+    hits = source.random((ROUNDS, DEPTHS)) < rate
     return [int(each) for each in hits.cumprod(axis=1).sum(axis=1)]
 
 
@@ -53,7 +53,7 @@ def test_the_length_counts_the_targets_own_token() -> None:
 def test_the_interval_covers_the_true_length_in_about_95_of_100_trials() -> None:
     source = np.random.default_rng(5)
     truth = np.mean([mean_length(_rounds(source, 0.6)) for _ in range(300)])
-    spreads = [acceptance_of(_rounds(source, 0.6), K).mean_length_interval for _ in range(200)]
+    spreads = [acceptance_of(_rounds(source, 0.6), DEPTHS).mean_length_interval for _ in range(200)]
     inside = [each is not None and each.low <= truth <= each.high for each in spreads]
     assert 0.90 < np.mean(inside) <= 1.0
 
@@ -61,7 +61,7 @@ def test_the_interval_covers_the_true_length_in_about_95_of_100_trials() -> None
 def test_repairs_that_change_nothing_are_rarely_found() -> None:
     source, found = np.random.default_rng(6), 0
     for _ in range(100):
-        rates = np.clip(0.6 + source.normal(0, 0.15, PROMPTS), 0.05, 0.95)
+        rates = np.clip(0.6 + source.normal(0, 0.15, ANSWERS), 0.05, 0.95)
         base = [_of_prompt(source, each) for each in rates]
         others = [[_of_prompt(source, each) for each in rates] for _ in range(20)]
         found += any(gain(base, each, len(others)).p < 0.05 for each in others)
@@ -81,15 +81,15 @@ def test_means_over_all_positions_are_rarely_found_to_differ_by_chance() -> None
     source, found = np.random.default_rng(8), 0
     for _ in range(200):
         # Positions of one prompt are alike, and so are both sides.
-        prompt = source.normal(0, 1, (PROMPTS, 1))
-        noise = source.normal(0, 0.3, (2, PROMPTS, 1)) + source.normal(0, 1, (2, PROMPTS, 15))
+        prompt = source.normal(0, 1, (ANSWERS, 1))
+        noise = source.normal(0, 0.3, (2, ANSWERS, 1)) + source.normal(0, 1, (2, ANSWERS, 15))
         base, other = (prompt + noise).tolist()
         found += mean_gain(base, other).p < 0.05
     assert 2 <= found <= 20  # 10 are expected
 
 
 def test_a_shift_of_all_positions_is_found_with_its_size() -> None:
-    base = np.random.default_rng(9).normal(0, 1, (PROMPTS, 15))
+    base = np.random.default_rng(9).normal(0, 1, (ANSWERS, 15))
     found = mean_gain(base.tolist(), (base + 0.25).tolist(), 30)
     assert found.difference == pytest.approx(0.25)
     assert found.p < 1e-6
