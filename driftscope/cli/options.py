@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from driftscope.analysis.conditions import COLUMNS
+from driftscope.analysis.condition_columns import COLUMNS
 from driftscope.trace.runs import DEFAULT_FOLDERS, LATEST, search
 from driftscope.vocabulary import FINDINGS, GATED
 

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from driftscope.analysis.conditions import COLUMNS, OF_STEPS, Condition, Names
+from driftscope.analysis.condition_columns import COLUMNS, OF_STEPS, Names
+from driftscope.analysis.conditions import Condition
 from driftscope.analysis.query import row_filters
 from driftscope.analysis.query.query_engine import Content, DuckDB, Engine, Files, sql_of
 from driftscope.analysis.query.row_filters import Bucket

@@ -8,14 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from driftscope.analysis.conditions import (
-    OF_REGIONS,
-    OF_REQUESTS,
-    OF_RUNS,
-    Condition,
-    Names,
-    condition_of,
-)
+from driftscope.analysis.condition_columns import OF_REGIONS, OF_REQUESTS, OF_RUNS, Names
+from driftscope.analysis.conditions import Condition, condition_of
 from driftscope.analysis.query.query_engine import Dialect
 from driftscope.errors import UsageError
 from driftscope.trace.manifest import Manifest

@@ -13,13 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from driftscope.analysis.conditions import (
-    COLUMNS,
-    MAX_CHARS,
-    MAX_NESTING,
-    Kind,
-    condition_of,
-)
+from driftscope.analysis.condition_columns import COLUMNS, Kind
+from driftscope.analysis.conditions import MAX_CHARS, MAX_NESTING, condition_of
 from driftscope.analysis.query.query_engine import DuckDB
 from driftscope.errors import UsageError
 

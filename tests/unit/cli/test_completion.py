@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from driftscope.analysis.conditions import COLUMNS
+from driftscope.analysis.condition_columns import COLUMNS
 from driftscope.analysis.query.row_filters import BY
 from driftscope.cli import options
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS

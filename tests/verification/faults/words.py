@@ -12,7 +12,8 @@ from typing import Any
 import ibis
 import pyarrow as pa
 
-from driftscope.analysis.conditions import COLUMNS, condition_of
+from driftscope.analysis.condition_columns import COLUMNS
+from driftscope.analysis.conditions import condition_of
 from driftscope.analysis.gate import read_rules
 from driftscope.analysis.query.query_engine import DuckDB
 from driftscope.boundary.text import shown
