@@ -19,9 +19,9 @@ file or log. Every failure is a PeerError of one line.
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import http.client
-import io
 import re
 import socket
 import ssl
@@ -113,12 +113,14 @@ class Deadline:
         return left_s
 
 
-def within(deadline: Deadline, work: Callable[[], T]) -> T:
+def within(
+    deadline: Deadline, work: Callable[[], T], abandon: Callable[[], None] = lambda: None
+) -> T:
     """Return what `work` returns, or raise what it raises; raise TimeoutError at the deadline.
 
     The work runs in a thread of its own, because no single limit covers looking up a name,
     connecting to each of its addresses, and reading by another library. Work that has not ended by
-    the deadline goes on in the background; where it can, it checks the deadline itself.
+    the deadline goes on in the background; `abandon` is called to end it soon.
     """
     returned: list[T] = []
     failed: list[BaseException] = []
@@ -135,6 +137,7 @@ def within(deadline: Deadline, work: Callable[[], T]) -> T:
     if failed:
         raise failed[0]
     if not returned:
+        abandon()
         raise TimeoutError
     return returned[0]
 
@@ -191,9 +194,10 @@ def ask(
         sent["Authorization"] = target.authorization
     request = urllib.request.Request(target.plain, body, sent)  # noqa: S310  ServerUrl: http(s) only
     secrets = (*target.secrets, _secret_of(sent))
-    deadline = Deadline(limits.seconds)
+    connections = _Connections(Deadline(limits.seconds), tls)
     try:
-        return within(deadline, functools.partial(_answer, request, limits, deadline, tls))
+        answer = functools.partial(_answer, request, limits, connections)
+        return within(connections.deadline, answer, connections.close)
     except (OSError, ValueError, http.client.HTTPException, zlib.error) as error:
         why = redacted(_words(error, limits), secrets)
         raise PeerError(target.plain, shown(why)[:_MOST_WORDS]) from error
@@ -204,18 +208,11 @@ class _TooLongError(ValueError):
 
 
 def _answer(
-    request: urllib.request.Request,
-    limits: Limits,
-    deadline: Deadline,
-    tls: ssl.SSLContext | None,
+    request: urllib.request.Request, limits: Limits, connections: _Connections
 ) -> PeerAnswer:
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        _Http(deadline),
-        _Https(deadline, tls),
-        urllib.request.UnknownHandler(),
-    ):
+    opener, deadline = urllib.request.OpenerDirector(), connections.deadline
+    handlers = (urllib.request.ProxyHandler(), connections, urllib.request.UnknownHandler())
+    for handler in handlers:
         opener.add_handler(handler)
     for _ in range(_MOST_REDIRECTS + 1):
         with opener.open(request, timeout=deadline.left_s()) as response:
@@ -276,70 +273,44 @@ class _Unpacker:
         return self._stream is None or self._stream.eof
 
 
-class _Http(urllib.request.HTTPHandler):
-    def __init__(self, deadline: Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
+class _Connections(urllib.request.HTTPSHandler):
+    """Opens the connections of one request, and can end them from another thread."""
+
+    def __init__(self, deadline: Deadline, tls: ssl.SSLContext | None) -> None:
+        super().__init__(context=tls)
+        self.deadline, self._tls = deadline, tls
+        self._open: list[socket.socket] = []
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
         def made(host: str, **options: Any) -> http.client.HTTPConnection:
-            return _bounded(http.client.HTTPConnection(host, **options), self._deadline)
+            return self._kept(http.client.HTTPConnection(host, **options))
 
         return self.do_open(made, request)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, deadline: Deadline, tls: ssl.SSLContext | None) -> None:
-        super().__init__(context=tls)
-        self._deadline, self._tls = deadline, tls
 
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
         def made(host: str, **options: Any) -> http.client.HTTPConnection:
-            return _bounded(
-                http.client.HTTPSConnection(host, context=self._tls, **options), self._deadline
-            )
+            return self._kept(http.client.HTTPSConnection(host, context=self._tls, **options))
 
         return self.do_open(made, request)
 
+    http_request = urllib.request.AbstractHTTPHandler.do_request_
 
-def _bounded(
-    connection: http.client.HTTPConnection, deadline: Deadline
-) -> http.client.HTTPConnection:
-    def response(sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:
-        return http.client.HTTPResponse(_Readable(sock, deadline), *args, **options)  # type: ignore[arg-type]
+    def _kept(self, connection: http.client.HTTPConnection) -> http.client.HTTPConnection:
+        connect = connection.connect
 
-    connection.response_class = response  # type: ignore[assignment]
-    return connection
+        def connected() -> None:
+            connect()
+            self._open.append(connection.sock)
+            self.deadline.left_s()  # raises if nobody waits any longer
 
-
-class _Readable:
-    """Socket wrapper with the one method that `http.client.HTTPResponse` needs: `makefile`."""
-
-    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
-        self._sock, self._deadline = sock, deadline
-
-    def makefile(self, mode: str) -> io.BufferedReader:  # noqa: ARG002
-        return io.BufferedReader(_TimedReader(self._sock, self._deadline))
-
-
-class _TimedReader(io.RawIOBase):
-    """Reader of a socket in which no single read lasts beyond the deadline."""
-
-    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
-        super().__init__()
-        self._sock, self._deadline = sock, deadline
-        self._raw = sock.makefile("rb", buffering=0)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        self._sock.settimeout(self._deadline.left_s())
-        return self._raw.readinto(buffer)
+        connection.connect = connected  # type: ignore[method-assign]
+        return connection
 
     def close(self) -> None:
-        self._raw.close()
-        super().close()
+        """End every connection: whoever reads from one reads its end at once."""
+        for opened in self._open:
+            with contextlib.suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)
 
 
 def _secret_of(headers: Mapping[str, str]) -> str:
