@@ -40,7 +40,7 @@ def print_figures(found: Read) -> None:
 def write_to(run: Path, path: Path, reader: Reader, found: tuple[Figures, ...]) -> None:
     """Write the requests of a file as a run, and say on stderr what to run next. Raises what
     `write_run` raises."""
-    from driftscope.ingest.ingested_run import write_run
+    from driftscope.ingest.run_directory import write_run
 
     written = write_run(run, path, reader, found)
     held = [f"{written.requests:,} requests"] if written.requests else []

@@ -15,7 +15,7 @@ from driftscope.cli.app import app
 from driftscope.errors import DamagedTraceError, NoDataError, TraceError, UsageError
 from driftscope.ingest.base import SINCE_START, Figures
 from driftscope.ingest.catalogue import ingest
-from driftscope.ingest.ingested_run import NO_ROWS, UNTIMED, WHOLE, Written, write_run
+from driftscope.ingest.run_directory import NO_ROWS, UNTIMED, WHOLE, Written, write_run
 from driftscope.pipeline import Inputs, measure
 from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.reader import read_trace

@@ -118,7 +118,7 @@ _IMPORTED_LATE = (
     "driftscope.pipeline",
     "driftscope.ablate.run",
     "driftscope.cli.screens.ingest",
-    "driftscope.ingest.ingested_run",
+    "driftscope.ingest.run_directory",
     "driftscope.inspect.trial.trial",
     "driftscope.analysis.compare",
     "driftscope.cli.run_reports",
