@@ -12,6 +12,7 @@ from driftscope.cli.options import real_folder
 
 FILES = Path(driftscope.telemetry.__file__).parent / "dashboards"
 """Folder of the files that the command copies."""
+KINDS = ("grafana/*.json", "prometheus/**/*.yml", "runbooks/*.md")
 RULES = "prometheus/driftscope.rules.yml"
 
 
@@ -40,7 +41,7 @@ def dashboards(
     from driftscope.boundary.text import shown
 
     written, kept = [], []
-    for file in sorted(path for path in FILES.rglob("*") if path.is_file()):
+    for file in sorted(path for kind in KINDS for path in FILES.glob(kind)):
         path, content = output / file.relative_to(FILES), file.read_bytes()
         if path.exists() and path.read_bytes() != content:
             kept.append(str(path))

@@ -18,7 +18,7 @@ from verification.alert_rules.play import Firing, faults, play, played
 from verification.alert_rules.scenarios import FELL, SCENARIOS, Expected, Scenario
 
 from driftscope.cli.app import app
-from driftscope.cli.dashboards import FILES, RULES
+from driftscope.cli.dashboards import FILES, KINDS, RULES
 from driftscope.telemetry import instruments, prometheus
 from driftscope.telemetry.instruments import COUNTER, GAUGE, INSTRUMENTS
 from driftscope.telemetry.prometheus import label_name, metric_name
@@ -343,7 +343,7 @@ def test_legends_name_labels_of_the_catalogue() -> None:
 def test_the_command_copies_every_file_and_keeps_edited_ones(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["dashboards", "-o", str(tmp_path), "--json"])
     copied = {path.relative_to(tmp_path) for path in tmp_path.rglob("*.*")}
-    there = {path.relative_to(FILES) for path in FILES.rglob("*.*")}
+    there = {path.relative_to(FILES) for kind in KINDS for path in FILES.glob(kind)}
     assert copied == there and len(json.loads(done.stdout)["written"]) == len(there) == 21
     (tmp_path / RULES).write_text("mine")
     done = CliRunner().invoke(app, ["dashboards", "-o", str(tmp_path)])
