@@ -29,14 +29,39 @@ from driftscope.boundary.json_document import (
     plain,
     text,
 )
+from driftscope.findings.catalogue import Analysis
 from driftscope.findings.causes import none_accepted
-from driftscope.findings.conclusions import Analysis
 from driftscope.findings.finding import Finding
-from driftscope.findings.first_screen import FirstScreen
-from driftscope.findings.rules_data import QualityWarning
+from driftscope.findings.first_screen import KeyFigure, State
 from driftscope.version import __version__
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvisedAction:
+    """What the first screen advises to do."""
+
+    id: str
+    """Id of the finding that advises it."""
+    runs: tuple[str, ...]
+    advice: str
+    option: str | None
+    """Option to paste; null if there is none."""
+    cost_tps: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownScreen:
+    """The first screen, whose findings are listed once, in the report."""
+
+    state: State
+    headline: str
+    cause: str
+    """Finding that badge and first action are about; empty if the headline tells it."""
+    actions: tuple[AdvisedAction, ...]
+    """What to do, most urgent first."""
+    figures: tuple[KeyFigure, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +72,13 @@ class Report:
     """Version that wrote it."""
     verdict: str
     """The first screen as text."""
-    first_screen: FirstScreen | None
+    first_screen: ShownScreen
     findings: tuple[Finding, ...]
     """Findings that ask for action first, the most expensive first."""
-    warnings: tuple[QualityWarning, ...]
+    answers: tuple[Finding, ...]
+    """Answers to the questions that are put to every run, by topic."""
+    notes: tuple[Finding, ...]
+    """Reasons to trust some of the figures less."""
     runs: tuple[RunFigures, ...]
     """Runs of a probe."""
     replays: tuple[ReplayFigures, ...]
@@ -63,9 +91,14 @@ def report_of(analysis: Analysis) -> Report:
     return Report(
         driftscope_version=__version__,
         verdict=" ".join(analysis.verdict),
-        first_screen=analysis.screen,
+        first_screen=_made(
+            ShownScreen,
+            analysis.screen,
+            actions=tuple(_made(AdvisedAction, action) for action in analysis.screen.actions),
+        ),
         findings=analysis.findings,
-        warnings=analysis.warnings,
+        answers=analysis.answers,
+        notes=analysis.notes,
         runs=tuple(_made(RunFigures, run) for run in analysis.runs),
         replays=tuple(_made(ReplayFigures, run) for run in analysis.senders),
         replays_compared=analysis.versus,

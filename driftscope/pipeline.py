@@ -36,7 +36,7 @@ from driftscope.analysis.run_differences import unlike_servers
 from driftscope.analysis.summary.computation import summary_of
 from driftscope.analysis.summary.run_summary import RunSummary, baseline_of, speculates
 from driftscope.errors import NoDataError, UsageError
-from driftscope.findings.conclusions import Analysis, Baseline, conclude
+from driftscope.findings.catalogue import Analysis, Baseline, conclude
 from driftscope.trace.manifest import read_manifest
 from driftscope.trace.reader import Trace, read_trace
 

@@ -235,46 +235,6 @@ alerts."""
 GATED = (HIGH, MEDIUM)
 """Severities that a gate can fail on."""
 
-FINDINGS = (
-    "wrong_tokens",
-    "hidden_state_grows",
-    "hidden_state_stable",
-    "attention_moves_to_chain",
-    "sink_lost",
-    "no_sink",
-    "captured_layers_unbalanced",
-    "nothing_accepted",
-    "acceptance_dies",
-    "looks_like_a_loop",
-    "acceptance_low",
-    "acceptance_falls",
-    "long_context_collapse",
-    "template_sensitivity",
-    "context_or_label",
-    "region_costs",
-    "boundary_dip",
-    "acceptance_decays",
-    "acceptance_drops",
-    "acceptance_moves",
-    "modes_disagree",
-    "slower_than_none",
-    "smaller_k",
-    "larger_k",
-    "k_by_batch_size",
-    "drafts_missing",
-    "drafts_left_out",
-    "structured_output_loses_drafts",
-    "runs_part",
-    "runs_alike",
-    "healthy",
-    "outcomes_change",
-    "conditions_cost",
-    "not_answered",
-    "outcomes_hold",
-)
-"""Ids of all findings, in the order of the catalogue, which a test compares with this list: shell
-completion offers them without importing the rules."""
-
 
 class Growth(StrEnum):
     """Answer to whether the state fed to the next depth grows."""

@@ -30,12 +30,16 @@ from driftscope.analysis.circumstances import (
 from driftscope.analysis.figures.rounds import Rounds
 from driftscope.analysis.statistics.strata import Cells
 from driftscope.findings.case import Case, Entry
-from driftscope.findings.rules_circumstances import CIRCUMSTANCE_ENTRIES, boundary_dip, region_costs
+from driftscope.findings.rules_circumstances import (
+    boundary_dip,
+    context_or_label,
+    long_context_collapse,
+    region_costs,
+    template_sensitivity,
+)
 
 RULES: dict[str, Entry[Case]] = {
-    entry.id: entry
-    for entry in CIRCUMSTANCE_ENTRIES
-    if entry.id in ("long_context_collapse", "template_sensitivity", "context_or_label")
+    entry.id: entry for entry in (long_context_collapse, template_sensitivity, context_or_label)
 }
 SHORT, LONG, WIDE = (60, 250), (1100, 3900), (60, 3900)
 LOWER, UPPER = (60, 900), (300, 3900)
@@ -87,7 +91,7 @@ def named(trials: int) -> Iterator[Named]:
         for trial in range(trials):
             case = case_of(replace(truth, seed=10_000 + trial, prompts_seed=50_000 + trial))
             for name, entry in RULES.items():
-                spoke[name] += entry.rule(case) is not None
+                spoke[name] += entry(case) is not None
         yield Named(world=world, **{name: n / trials for name, n in spoke.items()})
 
 

@@ -46,7 +46,6 @@ def advise(
     from driftscope.cli.run_reports import RunChoice, labels_of
     from driftscope.errors import NoDataError
     from driftscope.findings.causes import is_dead
-    from driftscope.findings.rules_data import losses_among, warnings_of
     from driftscope.json_report import advice_to_json, dead_to_json
     from driftscope_reports.terminal import advice_table
     from driftscope_reports.terminal.run_table import plain as printable
@@ -67,7 +66,7 @@ def advise(
         )
     first, *others = measured.runs
     guards = [
-        *(f"{w.run}: {w.message}" for run in measured.runs for w in losses_among(warnings_of(run))),
+        *(f"{run.label}: {problem}" for run in measured.runs for problem in run.problems),
         *(f"{run.label}: {why}" for run in others if (why := left_out_because(first, run))),
     ]
     if plain is not None and (why := left_out_because(first, plain, target_only=True)):

@@ -28,7 +28,6 @@ from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, UsageErro
 from driftscope.findings.case import Deciding, Entry
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.findings.finding import Finding, Severity, Trust
-from driftscope.findings.rules_data import LOSS
 from driftscope.inspect.compare_run import InspectedAcceptance, figures_like
 from driftscope.json_report import check_to_json, figures_of
 from driftscope.metrics.fallback import UNKNOWN
@@ -102,7 +101,9 @@ class CaseFindings:
 
     def _deciding(self, name: str) -> Deciding | None:
         entry = self.kind.catalogue.get(name)
-        return entry.deciding(self.case) if entry and entry.need.met(self.case) else None
+        if entry is None or entry.deciding is None or not entry.need.met(self.case):
+            return None
+        return entry.deciding(self.case)
 
     def _at_least(self, severity: str) -> list[Finding]:
         order = list(Severity)
@@ -170,11 +171,6 @@ def facts_of(
     return out
 
 
-_GUARDS = ("unlike", "baseline", LOSS)
-"""Warnings about what a gate compares: runs that differ, a baseline that is not used, missing
-rows."""
-
-
 def run_gate(
     runs: Sequence[Path],
     fail_on: Sequence[str],
@@ -213,9 +209,10 @@ def run_gate(
     )
     measured = choice.measured()
     analysis = conclude(measured.runs, measured.replays, measured.baseline)
-    for warning in analysis.warnings:
-        if warning.id in _GUARDS:
-            sys.stderr.write(f"{printable(f'{warning.run}: {warning.message}')}\n")
+    # Notes with an answer are about what a gate compares: missing rows, runs that differ.
+    for note in analysis.notes:
+        if note.answer is not None:
+            sys.stderr.write(f"{printable(note.line)}\n")
     if inspected is not None:
         relations = relations_to(inspected, choice.inputs())
         return judge_analysis(asked, analysis, inspected, relations)

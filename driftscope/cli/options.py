@@ -13,7 +13,7 @@ import typer
 
 from driftscope.analysis.condition_columns import COLUMNS
 from driftscope.trace.runs import DEFAULT_FOLDERS, LATEST, search
-from driftscope.vocabulary import FINDINGS, GATED
+from driftscope.vocabulary import GATED
 
 if TYPE_CHECKING:
     from driftscope.analysis.query.query_engine import Engine
@@ -63,8 +63,10 @@ def runs(incomplete: str) -> list[Word]:
 
 def rules(incomplete: str) -> list[Word]:
     """Return the severities and the ids of findings that begin like `incomplete`."""
+    from driftscope.findings.catalogue import CATALOGUE, REPLAYS
+
     known = [*((word, "findings of this severity") for word in GATED)]
-    known += [(name, "finding") for name in FINDINGS]
+    known += [(name, entry.title) for name, entry in (CATALOGUE | REPLAYS).items()]
     return [word for word in known if word[0].startswith(incomplete)]
 
 

@@ -57,8 +57,8 @@ def _finding(run: Path) -> MainFinding | None:
         return None
     if analysis.findings:
         first = analysis.findings[0]
-        return MainFinding(id=first.id, severity=first.severity.value, title=first.title)
-    return MainFinding(id="", severity="", title=" ".join(analysis.verdict[:1]))
+        return MainFinding(id=first.id, severity=first.severity or "", title=first.title)
+    return MainFinding(id="", severity="", title=analysis.screen.headline)
 
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", re.IGNORECASE)

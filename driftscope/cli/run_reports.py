@@ -159,8 +159,8 @@ def say_where(
     form: Format = Format.HTML,
 ) -> None:
     """Print the warnings, the files written, which of them replaced a file, and what to do next."""
-    for warning in analysis.warnings:
-        sys.stderr.write(f"warning: {plain(f'{warning.run}: {warning.message}')}\n")
+    for note in analysis.notes:
+        sys.stderr.write(f"warning: {plain(note.line)}\n")
     for path in written:
         verb = "replaced" if path in replaced else "written"
         sys.stderr.write(f"{verb}: {shown(str(path))}\n")

@@ -1,24 +1,19 @@
-"""Inputs of rules: one run, and what is known in addition to it."""
+"""What a rule gets: a run, and what is known in addition to it. How it enters the catalogue."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 from driftscope.analysis.advice import Advice, advise, same_models
 from driftscope.analysis.circumstances import Group
-from driftscope.analysis.compare import (
-    Comparison,
-    accepts_less,
-    accepts_more,
-    compare_sides,
-)
+from driftscope.analysis.compare import Comparison, accepts_less, accepts_more, compare_sides
 from driftscope.analysis.figures.change_points import Level
 from driftscope.analysis.replays import ReplayComparison, ReplaySummary, versus
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary, tokens_are_wrong
-from driftscope.findings.finding import Finding
+from driftscope.findings.finding import Finding, Topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +33,12 @@ class Case:
     plain: BaselineRun | None = None
     """Run of the same server without speculation."""
     advice: Advice | None = None
+    found: tuple[Finding, ...] = ()
+    """What the rules found; for rules and questions that are evaluated after them."""
+
+    def is_answered(self, topic: Topic) -> bool:
+        """Return whether a finding answers the question of a topic."""
+        return any(each.topic is topic and each.answer is not None for each in self.found)
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -171,7 +172,7 @@ class Deciding:
         return self.interval is None or self.interval.low <= self.bound <= self.interval.high
 
 
-About = TypeVar("About")
+About = TypeVar("About", Case, ReplayCase)
 """Input of a rule: the case of a run, or of a replay."""
 
 
@@ -184,26 +185,60 @@ class Need(Generic[About]):
     met: Callable[[About], bool]
 
 
-def no_figure(_: object) -> Deciding | None:
-    """Return None: no single figure decides."""
-    return None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Entry(Generic[About]):
-    """One kind of finding."""
+    """One kind of finding: its meaning, its thresholds and its rule. Called with a case, it returns
+    the finding about it, or None."""
 
     id: str
-    title: str
-    meaning: str
-    """Meaning in one or two plain sentences."""
-    thresholds: tuple[Threshold, ...]
-    need: Need[About]
     rule: Callable[[About], Finding | None]
-    """Function that returns the finding about a case; None if there is none."""
-    deciding: Callable[[About], Deciding | None] = no_figure
+    title: str
+    topic: Topic
+    meaning: str = ""
+    """Meaning in one or two plain sentences."""
+    thresholds: tuple[Threshold, ...] = ()
+    need: Need[About]
+    about: type = Case
+    """Kind of case that the rule is about."""
+    deciding: Callable[[About], Deciding | None] | None = None
     """Function that returns the figure that decides, also if there is no finding; None if several
-    do, or if it is not known."""
+    do."""
+    blocks: bool = False
+    """Whether nothing else may be concluded about a run with this finding."""
+    leads: bool = False
+    """Whether it comes before findings that cost more."""
+    vouches: bool = False
+    """Whether it says that the run as a whole is in order. Such a rule is evaluated last and sees
+    what the others found."""
+
+    def __call__(self, case: About) -> Finding | None:
+        """Return the finding about a case, with what the entry knows of it."""
+        found = self.rule(case)
+        return found and replace(
+            found,
+            id=self.id,
+            topic=self.topic,
+            runs=found.runs or (case.run.label,),
+            title=found.title or self.title,
+        )
 
 
 ALWAYS: Need[Case] = Need(words="nothing beyond verified rounds", met=lambda case: True)  # noqa: ARG005
+
+
+def entry(**fields: Any) -> Callable[[Callable[[About], Finding | None]], Entry[About]]:
+    """Enter a rule into the catalogue under its function's name; `fields` are those of `Entry`."""
+    return lambda rule: Entry(id=rule.__name__, rule=rule, **fields)
+
+
+class Question(Entry[About]):
+    """A question that is put to every run, or every replay, after the rules. Its answer has no
+    severity."""
+
+
+def question(title: str, topic: Topic, about: type = Case) -> Callable[..., Question[Any]]:
+    """Put a question under its function's name."""
+    need: Need[Any] = Need(words="nothing", met=lambda _: True)
+    return lambda rule: Question(
+        id=rule.__name__, rule=rule, title=title, topic=topic, need=need, about=about
+    )

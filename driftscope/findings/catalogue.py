@@ -1,75 +1,189 @@
-"""The catalogue of findings: which rules are evaluated, and the order of their findings."""
+"""The catalogue of findings, and what it concludes from summaries.
+
+Every rule with an `entry` in a module of rules is in the catalogue, in the order of the modules and
+in them. `conclude` evaluates the rules, then puts the standing questions, and makes the first
+screen of both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any, TypeAlias
 
-from driftscope.findings.case import Case, Entry, ReplayCase
-from driftscope.findings.finding import Finding, Severity, Trust
-from driftscope.findings.rules_acceptance import (
-    ACCEPTANCE_ENTRIES,
-    HEALTHY_ENTRIES,
-    WEAK_ENTRIES,
-    WRONG_TOKENS_ENTRIES,
-    healthy,
-    wrong_tokens,
+from driftscope.analysis.replays import ReplayComparison, ReplaySummary
+from driftscope.analysis.run_differences import doubt
+from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
+from driftscope.findings import (
+    rules_acceptance,
+    rules_attention,
+    rules_changes,
+    rules_circumstances,
+    rules_compare,
+    rules_data,
+    rules_speed,
 )
-from driftscope.findings.rules_attention import (
-    ATTENTION_ENTRIES,
-    CAPTURED_STATES_ENTRIES,
-    HIDDEN_STATE_ENTRIES,
-)
-from driftscope.findings.rules_changes import ACCEPTANCE_DROPS_ENTRIES, DECAY_ENTRIES
-from driftscope.findings.rules_circumstances import CIRCUMSTANCE_ENTRIES, TEXT_ENTRIES
-from driftscope.findings.rules_compare import TWO_RUNS_ENTRIES
-from driftscope.findings.rules_replays import REPLAYS_ENTRIES
-from driftscope.findings.rules_speed import FALLBACK_ENTRIES, MODES_ENTRIES, SPEED_ENTRIES
+from driftscope.findings.case import Case, Entry, Question, ReplayCase, cases_of, replay_cases_of
+from driftscope.findings.finding import URGENT, Answer, Finding, Severity, Topic, Trust, note
+from driftscope.findings.first_screen import FirstScreen, first_screen_of
+from driftscope.findings.rules_data import notes_on, notes_on_replay
 
-_ASKED: tuple[Entry[Case], ...] = (
-    *WRONG_TOKENS_ENTRIES,
-    *HIDDEN_STATE_ENTRIES,
-    *ATTENTION_ENTRIES,
-    *CAPTURED_STATES_ENTRIES,
-    *ACCEPTANCE_ENTRIES,
-    *WEAK_ENTRIES,
-    *CIRCUMSTANCE_ENTRIES,
-    *TEXT_ENTRIES,
-    *DECAY_ENTRIES,
-    *ACCEPTANCE_DROPS_ENTRIES,
-    *MODES_ENTRIES,
-    *SPEED_ENTRIES,
-    *FALLBACK_ENTRIES,
-    *TWO_RUNS_ENTRIES,
+_MODULES = (
+    rules_data,
+    rules_attention,
+    rules_acceptance,
+    rules_circumstances,
+    rules_changes,
+    rules_speed,
+    rules_compare,
 )
-"""Entries in the order of findings with equal cost and severity: the cause that the paper names
-comes first."""
+"""Modules of rules. Of findings with equal cost and severity, the earlier rule's comes first: the
+cause that the paper names comes before others."""
 
-CATALOGUE: dict[str, Entry[Case]] = {entry.id: entry for entry in (*_ASKED, *HEALTHY_ENTRIES)}
+
+def _entries(module: ModuleType) -> list[Entry[Any]]:
+    """Return the entries and questions that a module defines."""
+    known = [each for each in vars(module).values() if isinstance(each, Entry)]
+    return [each for each in known if each.rule.__module__ == module.__name__]
+
+
+_ALL = [each for module in _MODULES for each in _entries(module)]
+_RULES = [each for each in _ALL if not isinstance(each, Question)]
+CATALOGUE: dict[str, Entry[Case]] = {
+    each.id: each for each in sorted(_RULES, key=lambda each: each.vouches) if each.about is Case
+}
 """Every kind of finding about a probe's run, by id."""
-REPLAYS: dict[str, Entry[ReplayCase]] = {entry.id: entry for entry in REPLAYS_ENTRIES}
+REPLAYS: dict[str, Entry[ReplayCase]] = {
+    each.id: each for each in _RULES if each.about is ReplayCase
+}
 """Every kind of finding about a replay, by id."""
+_QUESTIONS = [each for each in _ALL if isinstance(each, Question)]
 
 REPEATS_UNSEEN = "repeated prompts cannot be seen in this trace"
 """Reason why a finding is not certain."""
 _END = "_low"
-"""End of the name of an interval's lower end, see `finding_confidence.ends`."""
+"""End of the name of an interval's lower end, see `finding.ends`."""
+Baseline: TypeAlias = RunSummary | BaselineRun | ReplaySummary
+"""Summary of a run that others are compared with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """Everything that a report is made from."""
+
+    runs: tuple[RunSummary, ...]
+    cases: tuple[Case, ...]
+    """Rule inputs, one case per run, including the advice on K."""
+    findings: tuple[Finding, ...]
+    """Findings that ask for action first, the most expensive first."""
+    answers: tuple[Finding, ...]
+    """Answers to the standing questions, in the order of topics."""
+    notes: tuple[Finding, ...]
+    """Notes on the data, those about missing rows first."""
+    screen: FirstScreen
+    senders: tuple[ReplaySummary, ...] = ()
+    """Summaries of the replays."""
+    versus: tuple[ReplayComparison, ...] = ()
+    """Comparisons of the first replay with each other replay that sent the same prompts."""
+    replay_cases: tuple[ReplayCase, ...] = ()
+    """Rule inputs, one case per replay."""
+
+    @property
+    def losses(self) -> tuple[Finding, ...]:
+        """Notes about rows that a run lacks. Every report begins with them, because its figures
+        lack those rows, too."""
+        return tuple(each for each in self.notes if each.answer is Answer.NO)
+
+    @property
+    def other_findings(self) -> list[Finding]:
+        """Findings that the first screen neither states nor advises."""
+        screen = self.screen
+        told = (screen.lead, screen.subject, *screen.actions)
+        return [finding for finding in self.findings if finding not in told]
+
+    @property
+    def verdict(self) -> tuple[str, ...]:
+        """Sentences of the first screen; the first one carries the message."""
+        return self.screen.sentences
+
+
+def conclude(
+    runs: Sequence[RunSummary],
+    senders: Sequence[ReplaySummary] = (),
+    baseline: Baseline | None = None,
+) -> Analysis:
+    """Return findings, answers, notes and first screen for summaries of at least one run or replay.
+
+    The runs are compared with `baseline`, which gets no findings of its own. Without a baseline
+    they are compared with the first run.
+    """
+    of_replays = baseline if isinstance(baseline, ReplaySummary) else None
+    of_runs = None if isinstance(baseline, ReplaySummary) else baseline
+    cases = tuple(
+        replace(case, found=tuple(findings_about(case))) for case in cases_of(runs, of_runs)
+    )
+    replays = replay_cases_of(senders, of_replays)
+    every = [each for case in cases for each in case.found]
+    every += [each for case in replays for each in findings_about_replay(case)]
+    findings, answers = ranked(every), _answers(cases, replays)
+    vouched = {run for each in findings if _entry(each).vouches for run in each.runs}
+    return Analysis(
+        runs=tuple(runs),
+        cases=cases,
+        findings=findings,
+        answers=answers,
+        notes=(
+            *(each for run in runs for each in notes_on(run)),
+            *(each for run in senders for each in notes_on_replay(run)),
+            *_unlike_baseline(cases, of_runs),
+            *_several_differences(cases),
+        ),
+        screen=first_screen_of(findings, answers, cases, senders, vouched),
+        senders=tuple(senders),
+        versus=tuple(pair for case in replays for pair in case.pairs),
+        replay_cases=replays,
+    )
 
 
 def findings_about(case: Case) -> list[Finding]:
-    """Return the findings about one run, in the catalogue's order; one only if its tokens are
-    wrong."""
-    if wrong := wrong_tokens(case):
-        return [wrong]
-    findings = [finding for entry in _ASKED if (finding := entry.rule(case)) is not None]
-    good = healthy(case, findings)
-    findings = [*findings, *([good] if good else [])]
+    """Return the findings about one run, in the catalogue's order; one only if it blocks the
+    others."""
+    found: list[Finding] = []
+    for rule in CATALOGUE.values():
+        finding = rule(replace(case, found=tuple(found)))
+        if finding is not None and rule.blocks:
+            return [finding]
+        found += [finding] if finding is not None else []
     if not case.run.seen_whole:
-        return [_of_parts(each) for each in findings]
-    return [_unseen(each) for each in findings] if case.run.unseen else findings
+        return [_of_parts(each) for each in found]
+    return [_repeats_unseen(each) for each in found] if case.run.unseen else found
 
 
-def _unseen(finding: Finding) -> Finding:
+def findings_about_replay(case: ReplayCase) -> list[Finding]:
+    """Return the findings about one replay, in the catalogue's order."""
+    return [found for rule in REPLAYS.values() if (found := rule(case)) is not None]
+
+
+def _answers(cases: Sequence[Case], replays: Sequence[ReplayCase]) -> tuple[Finding, ...]:
+    """Return the answers about runs or, without one, about replays, in the order of topics. A run
+    about which nothing may be concluded gets none."""
+    open_cases = [case for case in cases if not any(_entry(each).blocks for each in case.found)]
+    asked: Sequence[Case | ReplayCase] = open_cases if cases else replays
+    answers = [
+        answer
+        for question in _QUESTIONS
+        for each in asked
+        if question.about is type(each) and (answer := question(each)) is not None
+    ]
+    return tuple(sorted(answers, key=lambda each: list(Topic).index(each.topic)))
+
+
+def _entry(finding: Finding) -> Entry[Any]:
+    return CATALOGUE.get(finding.id) or REPLAYS[finding.id]
+
+
+def _repeats_unseen(finding: Finding) -> Finding:
     """Return a finding about a run that does not show which prompts repeat: what rests on an
     interval is neither high nor certain."""
     rests = any(name.endswith(_END) and low is not None for name, low in finding.evidence.items())
@@ -92,12 +206,6 @@ def _of_parts(finding: Finding) -> Finding:
     return replace(finding, confidence=Trust.LOW, because=because)
 
 
-def findings_about_replay(case: ReplayCase) -> list[Finding]:
-    """Return the findings about one replay, in the catalogue's order."""
-    findings = (entry.rule(case) for entry in REPLAYS.values())
-    return [each for each in findings if each is not None]
-
-
 def ranked(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Sort findings: a dead drafter first, then by cost in tokens per second, unknown costs
     last."""
@@ -106,9 +214,48 @@ def ranked(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def _rank(finding: Finding) -> tuple[int, float, int]:
-    place = list(Severity).index(finding.severity)
-    if finding.id == "nothing_accepted":
+    place = list(Severity).index(finding.severity or Severity.GOOD)
+    if _entry(finding).leads:
         return (-1, 0.0, place)
-    asks = finding.severity in (Severity.HIGH, Severity.MEDIUM)
+    asks = finding.severity in URGENT
     cost = max(finding.cost_tps or 0.0, 0.0) if asks else 0.0
     return (0 if asks else place, -cost, place)
+
+
+def _several_differences(cases: Sequence[Case]) -> list[Finding]:
+    """Note runs that differ from the run they are compared with in more than their drafter."""
+    doubts = [(case.comparison, doubt(case.comparison.unlike)) for case in cases if case.comparison]
+    return [
+        note(
+            message,
+            comparison.first,
+            comparison.second,
+            name="unlike",
+            affects="run",
+            answer=Answer.CANNOT_TELL,
+        )
+        for comparison, message in doubts
+        if message
+    ]
+
+
+def _unlike_baseline(
+    cases: Sequence[Case], baseline: RunSummary | BaselineRun | None
+) -> list[Finding]:
+    """Note a baseline without speculation that comes from a different server: it is compared with
+    nothing."""
+    if not isinstance(baseline, BaselineRun) or any(case.plain for case in cases):
+        return []
+    message = (
+        "it is not used: its engine, runner, execution mode, tensor parallelism or "
+        "target model is another one"
+    )
+    return [
+        note(
+            message,
+            baseline.label,
+            name="baseline",
+            affects="run",
+            answer=Answer.CANNOT_TELL,
+        )
+    ]

@@ -1,15 +1,55 @@
-"""A finding: a fact about a run that an engineer can act on, with its numbers."""
+"""A conclusion about a run, in one form: a finding, an answer to a standing question, a note.
+
+A `Finding` with a severity is what a rule of the catalogue found; gates fail on it. One without is
+an answer to a question that is put to every run, or, if it `affects` a section of the report, a
+note on the data. First screen, cards, terminal, Markdown, JSON and gates render the same list.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 from driftscope import vocabulary
-from driftscope.analysis.number_words import count
+from driftscope.analysis.number_words import count, listed
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import FEW_CLUSTERS, LOW_CLUSTERS
+
+
+class Topic(StrEnum):
+    """Question that a finding belongs to, in the order of the first screen."""
+
+    GROUND = "ground"
+    PAYS = "pays"
+    ACCEPTANCE = "acceptance"
+    WHERE = "where"
+    INSIDE = "inside"
+    DO = "do"
+
+    @property
+    def words(self) -> str:
+        """Name on the first screen."""
+        return _TOPICS[self]
+
+
+_TOPICS = {
+    Topic.GROUND: "Data",
+    Topic.PAYS: "Does it pay",
+    Topic.ACCEPTANCE: "Acceptance",
+    Topic.WHERE: "Where it is lost",
+    Topic.INSIDE: "Inside the drafter",
+    Topic.DO: "What to do",
+}
+"""Name of each topic on the first screen."""
+
+
+class Answer(StrEnum):
+    """Answer to a question that is put so that yes is the good answer; worst first."""
+
+    NO = "no"
+    CANNOT_TELL = "cannot tell"
+    YES = "yes"
 
 
 class Severity(StrEnum):
@@ -21,12 +61,35 @@ class Severity(StrEnum):
     GOOD = vocabulary.GOOD
 
 
+URGENT = (Severity.HIGH, Severity.MEDIUM)
+"""Severities of findings that ask for an action, worst first."""
+
+
 class Trust(StrEnum):
     """Certainty of a finding, highest first."""
 
     HIGH = "high"
     MEDIUM = "medium"
     LOW = "low"
+
+    def at_most(self, most: Trust) -> Trust:
+        """Return this trust, or `most` if that is less."""
+        return max(self, most, key=list(Trust).index)
+
+
+class Headline(IntEnum):
+    """Place of a finding in the choice of the headline; the first one carries the message."""
+
+    TOO_LITTLE_DATA = 0
+    NOTHING_ACCEPTED = 1
+    FASTER = 2
+    """Faster than the run that it is compared with."""
+    COSTS_TIME = 3
+    WORSE = 4
+    PAYS = 5
+    NO_WORSE = 6
+    LENGTH = 7
+    NEVER = 8
 
 
 Number = float | int | None
@@ -47,23 +110,32 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One finding. `id` names the rule; a rule makes at most one finding per run."""
+    """One conclusion about a run, or about a run compared with another."""
 
-    id: str
-    severity: Severity
-    runs: tuple[str, ...]
+    id: str = ""
+    """Name of its rule, which fills it in; a rule makes at most one finding per run."""
+    topic: Topic = Topic.GROUND
+    severity: Severity | None = None
+    """None for an answer to a standing question and for a note on the data."""
+    runs: tuple[str, ...] = ()
     """Labels of the runs that the finding is about."""
-    title: str
-    """Title without a run's name or number; equal for all findings with this id."""
-    statement: str
-    """Statement about this run, with numbers."""
+    title: str = ""
+    """Title without a run's name or number, or the question that is answered."""
+    answer: Answer | None = None
+    """Answer to the topic's question; None if the finding is a figure or leaves it open."""
+    statement: str = ""
+    """Statement about this run, with numbers, without the run's label and without a full stop."""
+    estimate: float | None = None
+    """Figure that the answer rests on."""
+    interval: Interval | None = None
+    """95% interval of `estimate`; None if there is none."""
     evidence: Mapping[str, Number] = field(default_factory=dict)
     """Numbers by name; keys that end in `_low` and `_high` are the ends of a 95% interval."""
     confidence: Trust = Trust.MEDIUM
     because: str = ""
     """Reason for the confidence."""
-    advice: str
-    """Recommended action."""
+    advice: str = ""
+    """Recommended action, or what to record so that the question can be answered."""
     assumed: tuple[str, ...] = ()
     """Assumptions that the run cannot confirm."""
     causes: tuple[Suspect, ...] = ()
@@ -75,60 +147,43 @@ class Finding:
     cost_tps: float | None = None
     """Cost in output tokens per second while the engine is busy, by the cost model; None if
     unknown."""
-
-
-class Topic(StrEnum):
-    """Subject of a claim, in the order of the first screen."""
-
-    DATA = "data"
-    SPEED = "speed"
-    ACCEPTANCE = "acceptance"
-    LOSSES = "losses"
-    INSIDE = "inside"
-
-
-TITLES = {
-    Topic.DATA: "Data",
-    Topic.SPEED: "Does it pay",
-    Topic.ACCEPTANCE: "Acceptance",
-    Topic.LOSSES: "Where it is lost",
-    Topic.INSIDE: "Inside the drafter",
-}
-"""Name of each topic on the first screen."""
-
-
-class Answer(StrEnum):
-    """Answer to a question that is put so that yes is the good answer."""
-
-    YES = "yes"
-    NO = "no"
-    CANNOT_TELL = "cannot tell"
-    FIGURE = "figure"
-    """Nothing was asked: the claim is a measured figure without a judgement."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """One claim about one run, or about a run compared with another."""
-
-    topic: Topic
-    run: str
-    """Label of the run that the claim is about."""
-    question: str
-    answer: Answer
-    sentence: str
-    """Claim in words, without the run's label and without a full stop."""
-    estimate: float | None = None
-    interval: Interval | None = None
-    """95% interval of `estimate`; None if there is none."""
-    record: str = ""
-    """Recording to make so that the question can be answered; empty if it is answered."""
     reference: str = ""
     """Label of the run that this one is compared with; empty if there is none."""
+    affects: str = ""
+    """Section of the report beside which a note on the data is shown: "run" (all of it),
+    "acceptance", "speed", "senders" or "masses"; empty for findings and answers."""
+    headline: Headline = Headline.NEVER
 
-    def text(self, several: bool) -> str:
-        """Return the claim as a sentence; the run is named if there are `several`."""
-        return f"{self.run}: {self.sentence}." if several else f"{capital(self.sentence)}."
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for an action and is certain enough to."""
+        return self.severity in URGENT and self.confidence is not Trust.LOW
+
+    @property
+    def short_advice(self) -> str:
+        """The first two sentences of the advice: the first one may only name the subject."""
+        return f"{'. '.join(self.advice.split('. ')[:2]).rstrip('.')}." if self.advice else ""
+
+    @property
+    def line(self) -> str:
+        """The runs and the statement, without a full stop."""
+        return f"{listed(self.runs)}: {self.statement}"
+
+    @property
+    def titled(self) -> str:
+        """Title and statement, without a full stop."""
+        return f"{capital(self.title)}: {self.statement}" if self.statement else self.title
+
+    def sentence(self, several: bool) -> str:
+        """Return the statement as a sentence; the runs are named if there are `several`."""
+        return f"{self.line if several else capital(self.statement)}."
+
+
+def note(
+    message: str, *runs: str, name: str, affects: str, answer: Answer | None = None
+) -> Finding:
+    """Return a note on the data: a reason to trust some of the figures less."""
+    return Finding(id=name, runs=runs, statement=message, affects=affects, answer=answer)
 
 
 def capital(text: str) -> str:

@@ -1,8 +1,6 @@
-"""Rule about an engine that returns wrong tokens, so that nothing else can be concluded."""
+"""Rules about how much is accepted, and the answer to whether acceptance is what it was."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from driftscope.analysis.advice import NO_SPECULATION
 from driftscope.analysis.circumstances import LOOP_ROUNDS
@@ -19,7 +17,7 @@ from driftscope.analysis.statistics.intervals import Interval, poisson_upper_tai
 from driftscope.analysis.statistics.permutation import ALPHA
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.run_summary import RunSummary, tokens_are_wrong, warmest
-from driftscope.findings.case import ALWAYS, Case, Deciding, Entry, Need, Threshold
+from driftscope.findings.case import ALWAYS, Case, Deciding, Need, Threshold, entry
 from driftscope.findings.causes import (
     FALLS_BELOW,
     LOW_BELOW,
@@ -28,6 +26,7 @@ from driftscope.findings.causes import (
     SURE_REQUESTS,
     SURE_ROUNDS,
     Loss,
+    accepted_once,
     conditional_interval,
     in_order,
     judge,
@@ -37,46 +36,17 @@ from driftscope.findings.causes import (
     steepest,
     suspects_of,
 )
-from driftscope.findings.finding import Finding, Severity, Trust, ends, judged
-
-TITLE = "The engine returns wrong tokens at temperature > 0"
-
-
-def wrong_tokens(case: Case) -> Finding | None:
-    """Find that sampled requests were verified at temperatures that nobody asked for."""
-    if not tokens_are_wrong(case.run):
-        return None
-    return Finding(
-        id="wrong_tokens",
-        severity=Severity.HIGH,
-        runs=(case.run.label,),
-        title=TITLE,
-        statement="it does not divide by the temperature of a request when it verifies drafts, but "
-        "by numbers that happen to be in memory",
-        evidence={"temperature_highest": warmest(case.run)},
-        confidence=Trust.HIGH,
-        because="the probe ran the engine's own function at start-up, and its result was wrong",
-        advice="Send requests at temperature 0, or serve with Triton for the CPU or on a GPU, and "
-        "record again. Do not judge the drafter by this run.",
-    )
-
-
-WRONG_TOKENS_ENTRIES = (
-    Entry(
-        id="wrong_tokens",
-        title=TITLE,
-        meaning="vLLM's CPU build, without Triton for the CPU, verifies drafts at wrong "
-        "temperatures (vllm.utils.cpu_triton_utils, 0.32.0). Answers to sampled requests are then "
-        "noise, and hardly a draft is accepted. No other finding is made about such a run.",
-        thresholds=(),
-        need=Need[Case](
-            words="requests whose temperature was recorded",
-            met=lambda case: warmest(case.run) is not None,
-        ),
-        rule=wrong_tokens,
-    ),
+from driftscope.findings.finding import (
+    URGENT,
+    Answer,
+    Finding,
+    Headline,
+    Severity,
+    Topic,
+    Trust,
+    ends,
+    judged,
 )
-
 
 DEAD_BELOW = 0.02
 """Marginal rate below which a depth is dead: fewer than 1 round in 50 gets that far. Among the
@@ -85,115 +55,6 @@ is at 0."""
 LOOPS_ABOVE = 0.05
 """Share of the requests with LOOP_ROUNDS rounds or more that end in as many wholly accepted
 rounds."""
-
-
-def first_dead_depth(run: RunSummary) -> int | None:
-    """Return the first depth whose marginal rate is below DEAD_BELOW; None if there is none."""
-    rates = enumerate(run.acceptance.marginal, start=1)
-    return next((depth for depth, rate in rates if rate < DEAD_BELOW), None)
-
-
-def acceptance_dies(case: Case) -> Finding | None:
-    """Find a depth after the first from which on practically nothing is accepted."""
-    run, dead = case.run, first_dead_depth(case.run)
-    if dead is None or dead == 1:
-        return None
-    rates, spread = run.acceptance.marginal, _at(run, dead)
-    trust, because = judged(run.requests, spread, below=DEAD_BELOW)
-    suspects = suspects_of(case, loss_of(run))
-    return Finding(
-        id="acceptance_dies",
-        severity=Severity.MEDIUM,
-        runs=(run.label,),
-        title="Acceptance is dead beyond a depth",
-        statement=f"only {percent(rates[dead - 1])} of the rounds are accepted to depth {dead}"
-        f" (depth 1: {percent(rates[0])})",
-        evidence={
-            "dead_depth": dead,
-            "marginal": rates[dead - 1],
-            **ends("marginal", spread),
-            "marginal_first": rates[0],
-            "threshold": DEAD_BELOW,
-        },
-        confidence=trust,
-        because=because,
-        advice=f"Tokens drafted from depth {dead} on are thrown away: set num_speculative_tokens "
-        f"to {dead - 1} or less.{in_order(suspects)}",
-        causes=suspects.causes,
-        ruled_out=suspects.ruled_out,
-        option=f'"num_speculative_tokens": {dead - 1}',
-        cost_tps=case.cost_at_k(dead - 1),
-    )
-
-
-def nothing_accepted(case: Case) -> Finding | None:
-    """Find that next to nothing is accepted already at depth 1."""
-    run, rate = case.run, case.run.acceptance.marginal[0]
-    if not rate < NOTHING_BELOW:
-        return None
-    trust, because = judge(run)
-    suspects = suspects_of(case, Loss.NOTHING)
-    return Finding(
-        id="nothing_accepted",
-        severity=Severity.HIGH,
-        runs=(run.label,),
-        title="Next to nothing is accepted, from the first depth on",
-        statement=none_accepted(run),
-        evidence={
-            "marginal_first": rate,
-            **ends("marginal_first", rate_interval(run)),
-            "rounds": run.rounds,
-            "threshold": NOTHING_BELOW,
-        },
-        confidence=trust,
-        because=because,
-        advice="Turn speculation off now: it costs time and gives nothing. A drafter that fails at "
-        f"depth 1 is misconfigured more often than bad.{in_order(suspects)}",
-        causes=suspects.causes,
-        ruled_out=suspects.ruled_out,
-        option=NO_SPECULATION,
-        cost_tps=case.cost_at_k(0),
-    )
-
-
-def looks_like_a_loop(case: Case) -> Finding | None:
-    """Find requests that end in a long series of wholly accepted rounds, and so may repeat
-    themselves."""
-    groups = case.run.groups
-    if not groups.long_enough:
-        return None
-    share = groups.looping / groups.long_enough
-    chance = poisson_upper_tail(max(groups.looping, 1), groups.loops_by_chance)
-    if not share > LOOPS_ABOVE or groups.looping < 2 or not chance < ALPHA:
-        return None
-    interval = share_interval(groups.looping, groups.long_enough)
-    trust, because = judged(groups.long_enough, interval, above=LOOPS_ABOVE)
-    ids = "the token ids would show it" if trust is not Trust.LOW else because
-    return Finding(
-        id="looks_like_a_loop",
-        severity=Severity.MEDIUM,
-        runs=(case.run.label,),
-        title="Acceptance so high that it looks like a repetition loop",
-        statement=f"{count(groups.looping, 'request')} of {groups.long_enough:,} end in "
-        f"{LOOP_ROUNDS} or more fully accepted rounds{between(interval)}; at their own rates of "
-        f"acceptance at most {groups.loops_by_chance:.1f} would do so by chance",
-        evidence={
-            "share": float(share),
-            **ends("share", interval),
-            "looping": groups.looping,
-            "requests_long_enough": groups.long_enough,
-            "by_chance": groups.loops_by_chance,
-            "p": chance,
-            "rounds": LOOP_ROUNDS,
-            "threshold": LOOPS_ABOVE,
-        },
-        confidence=min(trust, Trust.MEDIUM, key=list(Trust)[::-1].index),
-        because=f"text that is easy to predict is accepted as often; {ids}",
-        advice="Read some of these outputs: text that repeats itself is predicted perfectly, and "
-        "raises every average here. If they repeat, look for garbled output, a missing "
-        "end-of-sequence token or a temperature of 0, try repetition_penalty, and compare with "
-        "speculation off. Then judge the drafter without these requests.",
-    )
 
 
 def _at(run: RunSummary, depth: int) -> Interval | None:
@@ -216,91 +77,251 @@ def _last_rate(case: Case) -> Deciding | None:
     return Deciding(value=run.acceptance.marginal[-1], interval=_at(run, run.k), bound=DEAD_BELOW)
 
 
-ACCEPTANCE_ENTRIES = (
-    Entry(
-        id="nothing_accepted",
-        title="Next to nothing is accepted, from the first depth on",
-        meaning="Even the drafter's first draft token is almost always rejected: speculation costs "
-        "time and gives nothing. The finding lists the possible causes, with the evidence in the "
-        "run for and against each.",
-        thresholds=(
-            Threshold(
-                name="NOTHING_BELOW",
-                value=NOTHING_BELOW,
-                means="marginal acceptance at depth 1",
-                source="published drafters: 0.585 or more; a broken one: 0 (vllm#54997)",
-            ),
-            Threshold(
-                name="SURE_ROUNDS",
-                value=SURE_ROUNDS,
-                means="rounds from which the confidence is high, if the exact 95% interval of the "
-                "rate is below NOTHING_BELOW",
-                source="59 independent rounds suffice; rounds of one request may be so similar "
-                "that five count as one",
-            ),
-            Threshold(
-                name="SURE_REQUESTS",
-                value=SURE_REQUESTS,
-                means="requests from which the confidence is high",
-                source="driftscope: fewer prompts may all be unusual",
-            ),
-        ),
-        need=ALWAYS,
-        rule=nothing_accepted,
-        deciding=_first_rate,
+def _first_rate_weak(case: Case) -> Deciding:
+    acceptance = case.run.acceptance
+    spread = acceptance.marginal_interval
+    return Deciding(
+        value=acceptance.marginal[0], interval=spread[0] if spread else None, bound=LOW_BELOW
+    )
+
+
+ALIVE_ABOVE = 0.1
+"""Smallest marginal acceptance at depth K of a healthy drafter: one round in ten is accepted whole.
+Below that the last depth deserves attention, whatever else is in order."""
+
+
+@entry(
+    title="The engine returns wrong tokens at temperature > 0",
+    topic=Topic.ACCEPTANCE,
+    meaning="vLLM's CPU build, without Triton for the CPU, verifies drafts at wrong "
+    "temperatures (vllm.utils.cpu_triton_utils, 0.32.0). Answers to sampled requests are then "
+    "noise, and hardly a draft is accepted. No other finding is made about such a run.",
+    need=Need[Case](
+        words="requests whose temperature was recorded",
+        met=lambda case: warmest(case.run) is not None,
     ),
-    Entry(
-        id="acceptance_dies",
-        title="Acceptance is dead beyond a depth",
-        meaning="Practically no round is accepted to this depth or beyond: what is drafted there "
-        "is thrown away.",
-        thresholds=(
-            Threshold(
-                name="DEAD_BELOW",
-                value=DEAD_BELOW,
-                means="marginal acceptance at a depth",
-                source="published vectors: live drafters end at 0.042 or above, dead tails at 0",
-            ),
+    blocks=True,
+)
+def wrong_tokens(case: Case) -> Finding | None:
+    """Find that sampled requests were verified at temperatures that nobody asked for."""
+    if not tokens_are_wrong(case.run):
+        return None
+    return Finding(
+        severity=Severity.HIGH,
+        answer=Answer.NO,
+        headline=Headline.NOTHING_ACCEPTED,
+        statement="the engine returns wrong tokens at temperature > 0: this run says nothing about "
+        "the drafter",
+        evidence={"temperature_highest": warmest(case.run)},
+        confidence=Trust.HIGH,
+        because="the probe ran the engine's own function at start-up: it does not divide by the "
+        "temperature of a request when it verifies drafts, but by numbers that happen to be in "
+        "memory",
+        advice="Send requests at temperature 0, or serve with Triton for the CPU or on a GPU, and "
+        "record again. Do not judge the drafter by this run.",
+    )
+
+
+def first_dead_depth(run: RunSummary) -> int | None:
+    """Return the first depth whose marginal rate is below DEAD_BELOW; None if there is none."""
+    rates = enumerate(run.acceptance.marginal, start=1)
+    return next((depth for depth, rate in rates if rate < DEAD_BELOW), None)
+
+
+@entry(
+    title="Acceptance is dead beyond a depth",
+    topic=Topic.WHERE,
+    meaning="Practically no round is accepted to this depth or beyond: what is drafted there "
+    "is thrown away.",
+    thresholds=(
+        Threshold(
+            name="DEAD_BELOW",
+            value=DEAD_BELOW,
+            means="marginal acceptance at a depth",
+            source="published vectors: live drafters end at 0.042 or above, dead tails at 0",
         ),
-        need=ALWAYS,
-        rule=acceptance_dies,
-        deciding=_last_rate,
     ),
-    Entry(
-        id="looks_like_a_loop",
-        title="Acceptance so high that it looks like a repetition loop",
-        meaning="Requests end in a long series of fully accepted rounds, as happens when text "
-        "repeats itself.",
-        thresholds=(
-            Threshold(
-                name="LOOP_ROUNDS",
-                value=LOOP_ROUNDS,
-                means="consecutive fully accepted rounds at the end of a request",
-                source="driftscope; how many requests end so by chance is computed from each "
-                "request's own share of rounds accepted whole",
-            ),
-            Threshold(
-                name="ALPHA",
-                value=ALPHA,
-                means="p-value of so many requests by chance (Poisson)",
-                source="convention",
-            ),
-            Threshold(
-                name="LOOPS_ABOVE",
-                value=LOOPS_ABOVE,
-                means="share of the requests that have so many rounds",
-                source="driftscope; the effect is described in vllm#44487",
-            ),
+    need=ALWAYS,
+    deciding=_last_rate,
+)
+def acceptance_dies(case: Case) -> Finding | None:
+    """Find a depth after the first from which on practically nothing is accepted."""
+    run, dead = case.run, first_dead_depth(case.run)
+    if dead is None or dead == 1:
+        return None
+    rates, spread = run.acceptance.marginal, _at(run, dead)
+    trust, because = judged(run.requests, spread, below=DEAD_BELOW)
+    suspects = suspects_of(case, loss_of(run))
+    return Finding(
+        severity=Severity.MEDIUM,
+        statement=f"only {percent(rates[dead - 1])} of the rounds are accepted to depth {dead}"
+        f" (depth 1: {percent(rates[0])})",
+        evidence={
+            "dead_depth": dead,
+            "marginal": rates[dead - 1],
+            **ends("marginal", spread),
+            "marginal_first": rates[0],
+            "threshold": DEAD_BELOW,
+        },
+        confidence=trust,
+        because=because,
+        advice=f"Tokens drafted from depth {dead} on are thrown away: set num_speculative_tokens "
+        f"to {dead - 1} or less.{in_order(suspects)}",
+        causes=suspects.causes,
+        ruled_out=suspects.ruled_out,
+        option=f'"num_speculative_tokens": {dead - 1}',
+        cost_tps=case.cost_at_k(dead - 1),
+    )
+
+
+@entry(
+    title="Next to nothing is accepted, from the first depth on",
+    topic=Topic.ACCEPTANCE,
+    meaning="Even the drafter's first draft token is almost always rejected: speculation costs "
+    "time and gives nothing. The finding lists the possible causes, with the evidence in the "
+    "run for and against each.",
+    thresholds=(
+        Threshold(
+            name="NOTHING_BELOW",
+            value=NOTHING_BELOW,
+            means="marginal acceptance at depth 1",
+            source="published drafters: 0.585 or more; a broken one: 0 (vllm#54997)",
         ),
-        need=Need[Case](
-            words=f"finished requests of {LOOP_ROUNDS} rounds or more",
-            met=lambda case: case.run.groups.long_enough > 0,
+        Threshold(
+            name="SURE_ROUNDS",
+            value=SURE_ROUNDS,
+            means="rounds from which the confidence is high, if the exact 95% interval of the "
+            "rate is below NOTHING_BELOW",
+            source="59 independent rounds suffice; rounds of one request may be so similar "
+            "that five count as one",
         ),
-        rule=looks_like_a_loop,
+        Threshold(
+            name="SURE_REQUESTS",
+            value=SURE_REQUESTS,
+            means="requests from which the confidence is high",
+            source="driftscope: fewer prompts may all be unusual",
+        ),
+    ),
+    need=ALWAYS,
+    deciding=_first_rate,
+    leads=True,
+)
+def nothing_accepted(case: Case) -> Finding | None:
+    """Find that next to nothing is accepted already at depth 1."""
+    run, rate = case.run, case.run.acceptance.marginal[0]
+    if not rate < NOTHING_BELOW:
+        return None
+    trust, because = judge(run)
+    suspects, sure = suspects_of(case, Loss.NOTHING), trust is not Trust.LOW
+    little = "next to nothing" if accepted_once(run) else "nothing"
+    cost = "speculation costs time and gives nothing" if sure else "too few rounds to be sure"
+    return Finding(
+        severity=Severity.HIGH,
+        answer=Answer.NO if sure else Answer.CANNOT_TELL,
+        headline=Headline.NOTHING_ACCEPTED if sure else Headline.LENGTH,
+        statement=f"{little} is accepted: {cost} ({none_accepted(run)})",
+        estimate=rate,
+        evidence={
+            "marginal_first": rate,
+            **ends("marginal_first", rate_interval(run)),
+            "rounds": run.rounds,
+            "threshold": NOTHING_BELOW,
+        },
+        confidence=trust,
+        because=because,
+        advice="Turn speculation off now: it costs time and gives nothing. A drafter that fails at "
+        f"depth 1 is misconfigured more often than bad.{in_order(suspects)}",
+        causes=suspects.causes,
+        ruled_out=suspects.ruled_out,
+        option=NO_SPECULATION,
+        cost_tps=case.cost_at_k(0),
+    )
+
+
+@entry(
+    title="Acceptance so high that it looks like a repetition loop",
+    topic=Topic.ACCEPTANCE,
+    meaning="Requests end in a long series of fully accepted rounds, as happens when text "
+    "repeats itself.",
+    thresholds=(
+        Threshold(
+            name="LOOP_ROUNDS",
+            value=LOOP_ROUNDS,
+            means="consecutive fully accepted rounds at the end of a request",
+            source="driftscope; how many requests end so by chance is computed from each "
+            "request's own share of rounds accepted whole",
+        ),
+        Threshold(
+            name="ALPHA",
+            value=ALPHA,
+            means="p-value of so many requests by chance (Poisson)",
+            source="convention",
+        ),
+        Threshold(
+            name="LOOPS_ABOVE",
+            value=LOOPS_ABOVE,
+            means="share of the requests that have so many rounds",
+            source="driftscope; the effect is described in vllm#44487",
+        ),
+    ),
+    need=Need[Case](
+        words=f"finished requests of {LOOP_ROUNDS} rounds or more",
+        met=lambda case: case.run.groups.long_enough > 0,
     ),
 )
+def looks_like_a_loop(case: Case) -> Finding | None:
+    """Find requests that end in a long series of wholly accepted rounds, and so may repeat
+    themselves."""
+    groups = case.run.groups
+    if not groups.long_enough:
+        return None
+    share = groups.looping / groups.long_enough
+    chance = poisson_upper_tail(max(groups.looping, 1), groups.loops_by_chance)
+    if not share > LOOPS_ABOVE or groups.looping < 2 or not chance < ALPHA:
+        return None
+    interval = share_interval(groups.looping, groups.long_enough)
+    trust, because = judged(groups.long_enough, interval, above=LOOPS_ABOVE)
+    ids = "the token ids would show it" if trust is not Trust.LOW else because
+    return Finding(
+        severity=Severity.MEDIUM,
+        statement=f"{count(groups.looping, 'request')} of {groups.long_enough:,} end in "
+        f"{LOOP_ROUNDS} or more fully accepted rounds{between(interval)}; at their own rates of "
+        f"acceptance at most {groups.loops_by_chance:.1f} would do so by chance",
+        evidence={
+            "share": float(share),
+            **ends("share", interval),
+            "looping": groups.looping,
+            "requests_long_enough": groups.long_enough,
+            "by_chance": groups.loops_by_chance,
+            "p": chance,
+            "rounds": LOOP_ROUNDS,
+            "threshold": LOOPS_ABOVE,
+        },
+        confidence=trust.at_most(Trust.MEDIUM),
+        because=f"text that is easy to predict is accepted as often; {ids}",
+        advice="Read some of these outputs: text that repeats itself is predicted perfectly, and "
+        "raises every average here. If they repeat, look for garbled output, a missing "
+        "end-of-sequence token or a temperature of 0, try repetition_penalty, and compare with "
+        "speculation off. Then judge the drafter without these requests.",
+    )
 
 
+@entry(
+    title="Acceptance is low from the first depth on",
+    topic=Topic.ACCEPTANCE,
+    meaning="The drafter works, but is rejected more often at depth 1 than any published one: "
+    "something in its input differs from its training.",
+    thresholds=(
+        Threshold(
+            name="LOW_BELOW",
+            value=LOW_BELOW,
+            means="upper end of the 95% interval of the marginal acceptance at depth 1",
+            source="half of 0.585, the weakest published rate",
+        ),
+    ),
+    need=ALWAYS,
+    deciding=_first_rate_weak,
+)
 def acceptance_low(case: Case) -> Finding | None:
     """Find that acceptance at depth 1 is surely below half of the weakest published drafter's."""
     run, spread = case.run, case.run.acceptance.marginal_interval
@@ -309,10 +330,7 @@ def acceptance_low(case: Case) -> Finding | None:
     trust, because = judged(run.requests, spread[0], below=LOW_BELOW)
     suspects = suspects_of(case, Loss.LOW)
     return Finding(
-        id="acceptance_low",
         severity=Severity.MEDIUM,
-        runs=(run.label,),
-        title="Acceptance is low from the first depth on",
         statement=f"{percent(run.acceptance.marginal[0])} of the rounds are accepted to depth 1"
         f"{between_percent(spread[0])}",
         evidence={
@@ -329,6 +347,30 @@ def acceptance_low(case: Case) -> Finding | None:
     )
 
 
+@entry(
+    title="Acceptance falls faster along the chain than a healthy drafter's",
+    topic=Topic.WHERE,
+    meaning="Depth 1 is accepted as it should be, but what the drafter feeds itself misleads "
+    "it from there on, or no chain is accepted beyond some depth.",
+    thresholds=(
+        Threshold(
+            name="FALLS_BELOW",
+            value=FALLS_BELOW,
+            means="upper end of the 95% interval of the conditional acceptance at a depth, "
+            "over the acceptance at depth 1",
+            source="published live depths keep 0.8 or more; with a norm_output that is not "
+            "applied 0.27 remains",
+        ),
+        Threshold(
+            name="STOPS_BELOW",
+            value=STOPS_BELOW,
+            means="conditional acceptance at that depth below which acceptance is said to end "
+            "there",
+            source="the published dead tail is at 0",
+        ),
+    ),
+    need=ALWAYS,
+)
 def acceptance_falls(case: Case) -> Finding | None:
     """Find that acceptance is right at depth 1, but the conditional rate falls along the chain."""
     run, depth, loss = case.run, steepest(case.run), loss_of(case.run)
@@ -340,10 +382,7 @@ def acceptance_falls(case: Case) -> Finding | None:
     trust, because = judged(run.requests, spread, below=FALLS_BELOW * first)
     suspects = suspects_of(case, loss)
     return Finding(
-        id="acceptance_falls",
         severity=Severity.MEDIUM,
-        runs=(run.label,),
-        title="Acceptance falls faster along the chain than a healthy drafter's",
         statement=f"{percent(first)} of the rounds are accepted to depth 1; of the rounds that "
         f"reach depth {depth}, {percent(rate)} are accepted there{between_percent(spread)}",
         evidence={
@@ -364,71 +403,33 @@ def acceptance_falls(case: Case) -> Finding | None:
     )
 
 
-def _first_rate_weak(case: Case) -> Deciding:
-    acceptance = case.run.acceptance
-    spread = acceptance.marginal_interval
-    return Deciding(
-        value=acceptance.marginal[0], interval=spread[0] if spread else None, bound=LOW_BELOW
-    )
-
-
-WEAK_ENTRIES = (
-    Entry(
-        id="acceptance_low",
-        title="Acceptance is low from the first depth on",
-        meaning="The drafter works, but is rejected more often at depth 1 than any published one: "
-        "something in its input differs from its training.",
-        thresholds=(
-            Threshold(
-                name="LOW_BELOW",
-                value=LOW_BELOW,
-                means="upper end of the 95% interval of the marginal acceptance at depth 1",
-                source="half of 0.585, the weakest published rate",
-            ),
+@entry(
+    title="The drafter is healthy",
+    topic=Topic.ACCEPTANCE,
+    meaning="No finding asks for action, some rounds are accepted to depth K, acceptance is "
+    "not lower than the baseline's, and there are enough requests to say so.",
+    thresholds=(
+        Threshold(
+            name="ALIVE_ABOVE",
+            value=ALIVE_ABOVE,
+            means="marginal acceptance at depth K",
+            source="driftscope: one round in ten is fully accepted",
         ),
-        need=ALWAYS,
-        rule=acceptance_low,
-        deciding=_first_rate_weak,
-    ),
-    Entry(
-        id="acceptance_falls",
-        title="Acceptance falls faster along the chain than a healthy drafter's",
-        meaning="Depth 1 is accepted as it should be, but what the drafter feeds itself misleads "
-        "it from there on, or no chain is accepted beyond some depth.",
-        thresholds=(
-            Threshold(
-                name="FALLS_BELOW",
-                value=FALLS_BELOW,
-                means="upper end of the 95% interval of the conditional acceptance at a depth, "
-                "over the acceptance at depth 1",
-                source="published live depths keep 0.8 or more; with a norm_output that is not "
-                "applied 0.27 remains",
-            ),
-            Threshold(
-                name="STOPS_BELOW",
-                value=STOPS_BELOW,
-                means="conditional acceptance at that depth below which acceptance is said to end "
-                "there",
-                source="the published dead tail is at 0",
-            ),
+        Threshold(
+            name="FEW_REQUESTS",
+            value=FEW_REQUESTS,
+            means="fewest requests for which a drafter is called healthy",
+            source="the usual rule of thumb for a percentile bootstrap over clusters",
         ),
-        need=ALWAYS,
-        rule=acceptance_falls,
     ),
+    need=ALWAYS,
+    vouches=True,
 )
-
-
-ALIVE_ABOVE = 0.1
-"""Smallest marginal acceptance at depth K of a healthy drafter: one round in ten is accepted whole.
-Below that the last depth deserves attention, whatever else is in order."""
-
-
-def healthy(case: Case, findings: Sequence[Finding]) -> Finding | None:
+def healthy(case: Case) -> Finding | None:
     """Find a healthy drafter: no finding of medium or high severity is about the run, its last
     depth is alive, and it does not accept less than the run that it is compared with."""
     run = case.run
-    wrong = [f for f in findings if f.severity in (Severity.HIGH, Severity.MEDIUM)]
-    if any(run.label in f.runs and f.id != "runs_part" for f in wrong):
+    if any(each.severity in URGENT and not each.reference for each in case.found):
         return None
     if run.acceptance.marginal[-1] < ALIVE_ABOVE or run.clusters < FEW_REQUESTS:
         return None
@@ -447,10 +448,7 @@ def healthy(case: Case, findings: Sequence[Finding]) -> Finding | None:
         "" if case.comparison else "; without a baseline it is unknown what it should accept"
     )
     return Finding(
-        id="healthy",
         severity=Severity.GOOD,
-        runs=(run.label,),
-        title="The drafter is healthy",
         statement=f"rounds yield {number(run.acceptance.mean_length)} tokens{between(spread)}, "
         f"{percent(run.acceptance.marginal[-1])} of the rounds are accepted to depth {run.k}, and "
         "nothing that was measured drifts or fails",
@@ -467,30 +465,3 @@ def healthy(case: Case, findings: Sequence[Finding]) -> Finding | None:
         f"recorded{not_compared}",
         advice="Nothing to do.",
     )
-
-
-HEALTHY_ENTRIES = (
-    Entry(
-        id="healthy",
-        title="The drafter is healthy",
-        meaning="No finding asks for action, some rounds are accepted to depth K, acceptance is "
-        "not lower than the baseline's, and there are enough requests to say so.",
-        thresholds=(
-            Threshold(
-                name="ALIVE_ABOVE",
-                value=ALIVE_ABOVE,
-                means="marginal acceptance at depth K",
-                source="driftscope: one round in ten is fully accepted",
-            ),
-            Threshold(
-                name="FEW_REQUESTS",
-                value=FEW_REQUESTS,
-                means="fewest requests for which a drafter is called healthy",
-                source="the usual rule of thumb for a percentile bootstrap over clusters",
-            ),
-        ),
-        need=ALWAYS,
-        rule=lambda case: healthy(case, ()),
-    ),
-)
-"""Entry evaluated last, with the findings of the other rules."""

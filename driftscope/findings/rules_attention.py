@@ -1,10 +1,10 @@
-"""The claim about attention drift in a run: yes, no or cannot tell, with its numbers in words."""
+"""Rules about the inside of the drafter: its attention, the state that it feeds itself, its input;
+and the answer to whether its attention drifts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from driftscope.analysis.figures.verified_chains import WithinRequest, answers
 from driftscope.analysis.number_words import between, count, listed, number, percent, times
@@ -28,7 +28,7 @@ from driftscope.analysis.statistics.drift import (
 from driftscope.analysis.statistics.drift import Answer as Drifts
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.findings.case import Case, Deciding, Entry, Need, Threshold
+from driftscope.findings.case import Case, Deciding, Need, Threshold, entry, question
 from driftscope.findings.causes import (
     GROWS_ABOVE,
     NOTHING_BELOW,
@@ -36,40 +36,119 @@ from driftscope.findings.causes import (
     loss_of,
     unless_normed,
 )
-from driftscope.findings.finding import Answer, Claim, Finding, Severity, Topic, Trust, ends, judged
+from driftscope.findings.finding import (
+    Answer,
+    Finding,
+    Severity,
+    Topic,
+    Trust,
+    ends,
+    judged,
+)
 from driftscope.metrics.attention import SELF
 from driftscope.metrics.hidden import GROWTH, per_depth
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionClaim:
-    """Drifts to whether a run's attention drifts over depth."""
-
-    answer: Drifts
-    estimate: float | None
-    """Near shift at depth K, as a share of the attention; None if it is not known."""
-    interval: Interval | None
-    words: str
-    """A clause without the run's name and without a full stop. If the answer is "cannot tell", it
-    names what to record, and about how much."""
+_WITH_NORMS = "Compare it with a drafter that has norm_output and fc_norm (EAGLE-3.1)"
+_WITH_OTHER = "Compare it with another drafter of the same target"
+_USE_NORMS = "Use a drafter with norm_output and fc_norm (EAGLE-3.1). "
 
 
-def attention_claim(run: RunSummary) -> AttentionClaim:
-    """Return the claim about a run."""
-    drift = run.attention_drift
-    if drift is None:
-        return AttentionClaim(
-            answer=Drifts.CANNOT_TELL,
-            estimate=None,
-            interval=None,
-            words=_not_recorded(run),
-        )
-    return AttentionClaim(
-        answer=drift.answer,
-        estimate=drift.shift.value if drift.shift else None,
-        interval=drift.shift.interval if drift.shift else None,
-        words=drift_words(drift, run.noun),
+def has_sink(run: RunSummary) -> bool | None:
+    """Whether the sink set has clearly more attention at depth 1 than even attention would give.
+
+    The rule: at least SINK_FLOOR, and at least SINK_TIMES_EVEN times the even share. False if the
+    probe looked for a sink and found none. None if the mass was not recorded or does not apply (the
+    sink lies outside the drafter's attention window).
+    """
+    if run.manifest.sinkless and run.attention.self_mass is not None:
+        return False
+    sink, even = run.attention.sink_mass, run.attention.even_sink_mass
+    if sink is None or even is None or not math.isfinite(sink[0]):
+        return None
+    return bool(sink[0] >= SINK_FLOOR and sink[0] >= SINK_TIMES_EVEN * even)
+
+
+def _shift_decided(case: Case) -> bool:
+    """Whether the interval of the near shift lies on one side of MARGIN."""
+    return case.run.attention_drift is not None and case.run.attention_drift.moves is not None
+
+
+def _sink_decided(case: Case) -> bool:
+    """Whether there is no sink to lose, or the interval of what it keeps lies on one side of the
+    threshold."""
+    drift = case.run.attention_drift
+    if drift is None or has_sink(case.run) is None:
+        return False
+    return has_sink(case.run) is False or drift.loses_sink is not None
+
+
+_SOURCE = "half of the weakest sink reported in arXiv 2605.09992 for a model that has one"
+_MATTERS = (
+    "The severity is high only if acceptance is lost as well: compared with another run, along the "
+    "chain, or within requests where the chain gets more attention."
+)
+STABLE_BELOW = 1.026
+"""Growth of the fed state per depth below which it is stable: 1.2 by depth 8. Sources: see
+GROWS_ABOVE. Between the two thresholds nothing is reported."""
+_NORMALISE = (
+    "Use a drafter with norm_output and fc_norm (EAGLE-3.1), or retrain this one with them: "
+    "nothing normalises the state between the steps of its chain, and no server setting does. If "
+    "this drafter was trained with norm_output, check that its config still says so. Until then "
+    "draft fewer tokens. The paper finds this growth together with attention drift (arXiv "
+    "2605.09992); this run does not show that it costs acceptance: `driftscope ablate DRAFTER "
+    "--target TARGET` does."
+)
+_TO_KNOW = (
+    "Nothing to do now: every EAGLE-3 drafter without norm_output does this, and no loss of "
+    "acceptance is visible. To see whether it costs any, record a drafter with norm_output and "
+    "fc_norm (EAGLE-3.1) on the same prompts and compare the two."
+)
+_NOT_APPLIED = (
+    "The config sets norm_output, but the state grows as it does without it: the engine does not "
+    "apply the flag. Check that the config's field has the name that the engine reads, and try "
+    "another version of the engine. Until then draft fewer tokens."
+)
+
+
+def _per_depth(spread: Interval | None, depths: int) -> Interval | None:
+    """Return the interval of the growth per depth."""
+    if spread is None or not spread.low > 0:
+        return None
+    return Interval.of(per_depth(spread.low, depths), per_depth(spread.high, depths))
+
+
+def _growth(case: Case, bound: float) -> Deciding | None:
+    run = case.run
+    if run.hidden.growth is None:
+        return None
+    return Deciding(
+        value=per_depth(run.hidden.growth, run.depths),
+        interval=_per_depth(run.hidden.growth_interval, run.depths),
+        bound=bound,
     )
+
+
+_NEED = Need[Case](
+    words="the RMS of the state fed forward, at two depths or more",
+    met=lambda case: case.run.depths > 1 and case.run.hidden.growth is not None,
+)
+_NAMES = {
+    SELF.name: "attention on the chain itself",
+    GROWTH.name: "growth of the hidden state",
+}
+CAVEAT = (
+    "Draft tokens are compared within one request and one depth, among chains accepted up to that "
+    "depth. This is an association, not a cause."
+)
+_NOT_RECORDED = (
+    "whether attention drifts over depth cannot be told: no attention masses were recorded; "
+    f"record at least {FEWEST_CHAINS} chains of {FEWEST_CLUSTERS} requests with them"
+)
+_ANSWERS = {
+    Drifts.NO_DRIFT: Answer.YES,
+    Drifts.DRIFT: Answer.NO,
+    Drifts.CANNOT_TELL: Answer.CANNOT_TELL,
+}
 
 
 def drift_words(drift: AttentionDrift, noun: str) -> str:
@@ -164,15 +243,6 @@ def _reason(drift: AttentionDrift, noun: str) -> str:
     return wanted_words(drift, noun)
 
 
-def _not_recorded(run: RunSummary) -> str:
-    if run.depths < 2:
-        return "a chain of one token has no depth over which attention could drift"
-    return (
-        "whether attention drifts over depth cannot be told: no attention masses were recorded; "
-        f"record at least {FEWEST_CHAINS} chains of {FEWEST_CLUSTERS} requests with them"
-    )
-
-
 def _nearest(drift: AttentionDrift) -> str:
     n = drift.depths - 1
     return "last token gets" if n == 1 else f"last {n} tokens get"
@@ -191,26 +261,124 @@ def _signed(share: float) -> str:
     return f"{100 * share:+.1f}"
 
 
-_WITH_NORMS = "Compare it with a drafter that has norm_output and fc_norm (EAGLE-3.1)"
-_WITH_OTHER = "Compare it with another drafter of the same target"
-_USE_NORMS = "Use a drafter with norm_output and fc_norm (EAGLE-3.1). "
-
-
-def has_sink(run: RunSummary) -> bool | None:
-    """Whether the sink set has clearly more attention at depth 1 than even attention would give.
-
-    The rule: at least SINK_FLOOR, and at least SINK_TIMES_EVEN times the even share. False if the
-    probe looked for a sink and found none. None if the mass was not recorded or does not apply (the
-    sink lies outside the drafter's attention window).
-    """
-    if run.manifest.sinkless and run.attention.self_mass is not None:
-        return False
-    sink, even = run.attention.sink_mass, run.attention.even_sink_mass
-    if sink is None or even is None or not math.isfinite(sink[0]):
+@entry(
+    title="The hidden state grows with depth",
+    topic=Topic.INSIDE,
+    meaning="The state that the drafter feeds itself grows with every depth, which the paper "
+    "finds together with attention drift. The severity is high only if acceptance is lost as "
+    "well, medium if the config sets norm_output; otherwise the growth is a property of the "
+    "drafter, reported for information.",
+    thresholds=(
+        Threshold(
+            name="GROWS_ABOVE",
+            value=GROWS_ABOVE,
+            means="RMS of the state fed forward over that of the depth before, mean over the chain",
+            source="1.5 by depth 8: far from both 1.0 (post-norm) and 3.6 (pre-norm, arXiv "
+            "2605.09992) or 2.8 (shipped EAGLE-3)",
+        ),
+    ),
+    need=_NEED,
+    deciding=lambda case: _growth(case, GROWS_ABOVE),
+)
+def hidden_state_grows(case: Case) -> Finding | None:
+    """Find that the fed state grows, as it does if the residual path between chain steps is not
+    normalised."""
+    run = case.run
+    if run.hidden.growth is None or per_depth(run.hidden.growth, run.depths) <= GROWS_ABOVE:
         return None
-    return bool(sink[0] >= SINK_FLOOR and sink[0] >= SINK_TIMES_EVEN * even)
+    loses = case.accepts_less or loss_of(run) is not None
+    if run.manifest.norm_flags.get("norm_output", False):
+        severity, advice = Severity.MEDIUM, _NOT_APPLIED
+    else:
+        severity, advice = Severity.INFO, _NORMALISE if loses else _TO_KNOW
+    return _fed_state(run, Severity.HIGH if loses else severity, advice, above=GROWS_ABOVE)
 
 
+@entry(
+    title="The hidden state keeps its size over depth",
+    topic=Topic.INSIDE,
+    meaning="The state fed forward is as large at depth K as at depth 1, as norm_output should "
+    "make it.",
+    thresholds=(
+        Threshold(
+            name="STABLE_BELOW",
+            value=STABLE_BELOW,
+            means="RMS of the state fed forward over that of the depth before, mean over the chain",
+            source="1.2 by depth 8, same sources; between the two thresholds nothing is reported",
+        ),
+    ),
+    need=_NEED,
+    deciding=lambda case: _growth(case, STABLE_BELOW),
+)
+def hidden_state_stable(case: Case) -> Finding | None:
+    """Find that the state keeps its size, as it should in a drafter with `norm_output`."""
+    run = case.run
+    growth = run.hidden.growth
+    if run.depths < 2 or growth is None or per_depth(growth, run.depths) >= STABLE_BELOW:
+        return None
+    return _fed_state(run, Severity.GOOD, "Nothing to do.", below=STABLE_BELOW)
+
+
+def _fed_state(
+    run: RunSummary,
+    severity: Severity,
+    advice: str,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+) -> Finding:
+    """Return the finding about a growth that lies `above` or `below` a threshold."""
+    fed, grown, spread = run.hidden.fed_rms, run.hidden.growth, run.hidden.growth_interval
+    assert fed is not None and grown is not None  # noqa: S101  callers look at growth
+    by_depth = _per_depth(spread, run.depths)
+    trust, because = judged(run.requests, by_depth, above=above, below=below)
+    return Finding(
+        severity=severity,
+        statement=f"the state fed to the next depth has RMS {number(fed[0])} at depth 1 and "
+        f"{number(fed[-1])} at depth {run.depths}: {times(grown)}{between(spread)}, "
+        f"{times(per_depth(grown, run.depths))} per depth",
+        evidence={
+            "fed_rms_first": fed[0],
+            "fed_rms_last": fed[-1],
+            "growth": grown,
+            **ends("growth", spread),
+            "growth_per_depth": per_depth(grown, run.depths),
+            **ends("growth_per_depth", by_depth),
+            "threshold": above or below,
+        },
+        confidence=trust,
+        because=because,
+        advice=advice,
+    )
+
+
+@entry(
+    title="Attention moves to the chain's own tokens",
+    topic=Topic.INSIDE,
+    meaning="Attention drift: at depth K the nearest tokens, which are the drafter's own, get "
+    "more attention than verified tokens in the same places get at depth 1. A drafter that "
+    f"prefers recent tokens at every depth does not meet this. {_MATTERS}",
+    thresholds=(
+        Threshold(
+            name="MARGIN",
+            value=MARGIN,
+            means="near shift at depth K, as a share of the attention, that the whole 95% "
+            "interval has to exceed",
+            source="between 0.17 (drifting) and 0.03 (healthy) in arXiv 2605.09992",
+        ),
+        Threshold(
+            name="FEWEST_CLUSTERS",
+            value=FEWEST_CLUSTERS,
+            means="fewest requests for an answer",
+            source="driftscope: with fewer, the error itself is not known",
+        ),
+    ),
+    need=Need[Case](
+        words="attention masses by distance (or enough chains within the first K - 1 output "
+        "tokens), of so many requests that the interval is clear of the threshold",
+        met=_shift_decided,
+    ),
+)
 def attention_moves_to_chain(case: Case) -> Finding | None:
     """Find that attention moves to near tokens over depth, beyond what a drafter that prefers
     recent tokens at every depth does."""
@@ -224,11 +392,9 @@ def attention_moves_to_chain(case: Case) -> Finding | None:
             (f"{because}, but only the first {drift.depths - 1} output tokens are looked at"),
         )
     return Finding(
-        id="attention_moves_to_chain",
         severity=_severity(case),
-        runs=(case.run.label,),
-        title=_MOVES,
-        statement=shift_words(drift),
+        answer=Answer.NO,
+        statement=f"{shift_words(drift)}: it moves{_toward(drift)}",
         evidence={
             "near_shift": drift.shift.value,
             **ends("near_shift", drift.shift.interval),
@@ -271,6 +437,83 @@ def _goes_with_less(run: RunSummary) -> bool:
     return any(each.measure == SELF.name and answer is Relation.LESS for each, answer in pairs)
 
 
+@entry(
+    title="The attention sink is lost over depth",
+    topic=Topic.INSIDE,
+    meaning="With depth the sink's slots lose most of their attention: a template without BOS, "
+    f"a sliding window, or drift. {_MATTERS}",
+    thresholds=(
+        Threshold(
+            name="SINK_LOST_BELOW",
+            value=SINK_LOST_BELOW,
+            means="sink mass at depth K over that at depth 1, below which the whole 95% "
+            "interval has to lie",
+            source="middle of 0.17 (drifting) and 0.91 (healthy) in arXiv 2605.09992",
+        ),
+        Threshold(
+            name="SINK_FLOOR",
+            value=SINK_FLOOR,
+            means="mass at depth 1 from which there is a sink to lose",
+            source=_SOURCE,
+        ),
+    ),
+    need=Need[Case](
+        words="attention masses, with the sink set inside the drafter's attention window, of "
+        "so many requests that the interval is clear of the threshold",
+        met=_sink_decided,
+    ),
+)
+def sink_lost(case: Case) -> Finding | None:
+    """Find that the sink keeps less than half of its attention over depth."""
+    run, drift = case.run, case.run.attention_drift
+    if drift is None or drift.sink_kept is None or not drift.loses_sink:
+        return None
+    sink = run.attention.sink_mass
+    trust, because = judged(run.requests, drift.sink_kept.interval, below=SINK_LOST_BELOW)
+    return Finding(
+        severity=_severity(case),
+        answer=Answer.NO,
+        statement=sink_words(drift),
+        evidence={
+            "sink_mass_first": sink[0] if sink else None,
+            "sink_mass_last": sink[-1] if sink else None,
+            "retention": drift.sink_kept.value,
+            **ends("retention", drift.sink_kept.interval),
+            "threshold": SINK_LOST_BELOW,
+        },
+        confidence=trust,
+        because=because,
+        advice=f"{unless_normed(run, _USE_NORMS)}Check that the chat template still begins with "
+        "the token that the drafter was trained with (often BOS): --chat-template sets it. If the "
+        "drafter has a sliding window, check that the engine keeps the sink's slots in it. This is "
+        "attention drift as the paper describes it.",
+    )
+
+
+@entry(
+    title="This target has no attention sink, so sink loss does not apply",
+    topic=Topic.INSIDE,
+    meaning="At depth 1 the sink set does not hold clearly more attention than evenly spread "
+    "attention would give it.",
+    thresholds=(
+        Threshold(
+            name="SINK_FLOOR",
+            value=SINK_FLOOR,
+            means="mass at depth 1 below which there is no sink",
+            source=_SOURCE,
+        ),
+        Threshold(
+            name="SINK_TIMES_EVEN",
+            value=SINK_TIMES_EVEN,
+            means="times the share of even attention below which there is no sink",
+            source="driftscope: in a short context any first token would count as a sink",
+        ),
+    ),
+    need=Need[Case](
+        words="attention masses, with the sink set inside the drafter's attention window",
+        met=lambda case: has_sink(case.run) is not None,
+    ),
+)
 def no_sink(case: Case) -> Finding | None:
     """Find that there is no sink, so that statements about the sink do not apply."""
     run = case.run
@@ -282,10 +525,7 @@ def no_sink(case: Case) -> Finding | None:
     assert sink is not None and even is not None  # noqa: S101  has_sink is False then
     slots = run.manifest.sink_slots
     return Finding(
-        id="no_sink",
         severity=Severity.INFO,
-        runs=(run.label,),
-        title=_NO_SINK,
         statement=f"{_named(slots)} {percent(sink[0])} of the attention at depth 1; evenly spread "
         f"attention would give {percent(even)}, and a sink holds at least {SINK_TIMES_EVEN:.0f} "
         f"times that and at least {percent(SINK_FLOOR)}",
@@ -307,10 +547,7 @@ def _fruitless_search(run: RunSummary) -> Finding:
     """Return the finding for a probe that looked for a sink set and found none; the evidence is
     among the run's notes."""
     return Finding(
-        id="no_sink",
         severity=Severity.INFO,
-        runs=(run.label,),
-        title=_NO_SINK,
         confidence=Trust.HIGH,
         because="the probe measured the attention on each early slot",
         statement=run.manifest.notes[-1] if run.manifest.notes else "no sink found",
@@ -321,330 +558,31 @@ def _fruitless_search(run: RunSummary) -> Finding:
     )
 
 
-_NO_SINK = "This target has no attention sink, so sink loss does not apply"
-
-
-def sink_lost(case: Case) -> Finding | None:
-    """Find that the sink keeps less than half of its attention over depth."""
-    run, drift = case.run, case.run.attention_drift
-    if drift is None or drift.sink_kept is None or not drift.loses_sink:
-        return None
-    sink = run.attention.sink_mass
-    trust, because = judged(run.requests, drift.sink_kept.interval, below=SINK_LOST_BELOW)
-    return Finding(
-        id="sink_lost",
-        severity=_severity(case),
-        runs=(run.label,),
-        title="The attention sink is lost over depth",
-        statement=sink_words(drift),
-        evidence={
-            "sink_mass_first": sink[0] if sink else None,
-            "sink_mass_last": sink[-1] if sink else None,
-            "retention": drift.sink_kept.value,
-            **ends("retention", drift.sink_kept.interval),
-            "threshold": SINK_LOST_BELOW,
-        },
-        confidence=trust,
-        because=because,
-        advice=f"{unless_normed(run, _USE_NORMS)}Check that the chat template still begins with "
-        "the token that the drafter was trained with (often BOS): --chat-template sets it. If the "
-        "drafter has a sliding window, check that the engine keeps the sink's slots in it. This is "
-        "attention drift as the paper describes it.",
-    )
-
-
 def _named(slots: Sequence[int]) -> str:
     if tuple(slots) != tuple(range(len(slots))):
         return f"the sink set (slots {listed([str(slot) for slot in slots])}) holds"
     return "the first slot holds" if len(slots) == 1 else f"the first {len(slots)} slots hold"
 
 
-def _shift_decided(case: Case) -> bool:
-    """Whether the interval of the near shift lies on one side of MARGIN."""
-    return case.run.attention_drift is not None and case.run.attention_drift.moves is not None
-
-
-def _sink_decided(case: Case) -> bool:
-    """Whether there is no sink to lose, or the interval of what it keeps lies on one side of the
-    threshold."""
-    drift = case.run.attention_drift
-    if drift is None or has_sink(case.run) is None:
-        return False
-    return has_sink(case.run) is False or drift.loses_sink is not None
-
-
-_SINK = Need[Case](
-    words="attention masses, with the sink set inside the drafter's attention window",
-    met=lambda case: has_sink(case.run) is not None,
-)
-_SOURCE = "half of the weakest sink reported in arXiv 2605.09992 for a model that has one"
-_MOVES = "Attention moves to the chain's own tokens"
-_MATTERS = (
-    "The severity is high only if acceptance is lost as well: compared with another run, along the "
-    "chain, or within requests where the chain gets more attention."
-)
-
-ATTENTION_ENTRIES = (
-    Entry(
-        id="attention_moves_to_chain",
-        title=_MOVES,
-        meaning="Attention drift: at depth K the nearest tokens, which are the drafter's own, get "
-        "more attention than verified tokens in the same places get at depth 1. A drafter that "
-        f"prefers recent tokens at every depth does not meet this. {_MATTERS}",
-        thresholds=(
-            Threshold(
-                name="MARGIN",
-                value=MARGIN,
-                means="near shift at depth K, as a share of the attention, that the whole 95% "
-                "interval has to exceed",
-                source="between 0.17 (drifting) and 0.03 (healthy) in arXiv 2605.09992",
-            ),
-            Threshold(
-                name="FEWEST_CLUSTERS",
-                value=FEWEST_CLUSTERS,
-                means="fewest requests for an answer",
-                source="driftscope: with fewer, the error itself is not known",
-            ),
+@entry(
+    title="The captured target layers are out of balance",
+    topic=Topic.INSIDE,
+    meaning="The captured hidden states of the target reach the drafter's fc with such "
+    "different sizes that the smallest is lost next to the largest.",
+    thresholds=(
+        Threshold(
+            name="UNBALANCED_ABOVE",
+            value=UNBALANCED_ABOVE,
+            means="largest over smallest RMS of the captured layers, after their norm if any",
+            source="at 10 the smaller layer has 1 % of the energy, which is near bfloat16's "
+            "rounding error",
         ),
-        need=Need[Case](
-            words="attention masses by distance (or enough chains within the first K - 1 output "
-            "tokens), of so many requests that the interval is clear of the threshold",
-            met=_shift_decided,
-        ),
-        rule=attention_moves_to_chain,
     ),
-    Entry(
-        id="sink_lost",
-        title="The attention sink is lost over depth",
-        meaning="With depth the sink's slots lose most of their attention: a template without BOS, "
-        f"a sliding window, or drift. {_MATTERS}",
-        thresholds=(
-            Threshold(
-                name="SINK_LOST_BELOW",
-                value=SINK_LOST_BELOW,
-                means="sink mass at depth K over that at depth 1, below which the whole 95% "
-                "interval has to lie",
-                source="middle of 0.17 (drifting) and 0.91 (healthy) in arXiv 2605.09992",
-            ),
-            Threshold(
-                name="SINK_FLOOR",
-                value=SINK_FLOOR,
-                means="mass at depth 1 from which there is a sink to lose",
-                source=_SOURCE,
-            ),
-        ),
-        need=Need[Case](
-            words="attention masses, with the sink set inside the drafter's attention window, of "
-            "so many requests that the interval is clear of the threshold",
-            met=_sink_decided,
-        ),
-        rule=sink_lost,
-    ),
-    Entry(
-        id="no_sink",
-        title=_NO_SINK,
-        meaning="At depth 1 the sink set does not hold clearly more attention than evenly spread "
-        "attention would give it.",
-        thresholds=(
-            Threshold(
-                name="SINK_FLOOR",
-                value=SINK_FLOOR,
-                means="mass at depth 1 below which there is no sink",
-                source=_SOURCE,
-            ),
-            Threshold(
-                name="SINK_TIMES_EVEN",
-                value=SINK_TIMES_EVEN,
-                means="times the share of even attention below which there is no sink",
-                source="driftscope: in a short context any first token would count as a sink",
-            ),
-        ),
-        need=_SINK,
-        rule=no_sink,
+    need=Need[Case](
+        words="the RMS of two or more captured target layers",
+        met=lambda case: case.run.groups.aux_ratio is not None,
     ),
 )
-
-
-STABLE_BELOW = 1.026
-"""Growth of the fed state per depth below which it is stable: 1.2 by depth 8. Sources: see
-GROWS_ABOVE. Between the two thresholds nothing is reported."""
-
-
-def hidden_state_grows(case: Case) -> Finding | None:
-    """Find that the fed state grows, as it does if the residual path between chain steps is not
-    normalised."""
-    run = case.run
-    if run.hidden.growth is None or per_depth(run.hidden.growth, run.depths) <= GROWS_ABOVE:
-        return None
-    advice = _NORMALISE if _loses(case) else _TO_KNOW
-    return _finding(
-        run,
-        name="hidden_state_grows",
-        severity=_severity_hidden_state(case),
-        title="The hidden state grows with depth",
-        advice=_NOT_APPLIED if _flagged(run) else advice,
-    )
-
-
-def _severity_hidden_state(case: Case) -> Severity:
-    """Return high only if acceptance is lost along with the growth, and medium if the growth is a
-    fault: it is a property of every EAGLE-3 drafter without `norm_output`, even of a healthy
-    one."""
-    if _loses(case):
-        return Severity.HIGH
-    return Severity.MEDIUM if _flagged(case.run) else Severity.INFO
-
-
-def _loses(case: Case) -> bool:
-    return case.accepts_less or loss_of(case.run) is not None
-
-
-def _flagged(run: RunSummary) -> bool:
-    return run.manifest.norm_flags.get("norm_output", False)
-
-
-_NORMALISE = (
-    "Use a drafter with norm_output and fc_norm (EAGLE-3.1), or retrain this one with them: "
-    "nothing normalises the state between the steps of its chain, and no server setting does. If "
-    "this drafter was trained with norm_output, check that its config still says so. Until then "
-    "draft fewer tokens. The paper finds this growth together with attention drift (arXiv "
-    "2605.09992); this run does not show that it costs acceptance: `driftscope ablate DRAFTER "
-    "--target TARGET` does."
-)
-_TO_KNOW = (
-    "Nothing to do now: every EAGLE-3 drafter without norm_output does this, and no loss of "
-    "acceptance is visible. To see whether it costs any, record a drafter with norm_output and "
-    "fc_norm (EAGLE-3.1) on the same prompts and compare the two."
-)
-_NOT_APPLIED = (
-    "The config sets norm_output, but the state grows as it does without it: the engine does not "
-    "apply the flag. Check that the config's field has the name that the engine reads, and try "
-    "another version of the engine. Until then draft fewer tokens."
-)
-
-
-def hidden_state_stable(case: Case) -> Finding | None:
-    """Find that the state keeps its size, as it should in a drafter with `norm_output`."""
-    run = case.run
-    growth = run.hidden.growth
-    if run.depths < 2 or growth is None or per_depth(growth, run.depths) >= STABLE_BELOW:
-        return None
-    return _finding(
-        run,
-        name="hidden_state_stable",
-        severity=Severity.GOOD,
-        title="The hidden state keeps its size over depth",
-        advice="Nothing to do.",
-    )
-
-
-def _finding(
-    run: RunSummary,
-    *,
-    name: str,
-    severity: Severity,
-    title: str,
-    advice: str,
-) -> Finding:
-    fed, grown, spread = run.hidden.fed_rms, run.hidden.growth, run.hidden.growth_interval
-    assert fed is not None and grown is not None  # noqa: S101  callers look at growth
-    grows, each_depth = name == "hidden_state_grows", _per_depth(spread, run.depths)
-    trust, because = judged(
-        run.requests,
-        each_depth,
-        above=GROWS_ABOVE if grows else None,
-        below=None if grows else STABLE_BELOW,
-    )
-    return Finding(
-        id=name,
-        severity=severity,
-        runs=(run.label,),
-        title=title,
-        statement=f"the state fed to the next depth has RMS {number(fed[0])} at depth 1 and "
-        f"{number(fed[-1])} at depth {run.depths}: {times(grown)}{between(spread)}, "
-        f"{times(per_depth(grown, run.depths))} per depth",
-        evidence={
-            "fed_rms_first": fed[0],
-            "fed_rms_last": fed[-1],
-            "growth": grown,
-            **ends("growth", spread),
-            "growth_per_depth": per_depth(grown, run.depths),
-            **ends("growth_per_depth", each_depth),
-            "threshold": GROWS_ABOVE if grows else STABLE_BELOW,
-        },
-        confidence=trust,
-        because=because,
-        advice=advice,
-    )
-
-
-def _per_depth(spread: Interval | None, depths: int) -> Interval | None:
-    """Return the interval of the growth per depth."""
-    if spread is None or not spread.low > 0:
-        return None
-    return Interval.of(per_depth(spread.low, depths), per_depth(spread.high, depths))
-
-
-def _growth(case: Case, bound: float) -> Deciding | None:
-    run = case.run
-    if run.hidden.growth is None:
-        return None
-    return Deciding(
-        value=per_depth(run.hidden.growth, run.depths),
-        interval=_per_depth(run.hidden.growth_interval, run.depths),
-        bound=bound,
-    )
-
-
-_NEED = Need[Case](
-    words="the RMS of the state fed forward, at two depths or more",
-    met=lambda case: case.run.depths > 1 and case.run.hidden.growth is not None,
-)
-
-HIDDEN_STATE_ENTRIES = (
-    Entry(
-        id="hidden_state_grows",
-        title="The hidden state grows with depth",
-        meaning="The state that the drafter feeds itself grows with every depth, which the paper "
-        "finds together with attention drift. The severity is high only if acceptance is lost as "
-        "well, medium if the config sets norm_output; otherwise the growth is a property of the "
-        "drafter, reported for information.",
-        thresholds=(
-            Threshold(
-                name="GROWS_ABOVE",
-                value=GROWS_ABOVE,
-                means="RMS of the state fed forward over that of the depth before, mean over the "
-                "chain",
-                source="1.5 by depth 8: far from both 1.0 (post-norm) and 3.6 (pre-norm, arXiv "
-                "2605.09992) or 2.8 (shipped EAGLE-3)",
-            ),
-        ),
-        need=_NEED,
-        rule=hidden_state_grows,
-        deciding=lambda case: _growth(case, GROWS_ABOVE),
-    ),
-    Entry(
-        id="hidden_state_stable",
-        title="The hidden state keeps its size over depth",
-        meaning="The state fed forward is as large at depth K as at depth 1, as norm_output should "
-        "make it.",
-        thresholds=(
-            Threshold(
-                name="STABLE_BELOW",
-                value=STABLE_BELOW,
-                means="RMS of the state fed forward over that of the depth before, mean over the "
-                "chain",
-                source="1.2 by depth 8, same sources; between the two thresholds nothing is "
-                "reported",
-            ),
-        ),
-        need=_NEED,
-        rule=hidden_state_stable,
-        deciding=lambda case: _growth(case, STABLE_BELOW),
-    ),
-)
-
-
 def captured_layers_unbalanced(case: Case) -> Finding | None:
     """Find that one captured layer dominates the others at the fc's input."""
     ratio, spread = case.run.groups.aux_ratio, case.run.groups.aux_ratio_interval
@@ -654,10 +592,7 @@ def captured_layers_unbalanced(case: Case) -> Finding | None:
     rms = case.run.hidden.aux_norm_rms or case.run.hidden.aux_rms or ()
     trust, because = judged(case.run.requests, spread, above=UNBALANCED_ABOVE)
     return Finding(
-        id="captured_layers_unbalanced",
         severity=Severity.MEDIUM,
-        runs=(case.run.label,),
-        title="The captured target layers are out of balance",
         statement=f"their RMS {'after' if normed else 'without'} a norm before the fc is "
         f"{listed([number(value) for value in rms])}: the largest is {times(ratio)} the "
         f"smallest{between(spread)}",
@@ -676,40 +611,6 @@ def captured_layers_unbalanced(case: Case) -> Finding | None:
         "size. If this one was trained with fc_norm or norm_before_fc, check that its config still "
         "says so, and that eagle_aux_hidden_state_layer_ids names the layers used in training.",
     )
-
-
-CAPTURED_STATES_ENTRIES = (
-    Entry(
-        id="captured_layers_unbalanced",
-        title="The captured target layers are out of balance",
-        meaning="The captured hidden states of the target reach the drafter's fc with such "
-        "different sizes that the smallest is lost next to the largest.",
-        thresholds=(
-            Threshold(
-                name="UNBALANCED_ABOVE",
-                value=UNBALANCED_ABOVE,
-                means="largest over smallest RMS of the captured layers, after their norm if any",
-                source="at 10 the smaller layer has 1 % of the energy, which is near bfloat16's "
-                "rounding error",
-            ),
-        ),
-        need=Need[Case](
-            words="the RMS of two or more captured target layers",
-            met=lambda case: case.run.groups.aux_ratio is not None,
-        ),
-        rule=captured_layers_unbalanced,
-    ),
-)
-
-
-_NAMES = {
-    SELF.name: "attention on the chain itself",
-    GROWTH.name: "growth of the hidden state",
-}
-CAVEAT = (
-    "Draft tokens are compared within one request and one depth, among chains accepted up to that "
-    "depth. This is an association, not a cause."
-)
 
 
 def within_request_sentences(runs: Sequence[RunSummary]) -> str:
@@ -790,47 +691,47 @@ def _points(interval: Interval) -> str:
     return f"{100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
 
 
-STEADY_WITHIN = 1.026
-"""Growth per depth within which, up or down, the hidden state keeps its size: 1.2 by depth 8."""
-_ANSWERS = {
-    Drifts.NO_DRIFT: Answer.YES,
-    Drifts.DRIFT: Answer.NO,
-    Drifts.CANNOT_TELL: Answer.CANNOT_TELL,
-}
-
-
-def inside(run: RunSummary) -> Claim | None:
-    """Return whether attention drifts, and other properties of the drafter's inside.
-
-    None for a drafter of a single depth, in which nothing can change over depth, and for a dead
-    one, whose inside does not matter.
-    """
-    if run.depths < 2 or run.acceptance.marginal[0] < NOTHING_BELOW:
+@question("Does attention stay where it is at depth 1?", Topic.INSIDE)
+def attention_stays(case: Case) -> Finding | None:
+    """Return whether attention stays, unless a rule found that it does not."""
+    run, drift = case.run, case.run.attention_drift
+    if not _changes_over_depth(run) or case.is_answered(Topic.INSIDE):
         return None
-    attention = attention_claim(run)
-    parts = [attention.words, _growth_inside(run), *clauses(run.within_request)]
-    return Claim(
-        topic=Topic.INSIDE,
-        run=run.label,
-        question="Does attention stay where it is at depth 1?",
-        answer=_ANSWERS[attention.answer],
-        sentence="; ".join(part for part in parts if part),
-        estimate=attention.estimate,
-        interval=attention.interval,
+    if drift is None:
+        return Finding(answer=Answer.CANNOT_TELL, statement=_NOT_RECORDED)
+    return Finding(
+        answer=_ANSWERS[drift.answer],
+        statement=drift_words(drift, run.noun),
+        estimate=drift.shift.value if drift.shift else None,
+        interval=drift.shift.interval if drift.shift else None,
     )
 
 
-def _growth_inside(run: RunSummary) -> str:
-    growth = run.hidden.growth
-    if growth is None:
-        return ""
-    each = per_depth(growth, run.depths)
-    if each > STEADY_WITHIN:
-        verb = "grows to"
-    elif each < 1 / STEADY_WITHIN:
-        verb = "shrinks to"
-    else:
-        return f"the hidden state keeps its size ({times(growth)} by depth {run.depths})"
-    return (
-        f"the hidden state {verb} {times(growth)} by depth {run.depths} ({times(each)} per depth)"
+@question("Does the hidden state keep its size?", Topic.INSIDE)
+def state_keeps_size(case: Case) -> Finding | None:
+    """Return how much the state grows if it is neither stable nor grows much."""
+    run, growth = case.run, case.run.hidden.growth
+    if not _changes_over_depth(run) or growth is None:
+        return None
+    by_depth = per_depth(growth, run.depths)
+    if not STABLE_BELOW <= by_depth <= GROWS_ABOVE:
+        return None
+    return Finding(
+        statement=f"the hidden state grows to {times(growth)} by depth {run.depths} "
+        f"({times(by_depth)} per depth)",
+        estimate=by_depth,
+        interval=_per_depth(run.hidden.growth_interval, run.depths),
     )
+
+
+@question("Does acceptance within a request go with the drafter's inside?", Topic.INSIDE)
+def goes_with_inside(case: Case) -> Finding | None:
+    """Return the measures for which there is an answer."""
+    words = clauses(case.run.within_request) if _changes_over_depth(case.run) else []
+    return Finding(statement="; ".join(words)) if words else None
+
+
+def _changes_over_depth(run: RunSummary) -> bool:
+    """Whether anything can change over depth, and matters: not in a chain of one token, nor in a
+    dead drafter."""
+    return run.depths > 1 and run.acceptance.marginal[0] >= NOTHING_BELOW

@@ -1,5 +1,4 @@
-"""Rules about a sudden change: acceptance falls at some moment and stays low, or only the traffic
-changes."""
+"""Rules about change over time: acceptance falls at a moment or decays, or the traffic changes."""
 
 from __future__ import annotations
 
@@ -13,14 +12,67 @@ from driftscope.analysis.number_words import count, lasted, listed, number, perc
 from driftscope.analysis.statistics.changes import LEAST
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
-from driftscope.findings.case import Case, Entry, Need, Threshold
-from driftscope.findings.finding import Finding, Severity, Trust, ends, judged
+from driftscope.findings.case import Case, Need, Threshold, entry
+from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, ends, judged
 
 DROPPED_BELOW = 0.9
 """Accepted tokens per round after a change over those before it. The bound equals that of a decay
 over the run: at a loss of a tenth, the best K by the cost model begins to change."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Explanation:
+    """Reason why a change over time is no finding about the drafter."""
+
+    why: str
+    advice: str
+
+
+_CANNOT_TELL = _Explanation(
+    why="acceptance varies over time; session or traffic cannot be told from the drafter: send "
+    "session ids or a canary",
+    advice="Send a session id with every request, or a canary: the same prompts again and again. "
+    f"The least is {2 * LEAST} sessions or prompts on both sides of the change.",
+)
+_ENOUGH = Need[Case](
+    words=f"{2 * LEAST} clusters of requests (sessions where they are known) with a round, most of "
+    "them recorded whole",
+    met=lambda case: case.run.changes is not None,
+)
+_ALPHA = Threshold(
+    name="ALPHA",
+    value=ALPHA,
+    means="share of random orders of the same clusters that may show a step as large",
+    source="convention; `make calibration` measures the resulting false-positive rate",
+)
+DECAYED_BELOW = 0.9
+"""Accepted tokens per round in the last quarter of a run over those in the first. No figure is
+published (vllm#41838 reports the effect); at a loss of a tenth the best K by the cost model begins
+to change."""
+MIX_SHIFT = 0.1
+"""Change of a label's share between the first and the last quarter above which the mix of requests,
+not time, may explain a decay."""
+
+
+@entry(
+    title="Acceptance drops at a moment",
+    topic=Topic.WHERE,
+    meaning="Requests that start after some moment of the run accept clearly fewer tokens than "
+    "requests of the same kind before it, and a step describes this better than a slope. The "
+    "moment is estimated from the data. Kind: label, context length, structured output, "
+    "temperature and batch size. Only with session ids or repeated prompts is it of high "
+    "severity.",
+    thresholds=(
+        Threshold(
+            name="DROPPED_BELOW",
+            value=DROPPED_BELOW,
+            means="accepted tokens per round, after over before, at the same mix of requests",
+            source="driftscope: at this loss the best K begins to change",
+        ),
+        _ALPHA,
+    ),
+    need=_ENOUGH,
+)
 def acceptance_drops(case: Case) -> Finding | None:
     """Find a moment from which on requests accept clearly less than requests of the same kind
     before it."""
@@ -36,10 +88,8 @@ def acceptance_drops(case: Case) -> Finding | None:
         min(before.requests, after.requests), spread, below=DROPPED_BELOW, assumed=_assumed(changes)
     )
     return Finding(
-        id="acceptance_drops",
         severity=severity_of(changes, drop),
-        runs=(case.run.label,),
-        title="Acceptance drops at a moment",
+        answer=Answer.NO if trust is not Trust.LOW else None,
         statement=f"rounds of requests that start before {_moment(drop.time_s)} ({lasted(since_s)} "
         f"into the run) yield {number(drop.before)} tokens, rounds of later requests "
         f"{number(drop.after)}: at the same mix of requests {percent(kept)} of the accepted tokens "
@@ -56,6 +106,23 @@ def acceptance_drops(case: Case) -> Finding | None:
     )
 
 
+@entry(
+    title="Acceptance moves over time, by itself no sign of the drafter",
+    topic=Topic.WHERE,
+    meaning="Acceptance changes over time, but requests of one kind or the same prompts accept "
+    "as before, or requests that follow each other are alike and the recording does not say "
+    "which belong to one session: then the drafter cannot be told from the traffic.",
+    thresholds=(
+        _ALPHA,
+        Threshold(
+            name="MOST_ALIKE",
+            value=MOST_ALIKE,
+            means="autocorrelation of neighbouring requests times the root of their number",
+            source="the upper end of a 95% interval around none (Bartlett 1946)",
+        ),
+    ),
+    need=_ENOUGH,
+)
 def acceptance_moves(case: Case) -> Finding | None:
     """Find that acceptance changes over time, and that this is the traffic or may be."""
     changes = case.run.changes
@@ -66,10 +133,7 @@ def acceptance_moves(case: Case) -> Finding | None:
     if moved is None or explanation is None:
         return None
     return Finding(
-        id="acceptance_moves",
         severity=Severity.INFO,
-        runs=(case.run.label,),
-        title="Acceptance moves over time, by itself no sign of the drafter",
         statement=f"rounds of requests that start before {_moment(moved.time_s)} yield "
         f"{number(moved.before)} tokens, rounds of later requests {number(moved.after)}: "
         f"{explanation.why}",
@@ -173,22 +237,6 @@ def _size(point: ChangePoint | None) -> float:
     return -1.0 if point is None else abs(point.difference)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Explanation:
-    """Reason why a change over time is no finding about the drafter."""
-
-    why: str
-    advice: str
-
-
-_CANNOT_TELL = _Explanation(
-    why="acceptance varies over time; session or traffic cannot be told from the drafter: send "
-    "session ids or a canary",
-    advice="Send a session id with every request, or a canary: the same prompts again and again. "
-    f"The least is {2 * LEAST} sessions or prompts on both sides of the change.",
-)
-
-
 def explanation_of(changes: Changes) -> _Explanation | None:
     """Return why the change is no finding about the drafter; None if it may be one, or if it is a
     rise or small."""
@@ -254,74 +302,39 @@ def _moment(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-_ENOUGH = Need[Case](
-    words=f"{2 * LEAST} clusters of requests (sessions where they are known) with a round, most of "
-    "them recorded whole",
-    met=lambda case: case.run.changes is not None,
-)
-_ALPHA = Threshold(
-    name="ALPHA",
-    value=ALPHA,
-    means="share of random orders of the same clusters that may show a step as large",
-    source="convention; `make calibration` measures the resulting false-positive rate",
-)
-
-ACCEPTANCE_DROPS_ENTRIES = (
-    Entry(
-        id="acceptance_drops",
-        title="Acceptance drops at a moment",
-        meaning="Requests that start after some moment of the run accept clearly fewer tokens than "
-        "requests of the same kind before it, and a step describes this better than a slope. The "
-        "moment is estimated from the data. Kind: label, context length, structured output, "
-        "temperature and batch size. Only with session ids or repeated prompts is it of high "
-        "severity.",
-        thresholds=(
-            Threshold(
-                name="DROPPED_BELOW",
-                value=DROPPED_BELOW,
-                means="accepted tokens per round, after over before, at the same mix of requests",
-                source="driftscope: at this loss the best K begins to change",
-            ),
-            _ALPHA,
+@entry(
+    title="Acceptance decays over the run",
+    topic=Topic.WHERE,
+    meaning="Requests that begin in the last quarter of a run accept clearly fewer tokens than "
+    "those of the first quarter, without a single moment of change.",
+    thresholds=(
+        Threshold(
+            name="DECAYED_BELOW",
+            value=DECAYED_BELOW,
+            means="accepted tokens per round, last quarter over first",
+            source="driftscope: at this loss the best K begins to change; reported without "
+            "figures in vllm#41838",
         ),
-        need=_ENOUGH,
-        rule=acceptance_drops,
+        Threshold(
+            name="MIX_SHIFT",
+            value=MIX_SHIFT,
+            means="change of a label's share of the rounds that lowers the confidence",
+            source="driftscope",
+        ),
     ),
-    Entry(
-        id="acceptance_moves",
-        title="Acceptance moves over time, by itself no sign of the drafter",
-        meaning="Acceptance changes over time, but requests of one kind or the same prompts accept "
-        "as before, or requests that follow each other are alike and the recording does not say "
-        "which belong to one session: then the drafter cannot be told from the traffic.",
-        thresholds=(
-            _ALPHA,
-            Threshold(
-                name="MOST_ALIKE",
-                value=MOST_ALIKE,
-                means="autocorrelation of neighbouring requests times the root of their number",
-                source="the upper end of a 95% interval around none (Bartlett 1946)",
-            ),
-        ),
-        need=_ENOUGH,
-        rule=acceptance_moves,
+    need=Need[Case](
+        words=f"{ENOUGH_REQUESTS} requests in the first quarter of the run and in a later one",
+        met=lambda case: len(usable(case.run.groups.time)) > 1,
     ),
 )
-
-
-DECAYED_BELOW = 0.9
-"""Accepted tokens per round in the last quarter of a run over those in the first. No figure is
-published (vllm#41838 reports the effect); at a loss of a tenth the best K by the cost model begins
-to change."""
-MIX_SHIFT = 0.1
-"""Change of a label's share between the first and the last quarter above which the mix of requests,
-not time, may explain a decay."""
-
-
 def acceptance_decays(case: Case) -> Finding | None:
     """Find that requests that begin late accept clearly less than the first ones; reported for a
     slope only."""
-    groups = usable(case.run.groups.time)
-    if worst_drop(case.run.changes) is not None or not _moves(case):
+    groups, changes = usable(case.run.groups.time), case.run.changes
+    # Requests of one kind have to change, and traffic must be no explanation; too few requests to
+    # test that are no objection.
+    moves = changes is None or (bool(changes.points) and not changes.alike)
+    if worst_drop(changes) is not None or not moves:
         return None
     if len(groups) < 2 or groups[0].name != case.run.groups.time[0].name:
         return None
@@ -334,10 +347,8 @@ def acceptance_decays(case: Case) -> Finding | None:
     assumed = [f"the mix of requests changed as well ({shifted})"] if shifted else []
     trust, because = judged(last.requests + first.requests, spread, below=1.0, assumed=assumed)
     return Finding(
-        id="acceptance_decays",
         severity=Severity.MEDIUM,
-        runs=(case.run.label,),
-        title="Acceptance decays over the run",
+        answer=Answer.NO if trust is not Trust.LOW else None,
         statement="rounds of requests in the first quarter of "
         f"{lasted(case.run.groups.duration_s)} yield {number(first.mean_length)} tokens, in "
         f"the last {number(last.mean_length)}",
@@ -360,47 +371,8 @@ def acceptance_decays(case: Case) -> Finding | None:
     )
 
 
-def _moves(case: Case) -> bool:
-    """Whether requests of one kind changed over time, and traffic is no explanation; True if there
-    are too few requests to test it."""
-    changes = case.run.changes
-    return changes is None or (bool(changes.points) and not changes.alike)
-
-
 def _shifted(case: Case) -> str:
     """Return in words the labels whose share of the rounds changed much."""
     shares = case.run.groups.shares.items()
     names = [label for label, each in shares if abs(each[-1] - each[0]) > MIX_SHIFT]
     return listed([f'"{name}"' for name in names])
-
-
-_TIME = Need[Case](
-    words=f"{ENOUGH_REQUESTS} requests in the first quarter of the run and in a later one",
-    met=lambda case: len(usable(case.run.groups.time)) > 1,
-)
-
-DECAY_ENTRIES = (
-    Entry(
-        id="acceptance_decays",
-        title="Acceptance decays over the run",
-        meaning="Requests that begin in the last quarter of a run accept clearly fewer tokens than "
-        "those of the first quarter, without a single moment of change.",
-        thresholds=(
-            Threshold(
-                name="DECAYED_BELOW",
-                value=DECAYED_BELOW,
-                means="accepted tokens per round, last quarter over first",
-                source="driftscope: at this loss the best K begins to change; reported without "
-                "figures in vllm#41838",
-            ),
-            Threshold(
-                name="MIX_SHIFT",
-                value=MIX_SHIFT,
-                means="change of a label's share of the rounds that lowers the confidence",
-                source="driftscope",
-            ),
-        ),
-        need=_TIME,
-        rule=acceptance_decays,
-    ),
-)

@@ -1,10 +1,10 @@
-"""Loss of acceptance under a label that the reference run has too."""
+"""Rules about where acceptance is lost: at a depth, in long contexts, under a label, in a kind of
+text; and the answer to whether it is even along the chain."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from driftscope.analysis.circumstances import Group, kept_of, origin_of, origins, usable
 from driftscope.analysis.number_words import listed, number, percent
@@ -14,50 +14,10 @@ from driftscope.analysis.statistics.permutation import ALPHA
 from driftscope.analysis.statistics.ratio import LOW_CLUSTERS
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS, Contrast
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.findings.case import Case, Entry, Need, Threshold
+from driftscope.findings.case import Case, Need, Threshold, entry, question
 from driftscope.findings.causes import NOTHING_BELOW, conditional_interval, unless_normed
-from driftscope.findings.finding import Answer, Claim, Finding, Severity, Topic, Trust, ends, judged
+from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, ends, judged
 from driftscope.vocabulary import Region
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedLoss:
-    """Accepted tokens that the reference run keeps under the same label."""
-
-    label: str
-    """Name of the reference run."""
-    kept: float
-    """Accepted tokens per round under the label over those under the other one."""
-
-
-def shared_loss(reference: RunSummary | None, contrast: Contrast) -> SharedLoss | None:
-    """Return the loss of the reference run between the same two labels, in the same contexts, if
-    it surely loses acceptance there and `contrast` does not surely lose more. None otherwise, and
-    without a reference.
-
-    Two drafters that lose alike on the same prompts are no evidence about either of them: the
-    prompts may be harder. The two intervals are treated as independent. On paired prompts they are
-    correlated, and the comparison is then too cautious to say that one run loses more.
-    """
-    theirs = None if reference is None else _same(reference, contrast)
-    if reference is None or theirs is None or theirs.p is None:
-        return None
-    if not (theirs.kept < 1.0 and theirs.p < ALPHA) or _loses_more(contrast, theirs):
-        return None
-    return SharedLoss(label=reference.label, kept=theirs.kept)
-
-
-def _same(reference: RunSummary, contrast: Contrast) -> Contrast | None:
-    names = contrast.first, contrast.second
-    pairs = reference.groups.labels_within_context
-    return next((each for each in pairs if (each.first, each.second) == names), None)
-
-
-def _loses_more(mine: Contrast, theirs: Contrast) -> bool:
-    """Whether the first surely keeps less than the second; True if that cannot be compared."""
-    apart = ratio(mine.kept, mine.kept_interval, theirs.kept, theirs.kept_interval)
-    return apart is None or apart[1].high < 1.0
-
 
 COLLAPSE_BELOW = 0.7
 """Accepted tokens per round in the longest contexts over those in the shortest. Published figures
@@ -76,8 +36,130 @@ before the context is ruled out as the reason: a collapse begins at some length.
 _LABELS_SHOWN = 4
 _OR_NORMS = " or EAGLE-3.1's norms"
 _NORMS_HELP = "; EAGLE-3.1's norms make it less sensitive"
+_CONTEXT = Need[Case](
+    words=f"two ranges of context lengths with {ENOUGH_REQUESTS} requests each under the same "
+    "labels",
+    met=lambda case: case.run.groups.context_within_label is not None and not _open_context(case),
+)
+_LABEL = Need[Case](
+    words=f"two workload labels with {ENOUGH_REQUESTS} requests each, in contexts of the same "
+    "lengths",
+    met=lambda case: bool(case.run.groups.labels_within_context) and not _open_label(case),
+)
+_BOTH = Need[Case](
+    words=f"two workload labels and two ranges of context lengths with {ENOUGH_REQUESTS} requests "
+    "each",
+    met=lambda case: (
+        len(usable(case.run.groups.label)) > 1 and len(usable(case.run.groups.context)) > 1
+    ),
+)
+_COLLAPSE = Threshold(
+    name="COLLAPSE_BELOW",
+    value=COLLAPSE_BELOW,
+    means="accepted tokens per round, longest contexts over shortest",
+    source="middle of 0.53 and 0.92, published by context length in speculators#684",
+)
+_LONG = Threshold(
+    name="LONG_FROM",
+    value=LONG_FROM,
+    means="least tokens of the longest contexts",
+    source="a choice; figures by context length are published from 2k on (speculators#684)",
+)
+_SENSITIVE = Threshold(
+    name="SENSITIVE_BELOW",
+    value=SENSITIVE_BELOW,
+    means="accepted tokens per round, worst label over best",
+    source="between 0.74 (without BOS) and 0.93 (post-norm drafter), as orientation from arXiv "
+    "2605.09992",
+)
+KEEPS_BELOW = 0.75
+"""Accepted tokens per round in one kind of text over those in the other text of the same answers.
+driftscope's own bound: kinds of text differ for any drafter."""
+LEAST_SHARE = 0.05
+"""Share of the rounds below which a kind of text changes little, whatever it accepts."""
+MOST_SHARE = 0.5
+"""Share of the rounds above which a kind of text is not the exception: the other text, which may be
+a few numbers, is then what differs."""
+WORDS = {
+    Region.PROSE: "in prose",
+    Region.CODE: "in code",
+    Region.DIFF: "in changed lines of a diff",
+    Region.JSON: "in JSON",
+    Region.THINKING: "in thinking",
+    Region.MARKUP: "in tables and list marks",
+    Region.NUMBER: "in numbers and formulae",
+    Region.TEMPLATE: "at special tokens",
+    Region.GUIDED: "in answers under a regular expression, choice or grammar",
+}
+"""Each region in a sentence."""
+_TEXT = Need[Case](
+    words="regions of answers (DRIFTSCOPE_REGIONS) with two kinds of text in "
+    f"{ENOUGH_REQUESTS} requests",
+    met=lambda case: any(
+        each.requests >= ENOUGH_REQUESTS for each in case.run.groups.regions_within_request
+    ),
+)
+_BEGINS = Need[Case](
+    words="regions of answers (DRIFTSCOPE_REGIONS) in which a block of text begins, in "
+    f"{ENOUGH_REQUESTS} requests",
+    met=lambda case: (
+        case.run.groups.boundary_within_request is not None
+        and case.run.groups.boundary_within_request.requests >= ENOUGH_REQUESTS
+    ),
+)
+_KEEPS = Threshold(
+    name="KEEPS_BELOW",
+    value=KEEPS_BELOW,
+    means="accepted tokens per round, one kind of text over the other text of the same answers",
+    source="driftscope's own bound",
+)
+_SHARES = (
+    Threshold(
+        name="LEAST_SHARE",
+        value=LEAST_SHARE,
+        means="smallest share of the rounds",
+        source="driftscope's own bound",
+    ),
+    Threshold(
+        name="MOST_SHARE",
+        value=MOST_SHARE,
+        means="largest share of the rounds",
+        source="driftscope's own bound",
+    ),
+)
+EVEN_WITHIN = 0.1
+"""Equivalence margin: acceptance is even along the chain if no depth is more than this below the
+first one. The published vectors of healthy drafters keep 0.8 or more of the first depth's rate."""
 
 
+def _kept_by_reference(reference: RunSummary | None, contrast: Contrast) -> float | None:
+    """Return the share of accepted tokens that the reference run keeps between the same two labels,
+    in the same contexts, if it surely loses acceptance there and `contrast` does not surely lose
+    more. None otherwise, and without a reference.
+
+    Two drafters that lose alike on the same prompts are no evidence about either of them: the
+    prompts may be harder. The two intervals are treated as independent. On paired prompts they are
+    correlated, and the comparison is then too cautious to say that one run loses more.
+    """
+    pairs = () if reference is None else reference.groups.labels_within_context
+    names = contrast.first, contrast.second
+    theirs = next((pair for pair in pairs if (pair.first, pair.second) == names), None)
+    if theirs is None or theirs.p is None or not (theirs.kept < 1.0 and theirs.p < ALPHA):
+        return None
+    difference = ratio(contrast.kept, contrast.kept_interval, theirs.kept, theirs.kept_interval)
+    loses_more = difference is None or difference[1].high < 1.0
+    return None if loses_more else theirs.kept
+
+
+@entry(
+    title="Acceptance collapses in long contexts",
+    topic=Topic.WHERE,
+    meaning="Rounds in the longest contexts accept clearly fewer tokens than those in the "
+    "shortest, under the same labels. Differences between contexts below 512 tokens are left "
+    "to the prompts.",
+    thresholds=(_COLLAPSE, _LONG),
+    need=_CONTEXT,
+)
 def long_context_collapse(case: Case) -> Finding | None:
     """Find that rounds in long contexts accept clearly less than those in short ones, under the
     same labels."""
@@ -90,10 +172,8 @@ def long_context_collapse(case: Case) -> Finding | None:
     long = _named(groups, contrast.second)
     trust, because = _trust(contrast, COLLAPSE_BELOW)
     return Finding(
-        id="long_context_collapse",
         severity=Severity.HIGH,
-        runs=(case.run.label,),
-        title="Acceptance collapses in long contexts",
+        answer=Answer.NO if trust is not Trust.LOW else None,
         statement=f"rounds yield {number(contrast.second_length)} tokens in contexts of "
         f"{contrast.second} and {number(contrast.first_length)} in contexts of "
         f"{contrast.first}{_alike('label', contrast)}: {percent(contrast.kept)} of the accepted "
@@ -121,6 +201,15 @@ def long_context_collapse(case: Case) -> Finding | None:
     )
 
 
+@entry(
+    title="Acceptance depends on the template or workload",
+    topic=Topic.WHERE,
+    meaning="Requests with one workload label accept clearly fewer tokens than those with "
+    "another, in contexts of the same lengths. It is for information only where the run that "
+    "this one is compared with loses as much: then the prompts may be harder for any drafter.",
+    thresholds=(_SENSITIVE,),
+    need=_LABEL,
+)
 def template_sensitivity(case: Case) -> Finding | None:
     """Find that one workload label accepts clearly less than another, in contexts of the same
     lengths."""
@@ -131,13 +220,15 @@ def template_sensitivity(case: Case) -> Finding | None:
     contrast = min(lost, key=lambda each: each.kept)
     groups = usable(case.run.groups.label)
     trust, because = _trust(contrast, SENSITIVE_BELOW)
-    shared = shared_loss(case.reference, contrast)
-    both = "" if shared is None else f"; {shared.label} keeps {percent(shared.kept)} of them"
+    reference, shared = case.reference, _kept_by_reference(case.reference, contrast)
+    both = (
+        f"; {reference.label} keeps {percent(shared)} of them"
+        if reference and shared is not None
+        else ""
+    )
     return Finding(
-        id="template_sensitivity",
         severity=Severity.MEDIUM if shared is None else Severity.INFO,
-        runs=(case.run.label,),
-        title="Acceptance depends on the template or workload",
+        answer=Answer.NO if shared is None and trust is not Trust.LOW else None,
         statement=f'rounds yield {number(contrast.second_length)} tokens under "{contrast.second}" '
         f'and {number(contrast.first_length)} under "{contrast.first}"'
         f"{_alike('context length', contrast)}: {percent(contrast.kept)} of the accepted "
@@ -151,7 +242,7 @@ def template_sensitivity(case: Case) -> Finding | None:
             "labels": len(groups),
             "ranges": len(contrast.strata),
             "threshold": SENSITIVE_BELOW,
-            **({} if shared is None else {"kept_reference": shared.kept}),
+            **({} if shared is None else {"kept_reference": shared}),
         },
         confidence=trust,
         because=because,
@@ -165,6 +256,15 @@ def template_sensitivity(case: Case) -> Finding | None:
     )
 
 
+@entry(
+    title="Context length and label cannot be separated",
+    topic=Topic.WHERE,
+    meaning="Rounds in long contexts, or of one label, accept clearly fewer tokens, and too "
+    "few requests with different labels have contexts of the same lengths: the run does not "
+    "show which of the two is the reason.",
+    thresholds=(_COLLAPSE, _SENSITIVE),
+    need=_BOTH,
+)
 def context_or_label(case: Case) -> Finding | None:
     """Find that acceptance differs by context length or by label, and the run does not show by
     which."""
@@ -172,10 +272,7 @@ def context_or_label(case: Case) -> Finding | None:
     if not open_:
         return None
     return Finding(
-        id="context_or_label",
         severity=Severity.INFO,
-        runs=(case.run.label,),
-        title="Context length and label cannot be separated",
         statement=f"{'; '.join(open_)}. Labels differ in context length here, so the run does not "
         f"show which of the two is the reason: {_where(case)}",
         evidence={"labels": len(usable(case.run.groups.label)), "requests": ENOUGH_REQUESTS},
@@ -316,100 +413,14 @@ def _since(case: Case, contrast: Contrast) -> str:
     return f"from {first.name if first else contrast.second} on"
 
 
-_CONTEXT = Need[Case](
-    words=f"two ranges of context lengths with {ENOUGH_REQUESTS} requests each under the same "
-    "labels",
-    met=lambda case: case.run.groups.context_within_label is not None and not _open_context(case),
+@entry(
+    title="One kind of text accepts less",
+    topic=Topic.WHERE,
+    meaning="Rounds that draft one kind of text (code, JSON, numbers, ...) accept clearly "
+    "fewer tokens than those that draft the other text of the same answers.",
+    thresholds=(_KEEPS, *_SHARES),
+    need=_TEXT,
 )
-_LABEL = Need[Case](
-    words=f"two workload labels with {ENOUGH_REQUESTS} requests each, in contexts of the same "
-    "lengths",
-    met=lambda case: bool(case.run.groups.labels_within_context) and not _open_label(case),
-)
-_BOTH = Need[Case](
-    words=f"two workload labels and two ranges of context lengths with {ENOUGH_REQUESTS} requests "
-    "each",
-    met=lambda case: (
-        len(usable(case.run.groups.label)) > 1 and len(usable(case.run.groups.context)) > 1
-    ),
-)
-_COLLAPSE = Threshold(
-    name="COLLAPSE_BELOW",
-    value=COLLAPSE_BELOW,
-    means="accepted tokens per round, longest contexts over shortest",
-    source="middle of 0.53 and 0.92, published by context length in speculators#684",
-)
-_LONG = Threshold(
-    name="LONG_FROM",
-    value=LONG_FROM,
-    means="least tokens of the longest contexts",
-    source="a choice; figures by context length are published from 2k on (speculators#684)",
-)
-_SENSITIVE = Threshold(
-    name="SENSITIVE_BELOW",
-    value=SENSITIVE_BELOW,
-    means="accepted tokens per round, worst label over best",
-    source="between 0.74 (without BOS) and 0.93 (post-norm drafter), as orientation from arXiv "
-    "2605.09992",
-)
-
-
-CIRCUMSTANCE_ENTRIES = (
-    Entry(
-        id="long_context_collapse",
-        title="Acceptance collapses in long contexts",
-        meaning="Rounds in the longest contexts accept clearly fewer tokens than those in the "
-        "shortest, under the same labels. Differences between contexts below 512 tokens are left "
-        "to the prompts.",
-        thresholds=(_COLLAPSE, _LONG),
-        need=_CONTEXT,
-        rule=long_context_collapse,
-    ),
-    Entry(
-        id="template_sensitivity",
-        title="Acceptance depends on the template or workload",
-        meaning="Requests with one workload label accept clearly fewer tokens than those with "
-        "another, in contexts of the same lengths. It is for information only where the run that "
-        "this one is compared with loses as much: then the prompts may be harder for any drafter.",
-        thresholds=(_SENSITIVE,),
-        need=_LABEL,
-        rule=template_sensitivity,
-    ),
-    Entry(
-        id="context_or_label",
-        title="Context length and label cannot be separated",
-        meaning="Rounds in long contexts, or of one label, accept clearly fewer tokens, and too "
-        "few requests with different labels have contexts of the same lengths: the run does not "
-        "show which of the two is the reason.",
-        thresholds=(_COLLAPSE, _SENSITIVE),
-        need=_BOTH,
-        rule=context_or_label,
-    ),
-)
-
-
-KEEPS_BELOW = 0.75
-"""Accepted tokens per round in one kind of text over those in the other text of the same answers.
-driftscope's own bound: kinds of text differ for any drafter."""
-LEAST_SHARE = 0.05
-"""Share of the rounds below which a kind of text changes little, whatever it accepts."""
-MOST_SHARE = 0.5
-"""Share of the rounds above which a kind of text is not the exception: the other text, which may be
-a few numbers, is then what differs."""
-WORDS = {
-    Region.PROSE: "in prose",
-    Region.CODE: "in code",
-    Region.DIFF: "in changed lines of a diff",
-    Region.JSON: "in JSON",
-    Region.THINKING: "in thinking",
-    Region.MARKUP: "in tables and list marks",
-    Region.NUMBER: "in numbers and formulae",
-    Region.TEMPLATE: "at special tokens",
-    Region.GUIDED: "in answers under a regular expression, choice or grammar",
-}
-"""Each region in a sentence."""
-
-
 def region_costs(case: Case) -> Finding | None:
     """Find the kind of text that accepts clearly less than the other text of the same answers, and
     loses the most tokens by it."""
@@ -422,10 +433,7 @@ def region_costs(case: Case) -> Finding | None:
     run, of_all = case.run, (case.run.acceptance.mean_length - 1.0) * case.run.rounds
     trust, because = judged(contrast.requests, contrast.kept_interval, below=KEEPS_BELOW)
     return Finding(
-        id="region_costs",
         severity=Severity.INFO,
-        runs=(run.label,),
-        title="One kind of text accepts less",
         statement=f"{WORDS[contrast.second]} ({percent(share)} of the rounds) a round yields "
         f"{number(contrast.second_length)} tokens, in the other text of the same answers "
         f"{number(contrast.first_length)}; {percent(missing / (of_all + missing))} of the tokens "
@@ -450,6 +458,14 @@ def region_costs(case: Case) -> Finding | None:
     )
 
 
+@entry(
+    title="Acceptance dips where a block of text begins",
+    topic=Topic.WHERE,
+    meaning="Rounds at the first tokens of a block of text accept clearly fewer tokens than "
+    "those in the rest of the same kind of text in the same answers.",
+    thresholds=(_KEEPS,),
+    need=_BEGINS,
+)
 def boundary_dip(case: Case) -> Finding | None:
     """Find that the first tokens of blocks accept clearly less than the rest of the same kind of
     text in the same answer."""
@@ -460,10 +476,7 @@ def boundary_dip(case: Case) -> Finding | None:
         return None
     trust, because = judged(contrast.requests, contrast.kept_interval, below=KEEPS_BELOW)
     return Finding(
-        id="boundary_dip",
         severity=Severity.INFO,
-        runs=(case.run.label,),
-        title="Acceptance dips where a block of text begins",
         statement=f"rounds at the first {NEAR_TOKENS} tokens of a code block, tool call, table or "
         f"the text after one yield {number(contrast.second_length)} tokens, and "
         f"{number(contrast.first_length)} in the rest of the same kind of text in the same answers",
@@ -504,121 +517,28 @@ def _lost(case: Case, contrast: Contrast) -> float:
     return rounds * max(contrast.first_length - contrast.second_length, 0.0)
 
 
-_TEXT = Need[Case](
-    words="regions of answers (DRIFTSCOPE_REGIONS) with two kinds of text in "
-    f"{ENOUGH_REQUESTS} requests",
-    met=lambda case: any(
-        each.requests >= ENOUGH_REQUESTS for each in case.run.groups.regions_within_request
-    ),
-)
-_BEGINS = Need[Case](
-    words="regions of answers (DRIFTSCOPE_REGIONS) in which a block of text begins, in "
-    f"{ENOUGH_REQUESTS} requests",
-    met=lambda case: (
-        case.run.groups.boundary_within_request is not None
-        and case.run.groups.boundary_within_request.requests >= ENOUGH_REQUESTS
-    ),
-)
-_KEEPS = Threshold(
-    name="KEEPS_BELOW",
-    value=KEEPS_BELOW,
-    means="accepted tokens per round, one kind of text over the other text of the same answers",
-    source="driftscope's own bound",
-)
-_SHARES = (
-    Threshold(
-        name="LEAST_SHARE",
-        value=LEAST_SHARE,
-        means="smallest share of the rounds",
-        source="driftscope's own bound",
-    ),
-    Threshold(
-        name="MOST_SHARE",
-        value=MOST_SHARE,
-        means="largest share of the rounds",
-        source="driftscope's own bound",
-    ),
-)
-
-TEXT_ENTRIES = (
-    Entry(
-        id="region_costs",
-        title="One kind of text accepts less",
-        meaning="Rounds that draft one kind of text (code, JSON, numbers, ...) accept clearly "
-        "fewer tokens than those that draft the other text of the same answers.",
-        thresholds=(_KEEPS, *_SHARES),
-        need=_TEXT,
-        rule=region_costs,
-    ),
-    Entry(
-        id="boundary_dip",
-        title="Acceptance dips where a block of text begins",
-        meaning="Rounds at the first tokens of a block of text accept clearly fewer tokens than "
-        "those in the rest of the same kind of text in the same answers.",
-        thresholds=(_KEEPS,),
-        need=_BEGINS,
-        rule=boundary_dip,
-    ),
-)
-
-
-EVEN_WITHIN = 0.1
-"""Equivalence margin: acceptance is even along the chain if no depth is more than this below the
-first one. The published vectors of healthy drafters keep 0.8 or more of the first depth's rate."""
-CIRCUMSTANCES = (
-    "long_context_collapse",
-    "template_sensitivity",
-    "acceptance_drops",
-    "structured_output_loses_drafts",
-    "modes_disagree",
-)
-"""Findings about the circumstances in which acceptance is lost."""
-KIND_OF_TEXT = "region_costs"
-"""Finding that is told and changes no answer: kinds of text differ for any drafter."""
-
-
-def losses(run: RunSummary, findings: Sequence[Finding]) -> Claim | None:
-    """Return whether acceptance is even along the chain, and the circumstances that the findings
-    name; None for a dead drafter, which loses everything everywhere."""
+@question("Is acceptance even along the chain and over the circumstances?", Topic.WHERE)
+def even_along_chain(case: Case) -> Finding | None:
+    """Return whether acceptance is even along the chain; None for a dead drafter, which loses
+    everything everywhere."""
+    run = case.run
     if run.acceptance.marginal[0] < NOTHING_BELOW:
         return None
     answer, sentence, depth = _along_chain(run)
-    named = [finding for finding in findings if _names_a_place(finding, run)]
-    parts = [sentence, *(_first_clause(finding.statement) for finding in named)]
-    parts += [
-        finding.statement.partition(";")[0]
-        for finding in findings
-        if finding.id == KIND_OF_TEXT and _is_known(finding, run)
-    ]
-    return Claim(
-        topic=Topic.LOSSES,
-        run=run.label,
-        question="Is acceptance even along the chain and over the circumstances?",
-        answer=Answer.NO if named else answer,
-        sentence="; ".join(part for part in parts if part),
+    unknown = answer is Answer.CANNOT_TELL and not case.is_answered(Topic.WHERE)
+    return Finding(
+        answer=answer,
+        statement=sentence,
         estimate=None if depth is None else run.acceptance.conditional[depth - 1],
         interval=None if depth is None else _at(run, depth),
-        record="record more requests" if answer is Answer.CANNOT_TELL and not named else "",
+        advice="Record more requests." if unknown else "",
     )
 
 
-def _names_a_place(finding: Finding, run: RunSummary) -> bool:
-    acts = finding.severity in (Severity.HIGH, Severity.MEDIUM)
-    return acts and finding.id in CIRCUMSTANCES and _is_known(finding, run)
-
-
-def _is_known(finding: Finding, run: RunSummary) -> bool:
-    return finding.confidence is not Trust.LOW and run.label in finding.runs
-
-
-def _first_clause(statement: str) -> str:
-    return statement.partition(": ")[0]
-
-
-def _along_chain(run: RunSummary) -> tuple[Answer, str, int | None]:
+def _along_chain(run: RunSummary) -> tuple[Answer | None, str, int | None]:
     """Return the answer for the depths, its words, and the depth at which most is lost."""
     if run.k == 1:
-        return Answer.FIGURE, f"{_rate(run, 1)} of the draft tokens are accepted", 1
+        return None, f"{_rate(run, 1)} of the draft tokens are accepted", 1
     first, others = _at(run, 1), [_at(run, depth) for depth in range(2, run.k + 1)]
     reached = [(d, at) for d, at in enumerate(others, start=2) if at is not None]
     if first is None or not reached:

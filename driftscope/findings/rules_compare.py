@@ -1,45 +1,70 @@
-"""Circumstances other than drafter and K in which two runs differ, and which may explain a
-difference."""
+"""Rules about a run compared with its reference, and about replays of the same prompts; and whether
+acceptance is what it was."""
 
 from __future__ import annotations
 
 import math
 
-from driftscope.analysis.compare import (
-    LENGTH,
-    MARGINAL,
-    Comparison,
-    Difference,
-    accepts_less,
-)
+from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison, Difference, accepts_less
 from driftscope.analysis.figures.rounds import UNPAIRED
 from driftscope.analysis.number_words import (
+    between,
     count,
     largest,
     listed,
+    milliseconds,
     number,
     percent,
     runs_of_numbers,
 )
+from driftscope.analysis.replays import GOOD, NO_INTERVAL, Cell, ReplayComparison, ReplaySummary
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.permutation import ALPHA, LEAST
+from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.findings.case import Case, Entry, Need, Threshold
-from driftscope.findings.causes import (
-    NOTHING_BELOW,
-    accepted_once,
-    judge,
-    loss_against,
-    none_accepted,
-    suspects_of,
+from driftscope.findings.case import Case, Need, ReplayCase, Threshold, entry, question
+from driftscope.findings.causes import loss_against, suspects_of
+from driftscope.findings.finding import (
+    Answer,
+    Finding,
+    Headline,
+    Severity,
+    Topic,
+    Trust,
+    ends,
+    judged,
 )
-from driftscope.findings.finding import Answer, Claim, Finding, Severity, Topic, Trust, ends, judged
+from driftscope.metrics.latency import mcnemar
+from driftscope.vocabulary import Ended
 
 CHOSEN = ("drafter", "K")
 """Names of the ways in which runs differ on purpose if drafters or K are compared."""
 SAME_LOAD = 1.2
 """Largest ratio of two runs' mean batch sizes at which their load counts as equal: a faster server
 finishes its requests sooner, so that equal load need not mean equal batches."""
+
+
+ALIKE_WITHIN = 0.05
+"""Difference in marginal acceptance: runs accept alike if no larger difference is compatible with
+them. At K = 4, five points at every depth are a fifth of a token per round, less than the choice of
+K by the cost model reacts to."""
+_NEED = Need[Case](
+    words=f"a second run; {LEAST} requests or more in each",
+    met=lambda case: case.comparison is not None and case.comparison.tested,
+)
+_ALPHA = Threshold(
+    name="ALPHA",
+    value=ALPHA,
+    means="p-value of a depth, adjusted for all depths: the largest |t| is compared with its "
+    "distribution when the two sides of each pair are exchanged at random (unpaired: when requests "
+    "are assigned to the runs at random)",
+    source="convention; `make calibration` measures the resulting false-positive rate",
+)
+NO_WORSE = 0.05
+"""Equivalence margin: an acceptance length that is surely less than this share below the other
+run's is no worse. It is the margin that docs/check.md proposes for `no_worse`."""
+MOST_MORE = 100.0
+"""Largest factor by which more requests are proposed: beyond it no figure is given."""
 
 
 def confounders(case: Case) -> list[str]:
@@ -78,47 +103,32 @@ def doubt(others: list[str]) -> str:
 
 def to_match(others: list[str]) -> str:
     """Return what to record so that nothing but drafter and K differs."""
-    return f"record both runs with the same {listed([each.split(' ')[0] for each in others])}"
+    return f"Record both runs with the same {listed([each.split(' ')[0] for each in others])}."
 
 
-ALIKE_WITHIN = 0.05
-"""Difference in marginal acceptance: runs accept alike if no larger difference is compatible with
-them. At K = 4, five points at every depth are a fifth of a token per round, less than the choice of
-K by the cost model reacts to."""
-
-
+@entry(
+    title="Acceptance differs from some depth on",
+    topic=Topic.ACCEPTANCE,
+    meaning="Two runs accept differently from the named depth on. The test is that of "
+    "`driftscope compare`: it covers all depths jointly, and pairs requests if both runs "
+    "answered the same prompts. A run that accepts nothing is compared like any other.",
+    thresholds=(_ALPHA,),
+    need=_NEED,
+)
 def runs_part(case: Case) -> Finding | None:
     """Find that a run's acceptance by depth differs from that of the run it is compared with."""
     comparison = case.comparison
     if comparison is None or comparison.parts_from is None:
         return None
-    return _apart(case, comparison)
-
-
-def runs_alike(case: Case) -> Finding | None:
-    """Find that acceptance differs at no depth, with the largest difference that is still
-    possible."""
-    comparison = case.comparison
-    if (
-        comparison is None
-        or not comparison.tested
-        or comparison.parts_from is not None
-        or comparison.bound is None
-    ):
-        return None
-    return _alike(comparison, comparison.bound)
-
-
-def _apart(case: Case, comparison: Comparison) -> Finding:
     suspects = suspects_of(case, loss_against(comparison, case.run))
     by_depth, depth = comparison.at(MARGINAL), comparison.parts_from or 1
     here, last = by_depth[depth - 1], by_depth[-1]
     better = comparison.first if accepts_less(comparison) else comparison.second
     trust, because = _trust(comparison, here)
     return Finding(
-        id="runs_part",
         severity=Severity.MEDIUM,
         runs=(comparison.first, comparison.second),
+        reference=comparison.first,
         title=f"Acceptance differs from depth {depth} on",
         statement=f"it differs at {_depths(comparison)}: at depth {depth} it is "
         f"{_both(comparison, here)}{_points(here)}"
@@ -142,6 +152,55 @@ def _apart(case: Case, comparison: Comparison) -> Finding:
         advice=f"{better} accepts more over all depths. {_same_prompts(comparison)}",
         causes=suspects.causes,
         ruled_out=suspects.ruled_out,
+    )
+
+
+@entry(
+    title="Acceptance differs at no depth",
+    topic=Topic.ACCEPTANCE,
+    meaning="No depth differs by that test. The finding states the largest difference that is "
+    "still compatible with the runs, and calls them alike only if that is small.",
+    thresholds=(
+        Threshold(
+            name="ALIKE_WITHIN",
+            value=ALIKE_WITHIN,
+            means="largest difference in marginal acceptance, by the simultaneous 95% "
+            "interval, at which runs are called alike",
+            source="driftscope: a fifth of a token per round at K = 4",
+        ),
+    ),
+    need=_NEED,
+)
+def runs_alike(case: Case) -> Finding | None:
+    """Find that acceptance differs at no depth, with the largest difference that is still
+    possible."""
+    comparison = case.comparison
+    if comparison is None or not comparison.tested or comparison.parts_from is not None:
+        return None
+    bound = comparison.bound
+    if bound is None:
+        return None
+    near = bound <= ALIKE_WITHIN
+    more = round(min(comparison.requests) * (bound / ALIKE_WITHIN) ** 2)
+    return Finding(
+        severity=Severity.INFO,
+        runs=(comparison.first, comparison.second),
+        reference=comparison.first,
+        title="The runs accept alike" if near else "Acceptance differs at no depth",
+        statement=f"{largest(bound)}, at any of "
+        f"{count(len(comparison.at(MARGINAL)), 'depth')} (95 %, all depths together)",
+        evidence={
+            "depths": len(comparison.at(MARGINAL)),
+            "bound": bound,
+            "threshold": ALIKE_WITHIN,
+        },
+        confidence=Trust.HIGH if near else Trust.LOW,
+        because=f"{count(min(comparison.requests), 'request')} each"
+        + ("" if near else ", too few to exclude a difference that matters"),
+        advice="Nothing to do."
+        if near
+        else f"If you expected a difference, record about {more:,} requests of the same prompts in "
+        f"each run: a difference above {100 * ALIKE_WITHIN:.0f} points would then be detected.",
     )
 
 
@@ -188,91 +247,15 @@ def _points(at: Difference) -> str:
     )
 
 
-def _alike(comparison: Comparison, bound: float) -> Finding:
-    near = bound <= ALIKE_WITHIN
-    more = round(min(comparison.requests) * (bound / ALIKE_WITHIN) ** 2)
-    return Finding(
-        id="runs_alike",
-        severity=Severity.INFO,
-        runs=(comparison.first, comparison.second),
-        title="The runs accept alike" if near else "Acceptance differs at no depth",
-        statement=f"{largest(bound)}, at any of "
-        f"{count(len(comparison.at(MARGINAL)), 'depth')} (95 %, all depths together)",
-        evidence={
-            "depths": len(comparison.at(MARGINAL)),
-            "bound": bound,
-            "threshold": ALIKE_WITHIN,
-        },
-        confidence=Trust.HIGH if near else Trust.LOW,
-        because=f"{count(min(comparison.requests), 'request')} each"
-        + ("" if near else ", too few to exclude a difference that matters"),
-        advice="Nothing to do."
-        if near
-        else f"If you expected a difference, record about {more:,} requests of the same prompts in "
-        f"each run: a difference above {100 * ALIKE_WITHIN:.0f} points would then be detected.",
-    )
-
-
-_NEED = Need[Case](
-    words=f"a second run; {LEAST} requests or more in each",
-    met=lambda case: case.comparison is not None and case.comparison.tested,
-)
-_ALPHA = Threshold(
-    name="ALPHA",
-    value=ALPHA,
-    means="p-value of a depth, adjusted for all depths: the largest |t| is compared with its "
-    "distribution when the two sides of each pair are exchanged at random (unpaired: when requests "
-    "are assigned to the runs at random)",
-    source="convention; `make calibration` measures the resulting false-positive rate",
-)
-
-TWO_RUNS_ENTRIES = (
-    Entry(
-        id="runs_part",
-        title="Acceptance differs from some depth on",
-        meaning="Two runs accept differently from the named depth on. The test is that of "
-        "`driftscope compare`: it covers all depths jointly, and pairs requests if both runs "
-        "answered the same prompts. A run that accepts nothing is compared like any other.",
-        thresholds=(_ALPHA,),
-        need=_NEED,
-        rule=runs_part,
-    ),
-    Entry(
-        id="runs_alike",
-        title="Acceptance differs at no depth",
-        meaning="No depth differs by that test. The finding states the largest difference that is "
-        "still compatible with the runs, and calls them alike only if that is small.",
-        thresholds=(
-            Threshold(
-                name="ALIKE_WITHIN",
-                value=ALIKE_WITHIN,
-                means="largest difference in marginal acceptance, by the simultaneous 95% "
-                "interval, at which runs are called alike",
-                source="driftscope: a fifth of a token per round at K = 4",
-            ),
-        ),
-        need=_NEED,
-        rule=runs_alike,
-    ),
-)
-
-
-NO_WORSE = 0.05
-"""Equivalence margin: an acceptance length that is surely less than this share below the other
-run's is no worse. It is the margin that docs/check.md proposes for `no_worse`."""
-MOST_MORE = 100.0
-"""Largest factor by which more requests are proposed: beyond it no figure is given."""
-
-
-def acceptance(case: Case) -> Claim:
+@question("Is the acceptance length at most 5% below the other run's?", Topic.ACCEPTANCE)
+def acceptance_kept(case: Case) -> Finding | None:
     """Return whether acceptance is no worse than in the run that it is compared with; without one,
     the acceptance length as a figure."""
-    run = case.run
-    if run.acceptance.marginal[0] < NOTHING_BELOW:
-        return _dead(run)
+    if case.is_answered(Topic.ACCEPTANCE):
+        return None
     compared = None if case.comparison is None else _relative(case.comparison)
     if case.comparison is None or compared is None:
-        return _figure(run)
+        return _figure(case.run)
     return _compared(case, case.comparison, *compared)
 
 
@@ -286,30 +269,27 @@ def _relative(comparison: Comparison) -> tuple[float, Interval] | None:
     return None if interval is None else (at.difference / at.first, interval)
 
 
-def _compared(case: Case, comparison: Comparison, change: float, interval: Interval) -> Claim:
+def _compared(case: Case, comparison: Comparison, change: float, interval: Interval) -> Finding:
     others, change_is = confounders(case), no_worse(interval)
     answer = Answer.CANNOT_TELL if others else change_is
-    other = comparison.first
-    at = comparison.at(LENGTH)[0]
+    other, at = comparison.first, comparison.at(LENGTH)[0]
     verb = {
         Answer.YES: f"acceptance is {'better than' if interval.low > 0 else 'no worse than'}",
         Answer.NO: "acceptance is worse than",
         Answer.CANNOT_TELL: "it cannot be told whether acceptance is worse than",
     }[change_is]
-    return Claim(
-        topic=Topic.ACCEPTANCE,
-        run=case.run.label,
-        question=f"Is the acceptance length at most {percent(NO_WORSE)} below the other run's?",
+    places = {Answer.NO: Headline.WORSE, Answer.YES: Headline.NO_WORSE}
+    record = to_match(others) if others else _more_requests(comparison, change, interval)
+    return Finding(
         answer=answer,
-        sentence=f"{verb} {other}'s: {number(at.second)} tokens per round, compared with "
+        headline=places.get(answer, Headline.LENGTH),
+        statement=f"{verb} {other}'s: {number(at.second)} tokens per round, compared with "
         f"{number(at.first)} ({100 * change:+.0f}%, {100 * interval.low:+.0f}% to "
         f"{100 * interval.high:+.0f}%){doubt(others)}",
         estimate=change,
         interval=interval,
         reference=other,
-        record=_wanted(comparison, change, interval, others)
-        if answer is Answer.CANNOT_TELL
-        else "",
+        advice=record if answer is Answer.CANNOT_TELL else "",
     )
 
 
@@ -320,43 +300,235 @@ def no_worse(change: Interval) -> Answer:
     return Answer.NO if change.high < -NO_WORSE else Answer.CANNOT_TELL
 
 
-def _wanted(comparison: Comparison, change: float, interval: Interval, others: list[str]) -> str:
-    return to_match(others) if others else _more(comparison, change, interval)
-
-
-def _more(comparison: Comparison, change: float, interval: Interval) -> str:
+def _more_requests(comparison: Comparison, change: float, interval: Interval) -> str:
     half, away = (interval.high - interval.low) / 2, abs(change + NO_WORSE)
     factor = math.inf if not away else (half / away) ** 2
     if factor > MOST_MORE:
-        return "record more requests of the same prompts"
+        return "Record more requests of the same prompts."
     wanted = math.ceil(min(comparison.requests) * max(factor, 1.0) / 10) * 10
-    return f"record about {wanted:,} requests of the same prompts in each run"
+    return f"Record about {wanted:,} requests of the same prompts in each run."
 
 
-def _figure(run: RunSummary) -> Claim:
+def _figure(run: RunSummary) -> Finding:
     spread, length = run.acceptance.mean_length_interval, run.acceptance.mean_length
     around = "no 95% interval" if spread is None else f"{spread.low:.2f} to {spread.high:.2f}"
-    return Claim(
-        topic=Topic.ACCEPTANCE,
-        run=run.label,
-        question="How many tokens does a round yield?",
-        answer=Answer.FIGURE,
-        sentence=f"a round yields {number(length)} tokens ({around}) of at most {run.k + 1}",
+    return Finding(
+        title="How many tokens does a round yield?",
+        headline=Headline.LENGTH,
+        statement=f"a round yields {number(length)} tokens ({around}) of at most {run.k + 1}",
         estimate=length,
         interval=spread,
     )
 
 
-def _dead(run: RunSummary) -> Claim:
-    sure = judge(run)[0] is not Trust.LOW
-    little = "nothing" if not accepted_once(run) else "next to nothing"
-    cost = "speculation costs time and gives nothing" if sure else "too few rounds to be sure"
-    return Claim(
-        topic=Topic.ACCEPTANCE,
-        run=run.label,
-        question="Is any draft token accepted?",
-        answer=Answer.NO if sure else Answer.CANNOT_TELL,
-        sentence=f"{little} is accepted: {cost} ({none_accepted(run)})",
-        estimate=run.acceptance.marginal[0],
-        record="" if sure else "record more rounds to be sure",
+OUTCOME_P = 0.01
+"""p-value below which an outcome counts as different. It is a hundredth because five outcomes are
+tested in every condition and load. This is driftscope's own bound."""
+OUTCOME_WORDS = {
+    "json_ok": "JSON as asked for",
+    "tool_ok": "the right tool call",
+    "early_stop": "an end that is too early",
+    "garbled": "garbled text",
+    "looping": "a repetition loop",
+}
+
+
+FEWEST_REQUESTS = 10
+"""Number of independent requests (of prompts or sessions, if they repeat) below which nothing is
+concluded: the interval of an acceptance length then rests on fewer than ten independent values."""
+_ROWS = "To conclude more, replay prompts with `driftscope replay`, or record requests one by one."
+_PAIRED: Need[ReplayCase] = Need(
+    words="a second replay of the same prompts, and answers that are checked",
+    met=lambda case: any(pair.outcomes for pair in case.pairs),
+)
+_OUTCOME = Threshold(
+    name="OUTCOME_P",
+    value=OUTCOME_P,
+    means="p-value of McNemar's exact test below which an outcome counts as different",
+    source="driftscope: five outcomes are tested in every condition and load",
+)
+
+
+@entry(
+    about=ReplayCase,
+    title="A condition lowers the acceptance length",
+    topic=Topic.WHERE,
+    meaning="The same prompts yield fewer tokens per round in this condition than in the "
+    "replay's baseline: the 95% interval of the ratio, over prompts, lies below 1.",
+    need=Need(
+        words="a replay of several conditions whose server reports its rounds",
+        met=lambda case: any(c.length_ratio is not None for c in case.run.cells),
+    ),
+)
+def conditions_cost(case: ReplayCase) -> Finding | None:
+    """Find conditions in which a round yields fewer tokens than in the baseline, prompt by
+    prompt."""
+    run = case.run
+    lower = [(cell, r) for cell in run.cells if (r := cell.length_ratio) and r.differs]
+    lower = sorted(((c, r) for c, r in lower if r.value < 1), key=lambda each: each[1].value)
+    if not lower:
+        return None
+    cell, ratio = lower[0]
+    baseline = str(run.manifest.workload.get("baseline", "the baseline"))
+    others = [c.condition for c, _ in lower[1:] if c.load == cell.load]
+    more = f"; so do {listed(others)}" if others else ""
+    return Finding(
+        severity=Severity.MEDIUM,
+        statement=f"{cell.condition} gives {number(cell.mean_length)} tokens per round, "
+        f"{number(ratio.value)}× what {baseline} gives on the same {ratio.pairs} prompts"
+        f"{between(ratio.interval)}{more}",
+        evidence={
+            "ratio": ratio.value,
+            **ends("ratio", ratio.interval),
+            "pairs": ratio.pairs,
+            "conditions": len(lower),
+        },
+        confidence=Trust.HIGH if ratio.pairs >= FEW_REQUESTS else Trust.LOW,
+        because=f"the 95% interval over {count(ratio.pairs, 'pair')} of prompts does not contain 1",
+        advice="Check whether production sends requests like these. If it does, fix what makes "
+        "them differ (the template, the system prompt), or train or choose the drafter with such "
+        "prompts.",
     )
+
+
+@entry(
+    about=ReplayCase,
+    title="Not every request was answered",
+    topic=Topic.GROUND,
+    meaning="Requests of a replay were refused, broke off, took too long or were never sent.",
+    need=Need(words="rows of requests", met=lambda case: case.run.has_rows),
+)
+def not_answered(case: ReplayCase) -> Finding | None:
+    """Find requests without a complete answer."""
+    run = case.run
+    lost = {how: n for how, n in run.ended.items() if how != Ended.ANSWERED}
+    if not lost:
+        return None
+    unanswered = listed([f"{n:,} {how}" for how, n in lost.items()])
+    return Finding(
+        severity=Severity.MEDIUM,
+        statement=f"of {count(sum(run.ended.values()), 'request')}, {unanswered}",
+        evidence=dict(lost),
+        confidence=Trust.HIGH,
+        because="counted request by request",
+        advice="Every request is in the run's `client` records, with its error. The figures cover "
+        "answered requests only.",
+    )
+
+
+@entry(
+    about=ReplayCase,
+    title="Answers to the same prompts turn out differently",
+    topic=Topic.ACCEPTANCE,
+    meaning="Prompt by prompt, answers are right, complete or free of loops in one replay but "
+    "not in the other, more often than chance explains.",
+    thresholds=(_OUTCOME,),
+    need=_PAIRED,
+)
+def outcomes_change(case: ReplayCase) -> Finding | None:
+    """Find answers that are right in one run but not in the other, more often than by chance."""
+    changed = sorted(_changed(case), key=lambda each: (each[0], each[1], each[2].condition))
+    if not changed:
+        return None
+    p, name, pair = changed[0]
+    a, b, n = pair.outcomes[name]
+    more = f"; {count(len(changed) - 1, 'more')} like it" if len(changed) > 1 else ""
+    bad = "without" if name in GOOD else "with"
+    return Finding(
+        severity=Severity.HIGH,
+        runs=(pair.first, pair.other),
+        statement=f"{bad} {OUTCOME_WORDS[name]}, in {pair.condition} at load {pair.load}: "
+        f"{a} of {n} pairs only in {pair.first}, {b} only in {pair.other} (p = {p:.2g}){more}",
+        evidence={
+            "p": p,
+            "only_first": a,
+            "only_other": b,
+            "pairs": n,
+            "changed": len(changed),
+            "threshold": OUTCOME_P,
+        },
+        confidence=Trust.HIGH,
+        because=f"an exact test on {count(n, 'pair')} of the same prompts",
+        advice="Speculation must not change what users get. Compare a few of these answers; look "
+        "for a quantised target, a wrong template, or an engine bug with this drafter.",
+    )
+
+
+@entry(
+    about=ReplayCase,
+    title="Answers turn out alike with and without speculation",
+    topic=Topic.ACCEPTANCE,
+    meaning="One of two replays speculates and the other does not, and no outcome of the same "
+    "prompts differs by more than chance explains.",
+    thresholds=(_OUTCOME,),
+    need=_PAIRED,
+)
+def outcomes_hold(case: ReplayCase) -> Finding | None:
+    """Find that no outcome changes between a run that speculates and one that does not."""
+    first, other = case.reference, case.run
+    checked = sum(n for pair in case.pairs for *_, n in pair.outcomes.values())
+    if first is None or first.speculates == other.speculates or not checked or _changed(case):
+        return None
+    same, of = (sum(pair.same_text[i] for pair in case.pairs) for i in (0, 1))
+    alike = f"; {percent(same / of)} of the greedy answers have the same text" if of else ""
+    return Finding(
+        severity=Severity.GOOD,
+        runs=(first.label, other.label),
+        statement=f"in {count(checked, 'check')} of answers to the same prompts, no outcome "
+        f"differs by more than chance explains{alike}",
+        evidence={"checks": checked, "same_text": same, "greedy_pairs": of},
+        because=f"exact tests on pairs of the same prompts, {count(checked, 'check')} in all",
+        advice="Nothing to do.",
+    )
+
+
+def _changed(case: ReplayCase) -> list[tuple[float, str, ReplayComparison]]:
+    """Return the outcomes that differ, each with its p-value, name and comparison."""
+    tested = [
+        (mcnemar(a, b), name, pair)
+        for pair in case.pairs
+        for name, (a, b, _) in pair.outcomes.items()
+    ]
+    return [each for each in tested if each[0] < OUTCOME_P]
+
+
+@question("What does the replay show?", Topic.ACCEPTANCE, ReplayCase)
+def replayed(case: ReplayCase) -> Finding:
+    """Return how many requests were answered, and the figures of the first condition."""
+    run = case.run
+    few = run.ended.get(Ended.ANSWERED, 0) < FEWEST_REQUESTS
+    more = f"Send {FEW_REQUESTS} or more requests of different prompts." if run.has_rows else _ROWS
+    return Finding(
+        answer=Answer.NO if few else None,
+        headline=Headline.TOO_LITTLE_DATA if few else Headline.LENGTH,
+        statement=_sent(run),
+        advice=more if few else "",
+    )
+
+
+def _sent(run: ReplaySummary) -> str:
+    if run.planned is None:
+        return _sums(run)
+    answered = f"answered {run.ended.get(Ended.ANSWERED, 0):,} of {count(run.planned, 'request')}"
+    figures = ", ".join(_cell_figures(run.cells[0])) if run.cells else ""
+    return f"{answered}: {figures} in {run.cells[0].condition}" if figures else answered
+
+
+def _sums(run: ReplaySummary) -> str:
+    """Return the figures of a file that holds sums only."""
+    cell = run.cells[0]
+    rounds = "" if cell.rounds is None else f" of {count(cell.rounds, 'round')}"
+    figures = ", ".join(_cell_figures(cell)) or "no acceptance length and no time per token"
+    without = without_interval(cell)
+    return f"holds sums{rounds}: {figures} in {cell.condition}{without and f' ({without})'}"
+
+
+def without_interval(cell: Cell) -> str:
+    """Return that sums have no interval, or "" for a file that lists requests without rounds."""
+    return "" if cell.mean_length_interval else NO_INTERVAL
+
+
+def _cell_figures(cell: Cell) -> list[str]:
+    length = [] if cell.mean_length is None else [f"{number(cell.mean_length)} tokens per round"]
+    time = [] if cell.tpot_s is None else [f"{milliseconds(cell.tpot_s)} per token"]
+    return length + time

@@ -1,9 +1,8 @@
-"""Warnings about a run's data: reasons to trust some of its figures less."""
+"""How much data there is, and notes on it: reasons to trust some of the figures less."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from driftscope.analysis.figures.run_sums import Cohort, longer
 from driftscope.analysis.number_words import count, ks_of, lasted, listed, number, percent
@@ -17,54 +16,43 @@ from driftscope.analysis.summary.run_summary import (
     tokens_are_wrong,
     warmest,
 )
-from driftscope.findings.finding import Answer, Claim, Topic
+from driftscope.findings.case import Case, question
+from driftscope.findings.finding import Answer, Finding, Headline, Topic, capital, note
+from driftscope.findings.rules_compare import FEWEST_REQUESTS
 from driftscope.vocabulary import CHOOSES_LENGTH, UndraftedReason
 
-LOSS = "loss"
-"""`QualityWarning.id` of a warning about missing rows."""
 MANY_SHORT = 0.05
 """Share of rounds that drafted fewer than K tokens above which a warning about deep rates is
 given."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QualityWarning:
-    """One warning, shown next to the section of the report that it concerns."""
-
-    id: str
-    run: str
-    affects: str
-    """Affected section: "run", "acceptance", "speed", "senders" or "masses" (every picture made
-    from recorded chains)."""
-    message: str
-
-
-def losses_among(warnings: Iterable[QualityWarning]) -> list[QualityWarning]:
-    """Return the warnings about rows that a run lacks. Every report begins with them, because its
-    figures lack those rows, too."""
-    return [warning for warning in warnings if warning.id == LOSS]
-
-
-def warnings_of(run: RunSummary) -> tuple[QualityWarning, ...]:
-    """Return every warning about `run`, those about data missing from its files first."""
-    losses = [(LOSS, "run", problem) for problem in run.problems]
-    notes = [("note", "run", note) for note in run.manifest.notes]
+def notes_on(run: RunSummary) -> list[Finding]:
+    """Return every note on a run's data, those about data missing from its files first."""
     doubts = [(name, affects, doubt(run)) for name, affects, doubt in _DOUBTS]
-    return tuple(
-        QualityWarning(id=name, run=run.label, affects=affects, message=message)
-        for name, affects, message in (*losses, *notes, *doubts)
-        if message
-    )
+    return [
+        *_recorded(run, "run"),
+        *(
+            note(message, run.label, name=name, affects=affects)
+            for name, affects, message in doubts
+            if message
+        ),
+    ]
 
 
-def replay_warnings(run: ReplaySummary) -> tuple[QualityWarning, ...]:
-    """Return every warning about a replay."""
-    messages = [(LOSS, problem) for problem in run.problems]
-    messages += [("note", note) for note in run.manifest.notes]
-    return tuple(
-        QualityWarning(id=name, run=run.label, affects="senders", message=message)
-        for name, message in messages
-    )
+def notes_on_replay(run: ReplaySummary) -> list[Finding]:
+    """Return every note on a replay's data."""
+    return _recorded(run, "senders")
+
+
+def _recorded(run: RunSummary | ReplaySummary, affects: str) -> list[Finding]:
+    """Return what is missing, the answer to whether everything was recorded, and what the recorder
+    noted."""
+    lost = [
+        note(problem, run.label, name="loss", affects=affects, answer=Answer.NO)
+        for problem in run.problems
+    ]
+    noted = [note(words, run.label, name="note", affects=affects) for words in run.manifest.notes]
+    return [*lost, *noted]
 
 
 def _few_requests(run: RunSummary) -> str | None:
@@ -262,15 +250,6 @@ def _chunked_prefill(run: RunSummary) -> str | None:
     )
 
 
-def _wrong_tokens(run: RunSummary) -> str | None:
-    if not tokens_are_wrong(run):
-        return None
-    return (
-        "the engine returns wrong tokens at temperature > 0 here, and some requests were sampled: "
-        "their acceptance says nothing about the drafter"
-    )
-
-
 def _greedy_drafts(run: RunSummary) -> str | None:
     warm = warmest(run)
     if not warm or not drafts_greedily(run.manifest) or tokens_are_wrong(run):
@@ -285,11 +264,10 @@ def _greedy_drafts(run: RunSummary) -> str | None:
 
 _DOUBTS: tuple[tuple[str, str, Callable[[RunSummary], str | None]], ...] = (
     ("unfinished", "acceptance", _unfinished),
-    ("few_requests", "acceptance", _few_requests),
+    ("few_requests", "run", _few_requests),
     ("repeats_unseen", "acceptance", _repeats_unseen),
-    ("one_request_decides", "acceptance", _one_decides),
+    ("one_request_decides", "run", _one_decides),
     ("length_goes_with_ease", "acceptance", _length_goes_with_ease),
-    ("wrong_tokens", "acceptance", _wrong_tokens),
     ("greedy_drafts", "acceptance", _greedy_drafts),
     ("short_rounds", "acceptance", _short_rounds),
     ("counted_undrafted", "acceptance", _counted_undrafted),
@@ -299,44 +277,37 @@ _DOUBTS: tuple[tuple[str, str, Callable[[RunSummary], str | None]], ...] = (
     ("broken_chains", "masses", _broken_chains),
     ("chunked_prefill", "masses", _chunked_prefill),
 )
-"""Id of each warning, the section next to which it is shown, and a function that returns its
+"""Id of each note, the section next to which it is shown, and a function that returns its
 message or None."""
 
 
-FEWEST_REQUESTS = 10
-"""Number of independent requests (of prompts or sessions, if they repeat) below which nothing is
-concluded: the interval of an acceptance length then rests on fewer than ten independent values."""
 MOST_LOST = 0.05
 """Share of lost rows above which nothing is concluded: the lost ones may differ from the others."""
 
 
-def data(run: RunSummary) -> Claim:
+@question("Is there enough data to conclude anything?", Topic.GROUND)
+def enough_data(case: Case) -> Finding:
     """Return whether there is enough data to conclude anything."""
-    few, lost = run.clusters < FEWEST_REQUESTS, lost_share(run)
-    cut = run.cohort is not None and not run.cohort.enough
+    run, lost = case.run, lost_share(case.run)
     record = ""
-    if few:
-        record = _more(run.noun)
+    if run.clusters < FEWEST_REQUESTS:
+        record = (
+            f"Record {FEW_REQUESTS} or more requests of different prompts."
+            if run.noun == "request"
+            else f"Record requests of {FEW_REQUESTS} or more {run.noun}s."
+        )
     elif lost > MOST_LOST:
-        record = "record again on a disk and machine that keep up"
-    elif cut and run.cohort is not None:
-        record = longer(run.cohort)
-    return Claim(
-        topic=Topic.DATA,
-        run=run.label,
-        question="Is there enough data to conclude anything?",
+        record = "Record again on a disk and machine that keep up."
+    elif run.cohort is not None and not run.cohort.enough:
+        record = f"{capital(longer(run.cohort))}."
+    return Finding(
         answer=Answer.NO if record else Answer.YES,
-        sentence=f"{requests_of(run)}, {count(run.rounds, 'round')}, "
+        headline=Headline.TOO_LITTLE_DATA if record else Headline.NEVER,
+        statement=f"{requests_of(run)}, {count(run.rounds, 'round')}, "
         f"{ks_of(run.ks)}, {_loss(run, lost)}{_seen_in_part(run)}",
         estimate=float(run.requests),
-        record=record,
+        advice=record,
     )
-
-
-def _more(noun: str) -> str:
-    if noun == "request":
-        return f"record {FEW_REQUESTS} or more requests of different prompts"
-    return f"record requests of {FEW_REQUESTS} or more {noun}s"
 
 
 def requests_of(run: RunSummary) -> str:

@@ -1,4 +1,5 @@
-"""Rules about speed: whether another K, or no speculation, would serve faster."""
+"""Rules about speed: whether speculation pays, which K would serve faster, which steps and modes of
+execution lose drafts."""
 
 from __future__ import annotations
 
@@ -24,238 +25,27 @@ from driftscope.analysis.number_words import (
 )
 from driftscope.analysis.statistics.intervals import Interval, difference, ratio
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS
-from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.analysis.time_per_token import Estimate
-from driftscope.findings.case import ALWAYS, Case, Entry, Need, Threshold
-from driftscope.findings.finding import Answer, Claim, Finding, Severity, Topic, Trust, ends, judged
+from driftscope.findings.case import ALWAYS, Case, Need, Threshold, entry, question
+from driftscope.findings.finding import (
+    Answer,
+    Finding,
+    Headline,
+    Severity,
+    Topic,
+    Trust,
+    ends,
+    judged,
+)
 from driftscope.findings.rules_compare import confounders, doubt, to_match
 from driftscope.vocabulary import UndraftedReason
-
-
-def smaller_k(case: Case) -> Finding | None:
-    """Find that a K smaller than the one that ran, and not 0, is surely faster."""
-    k = _faster_k(case)
-    if k is None or not 0 < k < _drafted(case.run):
-        return None
-    return _other_k(case, "smaller_k", "A smaller K serves faster")
-
-
-def larger_k(case: Case) -> Finding | None:
-    """Find that a K larger than the one that ran was measured, and is surely faster."""
-    k = _faster_k(case)
-    if k is None or not k > _drafted(case.run):
-        return None
-    return _other_k(case, "larger_k", "A larger K serves faster")
-
-
-def _faster_k(case: Case) -> int | None:
-    return case.advice.choice.k if case.advice is not None and case.advice.worth_it else None
-
-
-def _drafted(run: RunSummary) -> float:
-    """Return the tokens that the run drafted in a round."""
-    return run.effective_k if run.mixed and run.effective_k is not None else run.k
-
-
-def _other_k(case: Case, name: str, title: str) -> Finding:
-    advice = case.advice
-    assert advice is not None  # noqa: S101  the caller looks at its choice
-    choice, gain = advice.choice, advice.choice.gain
-    assert choice.k is not None and gain is not None  # noqa: S101
-    trust, because = judged(
-        case.run.requests, gain.interval, above=0.0, assumed=[] if choice.measured else [_BOUNDED]
-    )
-    return Finding(
-        id=name,
-        severity=Severity.MEDIUM,
-        runs=(case.run.label,),
-        title=title,
-        statement=f"{faster(advice)}: {_times(advice, choice.k)}{_by_batch(advice)}",
-        evidence=_evidence(case, advice, choice.k, gain),
-        confidence=trust,
-        because=because,
-        advice=f"Serve with num_speculative_tokens = {choice.k}.{_further(advice)}",
-        assumed=advice.assumed,
-        option=advice.fixed_command,
-        cost_tps=case.cost_of_gain(gain.value),
-    )
-
-
-def _further(advice: Advice) -> str:
-    measure = to_measure(advice)
-    return "" if measure is None else f" It may not be the fastest: {measure}."
-
-
-def k_by_batch_size(case: Case) -> Finding | None:
-    """Find that separate measured K for some batch sizes surely beat the best single K."""
-    advice = case.advice
-    if advice is None or not advice.schedule_worth_it:
-        return None
-    gain = advice.schedule_gain
-    trust, because = judged(case.run.requests, gain.interval, above=GAINS_AT_LEAST)
-    return Finding(
-        id="k_by_batch_size",
-        severity=Severity.MEDIUM,
-        runs=(case.run.label,),
-        title="The best K depends on the batch size",
-        statement=f"the fastest measured K is {listed(by_batch(advice))}; together they are "
-        f"{percent(gain.value)} faster than {_instead(advice)}{between_percent(gain.interval)}",
-        evidence={
-            "k": case.run.k,
-            "gain_over_fixed": gain.value,
-            **ends("gain_over_fixed", gain.interval),
-            **{f"best_k_at_{first}": k for first, _, k in advice.schedule},
-            "threshold": GAINS_AT_LEAST,
-        },
-        confidence=trust,
-        because=because,
-        advice="Set num_speculative_tokens_per_batch_size, a list of [first batch size, last, K]. "
-        "vLLM ignores it with data parallelism.",
-        assumed=advice.assumed,
-        option=advice.schedule_command,
-        cost_tps=case.cost_of_gain(gain.value),
-    )
-
-
-def slower_than_none(case: Case) -> Finding | None:
-    """Find that speculation serves slower than no speculation: by a baseline if there is one,
-    otherwise by the cost model."""
-    if case.plain is not None and case.plain.latency.tpot_s_interval is not None:
-        return _by_baseline(case)
-    return _by_model(case)
-
-
-def _by_baseline(case: Case) -> Finding | None:
-    plain, run = case.plain, case.run
-    assert plain is not None  # noqa: S101  the caller looks at its interval
-    a, b = run.latency, plain.latency
-    if a.tpot_s is None or b.tpot_s is None or not a.tpot_s_interval or not b.tpot_s_interval:
-        return None
-    apart = difference(a.tpot_s, a.tpot_s_interval, b.tpot_s, b.tpot_s_interval)
-    if not apart.low > 0:
-        return None
-    trust, because = judged(
-        min(run.requests, plain.requests),
-        apart,
-        above=0.0,
-        assumed=["the two runs may not have had the same load"],
-    )
-    return Finding(
-        id="slower_than_none",
-        severity=Severity.HIGH,
-        runs=(run.label,),
-        title="Serving is slower with speculation than without",
-        statement=f"measured against the baseline {plain.label}: {milliseconds(a.tpot_s)} per "
-        f"output token with speculation, {milliseconds(b.tpot_s)} without",
-        evidence={
-            "tpot_s": a.tpot_s,
-            **ends("tpot_s", a.tpot_s_interval),
-            "baseline_tpot_s": b.tpot_s,
-            **ends("baseline_tpot_s", b.tpot_s_interval),
-            "difference_s": a.tpot_s - b.tpot_s,
-            **ends("difference_s", apart),
-        },
-        confidence=trust,
-        because=f"by a baseline run; {because}",
-        advice=_NONE,
-        option=NO_SPECULATION,
-        cost_tps=case.cost_of_gain(a.tpot_s / b.tpot_s - 1.0),
-    )
-
-
-def _by_model(case: Case) -> Finding | None:
-    advice = case.advice
-    if advice is None or not advice.none_is_faster:
-        return None
-    drafter = advice.useless or advice.surely_slower
-    by = _by_drafter if drafter else _by_bounds
-    trust, because, statement = by(case.run.requests, advice)
-    gain = advice.least_gain if drafter else advice.gains[0].value
-    return Finding(
-        id="slower_than_none",
-        severity=Severity.HIGH,
-        runs=(case.run.label,),
-        title="Serving is slower with speculation than without",
-        statement=statement,
-        evidence=_evidence(case, advice, 0, advice.gains[0]),
-        confidence=trust,
-        because=because,
-        advice=_NONE,
-        assumed=advice.assumed,
-        option=NO_SPECULATION,
-        cost_tps=None if gain is None else case.cost_of_gain(gain),
-    )
-
-
-def _by_drafter(requests: int, advice: Advice) -> tuple[Trust, str, str]:
-    """Return trust, reason and statement from the drafter's measured time alone, whatever
-    verification costs."""
-    enough = advice.useless or requests >= FEW_REQUESTS
-    because = (
-        "the drafter's measured time, and the acceptance length at the upper end of its 95% "
-        f"interval, of {count(requests, 'request')}"
-    )
-    statement = (
-        "drafting takes more time than the accepted tokens save: without the drafter the engine "
-        f"yields at least {percent(advice.least_gain)} more tokens per second"
-    )
-    return Trust.HIGH if enough else Trust.LOW, because, statement
-
-
-def _by_bounds(requests: int, advice: Advice) -> tuple[Trust, str, str]:
-    measured, gain = 0 in advice.measured_k, advice.gains[0]
-    trust, because = judged(
-        requests, gain.interval, above=0.0, assumed=[] if measured else [_BOUNDED]
-    )
-    how = "step times were measured without speculation" if measured else "by bounds of step times"
-    statement = (
-        f"{how}: {_times(advice, 0)}; {percent(gain.value)} more tokens per second without "
-        f"speculation{between_percent(gain.interval)}"
-    )
-    return trust, f"by step times, because no baseline was given; {because}", statement
-
 
 _BOUNDED = "its step times are bounds from other K, not measured"
 _NONE = (
     "Serve without speculation, or fix the drafter first: the other findings show what is wrong "
     "with it. Drafting costs more time than the accepted tokens save."
 )
-
-
-def _times(advice: Advice, k: int) -> str:
-    at = advice.overall
-    return (
-        f"{milliseconds(at.tpot_s[k].value)} per output token with K = {k}, "
-        f"{milliseconds(at.ran.value)} with {advice.served.words}"
-    )
-
-
-def _instead(advice: Advice) -> str:
-    """Return in words what a schedule is compared with."""
-    return advice.served.words if advice.served.mixed else "the best single K"
-
-
-def _by_batch(advice: Advice) -> str:
-    ranges = by_batch(advice)
-    return f"; fastest measured K by batch size: {listed(ranges)}" if ranges else ""
-
-
-def _evidence(case: Case, advice: Advice, k: int, gain: Estimate) -> dict[str, float | int | None]:
-    times = advice.overall.tpot_s
-    return {
-        "k": case.run.k,
-        "suggested_k": k,
-        "gain": gain.value,
-        **ends("gain", gain.interval),
-        "tpot_s_now": advice.overall.ran.value,
-        **ends("tpot_s_now", advice.overall.ran.interval),
-        "tpot_s_suggested": times[k].value,
-        **ends("tpot_s_suggested", times[k].interval),
-        "misfit": advice.misfit,
-        "threshold": WORTH_SAYING,
-    }
-
-
 _NEED = Need[Case](
     words="step times of 20 or more comparable steps that drafted",
     met=lambda case: case.advice is not None,
@@ -270,61 +60,33 @@ _OTHER = Need[Case](
     words="step times of 20 or more comparable steps that drafted, of runs at two or more K",
     met=lambda case: case.advice is not None and len(case.advice.measured_k) > 1,
 )
-
-SPEED_ENTRIES = (
-    Entry(
-        id="slower_than_none",
-        title="Serving is slower with speculation than without",
-        meaning="The time per output token is longer with speculation than without: measured "
-        "against a baseline run if one is given, otherwise bounded by step times: what the drafter "
-        "takes, or what steps with more tokens take. The finding states which.",
-        thresholds=(_WORTH,),
-        need=_NEED,
-        rule=slower_than_none,
-    ),
-    Entry(
-        id="smaller_k",
-        title="A smaller K serves faster",
-        meaning="K is too high for the batch sizes and contexts that were served: the last depths "
-        "cost more time than their accepted tokens save. Another K was measured, or is known to "
-        "be within 5% of the fastest whatever its steps cost.",
-        thresholds=(_WORTH,),
-        need=_OTHER,
-        rule=smaller_k,
-    ),
-    Entry(
-        id="larger_k",
-        title="A larger K serves faster",
-        meaning="K is too low: a run with a larger K was measured, and its last depths save more "
-        "time than they cost.",
-        thresholds=(_WORTH,),
-        need=_OTHER,
-        rule=larger_k,
-    ),
-    Entry(
-        id="k_by_batch_size",
-        title="The best K depends on the batch size",
-        meaning="A single K for all batch sizes serves fewer tokens per second than a separate K "
-        "for some of them, among K that were measured there.",
-        thresholds=(
-            Threshold(
-                name="GAINS_AT_LEAST",
-                value=GAINS_AT_LEAST,
-                means="lower end of the 95% interval of the gain over the best single K",
-                source="driftscope: a schedule has to be kept up to date, which smaller gains do "
-                "not pay for",
-            ),
-        ),
-        need=_OTHER,
-        rule=k_by_batch_size,
-    ),
-)
-
-
 DISAGREE_ABOVE = 0.1
 """Difference of accepted tokens per round, as a share of the larger. Rounding differs between eager
 and compiled code and changes single tokens, never a tenth of them; a drafter that failed in one
 mode accepted 0 % against 92 % (vllm#54997)."""
+MISSING_ABOVE = 0.05
+"""Share of decode steps that should have drafted and did not. At 2 tokens per round, the middle of
+the published figures, it costs 2.5 % of the tokens per second: half of what another K must gain."""
+LEFT_OUT_ABOVE = 0.05
+"""Share of decode steps left without a draft by a setting above which this is reported."""
+BOUNDARY_ABOVE = 0.05
+"""Share of the decode steps of requests under a grammar that lost their draft to it; like
+MISSING_ABOVE, for those requests alone."""
+_ADVICE = {
+    UndraftedReason.CONTEXT_LIMIT: "raise --max-model-len: vLLM's V1 runner drafts for no request "
+    "of a batch while one of them is within K tokens of the limit",
+    UndraftedReason.STRUCTURED_OUTPUT: "see the finding about structured output",
+    UndraftedReason.PREEMPTED: "give the cache more memory (--gpu-memory-utilization) or lower "
+    "--max-num-seqs: requests are preempted",
+    UndraftedReason.TOKEN_BUDGET: "raise --max-num-batched-tokens: the step's token budget leaves "
+    "no room for drafts",
+    UndraftedReason.NO_DRAFT: "look at the engine's log: the drafter returned nothing, for no "
+    "known reason",
+}
+_SOURCE = "driftscope: costs 2.5 % of the tokens per second at 2 tokens per round"
+_MORE_OF_BOTH = "Record more requests of both."
+_PLACES = {Answer.NO: Headline.COSTS_TIME, Answer.YES: Headline.PAYS}
+_PLACES_COMPARED = {Answer.NO: Headline.COSTS_TIME, Answer.YES: Headline.FASTER}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,6 +97,33 @@ class _Side:
     interval: Interval | None
 
 
+@entry(
+    title="Eager and graph execution disagree",
+    topic=Topic.WHERE,
+    meaning="The same drafter accepts clearly less in one execution mode than in another, "
+    "within a run or between two runs of the same models.",
+    thresholds=(
+        Threshold(
+            name="DISAGREE_ABOVE",
+            value=DISAGREE_ABOVE,
+            means="difference in accepted tokens per round, over the larger",
+            source="rounding changes single tokens; in a real case 0 % compared with 92 % were "
+            "accepted (vllm#54997)",
+        ),
+    ),
+    need=Need[Case](
+        words="chains recorded in two modes, or a second run of the same models in another",
+        met=lambda case: (
+            len(case.run.groups.execution) > 1
+            or any(
+                (o.manifest.target, o.manifest.drafter)
+                == (case.run.manifest.target, case.run.manifest.drafter)
+                and o.manifest.mode != case.run.manifest.mode
+                for o in case.others
+            )
+        ),
+    ),
+)
 def modes_disagree(case: Case) -> Finding | None:
     """Find that one drafter's acceptance depends on how it is executed."""
     for one, other, within in _pairs(case):
@@ -355,10 +144,8 @@ def _finding(
     requests = min(worse.requests, better.requests)
     trust, because = judged(requests, apart, above=0.0, assumed=assumed)
     return Finding(
-        id="modes_disagree",
         severity=Severity.HIGH,
-        runs=(case.run.label,),
-        title="Eager and graph execution disagree",
+        answer=Answer.NO if trust is not Trust.LOW else None,
         statement=f"rounds yield {number(worse.mean_length)} tokens {worse.name} and "
         f"{number(better.mean_length)} {better.name}",
         evidence={
@@ -421,60 +208,274 @@ def _twins(case: Case, other: RunSummary) -> bool:
     return alike and same_k and mine.mode != its.mode and less
 
 
-MODES_ENTRIES = (
-    Entry(
-        id="modes_disagree",
-        title="Eager and graph execution disagree",
-        meaning="The same drafter accepts clearly less in one execution mode than in another, "
-        "within a run or between two runs of the same models.",
-        thresholds=(
-            Threshold(
-                name="DISAGREE_ABOVE",
-                value=DISAGREE_ABOVE,
-                means="difference in accepted tokens per round, over the larger",
-                source="rounding changes single tokens; in a real case 0 % compared with 92 % were "
-                "accepted (vllm#54997)",
-            ),
-        ),
-        need=Need[Case](
-            words="chains recorded in two modes, or a second run of the same models in another",
-            met=lambda case: (
-                len(case.run.groups.execution) > 1
-                or any(
-                    (o.manifest.target, o.manifest.drafter)
-                    == (case.run.manifest.target, case.run.manifest.drafter)
-                    and o.manifest.mode != case.run.manifest.mode
-                    for o in case.others
-                )
-            ),
-        ),
-        rule=modes_disagree,
-    ),
+@entry(
+    title="Serving is slower with speculation than without",
+    topic=Topic.PAYS,
+    meaning="The time per output token is longer with speculation than without: measured "
+    "against a baseline run if one is given, otherwise bounded by step times: what the drafter "
+    "takes, or what steps with more tokens take. The finding states which.",
+    thresholds=(_WORTH,),
+    need=_NEED,
 )
+def slower_than_none(case: Case) -> Finding | None:
+    """Find that speculation serves slower than no speculation: by a baseline if there is one,
+    otherwise by the cost model."""
+    if case.plain is not None and case.plain.latency.tpot_s_interval is not None:
+        return _by_baseline(case)
+    return _by_model(case)
 
 
-MISSING_ABOVE = 0.05
-"""Share of decode steps that should have drafted and did not. At 2 tokens per round, the middle of
-the published figures, it costs 2.5 % of the tokens per second: half of what another K must gain."""
-LEFT_OUT_ABOVE = 0.05
-"""Share of decode steps left without a draft by a setting above which this is reported."""
-BOUNDARY_ABOVE = 0.05
-"""Share of the decode steps of requests under a grammar that lost their draft to it; like
-MISSING_ABOVE, for those requests alone."""
+def _by_baseline(case: Case) -> Finding | None:
+    plain, run = case.plain, case.run
+    assert plain is not None  # noqa: S101  the caller looks at its interval
+    a, b = run.latency, plain.latency
+    if a.tpot_s is None or b.tpot_s is None or not a.tpot_s_interval or not b.tpot_s_interval:
+        return None
+    apart = difference(a.tpot_s, a.tpot_s_interval, b.tpot_s, b.tpot_s_interval)
+    if not apart.low > 0:
+        return None
+    trust, because = judged(
+        min(run.requests, plain.requests),
+        apart,
+        above=0.0,
+        assumed=["the two runs may not have had the same load"],
+    )
+    speedup = speed_ratio(b, a)
+    return Finding(
+        severity=Severity.HIGH,
+        answer=Answer.NO,
+        headline=Headline.COSTS_TIME,
+        statement=_measured(case, plain, Answer.NO, *speedup)
+        if speedup
+        else f"measured against the baseline {plain.label}: {milliseconds(a.tpot_s)} per output "
+        f"token with speculation, {milliseconds(b.tpot_s)} without",
+        estimate=b.tpot_s / a.tpot_s,
+        interval=speedup[1] if speedup else None,
+        evidence={
+            "tpot_s": a.tpot_s,
+            **ends("tpot_s", a.tpot_s_interval),
+            "baseline_tpot_s": b.tpot_s,
+            **ends("baseline_tpot_s", b.tpot_s_interval),
+            "difference_s": a.tpot_s - b.tpot_s,
+            **ends("difference_s", apart),
+        },
+        confidence=trust,
+        because=f"by a baseline run; {because}",
+        advice=_NONE,
+        option=NO_SPECULATION,
+        cost_tps=case.cost_of_gain(a.tpot_s / b.tpot_s - 1.0),
+    )
 
-_ADVICE = {
-    UndraftedReason.CONTEXT_LIMIT: "raise --max-model-len: vLLM's V1 runner drafts for no request "
-    "of a batch while one of them is within K tokens of the limit",
-    UndraftedReason.STRUCTURED_OUTPUT: "see the finding about structured output",
-    UndraftedReason.PREEMPTED: "give the cache more memory (--gpu-memory-utilization) or lower "
-    "--max-num-seqs: requests are preempted",
-    UndraftedReason.TOKEN_BUDGET: "raise --max-num-batched-tokens: the step's token budget leaves "
-    "no room for drafts",
-    UndraftedReason.NO_DRAFT: "look at the engine's log: the drafter returned nothing, for no "
-    "known reason",
-}
+
+def _by_model(case: Case) -> Finding | None:
+    advice = case.advice
+    if advice is None or not advice.none_is_faster:
+        return None
+    drafter = advice.useless or advice.surely_slower
+    trust, because = (_by_drafter if drafter else _by_bounds)(case.run.requests, advice)
+    gain = advice.least_gain if drafter else advice.gains[0].value
+    least, words = _without(advice)
+    return Finding(
+        severity=Severity.HIGH,
+        answer=Answer.NO,
+        headline=Headline.COSTS_TIME,
+        statement=words,
+        estimate=None if least is None else 1 / (1 + least),
+        evidence=_evidence(case, advice, 0, advice.gains[0]),
+        confidence=trust,
+        because=because,
+        advice=_NONE,
+        assumed=advice.assumed,
+        option=NO_SPECULATION,
+        cost_tps=None if gain is None else case.cost_of_gain(gain),
+    )
 
 
+def _by_drafter(requests: int, advice: Advice) -> tuple[Trust, str]:
+    """Return trust and reason from the drafter's measured time alone, whatever verification
+    costs."""
+    enough = advice.useless or requests >= FEW_REQUESTS
+    because = (
+        "the drafter's measured time, and the acceptance length at the upper end of its 95% "
+        f"interval, of {count(requests, 'request')}"
+    )
+    return Trust.HIGH if enough else Trust.LOW, because
+
+
+def _by_bounds(requests: int, advice: Advice) -> tuple[Trust, str]:
+    measured, gain = 0 in advice.measured_k, advice.gains[0]
+    trust, because = judged(
+        requests, gain.interval, above=0.0, assumed=[] if measured else [_BOUNDED]
+    )
+    how = "step times were measured without speculation" if measured else "by bounds of step times"
+    return trust, (
+        f"by step times, because no baseline was given ({how}: {_times(advice, 0)}; "
+        f"{percent(gain.value)} more tokens per second without speculation"
+        f"{between_percent(gain.interval)}); {because}"
+    )
+
+
+@entry(
+    title="A smaller K serves faster",
+    topic=Topic.PAYS,
+    meaning="K is too high for the batch sizes and contexts that were served: the last depths "
+    "cost more time than their accepted tokens save. Another K was measured, or is known to "
+    "be within 5% of the fastest whatever its steps cost.",
+    thresholds=(_WORTH,),
+    need=_OTHER,
+)
+def smaller_k(case: Case) -> Finding | None:
+    """Find that a K smaller than the one that ran, and not 0, is surely faster."""
+    k = _faster_k(case)
+    if k is None or not 0 < k < _drafted(case.run):
+        return None
+    return _other_k(case)
+
+
+@entry(
+    title="A larger K serves faster",
+    topic=Topic.PAYS,
+    meaning="K is too low: a run with a larger K was measured, and its last depths save more "
+    "time than they cost.",
+    thresholds=(_WORTH,),
+    need=_OTHER,
+)
+def larger_k(case: Case) -> Finding | None:
+    """Find that a K larger than the one that ran was measured, and is surely faster."""
+    k = _faster_k(case)
+    if k is None or not k > _drafted(case.run):
+        return None
+    return _other_k(case)
+
+
+def _faster_k(case: Case) -> int | None:
+    return case.advice.choice.k if case.advice is not None and case.advice.worth_it else None
+
+
+def _drafted(run: RunSummary) -> float:
+    """Return the tokens that the run drafted in a round."""
+    return run.effective_k if run.mixed and run.effective_k is not None else run.k
+
+
+def _other_k(case: Case) -> Finding:
+    advice = case.advice
+    assert advice is not None  # noqa: S101  the caller looks at its choice
+    choice, gain = advice.choice, advice.choice.gain
+    assert choice.k is not None and gain is not None  # noqa: S101
+    trust, because = judged(
+        case.run.requests, gain.interval, above=0.0, assumed=[] if choice.measured else [_BOUNDED]
+    )
+    return Finding(
+        severity=Severity.MEDIUM,
+        statement=f"{faster(advice)}: {_times(advice, choice.k)}{_by_batch(advice)}",
+        evidence=_evidence(case, advice, choice.k, gain),
+        confidence=trust,
+        because=because,
+        advice=f"Serve with num_speculative_tokens = {choice.k}.{_further(advice)}",
+        assumed=advice.assumed,
+        option=advice.fixed_command,
+        cost_tps=case.cost_of_gain(gain.value),
+    )
+
+
+def _further(advice: Advice) -> str:
+    measure = to_measure(advice)
+    return "" if measure is None else f" It may not be the fastest: {measure}."
+
+
+@entry(
+    title="The best K depends on the batch size",
+    topic=Topic.PAYS,
+    meaning="A single K for all batch sizes serves fewer tokens per second than a separate K "
+    "for some of them, among K that were measured there.",
+    thresholds=(
+        Threshold(
+            name="GAINS_AT_LEAST",
+            value=GAINS_AT_LEAST,
+            means="lower end of the 95% interval of the gain over the best single K",
+            source="driftscope: a schedule has to be kept up to date, which smaller gains do "
+            "not pay for",
+        ),
+    ),
+    need=_OTHER,
+)
+def k_by_batch_size(case: Case) -> Finding | None:
+    """Find that separate measured K for some batch sizes surely beat the best single K."""
+    advice = case.advice
+    if advice is None or not advice.schedule_worth_it:
+        return None
+    gain = advice.schedule_gain
+    trust, because = judged(case.run.requests, gain.interval, above=GAINS_AT_LEAST)
+    return Finding(
+        severity=Severity.MEDIUM,
+        statement=f"the fastest measured K is {listed(by_batch(advice))}; together they are "
+        f"{percent(gain.value)} faster than {_instead(advice)}{between_percent(gain.interval)}",
+        evidence={
+            "k": case.run.k,
+            "gain_over_fixed": gain.value,
+            **ends("gain_over_fixed", gain.interval),
+            **{f"best_k_at_{first}": k for first, _, k in advice.schedule},
+            "threshold": GAINS_AT_LEAST,
+        },
+        confidence=trust,
+        because=because,
+        advice="Set num_speculative_tokens_per_batch_size, a list of [first batch size, last, K]. "
+        "vLLM ignores it with data parallelism.",
+        assumed=advice.assumed,
+        option=advice.schedule_command,
+        cost_tps=case.cost_of_gain(gain.value),
+    )
+
+
+def _times(advice: Advice, k: int) -> str:
+    at = advice.overall
+    return (
+        f"{milliseconds(at.tpot_s[k].value)} per output token with K = {k}, "
+        f"{milliseconds(at.ran.value)} with {advice.served.words}"
+    )
+
+
+def _instead(advice: Advice) -> str:
+    """Return in words what a schedule is compared with."""
+    return advice.served.words if advice.served.mixed else "the best single K"
+
+
+def _by_batch(advice: Advice) -> str:
+    ranges = by_batch(advice)
+    return f"; fastest measured K by batch size: {listed(ranges)}" if ranges else ""
+
+
+def _evidence(case: Case, advice: Advice, k: int, gain: Estimate) -> dict[str, float | int | None]:
+    times = advice.overall.tpot_s
+    return {
+        "k": case.run.k,
+        "suggested_k": k,
+        "gain": gain.value,
+        **ends("gain", gain.interval),
+        "tpot_s_now": advice.overall.ran.value,
+        **ends("tpot_s_now", advice.overall.ran.interval),
+        "tpot_s_suggested": times[k].value,
+        **ends("tpot_s_suggested", times[k].interval),
+        "misfit": advice.misfit,
+        "threshold": WORTH_SAYING,
+    }
+
+
+@entry(
+    title="Decode steps have no draft although no setting asked for that",
+    topic=Topic.WHERE,
+    meaning="Decode steps had no draft although no setting asked for K = 0: the context limit, "
+    "a preemption, the token budget, a grammar, or a drafter that returned nothing.",
+    thresholds=(
+        Threshold(
+            name="MISSING_ABOVE",
+            value=MISSING_ABOVE,
+            means="share of all decode steps",
+            source=_SOURCE,
+        ),
+    ),
+    need=ALWAYS,
+)
 def drafts_missing(case: Case) -> Finding | None:
     """Find steps that should have drafted and did not."""
     share, spread = case.run.groups.failed_share, case.run.groups.failed_share_interval
@@ -489,10 +490,7 @@ def drafts_missing(case: Case) -> Finding | None:
     trust, because = judged(case.run.requests, spread, above=MISSING_ABOVE)
     named = listed([f"{name.replace('_', ' ')} {n:,}" for name, n in reasons.items()])
     return Finding(
-        id="drafts_missing",
         severity=Severity.HIGH if share > 0.5 else Severity.MEDIUM,
-        runs=(case.run.label,),
-        title="Decode steps have no draft although no setting asked for that",
         statement=f"{percent(share)} of the decode steps had no draft, and no setting asked for "
         f"that ({named}); {percent(_deliberate(case))} were left out on purpose",
         evidence={
@@ -510,16 +508,28 @@ def drafts_missing(case: Case) -> Finding | None:
     )
 
 
+@entry(
+    title="Drafts are left out on purpose",
+    topic=Topic.WHERE,
+    meaning="A setting asked for K = 0, by batch size for example. That is a choice, and is "
+    "counted separately from failures to draft.",
+    thresholds=(
+        Threshold(
+            name="LEFT_OUT_ABOVE",
+            value=LEFT_OUT_ABOVE,
+            means="share of all decode steps",
+            source=_SOURCE,
+        ),
+    ),
+    need=ALWAYS,
+)
 def drafts_left_out(case: Case) -> Finding | None:
     """Find steps for which a setting asked for no draft: a choice, not a fault."""
     share = _deliberate(case)
     if not share > LEFT_OUT_ABOVE:
         return None
     return Finding(
-        id="drafts_left_out",
         severity=Severity.INFO,
-        runs=(case.run.label,),
-        title="Drafts are left out on purpose",
         statement=f"{percent(share)} of the decode steps had no draft because a setting asked for "
         f"K = 0; {percent(case.run.groups.failed_share)} had none for another reason",
         evidence={
@@ -534,6 +544,21 @@ def drafts_left_out(case: Case) -> Finding | None:
     )
 
 
+@entry(
+    title="Tool calls or structured output lose drafts",
+    topic=Topic.WHERE,
+    meaning="A grammar rejected whole drafts, as happens where tool calls or structured output "
+    "begin.",
+    thresholds=(
+        Threshold(
+            name="BOUNDARY_ABOVE",
+            value=BOUNDARY_ABOVE,
+            means="share of the decode steps of those requests that lost a draft to a grammar",
+            source=_SOURCE,
+        ),
+    ),
+    need=ALWAYS,
+)
 def structured_output_loses_drafts(case: Case) -> Finding | None:
     """Find that a grammar discards drafts where tool calls or structured output begin and
     continue."""
@@ -544,10 +569,8 @@ def structured_output_loses_drafts(case: Case) -> Finding | None:
     lost = case.run.fallback.by_reason[UndraftedReason.STRUCTURED_OUTPUT]
     trust, because = judged(case.run.requests, spread, above=BOUNDARY_ABOVE)
     return Finding(
-        id="structured_output_loses_drafts",
         severity=Severity.MEDIUM,
-        runs=(case.run.label,),
-        title="Tool calls or structured output lose drafts",
+        answer=Answer.NO if trust is not Trust.LOW else None,
         statement=f"a grammar rejected {count(lost, 'draft')}: {percent(share)} of the decode "
         f"steps of the affected requests{_compared_acceptance(case)}",
         evidence={
@@ -596,111 +619,75 @@ def _cost(case: Case, share: float) -> float | None:
     return case.cost_of(case.run.acceptance.mean_length + gained)
 
 
-_SOURCE = "driftscope: costs 2.5 % of the tokens per second at 2 tokens per round"
-
-FALLBACK_ENTRIES = (
-    Entry(
-        id="drafts_missing",
-        title="Decode steps have no draft although no setting asked for that",
-        meaning="Decode steps had no draft although no setting asked for K = 0: the context limit, "
-        "a preemption, the token budget, a grammar, or a drafter that returned nothing.",
-        thresholds=(
-            Threshold(
-                name="MISSING_ABOVE",
-                value=MISSING_ABOVE,
-                means="share of all decode steps",
-                source=_SOURCE,
-            ),
-        ),
-        need=ALWAYS,
-        rule=drafts_missing,
-    ),
-    Entry(
-        id="drafts_left_out",
-        title="Drafts are left out on purpose",
-        meaning="A setting asked for K = 0, by batch size for example. That is a choice, and is "
-        "counted separately from failures to draft.",
-        thresholds=(
-            Threshold(
-                name="LEFT_OUT_ABOVE",
-                value=LEFT_OUT_ABOVE,
-                means="share of all decode steps",
-                source=_SOURCE,
-            ),
-        ),
-        need=ALWAYS,
-        rule=drafts_left_out,
-    ),
-    Entry(
-        id="structured_output_loses_drafts",
-        title="Tool calls or structured output lose drafts",
-        meaning="A grammar rejected whole drafts, as happens where tool calls or structured output "
-        "begin.",
-        thresholds=(
-            Threshold(
-                name="BOUNDARY_ABOVE",
-                value=BOUNDARY_ABOVE,
-                means="share of the decode steps of those requests that lost a draft to a grammar",
-                source=_SOURCE,
-            ),
-        ),
-        need=ALWAYS,
-        rule=structured_output_loses_drafts,
-    ),
-)
-
-
-_WITHOUT = "Does speculation serve faster than no speculation?"
-_RECORD = "to know, record the same prompts without speculation and add --baseline RUN"
-
-
-def speed(case: Case) -> Claim:
-    """Return whether speculation pays: measured against a baseline without it, or else estimated
-    from the step times."""
-    plain, mine = case.plain, case.run.latency
-    if plain is not None:
-        faster = speed_ratio(plain.latency, mine)
-        if faster is not None:
-            return _measured(case, plain.latency, *faster)
-    return _estimated(case)
-
-
-def speed_against(case: Case) -> Claim | None:
+@question("Does the run serve faster than the run that it is compared with?", Topic.PAYS)
+def faster_than_reference(case: Case) -> Finding | None:
     """Return whether a run serves faster than the run that it is compared with; None if it is not
     compared, or if the two do not serve the same target."""
     other = case.reference
     if other is None or other.manifest.target != case.run.manifest.target:
         return None
-    ratio = speed_ratio(other.latency, case.run.latency)
-    if ratio is None:
+    compared = speed_ratio(other.latency, case.run.latency)
+    if compared is None:
         return None
-    value, interval = ratio
-    others, faster = confounders(case), _answer(interval, 1.0)
+    value, interval = compared
+    others, faster_is = confounders(case), _faster(interval)
     words = {
-        Answer.YES: f"serves {_by(value)} faster than {other.label}",
-        Answer.NO: f"serves {_by(1 / value)} slower than {other.label}",
+        Answer.YES: f"serves {_change(value)} faster than {other.label}",
+        Answer.NO: f"serves {_change(1 / value)} slower than {other.label}",
         Answer.CANNOT_TELL: f"whether it serves faster than {other.label} cannot be told",
-    }[faster]
-    answer = Answer.CANNOT_TELL if others else faster
-    return Claim(
-        topic=Topic.SPEED,
-        run=case.run.label,
-        question="Does the run serve faster than the run that it is compared with?",
+    }[faster_is]
+    low, high = interval.low, interval.high
+    if faster_is is Answer.NO:
+        low, high = 1 / high, 1 / low
+    answer = Answer.CANNOT_TELL if others else faster_is
+    record = to_match(others) if others else _MORE_OF_BOTH
+    return Finding(
         answer=answer,
-        sentence=f"{words} ({_range(interval, slower=faster is Answer.NO)}; "
+        headline=_PLACES_COMPARED.get(answer, Headline.NEVER),
+        statement=f"{words} ({_change(low)} to {_change(high)}; "
         f"{milliseconds(case.run.latency.tpot_s)} per token, compared with "
         f"{milliseconds(other.latency.tpot_s)}){doubt(others)}",
         estimate=value,
         interval=interval,
         reference=other.label,
-        record=_wanted(answer, others),
+        advice=record if answer is Answer.CANNOT_TELL else "",
     )
 
 
-def _wanted(answer: Answer, others: list[str]) -> str:
-    if answer is not Answer.CANNOT_TELL:
-        return ""
-    return to_match(others) if others else "record more requests of both"
+@question("Does speculation serve faster than no speculation?", Topic.PAYS)
+def pays(case: Case) -> Finding | None:
+    """Return whether speculation pays: measured against a baseline without it, or else estimated
+    from the step times. None if a rule found that it does not."""
+    if case.is_answered(Topic.PAYS):
+        return None
+    compared = None if case.plain is None else speed_ratio(case.plain.latency, case.run.latency)
+    if case.plain is None or compared is None:
+        return _estimated(case)
+    answer = _faster(compared[1])
+    return Finding(
+        answer=answer,
+        headline=_PLACES.get(answer, Headline.NEVER),
+        statement=_measured(case, case.plain, answer, *compared),
+        estimate=compared[0],
+        interval=compared[1],
+        advice=_MORE_OF_BOTH if answer is Answer.CANNOT_TELL else "",
+    )
+
+
+def _measured(
+    case: Case, plain: BaselineRun, answer: Answer, speedup: float, interval: Interval
+) -> str:
+    """Return the measured speed compared with no speculation in words."""
+    words = {
+        Answer.YES: "speculation pays",
+        Answer.NO: "speculation costs time",
+        Answer.CANNOT_TELL: "whether speculation pays cannot be told",
+    }[answer]
+    return (
+        f"{words}: {speedup:.2f}× as fast as without ({interval.low:.2f}× to "
+        f"{interval.high:.2f}×, measured: {milliseconds(case.run.latency.tpot_s)} per token, "
+        f"{milliseconds(plain.latency.tpot_s)} without)"
+    )
 
 
 def speed_ratio(slow: Latency, fast: Latency) -> tuple[float, Interval] | None:
@@ -709,71 +696,41 @@ def speed_ratio(slow: Latency, fast: Latency) -> tuple[float, Interval] | None:
     return ratio(slow.tpot_s, slow.tpot_s_interval, fast.tpot_s, fast.tpot_s_interval)
 
 
-def _measured(case: Case, plain: Latency, ratio: float, interval: Interval) -> Claim:
-    answer = _answer(interval, 1.0)
-    words = {
-        Answer.YES: f"speculation pays: {ratio:.2f}× as fast as without",
-        Answer.NO: f"speculation costs time: {ratio:.2f}× as fast as without",
-        Answer.CANNOT_TELL: f"whether speculation pays cannot be told: {ratio:.2f}× as fast as "
-        "without",
-    }[answer]
-    return Claim(
-        topic=Topic.SPEED,
-        run=case.run.label,
-        question=_WITHOUT,
-        answer=answer,
-        sentence=f"{words} ({interval.low:.2f}× to {interval.high:.2f}×, measured: "
-        f"{milliseconds(case.run.latency.tpot_s)} per token, {milliseconds(plain.tpot_s)} without)",
-        estimate=ratio,
-        interval=interval,
-        record="" if answer is not Answer.CANNOT_TELL else "record more requests of both",
-    )
-
-
-def _estimated(case: Case) -> Claim:
-    advice = case.advice
-    ratio = None if advice is None else model_ratio(advice)
-    if advice is not None and advice.none_is_faster:
-        return _slower(case, advice)
-    answer = Answer.CANNOT_TELL
-    words = "the speedup is not known, because there is no run without speculation"
-    if ratio is not None and ratio[1].low > 1:
-        answer = Answer.YES
-        words = (
-            f"speculation pays: at least {ratio[1].low:.2f}× as fast as without (at most "
-            f"{ratio[1].high:.2f}×, bounded by step times)"
+def _estimated(case: Case) -> Finding:
+    bounds = None if case.advice is None else model_ratio(case.advice)
+    if case.advice is not None and case.advice.none_is_faster:
+        gain, words = _without(case.advice)
+        return Finding(
+            answer=Answer.NO,
+            headline=Headline.COSTS_TIME,
+            statement=words,
+            estimate=None if gain is None else 1 / (1 + gain),
         )
-    return Claim(
-        topic=Topic.SPEED,
-        run=case.run.label,
-        question=_WITHOUT,
-        answer=answer,
-        sentence=words,
-        estimate=None if answer is Answer.CANNOT_TELL or ratio is None else ratio[0],
-        interval=None if answer is Answer.CANNOT_TELL or ratio is None else ratio[1],
-        record=_RECORD if answer is Answer.CANNOT_TELL else "",
+    if bounds is None or not bounds[1].low > 1:
+        return Finding(
+            answer=Answer.CANNOT_TELL,
+            statement="the speedup is not known, because there is no run without speculation",
+            advice="To know, record the same prompts without speculation and add --baseline RUN.",
+        )
+    return Finding(
+        answer=Answer.YES,
+        headline=Headline.PAYS,
+        statement=f"speculation pays: at least {bounds[1].low:.2f}× as fast as without (at most "
+        f"{bounds[1].high:.2f}×, bounded by step times)",
+        estimate=bounds[0],
+        interval=bounds[1],
     )
 
 
-def _slower(case: Case, advice: Advice) -> Claim:
-    """Return the claim about a drafter that costs more time than its tokens save."""
+def _without(advice: Advice) -> tuple[float | None, str]:
+    """Return the least gain of serving without speculation, and what it costs in words."""
     drafter = advice.useless or advice.surely_slower
-    gain = advice.least_gain if drafter else _least(advice)
-    how = "from the drafter's measured time" if drafter else "from step times"
-    return Claim(
-        topic=Topic.SPEED,
-        run=case.run.label,
-        question=_WITHOUT,
-        answer=Answer.NO,
-        sentence=f"speculation costs time: without it serving is at least "
-        f"{percent(gain)} faster ({how})",
-        estimate=None if gain is None else 1 / (1 + gain),
-    )
-
-
-def _least(advice: Advice) -> float | None:
     interval = advice.gains[0].interval
-    return None if interval is None else interval.low
+    gain = advice.least_gain if drafter else None if interval is None else interval.low
+    how = "from the drafter's measured time" if drafter else "from step times"
+    return gain, (
+        f"speculation costs time: without it serving is at least {percent(gain)} faster ({how})"
+    )
 
 
 def model_ratio(advice: Advice) -> tuple[float, Interval] | None:
@@ -787,19 +744,11 @@ def model_ratio(advice: Advice) -> tuple[float, Interval] | None:
     return None if interval is None else (1 / (1 + none.value), interval)
 
 
-def _answer(interval: Interval, bound: float) -> Answer:
-    if interval.low > bound:
+def _faster(interval: Interval) -> Answer:
+    if interval.low > 1.0:
         return Answer.YES
-    return Answer.NO if interval.high < bound else Answer.CANNOT_TELL
+    return Answer.NO if interval.high < 1.0 else Answer.CANNOT_TELL
 
 
-def _by(ratio: float) -> str:
-    return f"{100 * (ratio - 1):.0f}%"
-
-
-def _range(interval: Interval, *, slower: bool) -> str:
-    """Return the interval of a speed as a change in percent."""
-    low, high = interval.low, interval.high
-    if slower:
-        low, high = 1 / high, 1 / low
-    return f"{100 * (low - 1):.0f}% to {100 * (high - 1):.0f}%"
+def _change(speed: float) -> str:
+    return f"{100 * (speed - 1):.0f}%"

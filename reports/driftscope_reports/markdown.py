@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from driftscope.analysis.number_words import NOTHING, ks_of, listed, number
 from driftscope.findings.finding import Finding
-from driftscope.findings.rules_data import LOSS, QualityWarning, losses_among
+from driftscope.findings.first_screen import FirstScreen
 from driftscope.pipeline import Analysis
 from driftscope.version import __version__
 from driftscope_reports.terminal.run_table import figure_rows, marked, plain
@@ -17,23 +17,32 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!()])")
 
 def to_markdown(analysis: Analysis) -> str:
     """Return the report as GitHub-flavoured Markdown, with a newline at the end."""
-    parts = [_losses(analysis), f"### {text(analysis.verdict[0])}", _claims(analysis)]
-    parts += [_figures(analysis), _by_depth(analysis)]
-    parts += [_findings(analysis), _warnings(analysis)]
-    parts.append(f"driftscope {__version__}")
+    screen = analysis.screen
+    others = [note for note in analysis.notes if note not in analysis.losses]
+    parts = [
+        _quoted("Not everything was recorded:", analysis.losses),
+        f"### {text(screen.headline)}",
+        text(f"But: {screen.cause}") if screen.cause else "",
+        _lines(screen),
+        _figures(analysis),
+        _by_depth(analysis),
+        "\n".join(line for finding in analysis.other_findings for line in _finding(finding)),
+        _quoted("Mind:", others),
+        f"driftscope {__version__}",
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _claims(analysis: Analysis) -> str:
-    """Return the lines of the first screen as a list."""
-    screen = analysis.screen
-    if screen is None:
-        return text(" ".join(analysis.verdict[1:]))
-    rows = [(name, text(" ".join(texts))) for name, texts in screen.titled()]
-    rows.append(("What to do", text(screen.action.sentence)))
-    if screen.action.option:
-        rows.append(("Option", code(screen.action.option)))
-    return "\n".join(f"- **{text(name)}**: {words}" for name, words in rows)
+def _lines(screen: FirstScreen) -> str:
+    """Return the lines of the first screen as a list, what to do last."""
+    lines = [f"- **{text(topic.words)}**: {text(' '.join(told))}" for topic, told in screen.lines]
+    for action in screen.actions:
+        told = screen.is_told(action) or not action.title
+        why = "" if told else f" Why: {text(action.titled)} ({text(listed(action.runs))})."
+        option = f" {code(action.option)}" if action.option else ""
+        lines.append(f"- **What to do**: {text(action.advice)}{why}{option}{_assumed(action)}")
+        lines += _causes(action)
+    return "\n".join(lines)
 
 
 def code(raw: str) -> str:
@@ -81,17 +90,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _findings(analysis: Analysis) -> str:
-    lines = []
-    for finding in analysis.findings:
-        mark = f"{marked(finding.severity)}:"
-        who = text(listed(finding.runs))
-        lines.append(
-            f"- **{text(mark)} {text(finding.title)}** ({who}): {text(finding.statement)}. "
-            f"{text(finding.advice)}{_assumed(finding)}"
-        )
-        lines += _causes(finding)
-    return "\n".join(lines)
+def _finding(finding: Finding) -> list[str]:
+    mark, who = text(f"{marked(finding.severity)}:"), text(listed(finding.runs))
+    stated = f"{text(finding.statement)}. {text(finding.advice)}{_assumed(finding)}"
+    return [f"- **{mark} {text(finding.title)}** ({who}): {stated}", *_causes(finding)]
 
 
 def _causes(finding: Finding) -> list[str]:
@@ -109,14 +111,6 @@ def _assumed(finding: Finding) -> str:
     return f" Assumed: {text('; '.join(finding.assumed))}." if finding.assumed else ""
 
 
-def _losses(analysis: Analysis) -> str:
-    return _quoted("Not everything was recorded:", losses_among(analysis.warnings))
-
-
-def _warnings(analysis: Analysis) -> str:
-    return _quoted("Mind:", [each for each in analysis.warnings if each.id != LOSS])
-
-
-def _quoted(head: str, warnings: Sequence[QualityWarning]) -> str:
-    lines = [f"> - {text(warning.run)}: {text(warning.message)}" for warning in warnings]
+def _quoted(head: str, notes: Sequence[Finding]) -> str:
+    lines = [f"> - {text(note.line)}" for note in notes]
     return "\n".join([f"> {head}", *lines]) if lines else ""

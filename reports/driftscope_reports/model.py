@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from driftscope.analysis.number_words import listed
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.finding import Finding
 from driftscope.metrics.definition import Definition
 from driftscope.trace.manifest import BY_DEPTH
 from driftscope_reports.charts import Axis, Unit, figure, legend, number_rows, plain
@@ -56,7 +57,7 @@ class Section:
     below: Sequence[Markup | None] = ()
     """Other content below the pictures."""
     affects: tuple[str, ...] = ()
-    """Quality warnings shown here, see `driftscope.findings.rules_data`."""
+    """Notes on the data shown here, by what they affect; each is shown by one section."""
     missing: str | None = None
     """Reason why there is nothing to show."""
 
@@ -66,9 +67,9 @@ class Section:
         return self.conclusion or self.lead or (self.missing or "").partition(". ")[0]
 
 
-def section_html(made: Section, warnings: Sequence[Any] = ()) -> Markup:
-    """Return a section with those of the quality warnings that it shows, folded to one line."""
-    here = [warning for warning in warnings if warning.affects in made.affects]
+def section_html(made: Section, notes: Sequence[Finding] = ()) -> Markup:
+    """Return a section with those of the notes on the data that it shows, folded to one line."""
+    here = [note for note in notes if note.affects in made.affects]
     return part("section", made, here, [picture_html(picture) for picture in made.pictures])
 
 

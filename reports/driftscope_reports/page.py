@@ -60,14 +60,19 @@ def render(template: str, **values: Any) -> Markup:
 
 
 @cache
-def _parts() -> Any:
-    return environment().get_template("parts.jinja").module
+def _module(template: str) -> Any:
+    return environment().get_template(template).module
 
 
-def part(macro: str, *values: Any, **named: Any) -> Markup:
-    """Return what a macro of `templates/parts.jinja` makes of these values."""
-    made: Markup = getattr(_parts(), macro)(*values, **named)
+def macro(template: str, name: str, *values: Any, **named: Any) -> Markup:
+    """Return what a macro of a template makes of these values."""
+    made: Markup = getattr(_module(template), name)(*values, **named)
     return made
+
+
+def part(name: str, *values: Any, **named: Any) -> Markup:
+    """Return what a macro of `templates/parts.jinja` makes of these values."""
+    return macro("parts.jinja", name, *values, **named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

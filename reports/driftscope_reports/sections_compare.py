@@ -115,7 +115,6 @@ def compare(analysis: Analysis) -> Section:
             *(_at_mix(pair.runs[1], c) for pair in pairs if (c := pair.comparison) and c.mix),
             *(_alike(p, alike) for p, (_, alike) in zip(pairs, made, strict=True) if alike),
         ],
-        affects=("acceptance",),
     )
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise, zip_longest
 from typing import Any
 
-from markupsafe import Markup
-
 from driftscope.analysis.closeup import HEAD_CHAINS, Effect
 from driftscope.analysis.figures.requests import MAX_CLUSTERS
 from driftscope.analysis.figures.results import ByDepth
@@ -24,7 +22,6 @@ from driftscope.analysis.statistics.drift import (
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import capital
 from driftscope.findings.rules_attention import (
-    attention_claim,
     clauses,
     has_sink,
     shift_words,
@@ -66,7 +63,6 @@ from driftscope_reports.model import (
     by_run,
     shares_by_depth,
 )
-from driftscope_reports.page import part
 
 _Runs = Sequence[RunSummary]
 
@@ -91,7 +87,6 @@ def drift(analysis: Analysis) -> Section:
         "pictures of this page.",
         conclusion=_drift_conclusion(runs),
         pictures=[*_moved_attention(runs), *areas, *acceptance(runs), *lines, *heads],
-        above=_drift_claims(runs) if inside else (),
         affects=("masses", "acceptance"),
         missing=missing,
     )
@@ -99,7 +94,10 @@ def drift(analysis: Analysis) -> Section:
 
 def _drift_conclusion(runs: _Runs) -> str:
     """Return in short whether attention drifts and the hidden state grows."""
-    drifts = by_run(runs, [_DRIFTS[attention_claim(run).answer] for run in runs])
+    known = [run.attention_drift for run in runs]
+    drifts = by_run(
+        runs, [_DRIFTS[drift.answer if drift else Answer.CANNOT_TELL] for drift in known]
+    )
     growth = [times(run.hidden.growth) for run in runs]
     if all(each == NOTHING for each in growth):
         return f"Attention drift over depth: {drifts}."
@@ -107,19 +105,6 @@ def _drift_conclusion(runs: _Runs) -> str:
 
 
 _DRIFTS = {Answer.DRIFT: "yes", Answer.NO_DRIFT: "no", Answer.CANNOT_TELL: "cannot tell"}
-
-
-def _drift_claims(runs: _Runs) -> list[Markup]:
-    """Return one sentence per run on whether its attention drifts, grey if that cannot be told."""
-    known = [(run, attention_claim(run)) for run in runs if run.attention_drift]
-    return [
-        part(
-            "paragraph",
-            f"{about(run, runs, claim.words)}.",
-            "missing" if claim.answer is Answer.CANNOT_TELL else None,
-        )
-        for run, claim in known
-    ]
 
 
 # ---- acceptance
@@ -653,7 +638,6 @@ def effect(analysis: Analysis) -> Section:
         conclusion=_effect_conclusion(runs) if scattered else None,
         lead=within_request_sentences(runs) if scattered else None,
         pictures=[*scattered, _deaths(runs)],
-        affects=("acceptance",),
         missing=None
         if scattered
         else "Drift by request is not applicable: nothing was measured inside the drafter.",

@@ -25,7 +25,7 @@ from driftscope.analysis.replays import (
     ReplaySummary,
 )
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.findings.rules_replays import OUTCOME_WORDS
+from driftscope.findings.rules_compare import OUTCOME_WORDS
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.latency import (
     AGAINST,

@@ -139,7 +139,7 @@ def test_a_run_that_broke_off_is_read_and_says_so(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     content = json.loads(done.stdout)
     assert any("ends after" in problem for problem in content["runs"][0]["problems"])
-    assert any("was killed" in warning["message"] for warning in content["warnings"])
+    assert any("was killed" in note["statement"] for note in content["notes"])
     assert content["runs"][0]["hidden"]["fed_rms"] is not None
 
 

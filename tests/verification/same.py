@@ -178,12 +178,12 @@ def _rounded(value: float) -> float:
 
 
 def _findings(value: Any) -> list[str]:
-    """Return id and severity of everything that has both."""
+    """Return id and severity of everything that has both; answers and notes have no severity."""
     if isinstance(value, list):
         return [row for item in value for row in _findings(item)]
     if not isinstance(value, dict):
         return []
-    own = [f"{value['id']} {value['severity']}"] if {"id", "severity"} <= value.keys() else []
+    own = [f"{value['id']} {value['severity']}"] if "id" in value and value.get("severity") else []
     return own + [row for item in value.values() for row in _findings(item)]
 
 

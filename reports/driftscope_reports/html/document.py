@@ -11,10 +11,9 @@ from markupsafe import Markup
 from driftscope.analysis.closeup import Effect
 from driftscope.analysis.number_words import listed
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.findings.rules_data import LOSS, QualityWarning, losses_among
+from driftscope.findings.finding import note
 from driftscope.pipeline import Analysis
-from driftscope_reports.html import finding_cards, first_screen
-from driftscope_reports.html.answers import answers
+from driftscope_reports.html import conclusions
 from driftscope_reports.html.lead_picture import lead_picture
 from driftscope_reports.html.terms import glossary
 from driftscope_reports.model import Picture, Section, figures_of, section_html
@@ -59,17 +58,13 @@ def pictures(analysis: Analysis) -> list[Picture]:
 
 def thinned(analysis: Analysis, share: float) -> Analysis:
     """Return `analysis` with this share of the single requests and heads, for a file that would be
-    too large. A warning reports the omission."""
+    too large. A note reports the omission."""
     if share >= 1:
         return analysis
     runs = tuple(_thinned(run, share) for run in analysis.runs)
-    left_out = QualityWarning(
-        id="thinned",
-        run="This report",
-        affects="requests",
-        message=_LEFT_OUT.format(", heads, layers and segments" if share < _HEADS_FROM else ""),
-    )
-    return replace(analysis, runs=runs, warnings=(*analysis.warnings, left_out))
+    parts = ", heads, layers and segments" if share < _HEADS_FROM else ""
+    left_out = note(_LEFT_OUT.format(parts), "This report", name="thinned", affects="requests")
+    return replace(analysis, runs=runs, notes=(*analysis.notes, left_out))
 
 
 _LEFT_OUT = (
@@ -124,13 +119,14 @@ def _ends(values: tuple[_T, ...], share: float) -> tuple[_T, ...]:
 
 def _page(analysis: Analysis, command: str | None) -> str:
     made = sections(analysis, command)
-    lead, first = lead_picture(analysis), _first_warnings(analysis, made)
-    elsewhere = [warning for warning in analysis.warnings if warning not in first]
+    shown = {affected for section in made for affected in section.affects}
+    notes = [each for each in analysis.notes if each not in analysis.losses]
+    lead, first = lead_picture(analysis), [each for each in notes if each.affects not in shown]
     main = [
-        first_screen.opening(analysis, first, losses_among(analysis.warnings)),
-        answers(analysis.screen) if analysis.screen and analysis.screen.claims else None,
-        finding_cards.findings(analysis),
-        *(section_html(section, elsewhere) for section in made),
+        conclusions.opening(analysis, first),
+        conclusions.answers(analysis.screen),
+        conclusions.findings(analysis),
+        *(section_html(section, notes) for section in made),
         _terms(analysis.runs),
     ]
     content = Content(
@@ -144,25 +140,12 @@ def _page(analysis: Analysis, command: str | None) -> str:
     return framed(content)
 
 
-def _first_warnings(analysis: Analysis, made: list[Section]) -> list[QualityWarning]:
-    """Return the warnings of the first screen: on what everything rests on, and those that belong
-    to no section."""
-    shown = {affected for section in made for affected in section.affects}
-    return [
-        warning
-        for warning in analysis.warnings
-        if warning.id != LOSS and (warning.id in _FIRST or warning.affects not in shown)
-    ]
-
-
 def _terms(runs: Sequence[RunSummary]) -> Markup:
     """Return the folded explanation for a reader who meets the terms for the first time."""
-    plainly = first_screen.plainly(runs) if runs else None
+    plainly = conclusions.plainly(runs) if runs else None
     return part("fold", "terms", "New to this?", _NEW, glossary(plainly))
 
 
-_FIRST = ("unlike", "few_requests", "one_request_decides", "baseline")
-"""Ids of the warnings that stand on the first screen, whatever section they affect."""
 _NEW = "The terms of this report in plain words."
 
 

@@ -6,8 +6,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from driftscope.analysis.number_words import listed
 from driftscope.boundary.text import shown
-from driftscope.findings.first_screen import Action, FirstScreen, State
+from driftscope.findings.finding import Finding
+from driftscope.findings.first_screen import FirstScreen, State
 from driftscope.pipeline import Analysis
 
 BADGES = {
@@ -26,16 +28,20 @@ def plain(text: str) -> str:
 
 
 def first_screen(analysis: Analysis) -> list[RenderableType]:
-    """Return the badge and the headline, the cause, and a line for each figure, topic and
-    action."""
+    """Return the badge and the headline, the most urgent finding, and a line for each figure,
+    topic and action."""
     screen = analysis.screen
-    if screen is None:
-        return [Text(plain(" ".join(analysis.verdict)), style="bold")]
     head = [Text(plain(f"[{BADGES[screen.state]}] {screen.headline}"), style="bold")]
     head += [Text(plain(words)) for words in _slices(analysis)]
-    if screen.cause:
-        head.append(Text(plain(f"But: {screen.cause}")))
-    return [*head, _lines(analysis, screen)]
+    if screen.subject is not None:
+        head.append(Text(plain(f"But: {screen.cause.rstrip('.')} {certainty(screen.subject)}.")))
+    return [*head, _lines(screen)]
+
+
+def certainty(finding: Finding) -> str:
+    """Return confidence and cost in brackets."""
+    cost = f", costs {finding.cost_tps:,.1f} tokens/s" if finding.cost_tps else ""
+    return f"(confidence {finding.confidence}{cost})"
 
 
 def _slices(analysis: Analysis) -> list[str]:
@@ -46,23 +52,37 @@ def _slices(analysis: Analysis) -> list[str]:
     ]
 
 
-def _lines(analysis: Analysis, screen: FirstScreen) -> Table:
+def _lines(screen: FirstScreen) -> Table:
     lines = Table(box=None, pad_edge=False, show_header=False)
     lines.add_column(style="bold", no_wrap=True)
     lines.add_column()
     for figure in screen.figures:
         lines.add_row(plain(figure.value), Text(plain(f"{figure.unit}; {figure.reference}")))
-    for name, texts in screen.titled():
-        lines.add_row(name, Text("\n".join(map(plain, texts))))
-    if not screen.claims and analysis.verdict[1:]:
-        lines.add_row("Others", Text("\n".join(map(plain, analysis.verdict[1:]))))
+    for topic, texts in screen.lines:
+        lines.add_row(topic.words, Text("\n".join(map(plain, texts))))
     for place, action in enumerate(screen.actions, start=1):
         name = "What to do" if len(screen.actions) == 1 else f"What to do, {place}"
-        lines.add_row(name, Text(_action(action)))
+        lines.add_row(name, Text("\n".join(map(plain, _action(screen, action)))))
     return lines
 
 
-def _action(action: Action) -> str:
-    why = f" Why: {action.why}." if action.why else ""
-    option = f"\n{plain(action.option)}" if action.option else ""
-    return plain(f"{action.sentence}{why}") + option
+def _action(screen: FirstScreen, action: Finding) -> list[str]:
+    """Return the advice, its reason if that is not told yet, the option, and causes to check."""
+    about = f" ({listed(action.runs)})" if screen.several and action.runs else ""
+    sure = f" {certainty(action)}" if action.severity else ""
+    told = screen.is_told(action) or not action.title
+    why = "" if told else f" Why: {action.titled}{about}{sure}."
+    option = [action.option] if action.option else []
+    return [f"{action.short_advice}{why}", *option, *causes(action)]
+
+
+def causes(finding: Finding) -> list[str]:
+    """Return the causes to check, in order, and those that are ruled out."""
+    lines = []
+    for place, suspect in enumerate(finding.causes, start=1):
+        seen = f" [{suspect.seen}]" if suspect.seen else ""
+        lines.append(f"{place:>2}.{'*' if suspect.supported else ' '}{suspect.cause}{seen}")
+        lines.append(f"    check: {suspect.check}")
+    if any(suspect.supported for suspect in finding.causes):
+        lines.append("* supported by this run's recording")
+    return lines + [f"ruled out: {each.cause} [{each.seen}]" for each in finding.ruled_out]

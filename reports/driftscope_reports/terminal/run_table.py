@@ -23,20 +23,19 @@ from driftscope.analysis.replays import NO_INTERVAL, Cell
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import PairedRatio
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.findings.finding import Finding, Severity, Suspect
-from driftscope.findings.rules_data import losses_among
+from driftscope.findings.finding import Severity
 from driftscope.pipeline import Analysis
 from driftscope_reports.terminal import first_screen_text
 from driftscope_reports.terminal.first_screen_text import plain
 
 __all__ = ["figure_rows", "plain", "render"]
 
-MARKS = {Severity.HIGH: "!!", Severity.MEDIUM: "! ", Severity.INFO: "i ", Severity.GOOD: "ok"}
+_MARKS = {Severity.HIGH: "!!", Severity.MEDIUM: "!", Severity.INFO: "i", Severity.GOOD: "ok"}
 
 
-def marked(severity: Severity) -> str:
+def marked(severity: Severity | None) -> str:
     """Return sign and word of a severity, such as "!! high"."""
-    return f"{MARKS[severity].strip()} {severity}"
+    return f"{_MARKS[severity]} {severity}" if severity else ""
 
 
 LENGTH = "acceptance length"
@@ -60,8 +59,6 @@ FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("probe cost, all in", lambda run: percent(run.recording.overhead_fraction)),
 )
 
-_TOP = 3
-"""Most kinds of findings that are shown with their advice; the report has them all."""
 _SEGMENTS = 12
 """Most segments of each run that are listed."""
 
@@ -81,14 +78,19 @@ def render(analysis: Analysis) -> RenderableType:
 
 
 def _findings(analysis: Analysis) -> list[RenderableType]:
-    return [*_finding_lines(analysis), ""] if analysis.findings else []
+    """Return the findings that the first screen does not tell, those with one title in a line."""
+    others = analysis.other_findings
+    lines: list[RenderableType] = []
+    for title in dict.fromkeys(finding.title for finding in others):
+        same = [finding for finding in others if finding.title == title]
+        stated = "; ".join(finding.line if len(same) > 1 else finding.statement for finding in same)
+        runs = "" if len(same) > 1 else f" ({listed(same[0].runs)})"
+        lines.append(Text(plain(f"{marked(same[0].severity)}: {title}{runs}: {stated}.")))
+    return [*lines, ""] if lines else []
 
 
 def _losses(analysis: Analysis) -> list[RenderableType]:
-    losses = losses_among(analysis.warnings)
-    return [
-        Text(plain(f"missing: {each.run}: {each.message}"), style="bold red") for each in losses
-    ]
+    return [Text(plain(f"missing: {note.line}"), style="bold red") for note in analysis.losses]
 
 
 def _table(analysis: Analysis) -> Table:
@@ -213,46 +215,6 @@ def replay_length(cell: Cell) -> str:
     if spread is None and cell.totals is not None and cell.mean_length is not None:
         return f"{number(cell.mean_length)} ({NO_INTERVAL})"
     return number(cell.mean_length) + (f" [{spread.low:.2f}, {spread.high:.2f}]" if spread else "")
-
-
-def _finding_lines(analysis: Analysis) -> list[Text]:
-    lines: list[Text] = []
-    shown_causes: set[tuple[str, tuple[Suspect, ...]]] = set()
-    shown = 0
-    for title in dict.fromkeys(f.title for f in analysis.findings):
-        same = [f for f in analysis.findings if f.title == title]
-        runs = list(dict.fromkeys(label for f in same for label in f.runs))
-        lines.append(Text(plain(f"{marked(same[0].severity)}: {title} ({listed(runs)})")))
-        if same[0].severity in (Severity.HIGH, Severity.MEDIUM) and shown < _TOP:
-            shown += 1
-            for each in same:
-                lines += _what_to_do(each, many=len(same) > 1)
-                lines += _causes(each) if (each.runs[-1], each.causes) not in shown_causes else []
-                shown_causes.add((each.runs[-1], each.causes))
-    return lines
-
-
-def _what_to_do(finding: Finding, *, many: bool) -> list[Text]:
-    """Return confidence and cost, the first sentence of the advice, and the option to paste."""
-    who = f"{finding.runs[-1]}: " if many else ""
-    cost = f", costs {finding.cost_tps:,.1f} tokens/s" if finding.cost_tps else ""
-    first = finding.advice.partition(". ")[0].rstrip(".")
-    statement = f"   {who}{finding.statement} (confidence {finding.confidence}{cost})"
-    lines = [statement, f"   -> {first}.", *([f"   {finding.option}"] if finding.option else [])]
-    return [Text(plain(line)) for line in lines]
-
-
-def _causes(finding: Finding) -> list[Text]:
-    """Return the causes to check, in order, and those that are ruled out."""
-    lines = []
-    for number_, each in enumerate(finding.causes, start=1):
-        mark = "*" if each.supported else " "
-        lines.append(f"   {number_:>2}.{mark}{each.cause}{f' [{each.seen}]' if each.seen else ''}")
-        lines.append(f"       check: {each.check}")
-    if any(each.supported for each in finding.causes):
-        lines.append("   * supported by this run's recording")
-    lines += [f"   ruled out: {each.cause} [{each.seen}]" for each in finding.ruled_out]
-    return [Text(plain(line)) for line in lines]
 
 
 def over_time(changes: Changes | None) -> str:

@@ -71,10 +71,7 @@ def test_the_first_screen_and_the_json_say_what_requests_are_of(
     run: Callable[[str, Truth], Path],
 ) -> None:
     analysis = analyze(Inputs(sources=[run("repeated", REPEATED)], labels=["a"]))
-    assert analysis.screen is not None
-    assert analysis.screen.claims[0].sentence.startswith(
-        "80 requests of 16 prompts, design effect "
-    )
+    assert analysis.answers[0].statement.startswith("80 requests of 16 prompts, design effect ")
     clusters = to_dict(analysis)["runs"][0]["independence"]
     assert (clusters["noun"], clusters["clusters"], clusters["requests"]) == ("prompt", 16, 80)
     assert clusters["worth"] < 80
@@ -124,8 +121,8 @@ def test_an_old_trace_cannot_show_repeats_and_is_never_certain(
             assert judged[name].severity is Severity.MEDIUM
             assert judged[name].confidence is not Trust.HIGH
             assert REPEATS_UNSEEN in judged[name].because
-    assert any(warning.id == "repeats_unseen" for warning in old.warnings)
-    assert not any(warning.id == "repeats_unseen" for warning in new.warnings)
+    assert any(warning.id == "repeats_unseen" for warning in old.notes)
+    assert not any(warning.id == "repeats_unseen" for warning in new.notes)
 
 
 def test_an_old_trace_of_greedy_repeated_prompts_is_suspected(
@@ -137,7 +134,7 @@ def test_an_old_trace_of_greedy_repeated_prompts_is_suspected(
     assert known is not None
     assert known.suspected
     assert known.clusters == 16
-    assert any("16 likely prompts" in warning.message for warning in analysis.warnings)
+    assert any("16 likely prompts" in warning.statement for warning in analysis.notes)
 
 
 def _greedy(trace: Trace) -> Trace:

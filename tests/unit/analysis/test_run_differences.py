@@ -30,7 +30,7 @@ def _pair(folder: Path, other: Truth) -> tuple[Path, Path]:
 
 def _said(folder: Path, other: Truth) -> list[str]:
     runs = [summarise(read_trace(p), p.name) for p in _pair(folder, other)]
-    return [w.message for w in conclude(runs).warnings if w.id == "unlike"]
+    return [w.statement for w in conclude(runs).notes if w.id == "unlike"]
 
 
 def test_nothing_is_said_of_the_drafter_alone(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_several_things_are_listed_by_every_command(tmp_path: Path) -> None:
 def _warnings(folder: Path, truth: Truth, **manifest: str | None) -> set[str]:
     run: RunSummary = summarise(read_trace(simulate(folder / "run", truth)), "run")
     run = replace(run, manifest=replace(run.manifest, **manifest))
-    return {warning.id for warning in conclude([run]).warnings}
+    return {warning.id for warning in conclude([run]).notes}
 
 
 def test_greedy_drafts_for_sampled_requests_are_said(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def _hits(found: tuple | None, true: np.ndarray) -> np.ndarray:
 def test_no_finding_rests_on_the_mix(tmp_path: Path, truth: Truth) -> None:
     found = _about(_summary(tmp_path, truth))
     assert not CIRCUMSTANCES & {finding.id for finding in found.findings}
-    assert any(each.id == "several_k" for each in found.warnings)
+    assert any(each.id == "several_k" for each in found.notes)
 
 
 def test_a_drop_that_k_does_not_explain_is_found(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_drop_at_the_moment_that_k_changes_is_told_but_not_blamed(tmp_path: Pa
     """Both explain it: there is no finding, and a warning names what was seen."""
     found = _about(_summary(tmp_path, replace(SHORTER, change=(0.5, -1.5))))
     assert "acceptance_drops" not in {finding.id for finding in found.findings}
-    assert any("acceptance goes with what decides K" in each.message for each in found.warnings)
+    assert any("acceptance goes with what decides K" in each.statement for each in found.notes)
 
 
 def test_what_the_mix_takes_would_have_been_called_a_drop(tmp_path: Path) -> None:

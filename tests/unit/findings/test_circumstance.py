@@ -138,7 +138,7 @@ def test_a_label_that_both_drafters_lose_under_is_no_fault_of_one(
         seeds["seed"] += OTHER
         second = replace(BASE, **two((60, 3900), (60, 3900), mine), **seeds)
         case = case_of(second, reference=first)
-        finding = CATALOGUE["template_sensitivity"].rule(case)
+        finding = CATALOGUE["template_sensitivity"](case)
         if finding is not None:
             said.append(finding.severity)
     assert len(said) >= 0.9 * TRIALS

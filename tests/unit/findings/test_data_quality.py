@@ -10,7 +10,7 @@ import pytest
 from support.simulate import Truth, simulate
 
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.findings.rules_data import warnings_of
+from driftscope.findings.rules_data import notes_on
 from driftscope.json_report import figures_of
 from driftscope.pipeline import summarise
 from driftscope.trace.reader import Trace, read_trace
@@ -27,7 +27,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 
 
 def _messages(run: RunSummary) -> dict[str, str]:
-    return {each.id: each.message for each in warnings_of(run) if each.affects == "acceptance"}
+    return {each.id: each.statement for each in notes_on(run) if each.affects == "acceptance"}
 
 
 def _true_conditional() -> np.ndarray:

@@ -12,7 +12,7 @@ from support.runs import Spec, write_run
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
-from driftscope.findings.conclusions import Analysis, conclude
+from driftscope.findings.catalogue import Analysis, conclude
 from driftscope.findings.finding import Answer, Topic
 from driftscope.findings.first_screen import FirstScreen, State
 from driftscope.pipeline import summarise
@@ -31,9 +31,8 @@ DEAD = Spec(conditional=(0.0, 0.0, 0.0, 0.0), rounds=30)
 STAYS = (
     "Attention does not drift over depth: at depth 4 the last 3 tokens get +0.0 points (+0.0 to "
     "+0.0) of the attention compared with depth 1; the sink keeps 91% (91% to 91%) of its depth-1 "
-    "attention at depth 4 (within 5 points counts as no drift); "
+    "attention at depth 4 (within 5 points counts as no drift)."
 )
-NO_DRIFT = f"{STAYS}the hidden state keeps its size (1.00× by depth 4)."
 UNKNOWN_SPEED = "The speedup is not known, because there is no run without speculation."
 Run = Callable[..., RunSummary]
 
@@ -62,7 +61,6 @@ def _without(run: RunSummary, low: float, middle: float, high: float) -> Baselin
 
 
 def _screen(found: Analysis) -> FirstScreen:
-    assert found.screen is not None
     return found.screen
 
 
@@ -77,14 +75,14 @@ def test_a_measured_gain_comes_first(run: Run) -> None:
         "Speculation pays: 2.00× as fast as without (1.86× to 2.15×, measured: 10.0 ms per token, "
         "20.0 ms without)."
     )
-    assert _lines(screen)[Topic.DATA] == "40 requests, 400 rounds, K = 4, no rows lost."
+    assert _lines(screen)[Topic.GROUND] == "40 requests, 400 rounds, K = 4, no rows lost."
     assert _lines(screen)[Topic.ACCEPTANCE] == (
         "A round yields 4.07 tokens (3.93 to 4.21) of at most 5."
     )
-    assert _lines(screen)[Topic.LOSSES].startswith("Acceptance is even along the chain: 89% of")
-    assert _lines(screen)[Topic.INSIDE] == NO_DRIFT
+    assert _lines(screen)[Topic.WHERE].startswith("Acceptance is even along the chain: 89% of")
+    assert _lines(screen)[Topic.INSIDE] == STAYS
     assert screen.state is State.HEALTHY
-    assert screen.action.sentence == "Nothing to change."
+    assert screen.actions[0].short_advice == "Nothing to change."
 
 
 def test_speculation_that_costs_time_is_said_first_whatever_is_accepted(run: Run) -> None:
@@ -95,16 +93,16 @@ def test_speculation_that_costs_time_is_said_first_whatever_is_accepted(run: Run
         "token, 10.0 ms without)."
     )
     assert screen.state is State.ACT
-    assert screen.action.option == "no --speculative-config"
+    assert screen.actions[0].option == "no --speculative-config"
 
 
 def test_speeds_that_overlap_are_neither(run: Run) -> None:
     mine = run(EVEN, ms=(9.0, 10.0, 11.0))
     screen = _screen(conclude([mine], baseline=_without(mine, 9.0, 10.1, 11.2)))
-    (claim,) = (each for each in screen.claims if each.topic is Topic.SPEED)
+    (claim,) = (each for each in screen.answers if each.topic is Topic.PAYS)
     assert claim.answer is Answer.CANNOT_TELL
-    assert claim.sentence.startswith("whether speculation pays cannot be told: 1.01× as fast")
-    assert claim.record == "record more requests of both"
+    assert claim.statement.startswith("whether speculation pays cannot be told: 1.01× as fast")
+    assert claim.advice == "Record more requests of both."
     assert screen.state is State.NOTHING_SEEN
 
 
@@ -123,9 +121,10 @@ def test_a_change_beside_the_time_is_called_uncertain_if_it_is(
 def test_a_run_alone_is_told_by_its_figure(run: Run) -> None:
     screen = _screen(conclude([run(EVEN)]))
     assert screen.headline == "A round yields 4.07 tokens (3.93 to 4.21) of at most 5."
-    assert _lines(screen)[Topic.SPEED] == (
-        f"{UNKNOWN_SPEED} To know, record the same prompts without speculation and add --baseline "
-        "RUN."
+    assert _lines(screen)[Topic.PAYS] == UNKNOWN_SPEED
+    assert screen.actions[0].advice == (
+        "Nothing to change. To know, record the same prompts without speculation and add "
+        "--baseline RUN."
     )
     assert Topic.ACCEPTANCE not in _lines(screen), "the headline is not repeated"
     assert screen.state is State.NOTHING_SEEN
@@ -138,38 +137,44 @@ def test_the_faster_of_two_runs_and_its_option(run: Run) -> None:
         "new: serves 15% faster than old (8% to 22%; 9.6 ms per token, compared with 11.0 ms)."
     )
     assert screen.state is State.ACT
-    assert screen.action.sentence == "Serve with the drafter and K of new instead of those of old."
-    assert screen.action.option is not None
-    assert '"num_speculative_tokens": 4' in screen.action.option
+    assert (
+        screen.actions[0].short_advice
+        == "Serve with the drafter and K of new instead of those of old."
+    )
+    assert screen.actions[0].option is not None
+    assert '"num_speculative_tokens": 4' in screen.actions[0].option
 
 
 def test_a_faster_run_with_other_prompts_proves_nothing_about_its_drafter(run: Run) -> None:
     other = replace(EVEN, prompt_tokens=200)
     runs = run(FALLING, "old", ms=(10.5, 11.0, 11.5)), run(other, "new", ms=(9.2, 9.6, 10.0))
     screen = _screen(conclude(runs))
-    against = [each for each in screen.claims if each.reference]
+    against = [each for each in screen.answers if each.reference]
     assert [each.answer for each in against] == [Answer.CANNOT_TELL] * 2
-    assert all("but the runs also differ in prompts" in each.sentence for each in against)
-    assert against[0].record == "record both runs with the same prompts"
+    assert all("but the runs also differ in prompts" in each.statement for each in against)
+    assert against[0].advice == "Record both runs with the same prompts."
     assert screen.headline.endswith("but the runs also differ in prompts.")
-    assert not screen.action.sentence.startswith("Serve with")
+    assert not screen.actions[0].short_advice.startswith("Serve with")
 
 
 def test_the_slower_of_two_runs_sends_back_to_the_other(run: Run) -> None:
     runs = run(EVEN, "old", ms=(9.2, 9.6, 10.0)), run(FALLING, "new", ms=(10.5, 11.0, 11.5))
     screen = _screen(conclude(runs))
     assert screen.headline.startswith("new: serves 15% slower than old (8% to 22%;")
-    assert screen.action.sentence == "Serve with the drafter and K of old instead of those of new."
+    assert (
+        screen.actions[0].short_advice
+        == "Serve with the drafter and K of old instead of those of new."
+    )
 
 
 def test_runs_of_equal_speed_are_told_by_acceptance(run: Run) -> None:
     runs = run(EVEN, "old", ms=(9.0, 10.0, 11.0)), run(FALLING, "new", ms=(9.0, 10.0, 11.0))
     screen = _screen(conclude(runs))
     assert screen.headline.startswith("new: acceptance is worse than old's: 3.18 tokens")
-    assert (
-        "new: acceptance falls along the chain, most at depth 3: " in _lines(screen)[Topic.LOSSES]
+    assert "new: acceptance falls along the chain, most at depth 3: " in _lines(screen)[Topic.WHERE]
+    assert screen.actions[0].short_advice.startswith(
+        "Try the drafter of old instead of that of new"
     )
-    assert screen.action.sentence.startswith("Try the drafter of old instead of that of new")
 
 
 def test_few_pairs_cannot_tell_and_name_how_many_would(run: Run) -> None:
@@ -177,11 +182,11 @@ def test_few_pairs_cannot_tell_and_name_how_many_would(run: Run) -> None:
     runs = run(small, "old"), run(replace(small, seed=9), "new")
     (claim,) = (
         each
-        for each in _screen(conclude(runs)).claims
+        for each in _screen(conclude(runs)).answers
         if each.topic is Topic.ACCEPTANCE and each.reference
     )
     assert claim.answer is Answer.CANNOT_TELL
-    assert claim.record.startswith("record about ")
+    assert claim.advice.startswith("Record about ")
 
 
 def test_a_dead_drafter_is_said_first_and_nothing_of_its_inside(run: Run) -> None:
@@ -190,8 +195,8 @@ def test_a_dead_drafter_is_said_first_and_nothing_of_its_inside(run: Run) -> Non
         "Nothing is accepted: speculation costs time and gives nothing (none of 1,200 rounds "
         "accepts a token: the rate is below 0.2%)."
     )
-    assert not {Topic.LOSSES, Topic.INSIDE} & set(_lines(screen))
-    assert screen.action.option == "no --speculative-config"
+    assert not {Topic.WHERE, Topic.INSIDE} & set(_lines(screen))
+    assert screen.actions[0].option == "no --speculative-config"
     assert screen.state is State.ACT
 
 
@@ -213,7 +218,7 @@ def test_wrong_tokens_are_said_first_and_nothing_of_the_drafter(run: Run) -> Non
     )
     assert [finding.id for finding in found.findings] == ["wrong_tokens"]
     assert not screen.lines
-    assert screen.action.sentence.startswith("Send requests at temperature 0,")
+    assert screen.actions[0].short_advice.startswith("Send requests at temperature 0,")
     both = conclude([wrong, run(EVEN, "good")])
     assert not any("run" in each.runs and "good" in each.runs for each in both.findings)
     beside = _screen(both)
@@ -233,7 +238,7 @@ def test_one_request_is_too_little(run: Run) -> None:
     screen = _screen(conclude([run(replace(EVEN, requests=1))]))
     assert screen.headline == ("Too little to conclude. 1 request, 10 rounds, K = 4, no rows lost.")
     assert screen.state is State.TOO_LITTLE
-    assert screen.action.sentence == "Record 30 or more requests of different prompts."
+    assert screen.actions[0].short_advice == "Record 30 or more requests of different prompts."
 
 
 def test_lost_rows_are_too_little_as_well(run: Run) -> None:
@@ -241,31 +246,29 @@ def test_lost_rows_are_too_little_as_well(run: Run) -> None:
     assert screen.headline.startswith(
         "Too little to conclude. 40 requests, 400 rounds, K = 4, 900 "
     )
-    assert screen.action.sentence == "Record again on a disk and machine that keep up."
+    assert screen.actions[0].short_advice == "Record again on a disk and machine that keep up."
 
 
 def test_what_holds_for_both_runs_stands_once(run: Run) -> None:
     lines = dict(_screen(conclude([run(EVEN, "old"), run(FALLING, "new")])).lines)
-    assert lines[Topic.SPEED][1:] == (
+    assert lines[Topic.PAYS][1:] == (
         "old and new: the speedup is not known, because there is no run without speculation.",
         "Record more requests of both.",
         "To know, record the same prompts without speculation and add --baseline RUN.",
     )
-    assert lines[Topic.DATA] == ("old and new: 40 requests, 400 rounds, K = 4, no rows lost.",)
+    assert lines[Topic.GROUND] == ("old and new: 40 requests, 400 rounds, K = 4, no rows lost.",)
 
 
 def test_a_single_depth_has_no_inside(run: Run) -> None:
     screen = _screen(conclude([run(Spec(k=1, conditional=(0.9,)))]))
-    assert _lines(screen)[Topic.LOSSES].endswith("% of the draft tokens are accepted.")
+    assert _lines(screen)[Topic.WHERE].endswith("% of the draft tokens are accepted.")
     assert Topic.INSIDE not in _lines(screen)
 
 
 def test_growth_without_a_loss_is_a_property_and_never_above_speed(run: Run) -> None:
     grown = replace(EVEN, growth=2.5, norm_output=False)
     screen = _screen(conclude([run(grown)]))
-    assert _lines(screen)[Topic.INSIDE] == (
-        f"{STAYS}the hidden state grows to 2.50× by depth 4 (1.36× per depth)."
-    )
+    assert _lines(screen)[Topic.INSIDE] == STAYS
     assert screen.state is State.NOTHING_SEEN
     assert [topic for topic, _ in screen.lines] == [
         topic for topic in Topic if topic in _lines(screen)
@@ -275,12 +278,12 @@ def test_growth_without_a_loss_is_a_property_and_never_above_speed(run: Run) -> 
 def test_the_published_pattern_without_norm_is_drift_and_with_it_is_none(run: Run) -> None:
     """The figures are those of arXiv 2605.09992."""
     before = replace(EVEN, sink=(0.46, 0.08), near=0.14, self_last=0.31, growth=3.6)
-    screen = _screen(conclude([run(replace(before, norm_output=False), "before")]))
-    assert _lines(screen)[Topic.INSIDE].startswith(
-        "Attention drifts over depth to the drafter's own guesses: at depth 4 the last 3 tokens "
-        "get +17.0 points"
-    )
-    assert (screen.state, _answer(screen, Topic.INSIDE)) == (State.LOOK, Answer.NO)
+    found = conclude([run(replace(before, norm_output=False), "before")])
+    (moves,) = (each for each in found.findings if each.id == "attention_moves_to_chain")
+    assert moves.answer is Answer.NO
+    assert moves.statement.startswith("at depth 4 the last 3 tokens get +17.0 points")
+    assert moves.statement.endswith("it moves to the drafter's own guesses")
+    assert _screen(found).state is State.LOOK
     after = replace(EVEN, sink=(0.11, 0.10), near=0.50, self_last=0.53)
     screen = _screen(conclude([run(after, "after")]))
     assert _lines(screen)[Topic.INSIDE].startswith("Attention does not drift over depth: ")
@@ -294,7 +297,7 @@ def test_without_masses_by_distance_drift_cannot_be_told(run: Run) -> None:
 
 
 def _answer(screen: FirstScreen, topic: Topic) -> Answer:
-    (claim,) = (each for each in screen.claims if each.topic is topic)
+    (claim,) = (each for each in screen.answers if each.topic is topic)
     return claim.answer
 
 
@@ -312,7 +315,7 @@ def test_a_finding_that_asks_is_the_cause_below_a_good_headline(run: Run) -> Non
     assert screen.cause
     assert screen.state in (State.ACT, State.LOOK)
     title = screen.cause.partition(":")[0]
-    assert screen.action.why.lower() == title.lower()
+    assert screen.actions[0].title.lower() == title.lower()
 
 
 @pytest.mark.slow

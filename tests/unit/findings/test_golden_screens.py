@@ -23,7 +23,7 @@ from support.simulate import Prompts, Truth, simulate
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
-from driftscope.findings.conclusions import Analysis, conclude
+from driftscope.findings.catalogue import Analysis, conclude
 from driftscope.pipeline import summarise
 from driftscope.trace.reader import read_trace
 
@@ -160,7 +160,6 @@ SCREENS: dict[str, Callable[[Path], Analysis]] = {
 
 def _sentences(name: str, folder: Path) -> Sequence[str]:
     analysis = SCREENS[name](folder)
-    assert analysis.screen is not None
     return [f"[{analysis.screen.state}]", *analysis.screen.sentences]
 
 

@@ -13,8 +13,7 @@ from driftscope.analysis.statistics.drift import Answer
 from driftscope.findings import rules_attention
 from driftscope.findings.causes import GROWS_ABOVE
 from driftscope.findings.finding import Finding, Severity
-from driftscope.findings.rules_attention import attention_claim
-from driftscope.findings.rules_data import warnings_of
+from driftscope.findings.rules_data import notes_on
 from driftscope.pipeline import Analysis, Inputs, analyze
 from driftscope.trace.reader import read_trace
 
@@ -82,7 +81,8 @@ def test_a_drafter_that_prefers_recent_tokens_at_every_depth_does_not_drift(
     """Half of the attention is on the chain at depth 4, and on the same places at depth 1."""
     found = analyse(replace(HEALTHY, self_last=0.5, near=0.5))
     assert "attention_moves_to_chain" not in _ids(found)
-    assert attention_claim(found.runs[0]).answer is Answer.NO_DRIFT
+    assert found.runs[0].attention_drift is not None
+    assert found.runs[0].attention_drift.answer is Answer.NO_DRIFT
 
 
 def test_drift_without_a_loss_of_acceptance_is_not_severe(analyse: Analyse) -> None:
@@ -155,25 +155,25 @@ def test_a_level_is_not_drift(analyse: Analyse) -> None:
     ],
 )
 def test_warning(analyse: Analyse, name: str, spec: Spec) -> None:
-    assert name in {w.id for w in analyse(spec).warnings}
+    assert name in {w.id for w in analyse(spec).notes}
 
 
 def test_requests_that_have_no_rounds_are_not_counted_as_data(analyse: Analyse) -> None:
     (run,) = analyse(Spec(requests=29)).runs
-    few, fewer = (warnings_of(each)[0].message for each in (run, replace(run, requests=38)))
+    few, fewer = (notes_on(each)[0].statement for each in (run, replace(run, requests=38)))
     assert few.startswith("only 29 requests: no finding")
     assert fewer.startswith("only 29 of 38 requests have rounds that count: no finding")
 
 
 def test_a_clean_run_has_no_warning(analyse: Analyse) -> None:
-    assert analyse(Spec()).warnings == ()
+    assert analyse(Spec()).notes == ()
 
 
 def test_chunked_prefill_is_harmless_on_the_other_runner(analyse: Analyse) -> None:
-    assert analyse(Spec(chunked=2, runner="v2")).warnings == ()
+    assert analyse(Spec(chunked=2, runner="v2")).notes == ()
 
 
 def test_chunked_chains_are_counted(analyse: Analyse) -> None:
-    (warning,) = analyse(Spec(chunked=2, runner="v1")).warnings
-    assert "22 of 440 recorded chains" in warning.message
+    (warning,) = analyse(Spec(chunked=2, runner="v1")).notes
+    assert "22 of 440 recorded chains" in warning.statement
     assert warning.affects == "masses"

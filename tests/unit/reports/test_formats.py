@@ -79,7 +79,6 @@ def test_hostile_names_are_text_in_markdown(tmp_path: Path) -> None:
 
 def test_an_option_is_code_to_paste_in_markdown(analysis: Analysis) -> None:
     option = """--speculative-config '{"method": "eagle3", "model": "a_`b``"}'"""
-    assert analysis.screen is not None
     first, *others = analysis.screen.actions
     screen = replace(analysis.screen, actions=(replace(first, option=option), *others))
     made = to_markdown(replace(analysis, screen=screen))

@@ -30,9 +30,9 @@ from driftscope.analysis.summary.run_summary import BaselineRun, baseline_of
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import Analysis, Inputs, analyze, conclude, summarise
 from driftscope.trace.reader import read_trace
+from driftscope_reports.html.conclusions import split
 from driftscope_reports.html.document import MAX_BYTES, sections, to_html
 from driftscope_reports.html.document import pictures as drawn_of
-from driftscope_reports.html.first_screen import split
 from driftscope_reports.page import LICENCE, asset, plotly
 from driftscope_reports.sections_inside import mass_areas
 from driftscope_reports.sections_sources import provenance_parts
@@ -171,7 +171,6 @@ def test_three_figures_each_beside_what_they_are_compared_with(
     page: Page, analysis: Analysis
 ) -> None:
     screen = analysis.screen
-    assert screen is not None
     assert [each.unit for each in screen.figures] == [
         "per output token",
         "tokens per round",
@@ -219,7 +218,6 @@ def test_a_part_of_a_run_says_so_above_the_headline() -> None:
 def test_a_drafter_that_is_to_be_turned_off_gets_no_other_advice(tmp_path: Path) -> None:
     analysis = analysis_of(tmp_path, {"run": Spec(conditional=(0.0,) * 4, rounds=30)})
     screen = analysis.screen
-    assert screen is not None
     assert [each.option for each in screen.actions] == ["no --speculative-config"]
     text = to_html(analysis)
     assert '<button type="button" class="copy"' not in text, "no words are copied as a command"

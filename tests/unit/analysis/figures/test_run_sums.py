@@ -48,14 +48,14 @@ def _until(table: pa.Table, end_s: float) -> pa.Table:
 
 
 def _message(run: RunSummary) -> str:
-    (found,) = (each for each in conclude([run]).warnings if each.id == "unfinished")
-    return found.message
+    (found,) = (each for each in conclude([run]).notes if each.id == "unfinished")
+    return found.statement
 
 
 def test_a_recording_of_whole_requests_leaves_out_nothing(whole: Trace) -> None:
     run = summarise(whole, "run")
     assert run.cohort is None
-    assert all(each.id != "unfinished" for each in conclude([run]).warnings)
+    assert all(each.id != "unfinished" for each in conclude([run]).notes)
     assert all(row[0] != LEFT_OUT for row in figure_rows([run]))
     assert figures_of(run)["cohort"] is None
 

@@ -78,7 +78,6 @@ def test_the_first_findings_come_with_what_to_do_and_the_option(tmp_path: Path) 
 
 def test_what_to_do_has_its_option_on_a_line_of_its_own(tmp_path: Path) -> None:
     found = analysis_of(tmp_path, {"run": Spec(conditional=(0.7, 0.3, 0.05, 0.05))})
-    assert found.screen is not None
     option = next(each.option for each in found.screen.actions if each.option)
     screen = _text(found).partition("\n\n")[0]
     assert option in [line.strip() for line in screen.split("\n")]
