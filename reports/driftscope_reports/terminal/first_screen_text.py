@@ -71,9 +71,12 @@ def _action(screen: FirstScreen, action: Finding) -> list[str]:
     about = f" ({listed(action.runs)})" if screen.several and action.runs else ""
     sure = f" {certainty(action)}" if action.severity else ""
     told = screen.is_told(action) or not action.title
-    why = "" if told else f" Why: {action.titled}{about}{sure}."
+    why = f"{sure}." if action == screen.lead else ""
+    if not told:
+        why = f". Why: {action.titled}{about}{sure}."
     option = [action.option] if action.option else []
-    return [f"{action.short_advice}{why}", *option, *causes(action)]
+    advice = action.short_advice
+    return [f"{advice.removesuffix('.')}{why}" if why else advice, *option, *causes(action)]
 
 
 def causes(finding: Finding) -> list[str]:
