@@ -39,8 +39,8 @@ def _lines(screen: FirstScreen) -> str:
     for action in screen.actions:
         told = screen.is_told(action) or not action.title
         why = "" if told else f" Why: {text(action.titled)} ({text(listed(action.runs))})."
-        option = f" {code(action.option)}" if action.option else ""
-        lines.append(f"- **What to do**: {text(action.advice)}{why}{option}{_assumed(action)}")
+        lines.append(f"- **What to do**: {text(action.advice)}{why}{_assumed(action)}")
+        lines += [f"- **Option**: {code(action.option)}"] if action.option else []
         lines += _causes(action)
     return "\n".join(lines)
 

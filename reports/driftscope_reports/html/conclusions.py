@@ -135,7 +135,9 @@ def findings(analysis: Analysis) -> Markup:
         for group in same
     ]
     content = macro(_TEMPLATE, "cards", groups, analysis.screen, several) if groups else ""
-    return part("fold", "findings", "Findings", _in_short(analysis.findings), content)
+    return part(
+        "fold", "findings", "Findings and what to do", _in_short(analysis.findings), content
+    )
 
 
 def _doubt(finding: Finding) -> int:

@@ -41,7 +41,6 @@ def test_the_findings_stand_before_the_table_and_fit_80_columns(tmp_path: Path) 
         "per output token;",
         "Data",
         "What to do, 1",
-        "!! high: The hidden state",
     )
     places = [text.index(each) for each in (*order, "rounds / requests")]
     assert places == sorted(places)
@@ -71,9 +70,10 @@ def test_the_first_findings_come_with_what_to_do_and_the_option(tmp_path: Path) 
     lines = _text(analysis_of(tmp_path, {"run": Spec(conditional=(0.7, 0.3, 0.05, 0.05))})).split(
         "\n"
     )
-    at = next(n for n, line in enumerate(lines) if "dead beyond a depth" in line)
+    at = next(n for n, line in enumerate(lines) if line.startswith("What to do, 1"))
     assert any("set num_speculative_tokens to 2 or less" in line for line in lines[at : at + 5])
     assert any('"num_speculative_tokens": ' in line for line in lines[at : at + 8])
+    assert sum("dead beyond a depth" in line for line in lines) == 1, "it is stated once"
 
 
 def test_what_to_do_has_its_option_on_a_line_of_its_own(tmp_path: Path) -> None:
