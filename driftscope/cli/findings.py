@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from driftscope.findings.case import Entry
 
 _PIPE_WIDTH = 160
 """Width in columns when the output is not a terminal and COLUMNS is not set."""
@@ -21,7 +24,7 @@ def findings(
     from driftscope.boundary.text import output_console
     from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 
-    entries = (*CATALOGUE.values(), *REPLAYS.values())
+    entries: list[Entry[Any]] = [*CATALOGUE.values(), *REPLAYS.values()]
     if as_json:
         content = {
             entry.id: {
