@@ -697,10 +697,3 @@ def suspects_of(case: Case, loss: Loss | None) -> Suspects:
         ),
         ruled_out=by_verdict[Verdict.RULED_OUT],
     )
-
-
-def in_order(suspects: Suspects) -> str:
-    """Return the causes as the last sentence of an advice; "" without any."""
-    if not suspects.causes:
-        return ""
-    return f" Check, most likely first: {'; '.join(each.cause for each in suspects.causes)}."

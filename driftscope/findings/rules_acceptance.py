@@ -28,7 +28,6 @@ from driftscope.findings.causes import (
     Loss,
     accepted_once,
     conditional_interval,
-    in_order,
     judge,
     loss_of,
     none_accepted,
@@ -166,7 +165,7 @@ def acceptance_dies(case: Case) -> Finding | None:
         confidence=trust,
         because=because,
         advice=f"Tokens drafted from depth {dead} on are thrown away: set num_speculative_tokens "
-        f"to {dead - 1} or less.{in_order(suspects)}",
+        f"to {dead - 1} or less.",
         causes=suspects.causes,
         ruled_out=suspects.ruled_out,
         option=f'"num_speculative_tokens": {dead - 1}',
@@ -230,7 +229,7 @@ def nothing_accepted(case: Case) -> Finding | None:
         confidence=trust,
         because=because,
         advice="Turn speculation off now: it costs time and gives nothing. A drafter that fails at "
-        f"depth 1 is misconfigured more often than bad.{in_order(suspects)}",
+        "depth 1 is misconfigured more often than bad.",
         causes=suspects.causes,
         ruled_out=suspects.ruled_out,
         option=NO_SPECULATION,
@@ -340,8 +339,7 @@ def acceptance_low(case: Case) -> Finding | None:
         },
         confidence=trust,
         because=because,
-        advice="Compare this run with one of the drafter as it was trained, on the same "
-        f"prompts.{in_order(suspects)}",
+        advice="Compare this run with one of the drafter as it was trained, on the same prompts.",
         causes=suspects.causes,
         ruled_out=suspects.ruled_out,
     )
@@ -394,8 +392,7 @@ def acceptance_falls(case: Case) -> Finding | None:
         },
         confidence=trust,
         because=because,
-        advice=f"Draft only {count(depth - 1, 'token')} per round until the cause is "
-        f"fixed.{in_order(suspects)}",
+        advice=f"Draft only {count(depth - 1, 'token')} per round until the cause is fixed.",
         causes=suspects.causes,
         ruled_out=suspects.ruled_out,
         option=f'"num_speculative_tokens": {depth - 1}',
