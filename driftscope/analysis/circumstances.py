@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from driftscope.analysis.figures.chain_shape import Shape
 from driftscope.analysis.figures.chains import Chains
 from driftscope.analysis.figures.results import acceptance_of
-from driftscope.analysis.figures.rounds import Counts, Rounds, rounds_in_buckets
+from driftscope.analysis.figures.rounds import Rounds, rounds_in_buckets
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.column_arrays import Codes, in_order, whole
+from driftscope.analysis.query.column_arrays import in_order, whole
 from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, clusters, cut, table
 from driftscope.analysis.query.row_filters import NEAR_TOKENS, TEXT, TEXT_SEPARATOR
 from driftscope.analysis.statistics.intervals import Interval, difference
-from driftscope.analysis.statistics.ratio import intervals, rate_intervals, rate_over_clusters
+from driftscope.analysis.statistics.ratio import intervals, rate_over_clusters
 from driftscope.analysis.statistics.strata import (
     ENOUGH_REQUESTS,
     Cells,
@@ -109,10 +109,9 @@ class Groups:
     long_enough: int = 0
     """Number of finished requests with at least LOOP_ROUNDS rounds."""
     loops_by_chance: float = 0.0
-    """Number of requests that would end so by chance, see `loops.Loops.by_chance`."""
-    self_last_interval: Interval | None = None
-    """Interval of the mass on the chain itself at depth K."""
-    sink_last_interval: Interval | None = None
+    """Number of requests that would end so by chance, at each request's own share of rounds
+    accepted whole, but no more than HEALTHIEST gives. It is too high rather than too low: a loop's
+    own rounds raise the share."""
     aux_ratio: float | None = None
     """Largest over smallest RMS of the captured target layers as the fc reads them."""
     aux_ratio_interval: Interval | None = None
@@ -199,33 +198,25 @@ HEALTHIEST = 0.97
 every published rate (the highest is 0.9, of an MTP head)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loops:
-    """Finished requests that end in LOOP_ROUNDS rounds accepted whole."""
-
-    looping: int
-    long_enough: int
-    """Number of finished requests with at least LOOP_ROUNDS rounds."""
-    by_chance: float
-    """Number of requests that would end so by chance, at each request's own share of rounds
-    accepted whole, but no more than HEALTHIEST gives. It is too high rather than too low: a loop's
-    own rounds raise the share."""
-
-
-def loops_of(run: Sums) -> Loops:
-    """Count the requests of a run that end in a loop; only those that may are queried."""
+def loops_of(run: Sums) -> dict[str, Any]:
+    """Return the fields of `Groups` about loops; only requests that may end in one are queried."""
     rounds = run.rounds
     finished = run.requests.finished[rounds.request]
     enough = finished & (rounds.rounds >= LOOP_ROUNDS)
     accepted_whole = rounds.exhausted[:, list(run.shape.ks)].sum(axis=1)
     maybe = enough & (accepted_whole >= LOOP_ROUNDS)
-    looping = _ends_whole(run, rounds.request[maybe]) if maybe.any() else 0
     shares = np.minimum(accepted_whole[maybe] / rounds.rounds[maybe], HEALTHIEST**run.shape.k)
-    return Loops(
-        looping=looping,
-        long_enough=int(enough.sum()),
-        by_chance=float((shares**LOOP_ROUNDS).sum()),
-    )
+    looping = 0
+    if maybe.any():
+        requests = rounds.request[maybe]
+        run.requests.show(run.tables.engine, SUSPECTS, requests, requests)
+        last_rounds = run.tables.engine.rows(whole_at_the_end(run.shape, LOOP_ROUNDS))
+        looping = int((whole(last_rounds, "whole") == LOOP_ROUNDS).sum())
+    return {
+        "looping": looping,
+        "long_enough": int(enough.sum()),
+        "loops_by_chance": float((shares**LOOP_ROUNDS).sum()),
+    }
 
 
 @cache
@@ -241,14 +232,6 @@ def whole_at_the_end(shape: Shape, last: int) -> ir.Table:
     rows = rows.filter(rows.back < last)
     taken = rows.drafted.isin(shape.ks) & (rows.accepted >= rows.drafted)
     return rows.group_by("cluster").aggregate(whole=taken.sum())
-
-
-def _ends_whole(run: Sums, requests: Codes) -> int:
-    """Return how many of `requests` have only wholly accepted rounds among their last
-    LOOP_ROUNDS."""
-    run.requests.show(run.tables.engine, SUSPECTS, requests, requests)
-    last_rounds = run.tables.engine.rows(whole_at_the_end(run.shape, LOOP_ROUNDS))
-    return int((whole(last_rounds, "whole") == LOOP_ROUNDS).sum())
 
 
 def within_strata(run: Sums) -> dict[str, Any]:
@@ -396,15 +379,9 @@ MAX_GROUPS = 16
 """Largest number of temperatures that get a group, counted from the lowest."""
 
 
-def groups_of(
-    run: Sums,
-    *,
-    by_batch: pa.Table,
-    by_execution: pa.Table | None,
-    by_text: pa.Table | None,
-    loops: Loops,
-) -> Groups:
+def groups_of(run: Sums, by_batch: pa.Table, by_execution: pa.Table | None) -> Groups:
     """Return the groups of a run; the tables come from the passes of the same names."""
+    by_text, loops = text_rounds(run), loops_of(run)
     rounds = run.rounds
     quarter = _quarters(run)
     labels = np.array([str(label) for label in run.requests.labels])[rounds.request]
@@ -412,8 +389,13 @@ def groups_of(
     labelled = rounds.where(known)
     reasons = np.array([str(reason) for reason in run.requests.finish_reason])[rounds.request]
     steps, touched = rounds.rounds + run.undrafted, run.structured > 0
-    failed = _share(run.undrafted - run.deliberate, steps, rounds)
-    boundary = _share(run.structured[touched], steps[touched], rounds.where(touched))
+    some = rounds.where(touched)
+    failed = rate_over_clusters(
+        run.undrafted - run.deliberate, steps, rounds.cluster, rounds.crossed
+    )
+    boundary = rate_over_clusters(
+        run.structured[touched], steps[touched], some.cluster, some.crossed
+    )
     there = rounds.rounds > 0
     begin, end = run.first_s[there], run.last_s[there]
     return Groups(
@@ -430,13 +412,11 @@ def groups_of(
         failed_share_interval=failed[1],
         boundary_share=boundary[0],
         boundary_share_interval=boundary[1],
-        looping=loops.looping,
-        long_enough=loops.long_enough,
-        loops_by_chance=loops.by_chance,
         shares=_shares(labelled, labels[known], quarter[known]),
+        **loops,
         **within_strata(run),
         **text_groups(run, by_text),
-        **_of_chains(run),  # last, because the sums of chains may still be queried
+        **_aux_ratio(run.chains),  # last, because the sums of chains may still be queried
     )
 
 
@@ -486,46 +466,23 @@ def _shares(
     }
 
 
-_Share = tuple[float, Interval | None]
-
-
-def _of_chains(run: Sums) -> dict[str, Any]:
-    """Return the fields of `Groups` that are measured in recorded chains."""
-    aux = _aux_ratio(run.chains)
-    return {
-        "self_last_interval": _last_interval(run.chains, "self_mass"),
-        "sink_last_interval": _last_interval(run.chains, "sink_mass"),
-        "aux_ratio": None if aux is None else aux[0],
-        "aux_ratio_interval": None if aux is None else aux[1],
-    }
-
-
-def _last_interval(chains: Chains, name: str) -> Interval | None:
-    """Return the interval of a mass at depth K, averaged over layers and chains."""
-    mean = chains.over_layers(name)
-    by_depth = None if mean is None else rate_intervals(mean.ratio())
-    return by_depth[-1] if by_depth else None
-
-
-def _share(some: Counts, steps: Counts, rounds: Rounds) -> tuple[float, Interval | None]:
-    """Return a share of the steps, [rows] like `rounds`, and its interval."""
-    return rate_over_clusters(some, steps, rounds.cluster, rounds.crossed)
-
-
-def _aux_ratio(chains: Chains) -> _Share | None:
-    """Return the largest over the smallest RMS of the captured layers, after the norm before the fc
-    if there is one, otherwise as captured, with its interval."""
+def _aux_ratio(chains: Chains) -> dict[str, Any]:
+    """Return the fields of `Groups` about the captured layers: the largest over the smallest RMS,
+    after the norm before the fc if there is one, otherwise as captured, with its interval."""
     mean = chains.means.get("aux_norm_rms", chains.means.get("aux_rms"))
     if mean is None or mean.top.shape[1] < 2:
-        return None
+        return {}
     rms = mean.all()
     if not np.isfinite(rms).all() or rms.min() <= 0:
-        return None
+        return {}
     most, least = int(rms.argmax()), int(rms.argmin())
     # Both are measured in the same chains, so their weights cancel.
     one = replace(mean, top=mean.top[:, [most]], bottom=mean.top[:, [least]])
     spread = intervals(one.ratio())
-    return float(rms[most] / rms[least]), spread[0] if spread else None
+    return {
+        "aux_ratio": float(rms[most] / rms[least]),
+        "aux_ratio_interval": spread[0] if spread else None,
+    }
 
 
 def _by_execution(run: Sums, table: pa.Table | None) -> tuple[Group, ...]:

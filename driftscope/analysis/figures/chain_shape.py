@@ -245,7 +245,13 @@ def shape_of(tables: Tables) -> Shape:
     """
     manifest, rows = tables.manifest, tables.engine.rows
     kinds = rows(kinds_of_chains())
-    by_k = _chains_by_k(kinds)
+    by_k: Counter[int] = Counter()
+    for length, number in zip(whole(kinds, "k"), whole(kinds, "chains"), strict=True):
+        by_k[int(length)] += int(number)
+    enough = min(ENOUGH_CHAINS, by_k.total() / 2)
+    reached = [n for n in by_k if sum(by_k[longer] for longer in by_k if longer >= n) >= enough]
+    rates = {rate for end in ("low", "high") for rate in kinds.column(end).to_pylist()}
+    rate = rates.pop() if len(rates) == 1 else None
     asked = {*by_k, *whole(rows(kinds_of_steps()), "k").tolist()}
     drafted = set(whole(rows(lengths_of_rounds()), "drafted").tolist())
     ks = tuple(sorted(asked)) or (manifest.k,)
@@ -259,34 +265,15 @@ def shape_of(tables: Tables) -> Shape:
         k=k,
         ks=ks,
         shorter=tuple(sorted(n for n in drafted if n < k)),
-        depths=_depths(by_k) if len(ks) > 1 and by_k else k,
+        depths=max(reached) if len(ks) > 1 and by_k else k,
         layers=max(layers[0], 1) if layers else 1,
         aux=captured_states(tables),
         sink_slots=tuple(manifest.sink_slots),
         sinkless=manifest.sinkless,
         absent=tuple(name for name in OPTIONAL if not rows(one_with(name)).num_rows),
         executions=tuple(sorted(set(kinds.column("execution").to_pylist()) - {Execution.UNSAID})),
-        rate=_rate(kinds),
+        rate=rate if rate and 0 < rate <= 1 else None,
     )
-
-
-def _chains_by_k(kinds: pa.Table) -> Counter[int]:
-    by_k: Counter[int] = Counter()
-    for k, chains in zip(whole(kinds, "k").tolist(), whole(kinds, "chains").tolist(), strict=True):
-        by_k[k] += chains
-    return by_k
-
-
-def _depths(by_k: Counter[int]) -> int:
-    """Return the largest K that enough chains reach."""
-    wanted = min(ENOUGH_CHAINS, by_k.total() / 2)
-    return max(k for k in by_k if sum(n for each, n in by_k.items() if each >= k) >= wanted)
-
-
-def _rate(kinds: pa.Table) -> float | None:
-    rates = {rate for end in ("low", "high") for rate in kinds.column(end).to_pylist()}
-    rate = rates.pop() if len(rates) == 1 else None
-    return rate if rate and 0 < rate <= 1 else None
 
 
 def check_chains(tables: Tables, chains: pa.Table, shape: Shape) -> None:
@@ -302,8 +289,12 @@ def check_chains(tables: Tables, chains: pa.Table, shape: Shape) -> None:
         )
     for name in shape.lists():
         if whole(chains, f"{name}_misfits").sum():
+            wanted = str(shape.width(name))
+            if shape.mixed and name not in AUX:
+                each = shape.per_depth(name)
+                wanted = "K" if each == 1 else f"K times {each}"
             raise DamagedTraceError(
-                f"{tables.path}: draft rows whose {name} is not {_wanted(name, shape)} long; "
+                f"{tables.path}: draft rows whose {name} is not {wanted} long; "
                 "the run's files are damaged or not from one run"
             )
     if "bad_heads" in chains.column_names and whole(chains, "bad_heads").sum():
@@ -311,13 +302,6 @@ def check_chains(tables: Tables, chains: pa.Table, shape: Shape) -> None:
             f"{tables.path}: draft rows whose head_mass is not K times layers times heads times "
             f"{len(MASS_CLASSES)} long; the run's files are damaged or not from one run"
         )
-
-
-def _wanted(name: str, shape: Shape) -> str:
-    if shape.mixed and name not in AUX:
-        each = shape.per_depth(name)
-        return "K" if each == 1 else f"K times {each}"
-    return str(shape.width(name))
 
 
 def check_rounds(tables: Tables, rounds: pa.Table) -> None:

@@ -6,7 +6,7 @@ NaN means that it was measured but gave no finite number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -319,12 +319,31 @@ def confidence_of(chains: Chains, verified: pa.Table | None = None) -> Confidenc
     """Return top-1 probability and entropy of `chains` by depth. The calibration is included if
     `verified` tokens by depth and bin are given, which are sums of
     `passes.verified.reliability`."""
-    bins = _bins(verified) if verified is not None and verified.num_rows else None
+    top1, entropy = (_mean(chains.means.get(name)) for name in ("top1", "entropy"))
+    if verified is None or not verified.num_rows:
+        return Confidence(top1=top1, entropy=entropy)
+    verified = in_order(verified, "depth", "bin")
+    bins = {name: sums(verified, name) for name in verified.column_names}
+    at_depth = [bins["depth"] == depth for depth in range(chains.depths)]
     return Confidence(
-        top1=_mean(chains.means.get("top1")),
-        entropy=_mean(chains.means.get("entropy")),
-        ece=None if bins is None else _errors(bins, chains.depths),
-        reliability=() if bins is None else tuple(_reliability(bins)),
+        top1=top1,
+        entropy=entropy,
+        ece=tuple(
+            calibration_error(*(bins[name][mine] for name in ("weight", "sure", "accepted")))
+            for mine in at_depth
+        ),
+        reliability=tuple(
+            ReliabilityBin(
+                depth=int(depth) + 1,
+                tokens=int(tokens),
+                confidence=float(sure / weight),
+                accepted=float(accepted / weight),
+            )
+            for depth, tokens, sure, accepted, weight in zip(
+                *(bins[name] for name in ("depth", "tokens", "sure", "accepted", "weight")),
+                strict=True,
+            )
+        ),
     )
 
 
@@ -387,30 +406,6 @@ def spread_of_fallback(
 def _known(by_depth: Spread | None) -> Spread:
     """Return the intervals, or () if no figure has one."""
     return by_depth if by_depth and any(by_depth) else ()
-
-
-def _bins(verified: pa.Table) -> dict[str, Array]:
-    """Return the columns of `verified`, sorted by depth and bin."""
-    verified = in_order(verified, "depth", "bin")
-    return {name: sums(verified, name) for name in verified.column_names}
-
-
-def _errors(bins: dict[str, Array], k: int) -> tuple[float | None, ...]:
-    at = [bins["depth"] == depth for depth in range(k)]
-    return tuple(
-        calibration_error(*(bins[name][mine] for name in ("weight", "sure", "accepted")))
-        for mine in at
-    )
-
-
-def _reliability(bins: dict[str, Array]) -> Iterator[ReliabilityBin]:
-    for at in range(len(bins["depth"])):
-        yield ReliabilityBin(
-            depth=int(bins["depth"][at]) + 1,
-            tokens=int(bins["tokens"][at]),
-            confidence=float(bins["sure"][at] / bins["weight"][at]),
-            accepted=float(bins["accepted"][at] / bins["weight"][at]),
-        )
 
 
 def _mean(mean: Mean | None) -> ByDepth | None:

@@ -342,9 +342,13 @@ def _in_place(run: Path, record: str, left_out: Container[Path]) -> dict[Derived
         return None
     alike: defaultdict[tuple[Any, ...], list[Path]] = defaultdict(list)
     for path in paths:
-        schema = _schema(path)
+        try:
+            with open_parquet(path) as file:
+                schema = file.schema_arrow
+            derived = derived_of(schema)
+        except (ValueError, RuntimeError, OSError) as error:
+            raise unreadable(path, error) from error
         check_segment(schema, path)
-        derived = _derived(schema, path)
         _check_columns(schema, record, derived, path)
         columns = tuple(zip(schema.names, schema.types, strict=True))
         replica = place_of(source_of(path, record)).replica
@@ -355,21 +359,6 @@ def _in_place(run: Path, record: str, left_out: Container[Path]) -> dict[Derived
         files = Files(paths=tuple(mine), columns=dict(columns), constant=constant)
         parts[derived].append(files)
     return dict(parts)
-
-
-def _schema(path: Path) -> pa.Schema:
-    try:
-        with open_parquet(path) as file:
-            return file.schema_arrow
-    except (ValueError, RuntimeError, OSError) as error:
-        raise unreadable(path, error) from error
-
-
-def _derived(schema: pa.Schema, path: Path) -> Mapping[str, str]:
-    try:
-        return derived_of(schema)
-    except ValueError as error:
-        raise unreadable(path, error) from error
 
 
 def _check_columns(schema: pa.Schema, record: str, derived: Container[str], path: Path) -> None:
@@ -427,7 +416,7 @@ def check_view(engine: Engine, view: str, record: str, run: Path, bins: int | No
         name = field.name
         if not field.nullable and extremes.get(f"null_{name}"):
             raise _damaged(run, record, f"{name} is null in {extremes[f'null_{name}']} rows")
-        low, high = _bounds(field)
+        low, high = BOUNDS.get(name, (0, MAX_TEXT_CHARS))  # of a text: those of its length
         least, most = extremes.get(f"least_{name}"), extremes.get(f"most_{name}")
         if least is not None and not least >= low:
             raise _damaged(run, record, f"{name} is {least:g}, less than {low:g}")
@@ -437,11 +426,6 @@ def check_view(engine: Engine, view: str, record: str, run: Path, bins: int | No
         (extremes,) = engine.rows(_distance_extremes(view, record)).to_pylist()
         for words in _distance_faults(extremes, bins):
             raise _damaged(run, record, words)
-
-
-def _bounds(field: pa.Field) -> tuple[float, float]:
-    """Return the bounds of a number; for a text, the bounds of its length."""
-    return BOUNDS.get(field.name, (0, MAX_TEXT_CHARS))
 
 
 @cache

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.circumstances import groups_of, loops_of, text_rounds
+from driftscope.analysis.circumstances import groups_of
 from driftscope.analysis.closeup import closeup_of
 from driftscope.analysis.figures.attention_drift import attention_drift
 from driftscope.analysis.figures.chains import Chains, chains_in_buckets, denominator, numerator
@@ -79,7 +79,7 @@ def summary_of(label: str, run: Sums, by: str = BY_LABEL) -> RunSummary:
     times, lengths = step_times(run.tables), lengths_by_k(run)
     within, drift = within_requests(run), attention_drift(run, run.clusters)
     run.chain_sums.begin()  # the longest query, beside what follows up to the groups
-    by_text, loops, closeup = text_rounds(run), loops_of(run), closeup_of(run)
+    closeup = closeup_of(run)
     steps, requests, seen_whole = times.value, run.requests, run.seen_whole
     by_batch, undrafted = run.in_batch.value, int(run.undrafted.sum())
     return RunSummary(
@@ -98,13 +98,7 @@ def summary_of(label: str, run: Sums, by: str = BY_LABEL) -> RunSummary:
         lengths_by_k=lengths.value,
         changes=changes_of(run, by_batch=by_batch) if seen_whole else None,
         side=run.side,
-        groups=groups_of(
-            run,
-            by_batch=by_batch,
-            by_execution=verification.by_execution,
-            by_text=by_text,
-            loops=loops,
-        ),
+        groups=groups_of(run, by_batch, verification.by_execution),
         segments=segments_of(run) if by == BY_LABEL else segments_by(run, by),
         closeup=closeup.value,
         attention=attention_of(run.chains),
