@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from driftscope.analysis.figures.chain_shape import BY_HEAD, kinds_of_steps
 from driftscope.analysis.figures.requests import MAX_CLUSTERS, Requests
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, in_order, ints, whole
+from driftscope.analysis.query.column_arrays import (
+    Codes,
+    Matrix,
+    floats,
+    in_order,
+    ints,
+    total,
+    whole,
+)
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import PART, REQUEST, SERVED, Derived, Tables, table
 from driftscope.analysis.statistics.intervals import Interval
@@ -383,7 +391,7 @@ def texts_of_requests(tables: Tables, names: Sequence[str]) -> pa.Table:
 def steps_that_drafted(tables: Tables) -> pa.Table:
     """Return the durations of steps that drafted, of every n-th step if there are many."""
     rows = table("step")
-    many = int(whole(tables.engine.rows(kinds_of_steps()), "rows").sum())
+    many = total(tables.engine.rows(kinds_of_steps()), "rows")
     drew = rows.filter((rows.chains > 0) & (rows.step % _every(many, STEPS) == 0))
     steps = tables.engine.rows(drew.select("step", "replica", "step_s", "draft_s", "probe_s"))
     return in_order(steps, "step", "replica", "step_s", "draft_s")

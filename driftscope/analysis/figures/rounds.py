@@ -449,8 +449,6 @@ def _ranked(requests: Requests, kinds: list[Key], known: list[bool]) -> list[Key
 UNKNOWN = ""
 """Key of a row whose prompt is not known; it is paired with nothing."""
 _MOST_TEMPERATURES = 8
-_NOT_BY_ROW = ("request", "mix")
-"""Fields of rounds that are not sums by request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

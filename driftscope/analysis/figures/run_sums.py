@@ -43,7 +43,15 @@ from driftscope.analysis.figures.rounds import (
     undrafted,
 )
 from driftscope.analysis.number_words import count
-from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, in_order, sums, whole
+from driftscope.analysis.query.column_arrays import (
+    Codes,
+    Matrix,
+    floats,
+    in_order,
+    sums,
+    total,
+    whole,
+)
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import CLUSTERS, REQUEST, SERVED, Tables, table
 from driftscope.analysis.statistics.changes import Lifetimes, Selection, selection_of
@@ -400,7 +408,7 @@ def _chain_sums(
             return ChainSums(chains=found, broken=0)
         taken = tuple(sorted(found.means))
         counted = tables.of_parts(lambda derived: broken(shape, derived, taken))
-        return ChainSums(chains=found, broken=_one(counted, "chains"))
+        return ChainSums(chains=found, broken=total(counted, "chains"))
 
     return _chains(tables, requests, cells, shape).then(summed)
 
@@ -436,7 +444,9 @@ def _shallower(tables: Tables, shape: Shape) -> Shallower:
         return Shallower(chains=0, weight=0.0, chunked=0)
     totals = tables.engine.rows(shallower(shape))
     weight = float(sums(totals, "weight")[0])
-    return Shallower(chains=_one(totals, "chains"), weight=weight, chunked=_one(totals, "chunked"))
+    return Shallower(
+        chains=total(totals, "chains"), weight=weight, chunked=total(totals, "chunked")
+    )
 
 
 def _reasons(tables: Tables, requests: Requests, rows: Codes) -> dict[str, NDArray[np.int64]]:
@@ -452,7 +462,3 @@ def _reasons(tables: Tables, requests: Requests, rows: Codes) -> dict[str, NDArr
         for name in sorted(set(reason.tolist()))
         for mine in (reason == name,)
     }
-
-
-def _one(table: pa.Table, name: str) -> int:
-    return int(whole(table, name).sum())

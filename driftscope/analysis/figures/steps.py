@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.column_arrays import floats, in_order, ints, sums, whole
+from driftscope.analysis.query.column_arrays import floats, in_order, ints, sums, total
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import Tables, table
 from driftscope.metrics.latency import StepCost
@@ -208,7 +208,7 @@ def step_times(tables: Tables) -> Later[StepTimes]:
     """Read the times of a run's steps, to be computed later."""
     counts = tables.engine.rows(steps())
     cost = _cost(tables, counts)
-    every = -(-_one(counts, "steps") // STEPS_READ) or 1
+    every = -(-total(counts, "steps") // STEPS_READ) or 1
     blocks = tables.engine.rows(steps_in_blocks(every))
     return Later(
         lambda: StepTimes(
@@ -223,8 +223,8 @@ def step_times(tables: Tables) -> Later[StepTimes]:
 def _cost(tables: Tables, counts: pa.Table) -> StepCost | None:
     """Return median times of steps that drafted, without the probe's own time; a prefill is an
     outlier."""
-    recorded = _one(counts, "plain") < ENOUGH_STEPS
-    drew = _one(counts, "drew")
+    recorded = total(counts, "plain") < ENOUGH_STEPS
+    drew = total(counts, "drew")
     if not drew:
         return None
     typical = tables.engine.rows(typical_step(recorded, drew <= EXACT_STEPS))
@@ -232,7 +232,3 @@ def _cost(tables: Tables, counts: pa.Table) -> StepCost | None:
     if not 0 < draft_s < step_s:
         return None
     return StepCost(step_s=step_s, draft_s=draft_s, recorded=recorded)
-
-
-def _one(table: pa.Table, name: str) -> int:
-    return int(whole(table, name).sum())

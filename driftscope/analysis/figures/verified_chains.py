@@ -26,7 +26,15 @@ from driftscope.analysis.figures.chain_shape import Elements, Shape
 from driftscope.analysis.figures.chains import deep_enough
 from driftscope.analysis.figures.rounds import counts
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, in_order, ranked, whole
+from driftscope.analysis.query.column_arrays import (
+    Codes,
+    Matrix,
+    floats,
+    in_order,
+    ranked,
+    total,
+    whole,
+)
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import (
     LOOKED_AT,
@@ -250,7 +258,7 @@ def verification_of(run: Sums) -> Verification:
         return NOTHING
     looked_at = look_at(run)
     rows = run.tables.engine.rows
-    verified = int(whole(rows(number_verified()), "chains").sum())
+    verified = total(rows(number_verified()), "chains")
     apart = verified and len(set(run.shape.executions)) > 1
     return Verification(
         looked_at=looked_at,

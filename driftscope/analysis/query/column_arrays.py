@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,41 +22,17 @@ def floats(table: pa.Table, name: str) -> Matrix:
     return np.asarray(table.column(name).to_numpy(), dtype=np.float64)
 
 
-def bools(table: pa.Table, name: str) -> NDArray[np.bool_]:
-    """Return a boolean column, [n]; False for null."""
-    return np.asarray(pc.fill_null(table.column(name), False).to_numpy(), dtype=np.bool_)
-
-
-def present(table: pa.Table, name: str) -> NDArray[np.bool_]:
-    """Return where a column is not null, [n]."""
-    return np.asarray(pc.is_valid(table.column(name)).to_numpy(), dtype=np.bool_)
-
-
-def has_width(table: pa.Table, name: str, width: int) -> bool:
-    """Whether every list of the column is `width` long or null."""
-    lengths = pc.list_value_length(table.column(name))
-    return bool(pc.all(pc.equal(lengths, width), min_count=0).as_py())
-
-
-def matrix(table: pa.Table, name: str, width: int) -> Matrix | None:
-    """Return a list column, [n, width], with NaN rows for null; None if the column contains
-    nothing."""
-    column = table.column(name).combine_chunks()
-    if column.null_count == len(column):
-        return None
-    out = np.full((len(column), width), np.nan)
-    valid: NDArray[Any] = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False))
-    values = pc.list_flatten(column.drop_null()).to_numpy(zero_copy_only=False)
-    out[valid] = np.asarray(values, dtype=np.float64).reshape(-1, width)
-    return out
-
-
 def whole(table: pa.Table, name: str) -> NDArray[np.int64]:
     """Return a column of counts or integers, [n], which some engines sum in wider types; null is
     0."""
     column = table.column(name).cast(pa.int64())
     known = pc.fill_null(column, 0) if column.null_count else column
     return np.asarray(known.to_numpy(), np.int64)
+
+
+def total(table: pa.Table, name: str) -> int:
+    """Return the sum of a column of counts."""
+    return int(whole(table, name).sum())
 
 
 def in_order(table: pa.Table, *names: str) -> pa.Table:
