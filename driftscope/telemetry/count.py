@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -450,17 +450,10 @@ def workers_of(run: Path, replica: int) -> Iterator[Shared]:
             continue
         try:
             raw = read_json(path, follow=False)
-            yield Shared(
-                source=source, points=from_rows(raw["points"]), chains=_chains_process_figures(raw)
-            )
+            chains = tuple(NotableChain(**chain) for chain in raw["chains"])
+            yield Shared(source=source, points=from_rows(raw["points"]), chains=chains)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
-
-
-def _chains_process_figures(
-    raw: dict[str, Iterable[dict[str, object]]],
-) -> tuple[NotableChain, ...]:
-    return tuple(NotableChain(**item) for item in raw["chains"])  # type: ignore[arg-type]
 
 
 _TAKES: Mapping[str, Callable[[BatchCounter, pa.RecordBatch], None]] = {

@@ -110,7 +110,7 @@ class DownTelemetry:
 
         def send() -> None:
             while True:
-                if sender.back.is_due():
+                if sender.schedule.is_due():
                     with contextlib.suppress(Exception):  # the border: the thread must go on
                         sender.send()
                 time.sleep(POLL_S)

@@ -314,7 +314,7 @@ class EngineTelemetry:
         """Return the figures of the engine core, of its workers and of the export itself."""
         for signal, sender in ((METRICS, self._metrics), (TRACES, self._traces)):
             if sender:
-                self._figures.health.set(i.BEHIND, sender.back.behind_s(), signal=signal)
+                self._figures.health.set(i.BEHIND, sender.schedule.behind_s(), signal=signal)
         return self._figures.snapshot()
 
     def identity(self) -> Identity | None:
@@ -350,9 +350,9 @@ class EngineTelemetry:
             return
         if self._traces:
             self._make_spans(time.monotonic() - SETTLE_S)
-            if self._traces.back.is_due():
+            if self._traces.schedule.is_due():
                 self._traces.send()
-        if self._metrics and self._metrics.back.is_due():
+        if self._metrics and self._metrics.schedule.is_due():
             self._metrics.send()
 
     def _send_all(self) -> None:

@@ -96,7 +96,7 @@ class ExporterErrorHandler(logging.Handler):
         self.first = self.first or textwrap.shorten(cause, LONGEST, placeholder=" ...")
 
 
-class Back:
+class RetrySchedule:
     """Schedule of a signal's next export."""
 
     def __init__(self, interval_s: float) -> None:
@@ -140,7 +140,7 @@ class MetricSender:
     ) -> None:
         self._exporter, self._health, self._timeout_s = exporter, health, timeout_s
         self._collect, self._taken = collect, taken
-        self.back = Back(interval_s)
+        self.schedule = RetrySchedule(interval_s)
 
     def send(self) -> bool:
         """Send now; return whether the batch was accepted."""
@@ -151,16 +151,12 @@ class MetricSender:
             return False
         result = self._exporter.export(data, timeout_millis=self._timeout_s * 1000)
         good = result is MetricExportResult.SUCCESS
-        (self.back.took if good else self.back.failed)()
+        (self.schedule.took if good else self.schedule.failed)()
         outcome = "success" if good else "failure"
         self._health.add(i.EXPORTS, 1, signal=METRICS, outcome=outcome)
         if good:
             self._taken()
         return good
-
-    def shutdown(self) -> None:
-        """Abandon the export in progress."""
-        self._exporter.shutdown()
 
 
 class SpanSender:
@@ -170,7 +166,7 @@ class SpanSender:
         self, exporter: Any, health: Tally, spans: Spans, *, interval_s: float, batch: int
     ) -> None:
         self._exporter, self._health, self._spans, self._batch = exporter, health, spans, batch
-        self.back = Back(interval_s)
+        self.schedule = RetrySchedule(interval_s)
 
     def send(self) -> bool:
         """Send all queued spans, a batch at a time; return whether all were accepted."""
@@ -181,15 +177,11 @@ class SpanSender:
             outcome = "success" if good else "failure"
             self._health.add(i.EXPORTS, 1, signal=TRACES, outcome=outcome)
             if not good:
-                self.back.failed()
+                self.schedule.failed()
                 return False
             self._spans.sent(len(spans))
-        self.back.took()
+        self.schedule.took()
         return True
-
-    def shutdown(self) -> None:
-        """Abandon the export in progress."""
-        self._exporter.shutdown()
 
 
 class Spans:
@@ -241,13 +233,13 @@ class Spans:
             context=_parent(row.get("traceparent")),
             kind=SpanKind.INTERNAL,
             start_time=nano(row["arrival_s"]),
-            attributes={**self._constants, **_attributes_spans(done)},
+            attributes={**self._constants, **_span_attributes(done)},
         )
         chains = self._chains.pop(row["request"], [])
         for time_s, position in done.rounds.first_rejected:
             span.add_event(REJECTED_EVENT, {"driftscope.position": position}, nano(time_s))
         for chain in chains:
-            span.add_event(DRIFTED_EVENT, _of_chain(chain), nano(chain.time_s))
+            span.add_event(DRIFTED_EVENT, _chain_attributes(chain), nano(chain.time_s))
         span.end(nano(row["time_s"]))
         if span.is_recording() or span.get_span_context().trace_flags.sampled:
             self._exemplify(done, span, chains)
@@ -481,7 +473,7 @@ def _parent(traceparent: str | None) -> Context | None:
     return TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())
 
 
-def _attributes_spans(done: Finished) -> dict[str, Any]:
+def _span_attributes(done: Finished) -> dict[str, Any]:
     row, rounds = done.row, done.rounds
     attributes = {
         "driftscope.request.id": row["request"],
@@ -503,7 +495,7 @@ def _attributes_spans(done: Finished) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _of_chain(chain: NotableChain) -> dict[str, Any]:
+def _chain_attributes(chain: NotableChain) -> dict[str, Any]:
     attributes = {
         "driftscope.position": chain.position,
         "driftscope.k": chain.k,
