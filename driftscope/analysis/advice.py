@@ -64,7 +64,7 @@ def served_option(run: RunSummary) -> str | None:
 def schedule_option(run: RunSummary, schedule: Sequence[Range]) -> str:
     """Return the option for a K by batch size, to paste."""
     most = max(k for _, _, k in schedule)
-    return _config(run, {FIXED: most, BY_BATCH: [list(each) for each in schedule]})
+    return _config(run, {FIXED: most, BY_BATCH: [list(part) for part in schedule]})
 
 
 def search_command(run: RunSummary) -> str:
@@ -197,7 +197,7 @@ def choose(
     `growth` is the largest relative gain in tokens per round of one more depth than the largest K.
     """
     by_k = [
-        replace(each, value=even.value) for each, even in zip(times.by_k, order.by_k, strict=True)
+        replace(span, value=even.value) for span, even in zip(times.by_k, order.by_k, strict=True)
     ]
     fastest = min(measured, key=lambda k: by_k[k].value, default=None)
     bounded = [k for k in range(len(by_k)) if regret_of(k, by_k, growth) <= WORTH_SAYING]
@@ -205,7 +205,7 @@ def choose(
         guess = min(range(len(by_k)), key=lambda k: by_k[k].value)
         step = None if guess == ran else _next(guess, times, ran, None, growth)
         return Choice(k=None, measured=False, regret=None, gain=None, next=step)
-    k = min(bounded, key=lambda each: by_k[each].value) if bounded else fastest
+    k = min(bounded, key=lambda k: by_k[k].value) if bounded else fastest
     assert k is not None  # noqa: S101  one of the two is not empty
     regret = regret_of(k, by_k, growth)
     settled = regret <= WORTH_SAYING or not _open(k, by_k, measured, growth)
@@ -222,7 +222,7 @@ def choose(
 
 def regret_of(k: int, by_k: Sequence[Span], growth: float) -> float:
     """Return the largest possible gain over K = `k`; infinite without a bound."""
-    others = [each.low for j, each in enumerate(by_k) if j != k]
+    others = [span.low for j, span in enumerate(by_k) if j != k]
     least = min(others, default=math.inf)
     beyond = growth if k == len(by_k) - 1 else 0.0
     if not least > 0:
@@ -401,22 +401,22 @@ def advise(
 
     Returns None without enough measured steps.
     """
-    alike: list[Measured] = [each for each in others if same_models(run, each)]
+    alike: list[Measured] = [other for other in others if same_models(run, other)]
     if plain is not None and same_models(run, plain, target_only=True):
         alike.append(plain)
-    model = fit([run.cells, *(each.cells for each in alike)])
+    model = fit([run.cells, *(run.cells for run in alike)])
     if model is None:
         return None
     if _useless(run):
         return _without(run, model)
-    drafting = [each for each in alike if isinstance(each, RunSummary)]
+    drafting = [run for run in alike if isinstance(run, RunSummary)]
     return _advice(run, drafting, model)
 
 
 def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> Advice:
     lengths, served = round_lengths(run, others), _served(run)
     whole, relative = _both(model, lengths, served)
-    largest = max([run, *(each for each in others if not each.mixed)], key=lambda each: each.k)
+    largest = max([run, *(other for other in others if not other.mixed)], key=lambda run: run.k)
     choice = choose(
         relative,
         times_over(evened(model), lengths, served),
@@ -438,7 +438,7 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
         run_effect=model.between,
         by_batch=_by_batch(model, lengths, served),
         overall=overall,
-        gains=tuple(gain_of(relative.ran, each) for each in relative.by_k),
+        gains=tuple(gain_of(relative.ran, span) for span in relative.by_k),
         choice=choice,
         schedule=schedule.ranges,
         schedule_gain=schedule.gain,
@@ -516,7 +516,7 @@ def _without(run: RunSummary, model: CostModel) -> Advice:
         assumed=model.assumed,
         misfit=model.misfit,
         run_effect=model.between,
-        by_batch=tuple(_at_none(each, None) for each in _by_batch(model, lengths, served)),
+        by_batch=tuple(_at_none(at_batch, None) for at_batch in _by_batch(model, lengths, served)),
         overall=overall,
         gains=(overall.gain,),
         choice=Choice(
@@ -562,9 +562,9 @@ def _doubt(run: RunSummary, model: CostModel, whole: Prediction) -> str | None:
         return None
     served = _served(run)
     speed = f"the time per token with {served.words}"
-    sure = [replace(each, error=0.0) for each in round_lengths(run)]
+    sure = [replace(length, error=0.0) for length in round_lengths(run)]
     ran = [(weight, tpot_of(model, sure, served, batch)) for batch, weight in model.mix]
-    if all(estimate(each).interval is not None for _, each in ran):
+    if all(estimate(span).interval is not None for _, span in ran):
         return (
             f"the acceptance of {count(run.requests, 'request')} leaves {speed} uncertain by more "
             f"than a factor of {WIDEST:g}; record {max(FEW_REQUESTS, 4 * run.requests)} or more "

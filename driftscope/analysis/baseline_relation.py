@@ -171,9 +171,9 @@ def relation_of(run: Sums, baseline: Sums) -> Relation:
     """Return how a run's figures compare with its baseline's: their correlation if requests are
     paired; otherwise both runs' figures at one mix of labels, if they served labels in other
     shares."""
-    there = [np.zeros(len(each.requests), dtype=np.bool_) for each in (run, baseline)]
-    for mine, each in zip(there, (run, baseline), strict=True):
-        mine[each.rounds.request[each.rounds.rounds > 0]] = True
+    there = [np.zeros(len(sums.requests), dtype=np.bool_) for sums in (run, baseline)]
+    for mine, sums in zip(there, (run, baseline), strict=True):
+        mine[sums.rounds.request[sums.rounds.rounds > 0]] = True
     pairing = pair(run.requests, baseline.requests, *there)
     if pairing.how != UNPAIRED:
         share = len(pairing.first) / np.sqrt(float(there[0].sum()) * float(there[1].sum()))
@@ -184,11 +184,11 @@ def relation_of(run: Sums, baseline: Sums) -> Relation:
 def at_one_mix(run: Side, baseline: Side) -> Relation:
     """Return how a run compares with a baseline that did not answer the same prompts."""
     sides = run, baseline
-    mix, k = common_mix(*sides), min(each.rounds.k for each in sides)
+    mix, k = common_mix(*sides), min(side.rounds.k for side in sides)
     if not mix or not k:
         return Relation()
-    same_k = len({each.rounds.k for each in sides}) == 1
-    ours, theirs = (_named(figures_at(each, mix, k), same_k=same_k) for each in sides)
+    same_k = len({side.rounds.k for side in sides}) == 1
+    ours, theirs = (_named(figures_at(side, mix, k), same_k=same_k) for side in sides)
     return Relation(mix=mix, run=ours, baseline=theirs)
 
 
@@ -225,7 +225,7 @@ def _of(run: Sums, baseline: Sums, pairing: Pairing) -> dict[str, float]:
     times = run.requests.tpot_s[pairing.first], baseline.requests.tpot_s[pairing.second]
     known = np.isfinite(times[0]) & np.isfinite(times[1])
     if known.sum() > 1:
-        same = _influence_correlation(*(each[known] - each[known].mean() for each in times))
+        same = _influence_correlation(*(values[known] - values[known].mean() for values in times))
         out |= {"latency.tpot_s": same} if np.isfinite(same) else {}
     return out
 
@@ -236,8 +236,8 @@ def of_acceptance(ours: Rounds, theirs: Rounds) -> dict[str, float]:
     deep = ours.k, theirs.k
     k = min(deep)
     a, b = (
-        np.hstack([each.length_ratio().influence, each.marginal_ratio().influence[:, :k]])
-        for each in (ours, theirs)
+        np.hstack([rounds.length_ratio().influence, rounds.marginal_ratio().influence[:, :k]])
+        for rounds in (ours, theirs)
     )
     names = [LENGTH, *(f"{MARGINAL}[{d}]" for d in range(k))]
     out = {name: _influence_correlation(a[:, at], b[:, at]) for at, name in enumerate(names)}

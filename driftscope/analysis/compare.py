@@ -80,8 +80,8 @@ def common_mix(a: Side, b: Side) -> Mapping[str, float]:
     """
     often = set.intersection(*(_frequent(side, np.array(side.labels)) for side in (a, b)))
     names = [_merged(side, often) for side in (a, b)]
-    known = set.intersection(*(_frequent(*each) for each in zip((a, b), names, strict=True)))
-    shares = [_shares(side, each) for side, each in zip((a, b), names, strict=True)]
+    known = set.intersection(*(_frequent(*named) for named in zip((a, b), names, strict=True)))
+    shares = [_shares(side, named) for side, named in zip((a, b), names, strict=True)]
     apart = [abs(shares[0].get(n, 0.0) - shares[1].get(n, 0.0)) for n in {*shares[0], *shares[1]}]
     if not known or max(apart) < LEAST_APART:
         return {}
@@ -98,7 +98,7 @@ def figures_at(side: Side, mix: Mapping[str, float], k: int) -> Ratio:
         mine = np.asarray(label == name, dtype=np.int64)[:, None]
         tokens = (rounds.rounds + rounds.accepted)[:, None]
         length = rounds.over_clusters(ratio_of, tokens * mine, rounds.rounds[:, None] * mine)
-        sums = (each * mine for each in (rounds.reached, rounds.at_risk, rounds.deep_enough))
+        sums = (counts * mine for counts in (rounds.reached, rounds.at_risk, rounds.deep_enough))
         parts.append(joined(length, rounds.over_clusters(marginal_ratio, *sums).first(k)))
     return weighted(parts, list(mix.values()))
 
@@ -211,10 +211,10 @@ class Comparison:
     def bound(self) -> float | None:
         """Largest difference in marginal acceptance, at any depth, that the runs are compatible
         with; None if it is not known at every depth."""
-        ends = [each.simultaneous for each in self.at(MARGINAL)]
+        ends = [difference.simultaneous for difference in self.at(MARGINAL)]
         if not ends or None in ends:
             return None
-        return max(max(abs(each.low), abs(each.high)) for each in ends if each)
+        return max(max(abs(end.low), abs(end.high)) for end in ends if end)
 
 
 def compare(first: Sums, second: Sums, labels: tuple[str, str]) -> Comparison:
@@ -280,17 +280,17 @@ def comparison(a: Side, b: Side, labels: tuple[str, str], pairing: Pairing) -> C
 def together(differences: Iterable[Difference]) -> tuple[Difference, ...]:
     """Return the differences with p-values adjusted together, by Holm's rule."""
     raw = tuple(differences)
-    tested = [at for at, each in enumerate(raw) if each.p is not None]
+    tested = [at for at, row in enumerate(raw) if row.p is not None]
     adjusted = dict(zip(tested, holm([raw[at].p or 0.0 for at in tested]), strict=True))
-    return tuple(replace(each, p_adjusted=adjusted.get(at)) for at, each in enumerate(raw))
+    return tuple(replace(row, p_adjusted=adjusted.get(at)) for at, row in enumerate(raw))
 
 
 def _shared_error(whole: tuple[Difference, ...], labels: bool) -> Iterator[Difference]:
     """Adjust differences over all requests for the share of the error that is kept for `labels`, if
     there are any."""
     left = 1.0 - OF_LABELS if labels else 1.0
-    for each in whole:
-        yield replace(each, p_adjusted=None if each.p is None else min(each.p / left, 1.0))
+    for row in whole:
+        yield replace(row, p_adjusted=None if row.p is None else min(row.p / left, 1.0))
 
 
 def _labels_corrected(
@@ -299,15 +299,15 @@ def _labels_corrected(
     """Adjust differences of labels by Holm's rule at their share of the error: all of it if the
     runs differ over all requests."""
     left = 1.0 - OF_LABELS
-    least = min((each.p / left for each in whole if each.p is not None), default=1.0)
-    for each in together(parts):
-        own = each.p_adjusted
+    least = min((row.p / left for row in whole if row.p is not None), default=1.0)
+    for row in together(parts):
+        own = row.p_adjusted
         if own is None:
-            yield each
+            yield row
         elif least < ALPHA:
-            yield replace(each, p_adjusted=max(own, least))
+            yield replace(row, p_adjusted=max(own, least))
         else:
-            yield replace(each, p_adjusted=min(own / OF_LABELS, 1.0))
+            yield replace(row, p_adjusted=min(own / OF_LABELS, 1.0))
 
 
 def _whole(a: Side, b: Side, paired: bool, mix: Mapping[str, float]) -> Iterator[Difference]:
@@ -319,15 +319,15 @@ def _whole(a: Side, b: Side, paired: bool, mix: Mapping[str, float]) -> Iterator
         ratios = figures_of(a.rounds, k), figures_of(b.rounds, k)
     joint_test = joint(*ratios, paired=paired)
     edges = _Edges(a.rounds, b.rounds, ratios)
-    for at, each in enumerate(_differences(ratios, paired, WHOLE)):
+    for at, row in enumerate(_differences(ratios, paired, WHOLE)):
         exact = at > 0 and edges.at(at)
         if at and not exact and paired and joint_test.gap[at] == 0 and joint_test.error[at] == 0:
             same = _same_in_all(len(a.rounds.by_cluster().rounds))
-            yield replace(each, interval=same, simultaneous=same)
+            yield replace(row, interval=same, simultaneous=same)
             continue
         yield replace(
-            each,
-            interval=edges.difference(at, None, 1) if exact else each.interval,
+            row,
+            interval=edges.difference(at, None, 1) if exact else row.interval,
             p=float(joint_test.p[at]) if np.isfinite(joint_test.p[at]) else None,
             simultaneous=edges.difference(at, float(joint_test.critical[at]), k)
             if exact
@@ -346,10 +346,10 @@ def _by_label(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
         gap, error, df = gap_of(*ratios, paired=paired)
         p = p_values(gap, error, df)
         usable = [True, *_testable(mine.rounds.by_cluster(), theirs.rounds.by_cluster(), k)]
-        for at, each in enumerate(_differences(ratios, paired, label)):
+        for at, row in enumerate(_differences(ratios, paired, label)):
             known = usable[at] and bool(np.isfinite(p[at]))
             yield replace(
-                each, interval=each.interval if known else None, p=float(p[at]) if known else None
+                row, interval=row.interval if known else None, p=float(p[at]) if known else None
             )
 
 
@@ -393,7 +393,7 @@ def accepts_more(compared_runs: Comparison | None) -> bool:
 def _parts(compared_runs: Comparison | None, sign: float) -> bool:
     if compared_runs is None or compared_runs.parts_from is None:
         return False
-    return any(sign * each.difference > 0 for each in compared_runs.at(LENGTH))
+    return any(sign * difference.difference > 0 for difference in compared_runs.at(LENGTH))
 
 
 def figures_of(rounds: Rounds, k: int) -> Ratio:
@@ -430,7 +430,7 @@ class _Edges:
 
     def __init__(self, a: Rounds, b: Rounds, ratios: tuple[Ratio, Ratio]) -> None:
         self._ratios = ratios
-        self._of = [each.deep_enough.sum(axis=0) for each in (a, b)]
+        self._of = [rounds.deep_enough.sum(axis=0) for rounds in (a, b)]
 
     def at(self, depth: int) -> bool:
         """Whether either run is at an edge at this depth."""
@@ -464,8 +464,8 @@ class _Edges:
 def _testable(a: Rounds, b: Rounds, k: int) -> list[bool]:
     """Return, by depth, whether enough clusters of either run have an accepted round, and enough
     have a rejected one."""
-    some = [(each.reached[:, :k] > 0).sum(axis=0) for each in (a, b)]
-    other = [(each.reached[:, :k] < each.deep_enough[:, :k]).sum(axis=0) for each in (a, b)]
+    some = [(rounds.reached[:, :k] > 0).sum(axis=0) for rounds in (a, b)]
+    other = [(rounds.reached[:, :k] < rounds.deep_enough[:, :k]).sum(axis=0) for rounds in (a, b)]
     return [bool(enough) for enough in np.min([*some, *other], axis=0) >= TESTABLE]
 
 
@@ -484,7 +484,9 @@ def compare_times(first: Requests, second: Requests, labels: tuple[str, str]) ->
             raise NoDataError(f"{label}: no finished request in it whose time per token is known")
     pairing = pair(first, second, *timed)
     paired = pairing.how != UNPAIRED
-    rows = (pairing.first, pairing.second) if paired else tuple(each.nonzero()[0] for each in timed)
+    rows = (
+        (pairing.first, pairing.second) if paired else tuple(known.nonzero()[0] for known in timed)
+    )
     units = [run.units.unit[mine] for run, mine in zip(runs, rows, strict=True)]
     spans = [_some(run.spans, mine) for run, mine in zip(runs, rows, strict=True)]
     if paired:
@@ -526,7 +528,7 @@ def _time_differences(
                 ]
                 for codes in clusters
             ]
-            both = [_difference(name, each, paired) for each in means if len(each) == 2]
+            both = [_difference(name, pair, paired) for pair in means if len(pair) == 2]
             yield max(both, key=_width)
 
 
@@ -641,15 +643,15 @@ def _apart(at: Difference) -> str:
     return f"{high:.3f} compared with {low:.3f}"
 
 
-def between_ends(each: Difference) -> str:
+def between_ends(row: Difference) -> str:
     """Return the ends of the interval in words, a dash where there is none."""
-    if each.interval is None:
+    if row.interval is None:
         return "–"
-    return f"{signed(each, each.interval.low)} to {signed(each, each.interval.high)}"
+    return f"{signed(row, row.interval.low)} to {signed(row, row.interval.high)}"
 
 
-def signed(each: Difference, value: float) -> str:
+def signed(row: Difference, value: float) -> str:
     """Return a difference with its sign, in the unit of the metric."""
     if not math.isfinite(value):
         return NOTHING
-    return f"{1000 * value:+.2f} ms" if each.metric in TIMES else f"{value:+.3f}"
+    return f"{1000 * value:+.2f} ms" if row.metric in TIMES else f"{value:+.3f}"

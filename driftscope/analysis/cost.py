@@ -94,7 +94,7 @@ def run_effect(runs: Sequence[Sequence[StepCell]]) -> float:
     between tenths of a run: another run is no more similar to this one than another part of it is.
     """
     squares = [
-        each**2 / 2 for a, b in combinations(runs, 2) if (each := _log_ratio(a, b)) is not None
+        log**2 / 2 for a, b in combinations(runs, 2) if (log := _log_ratio(a, b)) is not None
     ]
     if not squares:
         return max(RUN_EFFECT, _within([cell for run in runs for cell in run]))
@@ -182,7 +182,7 @@ class CostModel:
 
     def cell(self, batch: int, k: int) -> Cell | None:
         """Return the measured steps of a batch size and K, or None."""
-        return next((each for each in self.cells if (each.batch, each.k) == (batch, k)), None)
+        return next((cell for cell in self.cells if (cell.batch, cell.k) == (batch, k)), None)
 
     def step(self, batch: int, k: int, error: float = 0.0) -> Span:
         """Return the seconds of a step; `error` is a further relative standard error that its
@@ -272,12 +272,12 @@ def evened(model: CostModel) -> CostModel:
 def _evening(model: CostModel, low: int, high: int, k: int) -> float:
     share, offs, weights = (k - low) / (high - low), [], []
     for batch, weight in model.mix:
-        left, here, right = (model.cell(batch, each) for each in (low, k, high))
+        left, here, right = (model.cell(batch, number) for number in (low, k, high))
         if left and here and right:
             line = (1 - share) * left.step_s + share * right.step_s
             offs.append(math.log(here.step_s / line))
             weights.append(weight)
-    runs = [max(c.runs for c in model.cells if c.k == each) for each in (k, low, high)]
+    runs = [max(c.runs for c in model.cells if c.k == number) for number in (k, low, high)]
     own, *near = (model.between**2 / n for n in runs)
     whole = own + (1 - share) ** 2 * near[0] + share**2 * near[1] + OFF_LINE**2
     return math.exp(-own / whole * float(np.average(offs, weights=weights))) if offs else 1.0
@@ -297,7 +297,7 @@ def _between_neighbours(
 def _chain_s(cells: Sequence[Cell], batch: int, k: int) -> float:
     """Return the drafting time: linear in K between measured ones of the nearest batch size,
     proportional to K beyond them."""
-    nearest = min((c.batch for c in cells), key=lambda each: (abs(each - batch), each))
+    nearest = min((c.batch for c in cells), key=lambda size: (abs(size - batch), size))
     same = sorted((c.k, c.draft_s) for c in cells if c.batch == nearest)
     ks, seconds = zip(*same, strict=True)
     inside = min(max(k, ks[0]), ks[-1])

@@ -97,11 +97,11 @@ def read_rules(path: Path) -> list[Rule]:
         )
     lists = {name: content.get(name, []) for name in (FAIL_ON, REQUIRE)}
     tables = content.get("rule", [])
-    if not all(isinstance(each, list) for each in (*lists.values(), tables)):
+    if not all(isinstance(value, list) for value in (*lists.values(), tables)):
         raise UsageError(
             f"{path}: fail_on and require must be lists of texts, and each [[rule]] a table"
         )
-    rules = [_rule(path, {name: each}) for name, texts in lists.items() for each in texts]
+    rules = [_rule(path, {name: text}) for name, texts in lists.items() for text in texts]
     return rules + [_rule(path, table) for table in tables]
 
 
@@ -391,7 +391,7 @@ def _at(root: Any, path: FigurePath, steps: Sequence[str | int], countable: froz
 
 def _labelled(here: Sequence[Any], label: str | int) -> Any:
     """Return the element with this `label` from a list of objects; None if there is none."""
-    named = (each for each in here if isinstance(each, Mapping) and each.get("label") == label)
+    named = (item for item in here if isinstance(item, Mapping) and item.get("label") == label)
     return next(named, None)
 
 
@@ -440,7 +440,7 @@ def _keys(here: Any) -> Sequence[Any]:
     if isinstance(here, Mapping):
         return list(here)
     if isinstance(here, list):
-        return [each["label"] for each in here if isinstance(each, Mapping) and "label" in each]
+        return [item["label"] for item in here if isinstance(item, Mapping) and "label" in item]
     return []
 
 

@@ -95,7 +95,7 @@ def totals_of(workload: Mapping[str, Any]) -> tuple[FileTotals, ...]:
 def to_workload(totals: Sequence[FileTotals]) -> list[dict[str, Any]]:
     """Return the sums as plain values for a manifest. Raises ValueError for values out of
     bounds."""
-    plain = [asdict(each) for each in totals]
+    plain = [asdict(part) for part in totals]
     validated(_Parts, {TOTALS: plain})
     return plain
 
@@ -391,7 +391,7 @@ def summarise_replay(trace: Trace, label: str, servers: Sequence[Trace] = ()) ->
         ended=dict(sorted(ended.items())),
         cells=(
             *cells_of(measured, answered, trace.manifest.workload),
-            *(_cell_of_sums(each) for each in sums),
+            *(_cell_of_sums(part) for part in sums),
         ),
         joined=joined,
         outside_s=mean_s(outside),

@@ -26,9 +26,9 @@ SGLang 0.5.23."""
 
 def unlike(a: Manifest, b: Manifest, sides: tuple[Side, Side], pairing: str) -> tuple[str, ...]:
     """Return the ways in which two runs differ, each with both values."""
-    warm = [", ".join(f"{each:g}" for each in side.temperatures) for side in sides]
+    warm = [", ".join(f"{value:g}" for value in side.temperatures) for side in sides]
     both_warm = warm[0] != warm[1] and all(warm)
-    runners = [f"{each.engine} {each.runner}" for each in (a, b)]
+    runners = [f"{manifest.engine} {manifest.runner}" for manifest in (a, b)]
     drafted = [_drafted(side) for side in sides]
     properties = [
         ("temperature", warm if both_warm else None),
@@ -45,7 +45,7 @@ def unlike(a: Manifest, b: Manifest, sides: tuple[Side, Side], pairing: str) -> 
 
 def unlike_servers(a: Manifest, b: Manifest, pairing: str) -> tuple[str, ...]:
     """Return the ways in which two servers differ, of which at most one speculates."""
-    runners = [f"{each.engine} {each.runner}" for each in (a, b)]
+    runners = [f"{manifest.engine} {manifest.runner}" for manifest in (a, b)]
     properties = [
         ("runner", runners if runners[0] != runners[1] else None),
         ("prompts", [] if pairing == UNPAIRED else None),
@@ -68,17 +68,17 @@ def _drafted(side: Side) -> str:
 def _captured(a: Manifest, b: Manifest) -> list[str] | None:
     """Return the captured target layers of both runs, if one drafter gets different ones: engines
     number those of a checkpoint differently, and the manifest counts alike for all."""
-    layers = [list(each.aux_layers) for each in (a, b)]
+    layers = [list(manifest.aux_layers) for manifest in (a, b)]
     if not all(layers) or layers[0] == layers[1] or models_differ(a, b, DRAFTER):
         return None
-    return [", ".join(map(str, each)) for each in layers]
+    return [", ".join(map(str, numbers)) for numbers in layers]
 
 
 def _head_states(a: Manifest, b: Manifest) -> list[str] | None:
     """Return which state of the target the MTP head of both runs reads, if engines differ in it."""
-    if not all(each.drafter.architecture.startswith(_MIMO) for each in (a, b)):
+    if not all(manifest.drafter.architecture.startswith(_MIMO) for manifest in (a, b)):
         return None
-    states = [_STATE_OF_MIMO.get(each.engine, "") for each in (a, b)]
+    states = [_STATE_OF_MIMO.get(manifest.engine, "") for manifest in (a, b)]
     return states if all(states) and states[0] != states[1] else None
 
 

@@ -44,8 +44,8 @@ ONE_TOKEN = RoundLength(value=1.0)
 def round_lengths(run: RunSummary, others: Sequence[RunSummary] = ()) -> tuple[RoundLength, ...]:
     """Return tokens per round for K = 0 .. the largest that ran. For each K the run with the
     nearest K that is not smaller counts; of equal ones, the first."""
-    runs = [run, *(each for each in others if not each.mixed)]
-    largest = max(each.k for each in runs)
+    runs = [run, *(other for other in others if not other.mixed)]
+    largest = max(run.k for run in runs)
     sources = [min((r for r in runs if r.k >= k), key=lambda r: r.k) for k in range(1, largest + 1)]
     return (ONE_TOKEN, *(_at(source, k) for k, source in enumerate(sources, start=1)))
 
@@ -63,12 +63,14 @@ def length_at(
     larger one counts. A rate without an interval may have any value.
     """
     rates = np.nan_to_num(np.array(marginal[:k]))
-    anew = next((each.mean_length for each in lengths if each.k == k), 0.0)
+    anew = next((length.mean_length for length in lengths if length.k == k), 0.0)
     value = max(float(mean_length_of(rates.tolist())), anew)
     known = (intervals or ())[:k]
     sure = len(known) == k and all(known)
     # Rounds that are hard at one depth are hard at the next: the rates move together.
-    error = sum((each.high - each.low) / (2 * Z95) for each in known if each) / value
+    error = (
+        sum((interval.high - interval.low) / (2 * Z95) for interval in known if interval) / value
+    )
     return RoundLength(
         value=value,
         error=error if sure else math.inf,
@@ -90,8 +92,8 @@ def possible_growth(run: RunSummary) -> float:
 
 def length_warnings(run: RunSummary, others: Sequence[RunSummary]) -> tuple[str, ...]:
     """Return warnings about acceptance that does not depend on K alone."""
-    found = [_by_batch(run), *(_unlike(run, each) for each in others)]
-    return tuple(each for each in found if each is not None)
+    found = [_by_batch(run), *(_unlike(run, other) for other in others)]
+    return tuple(warning for warning in found if warning is not None)
 
 
 def _by_batch(run: RunSummary) -> str | None:
@@ -114,7 +116,7 @@ def _unlike(run: RunSummary, other: RunSummary) -> str | None:
     """Warn if a run's acceptance is not what the first run's rounds imply for its K."""
     if other.mixed or run.mixed:
         return None
-    mine = next((each for each in run.lengths_by_k if each.k == other.k), None)
+    mine = next((length for length in run.lengths_by_k if length.k == other.k), None)
     there = other.acceptance.mean_length_interval
     if mine is None or mine.mean_length_interval is None or there is None:
         return None
@@ -149,7 +151,7 @@ class Served:
     @property
     def ks(self) -> tuple[int, ...]:
         """Every K, ascending; 0 is included if a schedule asked for no draft."""
-        return tuple(sorted({k for each in self.shares.values() for k in each} | {self.k}))
+        return tuple(sorted({k for by_k in self.shares.values() for k in by_k} | {self.k}))
 
     @property
     def words(self) -> str:
@@ -160,7 +162,7 @@ class Served:
         """Return the share of each K at this batch size, or at the nearest measured one."""
         if not self.shares:
             return {self.k: 1.0}
-        return self.shares[min(self.shares, key=lambda each: abs(each - batch))]
+        return self.shares[min(self.shares, key=lambda size: abs(size - batch))]
 
 
 def served_of(k: int, cells: Iterable[StepCell], *, mixed: bool) -> Served:
@@ -173,7 +175,7 @@ def served_of(k: int, cells: Iterable[StepCell], *, mixed: bool) -> Served:
     return Served(
         k=k,
         shares={
-            batch: {each: n / sum(by_k.values()) for each, n in sorted(by_k.items())}
+            batch: {number: n / sum(by_k.values()) for number, n in sorted(by_k.items())}
             for batch, by_k in sorted(steps.items())
         },
     )
@@ -268,9 +270,9 @@ def times_over(model: CostModel, lengths: Sequence[RoundLength], served: Served)
 def summed(parts: Sequence[tuple[float, Span]]) -> Span:
     """Return the sum of weighted spans, all of whose ends are taken together."""
     return Span(
-        value=sum(weight * each.value for weight, each in parts),
-        low=sum(weight * each.low for weight, each in parts),
-        high=sum(weight * each.high for weight, each in parts),
+        value=sum(weight * span.value for weight, span in parts),
+        low=sum(weight * span.low for weight, span in parts),
+        high=sum(weight * span.high for weight, span in parts),
     )
 
 
@@ -312,7 +314,7 @@ def prediction(batch: int, weight: float, times: Times, within: Times) -> Predic
     return Prediction(
         batch=batch,
         weight=weight,
-        tpot_s=tuple(estimate(each) for each in times.by_k),
+        tpot_s=tuple(estimate(span) for span in times.by_k),
         best_k=best,
         ran=estimate(times.ran),
         gain=gain_of(within.ran, within.by_k[best]),

@@ -83,11 +83,11 @@ class Split:
 
 def largest_split(requests: Requests, random: RandomState) -> Split | None:
     """Return the split at which the requests differ most; None if they are of too few clusters."""
-    tests = [each for each in (_between(requests, random), _within(requests, random)) if each]
+    tests = [split for split in (_between(requests, random), _within(requests, random)) if split]
     if not tests:
         return None
-    first = min(tests, key=lambda each: each.p)
-    return Split(at=first.at, p=fisher([each.p for each in tests]))
+    first = min(tests, key=lambda split: split.p)
+    return Split(at=first.at, p=fisher([split.p for split in tests]))
 
 
 def fisher(p: list[float]) -> float:
@@ -214,7 +214,7 @@ def step_ratio(tokens: Matrix, rounds: Matrix, cluster: Codes, after: Matrix) ->
     jackknife influences over clusters, which may be on both sides; None if a side is empty."""
     code = np.unique(cluster, return_inverse=True)[1]
     sides = [
-        ratio_of(*(by_cluster(code, each * side)[:, None] for each in (tokens, rounds)))
+        ratio_of(*(by_cluster(code, column * side)[:, None] for column in (tokens, rounds)))
         for side in (1.0 - after, after)
     ]
     before, later = sides
@@ -232,14 +232,14 @@ def paired_step(
     known = prompt >= 0
     code = np.unique(prompt[known], return_inverse=True)[1]
     sums = [
-        np.bincount(code, each[known] * side[known])
+        np.bincount(code, column[known] * side[known])
         for side in (1.0 - after, after)
-        for each in (tokens, rounds)
+        for column in (tokens, rounds)
     ]
     both = (sums[1] > 0) & (sums[3] > 0)
     if both.sum() < LEAST:
         return math.nan, None, int(both.sum())
-    before, n, later, m = (each[both] for each in sums)
+    before, n, later, m = (column[both] for column in sums)
     weight = n * m / (n + m)
     ratio = ratio_of((weight * (later / m - before / n))[:, None], weight[:, None])
     spread = intervals(ratio)
@@ -269,7 +269,7 @@ def residuals(
 
     `factors`, [requests] each, begin with the one that is dropped last.
     """
-    levels = [_levels(each) for each in factors]
+    levels = [_levels(factor) for factor in factors]
     left = tokens - rounds * _by_factor(tokens, rounds, cluster, levels)
     return np.asarray(left - rounds * _means(left, rounds, _cells(cluster, levels)))
 
@@ -287,11 +287,11 @@ def _by_factor(
     tokens: Matrix, rounds: Matrix, cluster: Codes, factors: Sequence[_Levels]
 ) -> Matrix:
     """Return the length of each request by the sum of the factors' effects, [requests]."""
-    codes = [_merged(each, cluster) for each in factors]
-    codes = [each for each in codes if each.max(initial=0) > 0]
-    starts = np.cumsum([1, *(int(each.max()) + 1 for each in codes)])
+    codes = [_merged(factor, cluster) for factor in factors]
+    codes = [code for code in codes if code.max(initial=0) > 0]
+    starts = np.cumsum([1, *(int(code.max()) + 1 for code in codes)])
     columns = [np.zeros(len(tokens), dtype=np.int64)]
-    columns += [each + start for each, start in zip(codes, starts, strict=False)]
+    columns += [code + start for code, start in zip(codes, starts, strict=False)]
     size = int(starts[-1])
     normal, right = np.zeros(size * size), np.zeros(size)
     for one in columns:
@@ -299,7 +299,7 @@ def _by_factor(
         for other in columns:
             normal += np.bincount(one * size + other, rounds, size * size)
     effects = np.linalg.lstsq(normal.reshape(size, size), right, rcond=None)[0]
-    return np.asarray(sum(effects[each] for each in columns))
+    return np.asarray(sum(effects[column] for column in columns))
 
 
 def _merged(factor: _Levels, cluster: Codes) -> Codes:
@@ -319,7 +319,7 @@ def _means(tokens: Matrix, rounds: Matrix, cell: Codes) -> Matrix:
 def cells(cluster: Codes, factors: Sequence[NDArray[np.str_]]) -> Codes:
     """Return the cell of each request, [requests]: the finest combination of leading factors that
     has LEAST_CLUSTERS clusters among the requests that no finer one has taken."""
-    return _cells(cluster, [_levels(each) for each in factors])
+    return _cells(cluster, [_levels(factor) for factor in factors])
 
 
 def _cells(cluster: Codes, factors: Sequence[_Levels]) -> Codes:
@@ -339,8 +339,8 @@ def _cells(cluster: Codes, factors: Sequence[_Levels]) -> Codes:
 def _codes(factors: Sequence[Codes], n: int) -> Codes:
     """Return a number for each combination of levels, [n]."""
     code = np.zeros(n, dtype=np.int64)
-    for each in factors:
-        there, own = ranked(each)
+    for factor in factors:
+        there, own = ranked(factor)
         code = ranked(code * max(len(there), 1) + own)[1]
     return code
 

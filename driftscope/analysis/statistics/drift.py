@@ -260,7 +260,7 @@ def drift_in_matched_rounds(sums: MatchedSums) -> AttentionDrift:
     if clusters < FEWEST_CLUSTERS or chains < FEWEST_MATCHED:
         return AttentionDrift(depths=depths, clusters=clusters, chains=chains)
     excess, weight = sums.excess[there], sums.weight[there]
-    top, bottom = (each[:, deep].sum(axis=1, keepdims=True) for each in (excess, weight))
+    top, bottom = (column[:, deep].sum(axis=1, keepdims=True) for column in (excess, weight))
     return AttentionDrift(
         depths=depths,
         source=Source.MATCHED,
@@ -313,7 +313,7 @@ def estimates(ratio: Ratio) -> tuple[Estimate, ...]:
 def _known(ratio: Ratio) -> tuple[Estimate | None, ...]:
     """Return the estimates; None where nothing was measured."""
     each_units = zip(estimates(ratio), ratio.units, strict=True)
-    return tuple(each if units > 0 else None for each, units in each_units)
+    return tuple(estimate if units > 0 else None for estimate, units in each_units)
 
 
 def _by_distance(sums: DistanceSums, edges: Sequence[int]) -> ByDistance:

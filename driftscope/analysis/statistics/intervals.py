@@ -64,7 +64,7 @@ Intervals = tuple[Interval | None, ...]
 
 def fewer(a: float | None, b: float | None) -> float | None:
     """Return the smaller number of clusters; the known one if the other is None."""
-    return min((each for each in (a, b) if each is not None), default=None)
+    return min((clusters for clusters in (a, b) if clusters is not None), default=None)
 
 
 def difference(a: float, a_interval: Interval, b: float, b_interval: Interval) -> Interval:

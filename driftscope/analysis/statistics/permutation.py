@@ -61,7 +61,7 @@ def joint(a: Ratio, b: Ratio, *, paired: bool) -> Joint:
     """Test b - a, figure by figure; if `paired`, rows of the influences are pairs."""
     known = _known(a) & _known(b)
     same = _pooled(a, b)
-    first, second = (_null_values(each, same, known) for each in (a, b))
+    first, second = (_null_values(ratio, same, known) for ratio in (a, b))
     if paired:
         return _tested(_Signs(second - first), b.minus(a).factor)
     return _tested(
@@ -286,7 +286,7 @@ def _share(group: Codes, requests: int) -> float:
 def _exchanged(beginning: Codes, label: Codes, random: np.random.Generator) -> Codes:
     """Return the beginnings of requests of one label in random order; unknown ones stay."""
     out = beginning.copy()
-    for each in np.unique(label):
-        mine = np.flatnonzero((label == each) & (beginning >= 0))
+    for value in np.unique(label):
+        mine = np.flatnonzero((label == value) & (beginning >= 0))
         out[mine] = beginning[random.permutation(mine)]
     return out

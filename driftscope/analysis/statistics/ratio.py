@@ -120,7 +120,7 @@ class Ratio:
         """Standard error, [m]; NaN with fewer than two clusters."""
         if self.crossed is None:
             return np.asarray(np.sqrt(self.variance))
-        a, b, ab = self.variance, *(each.variance for each in self.crossed)
+        a, b, ab = self.variance, *(ratio.variance for ratio in self.crossed)
         return np.asarray(np.sqrt(np.fmax(np.fmax(a, b), a + b - ab)))
 
     @property
@@ -187,8 +187,8 @@ def weighted(ratios: Sequence[Ratio], weights: Sequence[float]) -> Ratio:
 def _df_of_sum(ratios: Sequence[Ratio], weights: Sequence[float], share: Matrix) -> Array:
     """Return the degrees of freedom of an average of ratios, [m]; those of each cluster's `share`
     where no cluster differs."""
-    variances = [w * w * each.variance for w, each in zip(weights, ratios, strict=True)]
-    found = satterthwaite(np.array(variances), np.array([each.df for each in ratios]))
+    variances = [w * w * ratio.variance for w, ratio in zip(weights, ratios, strict=True)]
+    found = satterthwaite(np.array(variances), np.array([ratio.df for ratio in ratios]))
     return np.where(np.isfinite(found), found, degrees_of_freedom(share))
 
 
@@ -272,11 +272,13 @@ def ratio_over(
 ) -> Ratio:
     """Return the ratios that `make` makes of `rows`, [rows, m] each, by `cluster` of each row;
     `crossed` is the other cluster of each row, if they have two."""
-    one = make(*(summed(each, cluster) for each in rows))
+    one = make(*(summed(column, cluster) for column in rows))
     if crossed is None:
         return one
     both = pairs_of(cluster, crossed)
-    return two_way(one, *(make(*(summed(each, code) for each in rows)) for code in (crossed, both)))
+    return two_way(
+        one, *(make(*(summed(column, code) for column in rows)) for code in (crossed, both))
+    )
 
 
 def two_way(one: Ratio, other: Ratio, both: Ratio) -> Ratio:
@@ -314,7 +316,7 @@ def nested(inner: Codes, outer: Codes) -> bool:
 def design_effect(over_clusters: Ratio, over_requests: Ratio) -> float | None:
     """Return the variance of the first figure over clusters over that over requests; None if it is
     not known."""
-    by_cluster, by_request = (float(each.error[0]) for each in (over_clusters, over_requests))
+    by_cluster, by_request = (float(ratio.error[0]) for ratio in (over_clusters, over_requests))
     known = np.isfinite(by_cluster) and np.isfinite(by_request) and by_request > 0
     return (by_cluster / by_request) ** 2 if known else None
 
@@ -353,7 +355,7 @@ def rate_over_clusters(
     if not there.any():
         return 0.0, None
     code = np.arange(len(top)) if cluster is None else cluster
-    rows = [each[there, None].astype(np.float64) for each in (top, bottom)]
+    rows = [column[there, None].astype(np.float64) for column in (top, bottom)]
     ratio = ratio_over(ratio_of, rows, code[there], None if crossed is None else crossed[there])
     spread = rate_intervals(ratio)
     return float(ratio.value[0]), spread[0] if spread else None

@@ -186,7 +186,7 @@ def _contrast(
         kept_interval=interval,
         p=p,
         requests=int(there[shared].sum(axis=0).min()),
-        strata=tuple(strata[each] for each in np.sort(shared)),
+        strata=tuple(strata[stratum] for stratum in np.sort(shared)),
     )
 
 
@@ -223,7 +223,7 @@ class _Sums:
     def error(self) -> float:
         """Return the standard error of the second over the first, by leaving out one request after
         another."""
-        whole = [each.sum(axis=1, keepdims=True) for each in (self._accepted, self._rounds)]
+        whole = [column.sum(axis=1, keepdims=True) for column in (self._accepted, self._rounds)]
         first, second = _standardised(whole[0] - self._accepted, whole[1] - self._rounds)
         known = first > 0
         kept = second[known] / first[known]
@@ -235,13 +235,13 @@ class _Sums:
 
     def df(self) -> float:
         """Return the degrees of freedom of the group that has fewer."""
-        return float(np.min([degrees_of_freedom(each[:, None])[0] for each in self._shares()]))
+        return float(np.min([degrees_of_freedom(share[:, None])[0] for share in self._shares()]))
 
     def supported(self) -> bool:
         """Whether there are enough clusters, and none has more than half of the weight of a
         group."""
         return self.df() + 1.0 >= FEWEST_CLUSTERS and all(
-            each.max(initial=0.0) <= MOST_WEIGHT for each in self._shares()
+            share.max(initial=0.0) <= MOST_WEIGHT for share in self._shares()
         )
 
     def rounds(self, group: int) -> int:
