@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from driftscope_lab.demo.closed_loop import Load, Request, serve
-from driftscope_lab.phenomenon.conditions import items
+from driftscope_lab.demo.vllm_engine import Load, Request, serve
+from driftscope_lab.phenomenon.recording import items
 from driftscope_lab.trio import encode, load_prompts
 
 K = 8

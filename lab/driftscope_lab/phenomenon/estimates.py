@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from driftscope.analysis.statistics.intervals import student
 from driftscope.analysis.statistics.ratio import Ratio, intervals, ratio_of
 from driftscope.trace.reader import read_trace
-from driftscope_lab.phenomenon.conditions import AS_TRAINED, FORMS, PERTURBED
+from driftscope_lab.phenomenon.recording import AS_TRAINED, FORMS, PERTURBED
 
 Array = NDArray[np.float64]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from driftscope.analysis.statistics.drift import Answer
-from driftscope_lab.phenomenon.conditions import AS_TRAINED, conditions
 from driftscope_lab.phenomenon.estimates import Estimate, Sums, between_seeds, of, robustness
+from driftscope_lab.phenomenon.recording import AS_TRAINED, conditions
 
 LEAST_SINK = 0.2
 LOST_BELOW = 0.5

@@ -20,11 +20,10 @@ from driftscope.analysis.query.row_filters import Filter
 from driftscope.errors import DriftscopeError
 from driftscope.pipeline import summarise
 from driftscope_lab.phenomenon import evidence as tables
-from driftscope_lab.phenomenon.conditions import AS_TRAINED
 from driftscope_lab.phenomenon.engine import K
 from driftscope_lab.phenomenon.estimates import sums_of
 from driftscope_lab.phenomenon.evidence import Recorded, judged, svg
-from driftscope_lab.phenomenon.recording import record, seeds_of
+from driftscope_lab.phenomenon.recording import AS_TRAINED, record, seeds_of
 from driftscope_lab.phenomenon.target_sink import target_lines
 from driftscope_lab.trio import trio_path
 

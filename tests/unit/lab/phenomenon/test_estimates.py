@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from driftscope.analysis.statistics.drift import Answer
-from driftscope_lab.phenomenon.conditions import AS_TRAINED, FORMS
 from driftscope_lab.phenomenon.estimates import Sums, between_seeds, of, robustness
 from driftscope_lab.phenomenon.evidence import Recorded, judged
+from driftscope_lab.phenomenon.recording import AS_TRAINED, FORMS
 
 PROMPTS, K = 40, 8
 

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import numpy as np
 
 from driftscope.analysis.statistics.drift import Answer
-from driftscope_lab.phenomenon.conditions import AS_TRAINED
 from driftscope_lab.phenomenon.estimates import Sums
 from driftscope_lab.phenomenon.evidence import BY_DEPTH, Recorded, svg
+from driftscope_lab.phenomenon.recording import AS_TRAINED
 
 K = 8
 NAMES = ("EAGLE-3", "EAGLE-3.1")
