@@ -24,6 +24,7 @@ RUN = {
     "attention": {"self_mass": [0.0, 0.2, 0.6], "sink_mass": None},
     "fallback": {"steps": 100, "by_reason": {"k_zero": 3}},
     "manifest": {"mode": "eager"},
+    "timing": {"date": {"select": [1.0, 3.0]}},
     "segments": [{"label": "in distribution", "mean_length": 2.5}],
 }
 BASELINE = {
@@ -62,6 +63,11 @@ def _answer(text: str, facts: Facts = FACTS) -> bool | None:
         ("manifest.mode == 'eager'", True),
         ("manifest.mode != baseline.manifest.mode", True),
         ("-k < -3", True),
+        ("k = 4 AND NOT acceptance_dies", True),
+        ("k <> 4", False),
+        ("'eager' = manifest.mode", True),
+        ('segments["in distribution"].mean_length > 2', True),
+        ("timing.date.select[-1] > 2", True),  # keywords of SQL are names like others
         ("sink_lost", True),
         ("not sink_lost or acceptance_dies", False),
         ("acceptance.mean_length < 0.95 * baseline.acceptance.mean_length", True),
@@ -246,6 +252,13 @@ def test_a_rule_about_a_baseline_needs_one() -> None:
         "known(1)",
         "known(k, k)",
         "open('x') == 1",
+        "k in (select 1)",
+        "cast(k as int) > 1",
+        "k::int > 1",
+        "k > 1 -- and more",
+        "k /* 4 */ > 1",
+        "k > 1); COPY (SELECT 42) TO 'pwn.csv'; --",
+        "exists (select 1)",
         "k < 2; k > 3",
         "k := 3",
         "f'{k}' == 'x'",
