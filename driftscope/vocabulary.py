@@ -44,10 +44,10 @@ being looked for, so that no masses were taken yet."""
 
 
 class Execution:
-    """Values of DraftRow.execution: how the drafter ran."""
+    """Values of DraftRow.execution and StepRow.execution: how the drafter ran."""
 
-    UNSAID = ""
-    """The drafter did not run."""
+    UNSEEN = ""
+    """No hook watched this step: readers put the manifest's mode in its place."""
     EAGER = "eager"
     COMPILED = "compiled"
     PIECEWISE = "piecewise"

@@ -46,7 +46,7 @@ from driftscope.trace.segments import (
 )
 from driftscope.trace.status import STATUS_S, Status, read_faults, read_statuses
 from driftscope.trace.streams import read_stream
-from driftscope.vocabulary import DISTANCE_MASS, NULL_MASS, SINK_MASS
+from driftscope.vocabulary import DISTANCE_MASS, NULL_MASS, SINK_MASS, Execution
 
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "time_s": (0.0, MAX_UNIX_S),
@@ -236,11 +236,21 @@ def read_record(
         place = place_of(source_of(path, record))
         if rank not in (None, place.rank):
             continue
-        rows = read_rows(path, record, problems, bins=bins)
+        rows = _with_execution(read_rows(path, record, problems, bins=bins), manifest)
         by_rank[place.rank].append(with_replica(rows, place))
     if not by_rank:
         return conform(pa.table({}), record)
     return joined(record, {rank: pa.concat_tables(t) for rank, t in by_rank.items()}, problems)
+
+
+def _with_execution(rows: pa.Table, manifest: Manifest) -> pa.Table:
+    """Return `rows` with the run's execution in steps that no hook watched."""
+    if "execution" not in rows.column_names:
+        return rows
+    at, modes = rows.schema.get_field_index("execution"), rows.column("execution")
+    mode = Execution.OF_MODE.get(manifest.mode, Execution.UNSEEN)
+    seen = pc.if_else(pc.equal(modes, Execution.UNSEEN), mode, modes)
+    return rows.set_column(at, rows.schema.field(at), seen)
 
 
 def read_rows(

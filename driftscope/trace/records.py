@@ -185,8 +185,9 @@ class StepRow:
     """Time spent in the probe on the worker's thread within the step."""
     rate: float = 1.0
     """Share of draft steps that were recorded at the time of this step, as in DraftRow."""
-    execution: str = Execution.UNSAID
-    """Execution mode of the drafter, as in DraftRow."""
+    execution: str = Execution.UNSEEN
+    """Execution mode of the drafter, as in DraftRow. Empty in a file if no hook watched the step,
+    which then ran in the mode of the manifest; readers fill it in."""
     gpu_draft_s: float | None = None
     """Time of the drafter on the GPU, between two CUDA events. None: there is no GPU."""
     gpu_probe_s: float | None = None

@@ -245,4 +245,4 @@ class StepTimer:
         self._step_s += sum(done.step_s for done in steps)
         self._writer.set_gauges(step_s=round(self._step_s, 6))
         prefilling = prefilling_of(steps, self._schedules.prompts, self._writer)
-        return [step_rows(steps, prefilling, passed=Execution.UNSAID)]
+        return [step_rows(steps, prefilling, passed=Execution.UNSEEN)]

@@ -103,7 +103,7 @@ def _completed(
     """Return the rows with all columns of the record but those `left_out`, which follow from
     others."""
     defaults = {f.name: f.default for f in fields(RECORDS[record]) if f.default is not MISSING}
-    execution = Execution.OF_MODE.get(manifest["mode"], Execution.UNSAID)
+    execution = Execution.OF_MODE.get(manifest["mode"], Execution.UNSEEN)
     defaults |= {"rate": 1.0 / max(manifest.get("every", 1), 1), "execution": execution}
     columns: dict[str, Any] = {}
     for field in schema_of(record):

@@ -271,7 +271,7 @@ def shape_of(tables: Tables) -> Shape:
         sink_slots=tuple(manifest.sink_slots),
         sinkless=manifest.sinkless,
         absent=tuple(name for name in OPTIONAL if not rows(one_with(name)).num_rows),
-        executions=tuple(sorted(set(kinds.column("execution").to_pylist()) - {Execution.UNSAID})),
+        executions=tuple(sorted(set(kinds.column("execution").to_pylist()) - {Execution.UNSEEN})),
         rate=rate if rate and 0 < rate <= 1 else None,
     )
 

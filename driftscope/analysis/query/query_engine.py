@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
@@ -136,6 +136,8 @@ class Files:
     """Types of the columns, as in the files."""
     constant: Mapping[str, Any]
     """Columns, by name, that have this value in every row, whatever the files contain."""
+    unseen: Mapping[str, str] = field(default_factory=dict)
+    """Text columns, by name, in which an empty text stands for this value."""
 
 
 _PATIENCE_S = 0.05
@@ -445,6 +447,8 @@ def column(files: Files, wanted: pa.Field, dialect: Dialect) -> str:
         value = f"CAST(NULL AS {kind})"
     elif pa.types.is_timestamp(files.columns[plain]):
         value = f"{dialect.micros}({name}) / 1e6"
+    elif plain in files.unseen:
+        value = f"CASE WHEN {name} = '' THEN {dialect.text(files.unseen[plain])} ELSE {name} END"
     else:
         value = name if files.columns[plain] == wanted.type else f"CAST({name} AS {kind})"
     return f"{value} AS {name}"

@@ -49,7 +49,7 @@ from driftscope.trace.segments import (
     source_of,
 )
 from driftscope.trace.status import Status, read_statuses
-from driftscope.vocabulary import DISTANCE_MASS, NULL_MASS, SINK_MASS
+from driftscope.vocabulary import DISTANCE_MASS, NULL_MASS, SINK_MASS, Execution
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir
@@ -165,7 +165,8 @@ def open_run(run: str | Path, engine: Engine | None = None, *, rank: int | None 
     problems = list(damaged.values())
     parts: dict[Derived, Content] = {}
     in_place = {
-        record: _in_place(run, record, damaged) if rank is None else None for record in QUERIED
+        record: _in_place(run, record, manifest.mode, damaged) if rank is None else None
+        for record in QUERIED
     }
     engine.admit(
         _paths(each for contents in in_place.values() if contents for each in contents.values())
@@ -334,8 +335,11 @@ def _together(parts: Mapping[Derived, Content]) -> Content:
     return [files for content in parts.values() for files in content]
 
 
-def _in_place(run: Path, record: str, left_out: Container[Path]) -> dict[Derived, Content] | None:
-    """Return the sealed files of a record by layout; None if they must be read into memory."""
+def _in_place(
+    run: Path, record: str, mode: str, left_out: Container[Path]
+) -> dict[Derived, Content] | None:
+    """Return the sealed files of a record by layout; None if they must be read into memory.
+    `mode` is the manifest's, which steps that no hook watched ran in."""
     paths = [path for path in segments(run, record) if path not in left_out]
     ranks = {place_of(source_of(path, record)).rank for path in paths}
     if not paths or len(ranks) > 1 or any(path.suffix != SEALED for path in paths):
@@ -356,7 +360,8 @@ def _in_place(run: Path, record: str, left_out: Container[Path]) -> dict[Derived
     parts: defaultdict[Derived, list[Files]] = defaultdict(list)
     for (derived, columns, replica), mine in alike.items():
         constant = {} if replica is None else {"replica": replica}
-        files = Files(paths=tuple(mine), columns=dict(columns), constant=constant)
+        seen = {"execution": Execution.OF_MODE.get(mode, Execution.UNSEEN)}
+        files = Files(paths=tuple(mine), columns=dict(columns), constant=constant, unseen=seen)
         parts[derived].append(files)
     return dict(parts)
 

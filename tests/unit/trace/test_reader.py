@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 from support.runs import Spec, manifest, rows, verify, write_rows
 
-from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.query.record_views import Tables, open_run
+from driftscope.analysis.query.record_views import table as view
 from driftscope.errors import (
     DamagedTraceError,
     DriftscopeError,
@@ -26,8 +27,8 @@ from driftscope.errors import (
     SchemaVersionError,
 )
 from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
-from driftscope.trace.reader import read_trace
-from driftscope.trace.records import RECORDS, DraftRow, Row, edges_of, longest_of, reach_of
+from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.records import RECORDS, DraftRow, Row, StepRow, edges_of, longest_of, reach_of
 from driftscope.trace.schema import schema_of
 from driftscope.trace.segments import VERSION_KEY, seal, segment_path, segments
 from driftscope.trace.streams import StreamFile
@@ -150,6 +151,24 @@ def test_a_manifest_with_impossible_bins_is_refused(
     (tmp_path / MANIFEST).write_text(json.dumps(raw))
     with pytest.raises(DamagedTraceError, match="distance_e"):
         read_manifest(tmp_path)
+
+
+@EVERY_READER
+def test_a_step_that_no_hook_watched_ran_in_the_manifests_mode(
+    tmp_path: Path, read: Callable[[Path], Trace | Tables], closed: bool
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / MANIFEST).write_text(replace(manifest(SPEC), mode="full graphs").to_json())
+    steps = [row for row in rows(SPEC) if isinstance(row, StepRow)]
+    content = [replace(row, execution="" if row.step % 2 else "eager") for row in steps]
+    write_rows(run, "worker0-1", content, closed=closed)
+    found = read(run)
+    table = found.engine.rows(view("step")) if isinstance(found, Tables) else found.step
+    ran = dict(
+        zip(*(table.column(name).to_pylist() for name in ("step", "execution")), strict=True)
+    )
+    assert ran == {row.step: "full" if row.step % 2 else "eager" for row in steps}
 
 
 SOURCE = "worker0-1"

@@ -45,6 +45,8 @@ def _row(cls: type[Row]) -> st.SearchStrategy[Row]:
         return st.integers(int(low), int(high)) if hint is int else st.floats(low, high)
 
     columns = {name: values(name, hint) for name, hint in typing.get_type_hints(cls).items()}
+    if "execution" in columns:  # an empty one is read as the manifest's mode
+        columns["execution"] = st.text(min_size=1, max_size=8)
     if DISTANCE_MASS in columns:  # readers refuse what does not sum to 1
         columns[DISTANCE_MASS] = st.none()
     return st.builds(cls, **columns)
