@@ -76,7 +76,7 @@ class Inputs:
     baseline_only: Filter = EVERYTHING
     """Rows to keep of the baseline."""
     by: str = BY_LABEL
-    """Property that splits a run into segments: a key of `buckets.BY`, or a span of time."""
+    """Property that splits a run into segments: a key of `row_filters.BY`, or a span of time."""
     engine: Callable[[], Engine] = DuckDB
     """Maker of the engine that runs the queries of one run."""
     cluster: str | None = None

@@ -300,7 +300,7 @@ Names = NDArray[np.str_]
 
 
 def text_rounds(run: Sums) -> pa.Table | None:
-    """Return the rounds by request and kind of text, see `buckets.TEXT`; None if no finished
+    """Return the rounds by request and kind of text, see `row_filters.TEXT`; None if no finished
     request has regions."""
     if not run.requests.has_regions:
         return None

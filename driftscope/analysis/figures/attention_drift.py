@@ -59,7 +59,7 @@ def distance_column(depth: int, bin_: int) -> str:
 @cache
 def distances(shape: Shape, derived: Derived, bins: int, in_steps: bool) -> ir.Table:
     """Sum the chains of one file layout by cluster. `bins` is the number of distances, 0 if no
-    chain has masses by distance; `in_steps` is that of `passes.views.sampled`."""
+    chain has masses by distance; `in_steps` is that of `record_views.sampled`."""
     rows = sampled(deep_enough(shape), CLUSTERED, in_steps)
     lists = Elements(rows, dict(derived), shape)
     chains = rows.select(

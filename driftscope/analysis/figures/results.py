@@ -318,7 +318,7 @@ def hidden_of(chains: Chains) -> Hidden:
 def confidence_of(chains: Chains, verified: pa.Table | None = None) -> Confidence:
     """Return top-1 probability and entropy of `chains` by depth. The calibration is included if
     `verified` tokens by depth and bin are given, which are sums of
-    `passes.verified.reliability`."""
+    `verified_chains.reliability`."""
     top1, entropy = (_mean(chains.means.get(name)) for name in ("top1", "entropy"))
     if verified is None or not verified.num_rows:
         return Confidence(top1=top1, entropy=entropy)

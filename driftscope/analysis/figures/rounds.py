@@ -298,7 +298,7 @@ def rounds_of(table: pa.Table, request: Codes, mix: Matrix, units: Units | None 
 
 def mix_of(table: pa.Table, k: int) -> Matrix:
     """Return `Rounds.mix` from a pass by the number of tokens drafted, see
-    `passes.rounds.by_length`."""
+    `by_length`."""
     drafted = whole(table, "length")
     accepted = _columns(table, "accepted", k) @ np.arange(k + 1)
     tokens, rounds = np.zeros(k + 1), np.zeros(k + 1)

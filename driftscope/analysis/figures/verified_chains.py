@@ -77,7 +77,7 @@ class ChainSample:
 
     def show(self, run: Sums, name: str, cluster: Codes) -> None:
         """Define the view `name` on the requests, each with its number in `cluster`, [requests of
-        the run], and the view of their steps that `passes.views.sampled` reads."""
+        the run], and the view of their steps that `record_views.sampled` reads."""
         engine = run.tables.engine
         run.requests.show(engine, name, self.requests, cluster[self.requests])
         if self.steps is not None:
@@ -123,7 +123,7 @@ KEY = ("cluster", "position")
 
 @cache
 def drawn(in_steps: bool = False) -> ir.Table:
-    """Return the chains of these requests; `in_steps` is that of `passes.views.sampled`."""
+    """Return the chains of these requests; `in_steps` is that of `record_views.sampled`."""
     rows = sampled(table("draft"), LOOKED_AT, in_steps)
     return rows.select(*KEY, "top1", "rate", "execution", drafted_s=rows.time_s, drawn=rows.k)
 
@@ -242,10 +242,10 @@ class Verification:
     verified: int
     """Number of checked chains whose round is in the run."""
     by_confidence: pa.Table | None
-    """Verified tokens, see `passes.verified.reliability`, without a row if no confidence was
+    """Verified tokens, see `verified_chains.reliability`, without a row if no confidence was
     recorded; None if no chain was verified."""
     by_execution: pa.Table | None
-    """Verified chains, see `passes.verified.by_execution`; None if all ran in the same way."""
+    """Verified chains, see `by_execution`; None if all ran in the same way."""
 
 
 NOTHING = Verification(looked_at=0, verified=0, by_confidence=None, by_execution=None)
@@ -296,7 +296,7 @@ def internals(shape: Shape, derived: Derived, in_steps: bool) -> ir.Table:
     """Return the verified chains of one file layout, one row each: request, position, tokens
     accepted and drafted, and by depth the mass on the chain itself (averaged over layers), the RMS
     fed forward and the drafter's confidence, as far as they were recorded. `in_steps` is that of
-    `passes.views.sampled`."""
+    `record_views.sampled`."""
     rows = sampled(deep_enough(shape), WITHIN, in_steps)
     lists = Elements(rows, dict(derived), shape)
     columns = {}
@@ -348,7 +348,7 @@ def answers(relations: Sequence[WithinRequest]) -> tuple[Answer, ...]:
 
 def within_requests(run: Sums) -> Later[tuple[WithinRequest, ...]]:
     """Read the rows that give the relation to each measure of a run, to be computed later; ()
-    without chains. The rows of `passes.verified` must be stored."""
+    without chains. The rows under VERIFIED must be stored."""
     if not run.recorded.any():
         return Later(tuple)
     sample = chain_sample(run, CHAINS_WITHIN, chain_sample(run, COMPARED).requests)
@@ -362,7 +362,7 @@ def within_requests(run: Sums) -> Later[tuple[WithinRequest, ...]]:
 def relations(
     chains: pa.Table, depths: int, clusters: Codes | None = None
 ) -> Iterator[WithinRequest]:
-    """Yield the relation to each measure that the `chains`, rows of `passes.internals`, have;
+    """Yield the relation to each measure that the `chains`, rows of `internals`, have;
     `clusters` are those of all requests."""
     request = whole(chains, "cluster")
     unit = request if clusters is None else clusters[request]
