@@ -260,13 +260,18 @@ class DuckDB:
         self._connection = duckdb.connect()
         self._second = self._connection.cursor()
         for connection in (self._connection, self._second):
-            _configure(connection)
+            with suppress(duckdb.InvalidInputException):  # no bar: Jupyter without ipywidgets
+                connection.execute("SET enable_progress_bar = false")  # it would go to stdout
+            for name, value in SETTINGS.items():
+                connection.execute(f"SET {name} = {value}")
         self._views: list[_View] = []
         self._copied = 0
         self._running: list[Future[pa.Table]] = []
         self._background = ThreadPoolExecutor(1, thread_name_prefix="driftscope-query")
         self._set("memory_limit", _quoted(memory_limit))
-        self._set("threads", str(min(self._threads(), usable_cores())))
+        # DuckDB's own number respects cgroups, and the other one which cores the process may use.
+        (threads,) = self._connection.execute("SELECT current_setting('threads')").fetchone()
+        self._set("threads", str(min(int(threads), usable_cores())))
         self._set("temp_directory", _quoted(str(self._scratch.path / "spill")))
 
     def admit(self, paths: Iterable[Path]) -> None:
@@ -323,7 +328,11 @@ class DuckDB:
             self._running.append(begun)
             return begun
 
-        return Later(lambda: self._finished(running()), running)
+        def finished() -> pa.Table:
+            with self._reading():
+                return running().result()
+
+        return Later(finished, running)
 
     def _run_beside(self, sql: str, views: int) -> pa.Table:
         """Run a query on the second connection, which has its own copy of the first `views`."""
@@ -334,10 +343,6 @@ class DuckDB:
             self._second.execute(view.definition)
         self._copied = views
         return self._second.sql(sql).to_arrow_table()
-
-    def _finished(self, running: Future[pa.Table]) -> pa.Table:
-        with self._reading():
-            return running.result()
 
     def close(self) -> None:
         """See `Engine`. A query that still runs is given up."""
@@ -359,12 +364,7 @@ class DuckDB:
             self.admit(())
 
     def _set(self, name: str, value: str) -> None:
-        _set(self._connection, name, value)
-
-    def _threads(self) -> int:
-        """Return the number of threads that DuckDB would use, which respects cgroups."""
-        (threads,) = self._connection.execute("SELECT current_setting('threads')").fetchone()
-        return int(threads)
+        self._connection.execute(f"SET {name} = {value}")
 
     def _select(self, files: Files, schema: pa.Schema) -> str:
         paths = ", ".join(_quoted(str(self._links[path])) for path in files.paths)
@@ -415,19 +415,6 @@ class _View:
     @property
     def definition(self) -> str:
         return f"CREATE OR REPLACE TEMP VIEW {_identifier(self.name)} AS {self.sql}"
-
-
-def _configure(connection: Any) -> None:
-    import duckdb
-
-    with suppress(duckdb.InvalidInputException):  # no bar: Jupyter without ipywidgets
-        _set(connection, "enable_progress_bar", "false")  # it would go to stdout
-    for name, value in SETTINGS.items():
-        _set(connection, name, value)
-
-
-def _set(connection: Any, name: str, value: str) -> None:
-    connection.execute(f"SET {name} = {value}")
 
 
 def usable_cores() -> int:
