@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from driftscope.analysis.figures.results import Acceptance
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.summary.computation import BY_LABEL
+from driftscope.analysis.query.row_filters import BY_LABEL
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary import strict_json
 from driftscope.boundary.files import write_file

@@ -17,7 +17,7 @@ import typing
 from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
@@ -218,14 +218,15 @@ _DEFINITIONS = "#/$defs/{model}"
 def _records() -> tuple[dict[str, Schema], Schema]:
     """Return the schema of each record's document, by kind, and the definitions that they use."""
     adapters = {**RECORDS, ADVICE: Advice, "drift": AttentionDrift}
-    inputs = [(kind, "validation", TypeAdapter(record)) for kind, record in adapters.items()]
+    mode: Literal["validation"] = "validation"
+    inputs = [(kind, mode, TypeAdapter[Any](record)) for kind, record in adapters.items()]
     schemas, shared = TypeAdapter.json_schemas(
         inputs, schema_generator=_Written, ref_template=_DEFINITIONS
     )
     definitions = shared["$defs"]
     found = {}
     for kind in adapters:
-        schema = schemas[kind, "validation"]
+        schema = schemas[kind, mode]
         reference = schema.get("$ref", "").removeprefix(_DEFINITIONS.format(model=""))
         found[kind] = definitions[reference] if reference else schema
     return found, definitions
