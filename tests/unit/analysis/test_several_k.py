@@ -72,15 +72,6 @@ def test_chains_of_every_k_are_one_run(by_batch: RunSummary) -> None:
     assert by_batch.acceptance.mean_length == pytest.approx(served)
 
 
-def test_figures_of_files_and_of_rows_in_memory_are_the_same(tmp_path: Path) -> None:
-    run = simulate(tmp_path / "run", replace(HARDER, requests=40))
-    files, memory = summarise(open_run(run), "run"), summarise(read_trace(run), "run")
-    assert files.acceptance == memory.acceptance
-    assert files.hidden.fed_rms == pytest.approx(memory.hidden.fed_rms)
-    assert files.attention.self_mass == pytest.approx(memory.attention.self_mass, abs=1e-5)
-    assert files.confidence.reliability == memory.confidence.reliability
-
-
 def test_rates_by_depth_hold_the_truth_where_only_k_varies() -> None:
     """The share of 200 runs is within 3 standard errors of 95 %."""
     truth, trials, hits = replace(BY_BATCH, requests=60, rounds=20), 200, np.zeros(7)

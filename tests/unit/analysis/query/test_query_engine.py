@@ -237,14 +237,6 @@ def test_a_query_that_nobody_waits_for_ends_with_the_engine() -> None:
     engine.close()  # returns, although the query would take hours
 
 
-def test_a_changed_value_begins_with_the_one_that_it_is_made_of() -> None:
-    begun: list[int] = []
-    changed = Later(lambda: 1, lambda: begun.append(1)).then(str)
-    assert begun == []
-    changed.begin()
-    assert (begun, changed.value) == ([1], "1")
-
-
 def test_a_value_is_made_once() -> None:
     made: list[int] = []
 

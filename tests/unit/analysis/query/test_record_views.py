@@ -19,8 +19,6 @@ from support.simulate import Truth, simulate
 
 from driftscope.analysis import closeup
 from driftscope.analysis.figures import requests
-from driftscope.analysis.figures.chain_shape import Shape
-from driftscope.analysis.figures.rounds import by_context
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.summary.run_summary import RunSummary
@@ -165,14 +163,6 @@ def test_numbers_of_a_file_are_rounded_no_further_than_it_says(tmp_path: Path) -
     truth = Truth(requests=30, spread=0.0)
     run = summarise(open_run(simulate(tmp_path / "run", truth)), "run")
     assert run.hidden.fed_rms == pytest.approx(truth.states(), rel=2 * RELATIVE_ERROR)
-
-
-def test_queries_are_built_once_per_shape() -> None:
-    first, second = (
-        Shape(k=7, ks=(7,), depths=7, layers=1, aux=3, sink_slots=(0,), sinkless=False)
-        for _ in range(2)
-    )
-    assert by_context(first) is by_context(second)
 
 
 def _without_values(run: Path, *names: str) -> Path:

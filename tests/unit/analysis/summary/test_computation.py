@@ -254,13 +254,6 @@ def test_no_round_is_no_data(tmp_path: Path) -> None:
         summarise(_with_rounds(trace, [verify(0, 1, 1.0, 5, 0, 0, "no_draft")]), "run")
 
 
-def test_runs_of_different_k_stand_side_by_side(tmp_path: Path) -> None:
-    four = read_trace(write_run(tmp_path / "a", Spec()))
-    two = read_trace(write_run(tmp_path / "b", Spec(k=2, conditional=(0.8, 0.6))))
-    found = analyze(Inputs(sources=[four, two], labels=["four", "two"]))
-    assert [run.k for run in found.runs] == [4, 2]
-
-
 def test_a_rate_that_changes_leaves_the_means_unbiased(tmp_path: Path) -> None:
     """Every other request is recorded at a fifth of the rate and has twice the RMS."""
     spec = Spec(rounds=9, slower=5, odd=2.0)
