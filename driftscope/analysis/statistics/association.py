@@ -14,7 +14,7 @@ cluster bootstrap of Cameron, Gelbach and Miller 2008, on the partialled-out sco
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 import numpy as np
@@ -142,13 +142,7 @@ def _informative(rows: Rows) -> Rows:
         np.minimum.at(low, stratum[known], values[known])
         np.maximum.at(high, stratum[known], values[known])
         varies &= (high > low)[stratum]
-    return Rows(
-        cluster=rows.cluster[varies],
-        stratum=rows.stratum[varies],
-        y=rows.y[varies],
-        x=rows.x[varies],
-        covariates=rows.covariates[varies],
-    )
+    return Rows(**{column.name: getattr(rows, column.name)[varies] for column in fields(rows)})
 
 
 def _less_means(values: Array, stratum: Codes) -> Array:

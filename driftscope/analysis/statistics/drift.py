@@ -28,7 +28,7 @@ The drift and its size are those of arXiv 2605.09992.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 import numpy as np
@@ -292,12 +292,7 @@ def _with_chains(sums: DistanceSums) -> DistanceSums:
     """Return the sums of the clusters that have chains."""
     there = sums.weight > 0
     return DistanceSums(
-        chains=sums.chains[there],
-        weight=sums.weight[there],
-        bins=sums.bins[there],
-        sink=sums.sink[there],
-        null=sums.null[there],
-        own=sums.own[there],
+        **{column.name: getattr(sums, column.name)[there] for column in fields(sums)}
     )
 
 
