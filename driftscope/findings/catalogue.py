@@ -63,7 +63,7 @@ _QUESTIONS = [each for each in _ALL if isinstance(each, Question)]
 REPEATS_UNSEEN = "repeated prompts cannot be seen in this trace"
 """Reason why a finding is not certain."""
 _END = "_low"
-"""End of the name of an interval's lower end, see `finding.ends`."""
+"""End of the name of an interval's lower end, see `finding.figure`."""
 Baseline: TypeAlias = RunSummary | BaselineRun | ReplaySummary
 """Summary of a run that others are compared with."""
 

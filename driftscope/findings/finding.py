@@ -238,7 +238,7 @@ def _number_of(requests: int, interval: Interval | None) -> str:
     )
 
 
-def ends(name: str, interval: Interval | None) -> dict[str, float | None]:
-    """Return the interval's ends as evidence for the figure `name`."""
+def figure(name: str, value: Number, interval: Interval | None) -> dict[str, Number]:
+    """Return a figure and the ends of its 95% interval as evidence."""
     low, high = (None, None) if interval is None else (interval.low, interval.high)
-    return {f"{name}_low": low, f"{name}_high": high}
+    return {name: value, f"{name}_low": low, f"{name}_high": high}

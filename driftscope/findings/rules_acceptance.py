@@ -43,7 +43,7 @@ from driftscope.findings.finding import (
     Severity,
     Topic,
     Trust,
-    ends,
+    figure,
     judged,
 )
 
@@ -157,8 +157,7 @@ def acceptance_dies(case: Case) -> Finding | None:
         f" (depth 1: {percent(rates[0])})",
         evidence={
             "dead_depth": dead,
-            "marginal": rates[dead - 1],
-            **ends("marginal", spread),
+            **figure("marginal", rates[dead - 1], spread),
             "marginal_first": rates[0],
             "threshold": DEAD_BELOW,
         },
@@ -221,8 +220,7 @@ def nothing_accepted(case: Case) -> Finding | None:
         statement=f"{little} is accepted: {cost} ({none_accepted(run)})",
         estimate=rate,
         evidence={
-            "marginal_first": rate,
-            **ends("marginal_first", rate_interval(run)),
+            **figure("marginal_first", rate, rate_interval(run)),
             "rounds": run.rounds,
             "threshold": NOTHING_BELOW,
         },
@@ -287,8 +285,7 @@ def looks_like_a_loop(case: Case) -> Finding | None:
         f"{LOOP_ROUNDS} or more fully accepted rounds{between(interval)}; at their own rates of "
         f"acceptance at most {groups.loops_by_chance:.1f} would do so by chance",
         evidence={
-            "share": float(share),
-            **ends("share", interval),
+            **figure("share", float(share), interval),
             "looping": groups.looping,
             "requests_long_enough": groups.long_enough,
             "by_chance": groups.loops_by_chance,
@@ -333,8 +330,7 @@ def acceptance_low(case: Case) -> Finding | None:
         statement=f"{percent(run.acceptance.marginal[0])} of the rounds are accepted to depth 1"
         f"{between_percent(spread[0])}",
         evidence={
-            "marginal_first": run.acceptance.marginal[0],
-            **ends("marginal_first", spread[0]),
+            **figure("marginal_first", run.acceptance.marginal[0], spread[0]),
             "threshold": LOW_BELOW,
         },
         confidence=trust,
@@ -385,8 +381,7 @@ def acceptance_falls(case: Case) -> Finding | None:
         f"reach depth {depth}, {percent(rate)} are accepted there{between_percent(spread)}",
         evidence={
             "depth": depth,
-            "conditional": rate,
-            **ends("conditional", spread),
+            **figure("conditional", rate, spread),
             "marginal_first": first,
             "threshold": FALLS_BELOW * first,
         },
@@ -450,8 +445,7 @@ def healthy(case: Case) -> Finding | None:
         f"{percent(run.acceptance.marginal[-1])} of the rounds are accepted to depth {run.k}, and "
         "nothing that was measured drifts or fails",
         evidence={
-            "mean_length": run.acceptance.mean_length,
-            **ends("mean_length", spread),
+            **figure("mean_length", run.acceptance.mean_length, spread),
             "marginal_last": run.acceptance.marginal[-1],
             "threshold": ALIVE_ABOVE,
         },

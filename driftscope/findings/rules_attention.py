@@ -42,7 +42,7 @@ from driftscope.findings.finding import (
     Severity,
     Topic,
     Trust,
-    ends,
+    figure,
     judged,
 )
 from driftscope.metrics.attention import SELF
@@ -340,10 +340,8 @@ def _fed_state(
         evidence={
             "fed_rms_first": fed[0],
             "fed_rms_last": fed[-1],
-            "growth": grown,
-            **ends("growth", spread),
-            "growth_per_depth": per_depth(grown, run.depths),
-            **ends("growth_per_depth", by_depth),
+            **figure("growth", grown, spread),
+            **figure("growth_per_depth", per_depth(grown, run.depths), by_depth),
             "threshold": above or below,
         },
         confidence=trust,
@@ -396,8 +394,7 @@ def attention_moves_to_chain(case: Case) -> Finding | None:
         answer=Answer.NO,
         statement=f"{shift_words(drift)}: it moves{_toward(drift)}",
         evidence={
-            "near_shift": drift.shift.value,
-            **ends("near_shift", drift.shift.interval),
+            **figure("near_shift", drift.shift.value, drift.shift.interval),
             **_parts(drift),
             "chains": drift.chains,
             "clusters": drift.clusters,
@@ -418,10 +415,8 @@ def _parts(drift: AttentionDrift) -> dict[str, float | None]:
     if drift.first_step is None or drift.trend is None:
         return {}
     return {
-        "first_step": drift.first_step.value,
-        **ends("first_step", drift.first_step.interval),
-        "trend": drift.trend.value,
-        **ends("trend", drift.trend.interval),
+        **figure("first_step", drift.first_step.value, drift.first_step.interval),
+        **figure("trend", drift.trend.value, drift.trend.interval),
     }
 
 
@@ -477,8 +472,7 @@ def sink_lost(case: Case) -> Finding | None:
         evidence={
             "sink_mass_first": sink[0] if sink else None,
             "sink_mass_last": sink[-1] if sink else None,
-            "retention": drift.sink_kept.value,
-            **ends("retention", drift.sink_kept.interval),
+            **figure("retention", drift.sink_kept.value, drift.sink_kept.interval),
             "threshold": SINK_LOST_BELOW,
         },
         confidence=trust,
@@ -597,8 +591,7 @@ def captured_layers_unbalanced(case: Case) -> Finding | None:
         f"{listed([number(value) for value in rms])}: the largest is {times(ratio)} the "
         f"smallest{between(spread)}",
         evidence={
-            "ratio": ratio,
-            **ends("ratio", spread),
+            **figure("ratio", ratio, spread),
             **{f"rms_{n + 1}": value for n, value in enumerate(rms)},
             "threshold": UNBALANCED_ABOVE,
         },

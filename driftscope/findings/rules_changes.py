@@ -13,7 +13,7 @@ from driftscope.analysis.statistics.changes import LEAST
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 from driftscope.findings.case import Case, Need, Threshold, entry
-from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, ends, judged
+from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, figure, judged
 
 DROPPED_BELOW = 0.9
 """Accepted tokens per round after a change over those before it. The bound equals that of a decay
@@ -282,16 +282,12 @@ def _evidence(changes: Changes, point: ChangePoint) -> dict[str, float | int | N
         "time_s": point.time_s,
         "mean_length_before": point.before,
         "mean_length_after": point.after,
-        "difference": point.difference,
-        **ends("difference", point.interval),
+        **figure("difference", point.difference, point.interval),
         "difference_same_mix": point.same_mix,
-        "difference_adjusted": point.adjusted,
-        **ends("difference_adjusted", point.adjusted_interval),
-        "difference_same_prompts": point.anchored,
-        **ends("difference_same_prompts", point.anchored_interval),
+        **figure("difference_adjusted", point.adjusted, point.adjusted_interval),
+        **figure("difference_same_prompts", point.anchored, point.anchored_interval),
         "prompts": point.prompts,
-        "kept": kept,
-        **ends("kept", spread),
+        **figure("kept", kept, spread),
         "p": point.p,
         "clusters": changes.clusters,
         "autocorrelation": changes.autocorrelation,
@@ -353,12 +349,9 @@ def acceptance_decays(case: Case) -> Finding | None:
         f"{lasted(case.run.groups.duration_s)} yield {number(first.mean_length)} tokens, in "
         f"the last {number(last.mean_length)}",
         evidence={
-            "mean_length_first": first.mean_length,
-            **ends("mean_length_first", first.mean_length_interval),
-            "mean_length_last": last.mean_length,
-            **ends("mean_length_last", last.mean_length_interval),
-            "kept": kept,
-            **ends("kept", spread),
+            **figure("mean_length_first", first.mean_length, first.mean_length_interval),
+            **figure("mean_length_last", last.mean_length, last.mean_length_interval),
+            **figure("kept", kept, spread),
             "duration_s": case.run.groups.duration_s,
             "threshold": DECAYED_BELOW,
         },

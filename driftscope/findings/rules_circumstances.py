@@ -16,7 +16,7 @@ from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS, Contrast
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.case import Case, Need, Threshold, entry, question
 from driftscope.findings.causes import NOTHING_BELOW, conditional_interval, unless_normed
-from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, ends, judged
+from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, figure, judged
 from driftscope.vocabulary import Region
 
 COLLAPSE_BELOW = 0.7
@@ -181,8 +181,7 @@ def long_context_collapse(case: Case) -> Finding | None:
         evidence={
             "mean_length_short": contrast.first_length,
             "mean_length_long": contrast.second_length,
-            "kept": contrast.kept,
-            **ends("kept", contrast.kept_interval),
+            **figure("kept", contrast.kept, contrast.kept_interval),
             "p": contrast.p,
             "labels": len(contrast.strata),
             "threshold": COLLAPSE_BELOW,
@@ -236,8 +235,7 @@ def template_sensitivity(case: Case) -> Finding | None:
         evidence={
             "mean_length_best": contrast.first_length,
             "mean_length_worst": contrast.second_length,
-            "kept": contrast.kept,
-            **ends("kept", contrast.kept_interval),
+            **figure("kept", contrast.kept, contrast.kept_interval),
             "p": contrast.p,
             "labels": len(groups),
             "ranges": len(contrast.strata),
@@ -441,8 +439,7 @@ def region_costs(case: Case) -> Finding | None:
         evidence={
             "mean_length_others": contrast.first_length,
             "mean_length_region": contrast.second_length,
-            "kept": contrast.kept,
-            **ends("kept", contrast.kept_interval),
+            **figure("kept", contrast.kept, contrast.kept_interval),
             "p": contrast.p,
             "share_of_rounds": share,
             "requests": contrast.requests,
@@ -483,8 +480,7 @@ def boundary_dip(case: Case) -> Finding | None:
         evidence={
             "mean_length_rest": contrast.first_length,
             "mean_length_begin": contrast.second_length,
-            "kept": contrast.kept,
-            **ends("kept", contrast.kept_interval),
+            **figure("kept", contrast.kept, contrast.kept_interval),
             "p": contrast.p,
             "requests": contrast.requests,
             "threshold": KEEPS_BELOW,

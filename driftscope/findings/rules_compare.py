@@ -31,7 +31,7 @@ from driftscope.findings.finding import (
     Severity,
     Topic,
     Trust,
-    ends,
+    figure,
     judged,
 )
 from driftscope.metrics.latency import mcnemar
@@ -142,8 +142,7 @@ def runs_part(case: Case) -> Finding | None:
             "last_first_run": last.first,
             "last_second_run": last.second,
             "length_difference": comparison.at(LENGTH)[0].difference,
-            "difference": here.difference,
-            **ends("difference", here.interval),
+            **figure("difference", here.difference, here.interval),
             "p": here.p_adjusted,
             "threshold": ALPHA,
         },
@@ -378,8 +377,7 @@ def conditions_cost(case: ReplayCase) -> Finding | None:
         f"{number(ratio.value)}× what {baseline} gives on the same {ratio.pairs} prompts"
         f"{between(ratio.interval)}{more}",
         evidence={
-            "ratio": ratio.value,
-            **ends("ratio", ratio.interval),
+            **figure("ratio", ratio.value, ratio.interval),
             "pairs": ratio.pairs,
             "conditions": len(lower),
         },

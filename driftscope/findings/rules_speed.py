@@ -35,7 +35,7 @@ from driftscope.findings.finding import (
     Severity,
     Topic,
     Trust,
-    ends,
+    figure,
     judged,
 )
 from driftscope.findings.rules_compare import confounders, doubt, to_match
@@ -149,12 +149,9 @@ def _finding(
         statement=f"rounds yield {number(worse.mean_length)} tokens {worse.name} and "
         f"{number(better.mean_length)} {better.name}",
         evidence={
-            "mean_length_worse": worse.mean_length,
-            **ends("mean_length_worse", worse.interval),
-            "mean_length_better": better.mean_length,
-            **ends("mean_length_better", better.interval),
-            "difference": better.mean_length - worse.mean_length,
-            **ends("difference", apart),
+            **figure("mean_length_worse", worse.mean_length, worse.interval),
+            **figure("mean_length_better", better.mean_length, better.interval),
+            **figure("difference", better.mean_length - worse.mean_length, apart),
             "lost": lost,
             "threshold": DISAGREE_ABOVE,
         },
@@ -252,12 +249,9 @@ def _by_baseline(case: Case) -> Finding | None:
         estimate=b.tpot_s / a.tpot_s,
         interval=speedup[1] if speedup else None,
         evidence={
-            "tpot_s": a.tpot_s,
-            **ends("tpot_s", a.tpot_s_interval),
-            "baseline_tpot_s": b.tpot_s,
-            **ends("baseline_tpot_s", b.tpot_s_interval),
-            "difference_s": a.tpot_s - b.tpot_s,
-            **ends("difference_s", apart),
+            **figure("tpot_s", a.tpot_s, a.tpot_s_interval),
+            **figure("baseline_tpot_s", b.tpot_s, b.tpot_s_interval),
+            **figure("difference_s", a.tpot_s - b.tpot_s, apart),
         },
         confidence=trust,
         because=f"by a baseline run; {because}",
@@ -412,8 +406,7 @@ def k_by_batch_size(case: Case) -> Finding | None:
         f"{percent(gain.value)} faster than {_instead(advice)}{between_percent(gain.interval)}",
         evidence={
             "k": case.run.k,
-            "gain_over_fixed": gain.value,
-            **ends("gain_over_fixed", gain.interval),
+            **figure("gain_over_fixed", gain.value, gain.interval),
             **{f"best_k_at_{first}": k for first, _, k in advice.schedule},
             "threshold": GAINS_AT_LEAST,
         },
@@ -450,12 +443,9 @@ def _evidence(case: Case, advice: Advice, k: int, gain: Estimate) -> dict[str, f
     return {
         "k": case.run.k,
         "suggested_k": k,
-        "gain": gain.value,
-        **ends("gain", gain.interval),
-        "tpot_s_now": advice.overall.ran.value,
-        **ends("tpot_s_now", advice.overall.ran.interval),
-        "tpot_s_suggested": times[k].value,
-        **ends("tpot_s_suggested", times[k].interval),
+        **figure("gain", gain.value, gain.interval),
+        **figure("tpot_s_now", advice.overall.ran.value, advice.overall.ran.interval),
+        **figure("tpot_s_suggested", times[k].value, times[k].interval),
         "misfit": advice.misfit,
         "threshold": WORTH_SAYING,
     }
@@ -494,8 +484,7 @@ def drafts_missing(case: Case) -> Finding | None:
         statement=f"{percent(share)} of the decode steps had no draft, and no setting asked for "
         f"that ({named}); {percent(_deliberate(case))} were left out on purpose",
         evidence={
-            "failed_share": share,
-            **ends("failed_share", spread),
+            **figure("failed_share", share, spread),
             "deliberate_share": _deliberate(case),
             **{f"steps_{name}": n for name, n in reasons.items()},
             "threshold": MISSING_ABOVE,
@@ -574,8 +563,7 @@ def structured_output_loses_drafts(case: Case) -> Finding | None:
         statement=f"a grammar rejected {count(lost, 'draft')}: {percent(share)} of the decode "
         f"steps of the affected requests{_compared_acceptance(case)}",
         evidence={
-            "boundary_share": share,
-            **ends("boundary_share", spread),
+            **figure("boundary_share", share, spread),
             "lost_drafts": lost,
             "threshold": BOUNDARY_ABOVE,
         },
