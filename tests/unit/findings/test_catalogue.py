@@ -279,9 +279,8 @@ def test_the_first_screen_asks_to_serve_with_the_k_that_was_measured_faster(
     analyse: Analyse,
 ) -> None:
     screen = analyse(*PAIRS["smaller_k"][0]).screen
-    assert screen is not None
     assert screen.headline.startswith("run1: serves ")
-    assert screen.action.sentence == (
+    assert screen.actions[0].advice == (
         "Serve with the drafter and K of run0 instead of those of run1."
     )
 
