@@ -10,6 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from driftscope.cli.options import (
+    TARGET,
+    DownloadOption,
+    DrafterArgument,
+    KOption,
+    PickleOption,
+    PromptsOption,
+)
+
 if TYPE_CHECKING:
     from driftscope.cli.options import Format
     from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
@@ -19,22 +28,10 @@ WORK = ".work"
 
 
 def ablate(
-    drafter: Annotated[
-        str,
-        typer.Argument(
-            metavar="DRAFTER", help="Folder of the drafter, or a repository in the local cache."
-        ),
-    ],
-    target: Annotated[
-        str,
-        typer.Option(metavar="TARGET", help="Folder of its target, or a repository in the cache."),
-    ],
-    prompts: Annotated[
-        str, typer.Option(metavar="SET", help="A shipped set of prompts, or a file of prompts.")
-    ] = "chat",
-    k: Annotated[
-        int, typer.Option("--k", metavar="N", min=1, max=32, help="Tokens per draft.")
-    ] = 5,
+    drafter: DrafterArgument,
+    target: Annotated[str, TARGET],
+    prompts: PromptsOption = "chat",
+    k: KOption = 5,
     positions: Annotated[
         int,
         typer.Option(metavar="N", min=1, help="Positions of each answer from which chains start."),
@@ -61,15 +58,8 @@ def ablate(
             "drafter's folder.",
         ),
     ] = None,
-    allow_pickle: Annotated[
-        bool,
-        typer.Option(
-            "--allow-pickle", help="Load the tensors of PyTorch pickles; code in them is refused."
-        ),
-    ] = False,
-    download: Annotated[
-        bool, typer.Option("--download", help="Download repositories that the cache lacks.")
-    ] = False,
+    allow_pickle: PickleOption = False,
+    download: DownloadOption = False,
     output: Annotated[
         Path | None,
         typer.Option(

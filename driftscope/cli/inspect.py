@@ -8,45 +8,35 @@ from typing import Annotated
 
 import typer
 
+from driftscope.cli.options import (
+    TARGET,
+    DownloadOption,
+    DrafterArgument,
+    KOption,
+    PickleOption,
+    PromptsOption,
+)
+
 MOST_PROMPTS = 32
 """Number of prompts that are used unless the command names another."""
 
 
 def inspect(
-    drafter: Annotated[
-        str,
-        typer.Argument(
-            metavar="DRAFTER", help="Folder of the drafter, or a repository in the local cache."
-        ),
-    ],
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="TARGET", help="Folder of its target, or a repository in the cache."),
-    ] = None,
+    drafter: DrafterArgument,
+    target: Annotated[str | None, TARGET] = None,
     run: Annotated[
         bool,
         typer.Option(
             "--run/--files-only", help="Also run both models and try repairs; needs --target."
         ),
     ] = True,
-    prompts: Annotated[
-        str, typer.Option(metavar="SET", help="A shipped set of prompts, or a file of prompts.")
-    ] = "chat",
-    k: Annotated[
-        int, typer.Option("--k", metavar="N", min=1, max=32, help="Tokens per draft.")
-    ] = 5,
+    prompts: PromptsOption = "chat",
+    k: KOption = 5,
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=5, help="Number of prompts that are used.")
     ] = MOST_PROMPTS,
-    allow_pickle: Annotated[
-        bool,
-        typer.Option(
-            "--allow-pickle", help="Load the tensors of PyTorch pickles; code in them is refused."
-        ),
-    ] = False,
-    download: Annotated[
-        bool, typer.Option("--download", help="Download repositories that the cache lacks.")
-    ] = False,
+    allow_pickle: PickleOption = False,
+    download: DownloadOption = False,
     write_config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the repaired config.json to FILE.")
     ] = None,

@@ -170,6 +170,26 @@ def real_folder(value: Path) -> Path:
 
 
 DUCKDB = "duckdb"
+DrafterArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DRAFTER", help="Folder of the drafter, or a repository in the local cache."
+    ),
+]
+TARGET = typer.Option(metavar="TARGET", help="Folder of its target, or a repository in the cache.")
+PromptsOption = Annotated[
+    str, typer.Option(metavar="SET", help="A shipped set of prompts, or a file of prompts.")
+]
+KOption = Annotated[int, typer.Option("--k", metavar="N", min=1, max=32, help="Tokens per draft.")]
+PickleOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-pickle", help="Load the tensors of PyTorch pickles; code in them is refused."
+    ),
+]
+DownloadOption = Annotated[
+    bool, typer.Option("--download", help="Download repositories that the cache lacks.")
+]
 EngineOption = Annotated[
     str,
     typer.Option(

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from support.eagle1_drafter import config_of, fit, prompt_texts
 from torch import Tensor
 
-from driftscope.inspect.reference.config import FINAL_STATE, DrafterConfig, mimo_name
+from driftscope.inspect.reference.config import FINAL_STATE, DrafterConfig
 from driftscope.inspect.reference.drafter import Drafter, Target, load_target
 from driftscope.inspect.trial.target import Teacher
 from driftscope_lab.trio import encode, trio_path
@@ -95,3 +95,11 @@ def _own(head: Drafter) -> dict[str, Tensor]:
         for name, each in head.state_dict().items()
         if not name.startswith("lm_head.")
     }
+
+
+def mimo_name(name: str) -> str:
+    """Return the name in a checkpoint of MiMo of a tensor of the reference drafter."""
+    for ours, theirs in (("fc.", "input_proj."), ("midlayer.", ""), ("norm.", "final_layernorm.")):
+        if name.startswith(ours):
+            return theirs + name.removeprefix(ours)
+    return name

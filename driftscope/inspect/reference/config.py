@@ -304,24 +304,17 @@ def _unless(value: int | None, usual: int) -> int | None:
     return None if value == usual else value
 
 
-_OF_MIMO = {"fc.": "input_proj.", "midlayer.": "", "norm.": "final_layernorm."}
-"""Prefix of a name in the reference drafter -> prefix in a checkpoint."""
+_OF_MIMO = {"input_proj.": "fc.", "final_layernorm.": "norm."}
+"""Prefix of a name in a checkpoint of MiMo -> prefix in the reference drafter."""
 _KEPT = ("token_layernorm.", "hidden_layernorm.")
 
 
-def mimo_name(name: str) -> str:
-    """Return the name in a checkpoint of a tensor of the reference drafter."""
-    for prefix, of_mimo in _OF_MIMO.items():
-        if name.startswith(prefix):
-            return of_mimo + name.removeprefix(prefix)
-    return name
-
-
 def reference_name_of_mimo(name: str) -> str:
-    """Return the name in the reference drafter of a tensor of a checkpoint."""
+    """Return the name in the reference drafter of a tensor of MiMo's head, whose name in a
+    checkpoint follows the prefix `model.mtp_layers.0.`."""
     if name.startswith(_KEPT):
         return name
-    for prefix in ("fc.", "norm."):
-        if name.startswith(_OF_MIMO[prefix]):
-            return prefix + name.removeprefix(_OF_MIMO[prefix])
+    for prefix, ours in _OF_MIMO.items():
+        if name.startswith(prefix):
+            return ours + name.removeprefix(prefix)
     return f"midlayer.{name}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,9 @@ def _in_halves(base: Variant) -> Repair:
     for name in (each for each in base.state if each.endswith(turned)):
         heads = state[name].reshape(-1, base.config.layer.head_dim, *state[name].shape[1:])
         state[name] = torch.cat([heads[:, ::2], heads[:, 1::2]], 1).reshape(state[name].shape)
-    return Repair(
-        id="rope_layout",
-        change="rows of q_proj and k_proj in halves, not in pairs",
-        mistake="queries and keys are laid out for interleaved rotary positions",
-        variant=replace(base, state=state),
-        weights=True,
-    )
+    change = "rows of q_proj and k_proj in halves, not in pairs"
+    mistake = "queries and keys are laid out for interleaved rotary positions"
+    return _other_weights(base, "rope_layout", change, mistake, state)
 
 
 def _in_pairs(base: Variant, latent: LatentConfig) -> Repair:
@@ -63,13 +59,9 @@ def _in_pairs(base: Variant, latent: LatentConfig) -> Repair:
             state[name] = _paired(state[name], heads, latent.qk_nope_head_dim)
         elif name.endswith(_CACHED):
             state[name] = _paired(state[name], len(state[name]), latent.kv_lora_rank)
-    return Repair(
-        id="rope_layout",
-        change="rotated rows of q_b_proj and kv_a_proj_with_mqa in pairs, not in halves",
-        mistake="queries and keys are laid out for rotary positions in halves",
-        variant=replace(base, state=state),
-        weights=True,
-    )
+    change = "rotated rows of q_b_proj and kv_a_proj_with_mqa in pairs, not in halves"
+    mistake = "queries and keys are laid out for rotary positions in halves"
+    return _other_weights(base, "rope_layout", change, mistake, state)
 
 
 def _paired(rows: Tensor, head: int, plain: int) -> Tensor:
@@ -84,13 +76,9 @@ def _paired(rows: Tensor, head: int, plain: int) -> Tensor:
 def _halves(base: Variant, parts: tuple[str, ...]) -> Repair:
     names = [f"{_FIRST}{part}.weight" for part in parts]
     halves = {name: torch.cat(base.state[name].chunk(2, -1)[::-1], -1) for name in names}
-    return Repair(
-        id="attention_halves",
-        change=f"halves of the inputs of {', '.join(parts[:-1])} and {parts[-1]} exchanged",
-        mistake="attention reads the state before the embedding, not after it",
-        variant=replace(base, state={**base.state, **halves}),
-        weights=True,
-    )
+    change = f"halves of the inputs of {', '.join(parts[:-1])} and {parts[-1]} exchanged"
+    mistake = "attention reads the state before the embedding, not after it"
+    return _other_weights(base, "attention_halves", change, mistake, halves)
 
 
 FC, INPUT_NORM = "fc.weight", "input_norm.weight"
@@ -116,7 +104,7 @@ class TargetFacts:
 
 def repairs(base: Variant, target: TargetFacts) -> list[Repair]:
     """Return the repairs that change anything, those of the config alone first."""
-    both = (_rope, _embedding_and_head, _attention)
+    both = (_rope, _embedding_and_head, lambda variant, _: attention_repairs(variant))
     only = _OF_FINAL_STATE if base.config.reads_final_state else _OF_EAGLE3
     makers: tuple[Callable[[Variant, TargetFacts], Iterator[Repair]], ...] = (*only, *both)
     found = [repair for make in makers for repair in make(base, target)]
@@ -129,28 +117,39 @@ def layers_needed(base: Variant, candidates: Sequence[Repair]) -> set[int]:
     return {layer for variant in each for layer in variant.config.aux_layers}
 
 
+def _other_weights(
+    base: Variant, name: str, change: str, mistake: str, tensors: Mapping[str, Tensor]
+) -> Repair:
+    """Return the repair `name`, which replaces tensors."""
+    variant = replace(base, state={**base.state, **tensors})
+    return Repair(id=name, change=change, mistake=mistake, variant=variant, weights=True)
+
+
+def _other_flag(base: Variant, flag: str) -> Repair:
+    """Return the repair that gives a flag its other value."""
+    fields = {flag: not getattr(base.config, flag)}
+    return Repair(
+        id=flag,
+        change=f'"{flag}": {dumps(fields[flag])}',
+        mistake=f"{flag} has the wrong value",
+        variant=base.with_config(**fields),
+        fields=fields,
+    )
+
+
 def _halves_of_fc(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
     halves = base.state[FC].chunk(2, -1)
     first, second = ("embedding", "state") if base.config.mtp else ("state", "embedding")
-    yield Repair(
-        id="fc_halves",
-        change="halves of the columns of fc exchanged",
-        mistake=f"fc reads the {first} before the {second}, not after it",
-        variant=replace(base, state={**base.state, FC: torch.cat(halves[::-1], -1)}),
-        weights=True,
+    mistake = f"fc reads the {first} before the {second}, not after it"
+    tensors = {FC: torch.cat(halves[::-1], -1)}
+    yield _other_weights(
+        base, "fc_halves", "halves of the columns of fc exchanged", mistake, tensors
     )
 
 
 def _flags(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
-    for flag in ("norm_output", "norm_before_residual"):
-        value = not getattr(base.config, flag)
-        yield Repair(
-            id=flag,
-            change=f'"{flag}": {dumps(value)}',
-            mistake=f"{flag} has the wrong value",
-            variant=base.with_config(**{flag: value}),
-            fields={flag: value},
-        )
+    yield _other_flag(base, "norm_output")
+    yield _other_flag(base, "norm_before_residual")
 
 
 def _norms_before_fc(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
@@ -160,13 +159,7 @@ def _norms_before_fc(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
     fields = {"fc_norm": not config.fc_norm}
     stored = all(name in base.state for name in names)
     if config.fc_norm or stored:
-        yield Repair(
-            id="fc_norm",
-            change=f'"fc_norm": {dumps(not config.fc_norm)}',
-            mistake="fc_norm has the wrong value",
-            variant=base.with_config(**fields),
-            fields=fields,
-        )
+        yield _other_flag(base, "fc_norm")
     else:
         state = {**base.state, **dict.fromkeys(names, ones)}
         yield Repair(
@@ -180,14 +173,7 @@ def _norms_before_fc(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
     if config.latent:  # vLLM's model of latent attention has no norm before fc
         return
     if config.norm_before_fc or INPUT_NORM in base.state:
-        fields = {"norm_before_fc": not config.norm_before_fc}
-        yield Repair(
-            id="norm_before_fc",
-            change=f'"norm_before_fc": {dumps(not config.norm_before_fc)}',
-            mistake="norm_before_fc has the wrong value",
-            variant=base.with_config(**fields),
-            fields=fields,
-        )
+        yield _other_flag(base, "norm_before_fc")
     yield from _exchanged(base, names)
 
 
@@ -275,25 +261,19 @@ def _vocabulary(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
             and ids.min() >= 0
             and ids.max() < base.config.layer.vocab_size
         ):
-            yield Repair(
-                id=name,
-                change=change,
-                mistake=mistake,
-                variant=base.with_state(d2t=made),
-                weights=True,
-            )
+            yield _other_weights(base, name, change, mistake, {"d2t": made})
 
 
 def _embedding_and_head(base: Variant, target: TargetFacts) -> Iterator[Repair]:
     own = base.state.get(EMBEDDING)
     shape = target.embedding.shape
     if own is not None and own.shape == shape and not torch.equal(own, target.embedding):
-        yield Repair(
-            id="targets_embedding",
-            change="no embed_tokens in the weights: the engine shares the target's",
-            mistake="the drafter's embedding is not the target's",
-            variant=base.with_state(embed_tokens__weight=target.embedding),
-            weights=True,
+        yield _other_weights(
+            base,
+            "targets_embedding",
+            "no embed_tokens in the weights: the engine shares the target's",
+            "the drafter's embedding is not the target's",
+            {EMBEDDING: target.embedding},
         )
     head = base.state.get(HEAD)
     if head is None or head.shape[-1] != target.head.shape[-1]:
@@ -302,13 +282,9 @@ def _embedding_and_head(base: Variant, target: TargetFacts) -> Iterator[Repair]:
     if base.config.draft_vocab_size:
         ids = (ids + base.state["d2t"]).clamp(0, len(target.head) - 1)
     if len(ids) <= len(target.head) and not base.config.reads_final_state:  # it has the target's
-        yield Repair(
-            id="targets_head",
-            change="lm_head: the target's rows",
-            mistake="the drafter's head is not in the order of its vocabulary, or untrained",
-            variant=base.with_state(lm_head__weight=target.head[ids]),
-            weights=True,
-        )
+        mistake = "the drafter's head is not in the order of its vocabulary, or untrained"
+        tensors = {HEAD: target.head[ids]}
+        yield _other_weights(base, "targets_head", "lm_head: the target's rows", mistake, tensors)
 
 
 def _orders(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
@@ -323,28 +299,27 @@ def _orders(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
         }
         words = ", ".join(str(at + 1) for at in order)
         name = "_".join(str(at + 1) for at in order)
-        yield Repair(
-            id=f"states_order_{name}",
-            change=f"columns of fc{' and norms' if moved else ''} in the order {words}",
-            mistake="the captured states are in another order than fc expects",
-            variant=replace(base, state={**base.state, **fc, **moved}),
-            weights=True,
-        )
+        tried = [
+            (
+                "states",
+                f"columns of fc{' and norms' if moved else ''}",
+                "the captured states are in another order than fc expects",
+                {**fc, **moved},
+            )
+        ]
         if moved:
-            yield Repair(
-                id=f"fc_order_{name}",
-                change=f"columns of fc in the order {words}",
-                mistake="the columns of fc are in another order than fc_norm",
-                variant=replace(base, state={**base.state, **fc}),
-                weights=True,
-            )
-            yield Repair(
-                id=f"fc_norm_order_{name}",
-                change=f"fc_norm in the order {words}",
-                mistake="the norms of fc_norm are in another order than the columns of fc",
-                variant=replace(base, state={**base.state, **moved}),
-                weights=True,
-            )
+            tried += [
+                ("fc", "columns of fc", "the columns of fc are in another order than fc_norm", fc),
+                (
+                    "fc_norm",
+                    "fc_norm",
+                    "the norms of fc_norm are in another order than the columns of fc",
+                    moved,
+                ),
+            ]
+        for part, changed, mistake, tensors in tried:
+            change = f"{changed} in the order {words}"
+            yield _other_weights(base, f"{part}_order_{name}", change, mistake, tensors)
 
 
 def _permutations(states: int) -> list[tuple[int, ...]]:
@@ -352,10 +327,6 @@ def _permutations(states: int) -> list[tuple[int, ...]]:
     if states > _MOST_PERMUTED:
         return [same[::-1]]
     return [order for order in itertools.permutations(same) if order != same]
-
-
-def _attention(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
-    yield from attention_repairs(base)
 
 
 def _normed_state(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
@@ -383,15 +354,10 @@ def _swapped_norms(base: Variant, _target: TargetFacts) -> Iterator[Repair]:
 def _swapped(base: Variant, first: str, second: str) -> Repair:
     """Exchange the norms of the embedding and of the state."""
     short = [name.removesuffix(".weight").rpartition(".")[2] for name in (first, second)]
-    changed = {first: base.state[second], second: base.state[first]}
     words = " and ".join(short)
-    return Repair(
-        id=_SWAPPED_IDS[first],
-        change=f"{words} exchanged",
-        mistake=f"{words} were exchanged",
-        variant=replace(base, state={**base.state, **changed}),
-        weights=True,
-    )
+    tensors = {first: base.state[second], second: base.state[first]}
+    change, mistake = f"{words} exchanged", f"{words} were exchanged"
+    return _other_weights(base, _SWAPPED_IDS[first], change, mistake, tensors)
 
 
 _OF_FINAL_STATE = (_halves_of_fc, _normed_state, _swapped_norms_of_a_head)

@@ -32,12 +32,6 @@ class Variant:
     scaling: Mapping[str, Any] | None = None
     """Fields from which transformers computes scaled rotary positions; None for plain ones."""
 
-    def with_state(self, **changes: Tensor | None) -> Variant:
-        """Return a variant with other tensors; None removes one. Dots are written as `__`."""
-        named = {name.replace("__", "."): tensor for name, tensor in changes.items()}
-        both = {**self.state, **named}
-        return replace(self, state={name: each for name, each in both.items() if each is not None})
-
     def with_config(self, **changes: Any) -> Variant:
         """Return a variant whose config differs in these fields."""
         return replace(self, config=replace(self.config, **changes))
