@@ -103,7 +103,7 @@ def _analysed(paths: list[Path]) -> Analysis:
 
 
 def _written(path: Path, analysis: Analysis) -> None:
-    from driftscope_reports.html.document import to_html
+    from driftscope_reports.html import to_html
 
     path.write_text(to_html(analysis), encoding="utf-8")
 

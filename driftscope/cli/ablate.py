@@ -243,8 +243,8 @@ def write_report(
     from driftscope.cli.options import Format
     from driftscope.cli.screens.inspection import print_ablation
     from driftscope.errors import UsageError
+    from driftscope_reports.ablation_page import to_html
     from driftscope_reports.formats import write_text
-    from driftscope_reports.html.ablation import to_html
 
     if len(paths) > 1:
         raise UsageError(f"{paths[0]}: an ablation is analysed alone; give it by itself")

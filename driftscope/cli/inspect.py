@@ -81,7 +81,7 @@ def inspect(
         print_inspection(result)
     if output is not None:
         from driftscope_reports.formats import write_text
-        from driftscope_reports.html.inspection import to_html
+        from driftscope_reports.inspection_page import to_html
 
         words = ["driftscope", "inspect", drafter, *(["--target", target] if target else [])]
         words += [] if run else ["--files-only"]

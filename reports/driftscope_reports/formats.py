@@ -17,7 +17,7 @@ def write(analysis: Analysis, form: str, path: Path, *, command: str | None = No
     """
     if form == "html":
         # Templates and plotly are imported only for a page.
-        from driftscope_reports.html.document import to_html
+        from driftscope_reports.html import to_html
 
         text = to_html(analysis, command=command)
     elif form == "json":

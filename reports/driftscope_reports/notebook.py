@@ -15,7 +15,7 @@ from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.runs import found
 from driftscope_reports.charts import escaped, plain
 from driftscope_reports.formats import write_text
-from driftscope_reports.html.document import pictures, to_html
+from driftscope_reports.html import pictures, to_html
 from driftscope_reports.page import colours
 
 if TYPE_CHECKING:

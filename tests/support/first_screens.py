@@ -21,7 +21,7 @@ from support.simulate.write import simulate
 
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.pipeline import EVERYTHING, Inputs, analyze
-from driftscope_reports.html.document import to_html
+from driftscope_reports.html import to_html
 
 DOCS = Path(__file__).parents[2] / "docs"
 WIDTH, HEIGHT = 1280, 900

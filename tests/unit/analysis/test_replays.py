@@ -29,7 +29,7 @@ from driftscope.pipeline import Analysis, Inputs, analyze
 from driftscope.trace.reader import read_trace
 from driftscope.trace.records import ClientRow
 from driftscope.vocabulary import Ended
-from driftscope_reports.html.document import to_html
+from driftscope_reports.html import to_html
 
 WHOLE = FileTotals(
     condition="chat",

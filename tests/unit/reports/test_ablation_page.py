@@ -11,7 +11,7 @@ from playwright.sync_api import Browser
 from support.ablations import constructed_ablation
 from support.opened_page import assert_drawn_alone
 
-from driftscope_reports.html.ablation import to_html
+from driftscope_reports.ablation_page import to_html
 
 HOSTILE = "</script><img src=x onerror=boom()>"
 FIGURES = re.compile(r'<figure id="([\w-]+)"')

@@ -13,7 +13,7 @@ from support.opened_page import NOT_DRAWN, UNFOLD
 from support.runs import Spec
 
 from driftscope.pipeline import Analysis, Inputs, analyze
-from driftscope_reports.html.document import sections, to_html
+from driftscope_reports.html import sections, to_html
 
 HOSTILE = "</script><img src=x onerror=document.title='boom'><a href=javascript:boom()>x"
 

@@ -30,9 +30,9 @@ from driftscope.analysis.summary.run_summary import BaselineRun, baseline_of
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import Analysis, Inputs, analyze, conclude, summarise
 from driftscope.trace.reader import read_trace
-from driftscope_reports.html.conclusions import split
-from driftscope_reports.html.document import MAX_BYTES, sections, to_html
-from driftscope_reports.html.document import pictures as drawn_of
+from driftscope_reports.conclusions import split
+from driftscope_reports.html import MAX_BYTES, sections, to_html
+from driftscope_reports.html import pictures as drawn_of
 from driftscope_reports.page import LICENCE, asset, plotly
 from driftscope_reports.sections_inside import mass_areas
 from driftscope_reports.sections_sources import provenance_parts
@@ -460,7 +460,7 @@ def test_another_process_writes_the_same_bytes(tmp_path: Path) -> None:
     """With another order of hashes, and from another folder."""
     code = (
         "import sys; from pathlib import Path; from driftscope.pipeline import Inputs, analyze; "
-        "from driftscope_reports.html.document import to_html; "
+        "from driftscope_reports.html import to_html; "
         "made = analyze(Inputs(sources=[Path(sys.argv[1])], labels=['server'])); "
         "page = to_html(made, command='driftscope analyze server'); "
         "Path('page.html').write_text(page, encoding='utf-8')"

@@ -14,7 +14,7 @@ from support.opened_page import assert_drawn_alone
 
 from driftscope.inspect.inspection import inspect_files
 from driftscope.inspect.trial.result import NotApplicable, TriedRendering
-from driftscope_reports.html.inspection import to_html
+from driftscope_reports.inspection_page import to_html
 
 HOSTILE = "</script><img src=x onerror=boom()>"
 FIGURES = re.compile(r'<figure id="([\w-]+)"')

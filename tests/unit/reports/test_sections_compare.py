@@ -15,8 +15,8 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis, conclude, summarise
 from driftscope.trace.reader import read_trace
 from driftscope_reports.charts import is_number
-from driftscope_reports.html.document import pictures as drawn_of
-from driftscope_reports.html.document import sections, to_html
+from driftscope_reports.html import pictures as drawn_of
+from driftscope_reports.html import sections, to_html
 from driftscope_reports.model import Picture
 from driftscope_reports.sections_compare import APART, BETTER, WORSE
 from driftscope_reports.sections_speed import outcome_share, outcomes_of, short_outcome

@@ -1,4 +1,4 @@
-"""What a report concludes: its first screen, the answers behind it, and the cards of its findings.
+"""What a report concludes: first screen with its picture, answers, cards of findings, terms.
 
 All of them render `Analysis.findings` and `Analysis.answers`; no sentence appears twice.
 """
@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from markupsafe import Markup
 
 from driftscope.analysis.number_words import listed, number
+from driftscope.analysis.replays import ReplaySummary
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.case import Case
 from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, capital
 from driftscope.findings.first_screen import FirstScreen, State
+from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.pipeline import Analysis
-from driftscope_reports.html.lead_picture import lead_picture
-from driftscope_reports.html.terms import meaning_of, term
-from driftscope_reports.model import by_run, picture_html
+from driftscope_reports.charts import Axis, Mark, bars, figure
+from driftscope_reports.model import Picture, by_run, picture_html
 from driftscope_reports.page import macro, part
+from driftscope_reports.sections_inside import marginal_acceptance
 
 _TEMPLATE = "conclusions.jinja"
 STATES = {
@@ -66,8 +71,8 @@ def opening(analysis: Analysis, notes: Sequence[Finding]) -> Markup:
         headline=words,
         detail=detail,
         figures=[
-            (term(figure.unit, figure.meaning, id=f"figure-{place}"), figure)
-            for place, figure in enumerate(screen.figures)
+            (part("term", each.unit, each.meaning, f"figure-{place}"), each)
+            for place, each in enumerate(screen.figures)
         ],
         picture=picture_html(picture) if picture else "",
         ground=" ".join(dict(screen.lines).get(Topic.GROUND, ())),
@@ -116,7 +121,7 @@ def answers(screen: FirstScreen) -> Markup | None:
 def _topic(topic: Topic) -> Markup | str:
     if topic not in _EXPLAINED:
         return topic.words
-    return term(topic.words, meaning_of(_EXPLAINED[topic]), id=topic.value)
+    return part("term", topic.words, _TERMS[_EXPLAINED[topic]], topic.value)
 
 
 def findings(analysis: Analysis) -> Markup:
@@ -164,7 +169,107 @@ def _advised(group: Sequence[Finding], screen: FirstScreen) -> list[tuple[str, s
     return [(f"What to do ({listed(each.runs)}):", words) for each, words in known]
 
 
-def plainly(runs: Sequence[RunSummary]) -> str:
+# ---- the one picture of the first screen
+
+_MOST_CONDITIONS = 12
+
+
+def lead_picture(analysis: Analysis) -> Picture | None:
+    """Return the picture; None for replays that answered nothing."""
+    return _by_depth(analysis) if analysis.runs else _by_condition(analysis.senders)
+
+
+def _by_depth(analysis: Analysis) -> Picture:
+    shade, marks = _apart(analysis.cases), _better_k(analysis.cases)
+    picture = marginal_acceptance(analysis.runs, marks=marks, y_most=1.0, shade=shade)
+    return picture if shade is None else replace(picture, how=f"{picture.how} {_SHADED}")
+
+
+_SHADED = "Depths at which the two runs differ are shaded."
+
+
+def _apart(cases: Sequence[Case]) -> tuple[float, float] | None:
+    """Return the first and the last depth at which two runs differ by `driftscope compare`, with
+    half a depth around them; None if they differ at every depth or at none, and if there
+    are not two runs."""
+    compared = [case.comparison for case in cases if case.comparison is not None]
+    if len(cases) != 2 or not compared:
+        return None
+    depths = compared[0].apart_at
+    if not depths or len(depths) == max(case.run.k for case in cases):
+        return None
+    return min(depths) - 0.5, max(depths) + 0.5
+
+
+def _better_k(cases: Sequence[Case]) -> tuple[Mark, ...]:
+    """Return a line at each K that surely serves faster than the one that ran."""
+    known = [
+        (case.run.label, case.advice.overall.best_k)
+        for case in cases
+        if case.advice and case.advice.worth_it and not case.advice.useless
+    ]
+    several = len(cases) > 1
+    return tuple(
+        Mark(x=k, text=f"K = {k} is faster{f' ({label})' if several else ''}")
+        for label, k in known
+        if k > 0
+    )
+
+
+def _by_condition(replays: Sequence[ReplaySummary]) -> Picture | None:
+    drawn = [trace for i, replay in enumerate(replays) if (trace := _bars(i, replay)).y]
+    if not drawn:
+        return None
+    ends = [f"{min(trace.y):.2f} to {max(trace.y):.2f}" for trace in drawn]
+    named = [f"{trace.name}: {words}" for trace, words in zip(drawn, ends, strict=True)]
+    return Picture(
+        id="replay-length",
+        title=f"Tokens per round by condition: {'; '.join(named) if len(drawn) > 1 else ends[0]}",
+        how="One bar per condition of the replay, with its 95% interval. Conditions differ in "
+        "their prompts, so compare a bar with the same condition of another replay.",
+        chart=figure(drawn, x_title="condition", y_title="tokens per round", axis=Axis.CATEGORY),
+        definitions=(MEAN_LENGTH,),
+    )
+
+
+def _bars(index: int, replay: ReplaySummary) -> Any:
+    cells = list({cell.condition: cell for cell in reversed(replay.cells)}.values())
+    cells = [cell for cell in reversed(cells) if cell.mean_length is not None][:_MOST_CONDITIONS]
+    return bars(
+        replay.label,
+        [cell.condition for cell in cells],
+        [cell.mean_length for cell in cells],
+        run=index,
+        intervals=[cell.mean_length_interval for cell in cells],
+    )
+
+
+# ---- terms, for a reader who meets them for the first time
+
+_TERMS = {
+    "Drafter": "A small model that drafts the next few tokens. The large model, the target, "
+    "verifies all of them in one step and accepts those it agrees with. That is speculative "
+    "decoding.",
+    "Depth": "The position of a draft token in its chain. Depth 1 is drafted from the target's own "
+    "state; every further depth builds on the draft token before it.",
+    "Round": "One chain of draft tokens and its verification. Every accepted draft token saves a "
+    "step of the target; the target always adds one token of its own.",
+    "K": "The number of draft tokens in a chain (num_speculative_tokens).",
+    "Drift": "A change with depth that should not happen: the hidden state grows, or attention "
+    "moves from the context to the drafter's own draft tokens. A high or low level alone is not "
+    "drift.",
+}
+
+
+def terms(runs: Sequence[RunSummary]) -> Markup:
+    """Return the folded glossary, below what was served in plain words."""
+    content = macro(_TEMPLATE, "glossary", _plainly(runs) if runs else None, _TERMS.items())
+    return part(
+        "fold", "terms", "New to this?", "The terms of this report in plain words.", content
+    )
+
+
+def _plainly(runs: Sequence[RunSummary]) -> str:
     """Return what was served and the result, for a reader who knows none of the terms."""
     ks = sorted({k for run in runs for k in run.ks})
     ahead = f"{ks[0]}" if len(ks) == 1 else f"up to {ks[-1]}"

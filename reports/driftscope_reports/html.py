@@ -1,0 +1,96 @@
+"""The report as one HTML file, without network or clock: the same runs give the same bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from driftscope.analysis.number_words import listed
+from driftscope.findings.finding import note
+from driftscope.pipeline import Analysis
+from driftscope_reports import conclusions
+from driftscope_reports.model import Picture, Section, figures_of, section_html
+from driftscope_reports.page import Content, framed
+from driftscope_reports.sections_compare import compare
+from driftscope_reports.sections_inside import drift, effect
+from driftscope_reports.sections_sources import provenance, replays, requests, stories
+from driftscope_reports.sections_speed import fallback, speed
+from driftscope_reports.sections_where import where
+
+MAX_BYTES = 2_000_000
+"""Size limit of the whole file, whatever the run's size."""
+_SECTIONS = (drift, effect, speed, fallback, where, compare, requests)
+
+
+def to_html(analysis: Analysis, *, command: str | None = None) -> str:
+    """Return the page; `command` is the command line that made it, shown at its end."""
+    page = _page(analysis, command)
+    if len(page.encode()) > MAX_BYTES:
+        page = _page(thinned(analysis), command)
+    return page
+
+
+def sections(analysis: Analysis, command: str | None = None) -> list[Section]:
+    """Return every section, in the order of the page."""
+    made = [make(analysis) for make in _SECTIONS] if analysis.runs else []
+    sent = replays(analysis)
+    return [*([sent] if sent else []), *made, provenance(analysis, command)]
+
+
+def pictures(analysis: Analysis) -> list[Picture]:
+    """Return every picture of the page, the one of the first screen first."""
+    lead = conclusions.lead_picture(analysis)
+    rest = [picture for section in sections(analysis) for picture in section.pictures]
+    return [*([lead] if lead else []), *rest]
+
+
+def thinned(analysis: Analysis) -> Analysis:
+    """Return `analysis` without the rounds of single requests and without heads, for a file that
+    would be too large. A note reports the omission."""
+    runs = tuple(
+        replace(run, closeup=run.closeup and replace(run.closeup, opened=(), heads=None))
+        for run in analysis.runs
+    )
+    left_out = note(_LEFT_OUT, "This report", name="thinned", affects="requests")
+    return replace(analysis, runs=runs, notes=(*analysis.notes, left_out))
+
+
+_LEFT_OUT = (
+    "single requests cannot be opened and heads are left out to keep the file small; a report of "
+    "fewer runs shows more"
+)
+
+
+def _page(analysis: Analysis, command: str | None) -> str:
+    made = sections(analysis, command)
+    shown = {affected for section in made for affected in section.affects}
+    notes = [each for each in analysis.notes if each not in analysis.losses]
+    lead, first = (
+        conclusions.lead_picture(analysis),
+        [each for each in notes if each.affects not in shown],
+    )
+    main = [
+        conclusions.opening(analysis, first),
+        conclusions.answers(analysis.screen),
+        conclusions.findings(analysis),
+        *(section_html(section, notes) for section in made),
+        conclusions.terms(analysis.runs),
+    ]
+    content = Content(
+        title=_title(analysis),
+        skip="Skip to the verdict",
+        contents=_contents(made),
+        main=main,
+        figures=figures_of([*([lead] if lead else []), *(p for s in made for p in s.pictures)]),
+        stories=stories(analysis.runs),
+    )
+    return framed(content)
+
+
+def _title(analysis: Analysis) -> str:
+    names = listed([*(run.label for run in analysis.runs), *(s.label for s in analysis.senders)])
+    return f"Drift report: {names}"
+
+
+def _contents(made: list[Section]) -> list[tuple[str, str]]:
+    sections = ((each.id, each.name) for each in made)
+    return [("verdict", "Verdict"), ("findings", "Findings"), *sections]
