@@ -43,12 +43,12 @@ def advise(
     from driftscope.analysis.advice import advise as advice_on
     from driftscope.analysis.advice import left_out_because
     from driftscope.analysis.replays import ReplaySummary
+    from driftscope.boundary.text import shown as printable
     from driftscope.cli.run_reports import RunChoice, labels_of
     from driftscope.errors import NoDataError
     from driftscope.findings.causes import is_dead
     from driftscope.json_report import advice_to_json, dead_to_json
-    from driftscope_reports.terminal import advice_table
-    from driftscope_reports.terminal.run_table import plain as printable
+    from driftscope_reports.terminal.advice_table import show_advice, show_dead
 
     measured = RunChoice(
         paths=tuple(runs),
@@ -78,7 +78,7 @@ def advise(
         if as_json:
             typer.echo(dead_to_json(first), nl=False)
         else:
-            advice_table.show_dead(first)
+            show_dead(first)
         return
     if advice is None:
         raise NoDataError(
@@ -87,4 +87,4 @@ def advise(
     if as_json:
         typer.echo(advice_to_json(advice), nl=False)
     else:
-        advice_table.show(advice)
+        show_advice(advice)

@@ -22,7 +22,7 @@ from driftscope.trace.records import ClientRow
 from driftscope.workloads.bench import Contender, Found, Listener, search
 from driftscope.workloads.client.replay import Order
 from driftscope.workloads.suites.plan import Shot
-from driftscope_reports.terminal import advice_table
+from driftscope_reports.terminal.advice_table import show_advice
 
 
 class SearchLines(Listener):
@@ -203,7 +203,7 @@ def _tell(
     if as_json:
         sys.stdout.write(advice_to_json(advice, runs=runs, stopped=stopped))
     else:
-        advice_table.show(advice)
+        show_advice(advice)
     if not quiet:
         say(why_it_ended(advice, len(found), asked.most_runs))
         paths = " ".join(f"'{each.result.server}'" for each in found)

@@ -56,6 +56,7 @@ def compare(
     acceptance that was measured offline.
     """
     from driftscope.analysis.query.row_filters import Filter
+    from driftscope.boundary.text import shown
     from driftscope.cli.options import maker_of
     from driftscope.cli.run_reports import labels_of
     from driftscope.cli.screens.replay import both_replays, compare_replays
@@ -65,8 +66,7 @@ def compare(
     from driftscope.trace.manifest import read_manifest
     from driftscope.trace.reader import losses_of
     from driftscope.trace.status import read_statuses
-    from driftscope_reports.terminal import comparison
-    from driftscope_reports.terminal.run_table import plain
+    from driftscope_reports.terminal.comparison import show_comparison
 
     if where is not None and (is_inspection(first) or both_replays(first, second)):
         raise UsageError("--where: only the rows of two run directories of a probe can be chosen")
@@ -81,7 +81,7 @@ def compare(
     names = labels_of([first, second], label)
     for name, run in zip(names, (first, second), strict=True):
         for loss in losses_of(read_statuses(run), read_manifest(run).lost):
-            typer.echo(f"warning: {plain(f'{name}: {loss}')}", err=True)
+            typer.echo(f"warning: {shown(f'{name}: {loss}')}", err=True)
     if both_replays(first, second):
         compare_replays([first, second], names, as_json=as_json)
         return
@@ -96,4 +96,4 @@ def compare(
     if as_json:
         typer.echo(comparison_to_json(compared), nl=False)
     else:
-        comparison.show(compared)
+        show_comparison(compared)

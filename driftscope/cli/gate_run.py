@@ -21,6 +21,7 @@ from driftscope.analysis.gate import (
 )
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.replays import ReplaySummary
+from driftscope.boundary.text import shown as printable
 from driftscope.cli.inspection_baseline import inspection_of, relations_to
 from driftscope.cli.options import DUCKDB, named_run_or_inspection
 from driftscope.cli.run_reports import RunChoice, labels_of
@@ -34,7 +35,6 @@ from driftscope.metrics.fallback import UNKNOWN
 from driftscope.pipeline import Analysis, Baseline, conclude
 from driftscope.trace.runs import found
 from driftscope.vocabulary import GATED, UndraftedReason
-from driftscope_reports.terminal.run_table import plain as printable
 
 Labelled: TypeAlias = tuple[str, Facts]
 NO_ROWS = "cannot tell: no per-request rows, sums only"

@@ -17,6 +17,7 @@ from driftscope.analysis.query.query_engine import Engine
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary.text import shown
+from driftscope.boundary.text import shown as printable
 from driftscope.cli.options import is_inspection
 from driftscope.errors import NoDataError
 from driftscope.inspect.compare_run import (
@@ -30,7 +31,6 @@ from driftscope.inspect.compare_run import (
     to_json,
 )
 from driftscope.pipeline import Inputs, measure
-from driftscope_reports.terminal.run_table import plain as printable
 
 LAST_ROUNDS = (
     "the last rounds of answers are counted, which an inspection leaves out: the run does not hold "

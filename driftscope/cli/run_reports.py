@@ -31,7 +31,7 @@ from driftscope.pipeline import (
     measure,
 )
 from driftscope_reports.formats import write, write_text
-from driftscope_reports.terminal.run_table import plain, render
+from driftscope_reports.terminal.run_table import render
 
 T = TypeVar("T")
 
@@ -160,7 +160,7 @@ def say_where(
 ) -> None:
     """Print the warnings, the files written, which of them replaced a file, and what to do next."""
     for note in analysis.notes:
-        sys.stderr.write(f"warning: {plain(note.line)}\n")
+        sys.stderr.write(f"warning: {shown(note.line)}\n")
     for path in written:
         verb = "replaced" if path in replaced else "written"
         sys.stderr.write(f"{verb}: {shown(str(path))}\n")

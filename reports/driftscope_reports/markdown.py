@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 
 from driftscope.analysis.number_words import NOTHING, ks_of, listed, number
+from driftscope.boundary.text import shown as printable
 from driftscope.findings.finding import Finding
 from driftscope.findings.first_screen import FirstScreen
 from driftscope.pipeline import Analysis
 from driftscope.version import __version__
-from driftscope_reports.terminal.run_table import figure_rows, marked, plain
+from driftscope_reports.terminal.run_table import figure_rows, marked
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!()])")
 
@@ -47,14 +48,14 @@ def _lines(screen: FirstScreen) -> str:
 
 def code(raw: str) -> str:
     """Return an untrusted string as code to paste: between more backticks than it has in a row."""
-    shown = " ".join(plain(raw).split())
+    shown = " ".join(printable(raw).split())
     fence = "`" * (1 + max(map(len, re.findall("`+", shown)), default=0))
     return f"{fence} {shown} {fence}"
 
 
 def text(raw: str) -> str:
     """Return an untrusted string escaped, so that it contains no markup, mention or link."""
-    shown = _SPECIAL.sub(r"\\\1", " ".join(plain(raw).split()))
+    shown = _SPECIAL.sub(r"\\\1", " ".join(printable(raw).split()))
     return shown.replace("://", ":\u200b//").replace("@", "@\u200b")
 
 

@@ -11,10 +11,9 @@ from driftscope.analysis.advice import NO_SPECULATION, Advice, answer, faster, t
 from driftscope.analysis.number_words import NOTHING, between_percent, milliseconds, percent
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.time_per_token import WIDEST, Estimate
-from driftscope.boundary.text import output_console
+from driftscope.boundary.text import output_console, shown
 from driftscope.findings.causes import none_accepted
 from driftscope.json_report import DEAD
-from driftscope_reports.terminal.run_table import plain
 
 _PIPE_WIDTH = 160
 """Width in columns when the output is not a terminal and COLUMNS is not set."""
@@ -22,19 +21,19 @@ _BATCHES_SHOWN = 12
 """Most rows of the table; more are thinned out, but the first and the last are always shown."""
 
 
-def show(advice: Advice) -> None:
+def show_advice(advice: Advice) -> None:
     """Print the setting to choose or the K to measure, the table, and what was not measured."""
     console = output_console(_PIPE_WIDTH)
-    for line in _first(advice):
-        console.print(Text(plain(line), style="bold"))
-    console.print(_table(advice))
+    for line in _choice(advice):
+        console.print(Text(shown(line), style="bold"))
+    console.print(_advice_table(advice))
     if any(each.interval is None for at in advice.by_batch for each in at.tpot_s):
         console.print(f"{NOTHING}: uncertain by more than a factor of {WIDEST:g}")
     for name, at in advice.by_context if advice.doubt is None else ():
         if at.best_k in advice.measured_k and at.gain.surely_above(0.0):
             console.print(f"contexts of {name}: K = {at.best_k} is {_gain(at.gain)}")
     for warning in advice.warnings:
-        console.print(Text(f"warning: {plain(warning)}"))
+        console.print(Text(f"warning: {shown(warning)}"))
     for sentence in advice.assumed:
         console.print(Text(f"not measured: {sentence}"))
     console.print(
@@ -43,7 +42,7 @@ def show(advice: Advice) -> None:
     )
 
 
-def _first(advice: Advice) -> tuple[str, ...]:
+def _choice(advice: Advice) -> tuple[str, ...]:
     """Return the setting to choose, its gain and what to measure."""
     head = f"{advice.run}: "
     if advice.useless:
@@ -64,7 +63,7 @@ def _first(advice: Advice) -> tuple[str, ...]:
 def show_dead(run: RunSummary) -> None:
     """Print the advice on a dead drafter of which too few steps are known for a table."""
     why = f"{none_accepted(run)}: {DEAD}"
-    sys.stdout.write(f"{plain(run.label)}: K = 0: {NO_SPECULATION}\n{why[:1].upper()}{why[1:]}\n")
+    sys.stdout.write(f"{shown(run.label)}: K = 0: {NO_SPECULATION}\n{why[:1].upper()}{why[1:]}\n")
 
 
 def _slower(advice: Advice) -> str:
@@ -87,7 +86,7 @@ def _gain(gain: Estimate) -> str:
     return f"{percent(gain.value)} faster{between_percent(gain.interval)}"
 
 
-def _table(advice: Advice) -> Table:
+def _advice_table(advice: Advice) -> Table:
     title = (
         "time per output token in ms by batch size and K: measured with 95% interval (*), "
         "otherwise a guess between bounds"
@@ -97,10 +96,10 @@ def _table(advice: Advice) -> Table:
     for k in range(len(advice.overall.tpot_s)):
         table.add_column(f"K = {k}{' *' if k in advice.measured_k else ''}", justify="right")
     step = max(1, -(-len(advice.by_batch) // _BATCHES_SHOWN))
-    shown = advice.by_batch[::step]
-    if shown[-1] is not advice.by_batch[-1]:
-        shown = (*shown, advice.by_batch[-1])
-    for at in (*shown, advice.overall):
+    batches = advice.by_batch[::step]
+    if batches[-1] is not advice.by_batch[-1]:
+        batches = (*batches, advice.by_batch[-1])
+    for at in (*batches, advice.overall):
         best = at.best_k if advice.doubt is None and at.best_k in advice.measured_k else None
         cells = [_cell(e, best=k == best) for k, e in enumerate(at.tpot_s)]
         table.add_row(str(at.batch) if at.batch else "as served", *cells)

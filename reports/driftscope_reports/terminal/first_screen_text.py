@@ -22,19 +22,14 @@ BADGES = {
 """Word of each state, before the headline."""
 
 
-def plain(text: str) -> str:
-    """Return `text` made safe to print: a label from a trace must not control the terminal."""
-    return shown(text)
-
-
 def first_screen(analysis: Analysis) -> list[RenderableType]:
     """Return the badge and the headline, the most urgent finding, and a line for each figure,
     topic and action."""
     screen = analysis.screen
-    head = [Text(plain(f"[{BADGES[screen.state]}] {screen.headline}"), style="bold")]
-    head += [Text(plain(words)) for words in _slices(analysis)]
+    head = [Text(shown(f"[{BADGES[screen.state]}] {screen.headline}"), style="bold")]
+    head += [Text(shown(words)) for words in _slices(analysis)]
     if screen.subject is not None:
-        head.append(Text(plain(f"But: {screen.cause.rstrip('.')} {certainty(screen.subject)}.")))
+        head.append(Text(shown(f"But: {screen.cause.rstrip('.')} {certainty(screen.subject)}.")))
     return [*head, _lines(screen)]
 
 
@@ -57,12 +52,12 @@ def _lines(screen: FirstScreen) -> Table:
     lines.add_column(style="bold", no_wrap=True)
     lines.add_column()
     for figure in screen.figures:
-        lines.add_row(plain(figure.value), Text(plain(f"{figure.unit}; {figure.reference}")))
+        lines.add_row(shown(figure.value), Text(shown(f"{figure.unit}; {figure.reference}")))
     for topic, texts in screen.lines:
-        lines.add_row(topic.words, Text("\n".join(map(plain, texts))))
+        lines.add_row(topic.words, Text("\n".join(map(shown, texts))))
     for place, action in enumerate(screen.actions, start=1):
         name = "What to do" if len(screen.actions) == 1 else f"What to do, {place}"
-        lines.add_row(name, Text("\n".join(map(plain, _action(screen, action)))))
+        lines.add_row(name, Text("\n".join(map(shown, _action(screen, action)))))
     return lines
 
 

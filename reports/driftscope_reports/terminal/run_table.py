@@ -23,12 +23,10 @@ from driftscope.analysis.replays import NO_INTERVAL, Cell
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import PairedRatio
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.boundary.text import shown
 from driftscope.findings.finding import Severity
 from driftscope.pipeline import Analysis
-from driftscope_reports.terminal import first_screen_text
-from driftscope_reports.terminal.first_screen_text import plain
-
-__all__ = ["figure_rows", "plain", "render"]
+from driftscope_reports.terminal.first_screen_text import first_screen
 
 _MARKS = {Severity.HIGH: "!!", Severity.MEDIUM: "!", Severity.INFO: "i", Severity.GOOD: "ok"}
 
@@ -38,12 +36,12 @@ def marked(severity: Severity | None) -> str:
     return f"{_MARKS[severity]} {severity}" if severity else ""
 
 
-LENGTH = "acceptance length"
-ROUNDS = "rounds / requests"
+_LENGTH = "acceptance length"
+_ROUNDS = "rounds / requests"
 LEFT_OUT = "- rounds left out, of requests seen in part"
 FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
-    (ROUNDS, lambda run: f"{run.rounds:,} / {run.requests:,}"),
-    (LENGTH, lambda run: _length(run)),
+    (_ROUNDS, lambda run: f"{run.rounds:,} / {run.requests:,}"),
+    (_LENGTH, lambda run: _length(run)),
     ("acceptance length over time", lambda run: over_time(run.changes)),
     ("accepted to depth 1", lambda run: percent(run.acceptance.marginal[0])),
     ("accepted to depth K", lambda run: percent(run.acceptance.marginal[-1])),
@@ -67,7 +65,7 @@ def render(analysis: Analysis) -> RenderableType:
     """Return losses, the first screen, the findings in brief, and one column per run."""
     return Group(
         *_losses(analysis),
-        *first_screen_text.first_screen(analysis),
+        *first_screen(analysis),
         "",
         *_findings(analysis),
         *((_table(analysis), "") if analysis.runs else ()),
@@ -85,19 +83,19 @@ def _findings(analysis: Analysis) -> list[RenderableType]:
         same = [finding for finding in others if finding.title == title]
         stated = "; ".join(finding.line if len(same) > 1 else finding.statement for finding in same)
         runs = "" if len(same) > 1 else f" ({listed(same[0].runs)})"
-        lines.append(Text(plain(f"{marked(same[0].severity)}: {title}{runs}: {stated}.")))
+        lines.append(Text(shown(f"{marked(same[0].severity)}: {title}{runs}: {stated}.")))
     return [*lines, ""] if lines else []
 
 
 def _losses(analysis: Analysis) -> list[RenderableType]:
-    return [Text(plain(f"missing: {note.line}"), style="bold red") for note in analysis.losses]
+    return [Text(shown(f"missing: {note.line}"), style="bold red") for note in analysis.losses]
 
 
 def _table(analysis: Analysis) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     for run in analysis.runs:
-        table.add_column(Text(plain(f"{run.label} ({ks_of(run.ks)})")), justify="right")
+        table.add_column(Text(shown(f"{run.label} ({ks_of(run.ks)})")), justify="right")
     for name, *cells in figure_rows(analysis.runs):
         table.add_row(name, *cells)
     return table
@@ -108,9 +106,9 @@ def figure_rows(runs: Sequence[RunSummary]) -> list[list[str]]:
     rows = []
     for name, show in FIGURES:
         rows.append([name, *(show(run) for run in runs)])
-        if name == ROUNDS and any(run.cohort for run in runs):
+        if name == _ROUNDS and any(run.cohort for run in runs):
             rows.append([LEFT_OUT, *(_left_out(run) for run in runs)])
-        if name == LENGTH:
+        if name == _LENGTH:
             ks = sorted({each.k for run in runs for each in run.acceptance.by_k})
             rows += [[f"- of rounds with K = {k}", *(_at(run, k) for run in runs)] for k in ks]
     return rows
@@ -136,7 +134,7 @@ def _segments(analysis: Analysis) -> Table:
     runs = [run for run in analysis.runs if len(run.segments) > 1]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in (*(["run"] if len(analysis.runs) > 1 else []), f"by {runs[0].segments[0].by}"):
-        table.add_column(Text(plain(name)))
+        table.add_column(Text(shown(name)))
     for name in ("requests", "rounds", "acceptance length", "to depth K", "growth", "on the chain"):
         table.add_column(name, justify="right")
     for run in runs:
@@ -151,7 +149,7 @@ def _segments(analysis: Analysis) -> Table:
                 times(each.growth),
                 percent(each.self_mass),
             )
-            table.add_row(*(Text(plain(cell)) for cell in (*who, *cells)))
+            table.add_row(*(Text(shown(cell)) for cell in (*who, *cells)))
         if (left := len(run.segments) - _SEGMENTS) > 0:
             table.add_row(*who, f"and {left:,} more in the report")
     return table
@@ -176,7 +174,7 @@ def _senders(analysis: Analysis) -> Table:
                 number(cell.throughput, 1),
                 milliseconds(cell.ttft_s),
             )
-            table.add_row(*(Text(plain(each)) for each in cells))
+            table.add_row(*(Text(shown(each)) for each in cells))
     return table
 
 
@@ -184,7 +182,7 @@ def _versus(analysis: Analysis) -> Table:
     """Return the first replay compared with the others, on the same prompts."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("against " + analysis.versus[0].first, "condition"):
-        table.add_column(plain(name))
+        table.add_column(shown(name))
     for name in ("load", "tokens/round", "per token", "same text"):
         table.add_column(name, justify="right")
     for pair in analysis.versus:
@@ -197,7 +195,7 @@ def _versus(analysis: Analysis) -> Table:
             replay_ratio(pair.tpot_ratio),
             percent(same / of if of else None),
         )
-        table.add_row(*(Text(plain(each)) for each in cells))
+        table.add_row(*(Text(shown(each)) for each in cells))
     return table
 
 
@@ -234,8 +232,8 @@ def _length(run: RunSummary) -> str:
 
 
 def _with_ends(length: float | None, spread: Interval | None) -> str:
-    shown = number(length)
-    return f"{shown} [{spread.low:.2f}, {spread.high:.2f}]" if spread else shown
+    words = number(length)
+    return f"{words} [{spread.low:.2f}, {spread.high:.2f}]" if spread else words
 
 
 def _ends(values: tuple[float, ...] | None) -> str:
