@@ -48,7 +48,7 @@ def advise(
     from driftscope.errors import NoDataError
     from driftscope.findings.causes import is_dead
     from driftscope.json_report import advice_to_json, dead_to_json
-    from driftscope_reports.terminal.advice_table import show_advice, show_dead
+    from driftscope_reports.terminal import show_advice, show_dead
 
     measured = RunChoice(
         paths=tuple(runs),

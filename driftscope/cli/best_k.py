@@ -22,7 +22,7 @@ from driftscope.trace.records import ClientRow
 from driftscope.workloads.bench import Contender, Found, Listener, search
 from driftscope.workloads.client.replay import Order
 from driftscope.workloads.suites.plan import Shot
-from driftscope_reports.terminal.advice_table import show_advice
+from driftscope_reports.terminal import show_advice
 
 
 class SearchLines(Listener):

@@ -66,7 +66,7 @@ def compare(
     from driftscope.trace.manifest import read_manifest
     from driftscope.trace.reader import losses_of
     from driftscope.trace.status import read_statuses
-    from driftscope_reports.terminal.comparison import show_comparison
+    from driftscope_reports.terminal import show_comparison
 
     if where is not None and (is_inspection(first) or both_replays(first, second)):
         raise UsageError("--where: only the rows of two run directories of a probe can be chosen")

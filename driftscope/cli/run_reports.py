@@ -31,7 +31,7 @@ from driftscope.pipeline import (
     measure,
 )
 from driftscope_reports.formats import write, write_text
-from driftscope_reports.terminal.run_table import render
+from driftscope_reports.terminal import render
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from driftscope.findings.finding import Finding
 from driftscope.findings.first_screen import FirstScreen
 from driftscope.pipeline import Analysis
 from driftscope.version import __version__
-from driftscope_reports.terminal.run_table import figure_rows, marked
+from driftscope_reports.terminal import figure_rows, marked
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!()])")
 

@@ -48,7 +48,7 @@ from driftscope.trace.manifest import (
 from driftscope.vocabulary import SINK_SOUGHT, Strategy
 from driftscope_reports.model import Section, table
 from driftscope_reports.page import part
-from driftscope_reports.terminal.run_table import replay_length, replay_ratio
+from driftscope_reports.terminal import replay_length, replay_ratio
 
 _WORDS = 3
 _HEAD = (

@@ -21,7 +21,7 @@ from driftscope.findings.finding import Trust
 from driftscope.json_report import figures_of
 from driftscope.pipeline import compare, conclude, summarise
 from driftscope.trace.reader import Trace, read_trace
-from driftscope_reports.terminal.run_table import LEFT_OUT, figure_rows
+from driftscope_reports.terminal import LEFT_OUT, figure_rows
 
 KINDS = (Prompts(label="chat"), Prompts(label="code", shift=-0.5))
 TRUTH = Truth(requests=200, rounds=20, batches=(5,), prompts=KINDS, replicas=2)

@@ -10,7 +10,7 @@ from support.analyses import analysis_of, pair
 from support.runs import Spec
 
 from driftscope.pipeline import Analysis
-from driftscope_reports.terminal.run_table import render
+from driftscope_reports.terminal import render
 
 
 def _text(analysis: Analysis) -> str:

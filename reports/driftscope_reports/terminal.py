@@ -1,0 +1,497 @@
+"""What commands print: figures of a report, a comparison of two runs, advice on K."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from driftscope.analysis.advice import NO_SPECULATION, Advice, answer, faster, to_measure
+from driftscope.analysis.compare import (
+    LENGTH,
+    TIMES,
+    WHOLE,
+    Comparison,
+    Difference,
+    between_ends,
+    mix_words,
+    signed,
+    verdict,
+)
+from driftscope.analysis.figures.change_points import Changes
+from driftscope.analysis.figures.rounds import UNPAIRED
+from driftscope.analysis.number_words import (
+    NOTHING,
+    between_percent,
+    count,
+    ks_of,
+    listed,
+    milliseconds,
+    number,
+    percent,
+    times,
+)
+from driftscope.analysis.replays import NO_INTERVAL, Cell
+from driftscope.analysis.run_differences import doubt
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.ratio import PairedRatio
+from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.time_per_token import WIDEST, Estimate
+from driftscope.boundary.text import output_console, shown
+from driftscope.findings.causes import none_accepted
+from driftscope.findings.finding import Finding, Severity
+from driftscope.findings.first_screen import FirstScreen, State
+from driftscope.json_report import DEAD
+from driftscope.pipeline import Analysis
+
+BADGES = {
+    State.ACT: "ACT",
+    State.LOOK: "LOOK",
+    State.TOO_LITTLE: "TOO LITTLE DATA",
+    State.NOTHING_SEEN: "NOTHING FOUND",
+    State.HEALTHY: "HEALTHY",
+}
+"""Word of each state, before the headline."""
+
+
+def first_screen(analysis: Analysis) -> list[RenderableType]:
+    """Return the badge and the headline, the most urgent finding, and a line for each figure,
+    topic and action."""
+    screen = analysis.screen
+    head = [Text(shown(f"[{BADGES[screen.state]}] {screen.headline}"), style="bold")]
+    head += [Text(shown(words)) for words in _slices(analysis)]
+    if screen.subject is not None:
+        head.append(Text(shown(f"But: {screen.cause.rstrip('.')} {certainty(screen.subject)}.")))
+    return [*head, _lines(screen)]
+
+
+def certainty(finding: Finding) -> str:
+    """Return confidence and cost in brackets."""
+    cost = f", costs {finding.cost_tps:,.1f} tokens/s" if finding.cost_tps else ""
+    return f"(confidence {finding.confidence}{cost})"
+
+
+def _slices(analysis: Analysis) -> list[str]:
+    return [
+        f"Part of {run.label}: {run.slice.words(run.requests)}."
+        for run in analysis.runs
+        if run.slice is not None
+    ]
+
+
+def _lines(screen: FirstScreen) -> Table:
+    lines = Table(box=None, pad_edge=False, show_header=False)
+    lines.add_column(style="bold", no_wrap=True)
+    lines.add_column()
+    for figure in screen.figures:
+        lines.add_row(shown(figure.value), Text(shown(f"{figure.unit}; {figure.reference}")))
+    for topic, texts in screen.lines:
+        lines.add_row(topic.words, Text("\n".join(map(shown, texts))))
+    for place, action in enumerate(screen.actions, start=1):
+        name = "What to do" if len(screen.actions) == 1 else f"What to do, {place}"
+        lines.add_row(name, Text("\n".join(map(shown, _action(screen, action)))))
+    return lines
+
+
+def _action(screen: FirstScreen, action: Finding) -> list[str]:
+    """Return the advice, its reason if that is not told yet, the option, and causes to check."""
+    about = f" ({listed(action.runs)})" if screen.several and action.runs else ""
+    sure = f" {certainty(action)}" if action.severity else ""
+    told = screen.is_told(action) or not action.title
+    why = f"{sure}." if action == screen.lead else ""
+    if not told:
+        why = f". Why: {action.titled}{about}{sure}."
+    option = [action.option] if action.option else []
+    advice = action.short_advice
+    return [f"{advice.removesuffix('.')}{why}" if why else advice, *option, *causes(action)]
+
+
+def causes(finding: Finding) -> list[str]:
+    """Return the causes to check, in order, and those that are ruled out."""
+    lines = []
+    for place, suspect in enumerate(finding.causes, start=1):
+        seen = f" [{suspect.seen}]" if suspect.seen else ""
+        lines.append(f"{place:>2}.{'*' if suspect.supported else ' '}{suspect.cause}{seen}")
+        lines.append(f"    check: {suspect.check}")
+    if any(suspect.supported for suspect in finding.causes):
+        lines.append("* supported by this run's recording")
+    return lines + [f"ruled out: {each.cause} [{each.seen}]" for each in finding.ruled_out]
+
+
+_MARKS = {Severity.HIGH: "!!", Severity.MEDIUM: "!", Severity.INFO: "i", Severity.GOOD: "ok"}
+
+
+def marked(severity: Severity | None) -> str:
+    """Return sign and word of a severity, such as "!! high"."""
+    return f"{_MARKS[severity]} {severity}" if severity else ""
+
+
+_LENGTH = "acceptance length"
+_ROUNDS = "rounds / requests"
+LEFT_OUT = "- rounds left out, of requests seen in part"
+FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
+    (_ROUNDS, lambda run: f"{run.rounds:,} / {run.requests:,}"),
+    (_LENGTH, lambda run: _length(run)),
+    ("acceptance length over time", lambda run: over_time(run.changes)),
+    ("accepted to depth 1", lambda run: percent(run.acceptance.marginal[0])),
+    ("accepted to depth K", lambda run: percent(run.acceptance.marginal[-1])),
+    ("fed state RMS, depth 1 to K", lambda run: _ends(run.hidden.fed_rms)),
+    ("growth of the fed state", lambda run: times(run.hidden.growth)),
+    ("attention on the chain, depth K", lambda run: _last(run.attention.self_mass)),
+    ("top-1 probability, depth 1 to K", lambda run: _ends(run.confidence.top1)),
+    ("time per output token", lambda run: milliseconds(run.latency.tpot_s)),
+    ("time to first token", lambda run: milliseconds(run.latency.ttft_s)),
+    ("rejected rounds, share of steps", lambda run: percent(run.fallback.rejected_share)),
+    ("undrafted steps, share of steps", lambda run: percent(run.fallback.undrafted_share)),
+    ("rows dropped", lambda run: f"{run.recording.dropped:,}"),
+    ("probe cost, all in", lambda run: percent(run.recording.overhead_fraction)),
+)
+
+_SEGMENTS = 12
+"""Most segments of each run that are listed."""
+
+
+def render(analysis: Analysis) -> RenderableType:
+    """Return losses, the first screen, the findings in brief, and one column per run."""
+    return Group(
+        *_losses(analysis),
+        *first_screen(analysis),
+        "",
+        *_findings(analysis),
+        *((_table(analysis), "") if analysis.runs else ()),
+        *((_segments(analysis), "") if any(len(r.segments) > 1 for r in analysis.runs) else ()),
+        *((_senders(analysis), "") if analysis.senders else ()),
+        *((_versus(analysis), "") if analysis.versus else ()),
+    )
+
+
+def _findings(analysis: Analysis) -> list[RenderableType]:
+    """Return the findings that the first screen does not tell, those with one title in a line."""
+    others = analysis.other_findings
+    lines: list[RenderableType] = []
+    for title in dict.fromkeys(finding.title for finding in others):
+        same = [finding for finding in others if finding.title == title]
+        stated = "; ".join(finding.line if len(same) > 1 else finding.statement for finding in same)
+        runs = "" if len(same) > 1 else f" ({listed(same[0].runs)})"
+        lines.append(Text(shown(f"{marked(same[0].severity)}: {title}{runs}: {stated}.")))
+    return [*lines, ""] if lines else []
+
+
+def _losses(analysis: Analysis) -> list[RenderableType]:
+    return [Text(shown(f"missing: {note.line}"), style="bold red") for note in analysis.losses]
+
+
+def _table(analysis: Analysis) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for run in analysis.runs:
+        table.add_column(Text(shown(f"{run.label} ({ks_of(run.ks)})")), justify="right")
+    for name, *cells in figure_rows(analysis.runs):
+        table.add_row(name, *cells)
+    return table
+
+
+def figure_rows(runs: Sequence[RunSummary]) -> list[list[str]]:
+    """Return the table's rows: a name, then a figure of each run."""
+    rows = []
+    for name, show in FIGURES:
+        rows.append([name, *(show(run) for run in runs)])
+        if name == _ROUNDS and any(run.cohort for run in runs):
+            rows.append([LEFT_OUT, *(_left_out(run) for run in runs)])
+        if name == _LENGTH:
+            ks = sorted({each.k for run in runs for each in run.acceptance.by_k})
+            rows += [[f"- of rounds with K = {k}", *(_at(run, k) for run in runs)] for k in ks]
+    return rows
+
+
+def _left_out(run: RunSummary) -> str:
+    """Return how many rounds the figures leave out, or that nothing is told without them."""
+    if run.cohort is None:
+        return "0"
+    return f"{run.cohort.left_out:,}" if run.cohort.enough else "cannot tell"
+
+
+def _at(run: RunSummary, k: int) -> str:
+    """Return the acceptance length of the rounds that drafted `k` tokens, and their share."""
+    acceptance = next((each for each in run.acceptance.by_k if each.k == k), None)
+    if acceptance is None:
+        return NOTHING
+    return f"{number(acceptance.mean_length)} ({percent(acceptance.rounds / run.rounds)} of rounds)"
+
+
+def _segments(analysis: Analysis) -> Table:
+    """Return the segments of each run, by the requested criterion, the first rows of each."""
+    runs = [run for run in analysis.runs if len(run.segments) > 1]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in (*(["run"] if len(analysis.runs) > 1 else []), f"by {runs[0].segments[0].by}"):
+        table.add_column(Text(shown(name)))
+    for name in ("requests", "rounds", "acceptance length", "to depth K", "growth", "on the chain"):
+        table.add_column(name, justify="right")
+    for run in runs:
+        who = [run.label] if len(analysis.runs) > 1 else []
+        for each in run.segments[:_SEGMENTS]:
+            cells = (
+                each.label,
+                f"{each.requests:,}",
+                f"{each.rounds:,}",
+                _with_ends(each.mean_length, each.mean_length_interval),
+                percent(each.reach),
+                times(each.growth),
+                percent(each.self_mass),
+            )
+            table.add_row(*(Text(shown(cell)) for cell in (*who, *cells)))
+        if (left := len(run.segments) - _SEGMENTS) > 0:
+            table.add_row(*who, f"and {left:,} more in the report")
+    return table
+
+
+def _senders(analysis: Analysis) -> Table:
+    """Return the replays, one row per condition and load."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("replay", "condition"):
+        table.add_column(name)
+    for name in ("load", "tokens/round", "to baseline", "per token", "tokens/s", "first token"):
+        table.add_column(name, justify="right")
+    for run in analysis.senders:
+        for cell in run.cells:
+            cells = (
+                run.label,
+                cell.condition,
+                cell.load,
+                replay_length(cell),
+                replay_ratio(cell.length_ratio),
+                milliseconds(cell.tpot_s),
+                number(cell.throughput, 1),
+                milliseconds(cell.ttft_s),
+            )
+            table.add_row(*(Text(shown(each)) for each in cells))
+    return table
+
+
+def _versus(analysis: Analysis) -> Table:
+    """Return the first replay compared with the others, on the same prompts."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("against " + analysis.versus[0].first, "condition"):
+        table.add_column(shown(name))
+    for name in ("load", "tokens/round", "per token", "same text"):
+        table.add_column(name, justify="right")
+    for pair in analysis.versus:
+        same, of = pair.same_text
+        cells = (
+            pair.other,
+            pair.condition,
+            pair.load,
+            replay_ratio(pair.length_ratio),
+            replay_ratio(pair.tpot_ratio),
+            percent(same / of if of else None),
+        )
+        table.add_row(*(Text(shown(each)) for each in cells))
+    return table
+
+
+def replay_ratio(value: PairedRatio | None) -> str:
+    """Return a ratio with its interval, such as "0.91 [0.85, 0.97]"."""
+    if value is None:
+        return NOTHING
+    spread = value.interval
+    return number(value.value) + (f" [{spread.low:.2f}, {spread.high:.2f}]" if spread else "")
+
+
+def replay_length(cell: Cell) -> str:
+    """Return the acceptance length with its interval; of sums, that they have none."""
+    spread = cell.mean_length_interval
+    if spread is None and cell.totals is not None and cell.mean_length is not None:
+        return f"{number(cell.mean_length)} ({NO_INTERVAL})"
+    return number(cell.mean_length) + (f" [{spread.low:.2f}, {spread.high:.2f}]" if spread else "")
+
+
+def over_time(changes: Changes | None) -> str:
+    """Return the acceptance length of each level, with the moments between them."""
+    if changes is None:
+        return NOTHING
+    if not changes.points:
+        return "no change"
+    moments = [datetime.fromtimestamp(p.time_s, UTC).strftime("%H:%M") for p in changes.points]
+    levels = [number(level.mean_length) for level in changes.levels]
+    steps = [f"{at} → {level}" for at, level in zip(moments, levels[1:], strict=True)]
+    return " ".join([levels[0], *steps])
+
+
+def _length(run: RunSummary) -> str:
+    return _with_ends(run.acceptance.mean_length, run.acceptance.mean_length_interval)
+
+
+def _with_ends(length: float | None, spread: Interval | None) -> str:
+    words = number(length)
+    return f"{words} [{spread.low:.2f}, {spread.high:.2f}]" if spread else words
+
+
+def _ends(values: tuple[float, ...] | None) -> str:
+    return "–" if values is None else f"{number(values[0])} → {number(values[-1])}"
+
+
+def _last(values: tuple[float, ...] | None) -> str:
+    return percent(None if values is None else values[-1])
+
+
+_COMPARISON_WIDTH = 110
+"""Width in columns when the output is not a terminal and COLUMNS is not set."""
+_LONGEST = 12
+"""Longest label that heads a column; columns of longer ones are called A and B."""
+_FIGURE_NAMES = {LENGTH: "acceptance length", **TIMES}
+
+
+def show_comparison(comparison: Comparison) -> None:
+    """Print the comparison to stdout, the verdict first."""
+    console = output_console(_COMPARISON_WIDTH)
+    if comparison.where:
+        console.print(f"Of both runs only --where {shown(comparison.where)}.", soft_wrap=True)
+    console.print(f"{verdict(comparison)}.")
+    console.print(_pairing(comparison))
+    if warning := doubt(comparison.unlike):
+        console.print(f"Note: {shown(warning)}.")
+    labels = (comparison.first, comparison.second)
+    if max(map(len, labels)) > _LONGEST:
+        console.print(f"A is {shown(labels[0])}, B is {shown(labels[1])}.", soft_wrap=True)
+        labels = ("A", "B")
+    table = Table(
+        "", *labels, "difference", "95% interval", "p (adjusted)", "", box=None, pad_edge=False
+    )
+    for each in comparison.differences:
+        table.add_row(
+            _figure_name(each),
+            milliseconds(each.first) if each.metric in TIMES else number(each.first, 3),
+            milliseconds(each.second) if each.metric in TIMES else number(each.second, 3),
+            signed(each, each.difference),
+            between_ends(each) if each.interval else "not tested",
+            _p(each.p_adjusted),
+            "differs" if each.differs else "",
+        )
+    console.print(table)
+
+
+def _figure_name(each: Difference) -> str:
+    what = _FIGURE_NAMES.get(each.metric, f"accepted to depth {each.depth}")
+    return what if each.segment == WHOLE else f"{each.segment}: {what}"
+
+
+def _pairing(comparison: Comparison) -> str:
+    if comparison.pairing == UNPAIRED:
+        first, second = comparison.requests
+        words = (
+            f"Unpaired: {first:,} against {count(second, 'request')}; the "
+            "runs did not answer the same prompts."
+        )
+        return f"{words} {shown(mix_words(comparison))}".rstrip()
+    alone = f"; {comparison.alone:,} without a counterpart left out" if comparison.alone else ""
+    return f"Paired by {comparison.pairing}: {count(comparison.pairs, 'pair')}{alone}."
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return "<0.0001" if value < 1e-4 else f"{value:.4f}"
+
+
+_ADVICE_WIDTH = 160
+"""Width in columns when the output is not a terminal and COLUMNS is not set."""
+_BATCHES_SHOWN = 12
+"""Most rows of the table; more are thinned out, but the first and the last are always shown."""
+
+
+def show_advice(advice: Advice) -> None:
+    """Print the setting to choose or the K to measure, the table, and what was not measured."""
+    console = output_console(_ADVICE_WIDTH)
+    for line in _choice(advice):
+        console.print(Text(shown(line), style="bold"))
+    console.print(_advice_table(advice))
+    if any(each.interval is None for at in advice.by_batch for each in at.tpot_s):
+        console.print(f"{NOTHING}: uncertain by more than a factor of {WIDEST:g}")
+    for name, at in advice.by_context if advice.doubt is None else ():
+        if at.best_k in advice.measured_k and at.gain.surely_above(0.0):
+            console.print(f"contexts of {name}: K = {at.best_k} is {_gain(at.gain)}")
+    for warning in advice.warnings:
+        console.print(Text(f"warning: {shown(warning)}"))
+    for sentence in advice.assumed:
+        console.print(Text(f"not measured: {sentence}"))
+    console.print(
+        f"runs of one server are taken to differ by {percent(advice.run_effect)}; verification "
+        f"times are {percent(advice.misfit)} off a curve that never falls"
+    )
+
+
+def _choice(advice: Advice) -> tuple[str, ...]:
+    """Return the setting to choose, its gain and what to measure."""
+    head = f"{advice.run}: "
+    if advice.useless:
+        return f"{head}K = 0: {advice.command}", _why_none(advice)
+    measure = to_measure(advice)
+    further = () if measure is None else (measure, f"to do so: {advice.measure_command} OPTIONS")
+    if advice.schedule_worth_it:
+        other = advice.served.words if advice.served.mixed else "the best single K"
+        extra = f"{_gain(advice.schedule_gain)} than {other}"
+        return (f"{head}{advice.command}", extra, *further)
+    if advice.worth_it:
+        return (f"{head}{advice.command}", faster(advice), *further)
+    slower = (_slower(advice),) if advice.surely_slower else ()
+    words = answer(advice)
+    return (f"{head}{words}", *slower, *(each for each in further if each != words))
+
+
+def show_dead(run: RunSummary) -> None:
+    """Print the advice on a dead drafter of which too few steps are known for a table."""
+    why = f"{none_accepted(run)}: {DEAD}"
+    sys.stdout.write(f"{shown(run.label)}: K = 0: {NO_SPECULATION}\n{why[:1].upper()}{why[1:]}\n")
+
+
+def _slower(advice: Advice) -> str:
+    return (
+        f"until then {advice.command}: K = 0 is at least {percent(advice.least_gain)} faster than "
+        f"K = {advice.ran_k}, because drafting takes more time than the accepted tokens save"
+    )
+
+
+def _why_none(advice: Advice) -> str:
+    sentence = "next to nothing is accepted: every K costs time and gives nothing"
+    if advice.least_gain is None:
+        return sentence
+    return f"{sentence}; without the drafter it is at least {percent(advice.least_gain)} faster"
+
+
+def _gain(gain: Estimate) -> str:
+    if gain.interval is None:
+        return "faster, not known by how much"
+    return f"{percent(gain.value)} faster{between_percent(gain.interval)}"
+
+
+def _advice_table(advice: Advice) -> Table:
+    title = (
+        "time per output token in ms by batch size and K: measured with 95% interval (*), "
+        "otherwise a guess between bounds"
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    table.add_column("batch", justify="right")
+    for k in range(len(advice.overall.tpot_s)):
+        table.add_column(f"K = {k}{' *' if k in advice.measured_k else ''}", justify="right")
+    step = max(1, -(-len(advice.by_batch) // _BATCHES_SHOWN))
+    batches = advice.by_batch[::step]
+    if batches[-1] is not advice.by_batch[-1]:
+        batches = (*batches, advice.by_batch[-1])
+    for at in (*batches, advice.overall):
+        best = at.best_k if advice.doubt is None and at.best_k in advice.measured_k else None
+        cells = [_cell(e, best=k == best) for k, e in enumerate(at.tpot_s)]
+        table.add_row(str(at.batch) if at.batch else "as served", *cells)
+    return table
+
+
+def _cell(time: Estimate, *, best: bool) -> Text:
+    """Return a time with its interval, or a dash if the steps leave it open."""
+    if time.interval is None:
+        return Text(NOTHING)
+    ends = f"[{1000 * time.interval.low:.1f}, {1000 * time.interval.high:.1f}]"
+    value = milliseconds(time.value).removesuffix(" ms")
+    return Text(f"{value} {ends}", style="bold green" if best else "")
