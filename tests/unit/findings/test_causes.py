@@ -23,9 +23,9 @@ from driftscope.findings.causes import CAUSES, SURE_ROUNDS, Loss, loss_of
 from driftscope.findings.finding import Finding, Trust
 from driftscope.pipeline import Analysis, conclude, summarise
 from driftscope.trace.reader import read_trace
-from driftscope_reports.html.document import to_html
+from driftscope_reports.html import to_html
 from driftscope_reports.markdown import to_markdown
-from driftscope_reports.terminal.run_table import render
+from driftscope_reports.terminal import render
 
 PUBLISHED = Path(__file__).parents[1] / "metrics" / "data" / "acceptance.json"
 NORM_FLAGS, LAYERS = "norm flags", "captured"

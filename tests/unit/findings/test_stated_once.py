@@ -12,9 +12,9 @@ from support.analyses import analysis_of
 from support.runs import Spec
 
 from driftscope.pipeline import Analysis
-from driftscope_reports.html.document import to_html
+from driftscope_reports.html import to_html
 from driftscope_reports.markdown import to_markdown
-from driftscope_reports.terminal.run_table import render
+from driftscope_reports.terminal import render
 
 RUNS = {
     "old": Spec(conditional=(0.7, 0.3, 0.05, 0.05), labels=("chat", "code")),
