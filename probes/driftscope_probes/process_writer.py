@@ -25,24 +25,17 @@ _KIB = 1024
 
 def sample(source: str) -> Iterable[ResourceRow]:
     """Return one row, with current values. It reads files: call it on the writer's thread."""
+    resident_pages = int(_head("/proc/self/statm").split()[1])
+    _, _, available = _head("/proc/meminfo").partition(b"MemAvailable:")
     return (
         ResourceRow(
             time_s=time.time(),
             source=source,
-            process_bytes=_resident_bytes(),
-            host_available_bytes=_available_bytes(),
+            process_bytes=resident_pages * resource.getpagesize(),
+            host_available_bytes=int(available.split()[0]) * _KIB,
             gpu_used_bytes=_gpu_used_bytes(),
         ),
     )
-
-
-def _resident_bytes() -> int:
-    return int(_head("/proc/self/statm").split()[1]) * resource.getpagesize()
-
-
-def _available_bytes() -> int:
-    _, _, available = _head("/proc/meminfo").partition(b"MemAvailable:")
-    return int(available.split()[0]) * _KIB
 
 
 def _head(path: str) -> bytes:

@@ -53,7 +53,10 @@ class Recording:
         share = None if self.budget is None else share_of(self.budget)
         Change(every=self.every, budget=share, labels=self.labels)
         if self.sink_tokens is not None:
-            _check_sinks(self.sink_tokens)
+            try:
+                sinks_of(self.sink_tokens)
+            except ControlValueError as error:
+                raise ControlValueError(f"sink-tokens: {error}") from error
 
     def environment(self) -> dict[str, str]:
         """Return the settings as DRIFTSCOPE_* variables."""
@@ -69,13 +72,6 @@ class Recording:
             "PROMETHEUS": self.prometheus,
         }
         return {f"DRIFTSCOPE_{name}": value for name, value in values.items() if value is not None}
-
-
-def _check_sinks(value: str) -> None:
-    try:
-        sinks_of(value)
-    except ControlValueError as error:
-        raise ControlValueError(f"sink-tokens: {error}") from error
 
 
 def switch_on(recording: Recording) -> bool:

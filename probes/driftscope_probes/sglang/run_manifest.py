@@ -97,7 +97,9 @@ def _manifest(
         method=method,
         k=int(worker.speculative_num_steps),
         target=_model(target.model_config, target.model),
-        drafter=_no_model(method) if draft is target else _model(draft.model_config, draft.model),
+        drafter=Model(name=method, architecture="", config_digest="", dtype="")
+        if draft is target
+        else _model(draft.model_config, draft.model),
         attention_backend=_attention_backend(draft, arguments),
         kv_cache_dtype=str(draft.kv_cache_dtype).removeprefix("torch."),
         draft_sampling=None if draft is target else _draft_sampling(arguments),
@@ -105,11 +107,6 @@ def _manifest(
         notes=(*(() if settings.identifiers else (IDENTIFIERS_OFF,)), *notes),
         **of_drafter,
     )
-
-
-def _no_model(method: str) -> Model:
-    """Return what identifies a drafter that is no model."""
-    return Model(name=method, architecture="", config_digest="", dtype="")
 
 
 def _attention_backend(runner: Any, arguments: Any) -> str:
