@@ -15,13 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from driftscope.findings.case import Entry
+from driftscope.findings.case import ALWAYS, Entry
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
-from driftscope.telemetry.instruments import COUNTER, HISTOGRAM, INSTRUMENTS, Instrument
+from driftscope.telemetry.instruments import COUNTER, INSTRUMENTS, Instrument
 from driftscope.telemetry.prometheus import metric_name
 from driftscope.trace.records import RECORDS
 from driftscope.trace.schema import FIGURE, HASHED, TRACEPARENT, kind_of, schema_of
-from driftscope.trace.segments import TIMES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROBE_RECORDS = ("draft", "verify", "step", "request", "resource")
@@ -44,22 +43,18 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def metrics() -> str:
     """Return every metric that driftscope exports."""
-    heads = ("metric", "in Prometheus", "unit", "kind", "attributes", "bounds of buckets")
-    words = "".join(f"- `{one.name}`: {one.description}\n" for one in INSTRUMENTS.values())
-    return f"{table(heads, map(_metric, INSTRUMENTS.values()))}\n## In words\n\n{words}"
+    heads = ("metric, and its name in Prometheus", "kind", "attributes", "meaning")
+    return table(heads, map(_metric, INSTRUMENTS.values()))
 
 
 def _metric(instrument: Instrument) -> tuple[str, ...]:
     bounds = ", ".join(f"{bound:g}" for bound in instrument.bounds)
-    if instrument.kind == HISTOGRAM and not bounds:
-        bounds = "none: sum and count"
+    total = "_total" if instrument.kind == COUNTER else ""
     return (
-        f"`{instrument.name}`",
-        f"`{metric_name(instrument)}{'_total' if instrument.kind == COUNTER else ''}`",
-        instrument.unit,
-        instrument.kind,
+        f"`{instrument.name}`<br>`{metric_name(instrument)}{total}`",
+        f"{instrument.kind}, {instrument.unit}",
         ", ".join(f"`{name}`" for name in instrument.attributes),
-        bounds,
+        instrument.description + (f" Buckets: {bounds}." if bounds else ""),
     )
 
 
@@ -67,9 +62,10 @@ def columns() -> str:
     """Return the columns of each record of a trace.
 
     Names and types come from the schema, meanings from the docstrings of the records' fields. The
-    part of a docstring after "None: " is the meaning of null.
+    part of a docstring after "None: " is the meaning of null. The kind follows the type of a column
+    that is no figure.
     """
-    heads = ("column", "type", "kind", "meaning", "null")
+    heads = ("column", "type", "meaning")
     return "".join(
         f"\n## {name}\n\n{_first_paragraph(record)}\n\n{table(heads, _columns_of(name, record))}"
         for name, record in RECORDS.items()
@@ -81,13 +77,12 @@ def _columns_of(name: str, record: type) -> Iterator[tuple[str, ...]]:
     for column in schema_of(name):
         meaning, _, null = meanings[column.name].partition("None: ")
         listed = pa.types.is_list(column.type)
-        stream = f"`list<{column.type.value_type}>`" if listed else f"`{column.type}`"
-        sealed = ", sealed as `timestamp[us]`" if column.name in TIMES else ""
         kind = kind_of(name, column.name)
-        if name in PROBE_RECORDS and kind != FIGURE:
-            kind += HIDDEN.get(column.name, "")
-        null = null.strip() if column.nullable else "never"
-        yield f"`{column.name}`", stream + sealed, kind, meaning.strip(), null
+        words = [f"`list<{column.type.value_type}>`" if listed else f"`{column.type}`"]
+        if kind != FIGURE:
+            words.append(kind + (HIDDEN.get(column.name, "") if name in PROBE_RECORDS else ""))
+        null = f" Null: {null.strip()}" if column.nullable else ""
+        yield f"`{column.name}`", ", ".join(words), meaning.strip() + null
 
 
 def field_docstrings(record: type) -> dict[str, str]:
@@ -112,13 +107,12 @@ def findings() -> str:
 
 def _finding(entry: Entry[Any]) -> str:
     thresholds = "".join(
-        f"- `{threshold.name}` = {threshold.value:g}: {threshold.means}. "
-        f"Source: {threshold.source}.\n"
+        f"- `{threshold.name}` = {threshold.value:g}: {threshold.means}.\n"
         for threshold in entry.thresholds
     )
-    return (
-        f"\n## {entry.id}\n\n**{entry.title}.** {entry.meaning}\n\nNeeds: {entry.need.words}.\n"
-        + (f"\n{thresholds}" if thresholds else "")
+    need = "" if entry.need is ALWAYS else f"\nNeeds: {entry.need.words}.\n"
+    return f"\n## {entry.id}\n\n**{entry.title}.** {entry.meaning}\n{need}" + (
+        f"\n{thresholds}" if thresholds else ""
     )
 
 
