@@ -54,15 +54,20 @@ def chains(shape: Shape, derived: Derived, careful: bool) -> ir.Table:
     mine = rows.mutate(weight=1.0 / rows.rate, **_even(rows, dict(derived), shape, careful))
     lists = Elements(mine, dict(derived), shape, careful=careful)
     weight = mine.weight if careful or shape.rate is None else 1.0 / shape.rate
+    more: dict[str, Any] = {}
+    if "even_sink" in mine.columns:
+        more |= _mean("even_sink", 0, mine.even_sink, mine.weight)
+    if BY_HEAD not in shape.absent:
+        wanted = mine.k * mine.layers * mine.heads * len(MASS_CLASSES)
+        more["bad_heads"] = (mine.head_mass.length() != wanted).fill_null(False).sum()
     return mine.group_by("cluster").aggregate(
         chains=mine.count(),
         weight=mine.weight.sum(),
         chunked=mine.chunked_prefill.fill_null(False).sum(),
         bad_rates=(~((mine.rate > 0) & (mine.rate <= 1)).fill_null(False)).sum(),
-        **_bad_heads(mine, shape),
+        **more,
         **(_presence if careful else _presence_in_all)(lists, shape),
         **(_careful if careful else _quick)(lists, shape, weight),
-        **(_even_sink if careful else _quick_even_sink)(mine, weight),
     )
 
 
@@ -103,14 +108,6 @@ def chains_in_buckets(shape: Shape, derived: Derived, by_k: bool) -> ir.Table:
         own = attention.over_layers(lists.layers("self_mass", last))
         out |= _mean("self_mass_last", 0, own, weight)
     return rows.group_by("bucket").aggregate(chains=rows.count(), **out)
-
-
-def _bad_heads(rows: ir.Table, shape: Shape) -> dict[str, Any]:
-    """Count the rows whose masses by head do not fit their number of heads."""
-    if BY_HEAD in shape.absent:
-        return {}
-    wanted = rows.k * rows.layers * rows.heads * len(MASS_CLASSES)
-    return {"bad_heads": (rows.head_mass.length() != wanted).fill_null(False).sum()}
 
 
 def _presence(lists: Elements, shape: Shape) -> dict[str, Any]:
@@ -186,22 +183,6 @@ def _even(
     visible = attention.visible_sink(rows.position, shape.sink_slots)
     even = attention.even_share(rows.position, visible)
     return {"even_sink": ibis.ifelse(known, even, ibis.null("float64"))}
-
-
-def _even_sink(rows: ir.Table, weight: ir.NumericColumn) -> dict[str, Any]:
-    return _mean("even_sink", 0, rows.even_sink, weight) if "even_sink" in rows.columns else {}
-
-
-def _quick_even_sink(rows: ir.Table, weight: Weight) -> dict[str, Any]:
-    import ibis
-
-    if "even_sink" not in rows.columns:
-        return {}
-    there = ibis.ifelse(rows.even_sink.notnull(), 1.0, ibis.null("float64"))
-    return {
-        numerator("even_sink", 0): _total(rows.even_sink, weight),
-        denominator("even_sink", 0): _total(there, weight),
-    }
 
 
 def _mean(
