@@ -38,7 +38,7 @@ class Case:
 
     def is_answered(self, topic: Topic) -> bool:
         """Return whether a finding answers the question of a topic."""
-        return any(each.topic is topic and each.answer is not None for each in self.found)
+        return any(finding.topic is topic and finding.answer is not None for finding in self.found)
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -122,7 +122,7 @@ def cases_of(
                 comparison=comparison,
                 accepts_less=accepts_less(comparison)
                 if run is not reference
-                else any(accepts_more(each) for each in compared),
+                else any(accepts_more(other) for other in compared),
                 plain=mine,
                 advice=advise(run, others, mine),
             )

@@ -44,21 +44,21 @@ cause that the paper names comes before others."""
 
 def _entries(module: ModuleType) -> list[Entry[Any]]:
     """Return the entries and questions that a module defines."""
-    known = [each for each in vars(module).values() if isinstance(each, Entry)]
-    return [each for each in known if each.rule.__module__ == module.__name__]
+    known = [rule for rule in vars(module).values() if isinstance(rule, Entry)]
+    return [rule for rule in known if rule.rule.__module__ == module.__name__]
 
 
-_ALL = [each for module in _MODULES for each in _entries(module)]
-_RULES = [each for each in _ALL if not isinstance(each, Question)]
+_ALL = [rule for module in _MODULES for rule in _entries(module)]
+_RULES = [rule for rule in _ALL if not isinstance(rule, Question)]
 CATALOGUE: dict[str, Entry[Case]] = {
-    each.id: each for each in sorted(_RULES, key=lambda each: each.vouches) if each.about is Case
+    rule.id: rule for rule in sorted(_RULES, key=lambda rule: rule.vouches) if rule.about is Case
 }
 """Every kind of finding about a probe's run, by id."""
 REPLAYS: dict[str, Entry[ReplayCase]] = {
-    each.id: each for each in _RULES if each.about is ReplayCase
+    rule.id: rule for rule in _RULES if rule.about is ReplayCase
 }
 """Every kind of finding about a replay, by id."""
-_QUESTIONS = [each for each in _ALL if isinstance(each, Question)]
+_QUESTIONS = [rule for rule in _ALL if isinstance(rule, Question)]
 
 REPEATS_UNSEEN = "repeated prompts cannot be seen in this trace"
 """Reason why a finding is not certain."""
@@ -93,7 +93,7 @@ class Analysis:
     def losses(self) -> tuple[Finding, ...]:
         """Notes about rows that a run lacks. Every report begins with them, because its figures
         lack those rows, too."""
-        return tuple(each for each in self.notes if each.answer is Answer.NO)
+        return tuple(loss for loss in self.notes if loss.answer is Answer.NO)
 
     @property
     def other_findings(self) -> list[Finding]:
@@ -124,18 +124,18 @@ def conclude(
         replace(case, found=tuple(findings_about(case))) for case in cases_of(runs, of_runs)
     )
     replays = replay_cases_of(senders, of_replays)
-    every = [each for case in cases for each in case.found]
-    every += [each for case in replays for each in findings_about_replay(case)]
+    every = [finding for case in cases for finding in case.found]
+    every += [finding for case in replays for finding in findings_about_replay(case)]
     findings, answers = ranked(every), _answers(cases, replays)
-    vouched = {run for each in findings if _entry(each).vouches for run in each.runs}
+    vouched = {run for finding in findings if _entry(finding).vouches for run in finding.runs}
     return Analysis(
         runs=tuple(runs),
         cases=cases,
         findings=findings,
         answers=answers,
         notes=(
-            *(each for run in runs for each in notes_on(run)),
-            *(each for run in senders for each in notes_on_replay(run)),
+            *(noted for run in runs for noted in notes_on(run)),
+            *(noted for run in senders for noted in notes_on_replay(run)),
             *_unlike_baseline(cases, of_runs),
             *_several_differences(cases),
         ),
@@ -156,8 +156,8 @@ def findings_about(case: Case) -> list[Finding]:
             return [finding]
         found += [finding] if finding is not None else []
     if not case.run.seen_whole:
-        return [_of_parts(each) for each in found]
-    return [_repeats_unseen(each) for each in found] if case.run.unseen else found
+        return [_of_parts(finding) for finding in found]
+    return [_repeats_unseen(finding) for finding in found] if case.run.unseen else found
 
 
 def findings_about_replay(case: ReplayCase) -> list[Finding]:
@@ -168,15 +168,17 @@ def findings_about_replay(case: ReplayCase) -> list[Finding]:
 def _answers(cases: Sequence[Case], replays: Sequence[ReplayCase]) -> tuple[Finding, ...]:
     """Return the answers about runs or, without one, about replays, in the order of topics. A run
     about which nothing may be concluded gets none."""
-    open_cases = [case for case in cases if not any(_entry(each).blocks for each in case.found)]
+    open_cases = [
+        case for case in cases if not any(_entry(finding).blocks for finding in case.found)
+    ]
     asked: Sequence[Case | ReplayCase] = open_cases if cases else replays
     answers = [
         answer
         for question in _QUESTIONS
-        for each in asked
-        if question.about is type(each) and (answer := question(each)) is not None
+        for subject in asked
+        if question.about is type(subject) and (answer := question(subject)) is not None
     ]
-    return tuple(sorted(answers, key=lambda each: list(Topic).index(each.topic)))
+    return tuple(sorted(answers, key=lambda answer: list(Topic).index(answer.topic)))
 
 
 def _entry(finding: Finding) -> Entry[Any]:

@@ -691,9 +691,9 @@ def suspects_of(case: Case, loss: Loss | None) -> Suspects:
     }
     return Suspects(
         causes=tuple(
-            each
+            suspect
             for verdict in (Verdict.SHOWN, Verdict.SUPPORTED, Verdict.OPEN)
-            for each in by_verdict[verdict]
+            for suspect in by_verdict[verdict]
         ),
         ruled_out=by_verdict[Verdict.RULED_OUT],
     )

@@ -109,16 +109,16 @@ class FirstScreen:
         """
         rows = []
         for topic in Topic:
-            about = [each for each in self.answers if each.topic is topic]
+            about = [answer for answer in self.answers if answer.topic is topic]
             runs: dict[str, list[str]] = {}
-            for each in about:
-                if each != self.lead:
-                    runs.setdefault(each.statement, []).extend(each.runs)
+            for answer in about:
+                if answer != self.lead:
+                    runs.setdefault(answer.statement, []).extend(answer.runs)
             texts = [
                 f"{listed(labels)}: {statement}." if self.several else f"{capital(statement)}."
                 for statement, labels in runs.items()
             ]
-            records = dict.fromkeys(each.advice for each in about if not self._advises(each))
+            records = dict.fromkeys(answer.advice for answer in about if not self._advises(answer))
             if texts or records:
                 rows.append((topic, (*texts, *records)))
         return tuple(rows)
@@ -132,7 +132,7 @@ class FirstScreen:
         """Headline, subject, lines and action as sentences."""
         lines = (" ".join(texts) for _, texts in self.lines)
         every = (self.headline, self.cause, *lines, self.actions[0].short_advice)
-        return tuple(each for each in every if each)
+        return tuple(sentence for sentence in every if sentence)
 
 
 def first_screen_of(
@@ -148,11 +148,11 @@ def first_screen_of(
     first action are about one thing: what the headline says, if it asks for something, or else the
     most urgent finding, which then stands below the headline.
     """
-    told = [*answers, *(each for each in findings if each.headline is not Headline.NEVER)]
+    told = [*answers, *(finding for finding in findings if finding.headline is not Headline.NEVER)]
     lead = min(told, key=_place)
     subject = _subject(lead, findings)
     if subject is not None and not lead.reference:
-        mine = [each for each in told if set(each.runs) & set(subject.runs)]
+        mine = [finding for finding in told if set(finding.runs) & set(subject.runs)]
         lead = min(mine or told, key=_place)
     several = len(cases or replays) > 1
     text = lead.sentence(several)
@@ -172,11 +172,11 @@ def first_screen_of(
 
 def _marks(findings: Sequence[Finding]) -> tuple[tuple[Topic, Answer], ...]:
     worst: dict[Topic, Answer] = {}
-    for each in findings:
-        if each.answer is None or (each.topic is Topic.PAYS and each.reference):
+    for finding in findings:
+        if finding.answer is None or (finding.topic is Topic.PAYS and finding.reference):
             continue
-        known = worst.get(each.topic, each.answer)
-        worst[each.topic] = min(known, each.answer, key=list(Answer).index)
+        known = worst.get(finding.topic, finding.answer)
+        worst[finding.topic] = min(known, finding.answer, key=list(Answer).index)
     return tuple((topic, worst[topic]) for topic in Topic if topic in worst)
 
 
@@ -214,7 +214,7 @@ def _subject(lead: Finding, findings: Sequence[Finding]) -> Finding | None:
         return None
     if lead.severity is not None and lead.answer is Answer.NO:
         return lead
-    ordered = sorted(findings, key=lambda each: each.topic is Topic.INSIDE)
+    ordered = sorted(findings, key=lambda finding: finding.topic is Topic.INSIDE)
     urgent = (f for severity in URGENT for f in ordered if f.asks and f.severity is severity)
     return next(urgent, None)
 
@@ -234,9 +234,9 @@ def _state(
         return State.LOOK
     if subject is not None:
         return State.ACT if subject.severity is Severity.HIGH else State.LOOK
-    if any(each.answer is Answer.CANNOT_TELL for each in (*answers, lead)):
+    if any(answer.answer is Answer.CANNOT_TELL for answer in (*answers, lead)):
         return State.NOTHING_SEEN
-    runs = {run for each in answers for run in each.runs}
+    runs = {run for answer in answers for run in answer.runs}
     return State.HEALTHY if runs <= set(vouched) else State.NOTHING_SEEN
 
 
@@ -252,12 +252,12 @@ def _actions(
     if lead.headline is Headline.TOO_LITTLE_DATA:
         return (Finding(id="record_more", topic=Topic.DO, advice=lead.advice),)
     better, runs = _better(lead), {case.run.label: case.run for case in cases}
-    left = [each for each in findings if not _is_served(each, runs)]
+    left = [finding for finding in findings if not _is_served(finding, runs)]
     if better is None or better[0] not in runs:
         alone = _measured_next(cases[0].advice) if len(cases) == 1 else None
         return _advised(subject, left) or (alone or _nothing_to_change(answers),)
     switch = _switch(runs[better[0]], better[1], faster=lead.topic is Topic.PAYS)
-    own = [each for each in left if each.runs == (better[0],)]
+    own = [finding for finding in left if finding.runs == (better[0],)]
     return (switch, *_advised(None, own))[:MOST_ACTIONS]
 
 
@@ -272,7 +272,7 @@ def _advised(subject: Finding | None, findings: Sequence[Finding]) -> tuple[Find
     drafter that is to be turned off, nothing else is advised."""
     if subject is not None and subject.option == NO_SPECULATION:
         return (subject,)
-    sure = [each for each in findings if each.asks and each is not subject]
+    sure = [finding for finding in findings if finding.asks and finding is not subject]
     kept: dict[str, Finding] = {}
     for finding in [*([subject] if subject else []), *sure]:
         kept.setdefault(finding.option or finding.short_advice, finding)
@@ -311,7 +311,7 @@ def _measured_next(advice: Advice | None) -> Finding | None:
 def _nothing_to_change(answers: Sequence[Finding]) -> Finding:
     """Return that nothing is to be changed, and what to record for the first question that cannot
     be answered, if there is one."""
-    record = next((each.advice for each in answers if each.advice), "")
+    record = next((answer.advice for answer in answers if answer.advice), "")
     advice = f"Nothing to change. {record}".strip()
     return Finding(id="nothing_to_change", topic=Topic.DO, advice=advice)
 
@@ -319,8 +319,8 @@ def _nothing_to_change(answers: Sequence[Finding]) -> Finding:
 def _figures(cases: Sequence[Case], lead: Finding) -> tuple[KeyFigure, ...]:
     """Return time per token, tokens per round and K of the run that the headline is about, beside
     those of the run that it is compared with; of the first run and the one compared with it."""
-    case = next((each for each in cases if each.run.label in lead.runs), cases[0])
-    compared = (each.run for each in cases if each.reference is case.run)
+    case = next((case for case in cases if case.run.label in lead.runs), cases[0])
+    compared = (other_case.run for other_case in cases if other_case.reference is case.run)
     other = case.reference or next(compared, None)
     time = KeyFigure(
         value=milliseconds(case.run.latency.tpot_s),
@@ -408,13 +408,17 @@ def _replay_figures(first: ReplaySummary) -> tuple[KeyFigure, ...]:
     length = KeyFigure(
         value=number(cell.mean_length),
         unit="tokens per round",
-        reference=_beside_condition(cell, [(each, each.length_ratio) for each in others]),
+        reference=_beside_condition(
+            cell, [(condition, condition.length_ratio) for condition in others]
+        ),
         meaning=MEAN_LENGTH.meaning,
     )
     time = KeyFigure(
         value=milliseconds(cell.tpot_s),
         unit="per output token",
-        reference=_beside_condition(cell, [(each, each.tpot_ratio) for each in others]),
+        reference=_beside_condition(
+            cell, [(condition, condition.tpot_ratio) for condition in others]
+        ),
         meaning=CLIENT_TPOT.meaning,
     )
     return answers, length, time
@@ -439,8 +443,8 @@ def _answered(replay: ReplaySummary) -> KeyFigure:
 
 
 def _beside_condition(cell: Cell, others: Sequence[tuple[Cell, PairedRatio | None]]) -> str:
-    known = [(each, ratio) for each, ratio in others if ratio is not None]
+    known = [(condition, ratio) for condition, ratio in others if ratio is not None]
     if not known:
         return f"in {cell.condition}"
-    far, ratio = max(known, key=lambda each: abs(each[1].value - 1.0))
+    far, ratio = max(known, key=lambda pair: abs(pair[1].value - 1.0))
     return f"in {cell.condition}; {far.condition} {ratio.value:.2f}× that"

@@ -421,7 +421,7 @@ def healthy(case: Case) -> Finding | None:
     """Find a healthy drafter: no finding of medium or high severity is about the run, its last
     depth is alive, and it does not accept less than the run that it is compared with."""
     run = case.run
-    if any(each.severity in URGENT and not each.reference for each in case.found):
+    if any(finding.severity in URGENT and not finding.reference for finding in case.found):
         return None
     if run.acceptance.marginal[-1] < ALIVE_ABOVE or run.clusters < FEW_REQUESTS:
         return None

@@ -429,7 +429,9 @@ def _severity(case: Case) -> Severity:
 def _goes_with_less(run: RunSummary) -> bool:
     """Whether, within requests, acceptance is lower where the chain gets more attention."""
     pairs = zip(run.within_request, answers(run.within_request), strict=True)
-    return any(each.measure == SELF.name and answer is Relation.LESS for each, answer in pairs)
+    return any(
+        relation.measure == SELF.name and answer is Relation.LESS for relation, answer in pairs
+    )
 
 
 @entry(

@@ -367,5 +367,5 @@ def acceptance_decays(case: Case) -> Finding | None:
 def _shifted(case: Case) -> str:
     """Return in words the labels whose share of the rounds changed much."""
     shares = case.run.groups.shares.items()
-    names = [label for label, each in shares if abs(each[-1] - each[0]) > MIX_SHIFT]
+    names = [label for label, share in shares if abs(share[-1] - share[0]) > MIX_SHIFT]
     return listed([f'"{name}"' for name in names])

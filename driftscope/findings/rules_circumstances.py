@@ -96,7 +96,7 @@ _TEXT = Need[Case](
     words="regions of answers (DRIFTSCOPE_REGIONS) with two kinds of text in "
     f"{ENOUGH_REQUESTS} requests",
     met=lambda case: any(
-        each.requests >= ENOUGH_REQUESTS for each in case.run.groups.regions_within_request
+        contrast.requests >= ENOUGH_REQUESTS for contrast in case.run.groups.regions_within_request
     ),
 )
 _BEGINS = Need[Case](
@@ -213,10 +213,10 @@ def template_sensitivity(case: Case) -> Finding | None:
     """Find that one workload label accepts clearly less than another, in contexts of the same
     lengths."""
     pairs = case.run.groups.labels_within_context
-    lost = [each for each in pairs if each.loses(SENSITIVE_BELOW, tests=len(pairs))]
+    lost = [contrast for contrast in pairs if contrast.loses(SENSITIVE_BELOW, tests=len(pairs))]
     if not lost:
         return None
-    contrast = min(lost, key=lambda each: each.kept)
+    contrast = min(lost, key=lambda contrast: contrast.kept)
     groups = usable(case.run.groups.label)
     trust, because = _trust(contrast, SENSITIVE_BELOW)
     reference, shared = case.reference, _kept_by_reference(case.reference, contrast)
@@ -266,7 +266,7 @@ def template_sensitivity(case: Case) -> Finding | None:
 def context_or_label(case: Case) -> Finding | None:
     """Find that acceptance differs by context length or by label, and the run does not show by
     which."""
-    open_ = [each for each in (_open_context(case), _open_label(case)) if each]
+    open_ = [words for words in (_open_context(case), _open_label(case)) if words]
     if not open_:
         return None
     return Finding(
@@ -327,8 +327,8 @@ def _open_label(case: Case) -> str:
     do not differ, or if the reason is known."""
     labels = usable(case.run.groups.label)
     parts = (
-        _open_pair(case, [each for each in labels if origin_of(each.name) == origin])
-        for origin in origins(each.name for each in labels)
+        _open_pair(case, [label for label in labels if origin_of(label.name) == origin])
+        for origin in origins(label.name for label in labels)
     )
     return next(filter(None, parts), "")
 
@@ -344,7 +344,7 @@ def _open_pair(case: Case, labels: Sequence[Group]) -> str:
         return ""
     pairs = case.run.groups.labels_within_context
     names = {best.name, worst.name}
-    mine = next((each for each in pairs if {each.first, each.second} == names), None)
+    mine = next((pair for pair in pairs if {pair.first, pair.second} == names), None)
     decided = _is_decided(mine, SENSITIVE_BELOW, tests=max(len(pairs), 1))
     return "" if decided else _yields_compared(worst, best, 'under "{}"')
 
@@ -423,10 +423,10 @@ def region_costs(case: Case) -> Finding | None:
     """Find the kind of text that accepts clearly less than the other text of the same answers, and
     loses the most tokens by it."""
     all_pairs = case.run.groups.regions_within_request
-    lost = [each for each in all_pairs if _is_large(case, each, len(all_pairs))]
+    lost = [contrast for contrast in all_pairs if _is_large(case, contrast, len(all_pairs))]
     if not lost:
         return None
-    contrast = max(lost, key=lambda each: _lost(case, each))
+    contrast = max(lost, key=lambda contrast: _lost(case, contrast))
     share, missing = _share(case, contrast.second), _lost(case, contrast)
     run, of_all = case.run, (case.run.acceptance.mean_length - 1.0) * case.run.rounds
     trust, because = judged(contrast.requests, contrast.kept_interval, below=KEEPS_BELOW)
@@ -502,8 +502,8 @@ def _is_large(case: Case, contrast: Contrast, tests: int) -> bool:
 def _share(case: Case, region: str) -> float:
     """Return a region's share of the rounds whose region is known."""
     groups = case.run.groups.region
-    known = sum(each.rounds for each in groups)
-    return sum(each.rounds for each in groups if each.name == region) / max(known, 1)
+    known = sum(group.rounds for group in groups)
+    return sum(group.rounds for group in groups if group.name == region) / max(known, 1)
 
 
 def _lost(case: Case, contrast: Contrast) -> float:
@@ -541,7 +541,7 @@ def _along_chain(run: RunSummary) -> tuple[Answer | None, str, int | None]:
         return Answer.CANNOT_TELL, f"{_rate(run, 1)} of the rounds are accepted to depth 1", None
     lower = [depth for depth, at in reached if at.high < first.low]
     if lower:
-        depth = max(lower, key=lambda each: tokens_lost(run, each))
+        depth = max(lower, key=lambda depth: tokens_lost(run, depth))
         return Answer.NO, _falls(run, depth), depth
     ends = (
         f"{_rate(run, 1)} of the draft tokens are accepted at depth 1, {_rate(run, run.k)} at "

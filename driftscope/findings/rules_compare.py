@@ -73,7 +73,7 @@ def confounders(case: Case) -> list[str]:
     comparison = case.comparison
     if comparison is None:
         return ["prompts"]
-    others = [each for each in comparison.unlike if each.split(" ")[0] not in CHOSEN]
+    others = [name for name in comparison.unlike if name.split(" ")[0] not in CHOSEN]
     load = None if case.reference is None else _load(case.reference, case.run)
     return [*others, *([load] if load else [])]
 
@@ -364,7 +364,7 @@ def conditions_cost(case: ReplayCase) -> Finding | None:
     prompt."""
     run = case.run
     lower = [(cell, r) for cell in run.cells if (r := cell.length_ratio) and r.differs]
-    lower = sorted(((c, r) for c, r in lower if r.value < 1), key=lambda each: each[1].value)
+    lower = sorted(((c, r) for c, r in lower if r.value < 1), key=lambda pair: pair[1].value)
     if not lower:
         return None
     cell, ratio = lower[0]
@@ -425,7 +425,9 @@ def not_answered(case: ReplayCase) -> Finding | None:
 )
 def outcomes_change(case: ReplayCase) -> Finding | None:
     """Find answers that are right in one run but not in the other, more often than by chance."""
-    changed = sorted(_changed(case), key=lambda each: (each[0], each[1], each[2].condition))
+    changed = sorted(
+        _changed(case), key=lambda outcome: (outcome[0], outcome[1], outcome[2].condition)
+    )
     if not changed:
         return None
     p, name, pair = changed[0]
@@ -487,7 +489,7 @@ def _changed(case: ReplayCase) -> list[tuple[float, str, ReplayComparison]]:
         for pair in case.pairs
         for name, (a, b, _) in pair.outcomes.items()
     ]
-    return [each for each in tested if each[0] < OUTCOME_P]
+    return [outcome for outcome in tested if outcome[0] < OUTCOME_P]
 
 
 @question("What does the replay show?", Topic.ACCEPTANCE, ReplayCase)
