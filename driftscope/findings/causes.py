@@ -246,7 +246,7 @@ class Scene:
         return all(a is not None and b is not None and _same(a, b) for a, b in pairs)
 
 
-def shown(words: str) -> Look:
+def settles(words: str) -> Look:
     """Return the result for a setting that differs."""
     return Look(verdict=Verdict.SHOWN, words=words)
 
@@ -254,12 +254,12 @@ def shown(words: str) -> Look:
 UNSEEN = Look(verdict=Verdict.OPEN)
 
 
-def for_it(words: str) -> Look:
+def supports(words: str) -> Look:
     """Return the result for evidence that supports a cause."""
     return Look(verdict=Verdict.SUPPORTED, words=words)
 
 
-def against(words: str) -> Look:
+def excludes(words: str) -> Look:
     """Return the result for evidence that rules a cause out."""
     return Look(verdict=Verdict.RULED_OUT, words=words)
 
@@ -271,37 +271,37 @@ def norm_flags(scene: Scene) -> Look:
     applied, asked = norm_output_applied(hidden), flags.get("norm_output")
     if applied is not None and asked is not None and applied is not asked:
         where = "after" if applied else "before"
-        return shown(
+        return settles(
             f"norm_output is {_on(asked)}, but the state fed forward is the one {where} the final "
             f"norm{_grown(hidden)}: the engine does not apply the flag"
         )
     if asked and _grows(run):
-        return shown(
+        return settles(
             f"norm_output is on, but the state grows{_grown(hidden)}: the engine does not "
             "apply the flag"
         )
     normed = flags.get("fc_norm") or flags.get("norm_before_fc")
     if normed and hidden.aux_rms is not None and hidden.aux_norm_rms is None:
-        return shown("a norm before the fc is on, but no normalised captured state was recorded")
+        return settles("a norm before the fc is on, but no normalised captured state was recorded")
     other = _flags_apart(run, better) if better else []
     if better and other:
         differences = listed([f"{name} is {_on(flags.get(name, False))} here" for name in other])
-        return shown(f"{differences}, unlike in {better.label}")
+        return settles(f"{differences}, unlike in {better.label}")
     swollen = _swollen(hidden)
     if not normed and swollen is not None:
-        return for_it(
+        return supports(
             f"the RMS of the fc's output is {times(swollen)} that of the state fed forward from "
             "depth 1, and no norm before the fc is on: check fc_norm"
         )
     grows = asked is False and _grows(run) and not (better and _grows(better))
     if grows and scene.loss in (Loss.FALLS, Loss.STOPS):
-        return for_it(f"norm_output is off and the state grows{_grown(hidden)}")
+        return supports(f"norm_output is off and the state grows{_grown(hidden)}")
     if scene.same_drafter and applied is not None:
-        return against(
+        return excludes(
             f"drafter and flags are {_of(better)}, and norm_output acts as the config says"
         )
     if scene.same_states and scene.loss is Loss.NOTHING:
-        return against(_AS_FAR)
+        return excludes(_AS_FAR)
     return Look(
         verdict=Verdict.OPEN,
         words="" if applied is None else "norm_output acts as the config says",
@@ -340,17 +340,17 @@ def captured_layers(scene: Scene) -> Look:
     run, better = scene.run, scene.better
     mine, rms = run.manifest.aux_layers, run.hidden.aux_rms
     if better and mine and better.manifest.aux_layers and mine != better.manifest.aux_layers:
-        return shown(
+        return settles(
             f"this run captures layers {_numbers(mine)}, {better.label} captures "
             f"{_numbers(better.manifest.aux_layers)}"
         )
     theirs = better.hidden.aux_rms if better else None
     if better and rms and theirs and len(rms) == len(theirs):
         if all(_same(*pair) for pair in zip(rms, theirs, strict=True)):
-            return against(f"their RMS equals that in {better.label} ({_values(rms)})")
-        return for_it(f"their RMS is {_values(rms)} here and {_values(theirs)} in {better.label}")
+            return excludes(f"their RMS equals that in {better.label} ({_values(rms)})")
+        return supports(f"their RMS is {_values(rms)} here and {_values(theirs)} in {better.label}")
     if run.hidden.aux_imbalance is not None and run.hidden.aux_imbalance > UNBALANCED_ABOVE:
-        return for_it(
+        return supports(
             f"the RMS of layers {_numbers(mine)} is {_values(rms or ())}: the smallest may be the "
             "embedding, or a layer at the wrong position"
         )
@@ -365,18 +365,18 @@ def token_ids(scene: Scene) -> Look:
     if scene.better is not None:
         theirs = _first(scene.better.confidence.top1)
         if scene.same_states and scene.loss is Loss.NOTHING:
-            return for_it(
+            return supports(
                 f"at depth 1 its states and its confidence ({percent(sure)}) match "
                 f"{scene.better.label} ({percent(theirs)}): the fault lies after the logits"
             )
         if theirs and sure < LESS_SURE * theirs:
-            return against(
+            return excludes(
                 f"its confidence at depth 1 is {percent(sure)}, compared with {percent(theirs)} in "
                 f"{scene.better.label}: the fault lies before the logits"
             )
         return UNSEEN
     if sure > SURE_ABOVE and scene.loss is Loss.NOTHING:
-        return for_it(
+        return supports(
             f"it gives its first draft token a probability of {percent(sure)} on "
             "average, and almost none is accepted"
         )
@@ -404,12 +404,12 @@ def _between_fc_and_head(scene: Scene, what: str) -> Look:
     if not _same_input(run, better) or not sure or not theirs:
         return UNSEEN
     if sure < LESS_SURE * theirs:
-        return for_it(
+        return supports(
             f"the fc's output matches {better.label}, but the confidence does not "
             f"({percent(sure)}, compared with {percent(theirs)}): check {what}, or another weight "
             "after the fc"
         )
-    return against(_AS_FAR) if scene.same_states and scene.loss is Loss.NOTHING else UNSEEN
+    return excludes(_AS_FAR) if scene.same_states and scene.loss is Loss.NOTHING else UNSEEN
 
 
 def other_target(scene: Scene) -> Look:
@@ -419,9 +419,9 @@ def other_target(scene: Scene) -> Look:
         return Look(verdict=Verdict.OPEN, words=f"the target is {run.name}")
     theirs = better.manifest.target
     if models_differ(scene.run.manifest, better.manifest, TARGET):
-        return shown(f"{better.label} had the target {theirs.name}, this run has {run.name}")
+        return settles(f"{better.label} had the target {theirs.name}, this run has {run.name}")
     if scene.same_drafter:
-        return against(f"target and drafter are {_of(better)}")
+        return excludes(f"target and drafter are {_of(better)}")
     return Look(verdict=Verdict.OPEN, words=f"the target is the same as in {better.label}")
 
 
@@ -431,12 +431,12 @@ def quantised_target(scene: Scene) -> Look:
     if better and not models_differ(manifest, better.manifest, TARGET):
         same = (manifest.target.dtype, manifest.kv_cache_dtype)
         if same == (better.manifest.target.dtype, better.manifest.kv_cache_dtype):
-            return against(f"target and cache are {_of(better)}")
+            return excludes(f"target and cache are {_of(better)}")
     named = _QUANTISED.search(manifest.target.name.rpartition("/")[2])
     if named or manifest.target.dtype not in _FULL:
-        return for_it(f"the target is {manifest.target.name}, dtype {manifest.target.dtype}")
+        return supports(f"the target is {manifest.target.name}, dtype {manifest.target.dtype}")
     if manifest.kv_cache_dtype not in _FULL:
-        return for_it(f"the cache's dtype is {manifest.kv_cache_dtype}")
+        return supports(f"the cache's dtype is {manifest.kv_cache_dtype}")
     return Look(verdict=Verdict.OPEN, words=f"the target's dtype is {manifest.target.dtype}")
 
 
@@ -448,10 +448,10 @@ def execution(scene: Scene) -> Look:
         worst, best = (pick(groups, key=lambda g: g.mean_length) for pick in (min, max))
         yields = listed([f"{number(g.mean_length)} tokens per round {g.name}" for g in groups])
         if worst.mean_length - 1 < MODES_APART * (best.mean_length - 1):
-            return for_it(f"rounds yield {yields}")
-        return against(f"rounds yield {yields}")
+            return supports(f"rounds yield {yields}")
+        return excludes(f"rounds yield {yields}")
     if run.manifest.mode == "eager":
-        return against("the drafter ran eagerly")
+        return excludes("the drafter ran eagerly")
     return Look(verdict=Verdict.OPEN, words=f"the drafter ran in {run.manifest.mode}")
 
 
@@ -459,18 +459,18 @@ def sampling(scene: Scene) -> Look:
     """Check whether requests are sampled while the drafter drafts greedily."""
     warm = warmest(scene.run)
     if warm and drafts_greedily(scene.run.manifest):
-        return shown(
+        return settles(
             f"requests were sampled at temperature {warm:g}, and the drafter drafts greedily"
         )
     if warm == 0:
-        return against("every request was greedy (temperature 0)")
+        return excludes("every request was greedy (temperature 0)")
     return UNSEEN
 
 
 def prompts(scene: Scene) -> Look:
     """Check whether the better run answered the same prompts."""
     if scene.better is not None and scene.same_prompts:
-        return against(f"{scene.better.label} answered the same prompts")
+        return excludes(f"{scene.better.label} answered the same prompts")
     return UNSEEN
 
 
@@ -478,12 +478,12 @@ def drafter_cache(scene: Scene) -> Look:
     """Check whether there are chains whose cache the engine may have filled wrongly."""
     seen = scene.run.recording
     if seen.chunked_chains and scene.run.manifest.runner == "v1":
-        return for_it(
+        return supports(
             f"{percent(seen.chunked_chains / seen.chains)} of the chains are flagged "
             "because their cache may be wrong"
         )
     if seen.chains:
-        return against("no recorded chain is flagged for a doubtful cache")
+        return excludes("no recorded chain is flagged for a doubtful cache")
     return UNSEEN
 
 
