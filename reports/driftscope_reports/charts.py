@@ -1,4 +1,4 @@
-"""The pictures of a report as plotly figures, and what a page needs of them.
+"""The pictures of a report as plotly figures, and how a page draws them.
 
 A picture is a `plotly.graph_objects.Figure`, made by a pure function from traces:
 
@@ -6,8 +6,8 @@ A picture is a `plotly.graph_objects.Figure`, made by a pure function from trace
 
 Colours are CSS variables such as "var(--run-0)", defined in `assets/report.css`, so that light and
 dark each have their own. Series never differ by colour alone: runs also differ by marker, dash and
-fill pattern. `plain` makes of a figure the JSON that the page's script draws; `number_rows` and
-`legend` are its numbers and its signs.
+fill pattern. `plain` makes of a figure the JSON that the page's script draws, `legend` its signs,
+and `driftscope_reports.model.number_rows` the table of its numbers.
 """
 
 from __future__ import annotations
@@ -550,69 +550,3 @@ def _sign(trace: Any) -> Sign:
         dash=trace.line.dash if "lines" in trace.mode else "",
         marker=trace.marker.symbol if marked else "",
     )
-
-
-MAX_COLUMNS = 20
-"""Most values of x that are columns of a table; with more, they are rows."""
-
-
-def number_rows(made: go.Figure) -> tuple[list[str], list[list[str]], int]:
-    """Return the head and the rows of the table of a figure's numbers, and how many of its first
-    columns are words."""
-    shown = [trace for trace in made.data if trace.meta["tabled"]]
-    meta = made.layout.meta
-    unit, by_depth = Unit(meta["unit"]), meta["axis"] == Axis.DEPTH
-    same_x = len({tuple(trace.x or ()) for trace in shown}) <= 1
-    longest = max((len(trace.x or ()) for trace in shown), default=0)
-    if not by_depth and (longest > MAX_COLUMNS or not same_x):
-        return _long(shown, meta, unit, same_x=same_x)
-    if by_depth:
-        head = [f"{meta['x_title']} {depth}" for depth in range(1, meta["depths"] + 1)]
-    else:
-        head = [_x_words(x) for x in (shown[0].x if shown else ())]
-    rows = []
-    for trace in shown:
-        values = trace.meta.get("cells", trace.y or ())
-        gap = ["–"] * (len(head) - len(values))
-        rows.append([trace.name, *(format_value(y, unit) for y in values), *gap])
-        if any(trace.meta["ends"]):
-            ends = [
-                f"{format_value(both[0], unit)} to {format_value(both[1], unit)}" if both else "–"
-                for both in trace.meta["ends"]
-            ]
-            rows.append([f"{trace.name}, 95% interval", *ends, *gap])
-    return ["", *head], rows, 1
-
-
-def _long(
-    shown: Sequence[Any], meta: dict[str, Any], unit: Unit, *, same_x: bool
-) -> tuple[list[str], list[list[str]], int]:
-    """Return one row per x if the series share their x values, else one row per value."""
-    if same_x and not any(trace.customdata for trace in shown):
-        rows = [
-            [_x_words(x), *(format_value(trace.y[at], unit) for trace in shown)]
-            for at, x in enumerate(shown[0].x)
-            if any(trace.y[at] for trace in shown)
-        ]
-        return [meta["x_title"], *(trace.name for trace in shown)], rows, 1
-    rows = [
-        [trace.name, note, _x_words(x), format_value(y, unit)]
-        for trace in shown
-        for note, x, y in zip(
-            trace.customdata or [""] * len(trace.x), trace.x, trace.y, strict=True
-        )
-    ]
-    return ["run", "about", meta["x_title"], meta["y_title"]], rows, 2
-
-
-def _x_words(x: float | str) -> str:
-    return x if isinstance(x, str) else f"{x:.5g}"
-
-
-def format_value(value: float | None, unit: Unit) -> str:
-    """Return a value of a picture as the text of its table."""
-    if not is_number(value):
-        return "–"
-    if unit is Unit.COUNT:
-        return f"{value:,.0f}"
-    return f"{value:.2f}" if unit is Unit.MS else f"{value:.3f}"

@@ -17,10 +17,10 @@ from driftscope_reports.charts import (
     heat_rows,
     legend,
     line,
-    number_rows,
     plain,
     points,
 )
+from driftscope_reports.model import number_rows
 from driftscope_reports.page import asset, colours
 
 BETWEEN = [Interval(low=0.7, high=0.9), Interval(low=0.4, high=0.6), None]
