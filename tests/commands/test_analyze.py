@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.analyses import PAIR
+from support.command import assert_fails
 from support.command import run_command as driftscope
 from support.runs import Spec, rows, write_rows, write_run
 
@@ -24,16 +25,6 @@ MAIN = "from driftscope.cli.app import main; main()"
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("runs")
     return [write_run(folder / name, spec) for name, spec in PAIR.items()]
-
-
-def _fails(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    """One clear line on stderr, nothing on stdout, the documented exit code."""
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("driftscope: error: ")
-    for word in words:
-        assert word in line
 
 
 def test_writes_report_and_json_and_prints_a_table(runs: list[Path], tmp_path: Path) -> None:
@@ -166,7 +157,7 @@ def test_a_run_that_broke_off_is_read_and_says_so(tmp_path: Path) -> None:
 def test_a_condition_is_no_sql(runs: list[Path], tmp_path: Path, where: str) -> None:
     (tmp_path / "secret.csv").write_text("s3cret")
     done = driftscope("analyze", runs[0], "--where", where, cwd=tmp_path)
-    _fails(done, 2, "--where")
+    assert_fails(done, 2, "--where")
     assert "s3cret" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["secret.csv"]
 
@@ -187,44 +178,46 @@ def test_a_condition_keeps_what_meets_it(runs: list[Path], tmp_path: Path) -> No
 
 
 def test_missing_path(tmp_path: Path) -> None:
-    _fails(driftscope("analyze", "nowhere", cwd=tmp_path), 1, "nowhere", "no such directory")
+    assert_fails(driftscope("analyze", "nowhere", cwd=tmp_path), 1, "nowhere", "no such directory")
 
 
 def test_empty_directory(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    _fails(driftscope("analyze", "empty", cwd=tmp_path), 1, "empty", "manifest.json")
+    assert_fails(driftscope("analyze", "empty", cwd=tmp_path), 1, "empty", "manifest.json")
 
 
 def test_a_file_that_is_no_trace(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    _fails(driftscope("analyze", "notes.txt", cwd=tmp_path), 1, "notes.txt", "not a driftscope run")
+    assert_fails(
+        driftscope("analyze", "notes.txt", cwd=tmp_path), 1, "notes.txt", "not a driftscope run"
+    )
 
 
 @pytest.mark.parametrize("name", ["draft-x-0000.parquet", "draft-x-0000.arrows"])
 def test_a_record_file_that_is_none(tmp_path: Path, name: str) -> None:
     run = write_run(tmp_path / "run")
     (run / name).write_bytes(b"not a record file at all")
-    _fails(driftscope("analyze", run, cwd=tmp_path), 1, name, "not a readable")
+    assert_fails(driftscope("analyze", run, cwd=tmp_path), 1, name, "not a readable")
 
 
 def test_a_truncated_record_file(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     sealed = next(run.glob("verify-*.parquet"))
     sealed.write_bytes(sealed.read_bytes()[:-20])
-    _fails(driftscope("analyze", run, cwd=tmp_path), 1, sealed.name, "not a readable")
+    assert_fails(driftscope("analyze", run, cwd=tmp_path), 1, sealed.name, "not a readable")
 
 
 def test_a_damaged_manifest(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     (run / "manifest.json").write_text("{")
-    _fails(driftscope("analyze", run, cwd=tmp_path), 1, "manifest.json")
+    assert_fails(driftscope("analyze", run, cwd=tmp_path), 1, "manifest.json")
 
 
 def test_a_newer_major_version(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps({**manifest, "schema_version": "3.0"}))
-    _fails(driftscope("analyze", run, cwd=tmp_path), 1, "upgrade driftscope")
+    assert_fails(driftscope("analyze", run, cwd=tmp_path), 1, "upgrade driftscope")
 
 
 def test_a_record_file_of_a_newer_major_version(tmp_path: Path) -> None:
@@ -234,13 +227,13 @@ def test_a_record_file_of_a_newer_major_version(tmp_path: Path) -> None:
     sealed = next(run.glob("verify-*.parquet"))
     table = pq.read_table(sealed)
     pq.write_table(table.replace_schema_metadata({VERSION_KEY: b"9.0"}), sealed)
-    _fails(driftscope("analyze", run, cwd=tmp_path), 1, sealed.name, "upgrade driftscope")
+    assert_fails(driftscope("analyze", run, cwd=tmp_path), 1, sealed.name, "upgrade driftscope")
 
 
 def test_files_of_two_runs(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", Spec(k=2, conditional=(0.5, 0.5)))
     write_rows(run, "worker0-9", rows(Spec(k=4, requests=1)))
-    _fails(driftscope("analyze", run, cwd=tmp_path), 1, "worker0-9", "folder of their own")
+    assert_fails(driftscope("analyze", run, cwd=tmp_path), 1, "worker0-9", "folder of their own")
 
 
 def test_a_run_of_several_k(tmp_path: Path) -> None:
@@ -251,18 +244,20 @@ def test_a_run_of_several_k(tmp_path: Path) -> None:
 
 def test_no_data(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", Spec(requests=1, rounds=0))
-    _fails(driftscope("analyze", run, cwd=tmp_path), 4, "no round")
+    assert_fails(driftscope("analyze", run, cwd=tmp_path), 4, "no round")
     assert not (tmp_path / "report.html").exists()
 
 
 def test_labels_that_do_not_fit(runs: list[Path], tmp_path: Path) -> None:
-    _fails(driftscope("analyze", *runs, "--label", "a", cwd=tmp_path), 2, "--label", "2 runs")
+    assert_fails(driftscope("analyze", *runs, "--label", "a", cwd=tmp_path), 2, "--label", "2 runs")
     same = ("--label", "a", "--label", "a")
-    _fails(driftscope("analyze", *runs, *same, cwd=tmp_path), 2, "same label")
+    assert_fails(driftscope("analyze", *runs, *same, cwd=tmp_path), 2, "same label")
 
 
 def test_report_and_json_in_one_file(runs: list[Path], tmp_path: Path) -> None:
-    _fails(driftscope("analyze", runs[0], "-o", "x", "--json", "x", cwd=tmp_path), 2, "two files")
+    assert_fails(
+        driftscope("analyze", runs[0], "-o", "x", "--json", "x", cwd=tmp_path), 2, "two files"
+    )
 
 
 def test_unknown_option_is_a_usage_error(tmp_path: Path) -> None:
@@ -272,8 +267,8 @@ def test_unknown_option_is_a_usage_error(tmp_path: Path) -> None:
 
 def test_an_output_that_cannot_be_written(runs: list[Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    _fails(driftscope("analyze", runs[0], "-o", "file/report.html", cwd=tmp_path), 1, "file")
-    _fails(driftscope("analyze", runs[0], "-o", tmp_path, cwd=tmp_path), 1, "is a directory")
+    assert_fails(driftscope("analyze", runs[0], "-o", "file/report.html", cwd=tmp_path), 1, "file")
+    assert_fails(driftscope("analyze", runs[0], "-o", tmp_path, cwd=tmp_path), 1, "is a directory")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

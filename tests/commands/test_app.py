@@ -8,11 +8,11 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command import Driftscope
 from support.hostile.texts import TEXTS
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -21,7 +21,6 @@ from driftscope.cli import app
 from driftscope.cli.help_pages import PAGES
 from driftscope.errors import DriftscopeError
 
-Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 COMMANDS = ("demo", "analyze", "inspect", "doctor", "serve", "probe", "export", "dashboards", "ls")
 HEAVY = {
     "torch",

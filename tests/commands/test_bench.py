@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.command import Driftscope
+from support.standin_engine import write_engine
 
 from driftscope.cli.bench import contenders_of, draft_tokens, key_variable
 from driftscope.errors import UsageError
@@ -20,7 +21,6 @@ from driftscope_lab.trio import trio_path
 
 pytestmark = pytest.mark.process
 
-Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 SERVER = """
 import json, os, signal, sys
 from support.stub_server import stub_server
@@ -42,13 +42,9 @@ with stub_server(port=int(given["--port"])):
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
     """In which vLLM is the stand-in."""
-    package = tmp_path / "packages" / "vllm" / "entrypoints" / "openai"
-    package.mkdir(parents=True)
-    (package / "api_server.py").write_text(SERVER)
-    for folder in (package, package.parent, package.parent.parent):
-        (folder / "__init__.py").touch()
+    packages = write_engine(tmp_path / "packages", "vllm.entrypoints.openai.api_server", SERVER)
     (tmp_path / "log").mkdir()
-    path = os.pathsep.join([str(tmp_path / "packages"), *sys.path])
+    path = os.pathsep.join([str(packages), *sys.path])
     return {"PYTHONPATH": path, "STUB_LOG": str(tmp_path / "log")}
 
 

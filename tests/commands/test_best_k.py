@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.simulate import Cost, Truth
+from support.standin_engine import write_engine
 
 from driftscope.cli.bench import drafting_contender
 from driftscope.errors import UsageError
@@ -70,12 +71,8 @@ COMMAND = [
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
     """In which vLLM is the stand-in."""
-    package = tmp_path / "packages" / "vllm" / "entrypoints" / "openai"
-    package.mkdir(parents=True)
-    (package / "api_server.py").write_text(SERVER)
-    for folder in (package, package.parent, package.parent.parent):
-        (folder / "__init__.py").touch()
-    path = os.pathsep.join([str(tmp_path / "packages"), *sys.path])
+    packages = write_engine(tmp_path / "packages", "vllm.entrypoints.openai.api_server", SERVER)
+    path = os.pathsep.join([str(packages), *sys.path])
     return {
         "PYTHONPATH": path,
         "STUB_LOG": str(tmp_path / "log"),

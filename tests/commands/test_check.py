@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands.conftest import Driftscope
+from support.command import Driftscope
 from support.replays import client_row, write_replay
 from support.runs import Spec, write_run
 from support.simulate import Cost, Truth, simulate

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.in_process import in_process
+from support.command import run_command
 from support.inspections import inspection_document
 from support.replays import client_row, write_replay
 from support.runs import Spec, write_run
@@ -39,7 +39,7 @@ def _judged(run: Path, document: Path, *rules: str) -> list[Judgement]:
 
 def test_a_run_that_accepts_less_fails_the_gate(tmp_path: Path, run: Path) -> None:
     document = inspection_document(tmp_path, BETTER)
-    done = in_process("check", run, "--baseline", document, "--fail-on", LESS)
+    done = run_command("check", run, "--baseline", document, "--fail-on", LESS)
     assert done.returncode == 3
     assert done.stdout.startswith(f"broken: {LESS} [live]: {LENGTH} over rounds of K = {K} = ")
     assert f"baseline.{LENGTH} = " in done.stdout
@@ -49,12 +49,12 @@ def test_a_run_that_accepts_less_fails_the_gate(tmp_path: Path, run: Path) -> No
 
 def test_a_run_that_accepts_as_much_does_not(tmp_path: Path, run: Path) -> None:
     command = "check", run, "--baseline", inspection_document(tmp_path, RATES), "--fail-on", LESS
-    done = in_process(*command)
+    done = run_command(*command)
     assert done.returncode == 4
     assert "requests would decide it" not in done.stdout, (
         "the inspection's prompts are too few, too"
     )
-    assert in_process(*command, "--undecided", "pass").returncode == 0
+    assert run_command(*command, "--undecided", "pass").returncode == 0
 
 
 @pytest.mark.parametrize(("rates", "broken"), [(BETTER, True), (RATES, False)])
@@ -137,14 +137,14 @@ def test_a_replay_has_nothing_to_compare(tmp_path: Path) -> None:
 def test_another_document_is_one_error_and_exit_2(tmp_path: Path, run: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text("{}")
-    done = in_process("check", run, "--baseline", other, "--fail-on", LESS)
+    done = run_command("check", run, "--baseline", other, "--fail-on", LESS)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "other.json" in done.stderr
 
 
 def test_the_document_of_the_gate_holds_both_figures(tmp_path: Path, run: Path) -> None:
     command = "--baseline", inspection_document(tmp_path, BETTER), "--fail-on", LESS, "--json"
-    (rule,) = json.loads(in_process("check", run, *command).stdout)["rules"]
+    (rule,) = json.loads(run_command("check", run, *command).stdout)["rules"]
     assert rule["outcome"] == "broken"
     values = {name: each["value"] for name, each in rule["values"].items()}
     assert values[f"baseline.{LENGTH}"] > values[f"{LENGTH} over rounds of K = {K}"]

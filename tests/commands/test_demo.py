@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.command import Driftscope
 
 from driftscope.cli.demo import PROMPTS
 from driftscope.errors import DriftscopeError
 from driftscope_lab.demo import BATCH, DRAFTERS, LABELS, requests
 from driftscope_lab.demo.launch import Engine, run_drafters
 from driftscope_lab.trio import trio_path
-
-Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def test_without_an_engine_it_says_what_to_install(without_engines: Driftscope) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
 
-Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
+from support.command import Driftscope, assert_fails
 
 
 def test_json_says_that_there_is_no_vllm(without_engines: Driftscope) -> None:
@@ -36,10 +34,8 @@ def test_the_catalogue_of_drafters_is_behind_an_option(without_engines: Driftsco
     assert "drafter EAGLE-3 / 3.1" in done.stdout and "drafter Medusa" in done.stdout
 
 
-def test_options_of_a_server_without_its_model(without_engines: Driftscope) -> None:
-    done = without_engines("doctor", "--speculative-config", "{}")
-    assert done.returncode == 2
-    assert "give MODEL first" in done.stderr
+def test_options_of_a_server_without_its_model(driftscope: Driftscope) -> None:
+    assert_fails(driftscope("doctor", "--speculative-config", "{}"), 2, "give MODEL first")
 
 
 def test_a_server_without_vllm_is_not_ready(without_engines: Driftscope) -> None:

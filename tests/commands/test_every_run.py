@@ -8,22 +8,20 @@ the commands themselves under `python -W error`.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import re
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import jsonschema
 import pytest
+from support.command import assert_fails, run_command
 from support.odd_runs import ODD, RECORDED, ROOT
 
-from driftscope.cli.app import main
 from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, EXIT_USAGE
 
 pytestmark = pytest.mark.slow
@@ -45,40 +43,32 @@ def _reports(run: Path, usual: Path, out: Path) -> list[list[object]]:
     ]
 
 
-def _advice(run: Path, usual: Path, out: Path) -> list[list[object]]:
-    return [["advise", run], ["advise", run, usual, "--baseline", PLAIN, "--json"]]
-
-
 def _comparisons(run: Path, usual: Path, out: Path) -> list[list[object]]:
     return [
         ["compare", usual, run],
-        ["compare", run, usual, "--json"],
         ["compare", run, run, "--json"],
         ["compare", run, PLAIN, "--json"],
+        ["advise", run],
+        ["advise", run, usual, "--baseline", PLAIN, "--json"],
     ]
 
 
 def _gates(run: Path, usual: Path, out: Path) -> list[list[object]]:
     worse = "acceptance.mean_length < 0.9 * baseline.acceptance.mean_length"
-    return [
-        ["check", run, "--fail-on", "high", "--fail-on", "nothing_accepted", "--json"],
-        ["check", run, "--baseline", usual, "--fail-on", worse, "--fail-on", "runs_part"],
-    ]
+    rules = [word for rule in ("high", worse, "runs_part") for word in ("--fail-on", rule)]
+    return [["check", run, "--baseline", usual, *rules, "--json"]]
 
 
 def _looks(run: Path, usual: Path, out: Path) -> list[list[object]]:
     return [
         ["watch", run, "--once"],
-        ["watch", run, "--once", "--json"],
         ["export", run, "--prometheus", out / "metrics.txt"],
-        ["probe", "status", run],
         ["probe", "status", run, "--json"],
     ]
 
 
 COMMANDS: dict[str, Commands] = {
     "analyze": _reports,
-    "advise": _advice,
     "compare": _comparisons,
     "check": _gates,
     "watch": _looks,
@@ -103,32 +93,10 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
 
 
-def _run(monkeypatch: pytest.MonkeyPatch, command: list[object]) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    monkeypatch.setattr(sys, "argv", ["driftscope", *map(str, command)])
-    code: object = 0
-    with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("error")
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-    assert isinstance(code, int)
-    return code, out.getvalue(), err.getvalue()
-
-
 @pytest.mark.parametrize("kind", COMMANDS)
 @pytest.mark.parametrize("name", [*RECORDED, *ODD])
 def test_every_command_ends_as_it_should(
-    runs: Callable[[str], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    kind: str,
+    runs: Callable[[str], Path], tmp_path: Path, name: str, kind: str
 ) -> None:
     run, usual = runs(name), runs("usual")
     expected = {EXIT_OK, EXIT_NO_DATA}
@@ -137,7 +105,8 @@ def test_every_command_ends_as_it_should(
     if name.startswith("replay"):
         expected |= {EXIT_USAGE, EXIT_ERROR}  # a rule about acceptance, a probe's run beside it
     for command in COMMANDS[kind](run, usual, tmp_path):
-        code, out, err = _run(monkeypatch, command)
+        done = run_command(*command)
+        code, out, err = done.returncode, done.stdout, done.stderr
         assert code in expected, f"{command}: {err}"
         assert "Warning" not in err
         if code in (EXIT_ERROR, EXIT_USAGE):
@@ -167,33 +136,26 @@ def _strict(page: str) -> None:
         json.loads(block, parse_constant=_refuse)
 
 
-def test_advise_on_a_replay_says_so(
-    runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for command in (["advise", runs("replay")], ["advise", runs("usual"), runs("replay")]):
-        code, out, err = _run(monkeypatch, command)
-        assert (code, out) == (EXIT_NO_DATA, "")
-        assert "a replay, which has no step times" in err
-
-
-def test_watch_on_a_replay_says_so(
-    runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, out, err = _run(monkeypatch, ["watch", runs("replay"), "--once"])
-    assert (code, out) == (EXIT_NO_DATA, "")
-    assert "is a replay, which has no engine to watch" in err
+def test_a_replay_can_be_neither_advised_on_nor_watched(runs: Callable[[str], Path]) -> None:
+    replay = runs("replay")
+    for command, words in (
+        (["advise", replay], "a replay, which has no step times"),
+        (["advise", runs("usual"), replay], "a replay, which has no step times"),
+        (["watch", replay, "--once"], "is a replay, which has no engine to watch"),
+    ):
+        assert_fails(run_command(*command), EXIT_NO_DATA, words)
 
 
 @pytest.mark.parametrize("name", ["nothing-accepted", "batches-nothing-accepted"])
 def test_a_drafter_of_which_nothing_is_accepted_is_advised_off(
-    runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, name: str
+    runs: Callable[[str], Path], name: str
 ) -> None:
-    said = _run(monkeypatch, ["advise", runs(name)])[1]
+    said = run_command("advise", runs(name)).stdout
     first, second, *_ = said.splitlines()
     assert first.endswith("K = 0: no --speculative-config")
     assert "at least" in second
     assert "keep K" not in said
-    content = json.loads(_run(monkeypatch, ["advise", runs(name), "--json"])[1])
+    content = json.loads(run_command("advise", runs(name), "--json").stdout)
     assert content["overall"]["best_k"] == 0
     assert content["useless"] is True
     assert content["least_gain"] > 0.5, "the drafter takes more than a third of these steps"
@@ -208,11 +170,11 @@ def test_a_drafter_of_which_nothing_is_accepted_is_advised_off(
     ],
 )
 def test_advice_without_support_is_cannot_tell(
-    runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, name: str, why: str
+    runs: Callable[[str], Path], name: str, why: str
 ) -> None:
-    said = _run(monkeypatch, ["advise", runs(name)])[1]
+    said = run_command("advise", runs(name)).stdout
     assert "not known which K is fastest" in said
-    content = json.loads(_run(monkeypatch, ["advise", runs(name), "--json"])[1])
+    content = json.loads(run_command("advise", runs(name), "--json").stdout)
     assert content["doubt"].startswith(why)
     assert "record" in content["doubt"]
     assert content["command"] is None
@@ -221,15 +183,15 @@ def test_advice_without_support_is_cannot_tell(
 
 
 def test_a_run_that_one_request_decides_says_so(
-    runs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    runs: Callable[[str], Path], tmp_path: Path
 ) -> None:
     run, report = runs("one-request-with-all-the-weight"), tmp_path / "r.html"
-    out = _run(monkeypatch, ["analyze", run, "-q", "-o", report, "--json", "-"])[1]
+    out = run_command("analyze", run, "-q", "-o", report, "--json", "-").stdout
     content = json.loads(out)
     assert content["runs"][0]["acceptance"]["mean_length_interval"] is None
-    assert any("no 95% interval" in warning for warning in content["warnings"])
+    assert any("no 95% interval" in note["statement"] for note in content["notes"])
     assert "no 95% interval" in report.read_text(encoding="utf-8")
-    code = _run(monkeypatch, ["check", run, "--fail-on", "acceptance.mean_length < 99"])[0]
+    code = run_command("check", run, "--fail-on", "acceptance.mean_length < 99").returncode
     assert code == EXIT_NO_DATA, "an estimate without an interval decides nothing"
 
 

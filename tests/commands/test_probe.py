@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.command import Driftscope, assert_fails
 from support.runs import Spec, manifest
 
 from driftscope.trace.control import CONTROL, read_control
@@ -21,8 +22,6 @@ from driftscope_probes.control import Control
 from driftscope_probes.sampler import RequestSelection, Sampler
 
 pytestmark = pytest.mark.process
-
-Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 class Worker(SimpleNamespace):
@@ -43,15 +42,6 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     made = Worker(tmp_path / "live")
     yield made
     made.writer.close()
-
-
-def _fails(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("driftscope: error: ")
-    for word in words:
-        assert word in line
 
 
 def _json(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
@@ -116,21 +106,21 @@ def test_a_change_is_back_when_the_process_does_it(driftscope: Driftscope, worke
 def test_a_value_that_cannot_be_used_is_a_usage_error(
     driftscope: Driftscope, worker: Worker, options: list[str], words: str
 ) -> None:
-    _fails(driftscope("probe", "set", worker.run, *options), 2, words)
+    assert_fails(driftscope("probe", "set", worker.run, *options), 2, words)
     assert not (worker.run / CONTROL).exists()
 
 
 def test_what_is_no_run(driftscope: Driftscope, tmp_path: Path) -> None:
     for action in (["status"], ["start"], ["stop"], ["set", "--every", "2"]):
-        _fails(driftscope("probe", *action, "nowhere"), 1, "nowhere: no such directory")
+        assert_fails(driftscope("probe", *action, "nowhere"), 1, "nowhere: no such directory")
     (tmp_path / "empty").mkdir()
-    _fails(driftscope("probe", "stop", "empty"), 1, "not a driftscope run")
+    assert_fails(driftscope("probe", "stop", "empty"), 1, "not a driftscope run")
     assert not (tmp_path / "empty" / CONTROL).exists()
 
 
 def test_a_run_that_has_ended(driftscope: Driftscope, worker: Worker) -> None:
     worker.writer.close()
-    _fails(driftscope("probe", "stop", worker.run), 1, "this run has ended")
+    assert_fails(driftscope("probe", "stop", worker.run), 1, "this run has ended")
     assert read_control(worker.run).revision == 0
 
 
@@ -140,7 +130,7 @@ def test_a_run_whose_processes_were_killed(driftscope: Driftscope, tmp_path: Pat
     (run / "status-worker0-1.json").write_text(
         '{"source": "worker0-1", "closed": false, "flushed_s": 1.0}'
     )
-    _fails(driftscope("probe", "stop", run), 1, "no process applied the change within 5 s")
+    assert_fails(driftscope("probe", "stop", run), 1, "no process applied the change within 5 s")
 
 
 class _Vllm(BaseHTTPRequestHandler):
@@ -216,9 +206,9 @@ def test_a_server_that_cannot_be_controlled(
     driftscope: Driftscope, server: Any, answer: tuple[int, str], words: str
 ) -> None:
     server.answer = answer
-    _fails(driftscope("probe", "stop", server.url), 1, server.url, words)
+    assert_fails(driftscope("probe", "stop", server.url), 1, server.url, words)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://", "http://127.0.0.1:port"])
 def test_a_url_where_nobody_is(driftscope: Driftscope, url: str) -> None:
-    _fails(driftscope("probe", "status", url), 1, "no server answers there")
+    assert_fails(driftscope("probe", "status", url), 1, "no server answers there")

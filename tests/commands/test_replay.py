@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
 import pytest
+from support.command import Driftscope
 from support.runs import Spec, write_run
 from support.small_disk import fill, small_disk
 from support.stub_server import stub_server
@@ -21,8 +21,6 @@ from driftscope.json_schema import schema_of
 from driftscope.trace.reader import read_trace
 
 pytestmark = pytest.mark.process
-
-Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def _prompts(folder: Path, *texts: str) -> Path:

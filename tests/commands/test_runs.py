@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.command import Driftscope
 from support.runs import Spec, write_run
 
-Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 pytestmark = pytest.mark.process
 SPEC = Spec(requests=40, drafter="models/tiny-eagle3")
 

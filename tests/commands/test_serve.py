@@ -1,153 +1,148 @@
-"""`driftscope serve` refuses what would record nothing, and else becomes vLLM's server."""
+"""`driftscope serve` refuses what would record nothing, and else becomes the engine's server."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
+import os
 import re
 import subprocess
-from collections.abc import Callable
+import sys
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
+from support.command import Driftscope, assert_fails
+from support.standin_engine import write_engine
 
 from driftscope_lab.trio import trio_path
 from driftscope_probes.server.start import DEV_MODE, DRAIN_S, LABEL_HEADER
 
-Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
 SPECULATION = ("--speculative-config", '{"method": "eagle3"}')
+SGLANG = ("--engine", "sglang", "some/model")
+SGLANG_SPECULATION = (
+    *("--speculative-algorithm", "EAGLE3"),
+    *("--speculative-draft-model-path", "a/drafter-1"),
+)
 SERVER = """
-import json, os, sys
-environ = {k: v for k, v in os.environ.items() if k.startswith(("DRIFTSCOPE_", "VLLM_"))}
-environ.pop("DRIFTSCOPE_RUN_ID", None)
-print(json.dumps({"argv": sys.argv[1:], "environ": environ, "pid": os.getpid()}))
+import os, sys
+print(*sys.argv[1:])
+print(os.environ["DRIFTSCOPE_TRACE"])
 sys.exit(7)
 """
 
 
 @pytest.fixture
-def vllm(tmp_path: Path) -> Path:
-    """A vLLM whose servers say how they were started, under both their module names."""
-    folder = tmp_path / "packages"
-    for module in ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main"):
-        path = folder.joinpath(*module.split("."))
-        path.parent.mkdir(parents=True)
-        path.with_suffix(".py").write_text(f"print({module!r})\n" + SERVER)
-        for package in path.relative_to(folder).parents[:-1]:
-            (folder / package / "__init__.py").touch()
-    return folder
+def serve(driftscope: Driftscope, monkeypatch: pytest.MonkeyPatch) -> Driftscope:
+    """`driftscope serve` where both engines are installed; in place of the server there is a line
+    of JSON about its start, and exit code 7."""
+
+    def becomes(_: str, command: list[str]) -> NoReturn:
+        environ = {k: v for k, v in os.environ.items() if k.startswith(("DRIFTSCOPE_", "VLLM_"))}
+        environ.pop("DRIFTSCOPE_RUN_ID", None)
+        print(json.dumps({"module": command[2], "argv": command[3:], "environ": environ}))
+        sys.exit(7)
+
+    def found(name: str, package: str | None = None) -> object:
+        return object() if name in ("vllm", "sglang") else find_spec(name, package)
+
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", found)
+    monkeypatch.setattr(os, "execv", becomes)
+    return lambda *arguments, **environ: driftscope("serve", *arguments, **environ)
 
 
-def _fails(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("driftscope: error: ")
-    for word in words:
-        assert word in line
+def _started(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 7, done.stderr
+    call: dict[str, Any] = json.loads(done.stdout)
+    return call
 
 
-def test_without_vllm(without_engines: Driftscope) -> None:
-    _fails(
-        without_engines("serve", "model", *SPECULATION),
-        1,
-        "vLLM is not installed here",
-        "install driftscope",
-    )
+def test_without_an_engine(without_engines: Driftscope) -> None:
+    done = without_engines("serve", "model", *SPECULATION)
+    assert_fails(done, 1, "vLLM is not installed here", "install driftscope")
+    done = without_engines("serve", *SGLANG, *SGLANG_SPECULATION)
+    assert_fails(done, 1, "SGLang is not installed here")
 
 
-def test_without_a_drafter(without_engines: Driftscope, vllm: Path) -> None:
-    done = without_engines("serve", "model", "--port", "8000", before=vllm)
-    _fails(done, 2, "no --speculative-config", '"method": "eagle3"')
-
-
-def test_into_a_directory_that_holds_a_run(
-    without_engines: Driftscope, vllm: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("module", "options"),
+    [
+        ("vllm.entrypoints.openai.api_server", ("model", *SPECULATION)),
+        ("sglang.launch_server", (*SGLANG, *SGLANG_SPECULATION)),
+    ],
+)
+def test_the_process_itself_becomes_the_server(
+    without_engines: Driftscope, tmp_path: Path, module: str, options: tuple[str, ...]
 ) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "manifest.json").write_text("{}")
-    done = without_engines("serve", "model", *SPECULATION, "--trace", "run", before=vllm)
-    _fails(done, 1, str(tmp_path / "run"), "already holds a run", "--trace")
-
-
-def test_into_a_directory_that_cannot_be_written(
-    without_engines: Driftscope, vllm: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    done = without_engines("serve", "model", *SPECULATION, "--trace", "file/run", before=vllm)
-    _fails(done, 1, str(tmp_path / "file"), "cannot write a trace there", "--trace")
+    """Its exit code is the server's; a run that never began is named by `analyze`."""
+    packages = write_engine(tmp_path / "packages", module, SERVER)
+    done = without_engines("serve", *options, "--trace", "run", before=packages)
+    assert done.returncode == 7, done.stderr
+    argv, trace = done.stdout.splitlines()
+    assert options[-1] in argv and trace == str(tmp_path / "run")
 
 
 def test_a_start_that_never_loaded_a_drafter_is_named(
-    without_engines: Driftscope, vllm: Path
+    serve: Driftscope, driftscope: Driftscope
 ) -> None:
-    done = without_engines("serve", "model", *SPECULATION, "--trace", "run", before=vllm)
-    assert "will record to" in done.stderr
-    done = without_engines("analyze", "run")
-    assert done.returncode == 1
-    assert "no server got as far as loading its drafter" in done.stderr
+    assert "will record to" in serve("model", *SPECULATION, "--trace", "run").stderr
+    done = driftscope("analyze", "run")
+    assert_fails(done, 1, "no server got as far as loading its drafter")
 
 
-def test_strict_may_be_turned_off_and_the_probe_too(
-    without_engines: Driftscope, vllm: Path
+def test_into_a_directory_that_cannot_be_used(serve: Driftscope, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    done = serve("model", *SPECULATION, "--trace", "run")
+    assert_fails(done, 1, str(tmp_path / "run"), "already holds a run", "--trace")
+    (tmp_path / "file").touch()
+    done = serve("model", *SPECULATION, "--trace", "file/run")
+    assert_fails(done, 1, str(tmp_path / "file"), "cannot write a trace there", "--trace")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["model", "--port", "8000"], 2, "no --speculative-config"),
+        (["m", *SPECULATION, "--budget", "0"], 2, "--budget '0': give a share"),
+        (["m", *SPECULATION, "--budget", "1%", "--every", "2"], 2, "give one of the two"),
+        (["m", *SPECULATION, "--label", "a,b"], 2, "--label: a label with a comma"),
+        (["m", *SPECULATION, "--every", "0"], 2, "--every"),
+        (["m", *SPECULATION, "--every", "x"], 2, "--every"),
+        (["m", *SPECULATION, "--sink-tokens", "0"], 2, "--sink-tokens"),
+        (["m", *SPECULATION, "--sink-tokens", "some"], 2, "--sink-tokens"),
+        (["m", *SPECULATION, "--otlp", "collector"], 1, "give the collector's URL"),
+        ([*SGLANG], 2, "no --speculative-algorithm"),
+        ([*SGLANG, *SGLANG_SPECULATION, "--control"], 2, "for vLLM only"),
+    ],
+)
+def test_options_that_cannot_be_used(
+    serve: Driftscope, options: list[str], code: int, words: str
 ) -> None:
-    done = without_engines("serve", "model", *SPECULATION, before=vllm, DRIFTSCOPE_STRICT="0")
-    environ = _started(done)[1]["environ"]
-    assert isinstance(environ, dict)
-    assert environ["DRIFTSCOPE_STRICT"] == "0"
-    done = without_engines("serve", "model", *SPECULATION, before=vllm, DRIFTSCOPE_DISABLE="yes!")
-    assert _started(done)
+    assert_fails(serve(*options), code, words)
+
+
+def test_strict_may_be_turned_off_and_the_probe_too(serve: Driftscope) -> None:
+    done = serve("model", *SPECULATION, DRIFTSCOPE_STRICT="0")
+    assert _started(done)["environ"]["DRIFTSCOPE_STRICT"] == "0"
+    done = serve("model", *SPECULATION, DRIFTSCOPE_DISABLE="yes!")
+    assert LABEL_HEADER not in _started(done)["argv"]
     (line,) = done.stderr.splitlines()
     assert line == "driftscope: the probe is off (DRIFTSCOPE_DISABLE is set): nothing is recorded"
 
 
-@pytest.mark.parametrize(
-    "option",
-    [["--every", "0"], ["--sink-tokens", "0"], ["--sink-tokens", "some"], ["--every", "x"]],
-)
-def test_a_bad_option_of_ours(without_engines: Driftscope, vllm: Path, option: list[str]) -> None:
-    done = without_engines("serve", "model", *SPECULATION, *option, before=vllm)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert option[0] in done.stderr
-
-
-def _started(done: subprocess.CompletedProcess[str]) -> tuple[str, dict[str, object]]:
-    module, call = done.stdout.splitlines()
-    return module, json.loads(call)
-
-
-def test_it_becomes_the_server(without_engines: Driftscope, vllm: Path, tmp_path: Path) -> None:
-    done = without_engines(
-        "serve",
-        "some/model",
-        *SPECULATION,
-        "--port",
-        "8123",
-        "--trace",
-        "runs/{time}",
-        "--every",
-        "16",
-        "--token-ids",
-        "--sink-tokens",
-        "auto",
-        before=vllm,
-    )
-    assert done.returncode == 7, "the exit code is the server's"
-    module, call = _started(done)
-    assert module == "vllm.entrypoints.openai.api_server"
+def test_the_command_and_environment_of_vllm(serve: Driftscope, tmp_path: Path) -> None:
+    ours = ("--trace", "runs/{time}", "--every", "16", "--token-ids", "--sink-tokens", "auto")
+    done = serve("some/model", *SPECULATION, "--port", "8123", *ours)
+    call = _started(done)
+    assert call["module"] == "vllm.entrypoints.openai.api_server"
     assert call["argv"] == [
-        "--model",
-        "some/model",
-        *SPECULATION,
-        "--port",
-        "8123",
-        "--middleware",
-        LABEL_HEADER,
-        "--shutdown-timeout",
-        DRAIN_S,
+        *("--model", "some/model", *SPECULATION, "--port", "8123"),
+        *("--middleware", LABEL_HEADER, "--shutdown-timeout", DRAIN_S),
     ]
     environ = call["environ"]
-    assert isinstance(environ, dict)
     trace = environ.pop("DRIFTSCOPE_TRACE")
     assert re.fullmatch("[0-9a-f]{32}", environ.pop("DRIFTSCOPE_REQUEST_KEY"))
     assert re.fullmatch(rf"{re.escape(str(tmp_path))}/runs/\d{{8}}-\d{{6}}", trace)
@@ -164,136 +159,79 @@ def test_it_becomes_the_server(without_engines: Driftscope, vllm: Path, tmp_path
     ]
 
 
+def test_the_command_and_environment_of_sglang(serve: Driftscope, tmp_path: Path) -> None:
+    trace = tmp_path / "runs" / "{drafter}"
+    ours = ("--trace", trace, "--every", "4")
+    call = _started(serve(*SGLANG, *SGLANG_SPECULATION, *ours, "--port", "1"))
+    assert call["argv"] == ["--model-path", "some/model", *SGLANG_SPECULATION, "--port", "1"]
+    environ = call["environ"]
+    assert environ["DRIFTSCOPE_TRACE"] == str(tmp_path / "runs" / "drafter-1")
+    assert (environ["DRIFTSCOPE_EVERY"], environ["DRIFTSCOPE_STRICT"]) == ("4", "1")
+
+
 def test_a_vllm_with_its_own_name_is_started_by_its_command(
-    without_engines: Driftscope, vllm: Path
+    serve: Driftscope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = vllm / "vllm-0.32.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n")
-    done = without_engines("serve", "some/model", *SPECULATION, before=vllm)
-    module, call = _started(done)
-    assert module == "vllm.entrypoints.cli.main"
-    argv = call["argv"]
-    assert isinstance(argv, list)
-    assert argv[:2] == ["serve", "some/model"]
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.32.0")
+    call = _started(serve("some/model", *SPECULATION))
+    assert call["module"] == "vllm.entrypoints.cli.main"
+    assert call["argv"][:2] == ["serve", "some/model"]
 
 
 @pytest.mark.parametrize("given", ["--shutdown-timeout=3", "--shutdown_timeout=3"])
-def test_the_users_own_drain_time_stays(
-    without_engines: Driftscope, vllm: Path, given: str
-) -> None:
-    _, call = _started(without_engines("serve", "m", *SPECULATION, given, before=vllm))
+def test_the_users_own_drain_time_stays(serve: Driftscope, given: str) -> None:
+    call = _started(serve("m", *SPECULATION, given))
     assert call["argv"] == ["--model", "m", *SPECULATION, given, "--middleware", LABEL_HEADER]
 
 
 @pytest.mark.parametrize("option", ["--speculative_config={}", "-sc={}", "--config=serve.yaml"])
-def test_other_spellings_of_the_drafter(
-    without_engines: Driftscope, vllm: Path, option: str
+def test_other_spellings_of_the_drafter(serve: Driftscope, option: str) -> None:
+    assert serve("m", option).returncode == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "settings"),
+    [
+        ([], {}, {}),  # a governor sets the rate
+        (
+            ["--budget", "2%", "--label", "a", "--label", "b"],
+            {"DRIFTSCOPE_EVERY": "4"},
+            {"DRIFTSCOPE_BUDGET": "2%", "DRIFTSCOPE_LABELS": "a,b", "DRIFTSCOPE_EVERY": ""},
+        ),
+        (
+            ["--otlp", "http://collector:4318", "--prometheus", "9464"],
+            {},
+            {"DRIFTSCOPE_OTLP": "http://collector:4318", "DRIFTSCOPE_PROMETHEUS": "9464"},
+        ),
+        (["--control"], {}, {DEV_MODE: "1"}),
+    ],
+)
+def test_options_become_settings(
+    serve: Driftscope, options: list[str], environ: dict[str, str], settings: dict[str, str]
 ) -> None:
-    assert without_engines("serve", "m", option, before=vllm).returncode == 7
+    found = _started(serve("m", *SPECULATION, *options, **environ))["environ"]
+    assert found.pop("DRIFTSCOPE_STRICT") == "1"
+    del found["DRIFTSCOPE_TRACE"], found["DRIFTSCOPE_REQUEST_KEY"]
+    assert found == settings
 
 
-def test_disabled_it_still_serves(without_engines: Driftscope, vllm: Path) -> None:
-    done = without_engines("serve", "m", *SPECULATION, before=vllm, DRIFTSCOPE_DISABLE="1")
-    assert done.returncode == 7
-    assert "recording" not in done.stderr
-    assert LABEL_HEADER not in done.stdout
-
-
-def _settings(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
-    assert done.returncode == 7, done.stderr
-    environ = _started(done)[1]["environ"]
-    assert isinstance(environ, dict)
-    del environ["DRIFTSCOPE_TRACE"]
-    assert environ.pop("DRIFTSCOPE_STRICT") == "1"
-    assert re.fullmatch("[0-9a-f]{32}", environ.pop("DRIFTSCOPE_REQUEST_KEY"))
-    return environ
-
-
-def test_unless_told_otherwise_a_governor_sets_the_rate(
-    without_engines: Driftscope, vllm: Path
-) -> None:
-    assert _settings(without_engines("serve", "m", *SPECULATION, before=vllm)) == {}
-
-
-def test_a_budget_and_labels(without_engines: Driftscope, vllm: Path) -> None:
-    done = without_engines(
-        "serve",
-        "m",
-        *SPECULATION,
-        "--budget",
-        "2%",
-        "--label",
-        "a",
-        "--label",
-        "b",
-        before=vllm,
-        DRIFTSCOPE_EVERY="4",
-    )
-    assert _settings(done) == {
-        "DRIFTSCOPE_BUDGET": "2%",
-        "DRIFTSCOPE_LABELS": "a,b",
-        "DRIFTSCOPE_EVERY": "",
-    }
-
-
-def test_where_figures_go(without_engines: Driftscope, vllm: Path) -> None:
-    done = without_engines(
-        "serve",
-        "m",
-        *SPECULATION,
-        "--otlp",
-        "http://collector:4318",
-        "--prometheus",
-        "9464",
-        before=vllm,
-    )
-    assert _settings(done) == {
-        "DRIFTSCOPE_OTLP": "http://collector:4318",
-        "DRIFTSCOPE_PROMETHEUS": "9464",
-    }
-    wrong = without_engines("serve", "m", *SPECULATION, "--otlp", "collector", before=vllm)
-    _fails(wrong, 1, "give the collector's URL")
-
-
-def test_control_opens_vllms_endpoints_and_says_what_that_means(
-    without_engines: Driftscope, vllm: Path
-) -> None:
-    done = without_engines("serve", "m", *SPECULATION, "--control", before=vllm)
-    assert _settings(done) == {DEV_MODE: "1"}
+def test_control_says_what_it_opens(serve: Driftscope) -> None:
+    done = serve("m", *SPECULATION, "--control")
     (warning,) = [line for line in done.stderr.splitlines() if "--control" in line]
     for word in ("any method of the workers", "sleep", "weights", "API key", "private"):
         assert word in warning
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--budget", "0"], "--budget '0': give a share"),
-        (["--budget", "1%", "--every", "2"], "give one of the two"),
-        (["--label", "a,b"], "--label: a label with a comma"),
-    ],
-)
-def test_options_that_cannot_be_used(
-    without_engines: Driftscope, vllm: Path, options: list[str], words: str
-) -> None:
-    _fails(without_engines("serve", "m", *SPECULATION, *options, before=vllm), 2, words)
-
-
-def test_the_name_of_a_run_has_the_drafter(without_engines: Driftscope, vllm: Path) -> None:
+def test_the_name_of_a_run_has_the_drafter(serve: Driftscope) -> None:
     config = '{"method": "eagle3", "model": "org/EAGLE3-8B"}'
-    done = without_engines("serve", "m", "--speculative-config", config, before=vllm)
-    environ = _started(done)[1]["environ"]
-    assert isinstance(environ, dict)
+    environ = _started(serve("m", "--speculative-config", config))["environ"]
     assert re.search(r"/driftscope-runs/\d{8}-\d{6}-EAGLE3-8B$", environ["DRIFTSCOPE_TRACE"])
 
 
-def test_the_shipped_models_are_served_as_typed(without_engines: Driftscope, vllm: Path) -> None:
+def test_the_shipped_models_are_served_as_typed(serve: Driftscope) -> None:
     """`driftscope serve trio` needs no other option, and takes little memory."""
-    done = without_engines("serve", "trio", before=vllm)
-    _, call = _started(done)
+    call = _started(serve("trio"))
     argv, environ = call["argv"], call["environ"]
-    assert isinstance(argv, list) and isinstance(environ, dict)
     assert argv[:2] == ["--model", str(trio_path() / "target")]
     config = json.loads(argv[argv.index("--speculative-config") + 1])
     assert config["model"] == str(trio_path() / "eagle31")
@@ -303,26 +241,16 @@ def test_the_shipped_models_are_served_as_typed(without_engines: Driftscope, vll
     assert environ["DRIFTSCOPE_TRACE"].endswith("-eagle31")
 
 
-def test_a_user_s_options_for_the_shipped_models_win(
-    without_engines: Driftscope, vllm: Path
-) -> None:
+def test_a_user_s_options_for_the_shipped_models_win(serve: Driftscope) -> None:
     config = '{"method": "eagle3", "model": "eagle3", "num_speculative_tokens": 8}'
-    done = without_engines(
-        "serve",
-        "trio",
-        f"--speculative-config={config}",
-        "--max_model_len=512",
-        before=vllm,
-        VLLM_CPU_KVCACHE_SPACE="2",
-    )
-    _, call = _started(done)
-    argv, environ = call["argv"], call["environ"]
-    assert isinstance(argv, list) and isinstance(environ, dict)
-    (given,) = [each for each in argv if each.startswith("--speculative-config")]
+    options = (f"--speculative-config={config}", "--max_model_len=512")
+    call = _started(serve("trio", *options, VLLM_CPU_KVCACHE_SPACE="2"))
+    argv = call["argv"]
+    (given,) = [option for option in argv if option.startswith("--speculative-config")]
     assert json.loads(given.partition("=")[2]) == {
         "method": "eagle3",
         "model": str(trio_path() / "eagle3"),
         "num_speculative_tokens": 8,
     }
     assert "--max-model-len" not in argv
-    assert environ["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert call["environ"]["VLLM_CPU_KVCACHE_SPACE"] == "2"

@@ -1,4 +1,4 @@
-"""The command line in this process: what it prints, and its exit code."""
+"""The command line in this process: exit code, output, and the form of an error."""
 
 from __future__ import annotations
 
@@ -8,14 +8,24 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 from unittest import mock
 
 from driftscope.cli.app import main
 
+Driftscope = Callable[..., "subprocess.CompletedProcess[str]"]
+"""A fixture that runs `driftscope` with the arguments that it is given."""
 
-def run_command(*arguments: object, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run `driftscope` with these arguments in `cwd`, with warnings as errors.
+
+def run_command(
+    *arguments: object,
+    cwd: Path = Path(),
+    warned: Literal["error", "ignore"] = "error",
+    **environ: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run `driftscope` with these arguments in `cwd`, with warnings as errors or ignored.
 
     Variables of driftscope and vLLM are taken from `environ` alone. Starting a process for each of
     hundreds of commands takes minutes; `tests/commands/test_app.py` starts some.
@@ -33,7 +43,7 @@ def run_command(*arguments: object, cwd: Path, **environ: str) -> subprocess.Com
         contextlib.redirect_stderr(err),
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("error")
+        warnings.simplefilter(warned)
         try:
             main()
         except SystemExit as end:
@@ -41,3 +51,13 @@ def run_command(*arguments: object, cwd: Path, **environ: str) -> subprocess.Com
     assert isinstance(code, int)
     printed, said = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
     return subprocess.CompletedProcess(argv, code, printed, said)
+
+
+def assert_fails(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    """Fail unless one clear line is on stderr, nothing on stdout, and the exit code is `code`."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("driftscope: error: ")
+    for word in words:
+        assert word in line

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gzip
-import io
 import json
 import math
 import os
@@ -23,16 +22,15 @@ import re
 import shutil
 import sys
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from support.command import run_command
 from support.odd_runs import ODD, RECORDED, ROOT
 from support.stub_server import stub_server
 
-from driftscope.cli.app import main
 from driftscope_lab.trio import trio_path
 
 RECORD = Path(__file__).with_suffix(".json.gz")
@@ -127,25 +125,13 @@ def replay(folder: Path) -> tuple[str, list[object], Path]:
 
 def answer(arguments: list[object]) -> Answer:
     """Run a command in this process; return its exit code, findings and figures."""
-    out, err = io.StringIO(), io.StringIO()
-    sys.argv = ["driftscope", *map(str, arguments)]
-    code: object = 0
-    with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
+    done = run_command(*arguments, warned="ignore")
     figures: list[tuple[str, float]] = []
     findings: list[str] = []
-    for document in _documents(out.getvalue()):
+    for document in _documents(done.stdout):
         figures += _figures(document, "")
         findings += _findings(document)
-    return {"exit": code, "findings": sorted(findings), "figures": figures}
+    return {"exit": done.returncode, "findings": sorted(findings), "figures": figures}
 
 
 def _documents(text: str) -> list[Any]:
