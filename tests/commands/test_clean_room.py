@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.demonstration import LABELS, assert_shows_the_finding
-from support.distributions import (
-    PROJECTS,
-    attempt,
-    lent_packages,
-    new_environment,
-    run,
-)
+from support.distributions import PROJECTS, attempt, lent_packages, new_environment, run
 from support.newer import make_newer
 from support.runs import Spec, write_run
 

@@ -163,6 +163,7 @@ def server() -> Iterator[Any]:
 STATUS = {
     "source": "worker0-1",
     "closed": False,
+    "flushed_s": 1.0,
     "rows": {"draft": 1234},
     "dropped": {},
     "errors": {},

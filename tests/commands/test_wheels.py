@@ -75,9 +75,7 @@ def test_each_has_its_packages_and_nothing_else(contents: dict[str, Wheel]) -> N
     assert not [name for name in names if re.search(r"(^|/)(tests?/|test_)|\.pyc$", name)]
 
 
-def test_every_file_of_the_checkout_is_in_one_wheel(
-    contents: dict[str, Wheel],
-) -> None:
+def test_every_file_of_the_checkout_is_in_one_wheel(contents: dict[str, Wheel]) -> None:
     held = Counter(name for wheel in contents.values() for name in wheel.sizes)
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],

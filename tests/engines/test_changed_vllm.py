@@ -36,11 +36,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert spec is not None and spec.submodule_search_locations
     folder = tmp_path_factory.mktemp("changed")
     (installed,) = spec.submodule_search_locations
-    shutil.copytree(
-        installed,
-        folder / "vllm",
-        copy_function=os.symlink,
-    )
+    shutil.copytree(installed, folder / "vllm", copy_function=os.symlink)
     for name, (method, _) in RENAMED.items():
         path = folder / "vllm" / name
         text = path.read_text()

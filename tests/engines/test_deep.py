@@ -14,14 +14,7 @@ from typing import Any
 import pytest
 from support.engine_process.job import Job, Outcome, engine, run_jobs
 from verification.analyzed import analyzed
-from verification.deep import (
-    CAPTURED,
-    DEFAULT,
-    NAMED,
-    NESTED,
-    deep_job,
-    write_deep,
-)
+from verification.deep import CAPTURED, DEFAULT, NAMED, NESTED, deep_job, write_deep
 from verification.truth import compare
 
 from driftscope.trace.manifest import MANIFEST

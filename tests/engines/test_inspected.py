@@ -85,10 +85,7 @@ def _compared(document: Path, outcome: Outcome) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("drafter", "runner"), SERVED)
 def test_vllm_accepts_what_the_inspection_promises(
-    served: dict[tuple[str, str], Outcome],
-    inspections: dict[str, Path],
-    drafter: str,
-    runner: str,
+    served: dict[tuple[str, str], Outcome], inspections: dict[str, Path], drafter: str, runner: str
 ) -> None:
     document = json.loads(inspections[drafter].read_text())
     comparison = _compared(inspections[drafter], served[drafter, runner])

@@ -131,9 +131,7 @@ def decomposition_of(cause: str, seed: int) -> Decomposition:
     drafter: Any = ConstructedDrafter(KNOWN[cause], seed)
     meter = PromptMeter(drafter, drafter, k=K, positions=20)
     writing = PromptWriting(
-        id=AS_SERVED,
-        prompts={},
-        interventions=tuple(INTERVENTIONS[name] for name in FACTORIAL),
+        id=AS_SERVED, prompts={}, interventions=tuple(INTERVENTIONS[name] for name in FACTORIAL)
     )
     measured = [meter.measured(each, writing) for each in passages(seed)]
     found = decompose({name: [each.matches[name] for each in measured] for name in FACTORIAL})

@@ -55,12 +55,7 @@ class Window:
     def series(self, expr: str) -> list[dict[str, Any]]:
         """Return the series of an expression. Raises OSError for a refused expression."""
         query = urllib.parse.urlencode(
-            {
-                "query": expr,
-                "start": self.begin_s,
-                "end": self.end_s,
-                "step": self.step_s,
-            }
+            {"query": expr, "start": self.begin_s, "end": self.end_s, "step": self.step_s}
         )
         with urllib.request.urlopen(f"{self.url}/api/v1/query_range?{query}", timeout=30) as reply:
             return list(json.load(reply)["data"]["result"])

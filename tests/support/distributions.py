@@ -38,9 +38,7 @@ def clean_environ() -> dict[str, str]:
 
 
 def attempt(
-    *command: object,
-    cwd: Path,
-    environ: Mapping[str, str] | None = None,
+    *command: object, cwd: Path, environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command away from the checkout, whatever its exit code."""
     return subprocess.run(

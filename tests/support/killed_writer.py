@@ -27,17 +27,7 @@ SOURCE = "worker0-1"
 ROWS_AT_ONCE, TURNS = 40, 5
 SEGMENT_BYTES = 9000
 """Segment size in bytes, with which a segment is sealed every other turn."""
-CHANGES = (
-    "mkdir",
-    "link",
-    "writev",
-    "fsync",
-    "replace",
-    "rename",
-    "unlink",
-    "ftruncate",
-    "fchmod",
-)
+CHANGES = ("mkdir", "link", "writev", "fsync", "replace", "rename", "unlink", "ftruncate", "fchmod")
 """Functions of `os` that change files, in addition to `os.open` when it creates one."""
 LONGEST_S = 20
 MOMENTS = ("before", "after")

@@ -329,11 +329,7 @@ def engine_config(k: int = K) -> Any:
 
 
 def tiny_drafter(
-    *,
-    fc_norm: bool = False,
-    norm_output: bool = False,
-    norm_before_fc: bool = False,
-    k: int = K,
+    *, fc_norm: bool = False, norm_output: bool = False, norm_before_fc: bool = False, k: int = K
 ) -> VllmDrafter:
     """Return a drafter with the flags of EAGLE-3 (all off), EAGLE-3.1 (the first two on) or
     others."""

@@ -52,10 +52,7 @@ def commands(folder: Path) -> Iterator[tuple[str, list[object]]]:
     no_worse = ["--require", "no_worse(acceptance.mean_length, 5%)"]
     for name, run in runs.items():
         yield f"analyze {name}", ["analyze", run, *as_json]
-        yield (
-            f"analyze-baseline {name}",
-            ["analyze", run, "--baseline", plain, *as_json],
-        )
+        yield (f"analyze-baseline {name}", ["analyze", run, "--baseline", plain, *as_json])
         yield f"compare {name}", ["compare", usual, run, "--json"]
         yield (
             f"check {name}",

@@ -21,9 +21,7 @@ def written(sglang_outcome: Outcomes, tmp_path_factory: pytest.TempPathFactory) 
     run = sglang_outcome("eagle31, batch of 8").run
     for name, options in {"report.html": (), "report.json": ("--format", "json")}.items():
         subprocess.run(
-            [*ANALYZE, run, "-q", *options, "-o", folder / name],
-            check=True,
-            timeout=300,
+            [*ANALYZE, run, "-q", *options, "-o", folder / name], check=True, timeout=300
         )
     return folder
 

@@ -165,13 +165,7 @@ def _description(job: Job, folder: Path) -> dict[str, Any]:
     return {
         "engine": {**engine(job, folder), **built, **job.engine},
         "batches": [
-            {
-                "size": size,
-                "prompts": asked,
-                "sampling": sampling,
-                "own": own,
-                "abort": job.abort,
-            }
+            {"size": size, "prompts": asked, "sampling": sampling, "own": own, "abort": job.abort}
             for size in job.sizes
         ],
     }

@@ -293,8 +293,7 @@ SCENARIOS = (
         hours=GOOD_H + 168 + 72,
         engines=(
             Engine(
-                instance="a",
-                **_length((GOOD_H, 0.75), (GOOD_H + 168, 1), (GOOD_H + 216, 0.75)),
+                instance="a", **_length((GOOD_H, 0.75), (GOOD_H + 168, 1), (GOOD_H + 216, 0.75))
             ),
         ),
         expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H, gaps=True)),

@@ -150,8 +150,7 @@ class _Worker:
         self._sound, self._folder = sound, folder / str(cases.start)
         self._at, self._since = cases.start, time.monotonic()
         self.process = context.Process(
-            target=_work,
-            args=(cases, sound, known, self._folder, deadline, send),
+            target=_work, args=(cases, sound, known, self._folder, deadline, send)
         )
         self.process.start()
         send.close()
@@ -184,12 +183,7 @@ class _Worker:
 
 
 def _work(
-    cases: range,
-    sound: Sequence[Path],
-    known: Any,
-    folder: Path,
-    deadline: float,
-    send: Any,
+    cases: range, sound: Sequence[Path], known: Any, folder: Path, deadline: float, send: Any
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for number in cases:

@@ -37,7 +37,7 @@ COMMANDS: Mapping[str, Arguments] = {
     "compare": lambda run, sound, _: ["compare", sound, run, "--json"],
     "advise": lambda run, _, __: ["advise", run, "--json"],
     "export": lambda run, _, out: [
-        *("export", run, "--prometheus", out / "metrics.om", "--interval", WHOLE_RUN_S),
+        *("export", run, "--prometheus", out / "metrics.om", "--interval", WHOLE_RUN_S)
     ],
     "watch": lambda run, _, __: ["watch", run, "--once"],
     "probe status": lambda run, _, __: ["probe", "status", run],

@@ -80,11 +80,7 @@ def test_a_crash_a_hang_and_an_error_are_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 ONCE_FAILED = {
-    "a process of a rank beyond any": (
-        "tests/unit/trace/data/run-killed",
-        "file names",
-        100595,
-    ),
+    "a process of a rank beyond any": ("tests/unit/trace/data/run-killed", "file names", 100595)
 }
 """Cases that once failed: the recorded run, the mutation and its number."""
 

@@ -231,7 +231,7 @@ OPTIONS: Mapping[str, Line] = {
     "--format": lambda text, run, out: _analyze(run, out, "--format", text),
     "-o": lambda text, run, out: ["analyze", run, "-q", "-o", out / file_name_of(text)],
     "--prometheus": lambda text, run, out: [
-        *("export", run, "--prometheus", out / file_name_of(text)),
+        *("export", run, "--prometheus", out / file_name_of(text))
     ],
     "--fail-on": lambda text, run, _: ["check", run, "--fail-on", text],
     "--rules": lambda text, run, _: ["check", run, "--rules", text],
@@ -240,7 +240,7 @@ OPTIONS: Mapping[str, Line] = {
     "TARGET of watch": lambda text, _, __: ["watch", text, "--once"],
     "TARGET of probe": lambda text, _, __: ["probe", "status", text],
     "--api-key-env": lambda text, _, __: [
-        *("probe", "status", "http://127.0.0.1:9", "--api-key-env", text),
+        *("probe", "status", "http://127.0.0.1:9", "--api-key-env", text)
     ],
     "--suite": lambda text, _, __: ["replay", "http://127.0.0.1:9", "--suite", text, "-o", "run"],
     "URL of replay": lambda text, _, out: ["replay", text, "-o", out / "replay"],

@@ -255,10 +255,7 @@ PLANTED = (
         weights=_other_embedding,
     ),
     Planted(
-        name="head permuted",
-        of=EAGLE3,
-        named=("repaired_by.targets_head",),
-        weights=_permuted_head,
+        name="head permuted", of=EAGLE3, named=("repaired_by.targets_head",), weights=_permuted_head
     ),
     Planted(
         name="rope_theta not the target's",

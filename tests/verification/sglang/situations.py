@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from support.sglang_process.job import Job
 
-TREE = {
-    "speculative_eagle_topk": 2,
-    "speculative_num_steps": 3,
-    "speculative_num_draft_tokens": 6,
-}
+TREE = {"speculative_eagle_topk": 2, "speculative_num_steps": 3, "speculative_num_draft_tokens": 6}
 SCHEMA = '{"type": "array", "items": {"type": "integer"}, "minItems": 3}'
 JOBS = {
     "tree": Job(drafter="eagle3", probe={"EVERY": "1"}, engine=TREE),

@@ -16,15 +16,7 @@ from driftscope.inspect.reference.chain import replay
 from driftscope.inspect.reference.drafter import Drafter, Target
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import DISTANCE_MASS
-from verification.truth import (
-    MASSES,
-    NORMS,
-    Truth,
-    continue_greedily,
-    loaded,
-    matches,
-    worst,
-)
+from verification.truth import MASSES, NORMS, Truth, continue_greedily, loaded, matches, worst
 
 RECORD = {"TOKEN_IDS": "1", "EVERY": "1", "DISTANCE_EVERY": "2"}
 RETRACT = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "4"}
@@ -35,13 +27,7 @@ JOBS = {
     "chunked prefill": Job(
         drafter="eagle3", probe=RECORD, requests=4, engine={"chunked_prefill_size": 32}
     ),
-    "retracted": Job(
-        drafter="eagle31",
-        probe=RECORD,
-        requests=4,
-        sizes=(4,),
-        env=RETRACT,
-    ),
+    "retracted": Job(drafter="eagle31", probe=RECORD, requests=4, sizes=(4,), env=RETRACT),
     "without overlap": Job(
         drafter="eagle3", probe=RECORD, engine={"disable_overlap_schedule": True}
     ),

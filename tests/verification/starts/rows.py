@@ -100,10 +100,7 @@ ROWS: Mapping[str, Row] = {
         processes=True,
     ),
     "another plugin hooks the same methods": Row(
-        place=places.another_plugin,
-        said="",
-        processes=True,
-        records=True,
+        place=places.another_plugin, said="", processes=True, records=True
     ),
     "another plugin, and a bad setting": Row(
         place=places.another_plugin,

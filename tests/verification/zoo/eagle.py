@@ -113,12 +113,7 @@ def _parallel(folder: Path) -> None:
     save_model(folder, config, weights)
 
 
-EAGLE1 = Kind(
-    name="eagle1",
-    build=_eagle1,
-    options=_eagle1_options,
-    runners=("v1", "v2"),
-)
+EAGLE1 = Kind(name="eagle1", build=_eagle1, options=_eagle1_options, runners=("v1", "v2"))
 WINDOW_ALL = Kind(
     name="eagle3_window",
     build=_all_windows,
@@ -135,10 +130,7 @@ WINDOW_MIXED = Kind(
 WINDOW_ONE_GROUP = Kind(
     name="eagle3_window_one_group",
     build=_window,
-    options=lambda folder: {
-        **on_trio("eagle3", folder),
-        "disable_hybrid_kv_cache_manager": True,
-    },
+    options=lambda folder: {**on_trio("eagle3", folder), "disable_hybrid_kv_cache_manager": True},
     runners=("v1", "v2"),
 )
 P_EAGLE = Kind(

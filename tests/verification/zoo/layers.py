@@ -66,8 +66,4 @@ def causal_lm(config: dict[str, Any]) -> Shapes:
     shapes: Shapes = {"model.embed_tokens.weight": (vocabulary, hidden)}
     for index in range(config["num_hidden_layers"]):
         shapes |= layer(config, f"model.layers.{index}.")
-    return {
-        **shapes,
-        "model.norm.weight": (hidden,),
-        "lm_head.weight": (vocabulary, hidden),
-    }
+    return {**shapes, "model.norm.weight": (hidden,), "lm_head.weight": (vocabulary, hidden)}

@@ -46,10 +46,7 @@ def _parents(selected: list[int], expanded: list[int], topk: int) -> list[int]:
     """Return each node's parent. Candidate c is a child of the candidate that `expanded` names for
     its group of `topk`; the first group's parent is the root."""
     groups = [candidate // topk for candidate in selected]
-    return [
-        NONE,
-        *(0 if group == 0 else selected.index(expanded[group]) + 1 for group in groups),
-    ]
+    return [NONE, *(0 if group == 0 else selected.index(expanded[group]) + 1 for group in groups)]
 
 
 def _ancestors(parents: list[int]) -> Tensor:
