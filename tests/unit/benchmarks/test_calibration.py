@@ -108,20 +108,12 @@ def test_the_truth_is_that_of_a_very_large_run() -> None:
     assert sum(lengths) / len(lengths) == pytest.approx(mean_length(world), abs=0.03)
 
 
-TRIALS_label_mix = 25
-
-
 def test_another_mix_of_labels_is_no_difference_of_the_drafter() -> None:
-    rows = list(other_mixes(TRIALS_label_mix))
+    trials = 25
+    rows = list(other_mixes(trials))
     assert [row.mix for row in rows] == list(MIXES)
-    assert not LABEL_MIX.breaches(rows, TRIALS_label_mix)
+    assert not LABEL_MIX.breaches(rows, trials)
     assert all(row.as_served > 0.8 for row in rows[1:]), "the mixes do differ"
-
-
-def test_requests_at_once_are_no_independent_times() -> None:
-    found = shared_steps_at(at_once=4, requests=320, trials=100)
-    assert found.over_requests < 0.85 < found.covered
-    assert found.wider > 1.5
 
 
 def test_independent_times_lose_little() -> None:
@@ -130,8 +122,10 @@ def test_independent_times_lose_little() -> None:
     assert 1.0 <= found.wider < 1.2
 
 
-def test_intervals_over_requests_would_be_a_breach() -> None:
+def test_times_of_requests_at_once_are_not_independent_and_intervals_over_them_a_breach() -> None:
     found = shared_steps_at(at_once=4, requests=320, trials=100)
+    assert found.over_requests < 0.85 < found.covered
+    assert found.wider > 1.5
     assert SHARED_STEPS.breaches([found], 400) == []
     (line,) = SHARED_STEPS.breaches([replace(found, covered=found.over_requests)], 400)
     assert line.startswith("shared_steps: 4, 320: coverage 0.")

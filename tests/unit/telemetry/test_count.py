@@ -147,10 +147,6 @@ def test_rounds_and_lengths_are_those_of_analyze(run: Path) -> None:
         assert found["driftscope_region_tokens_proposed"][part.label] == 4 * part.rounds
 
 
-def test_nothing_is_counted_by_region_unless_asked_for(run: Path) -> None:
-    assert exported(run, regions=False) == {}
-
-
 @pytest.mark.parametrize(("value", "some"), [("on", True), ("off", False), ("", False)])
 def test_the_command_reads_the_setting(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, some: bool

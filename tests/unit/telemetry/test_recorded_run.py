@@ -1,26 +1,37 @@
-"""A recorded run told again: over OTLP to a real receiver, and as OpenMetrics text."""
+"""A recorded run told again: over OTLP to a real receiver, as OpenMetrics text, and in a real
+Prometheus."""
 
 from __future__ import annotations
 
+import json
+import socket
+import subprocess
 import time
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.collector import http, over_grpc
 from support.hostile.server import Asked, Peer, hostile_server
+from support.promtool import promtool, tool
 from support.runs import START_S, Spec, manifest, rows, write_rows, write_run
 from typer.testing import CliRunner
 
 from driftscope.cli.app import app
 from driftscope.errors import DamagedTraceError, NoDataError, TelemetryError, UsageError
 from driftscope.pipeline import summarise
+from driftscope.telemetry import instruments as i
 from driftscope.telemetry import recorded_run, settings
 from driftscope.telemetry.watch import view
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.writer_files import create_run
+from driftscope.vocabulary import UndraftedReason
 
 SPEC = Spec(undrafted=("k_zero", "preempted"), requests=12, labels=("a", "b"))
 
@@ -129,18 +140,7 @@ def test_a_span_per_request_tells_of_the_chains_that_went_wrong(trace: Trace) ->
 
 def test_one_engine_at_k_8_has_fewer_than_500_series(tmp_path: Path) -> None:
     """Counted as Prometheus counts: every bucket, sum and count is one."""
-    spec = Spec(
-        k=8,
-        conditional=(0.9,) * 8,
-        undrafted=(
-            "k_zero",
-            "preempted",
-            "context_limit",
-            "token_budget",
-            "structured_output",
-            "no_draft",
-        ),
-    )
+    spec = Spec(k=8, conditional=(0.9,) * 8, undrafted=UndraftedReason.ALL)
     write_run(tmp_path / "run", spec)
     text = recorded_run.to_openmetrics(
         list(recorded_run.replays(read_trace(tmp_path / "run"), interval_s=1e6))
@@ -309,3 +309,96 @@ def test_more_points_than_anyone_reads_are_refused(
 def test_nowhere_to_export_to_is_a_usage_error(run: Path) -> None:
     done = CliRunner().invoke(app, ["export", str(run)])
     assert "give --otlp URL, --prometheus FILE, or --format and -o" in str(done.exception)
+
+
+class Server:
+    """Prometheus, and the moment that it is asked about."""
+
+    def __init__(self, url: str, at_s: float) -> None:
+        self._url, self._at_s = url, at_s
+
+    def ask(self, expr: str) -> float:
+        query = urllib.parse.urlencode({"query": expr, "time": f"{self._at_s:.3f}"})
+        with urllib.request.urlopen(f"{self._url}/api/v1/query?{query}", timeout=10) as answer:
+            (found,) = json.load(answer)["data"]["result"]
+        return float(found["value"][1])
+
+
+@pytest.fixture(scope="module")
+def prometheus(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    told = list(recorded_run.replays(trace, interval_s=5.0))
+    (folder / "run.om").write_text(recorded_run.to_openmetrics(told))
+    promtool("tsdb", "create-blocks-from", "openmetrics", folder / "run.om", folder / "data")
+    (folder / "prometheus.yml").write_text("{}\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                tool("prometheus"),
+                f"--config.file={folder}/prometheus.yml",
+                f"--storage.tsdb.path={folder}/data",
+                "--storage.tsdb.retention.time=100y",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        _wait(f"http://127.0.0.1:{port}/-/ready")
+        yield Server(f"http://127.0.0.1:{port}", told[0].moments[-1].time_s + 1)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _wait(url: str) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=2).close()
+            return
+        except urllib.error.URLError:
+            assert time.monotonic() < deadline, "Prometheus did not start"
+            time.sleep(0.2)
+
+
+@pytest.mark.prometheus
+def test_figures_in_prometheus_are_those_of_analyze(trace: Trace, prometheus: Server) -> None:
+    summary = summarise(trace, "run")
+    histogram = summary.acceptance.histogram
+    assert prometheus.ask("driftscope_rounds_total") == summary.rounds
+    assert prometheus.ask("driftscope_requests_total") == summary.requests
+    assert prometheus.ask("driftscope_chains_recorded_total") == summary.recording.chains
+    assert prometheus.ask("sum(driftscope_steps_undrafted_total)") == 2
+    for depth in range(1, SPEC.k + 1):
+        reached = prometheus.ask(f'driftscope_rounds_reached_total{{driftscope_depth="{depth}"}}')
+        assert reached == sum(histogram[depth:])
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("q", [0.5, 0.9])
+@pytest.mark.parametrize(
+    ("metric", "instrument", "column"),
+    [
+        ("driftscope_acceptance_length", i.LENGTH, "accepted"),
+        ("gen_ai_server_time_per_output_token_seconds", i.TPOT, "tpot_s"),
+        ("driftscope_draft_duration_seconds", i.DRAFT_TIME, "draft_s"),
+    ],
+)
+def test_quantiles_are_right_within_a_bucket(
+    trace: Trace, prometheus: Server, metric: str, instrument: i.Instrument, column: str, q: float
+) -> None:
+    verify = trace.verify.to_pandas()
+    values = {
+        "accepted": 1.0 + verify[verify.drafted > 0].accepted,
+        "tpot_s": trace.request.to_pandas().tpot_s,
+        "draft_s": trace.step.to_pandas().draft_s,
+    }[column]
+    exact = float(np.quantile(values, q, method="inverted_cdf"))
+    at = int(np.searchsorted(instrument.bounds, exact, side="left"))
+    low = instrument.bounds[at - 1] if at else 0.0
+    found = prometheus.ask(f"histogram_quantile({q}, {metric}_bucket)")
+    assert low <= found <= instrument.bounds[at]

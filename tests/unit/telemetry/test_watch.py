@@ -9,10 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import pytest
 from support.hostile.server import METRICS, Server, hostile_server
@@ -118,25 +115,8 @@ def test_an_endpoint_says_the_same_as_the_run(tmp_path: Path) -> None:
 @contextmanager
 def _serving(page: str) -> Iterator[str]:
     """Serve a page of metrics, and yield its URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(page.encode())
-
-        def log_message(self, *_: Any) -> None:
-            """Silent."""
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with hostile_server(page=lambda peer, _: peer.answer(page)) as server:
+        yield server.url("page")
 
 
 def test_an_engines_own_page_shows_its_acceptance() -> None:
@@ -180,14 +160,9 @@ def test_an_endpoint_of_something_else_is_said(tmp_path: Path) -> None:
         follow(str(tmp_path / "nothing"))
 
 
-@pytest.mark.parametrize("k", [4, 16])
-def test_the_screen_fits_into_80_columns(tmp_path: Path, k: int) -> None:
-    spec = replace(
-        SPEC,
-        k=k,
-        conditional=(0.8,) * k,
-        undrafted=("k_zero", "context_limit", "structured_output", "token_budget"),
-    )
+def test_the_screen_fits_into_80_columns(tmp_path: Path) -> None:
+    k, reasons = 16, ("k_zero", "context_limit", "structured_output", "token_budget")
+    spec = replace(SPEC, k=k, conditional=(0.8,) * k, undrafted=reasons)
     write_run(tmp_path / "run", spec)
     done = CliRunner().invoke(app, ["watch", str(tmp_path / "run"), "--once"])
     assert done.exit_code == 0, done.output
