@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from driftscope.workloads.client.answer import Answer, BrokenStreamError, Events, ToolCall
+from driftscope.workloads.client.answer import Answer, ToolCall
 from driftscope.workloads.client.outcome import is_garbled, is_json, is_looping, outcome_of
 from driftscope.workloads.suites.filler_text import document, json_result, shell, stack_trace
 from driftscope.workloads.suites.prompts import TOOLS, Expect, Prompt
@@ -42,18 +42,6 @@ def test_a_tool_call(name: str, arguments: str, right: bool) -> None:
     assert outcome_of(prompt, Answer(), 9).tool_ok is False
 
 
-def test_a_call_that_is_streamed_in_pieces() -> None:
-    answer = Answer()
-    for delta in (
-        {"index": 0, "function": {"name": "shell", "arguments": ""}},
-        {"index": 0, "function": {"arguments": '{"com'}},
-        {"index": 0, "function": {"arguments": 'mand": "ls"}'}},
-    ):
-        assert answer.add({"choices": [{"delta": {"tool_calls": [delta]}}]})
-    (call,) = answer.calls.values()
-    assert (call.name, call.arguments) == ("shell", '{"command": "ls"}')
-
-
 @pytest.mark.parametrize(
     ("reason", "tokens", "early"), [("stop", 10, True), ("stop", 300, False), ("length", 10, False)]
 )
@@ -87,16 +75,3 @@ def test_garbled() -> None:
     assert is_garbled("the \ufffd\ufffd\ufffd\ufffd end") and is_garbled("\x00\x01\x02 a")
     for text in ("", "plain\n\ttext", "早上好，世界", "👩‍🔬 works", "cut off \ufffd"):
         assert not is_garbled(text), text
-
-
-def test_events_however_they_are_cut() -> None:
-    stream = b': hi\n\ndata: {"a": 1}\n\ndata:{"a": "\xc3\xa4"}\r\n\r\ndata: [DONE]\n\n'
-    for size in range(1, len(stream)):
-        events, found = Events(), []
-        for at in range(0, len(stream), size):
-            found += list(events.feed(stream[at : at + size]))
-        assert found == [{"a": 1}, {"a": "ä"}] and events.done and not events.open
-    with pytest.raises(BrokenStreamError):
-        list(Events().feed(b"data: {no\n"))
-    with pytest.raises(BrokenStreamError):
-        list(Events().feed(b"data: [1]\n"))

@@ -1,0 +1,135 @@
+"""Streams, counts and errors of a server: bounded, and used only if they can be right."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from driftscope.boundary.bounds import MAX_K, MAX_ROUNDS
+from driftscope.workloads.client import answer
+from driftscope.workloads.client.answer import (
+    MAX_EVENT_BYTES,
+    BrokenStreamError,
+    Counts,
+    Events,
+    counts_of,
+    words_of,
+)
+
+
+@pytest.mark.parametrize("piece", [b": still here\n", b"\n", b"data: {}\n", b"x"])
+def test_a_stream_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
+    monkeypatch.setattr(answer, "MAX_ANSWER_BYTES", 10_000)
+    events = Events()
+    with pytest.raises(BrokenStreamError, match="a stream of more than 10,000 bytes"):
+        for _ in range(10_000 // len(piece) + 1):
+            events.feed(piece)
+
+
+def test_a_stream_is_bounded_in_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer, "MAX_ANSWER_EVENTS", 100)
+    events = Events()
+    assert len(events.feed(b"data: {}\n" * 100)) == 100
+    with pytest.raises(BrokenStreamError, match="more than 100 events"):
+        events.feed(b"data: {}\n")
+
+
+def test_an_event_that_comes_in_small_pieces_costs_no_more_than_its_length() -> None:
+    events, begun = Events(), time.monotonic()
+    with pytest.raises(BrokenStreamError, match="an event longer than"):
+        for _ in range(MAX_EVENT_BYTES // 1024 + 1):
+            events.feed(b"x" * 1024)
+    assert time.monotonic() - begun < 2
+
+
+def test_counts_of_tokens() -> None:
+    usage = {
+        "prompt_tokens": 3,
+        "completion_tokens": 2,
+        "total_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 1, "more": "x"},
+    }
+    assert counts_of(usage, None) == Counts(prompt_tokens=3, output_tokens=2, cached_tokens=1)
+    assert counts_of({"prompt_tokens_details": None}, None) == Counts()
+    assert counts_of(None, None) == counts_of({}, {}) == Counts()
+
+
+def test_rounds_as_vllm_tells_them() -> None:
+    detailed = {
+        "per_step_accepted": [1, 0],
+        "per_step_drafted": [4, 4],
+        "acceptance_histogram": [1, 1, 0, 0, 0],
+    }
+    assert counts_of(None, detailed) == Counts(drafted=[4, 4], accepted=[1, 0])
+    summary = {"acceptance_histogram": [2, 1, 0]}
+    assert counts_of(None, summary) == Counts(accepted=[0, 0, 1])
+    assert counts_of(None, {"acceptance_histogram": [0, 0]}) == Counts()
+
+
+@pytest.mark.parametrize(
+    ("usage", "speculation", "words"),
+    [
+        ([1], None, "dictionary"),
+        ({"prompt_tokens": "3"}, None, "prompt_tokens: "),
+        ({"completion_tokens": True}, None, "completion_tokens: "),
+        ({"completion_tokens": -1}, None, "completion_tokens: "),
+        ({"completion_tokens": 1 << 62}, None, "completion_tokens: "),
+        ({"prompt_tokens_details": [1]}, None, "prompt_tokens_details: "),
+        (None, "x", "dictionary"),
+        (None, {"acceptance_histogram": "x"}, "acceptance_histogram: "),
+        (None, {"acceptance_histogram": [-1, 2]}, "acceptance_histogram.0: "),
+        (None, {"acceptance_histogram": [3_000_000_000, 1]}, "acceptance_histogram.0: "),
+        (None, {"acceptance_histogram": [MAX_ROUNDS, 1]}, "more than 1,048,576 rounds"),
+        (None, {"acceptance_histogram": [0] * (MAX_K + 2)}, "acceptance_histogram: "),
+        (None, {"per_step_drafted": [MAX_K + 1]}, "per_step_drafted.0: "),
+    ],
+)
+def test_counts_that_cannot_be_right(usage: Any, speculation: Any, words: str) -> None:
+    with pytest.raises(BrokenStreamError, match=words):
+        counts_of(usage, speculation)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"error": {"message": "no such model", "code": 404}}', "no such model"),
+        (b'{"error": "no such model"}', "no such model"),
+        (b'{"detail": "Not Found"}', "Not Found"),
+        (b'{"message": "two\\nlines"}', "two lines"),
+        (b"<html>\n  Bad gateway </html>", "<html> Bad gateway </html>"),
+        (b'{"error": {"code": 7}}', '{"code":7}'),
+        (b"[1, null]", "[1,null]"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        (b"", ""),
+        (b'{"error": ' + b"[" * 900 + b"]" * 900 + b"}", "an error without a message"),
+    ],
+)
+def test_the_words_of_a_servers_error(content: bytes, words: str) -> None:
+    assert words_of(content) == words
+
+
+def test_a_call_that_is_streamed_in_pieces() -> None:
+    answer = Answer()
+    for delta in (
+        {"index": 0, "function": {"name": "shell", "arguments": ""}},
+        {"index": 0, "function": {"arguments": '{"com'}},
+        {"index": 0, "function": {"arguments": 'mand": "ls"}'}},
+    ):
+        assert answer.add({"choices": [{"delta": {"tool_calls": [delta]}}]})
+    (call,) = answer.calls.values()
+    assert (call.name, call.arguments) == ("shell", '{"command": "ls"}')
+
+
+def test_events_however_they_are_cut() -> None:
+    stream = b': hi\n\ndata: {"a": 1}\n\ndata:{"a": "\xc3\xa4"}\r\n\r\ndata: [DONE]\n\n'
+    for size in range(1, len(stream)):
+        events, found = Events(), []
+        for at in range(0, len(stream), size):
+            found += list(events.feed(stream[at : at + size]))
+        assert found == [{"a": 1}, {"a": "ä"}] and events.done and not events.open
+    with pytest.raises(BrokenStreamError):
+        list(Events().feed(b"data: {no\n"))
+    with pytest.raises(BrokenStreamError):
+        list(Events().feed(b"data: [1]\n"))
