@@ -1,10 +1,12 @@
-"""What is counted of batches, statuses and regions."""
+"""Names, units and words of the metrics, and what is counted of batches, statuses and regions."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +17,47 @@ from support.simulate import Truth, simulate
 from typer.testing import CliRunner
 
 from driftscope.cli.app import app
+from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import summarise
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry import recorded_run
 from driftscope.telemetry.count import BatchCounter, RegionCounter, record_status
-from driftscope.telemetry.instruments import UP, Tally
+from driftscope.telemetry.instruments import COUNTER, GAUGE, HISTOGRAM, INSTRUMENTS, UP, Tally
 from driftscope.telemetry.settings import METRIC_REGIONS
 from driftscope.trace.reader import read_trace
 from driftscope.trace.records import RequestRow
 from driftscope.trace.schema import to_batch
 from driftscope.trace.status import DROP_CAUSES, HOOKS, Status
 from driftscope.vocabulary import Region
+
+
+def test_every_instrument_says_all_it_must() -> None:
+    for name, one in INSTRUMENTS.items():
+        assert one.name == name and re.fullmatch(r"(driftscope|gen_ai)(\.[a-z0-9_]+)+", name)
+        assert one.kind in (COUNTER, GAUGE, HISTOGRAM)
+        assert re.fullmatch(r"1|s|nat|\{[a-z]+\}", one.unit), name
+        assert one.description.endswith("."), name
+        assert all(low < high for low, high in pairwise(one.bounds)), name
+        assert not one.bounds or one.bounds[0] >= 0, "Prometheus then has no sum"
+
+
+def test_words_are_those_of_the_definitions() -> None:
+    meanings = [definition.meaning for definition in DEFINITIONS.values()]
+    defined = [
+        one
+        for one in INSTRUMENTS.values()
+        if any(meaning in one.description for meaning in meanings)
+    ]
+    assert len(defined) >= 11
+
+
+def test_a_counter_is_described_by_what_it_counts() -> None:
+    for one in INSTRUMENTS.values():
+        if one.kind == COUNTER:
+            assert not re.match(r"(Share|Ratio|Mean|Average)\b", one.description), one.name
+            counted = one.unit.strip("{}")
+            if counted in ("round", "step", "request", "chain", "row", "span", "token"):
+                assert f"{counted}s" in one.description.partition(".")[0].lower(), one.name
 
 
 def _requests(*names: str) -> list[RequestRow]:
