@@ -1,19 +1,104 @@
-"""`watch` says why it shows no chains, and what to type, within 80 columns."""
+"""Screens of probe status, watch and inspect: what they say, within 80 columns and printable."""
 
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 from support.hostile.texts import TEXTS
+from support.inspections import broken
 
+from driftscope.cli.screens.inspection import print_inspection
+from driftscope.cli.screens.probe import show
 from driftscope.cli.screens.watch import DRIFT_CHAINS, WIDTH, drift_line, screen, why_no_chains
+from driftscope.inspect.trial.result import STOPPED, NotApplicable
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.instruments import Tally
 from driftscope.telemetry.watch import View, view
+
+
+def _process(text: str) -> dict[str, Any]:
+    return {
+        "source": text,
+        "closed": False,
+        "answered": False,
+        "rows": {},
+        "dropped": {},
+        "errors": {text: 1},
+        "first_error": text,
+        "control": {"labels": [text]},
+    }
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_nothing_steers_the_terminal(
+    capsys: pytest.CaptureFixture[str], text: str, as_json: bool
+) -> None:
+    show("run", [_process(text)], as_json=as_json)
+    out, err = capsys.readouterr()
+    for line in [*out.splitlines(), *err.splitlines()]:
+        assert line.isprintable(), line
+    assert err.count("\n") == 2
+
+
+def test_a_password_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    show("http://me:s3cret@host:8000", [], as_json=True)
+    assert "s3cret" not in capsys.readouterr().out
+
+
+def _worker(**control: Any) -> dict[str, Any]:
+    return {
+        "source": "worker0-14423",
+        "closed": False,
+        "recording": True,
+        "rate": 0.0244,
+        "overhead": 0.0243,
+        "rows": {"draft": 1_025_728},
+        "dropped": {},
+        "errors": {},
+        "control": {"budget": 0.01, "per_head": False, "labels": [], **control},
+    }
+
+
+def test_nothing_is_cut_at_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    show("run", [_worker()], as_json=False)
+    head, row, *_ = capsys.readouterr().out.splitlines()
+    assert head.split("  ")[0] == "process" and "draft rows" in head
+    for word in ("worker0-14423", "recording", "budget 1 %", "2.44 %", "2.43 %", "1,025,728"):
+        assert word in row
+    assert "by head" not in head and "requests" not in head
+
+
+@pytest.mark.parametrize(
+    ("control", "name", "cell"),
+    [({"per_head": True}, "by head", "yes"), ({"labels": ["chat"]}, "requests", "chat")],
+)
+def test_what_is_recorded_in_another_way_has_its_column(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    control: dict[str, Any],
+    name: str,
+    cell: str,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    show("run", [_worker(**control)], as_json=False)
+    head, row, *_ = capsys.readouterr().out.splitlines()
+    assert row[head.index(name) :].startswith(cell)
+
+
+def test_a_run_without_processes_has_the_names_of_the_columns(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show("run", [], as_json=False)
+    assert capsys.readouterr().out.startswith("process")
 
 
 def _view(rounds: int = 677, chains: int = 0, **gauges: Any) -> View:
@@ -113,7 +198,7 @@ def _printed(target: str, tally: Tally) -> list[str]:
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_nothing_steers_the_terminal(text: str) -> None:
+def test_nothing_steers_the_terminal_watch(text: str) -> None:
     tally = Tally()
     tally.add(i.UNDRAFTED_STEPS, 1, reason=text)
     lines = _printed(f"runs/{text}", tally)
@@ -129,7 +214,7 @@ def test_a_rate_above_one_draws_no_longer_bar() -> None:
     assert max(line.count("█") for line in lines) == 10
 
 
-def test_a_password_is_not_printed() -> None:
+def test_a_password_is_not_printed_watch() -> None:
     assert "s3cret" not in "".join(_printed("http://me:s3cret@host:9464", Tally()))
     assert _printed("runs/a@b", Tally())[0].startswith("runs/a@b ")
 
@@ -143,3 +228,26 @@ def test_every_reason_for_a_missing_draft_is_named() -> None:
     for reason in reasons:
         assert f"{reason} " in text
     assert "…" not in text
+
+
+def _printed_inspection_screens(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_what_was_not_tried_is_listed_once_for_each_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inspection = broken(tmp_path)
+    assert inspection.trial is not None
+    print_inspection(inspection)
+    assert "Ctrl-C" not in _printed_inspection_screens(capsys)
+    left_out = (
+        NotApplicable(id="drafters_template", reason="none was saved"),
+        *(NotApplicable(id=each, reason=STOPPED) for each in ("rope_theta", "fc_norm")),
+    )
+    trial = replace(inspection.trial, not_applicable=left_out, stopped=True)
+    print_inspection(replace(inspection, trial=trial))
+    printed = _printed_inspection_screens(capsys)
+    assert "not tried: drafters_template: none was saved" in printed
+    assert "not tried: rope_theta, fc_norm: stopped by Ctrl-C" in printed
+    assert "stopped by Ctrl-C: another repair may help more" in printed
