@@ -1,4 +1,4 @@
-"""A run is compared with an inspection over the rounds that both make."""
+"""An inspection as a baseline of a run, and the line before a target is loaded."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from support.inspections import inspection_document
 from support.simulate import Truth, simulate
 
 from driftscope.cli.inspection_baseline import LAST_ROUNDS, runs_like
+from driftscope.cli.trial_run import loading_line
 from driftscope.inspect.compare_run import InspectedAcceptance, read_inspection
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.reader import read_trace
@@ -52,3 +53,12 @@ def test_where_the_ends_are_not_known_all_rounds_count_and_a_note_says_so(
     (run,), notes = runs_like(inspected, inputs)
     assert notes == (LAST_ROUNDS,)
     assert run.rounds == analyze(inputs).runs[0].rounds > 0
+
+
+@pytest.mark.parametrize(("size", "words"), [(7_100_000, "7.1 MB"), (2_500_000_000, "2.5 GB")])
+def test_it_tells_how_much_is_loaded(tmp_path: Path, size: int, words: str) -> None:
+    for name in ("model-1.safetensors", "model-2.safetensors"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size // 2)  # a hole: no disk is used
+    (tmp_path / "config.json").write_text("{}")
+    assert loading_line(tmp_path) == f"loading the target: {words} in {tmp_path}"
