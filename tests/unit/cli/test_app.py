@@ -1,4 +1,4 @@
-"""A process ends with its own exit code, with all of its output and its exit functions run."""
+"""The end of a process, and packages that are not installed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 import pytest
+
+from driftscope.cli.failures import needs
+from driftscope.errors import UsageError
 
 pytestmark = pytest.mark.process
 PROGRAM = """
@@ -35,3 +38,16 @@ def test_output_that_nobody_reads_is_an_error() -> None:
         assert process.stdout is not None
         process.stdout.close()
         assert process.wait(timeout=60) == 1
+
+
+def test_a_missing_package() -> None:
+    with (
+        pytest.raises(UsageError, match=r"nowhere is not installed: pip install 'driftscope\[x\]'"),
+        needs("x"),
+    ):
+        import nowhere  # type: ignore[import-not-found]  # noqa: F401
+
+
+def test_a_module_of_ours_that_is_missing_is_a_bug_and_said_as_one() -> None:
+    with pytest.raises(ModuleNotFoundError), needs("x"):
+        import driftscope.nowhere  # type: ignore[import-not-found]  # noqa: F401
