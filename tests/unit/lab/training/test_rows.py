@@ -1,9 +1,11 @@
-"""The exchanges, conversations and rows that a target is trained on."""
+"""The exchanges, conversations and rows that a target is trained on, with the rules of copying."""
 
 import ast
 import json
 import random
 import re
+from itertools import pairwise
+from random import Random
 
 import pytest
 from support.lab_corpus import FILES
@@ -11,7 +13,13 @@ from support.lab_corpus import FILES
 from driftscope_lab.training import conversations
 from driftscope_lab.training.conversations import DocumentShares, material
 from driftscope_lab.training.corpus import train_tokenizer
-from driftscope_lab.training.rows import ConversationRows, Material, tokenizer_texts
+from driftscope_lab.training.rows import (
+    SUCCESSORS,
+    ConversationRows,
+    CopyRules,
+    Material,
+    tokenizer_texts,
+)
 from driftscope_lab.trio.prompts import (
     SPECIAL_TOKENS,
     Conversation,
@@ -132,3 +140,39 @@ def test_rows_are_full_and_the_same_for_the_same_seed(
     assert (rows != only.rows(128, held_out=False, seed=2)).any()
     bare = ConversationRows(tokenizer, sides, DocumentShares(plain=0.0, bare=1.0, plain_roles=0.0))
     assert (bare.rows(128, held_out=True, seed=1) >= len(SPECIAL_TOKENS)).all()
+
+
+MARKS, WORDS = range(6, 14), range(14, 60)
+
+
+def test_every_mark_is_followed_by_the_token_so_many_places_before_it() -> None:
+    rules, rng = CopyRules(first_token=0, marks=MARKS, words=WORDS), Random(1)
+    marks = 0
+    for _ in range(50):
+        row = rules.row(rng, 80)
+        assert len(row) == 80
+        assert row[0] == 0
+        copied = 0
+        for at, token in enumerate(row[:-1]):
+            if token in MARKS and at != copied:
+                marks, copied = marks + 1, at + 1
+                assert row[copied] == row[at - 1 - (token - MARKS.start)]
+    assert marks > 300
+
+
+def test_a_word_without_a_mark_has_four_successors() -> None:
+    rules, rng = CopyRules(first_token=0, marks=MARKS, words=WORDS), Random(2)
+    after: dict[int, set[int]] = {word: set() for word in WORDS}
+    for _ in range(200):
+        row = rules.row(rng, 80)
+        for one, two in pairwise(row[1:]):
+            if one in WORDS and two in WORDS:
+                after[one].add(two)
+    assert all(len(found) <= SUCCESSORS for found in after.values())
+    assert sum(len(found) for found in after.values()) > len(WORDS) * (SUCCESSORS - 1)
+
+
+def test_rows_repeat_by_seed() -> None:
+    one, two = (CopyRules(first_token=0, marks=MARKS, words=WORDS) for _ in range(2))
+    assert one.row(Random(3), 50) == two.row(Random(3), 50)
+    assert one.row(Random(3), 50) != one.row(Random(4), 50)
