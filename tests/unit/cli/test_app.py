@@ -10,7 +10,6 @@ import pytest
 from driftscope.cli.failures import needs
 from driftscope.errors import UsageError
 
-pytestmark = pytest.mark.process
 PROGRAM = """
 import atexit, threading, time
 from driftscope.cli.app import end_process
@@ -21,6 +20,7 @@ end_process(3)
 """
 
 
+@pytest.mark.process
 def test_output_threads_and_exit_functions_come_first() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
@@ -29,6 +29,7 @@ def test_output_threads_and_exit_functions_come_first() -> None:
     assert done.stdout.split("\n") == ["command", "thread", "exit function", ""]
 
 
+@pytest.mark.process
 def test_output_that_nobody_reads_is_an_error() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM.replace("(3)", "(0)")],

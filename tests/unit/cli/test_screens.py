@@ -198,7 +198,7 @@ def _printed(target: str, tally: Tally) -> list[str]:
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_nothing_steers_the_terminal_watch(text: str) -> None:
+def test_no_reason_steers_the_terminal(text: str) -> None:
     tally = Tally()
     tally.add(i.UNDRAFTED_STEPS, 1, reason=text)
     lines = _printed(f"runs/{text}", tally)
@@ -214,7 +214,7 @@ def test_a_rate_above_one_draws_no_longer_bar() -> None:
     assert max(line.count("█") for line in lines) == 10
 
 
-def test_a_password_is_not_printed_watch() -> None:
+def test_a_password_of_an_endpoint_is_not_printed() -> None:
     assert "s3cret" not in "".join(_printed("http://me:s3cret@host:9464", Tally()))
     assert _printed("runs/a@b", Tally())[0].startswith("runs/a@b ")
 
@@ -230,7 +230,7 @@ def test_every_reason_for_a_missing_draft_is_named() -> None:
     assert "…" not in text
 
 
-def _printed_inspection_screens(capsys: pytest.CaptureFixture[str]) -> str:
+def _printed_inspection(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
@@ -240,14 +240,14 @@ def test_what_was_not_tried_is_listed_once_for_each_reason(
     inspection = broken(tmp_path)
     assert inspection.trial is not None
     print_inspection(inspection)
-    assert "Ctrl-C" not in _printed_inspection_screens(capsys)
+    assert "Ctrl-C" not in _printed_inspection(capsys)
     left_out = (
         NotApplicable(id="drafters_template", reason="none was saved"),
         *(NotApplicable(id=each, reason=STOPPED) for each in ("rope_theta", "fc_norm")),
     )
     trial = replace(inspection.trial, not_applicable=left_out, stopped=True)
     print_inspection(replace(inspection, trial=trial))
-    printed = _printed_inspection_screens(capsys)
+    printed = _printed_inspection(capsys)
     assert "not tried: drafters_template: none was saved" in printed
     assert "not tried: rope_theta, fc_norm: stopped by Ctrl-C" in printed
     assert "stopped by Ctrl-C: another repair may help more" in printed

@@ -104,22 +104,11 @@ def test_prompts_without_rounds_in_a_form_are_left_out_of_every_form() -> None:
     )
 
 
-K_picture = 8
 NAMES = ("EAGLE-3", "EAGLE-3.1")
 
 
 def _recorded(sink: float) -> Recorded:
-    ones = np.ones((4, K_picture))
-    sums = Sums(
-        prompts=("a", "b", "c", "d"),
-        rounds=np.ones(4),
-        reached=ones,
-        chains=np.ones(4),
-        sink=ones * np.linspace(sink, sink / 2, K_picture),
-        near=ones,
-        rms=ones,
-    )
-    return Recorded(sums={AS_TRAINED: sums}, drift=Answer.CANNOT_TELL)
+    return recorded(1, 1.0, np.linspace(sink, sink / 2, K), Answer.CANNOT_TELL)
 
 
 def _panels(text: str) -> list[list[list[float]]]:
@@ -140,7 +129,7 @@ def test_each_figure_has_a_panel_with_a_line_for_each_drafter_and_seed() -> None
     panels = _panels(svg(evidence))
     assert len(panels) == len(BY_DEPTH)
     assert all(len(lines) == 4 for lines in panels)
-    assert all(len(line) == K_picture for lines in panels for line in lines)
+    assert all(len(line) == K for lines in panels for line in lines)
 
 
 def test_a_line_falls_as_its_figure_does_and_the_larger_one_lies_above() -> None:

@@ -11,6 +11,7 @@ from driftscope.boundary.bounds import MAX_K, MAX_ROUNDS
 from driftscope.workloads.client import answer
 from driftscope.workloads.client.answer import (
     MAX_EVENT_BYTES,
+    Answer,
     BrokenStreamError,
     Counts,
     Events,
