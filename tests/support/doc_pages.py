@@ -106,13 +106,10 @@ def findings() -> str:
 
 
 def _finding(entry: Entry[Any]) -> str:
-    thresholds = "".join(
-        f"- `{threshold.name}` = {threshold.value:g}: {threshold.means}.\n"
-        for threshold in entry.thresholds
-    )
+    thresholds = ", ".join(f"`{one.name}` = {one.value:g}" for one in entry.thresholds)
     need = "" if entry.need is ALWAYS else f"\nNeeds: {entry.need.words}.\n"
     return f"\n## {entry.id}\n\n**{entry.title}.** {entry.meaning}\n{need}" + (
-        f"\n{thresholds}" if thresholds else ""
+        f"\nThresholds: {thresholds}.\n" if thresholds else ""
     )
 
 
