@@ -108,11 +108,13 @@ class Batch:
                         out[b, d, sum(edge <= distance for edge in edges) - 1] += weight
         return out
 
-    def weights(self, b: int, depth: int) -> torch.Tensor:
-        """[heads, slots, then the bias] in float64, of one query alone."""
+    def weights(self, b: int, depth: int, *, causal: bool = True) -> torch.Tensor:
+        """[heads, slots, then the bias] in float64, of one query alone; one of a block that is
+        not causal sees all of it."""
         keys, queries = (t.double() for t in self.tensors())
-        kind, last = self.kind(), self.positions[b] + depth - 1
-        first = 0 if self.window is None else max(0, last - self.window + 1)
+        kind, own = self.kind(), self.positions[b] + depth - 1
+        first = 0 if self.window is None else max(0, own - self.window + 1)
+        last = own if causal else self.positions[b] + self.depths - 1
         mine = keys[b].repeat_interleave(self.heads // self.kv_heads, dim=0)[..., first : last + 1]
         scores = (queries[b, depth - 1].unsqueeze(1) @ mine).squeeze(1) * kind.scale
         if self.softcap:
@@ -166,11 +168,8 @@ def _agree(batch: Batch, **kwargs: float) -> torch.Tensor:
     return measured.mean(2)
 
 
-def test_classes_come_in_the_references_order() -> None:
-    assert MASSES[:4] == REFERENCE_MASSES
-
-
 def test_the_classes_are_the_references() -> None:
+    assert MASSES[:4] == REFERENCE_MASSES
     batch = Batch(positions=(20, 5, 3), prompts=(12, 6, 2))
     measured = batch.measured().mean(2)
     for b, (position, prompt) in enumerate(zip(batch.positions, batch.prompts, strict=True)):
@@ -178,13 +177,6 @@ def test_the_classes_are_the_references() -> None:
             attention = batch.weights(b, d + 1)[:, None, :-1]
             wanted = class_masses(attention, position + 1, prompt, len(batch.sink_slots))[0]
             torch.testing.assert_close(measured[b, d, :4].double(), wanted, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("window", [None, 8])
-def test_without_a_sink_its_class_is_absent_and_the_others_sum_to_1(window: int | None) -> None:
-    measured = _agree(Batch(positions=(17, 6), prompts=(10, 7), sink_slots=(), window=window))
-    assert measured[..., 0].isnan().all()
-    torch.testing.assert_close(measured[..., 1:4].sum(-1), torch.ones(2, 4), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -198,8 +190,7 @@ def test_weights_of_the_first_slots_at_depth_1(
     chains = replace(batch.chains(), causal=causal)
     found = slot_weights(queries.flatten(2), score_of(keys), chains, batch.kind()).double()
     for b, position in enumerate(batch.positions):
-        every = batch.weights(b, 1) if causal else _block_weights(batch, b)
-        weights = every[:, : position + 1].mean(0)
+        weights = batch.weights(b, 1, causal=causal)[:, : position + 1].mean(0)
         first = 0 if window is None else max(0, position - window + 1)
         for slot in range(SLOTS):
             told = first <= slot <= position - RECENT
@@ -209,41 +200,6 @@ def test_weights_of_the_first_slots_at_depth_1(
             )
         even = weights.sum() / (position + 1 - first)
         torch.testing.assert_close(found[b, SLOTS], even, atol=TOLERANCE, rtol=0)
-
-
-def _block_weights(batch: Batch, b: int) -> torch.Tensor:
-    """[heads, slots, then the bias] of the first query of a block, which sees all of it."""
-    keys, queries = (t.double() for t in batch.tensors())
-    kind, position, last = batch.kind(), batch.positions[b], batch.positions[b] + batch.depths - 1
-    first = 0 if batch.window is None else max(0, position - batch.window + 1)
-    mine = keys[b].repeat_interleave(batch.heads // batch.kv_heads, dim=0)[..., first : last + 1]
-    scores = (queries[b, 0].unsqueeze(1) @ mine).squeeze(1) * kind.scale
-    bias = torch.full((batch.heads, 1), -torch.inf, dtype=torch.float64)
-    if kind.sinks is not None:
-        bias = kind.sinks.double()[:, None]
-    return torch.nn.functional.pad(torch.cat((scores, bias), -1).softmax(-1), (first, 0))
-
-
-@pytest.mark.parametrize("window", [1, 2, 3, 8, 200])
-def test_a_window_hides_what_is_before_it(window: int) -> None:
-    measured = _agree(Batch(positions=(30, 4), prompts=(27, 3), window=window))
-    seen = measured[..., :4].nansum(-1)
-    torch.testing.assert_close(seen, torch.ones(2, 4), atol=1e-5, rtol=0)
-    assert measured[0, :, 0].isnan().all() == (window < 200), "no sink slot is in sight"
-
-
-def test_a_soft_cap() -> None:
-    capped = _agree(Batch(positions=(30,), prompts=(20,), sharpness=20.0, softcap=3.0))
-    plain = _agree(Batch(positions=(30,), prompts=(20,), sharpness=20.0))
-    assert (capped[..., :4] - plain[..., :4]).abs().max() > 0.01
-
-
-def test_a_learned_bias_is_a_class_of_its_own() -> None:
-    batch = Batch(positions=(30, 3), prompts=(20, 2), bias=True)
-    measured = _agree(batch)
-    torch.testing.assert_close(measured.sum(-1), torch.ones(2, 4), atol=1e-5, rtol=0)
-    assert (measured[..., NULL] > 0).all()
-    assert _agree(Batch(positions=(30,), prompts=(20,)))[..., NULL].isnan().all()
 
 
 @pytest.mark.parametrize("padding", [float("nan"), float("inf"), 1e30])
@@ -284,14 +240,19 @@ def test_arrays_of_the_host_give_what_tensors_give(window: int | None) -> None:
     torch.testing.assert_close(found, batch.measured(), equal_nan=True, rtol=0, atol=1e-6)
 
 
-DISTANCES = {
+CASES = {
     "plain": Batch(positions=(90, 7, 0, 33), prompts=(30, 8, 1, 30)),
     "grouped": Batch(positions=(60,), prompts=(20,), heads=6, kv_heads=1),
     "sinks close by": Batch(positions=(40, 3), prompts=(20, 2), sink_slots=(0, 2, 20, 39)),
     "no sink": Batch(positions=(40, 3), prompts=(20, 2), sink_slots=()),
-    "window": Batch(positions=(90, 4), prompts=(27, 3), window=9),
+    "no sink in a window": Batch(positions=(17, 6), prompts=(10, 7), sink_slots=(), window=8),
+    **{
+        f"window of {n}": Batch(positions=(90, 4), prompts=(27, 3), window=n)
+        for n in (1, 2, 3, 8, 9, 200)
+    },
     "wide window": Batch(positions=(90, 4), prompts=(27, 3), window=60),
     "bias": Batch(positions=(90, 4), prompts=(27, 3), bias=True),
+    "bias in a window": Batch(positions=(90, 4), prompts=(27, 3), bias=True, window=9),
     "soft cap": Batch(positions=(90,), prompts=(27,), sharpness=20.0, softcap=3.0),
     "peaked": Batch(positions=(90,), prompts=(27,), sharpness=60.0),
     "one token": Batch(positions=(90, 0), prompts=(27, 1), depths=1),
@@ -299,10 +260,11 @@ DISTANCES = {
 
 
 @pytest.mark.parametrize("longer", [0, 3])
-@pytest.mark.parametrize("name", DISTANCES)
-def test_masses_by_distance(name: str, longer: int) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_masses_by_class_and_by_distance(name: str, longer: int) -> None:
     """Also of chains that are shorter than the run's longest, which the bins are made for."""
-    batch = DISTANCES[name]
+    batch = CASES[name]
+    _agree(batch)
     found = batch.by_distance(batch.depths + longer).double()
     wanted = batch.expected_by_distance(batch.depths + longer)
     torch.testing.assert_close(found, wanted, atol=TOLERANCE, rtol=0)
