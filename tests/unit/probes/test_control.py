@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,10 +23,8 @@ from driftscope.trace.status import Status, read_statuses
 from driftscope.trace.writer import TraceWriter
 from driftscope_probes import control
 from driftscope_probes.control import METHOD, Control, processes_in, reach
-from driftscope_probes.engine import LABEL
-from driftscope_probes.sampler import EVERY_STEPS, FIRST_RATE, RequestSelection, Sampler
+from driftscope_probes.sampler import RequestSelection, Sampler
 from driftscope_probes.vllm.attach import recorder_of_runner
-from driftscope_probes.vllm.schedule import VllmSchedules
 from driftscope_probes.vllm.worker import install_control
 
 SOON_S = 5.0
@@ -210,42 +208,6 @@ def test_the_worker_answers_by_rpc_and_never_raises(parts: Parts) -> None:
         drafter=SimpleNamespace(_driftscope_recorder=SimpleNamespace(control=object()))
     )
     assert "AttributeError" in getattr(worker, METHOD)()["error"]
-
-
-def _labels(requests: Iterable[Any]) -> Iterable[tuple[str, str]]:
-    """The labels of new requests, as a schedule of vLLM has them."""
-    return VllmSchedules().labels(SimpleNamespace(scheduled_new_reqs=requests))
-
-
-def _request(name: str, extra: dict[str, Any] | None) -> Any:
-    return SimpleNamespace(req_id=name, sampling_params=SimpleNamespace(extra_args=extra))
-
-
-def test_a_selection_knows_requests_from_before_it_was_made() -> None:
-    selection = RequestSelection()
-    pooled = SimpleNamespace(req_id="p", sampling_params=None)
-    selection.learn(_labels([_request("1", {LABEL: "a"}), _request("2", {LABEL: 7}), pooled]))
-    selection.learn(_labels([_request("3", None)]))
-    ids = ("1", "2", "3", "p", "unseen")
-    assert selection.chosen(ids) is None
-    assert selection.selects(None)
-    selection.labels = ("a", "7")
-    chosen = selection.chosen(ids)
-    assert chosen is not None
-    assert chosen.tolist() == [True, True, False, False, False]
-    assert (selection.selects("a"), selection.selects(None)) == (True, False)
-
-
-def test_a_rate_that_is_governed_again_starts_from_what_is_known() -> None:
-    sampler = Sampler(every=1)
-    sampler.set(budget=0.1)
-    assert sampler.rate == FIRST_RATE, "nothing is known yet"
-    sampler.set(every=1)
-    for _ in range(EVERY_STEPS):
-        sampler.note([1.0], [0.5], recorded=True)
-    sampler.set(budget=0.1)
-    sampler.note([1.0], [0.5], recorded=True)
-    assert sampler.rate == pytest.approx(0.2), "0.1 of a step of 1 s pays every fifth of 0.5 s"
 
 
 KEY = "sk-0123456789abcdef"

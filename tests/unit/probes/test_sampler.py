@@ -186,6 +186,9 @@ def test_set_fixes_the_rate_or_has_it_governed_again() -> None:
     assert sampler.rate == pytest.approx(5 * governed, rel=0.1)
     _serve(sampler, 4000, recorded_s=0.002)
     assert sampler.overhead == pytest.approx(0.05, rel=0.05)
+    unknown = Sampler(every=1)
+    unknown.set(budget=0.1)
+    assert unknown.rate == FIRST_RATE, "nothing is known yet"
 
 
 @pytest.mark.parametrize("every", [3, 7])
@@ -239,6 +242,22 @@ def _request(name: str, label: Any) -> Any:
 
 def _sampling(label: Any) -> Any:
     return SimpleNamespace(extra_args={LABEL: label})
+
+
+def test_a_selection_knows_requests_from_before_it_was_made() -> None:
+    selection = RequestSelection()
+    pooled = SimpleNamespace(req_id="p", sampling_params=None)
+    selection.learn(_labels([_request("1", "a"), _request("2", 7), pooled]))
+    plain = SimpleNamespace(req_id="3", sampling_params=SimpleNamespace(extra_args=None))
+    selection.learn(_labels([plain]))
+    ids = ("1", "2", "3", "p", "unseen")
+    assert selection.chosen(ids) is None
+    assert selection.selects(None)
+    selection.labels = ("a", "7")
+    chosen = selection.chosen(ids)
+    assert chosen is not None
+    assert chosen.tolist() == [True, True, False, False, False]
+    assert (selection.selects("a"), selection.selects(None)) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,13 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
+def _trace(trace: str, **settings: str) -> Settings:
+    given = {"TRACE": trace, **settings}
+    found = settings_from({f"DRIFTSCOPE_{name}": value for name, value in given.items()})
+    assert found is not None
+    return found
+
+
 def test_off_unless_something_asks_for_a_trace() -> None:
     assert settings_from({}) is None
     assert settings_from({"DRIFTSCOPE_TRACE": "", "DRIFTSCOPE_EVERY": "never"}) is None
@@ -65,11 +72,15 @@ def test_every_setting_can_be_given() -> None:
     assert set(NAMES) == attributes | telemetry
 
 
-def test_a_config_file_says_where_figures_go(tmp_path: Path) -> None:
+def test_a_config_file_has_lists_and_says_where_figures_go(tmp_path: Path) -> None:
     file = tmp_path / "driftscope.toml"
-    file.write_text('trace = "/runs/a"\notlp = "http://collector:4318"\nprometheus = 9464\n')
+    file.write_text(
+        'trace = "/runs/a"\notlp = "http://collector:4318"\nprometheus = 9464\n'
+        'labels = ["a", "b c"]\nbudget = 0.5\nper_head = true\n'
+    )
     found = settings_from({"DRIFTSCOPE_CONFIG": str(file)})
     assert found is not None and found.telemetry is not None
+    assert (found.labels, found.budget, found.per_head) == (("a", "b c"), 0.5, True)
     assert found.telemetry.prometheus == ("127.0.0.1", 9464)
     assert found.telemetry.metrics is not None
     assert found.telemetry.metrics.endpoint == "http://collector:4318/v1/metrics"
@@ -109,14 +120,6 @@ def test_every_setting_has_a_variable() -> None:
     )
 
 
-def test_labels_in_a_config_file(tmp_path: Path) -> None:
-    path = tmp_path / "driftscope.toml"
-    path.write_text('trace = "/a"\nlabels = ["a", "b c"]\nbudget = 0.5\nper_head = true\n')
-    found = settings_from({"DRIFTSCOPE_CONFIG": str(path)})
-    assert found is not None
-    assert (found.labels, found.budget, found.per_head) == (("a", "b c"), 0.5, True)
-
-
 def test_the_environment_beats_the_file(config: Path) -> None:
     found = settings_from(
         {
@@ -146,38 +149,24 @@ def test_disable_wins_over_everything(config: Path, value: str) -> None:
     assert settings_from(environ) is None
 
 
+UNFIT: dict[str, tuple[str, ...]] = {
+    "EVERY": ("often", "0", "-1", "1.5", "1000001"),
+    "SINK_TOKENS": ("0", "4097", "four", "1,x", "0,4096", ",", "-1,2"),
+    "TOKEN_IDS": ("maybe",),
+    "IDENTIFIERS": ("hashed",),
+    "MAX_MB": ("0", "2GB"),
+    "BUDGET": ("0", "1.5", "1%%", "nan", "a little"),
+    "PER_HEAD": ("all",),
+    "DISTANCE_EVERY": ("-1", "all"),
+    "TEST_RAISE": ("during",),
+    "LABELS": ("x" * (MAX_LABEL_CHARS + 1),),
+    "RECORDING": ("live",),
+    "STRATEGY": ("fast",),
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("EVERY", "often"),
-        ("EVERY", "0"),
-        ("EVERY", "-1"),
-        ("EVERY", "1.5"),
-        ("EVERY", "1000001"),
-        ("SINK_TOKENS", "0"),
-        ("SINK_TOKENS", "4097"),
-        ("SINK_TOKENS", "four"),
-        ("SINK_TOKENS", "1,x"),
-        ("SINK_TOKENS", "0,4096"),
-        ("SINK_TOKENS", ","),
-        ("SINK_TOKENS", "-1,2"),
-        ("TOKEN_IDS", "maybe"),
-        ("IDENTIFIERS", "hashed"),
-        ("MAX_MB", "0"),
-        ("MAX_MB", "2GB"),
-        ("BUDGET", "0"),
-        ("BUDGET", "1.5"),
-        ("BUDGET", "1%%"),
-        ("BUDGET", "nan"),
-        ("PER_HEAD", "all"),
-        ("DISTANCE_EVERY", "-1"),
-        ("DISTANCE_EVERY", "all"),
-        ("TEST_RAISE", "during"),
-        ("LABELS", "x" * (MAX_LABEL_CHARS + 1)),
-        ("BUDGET", "a little"),
-        ("RECORDING", "live"),
-        ("STRATEGY", "fast"),
-    ],
+    ("name", "value"), [(name, value) for name, values in UNFIT.items() for value in values]
 )
 def test_a_value_that_cannot_be_used_is_named(name: str, value: str) -> None:
     with pytest.raises(ProbeError) as caught:
@@ -215,23 +204,17 @@ def test_a_relative_run_directory_is_fixed_to_where_the_engine_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = settings_from({"DRIFTSCOPE_TRACE": "runs/a"})
-    assert found is not None
-    assert found.trace == tmp_path / "runs" / "a"
+    assert _trace("runs/a").trace == tmp_path / "runs" / "a"
 
 
 def test_placeholders_are_replaced_once_for_all_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DRIFTSCOPE_TRACE", "/runs/{time}-{pid}")
-    first = settings_from(os.environ)
-    assert first is not None
-    fix_run_directory(first)
+    fix_run_directory(_trace("/runs/{time}-{pid}"))
     fixed = os.environ["DRIFTSCOPE_TRACE"]
     assert re.fullmatch(rf"/runs/\d{{8}}-\d{{6}}-{os.getpid()}", fixed)
-    again = settings_from({**os.environ})
-    assert again is not None
-    fix_run_directory(again)
+    fix_run_directory(_trace(fixed))
     assert os.environ["DRIFTSCOPE_TRACE"] == fixed
 
 
@@ -248,8 +231,7 @@ def test_placeholders_are_replaced_once_for_all_processes(
 def test_a_sink_set_by_number_by_slot_or_looked_for(
     value: str, tokens: object, slots: tuple[int, ...], source: str
 ) -> None:
-    found = settings_from({"DRIFTSCOPE_TRACE": "/a", "DRIFTSCOPE_SINK_TOKENS": value})
-    assert found is not None
+    found = _trace("/a", SINK_TOKENS=value)
     assert (found.sink_tokens, found.sink_slots, found.sink_source) == (tokens, slots, source)
 
 

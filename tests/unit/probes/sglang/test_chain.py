@@ -234,20 +234,21 @@ class Kernels:
         return [name for name, _ in self.seen]
 
 
+def tapped(model: Any, kernels: Kernels, folder: Path, **parts: Any) -> DrafterTaps:
+    layers = {"layer": SglangAttentionLayer(model.model.layers[0].attn, None)}
+    plain = {"model": model, "layers": layers, "aux_states": 0, "aux_norms": ()}
+    guard = Guard(TraceWriter(folder / "run", source="worker0-1"))
+    drafter: Any = SimpleNamespace(**{**plain, **parts})
+    taps = DrafterTaps(drafter, kernels, guard, in_graph=False)  # type: ignore[arg-type]
+    taps.attach(None, "draft_runner")
+    return taps
+
+
 @pytest.fixture
 def parts(tmp_path: Path) -> tuple[DrafterTaps, Model, Kernels]:
     model, kernels = Model(), Kernels()
-    drafter: Any = SimpleNamespace(
-        model=model,
-        layers={"layer": SglangAttentionLayer(model.model.layers[0].attn, None)},
-        aux_states=LAYERS,
-        aux_norms=tuple(model.model.fc_norm),
-        final_norms=(model.model.norm,),
-    )
-    guard = Guard(TraceWriter(tmp_path / "run", source="worker0-1"))
-    taps = DrafterTaps(drafter, kernels, guard, in_graph=False)  # type: ignore[arg-type]
-    taps.attach(None, "draft_runner")
-    return taps, model, kernels
+    norms = {"aux_norms": tuple(model.model.fc_norm), "final_norms": (model.model.norm,)}
+    return tapped(model, kernels, tmp_path, aux_states=LAYERS, **norms), model, kernels
 
 
 LATER = ["advance", "query layer", "prenorm_rms", "postnorm_rms", "fed_rms", "logits"]
@@ -330,17 +331,7 @@ def _first_depth(
 ) -> Kernels:
     """Return what reaches the kernels of depth 1 of requests whose rows are 1 and 4."""
     kernels = Kernels()
-    drafter: Any = SimpleNamespace(
-        kind=kind,
-        model=model,
-        layers={"layer": SglangAttentionLayer(model.model.layers[0].attn, None)},
-        aux_states=0,
-        aux_norms=(),
-        final_norms=final_norms,
-    )
-    guard = Guard(TraceWriter(folder / "run", source="worker0-1"))
-    taps = DrafterTaps(drafter, kernels, guard, in_graph=False)  # type: ignore[arg-type]
-    taps.attach(None, "draft_runner")
+    taps = tapped(model, kernels, folder, kind=kind, final_norms=final_norms)
     taps.extending(ForwardRows(WANTED, pruned=False))
     model(state)
     states = taps.extended()

@@ -150,23 +150,6 @@ class NGRAMWorker:
         self.prepared.append(ngram_batch)
 
 
-class NgramSink:
-    """A StepSink that notes its calls."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def step_started(self, scheduled: Any = None) -> None:
-        self.calls.append(f"started {scheduled}")
-
-    def draft(self, call: Any) -> Any:
-        self.calls.append(f"draft {call.k}")
-        return call.serve()
-
-    def step_ended(self, requests: int) -> None:
-        self.calls.append(f"ended {requests}")
-
-
 def ngram_batch(*, decode: bool, requests: int = 2) -> Any:
     mode = SimpleNamespace(is_decode=lambda: decode)
     return SimpleNamespace(reqs=[object()] * requests, forward_mode=mode)
@@ -176,10 +159,10 @@ def ngram_batch(*, decode: bool, requests: int = 2) -> Any:
 def worker(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A hooked worker; its class is restored."""
     hooked = type("NGRAMWorker", (NGRAMWorker,), dict(vars(NGRAMWorker)))
-    sink = NgramSink()
+    sink = Sink()
 
     def attach(view: Any) -> None:
-        setattr(view, PROBE, TimedWorker(sink))  # type: ignore[arg-type]
+        setattr(view, PROBE, TimedWorker(sink))
 
     monkeypatch.setattr(worker_module, "attach", attach)
     worker_module.install_ngram(SimpleNamespace(__name__="ngram_worker", NGRAMWorker=hooked))

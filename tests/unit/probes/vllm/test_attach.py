@@ -85,9 +85,57 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
-def test_off_the_drafter_is_left_alone(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DRIFTSCOPE_TRACE", raising=False)
+def _rank(make_drafter: Callable[..., VllmDrafter], rank: int, **sizes: int) -> Loaded:
+    loaded = Loaded(make_drafter())
+    loaded.config.parallel_config = SimpleNamespace(tensor_parallel_size=2, rank=rank, **sizes)
     loaded.attach()
+    return loaded
+
+
+def _one_step(loaded: Loaded) -> None:
+    recorder, batch = recorder_of(loaded.proposer), Batch(loaded.proposer)
+    assert isinstance(recorder, Recorder)
+    recorder.sampler.set(every=1)
+    recorder.step_started()
+    recorder.draft(batch.call)
+    recorder.step_ended(2)
+    recorder.close()
+
+
+def _left_alone(loaded: Loaded) -> None:
+    assert recorder_of(loaded.proposer) is None
+    assert loaded.proposer.model is loaded.model, "no hook is left behind"
+    assert not any("forward" in vars(layer.impl) for layer in loaded.model.model.attention)
+
+
+def _refused(loaded: Loaded, error: type[DriftscopeError], words: str) -> None:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(error, match=words) as caught:
+        patch.setenv("DRIFTSCOPE_STRICT", "1")
+        loaded.attach()
+    assert "\n" not in str(caught.value)
+    _left_alone(loaded)
+
+
+def _one_line(caplog: pytest.LogCaptureFixture) -> str:
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "driftscope"]
+    assert "\n" not in line
+    return line
+
+
+def _spoil(loaded: Loaded, what: str) -> None:
+    """Give the drafter attention that is not known, or its vLLM another layout."""
+    if what == "attention":
+        loaded.model.model.attention[0].impl.alibi_slopes = torch.ones(4)
+    elif what == "layout":
+        del loaded.config.compilation_config.static_forward_context[LAYERS[0]]
+
+
+def test_off_the_drafter_is_left_alone(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DRIFTSCOPE_TRACE")
+    loaded.attach()
+    assert not run.exists()
     assert recorder_of(loaded.proposer) is None
     assert recorder_of(None) is None
     assert loaded.config.additional_config == {}
@@ -101,54 +149,33 @@ def test_a_recording_that_the_runner_cannot_do_is_refused_at_start_up(
     monkeypatch.setenv("DRIFTSCOPE_STRICT", "1")
     with pytest.raises(ProbeError, match=f"RECORDING={recording} needs .* leave it at in-graph"):
         loaded.attach(without_graphs=False)
-    assert recorder_of(loaded.proposer) is None
+    _left_alone(loaded)
     assert not run.exists()
 
 
-def test_on_a_run_begins(loaded: Loaded, run: Path) -> None:
-    loaded.attach()
-    recorder, batch = recorder_of(loaded.proposer), Batch(loaded.proposer)
-    assert recorder is not None
-    recorder.sampler.set(every=1)
-    recorder.step_started()
-    recorder.draft(batch.call)
-    recorder.step_ended(2)
-    recorder.close()
-    trace = read_trace(run)
-    assert (trace.draft.num_rows, trace.manifest.runner, trace.problems) == (2, "v1", ())
-    assert loaded.config.additional_config, "compiled graphs with hooks have a cache of their own"
-
-
-def test_the_run_begins_with_what_the_loaded_engine_says(loaded: Loaded, run: Path) -> None:
-    loaded.attach()
-    manifest = read_manifest(run)
-    assert (manifest.aux_layers, manifest.aux_layers_source) == ((2, 4, 5), "engine default")
-    assert manifest.draft_sampling == "greedy"
-    assert manifest.notes == ()
-
-
-def test_no_run_begins_where_the_probe_is_off(
-    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("layout", "v1 runner is not laid out as driftscope knows it"),
+        ("attention", "has ALiBi slopes"),
+    ],
+)
+def test_a_drafter_that_cannot_be_looked_into_is_refused_if_that_is_asked_for(
+    loaded: Loaded, run: Path, what: str, words: str
 ) -> None:
-    monkeypatch.delenv("DRIFTSCOPE_TRACE")
-    loaded.attach()
+    _spoil(loaded, what)
+    _refused(loaded, ProbeError, words)
     assert not run.exists()
 
 
-def _rank(make_drafter: Callable[..., VllmDrafter], rank: int, **sizes: int) -> Loaded:
-    loaded = Loaded(make_drafter())
-    loaded.config.parallel_config = SimpleNamespace(tensor_parallel_size=2, rank=rank, **sizes)
+def test_on_a_run_begins_with_what_the_loaded_engine_says(loaded: Loaded, run: Path) -> None:
     loaded.attach()
-    return loaded
-
-
-def _one_step(loaded: Loaded) -> None:
-    recorder, batch = recorder_of(loaded.proposer), Batch(loaded.proposer)
-    assert recorder is not None
-    recorder.step_started()
-    recorder.draft(batch.call)
-    recorder.step_ended(2)
-    recorder.close()
+    _one_step(loaded)
+    trace, manifest = read_trace(run), read_manifest(run)
+    assert (trace.draft.num_rows, trace.problems) == (2, ())
+    assert (manifest.runner, manifest.draft_sampling, manifest.notes) == ("v1", "greedy", ())
+    assert (manifest.aux_layers, manifest.aux_layers_source) == ((2, 4, 5), "engine default")
+    assert loaded.config.additional_config, "compiled graphs with hooks have a cache of their own"
 
 
 def test_ranks_join_one_run_and_the_first_says_what_all_have_alike(
@@ -184,40 +211,6 @@ def test_ranks_take_no_budget_while_they_run(
     assert read_trace(run).manifest.notes == ()
 
 
-def _refused(loaded: Loaded, error: type[DriftscopeError], words: str) -> None:
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(error, match=words) as caught:
-        patch.setenv("DRIFTSCOPE_STRICT", "1")
-        loaded.attach()
-    assert "\n" not in str(caught.value)
-    assert recorder_of(loaded.proposer) is None
-    assert loaded.proposer.model is loaded.model, "no hook is left behind"
-    assert not any("forward" in vars(layer.impl) for layer in loaded.model.model.attention)
-
-
-def test_a_vllm_that_is_laid_out_differently(loaded: Loaded, run: Path) -> None:
-    del loaded.config.compilation_config.static_forward_context[LAYERS[0]]
-    _refused(loaded, ProbeError, "v1 runner is not laid out as driftscope knows it")
-    assert not run.exists()
-
-
-def test_a_drafter_that_is_not_supported(loaded: Loaded, run: Path) -> None:
-    loaded.model.model.attention[0].impl.alibi_slopes = torch.ones(4)
-    _refused(loaded, ProbeError, "has ALiBi slopes")
-    assert not run.exists()
-
-
-def test_a_directory_that_holds_a_run_stays_as_it_is(
-    loaded: Loaded, make_drafter: Callable[..., VllmDrafter], run: Path
-) -> None:
-    loaded.attach()
-    recorder = recorder_of(loaded.proposer)
-    assert recorder is not None
-    recorder.close()
-    before = {path.name: path.read_bytes() for path in run.iterdir()}
-    _refused(Loaded(make_drafter(), "2"), TraceError, "already holds a run")
-    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
-
-
 def test_the_manifest_says_that_the_sink_set_is_looked_for_and_then_what_it_is(
     loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,18 +239,6 @@ def test_one_sink_set_is_not_looked_for_in_several_workers(
     assert not run.exists()
 
 
-def _one_line(caplog: pytest.LogCaptureFixture) -> str:
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "driftscope"]
-    assert "\n" not in line
-    return line
-
-
-def _left_alone(loaded: Loaded) -> None:
-    assert recorder_of(loaded.proposer) is None
-    assert loaded.proposer.model is loaded.model
-    assert not any("forward" in vars(layer.impl) for layer in loaded.model.model.attention)
-
-
 def test_a_directory_in_use_leaves_the_engine_without_a_probe(
     loaded: Loaded,
     make_drafter: Callable[..., VllmDrafter],
@@ -267,6 +248,7 @@ def test_a_directory_in_use_leaves_the_engine_without_a_probe(
     loaded.attach()
     recorder_of(loaded.proposer).close()  # type: ignore[union-attr]
     before = {path.name: path.read_bytes() for path in run.iterdir()}
+    _refused(Loaded(make_drafter(), "2"), TraceError, "already holds a run")
     second = Loaded(make_drafter(), "2")
     second.attach()
     _left_alone(second)
@@ -320,11 +302,8 @@ def test_a_drafter_that_cannot_be_looked_into_is_timed(
     def fail(*_: object, **__: object) -> None:
         raise MemoryError("none left")
 
-    if what == "attention":
-        loaded.model.model.attention[0].impl.alibi_slopes = torch.ones(4)
-    elif what == "layout":
-        del loaded.config.compilation_config.static_forward_context[LAYERS[0]]
-    else:
+    _spoil(loaded, what)
+    if what == "memory":
         monkeypatch.setattr("driftscope_probes.vllm.attach.assemble_recorder", fail)
     loaded.attach()
     timer = recorder_of(loaded.proposer)
@@ -348,9 +327,9 @@ def test_hooks_that_fail_halfway_are_all_removed(
 
     monkeypatch.setattr("driftscope_probes.taps.Taps._stand_in", fail)
     loaded.attach()
+    assert isinstance(recorder_of(loaded.proposer), StepTimer)
     assert loaded.proposer.model is loaded.model
     assert not any("forward" in vars(layer.impl) for layer in loaded.model.model.attention)
-    assert isinstance(recorder_of(loaded.proposer), StepTimer)
 
 
 def test_a_process_whose_seam_failed_records_nothing_and_leaves_the_reason(
