@@ -81,3 +81,17 @@ def _cut(number: int, prose: str, code: str, json: str) -> list[Piece]:
         [*fenced(json + "\n", "json"), (prose, "prose")],
     )
     return kinds[number % len(kinds)]
+
+
+class WordTokenizer:
+    """The methods of a tokenizer that the recorders use, of a few whole words."""
+
+    def __init__(self, *texts: str, special: tuple[int, ...] = (), first_id: int = 0) -> None:
+        self._texts, self._first, self.all_special_ids = texts, first_id, special
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        assert not skip_special_tokens
+        return "".join(self.convert_ids_to_tokens(ids))
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [self._texts[number - self._first] for number in ids]

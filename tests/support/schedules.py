@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
+
+from driftscope.trace.records import RequestRow
 
 
 def schedule(
@@ -40,3 +43,14 @@ def new_request(name: str, prompt_tokens: int, computed: int = 0, **more: Any) -
     return SimpleNamespace(
         req_id=name, num_computed_tokens=computed, sampling_params=None, **{**plain, **more}
     )
+
+
+def ended_row(**values: Any) -> RequestRow:
+    """Return the row of request "a" as its engine hands it over, before its times are known."""
+    plain = {
+        **dict.fromkeys(field.name for field in fields(RequestRow)),
+        "request": "a",
+        "finish_reason": "stop",
+        "traced": True,
+    }
+    return RequestRow(**{**plain, **values})

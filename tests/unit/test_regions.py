@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.answers import answers, fenced
+from support.answers import WordTokenizer, answers, fenced
 from support.runs import Spec, manifest, rows
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -73,10 +73,6 @@ def test_regions_begin_at_zero_and_ascend() -> None:
         assert starts == sorted(set(starts))
 
 
-def test_an_empty_answer_has_no_region() -> None:
-    assert text_regions("") == []
-
-
 @pytest.mark.parametrize(
     ("opening", "closing"), [(o, (e.closing or ("",))[0]) for o, e in OPENED_BY.items()]
 )
@@ -88,76 +84,67 @@ def test_each_enclosure_opens_and_closes(opening: str, closing: str) -> None:
         assert [each[1] for each in found[3:]] == ["template", "prose"]
 
 
-def test_a_longer_fence_holds_a_shorter_one() -> None:
-    text = "````markdown\n```python\nx = 1\n```\n````\nDone."
-    assert [region for _, region in named(text)] == ["code", "prose"]
+FENCED = "```python\nx = 1\n"
+GUIDED = "```py\nx = 1\n```\n| a |\n"
+CASES: dict[str, tuple[list[tuple[str, str]], dict[str, Any]]] = {
+    "a longer fence holds a shorter one": (
+        [("````markdown\n```python\nx = 1\n```\n````\n", "code"), ("Done.", "prose")],
+        {},
+    ),
+    "a fence in the middle of a line": ([("Use ```x``` here.", "prose")], {}),
+    "the text of a tool call in a fence": ([(FENCED + "<tool_call>{}", "code")], {}),
+    "its special token in a fence": (
+        [(FENCED, "code"), ("<tool_call>", "template"), ("{}", "json")],
+        {"special": [(len(FENCED), len(FENCED + "<tool_call>"))]},
+    ),
+    "a special token": (
+        [("Hello", "prose"), ("<|end|>", "template")],
+        {"special": [(5, 12)]},
+    ),
+    "a json constraint": ([("[1, 2] and more", "json")], {"constraint": "json"}),
+    "after a json value": ([('{"a": "}"}', "json"), ("\nDone.", "prose")], {}),
+    "a guided answer": ([(GUIDED, "guided")], {"constraint": "guided"}),
+    "its end": (
+        [(GUIDED, "guided"), ("<eos>", "template")],
+        {"special": [(len(GUIDED), len(GUIDED) + 5)], "constraint": "guided"},
+    ),
+    "a constraint after thinking that the prompt opened": (
+        [("3 ways. ", "thinking"), ("</think>", "template"), ("\n42", "guided")],
+        {"inside": enclosure_left_open("<think>"), "constraint": "guided"},
+    ),
+    "a constraint after the thinking": (
+        [
+            ("<think>", "template"),
+            ("3 ways. ", "thinking"),
+            ("</think>", "template"),
+            ("\n42", "guided"),
+        ],
+        {"constraint": "guided"},
+    ),
+    "a tool call that the prompt opened": (
+        [('{"a": 1}', "json"), ("</tool_call>", "template")],
+        {"inside": enclosure_left_open("<tool_call>"), "constraint": "json"},
+    ),
+    "thinking that the prompt opened": (
+        [("So. ", "thinking"), ("</think>", "template"), ("Yes.", "prose")],
+        {"inside": enclosure_left_open("<|im_start|>assistant\n<think>\n")},
+    ),
+}
 
 
-def test_a_fence_in_the_middle_of_a_line_is_prose() -> None:
-    assert [region for _, region in named("Use ```x``` here.")] == ["prose"]
+@pytest.mark.parametrize(("pieces", "how"), CASES.values(), ids=CASES)
+def test_pieces_have_their_regions(pieces: list[tuple[str, str]], how: dict[str, Any]) -> None:
+    assert named("".join(text for text, _ in pieces), **how) == pieces
 
 
-def test_a_special_token_in_a_fence_opens_a_tool_call_and_plain_text_does_not() -> None:
-    text = "```python\nx = 1\n<tool_call>{}"
-    at = text.index("<tool_call>")
-    assert [region for _, region in named(text)] == ["code"]
-    special = [(at, at + len("<tool_call>"))]
-    assert [r for _, r in named(text, special=special)] == ["code", "template", "json"]
-
-
-def test_special_tokens_are_template_wherever_they_stand() -> None:
-    text = "Hello<|end|>"
-    assert named(text, special=[(5, 12)]) == [("Hello", "prose"), ("<|end|>", "template")]
-
-
-def test_an_answer_under_a_json_constraint_is_json_to_its_end() -> None:
-    assert named("[1, 2] and more", constraint="json") == [("[1, 2] and more", "json")]
-
-
-@pytest.mark.parametrize("opened_by", ["the prompt", "the answer"])
-def test_a_constraint_begins_after_the_thinking(opened_by: str) -> None:
-    if opened_by == "the prompt":
-        text, inside = "3 ways. </think>\n42", enclosure_left_open("<think>")
-        found = named(text, inside=inside, constraint="guided")
-    else:
-        found = named("<think>3 ways. </think>\n42", constraint="guided")
-        assert found.pop(0) == ("<think>", "template")
-    assert found == [("3 ways. ", "thinking"), ("</think>", "template"), ("\n42", "guided")]
-
-
-def test_a_guided_answer_is_guided_whatever_it_looks_like() -> None:
-    text = "```py\nx = 1\n```\n| a |\n"
-    assert named(text, constraint="guided") == [(text, "guided")]
-    special = [(len(text), len(text) + 5)]
-    assert named(text + "<eos>", special=special, constraint="guided") == [
-        (text, "guided"),
-        ("<eos>", "template"),
-    ]
-
-
-def test_a_tool_call_that_the_prompt_opened_is_no_thinking() -> None:
-    inside = enclosure_left_open("<tool_call>")
-    found = named('{"a": 1}</tool_call>', inside=inside, constraint="json")
-    assert found == [('{"a": 1}', "json"), ("</tool_call>", "template")]
+def test_an_empty_answer_has_no_region_and_thinking_that_the_prompt_closed_is_over() -> None:
+    assert text_regions("") == []
+    assert enclosure_left_open("<think>\n\n</think>\n\n") is None
 
 
 def test_prose_that_begins_with_a_bracket_is_no_json() -> None:
     assert Region.JSON not in by_character("{see below} for the rest")
     assert Region.JSON not in by_character("[see](below) for the rest")
-
-
-def test_text_after_a_json_value_is_prose() -> None:
-    assert named('{"a": "}"}\nDone.') == [('{"a": "}"}', "json"), ("\nDone.", "prose")]
-
-
-def test_the_prompt_may_open_the_thinking() -> None:
-    inside = enclosure_left_open("<|im_start|>assistant\n<think>\n")
-    assert named("So. </think>Yes.", inside=inside) == [
-        ("So. ", "thinking"),
-        ("</think>", "template"),
-        ("Yes.", "prose"),
-    ]
-    assert enclosure_left_open("<think>\n\n</think>\n\n") is None
 
 
 def test_boundaries_are_where_blocks_begin_and_end() -> None:
@@ -166,31 +153,25 @@ def test_boundaries_are_where_blocks_begin_and_end() -> None:
     assert found == [(text.index("```py"), "code"), (text.index("Done."), "prose")]
 
 
+TAGS = {
+    Language.PYTHON: ("python", "Python3", "{.py .numberLines}", "py title=a.js"),
+    Language.JAVASCRIPT: ("js{1,3}", "tsx"),
+    Language.JAVA: ("java",),
+    Language.C: ("c++", "cpp:src/main.cpp"),
+    Language.GO: ("go",),
+    Language.RUST: ("rs",),
+    Language.SHELL: ("bash",),
+    Language.SQL: ("sql",),
+    Language.HTML: ("css",),
+    Language.JSON: ("yaml", "jsonc"),
+    Language.OTHER: ("diff", "c#", "Zweifelsfall"),
+    Language.NONE: ("", "   "),
+}
+"""Infos of fences, of every class."""
+
+
 @pytest.mark.parametrize(
-    ("info", "language"),
-    [
-        ("python", Language.PYTHON),
-        ("Python3", Language.PYTHON),
-        ("{.py .numberLines}", Language.PYTHON),
-        ("py title=a.js", Language.PYTHON),
-        ("js{1,3}", Language.JAVASCRIPT),
-        ("tsx", Language.JAVASCRIPT),
-        ("java", Language.JAVA),
-        ("c++", Language.C),
-        ("cpp:src/main.cpp", Language.C),
-        ("go", Language.GO),
-        ("rs", Language.RUST),
-        ("bash", Language.SHELL),
-        ("sql", Language.SQL),
-        ("css", Language.HTML),
-        ("yaml", Language.JSON),
-        ("jsonc", Language.JSON),
-        ("diff", Language.OTHER),
-        ("c#", Language.OTHER),
-        ("Zweifelsfall", Language.OTHER),
-        ("", Language.NONE),
-        ("   ", Language.NONE),
-    ],
+    ("info", "language"), [(info, language) for language, infos in TAGS.items() for info in infos]
 )
 def test_a_tag_has_its_class(info: str, language: str) -> None:
     assert language_of(fence_tag(info)) == language
@@ -199,8 +180,7 @@ def test_a_tag_has_its_class(info: str, language: str) -> None:
 
 
 def test_every_class_of_a_language_is_reached() -> None:
-    tags = ("py", "js", "java", "c", "go", "rust", "sh", "sql", "html", "json", "diff", "")
-    assert tuple(map(language_of, tags)) == Language.ALL[1:]
+    assert {*TAGS, Language.NO_FENCE} == set(Language.ALL)
 
 
 def test_only_fences_have_a_language() -> None:
@@ -228,12 +208,6 @@ def _inside_fences(pieces: list[tuple[str, str]]) -> list[bool]:
     return flags
 
 
-def test_a_fence_in_a_fence_has_the_language_of_the_outer_one() -> None:
-    ((inner, _),) = fenced("x = 1\n", "python")
-    found = text_regions(f"````html\n{inner}````\n")
-    assert [(each.region, each.language) for each in found] == [(Region.CODE, Language.HTML)]
-
-
 def test_a_special_token_in_a_fence_is_in_no_language() -> None:
     text = "```sql\nSELECT 1<|im_end|>"
     at = text.index("<|")
@@ -241,9 +215,12 @@ def test_a_special_token_in_a_fence_is_in_no_language() -> None:
     assert found == [(Region.CODE, Language.SQL), (Region.TEMPLATE, Language.NO_FENCE)]
 
 
-def test_two_fences_in_a_row_keep_their_languages() -> None:
+def test_fences_in_a_row_or_in_one_another_keep_their_languages() -> None:
     found = text_regions("```go\nx\n```\n```rust\ny\n```\n")
     assert [each.language for each in found] == [Language.GO, Language.RUST]
+    ((inner, _),) = fenced("x = 1\n", "python")
+    found = text_regions(f"````html\n{inner}````\n")
+    assert [(each.region, each.language) for each in found] == [(Region.CODE, Language.HTML)]
 
 
 SPECIAL = ("<s>", "<|im_end|>")
@@ -399,20 +376,8 @@ WORDS = ("Zweifelsfall ", "```py\n", "hemmungslos = ", "4711\n", "```\n", "Kalei
 ANSWER = [FIRST_ID + at for at in (0, 1, 2, 3, 4, 5, *[0] * 12)]
 
 
-class Words:
-    """A tokenizer whose words and ids occur nowhere else."""
-
-    all_special_ids = ()
-
-    def decode(self, ids: list[int], **_: Any) -> str:
-        return "".join(WORDS[each - FIRST_ID] for each in ids)
-
-    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
-        return [WORDS[each - FIRST_ID] for each in ids]
-
-
 def test_neither_text_nor_ids_are_in_any_file(tmp_path: Path) -> None:
-    regions = answer_regions(TokenTexts(Words()), ANSWER, ANSWER)
+    regions = answer_regions(TokenTexts(WordTokenizer(*WORDS, first_id=FIRST_ID)), ANSWER, ANSWER)
     run, spec = tmp_path / "run", Spec(requests=2)
     create_run(run, manifest(spec))
     writer = TraceWriter(run, source="engine0-1")

@@ -1,7 +1,7 @@
 """Compile the probe's Triton kernels for a Hopper GPU, which need not be there, at real shapes.
 
 The taps and masses run as they do for one chain, except that a launch compiles its kernel and is
-noted instead. Prints a JSON list of launches; run by `test_hopper_kernels`.
+noted instead. Prints a JSON list of launches; run by `test_triton_kernels`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 import triton.runtime
+from support.mass_cases import chains_of
 from triton.backends.compiler import GPUTarget
 
 from driftscope_probes import triton_kernels, triton_masses
 from driftscope_probes.buffers import ChainBuffers, Layout
 from driftscope_probes.drafter import AttentionKind
-from driftscope_probes.torch_masses import Chains, sink_mask
 from driftscope_probes.triton_kernels import TritonKernels
 
 HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, PAGE, K = 4096, 32, 8, 128, 32_000, 16, 4
@@ -93,19 +93,11 @@ def masses(batch: int, part: list[str], *, lse: bool, distances: bool) -> None:
     """Measure the masses of that chain."""
     part[0] = "masses"
     pages, bf16 = -(-CONTEXT // PAGE), torch.bfloat16
-    sinks = (0, 1, 2, 3)
-    chains = Chains(
-        k=K,
-        position=torch.zeros(batch, dtype=torch.int64),
-        prompt_tokens=torch.zeros(batch, dtype=torch.int64),
-        sink_slots=torch.tensor(sinks),
-        is_sink=sink_mask(sinks),
-    )
     triton_masses.paged_masses(
         torch.empty(batch, K, HEADS * SIZE, dtype=bf16),
         torch.empty(batch, 2, PAGE, KV_HEADS, SIZE, dtype=bf16)[:, 0],
         torch.zeros(batch, pages, dtype=torch.int32),
-        chains,
+        chains_of(K, [0] * batch, [0] * batch, (0, 1, 2, 3)),
         AttentionKind(heads=HEADS, kv_heads=KV_HEADS, head_size=SIZE, scale=SIZE**-0.5),
         torch.empty(batch, K, 5),
         max_context=CONTEXT,

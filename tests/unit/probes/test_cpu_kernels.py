@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.mass_cases import chains_of, on_host
 
 from driftscope.trace.records import edges_of
 from driftscope_probes import settings
@@ -29,7 +30,7 @@ from driftscope_probes.cpu_kernels import (
 )
 from driftscope_probes.drafter import AttentionKind
 from driftscope_probes.kernels import Kernels, TorchKernels
-from driftscope_probes.torch_masses import Chains, masses, sink_mask
+from driftscope_probes.torch_masses import Chains, masses
 from driftscope_probes.vllm.drafter import CpuAttnKeys
 
 pytest.importorskip("numba")
@@ -109,7 +110,6 @@ def test_logits_after_a_mask_and_what_is_not_a_number(special: float) -> None:
     assert found.part("top1", 3)[1].isnan().all() == (special != special)
 
 
-pytest.importorskip("numba")
 MASS_HEADS, KV, HEAD_SIZE, PAGE, PAGES, DEPTHS = 4, 2, 16, 8, 64, 5
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -130,14 +130,10 @@ class Situation:
     longest: int = DEPTHS
     """Largest chain length of the run, which the bins by distance are made for."""
     sharpness: float = 1.0
-    broken: bool = False
-    """A key is not a number."""
 
     def layer(self) -> Any:
         generator = torch.Generator().manual_seed(7)
         cache = torch.randn(PAGES, KV, PAGE, 2 * HEAD_SIZE, generator=generator)
-        if self.broken:
-            cache[:] = torch.nan
         return SimpleNamespace(kv_cache=cache.to(DTYPES[self.dtype]))
 
     def reader(self, layer: Any) -> CpuAttnKeys:
@@ -151,9 +147,12 @@ class Situation:
 
     def attention(self, layer: Any) -> Any:
         """An AttentionLayer of this situation."""
-        return SimpleNamespace(
-            kind=self.kind, reader=self.reader(layer), cache=lambda: layer.kv_cache
-        )
+        reader = self.reader(layer)
+        return SimpleNamespace(kind=self.kind, reader=reader, cache=lambda: layer.kv_cache)
+
+    def meter(self, dtype: torch.dtype) -> PackedMeter:
+        """One for keys of that type, whatever the cache has."""
+        return PackedMeter({"layer": self.attention(self.layer())}, dtype)
 
     @property
     def kind(self) -> AttentionKind:
@@ -168,17 +167,8 @@ class Situation:
 
     @property
     def chains(self) -> Chains:
-        position, prompt = np.array([40, 7, 63]), np.array([30, 9, 63])
-        return Chains(
-            k=self.k,
-            position=position,
-            prompt_tokens=prompt,
-            sink_slots=np.array(self.sinks, dtype=np.int64),
-            is_sink=sink_mask(self.sinks).numpy(),
-            ahead=self.ahead,
-            causal=self.causal,
-            seen=int(min(prompt.min(), 8)),
-        )
+        more = {"ahead": self.ahead, "causal": self.causal, "seen": 8}
+        return on_host(chains_of(self.k, (40, 7, 63), (30, 9, 63), self.sinks, **more))
 
     def both(self) -> tuple[torch.Tensor, ...]:
         """By torch, and by machine code: by head and the mean; then the masses by distance by torch
@@ -218,29 +208,29 @@ class Situation:
         return wanted, heads, room[:, : self.k], bins, distances[:, : self.k, 1]
 
 
-@pytest.mark.parametrize(
-    "situation",
-    [
-        Situation(),
-        Situation(k=2),
-        Situation(k=2, longest=2),
-        Situation(longest=1, k=1),
-        Situation(longest=7, window=6, biases=True),
-        Situation(shuffled=True),
-        Situation(dtype="bfloat16"),
-        Situation(dtype="bfloat16", shuffled=True),
-        Situation(window=6),
-        Situation(window=30, biases=True),
-        Situation(biases=True),
-        Situation(causal=False, ahead=1),
-        Situation(ahead=2),
-        Situation(sinks=()),
-        Situation(sinks=(0, 9, 35)),
-        Situation(sharpness=40.0),
-    ],
-    ids=str,
+SITUATIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"k": 2},
+    {"k": 2, "longest": 2},
+    {"k": 1, "longest": 1},
+    {"window": 6, "biases": True, "longest": 7},
+    {"shuffled": True},
+    {"dtype": "bfloat16"},
+    {"dtype": "bfloat16", "shuffled": True},
+    {"window": 6},
+    {"window": 30, "biases": True},
+    {"biases": True},
+    {"causal": False, "ahead": 1},
+    {"ahead": 2},
+    {"sinks": ()},
+    {"sinks": (0, 9, 35)},
+    {"sharpness": 40.0},
 )
-def test_machine_code_and_torch_agree(situation: Situation) -> None:
+
+
+@pytest.mark.parametrize("changes", SITUATIONS, ids=str)
+def test_machine_code_and_torch_agree(changes: dict[str, Any]) -> None:
+    situation = Situation(**changes)
     wanted, heads, mean, wanted_bins, bins = situation.both()
     torch.testing.assert_close(heads, wanted, rtol=0, atol=2e-6, equal_nan=True)
     torch.testing.assert_close(mean, wanted.mean(2), rtol=0, atol=2e-6, equal_nan=True)
@@ -251,29 +241,20 @@ def test_machine_code_and_torch_agree(situation: Situation) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_other_keys_are_left_to_torch(dtype: torch.dtype) -> None:
-    situation = Situation()
-    layer = situation.layer()
-    layers = {"layer": situation.attention(layer)}
-    assert not PackedMeter(layers, dtype).takes(1, 1, 1)
+    assert not Situation().meter(dtype).takes(1, 1, 1)
 
 
 def test_so_are_caches_of_another_type_than_the_drafters() -> None:
     situation = Situation()
-    layer = situation.layer()
-    meter = PackedMeter({"layer": situation.attention(layer)}, torch.bfloat16)
-    queries, mean = (
-        torch.zeros(3, DEPTHS, MASS_HEADS * HEAD_SIZE),
-        np.zeros((3, DEPTHS, 5)),
-    )
+    meter = situation.meter(torch.bfloat16)
+    queries, mean = torch.zeros(3, DEPTHS, MASS_HEADS * HEAD_SIZE), np.zeros((3, DEPTHS, 5))
     table = torch.zeros(3, 10, dtype=torch.int32)
     wanted = MassJob(meter.part("layer", queries, mean), table, None)
     assert meter.plan([wanted], situation.chains) is None
 
 
 def test_much_on_several_cores_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    situation = Situation()
-    layer = situation.layer()
-    meter = PackedMeter({"layer": situation.attention(layer)}, torch.float32)
+    meter = Situation().meter(torch.float32)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     assert meter.takes(1, 1, MANY_SCORES // MASS_HEADS)
     assert not meter.takes(1, 1, MANY_SCORES // MASS_HEADS + 1)

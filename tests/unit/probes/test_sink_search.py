@@ -222,6 +222,11 @@ class Seeking:
         return read_trace(self.run)
 
 
+@pytest.fixture
+def seek(make_drafter: Callable[..., VllmDrafter], tmp_path: Path) -> Callable[..., Seeking]:
+    return lambda planted: Seeking(make_drafter(), tmp_path / "run", planted)
+
+
 def _masses_are_by_hand(seeking: Seeking, slots: tuple[int, ...]) -> None:
     """Before, no masses; from the next step on, those of the set."""
     batch = seeking.step()
@@ -244,10 +249,8 @@ def _masses_are_by_hand(seeking: Seeking, slots: tuple[int, ...]) -> None:
                 np.testing.assert_allclose(row[name], mean, rtol=1e-5, atol=5e-6)
 
 
-def test_a_planted_sink_is_found_and_measured(
-    make_drafter: Callable[..., VllmDrafter], tmp_path: Path
-) -> None:
-    seeking = Seeking(make_drafter(), tmp_path / "run", PLANTED)
+def test_a_planted_sink_is_found_and_measured(seek: Callable[..., Seeking]) -> None:
+    seeking = seek(PLANTED)
     assert read_manifest(seeking.run).sink_slots == ()
     seeking.until_found()
     found = read_manifest(seeking.run)
@@ -259,10 +262,8 @@ def test_a_planted_sink_is_found_and_measured(
     _masses_are_by_hand(seeking, PLANTED)
 
 
-def test_without_a_sink_none_is_found_and_its_class_is_absent(
-    make_drafter: Callable[..., VllmDrafter], tmp_path: Path
-) -> None:
-    seeking = Seeking(make_drafter(), tmp_path / "run", ())
+def test_without_a_sink_none_is_found_and_its_class_is_absent(seek: Callable[..., Seeking]) -> None:
+    seeking = seek(())
     seeking.until_found()
     found = read_manifest(seeking.run)
     assert (found.sink_slots, found.sink_source, found.sinkless) == ((), "found", True)
@@ -270,19 +271,15 @@ def test_without_a_sink_none_is_found_and_its_class_is_absent(
     _masses_are_by_hand(seeking, ())
 
 
-def test_a_slot_just_before_the_query_is_recent_and_no_sink(
-    make_drafter: Callable[..., VllmDrafter], tmp_path: Path
-) -> None:
-    seeking = Seeking(make_drafter(), tmp_path / "run", (20 - RECENT + 3,))
+def test_a_slot_just_before_the_query_is_recent_and_no_sink(seek: Callable[..., Seeking]) -> None:
+    seeking = seek((20 - RECENT + 3,))
     seeking.until_found()
     assert read_manifest(seeking.run).sinkless
     seeking.trace()
 
 
-def test_a_run_that_ends_while_it_looks(
-    make_drafter: Callable[..., VllmDrafter], tmp_path: Path
-) -> None:
-    seeking = Seeking(make_drafter(), tmp_path / "run", PLANTED)
+def test_a_run_that_ends_while_it_looks(seek: Callable[..., Seeking]) -> None:
+    seeking = seek(PLANTED)
     seeking.step()
     trace = seeking.trace()
     assert (trace.manifest.sink_source, trace.manifest.sink_slots) == (SINK_SOUGHT, ())

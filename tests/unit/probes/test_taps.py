@@ -90,6 +90,12 @@ def guard(tmp_path: Path, _kernels: None) -> Iterator[Guard]:
     assert status.errors == {}
 
 
+@pytest.fixture
+def bench_of(make_drafter: Callable[..., VllmDrafter], guard: Guard) -> Callable[..., Bench]:
+    """Return a bench with a drafter of these flags."""
+    return lambda *, in_graph=False, **flags: Bench(make_drafter(**flags), guard, in_graph=in_graph)
+
+
 @pytest.fixture(params=sorted(FLAGS))
 def drafter(
     request: pytest.FixtureRequest, make_drafter: Callable[..., VllmDrafter]
@@ -116,24 +122,22 @@ def test_every_figure_is_the_one_computed_by_hand(drafter: VllmDrafter, guard: G
         assert (means[1:, :, 3] > 0).all()
 
 
-def test_what_the_drafter_does_not_have_stays_unmeasured(
-    make_drafter: Callable[..., VllmDrafter], guard: Guard
-) -> None:
-    bench = Bench(make_drafter(), guard)
+def test_what_the_drafter_does_not_have_stays_unmeasured(bench_of: Callable[..., Bench]) -> None:
+    bench = bench_of()
     bench.record(Batch(bench.proposer))
     assert np.isnan(bench.found("aux_norm_rms")).all()
     # Without norm_output what is fed on is the residual before the norm; with it, that after.
     np.testing.assert_array_equal(bench.found("prenorm_rms"), bench.found("fed_rms"))
-    bench = Bench(make_drafter(norm_output=True), guard)
+    bench = bench_of(norm_output=True)
     bench.record(Batch(bench.proposer))
     np.testing.assert_array_equal(bench.found("postnorm_rms"), bench.found("fed_rms"))
     assert (np.abs(bench.found("prenorm_rms") - bench.found("fed_rms")) > 1e-3).all()
 
 
 def test_a_chain_shorter_than_the_longest_leaves_the_other_depths(
-    make_drafter: Callable[..., VllmDrafter], guard: Guard
+    bench_of: Callable[..., Bench],
 ) -> None:
-    bench = Bench(make_drafter(k=5), guard)
+    bench = bench_of(k=5)
     batch = Batch(bench.proposer, k=3)
     bench.record(batch)
     for b, wanted in enumerate(by_hand(batch, bench.drafter.model, SINKS)):
@@ -180,9 +184,9 @@ def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
 
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_warm_up_and_steps_that_are_not_recorded_write_nothing(
-    make_drafter: Callable[..., VllmDrafter], guard: Guard, in_graph: bool
+    bench_of: Callable[..., Bench], in_graph: bool
 ) -> None:
-    bench = Bench(make_drafter(), guard, in_graph=in_graph)
+    bench = bench_of(in_graph=in_graph)
     # Before the first step hooks run if a graph is to hold them, behind a shut gate.
     assert bench.taps.switch.should_record is in_graph
     Batch(bench.proposer).draft()
@@ -196,9 +200,9 @@ def test_warm_up_and_steps_that_are_not_recorded_write_nothing(
 
 
 def test_a_profiling_pass_without_attention_metadata_is_survived(
-    make_drafter: Callable[..., VllmDrafter], guard: Guard
+    bench_of: Callable[..., Bench],
 ) -> None:
-    bench = Bench(make_drafter(), guard, in_graph=True)
+    bench = bench_of(in_graph=True)
     out, _ = bench.proposer.model(hidden_states=torch.ones(4, HIDDEN), meta=None)
     assert out.shape == (4, HIDDEN)
 
@@ -238,10 +242,8 @@ def test_detach_leaves_the_drafter_as_it_was(drafter: VllmDrafter, guard: Guard)
     assert not np.isnan(bench.found("prenorm_rms")).any()
 
 
-def test_a_tapped_drafter_looks_like_the_drafter(
-    make_drafter: Callable[..., VllmDrafter], guard: Guard
-) -> None:
-    bench = Bench(make_drafter(), guard)
+def test_a_tapped_drafter_looks_like_the_drafter(bench_of: Callable[..., Bench]) -> None:
+    bench = bench_of()
     tapped = bench.proposer.model
     assert isinstance(tapped, torch.nn.Module)
     assert tapped.lm_head is bench.drafter.model.lm_head
@@ -251,12 +253,12 @@ def test_a_tapped_drafter_looks_like_the_drafter(
 
 
 def test_how_a_chain_ran_is_what_vllm_says_of_its_forwards(
-    make_drafter: Callable[..., VllmDrafter], guard: Guard
+    bench_of: Callable[..., Bench], guard: Guard
 ) -> None:
     from vllm.config import CUDAGraphMode
     from vllm.forward_context import override_forward_context
 
-    bench = Bench(make_drafter(), guard)
+    bench = bench_of()
     bench.record(Batch(bench.proposer))
     assert bench.taps.observer.execution(3) == "eager"
     context: Any = SimpleNamespace(cudagraph_runtime_mode=CUDAGraphMode.PIECEWISE)
@@ -296,10 +298,8 @@ def test_hooks_rest_while_nothing_is_recorded(
     assert _attributes(drafter.model) == before, "each hook was on once"
 
 
-def test_hooks_that_a_graph_may_hold_do_not_rest(
-    make_drafter: Callable[..., VllmDrafter], guard: Guard
-) -> None:
-    bench = Bench(make_drafter(), guard, in_graph=True)
+def test_hooks_that_a_graph_may_hold_do_not_rest(bench_of: Callable[..., Bench]) -> None:
+    bench = bench_of(in_graph=True)
     on = bench.proposer.model
     bench.taps.hooks.uninstall()
     assert bench.proposer.model is on

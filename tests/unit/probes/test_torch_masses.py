@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.mass_cases import chains_of, on_host
 
 from driftscope.inspect.reference.chain import MASSES as REFERENCE_MASSES
 from driftscope.inspect.reference.chain import class_masses
@@ -19,7 +20,7 @@ from driftscope.trace.records import edges_of
 from driftscope.vocabulary import MASSES
 from driftscope_probes.drafter import AttentionKind
 from driftscope_probes.sink_search import RECENT, SLOTS
-from driftscope_probes.torch_masses import Chains, Score, at_once, masses, sink_mask, slot_weights
+from driftscope_probes.torch_masses import Chains, Score, at_once, masses, slot_weights
 
 TOLERANCE = 1e-5
 SIZE = 8
@@ -67,14 +68,8 @@ class Batch:
         )
 
     def chains(self) -> Chains:
-        return Chains(
-            k=self.depths,
-            position=torch.tensor(self.positions),
-            prompt_tokens=torch.tensor(self.prompts),
-            sink_slots=torch.tensor(self.sink_slots, dtype=torch.int64),
-            is_sink=sink_mask(self.sink_slots),
-            seen=min(*self.prompts, *(position + 1 for position in self.positions)),
-        )
+        seen = min(*self.prompts, *(position + 1 for position in self.positions))
+        return chains_of(self.depths, self.positions, self.prompts, self.sink_slots, seen=seen)
 
     def measured(
         self, *, padding: float = 0.0, distances: torch.Tensor | None = None
@@ -225,16 +220,8 @@ def test_queries_of_half_precision_are_measured_in_float32() -> None:
 def test_arrays_of_the_host_give_what_tensors_give(window: int | None) -> None:
     batch = Batch(positions=(3, 17, 8), prompts=(2, 9, 30), window=window)
     keys, queries = batch.tensors()
-    chains = batch.chains()
-    on_host = replace(
-        chains,
-        position=chains.position.numpy(),
-        prompt_tokens=chains.prompt_tokens.numpy(),
-        sink_slots=chains.sink_slots.numpy(),
-        is_sink=chains.is_sink.numpy(),
-    )
     bins = torch.zeros(3, batch.depths, len(edges_of(batch.depths)))
-    found = masses(queries.flatten(2), score_of(keys), on_host, batch.kind(), bins)
+    found = masses(queries.flatten(2), score_of(keys), on_host(batch.chains()), batch.kind(), bins)
     torch.testing.assert_close(bins, batch.by_distance(batch.depths), rtol=0, atol=1e-6)
     assert torch.equal(found.isnan(), batch.measured().isnan())
     torch.testing.assert_close(found, batch.measured(), equal_nan=True, rtol=0, atol=1e-6)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import triton
+from support.mass_cases import chains_of
 from support.tiny_drafter import AUX, HEADS, LAYERS, MAX_REQUESTS, Batch, by_hand
 
 from driftscope.trace.records import edges_of
@@ -27,7 +28,7 @@ from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
 from driftscope_probes.meter import Meter
 from driftscope_probes.taps import Taps
-from driftscope_probes.torch_masses import Chains, Score, masses, sink_mask
+from driftscope_probes.torch_masses import Chains, Score, masses
 from driftscope_probes.triton_kernels import TritonKernels
 from driftscope_probes.triton_masses import paged_masses
 from driftscope_probes.vllm.drafter import VllmDrafter
@@ -361,13 +362,7 @@ class Paged:
 
     @property
     def chains(self) -> Chains:
-        return Chains(
-            k=self.k,
-            position=torch.tensor(self.positions),
-            prompt_tokens=torch.tensor(self.prompts),
-            sink_slots=torch.tensor(self.sink_slots, dtype=torch.int64),
-            is_sink=sink_mask(self.sink_slots),
-        )
+        return chains_of(self.k, self.positions, self.prompts, self.sink_slots)
 
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries [B, depths, size], pages as vLLM's cache lies, block table."""

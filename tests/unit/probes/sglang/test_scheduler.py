@@ -4,6 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.answers import WordTokenizer
+from support.schedules import ended_row
 
 from driftscope.trace.records import RequestRow
 from driftscope.trace.schema import Block
@@ -84,21 +86,7 @@ def served(
 
 
 def finished(output_tokens: int, tokens: RequestTokens | None = None) -> EndedRequest:
-    row = RequestRow(
-        time_s=9.0,
-        request="a",
-        label=None,
-        arrival_s=1.0,
-        prompt_tokens=PROMPT,
-        output_tokens=output_tokens,
-        ttft_s=None,
-        tpot_s=None,
-        finish_reason="stop",
-        temperature=0.0,
-        max_tokens=None,
-        traced=True,
-        structured="none",
-    )
+    row = ended_row(time_s=9.0, arrival_s=1.0, prompt_tokens=PROMPT, output_tokens=output_tokens)
     own = RequestTokens(prompt_token_ids=[1], output_token_ids=[2])
     return EndedRequest(row=row, request=tokens or own)
 
@@ -147,26 +135,15 @@ def test_times_of_a_request(tokens: int, tpot_s: float | None) -> None:
     assert row.prompt_digest is None
 
 
-class Tokenizer:
-    """A tokenizer of one word, with the marks of a tool call."""
-
-    all_special_ids: tuple[int, ...] = ()
-    texts = ("word ", "<tool_call>", '{"a": 1}', "</tool_call>")
-
-    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
-        assert not skip_special_tokens
-        return "".join(self.texts[each] for each in ids)
-
-    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
-        return [self.texts[each] for each in ids]
+TOKENIZER = WordTokenizer("word ", "<tool_call>", '{"a": 1}', "</tool_call>")
 
 
 @pytest.mark.parametrize(
     ("tokenizer", "regions", "kinds"),
     [
-        (Tokenizer(), RequestRegions(), ["prose", "template", "json", "template"]),
+        (TOKENIZER, RequestRegions(), ["prose", "template", "json", "template"]),
         (None, RequestRegions(), None),
-        (Tokenizer(), None, None),
+        (TOKENIZER, None, None),
     ],
     ids=["with a tokenizer", "without one", "switched off"],
 )

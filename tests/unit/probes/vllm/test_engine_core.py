@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.answers import WordTokenizer
 from support.runs import Spec, manifest
-from support.schedules import schedule
+from support.schedules import ended_row, schedule
 
 from driftscope.trace.reader import read_trace
 from driftscope.trace.records import RequestRow
@@ -25,18 +26,6 @@ from driftscope_probes.vllm.engine_core import EngineObserver, VerificationTrack
 
 TEXTS = ("Well. ", "<tool_call>", '{"a": 1}', "</tool_call>")
 CALL = [0, 1, 2, 3]
-
-
-class Tokenizer:
-    """A tokenizer of four whole words."""
-
-    all_special_ids = ()
-
-    def decode(self, ids: list[int], **_: Any) -> str:
-        return "".join(TEXTS[each] for each in ids)
-
-    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
-        return [TEXTS[each] for each in ids]
 
 
 class Request(SimpleNamespace):
@@ -79,7 +68,7 @@ class Core:
             max_num_scheduled_tokens=64,
             num_spec_tokens=3,
             scheduler_config=SimpleNamespace(max_num_batched_tokens=64),
-            structured_output_manager=SimpleNamespace(tokenizer=Tokenizer()),
+            structured_output_manager=SimpleNamespace(tokenizer=WordTokenizer(*TEXTS)),
         )
         self.observer = EngineObserver(scheduler, Settings(trace=run, **settings))
 
@@ -196,14 +185,9 @@ class FollowedCore:
         step.num_invalid_spec_tokens = invalid
         step.num_spec_tokens_to_schedule = asked_k
         step.total_num_scheduled_tokens = sum(step.num_scheduled_tokens.values())
+        plain = {"use_structured_output": False}
         of = [
-            (
-                SimpleNamespace(request_id=name, use_structured_output=False),
-                length,
-                10,
-                status,
-                tokens,
-            )
+            (SimpleNamespace(request_id=name, **plain), length, 10, status, tokens)
             for name, (length, tokens) in served.items()
         ]
         blocks = self.tracker.rows([(self.now, step, of)])
@@ -222,9 +206,7 @@ def followed_core() -> FollowedCore:
     return FollowedCore()
 
 
-def test_a_row_for_each_request_that_verified(
-    followed_core: FollowedCore,
-) -> None:
+def test_a_row_for_each_request_that_verified(followed_core: FollowedCore) -> None:
     followed_core.began("a", "b")
     first, second = followed_core.step({"a": (11, 3), "b": (11, 1)}, going_on={"a": 10, "b": 10})
     assert first == {
@@ -254,9 +236,7 @@ def test_no_draft_has_a_reason(followed_core: FollowedCore) -> None:
     assert (row["drafted"], row["accepted"], row["reason"]) == (K - 1, 1, None)
 
 
-def test_the_first_output_after_a_preemption_verifies_no_draft(
-    followed_core: FollowedCore,
-) -> None:
+def test_the_first_output_after_a_preemption_verifies_no_draft(followed_core: FollowedCore) -> None:
     followed_core.began("a")
     followed_core.step({"a": (11, 2)}, going_on={"a": 10})
     back: dict[str, Any] = {"going_on": {"a": 0}, "resumed": {"a": 3}}
@@ -267,45 +247,24 @@ def test_the_first_output_after_a_preemption_verifies_no_draft(
     assert (row["drafted"], row["accepted"]) == (K, 1)
 
 
-def test_the_context_limit_stops_drafts_for_all(
-    followed_core: FollowedCore,
-) -> None:
+def test_the_context_limit_stops_drafts_for_all(followed_core: FollowedCore) -> None:
     followed_core.began("a", "b")
     followed_core.step({"a": (96, 1), "b": (20, 1)}, going_on={"a": 95, "b": 19})
     rows = followed_core.step({"a": (97, 1), "b": (21, 1)}, going_on={"a": 96, "b": 20})
     assert [row["reason"] for row in rows] == [UndraftedReason.CONTEXT_LIMIT] * 2, "zeros verified"
 
 
-def test_times_of_a_request_that_ended(
-    followed_core: FollowedCore,
-) -> None:
+def test_times_of_a_request_that_ended(followed_core: FollowedCore) -> None:
     followed_core.began("a")
     for length in (11, 13, 15):
         followed_core.step({"a": (length, 2)}, going_on={"a": length - 1})
-    row = RequestRow(
-        time_s=5.0,
-        request="a",
-        label=None,
-        arrival_s=0.25,
-        prompt_tokens=10,
-        output_tokens=7,
-        ttft_s=None,
-        tpot_s=None,
-        finish_reason="length",
-        temperature=None,
-        max_tokens=None,
-        traced=True,
-        structured=None,
-        traceparent=None,
-    )
+    row = ended_row(time_s=5.0, arrival_s=0.25, prompt_tokens=10, output_tokens=7)
     (ended,) = followed_core.tracker.rows([EndedRequest(row=row, request=None)])
     assert isinstance(ended, RequestRow)
     assert (ended.ttft_s, ended.tpot_s) == (0.75, 3.0 / 6)
 
 
-def test_a_step_that_cannot_be_read_costs_its_own_rows(
-    followed_core: FollowedCore,
-) -> None:
+def test_a_step_that_cannot_be_read_costs_its_own_rows(followed_core: FollowedCore) -> None:
     followed_core.began("a")
     assert followed_core.tracker.rows([(2.0, object(), [])]) == []
     assert [type(error) for error in followed_core.errors] == [AttributeError]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.answers import WordTokenizer
 from support.schedules import new_request, schedule
 
 from driftscope.vocabulary import Region
@@ -126,19 +127,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TEXTS = ("", "Well. ", "<tool_call>", '{"a": 1}', "</tool_call>", "<s>", "<think>")
-
-
-class Tokenizer:
-    """A tokenizer of a few whole words."""
-
-    all_special_ids = (5,)
-
-    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
-        assert not skip_special_tokens
-        return "".join(TEXTS[each] for each in ids)
-
-    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
-        return [TEXTS[each] for each in ids]
+TOKENIZER = WordTokenizer(*TEXTS, special=(5,))
 
 
 def request(prompt: list[int] | None, answer: list[int]) -> Any:
@@ -154,7 +143,7 @@ def names(codes: list[int]) -> list[str]:
 
 
 def test_an_answer_has_its_regions() -> None:
-    found = RequestRegions(scheduler(Tokenizer())).of(request([1], [1, 2, 3, 4, 1]), "none")
+    found = RequestRegions(scheduler(TOKENIZER)).of(request([1], [1, 2, 3, 4, 1]), "none")
     assert found is not None
     assert found.starts == [0, 1, 2, 3, 4]
     assert names(found.codes) == ["prose", "template", "json", "template", "prose"]
@@ -164,20 +153,15 @@ def test_an_answer_has_its_regions() -> None:
 @pytest.mark.parametrize(
     ("structured", "region"),
     [
-        ("json", "json"),
-        ("json_object", "json"),
-        ("regex", "guided"),
-        ("choice", "guided"),
-        ("grammar", "guided"),
-        ("structural_tag", "prose"),
-        ("none", "prose"),
-        (None, "prose"),
+        *((kind, "json") for kind in ("json", "json_object")),
+        *((kind, "guided") for kind in ("regex", "choice", "grammar")),
+        *((kind, "prose") for kind in ("structural_tag", "none", None)),
     ],
 )
 def test_a_constrained_answer_has_the_region_of_its_constraint(
     structured: str | None, region: str
 ) -> None:
-    found = RequestRegions(scheduler(Tokenizer())).of(request([1], [1, 1]), structured)
+    found = RequestRegions(scheduler(TOKENIZER)).of(request([1], [1, 1]), structured)
     assert found is not None
     assert names(found.codes) == [region]
 
@@ -190,7 +174,7 @@ def test_without_a_reasoning_parser_a_constraint_holds_from_the_first_token(
     manager: dict[str, Any], region: str
 ) -> None:
     """The prompt has opened thinking, which the answer does not close."""
-    core = scheduler(Tokenizer())
+    core = scheduler(TOKENIZER)
     vars(core.structured_output_manager).update(manager)
     found = RequestRegions(core).of(request([6], [1]), "regex")
     assert found is not None
@@ -203,6 +187,6 @@ def test_without_a_tokenizer_nothing_is_recorded() -> None:
 
 
 def test_a_prompt_of_embeddings_has_no_tokens() -> None:
-    found = RequestRegions(scheduler(Tokenizer())).of(request(None, [1]), None)
+    found = RequestRegions(scheduler(TOKENIZER)).of(request(None, [1]), None)
     assert found is not None
     assert names(found.codes) == ["prose"]
