@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from driftscope.findings.case import ALWAYS, Entry
+from driftscope.findings.case import Entry
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.telemetry.instruments import COUNTER, INSTRUMENTS, Instrument
 from driftscope.telemetry.prometheus import metric_name
@@ -48,13 +48,12 @@ def metrics() -> str:
 
 
 def _metric(instrument: Instrument) -> tuple[str, ...]:
-    bounds = ", ".join(f"{bound:g}" for bound in instrument.bounds)
     total = "_total" if instrument.kind == COUNTER else ""
     return (
         f"`{instrument.name}`<br>`{metric_name(instrument)}{total}`",
         f"{instrument.kind}, {instrument.unit}",
         ", ".join(f"`{name}`" for name in instrument.attributes),
-        instrument.description + (f" Buckets: {bounds}." if bounds else ""),
+        instrument.description,
     )
 
 
@@ -107,8 +106,7 @@ def findings() -> str:
 
 def _finding(entry: Entry[Any]) -> str:
     thresholds = ", ".join(f"`{one.name}` = {one.value:g}" for one in entry.thresholds)
-    need = "" if entry.need is ALWAYS else f"\nNeeds: {entry.need.words}.\n"
-    return f"\n## {entry.id}\n\n**{entry.title}.** {entry.meaning}\n{need}" + (
+    return f"\n## {entry.id}\n\n**{entry.title}.** {entry.meaning}\n" + (
         f"\nThresholds: {thresholds}.\n" if thresholds else ""
     )
 
