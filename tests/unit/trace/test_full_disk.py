@@ -27,7 +27,9 @@ Until = Callable[[Callable[[], bool]], None]
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk with a run on it."""
     with small_disk(tmp_path / "disk", 300) as folder:
+        create_run(folder / "run", manifest(Spec()))
         yield folder
 
 
@@ -39,7 +41,6 @@ def hand_over(writer: TraceWriter, rows: int = ROWS) -> None:
 
 def test_a_disk_that_stays_full(disk: Path, until: Until, caplog: pytest.LogCaptureFixture) -> None:
     run = disk / "run"
-    create_run(run, manifest(Spec()))
     writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.005))
     fill(disk)
     with caplog.at_level(logging.WARNING, "driftscope"):
@@ -60,7 +61,6 @@ def test_a_disk_that_stays_full(disk: Path, until: Until, caplog: pytest.LogCapt
 
 def test_a_disk_that_is_full_for_a_while(disk: Path, until: Until) -> None:
     run = disk / "run"
-    create_run(run, manifest(Spec()))
     writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.005))
     ballast = fill(disk)
     writer.put(verify(0, 1, 1.0, 1, 4, 1))
@@ -75,10 +75,8 @@ def test_a_disk_that_is_full_for_a_while(disk: Path, until: Until) -> None:
     assert trace.manifest.lost == {"disk_error": 1}
 
 
-def test_a_folder_that_is_removed_while_it_is_written(tmp_path: Path, until: Until) -> None:
+def test_a_folder_that_is_removed_while_it_is_written(run: Path, until: Until) -> None:
     """The open file would take rows for ever, and nobody could read them."""
-    run = tmp_path / "run"
-    create_run(run, manifest(Spec()))
     writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.005))
     writer.put(verify(0, 1, 1.0, 1, 4, 1))
     until(lambda: writer.status().rows.get("verify") == 1)
@@ -100,9 +98,8 @@ def _lossy(run: Path, source: str, rows: int) -> TraceWriter:
     return writer
 
 
-def test_the_manifest_counts_what_every_process_lost(tmp_path: Path) -> None:
-    run, first = tmp_path / "run", manifest(Spec())
-    create_run(run, first)
+def test_the_manifest_counts_what_every_process_lost(run: Path) -> None:
+    first = read_manifest(run)
     writers = [_lossy(run, f"worker0.dp{n}-1", n) for n in (1, 2, 3)]
     healthy = TraceWriter(run, source="engine0-1")
     with ThreadPoolExecutor() as pool:
@@ -115,9 +112,7 @@ def test_the_manifest_counts_what_every_process_lost(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_that_lost_nothing_keeps_its_manifest(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    create_run(run, manifest(Spec()))
+def test_a_run_that_lost_nothing_keeps_its_manifest(run: Path) -> None:
     before = (run / MANIFEST).stat()
     writer = TraceWriter(run, source="worker0-1")
     writer.put(verify(0, 1, 1.0, 1, 4, 1))
@@ -126,9 +121,7 @@ def test_a_run_that_lost_nothing_keeps_its_manifest(tmp_path: Path) -> None:
     assert read_manifest(run).lost == {}
 
 
-def test_a_manifest_of_a_later_version_keeps_what_is_new_in_it(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    create_run(run, manifest(Spec()))
+def test_a_manifest_of_a_later_version_keeps_what_is_new_in_it(run: Path) -> None:
     content = json.loads((run / MANIFEST).read_text())
     (run / MANIFEST).write_text(json.dumps({**content, "newer": [1]}))
     _lossy(run, "worker0-1", 1).close()
@@ -136,10 +129,8 @@ def test_a_manifest_of_a_later_version_keeps_what_is_new_in_it(tmp_path: Path) -
     assert found["lost"] == {"disk_limit": 1} and found["newer"] == [1]
 
 
-def test_two_processes_of_one_name_count_each_their_own(tmp_path: Path) -> None:
+def test_two_processes_of_one_name_count_each_their_own(run: Path) -> None:
     """Containers count processes anew; neither status nor digests of the first are overwritten."""
-    run = tmp_path / "run"
-    create_run(run, manifest(Spec()))
     first, second = (_lossy(run, "worker0.dp3-7", lost) for lost in (1, 2))
     assert (first.source, second.source) == ("worker0.dp3-7", "worker0.dp3-7.2")
     first.close()

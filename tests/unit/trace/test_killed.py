@@ -135,10 +135,8 @@ def test_what_another_process_writes_just_now_stays(tmp_path: Path) -> None:
     assert all(path.exists() for path in others), "files that driftscope does not make"
 
 
-def test_numbers_go_on_after_those_of_a_process_that_was_killed(tmp_path: Path) -> None:
+def test_numbers_go_on_after_those_of_a_process_that_was_killed(run: Path) -> None:
     """Its sealed files are neither replaced nor hidden behind."""
-    run = tmp_path / "run"
-    create_run(run, manifest(Spec()))
     for step in range(3):
         files = RecordFiles(run, SOURCE, 1 << 30)
         files.append([verify(0, step, 1.0, 1, 4, 1)])
@@ -150,9 +148,7 @@ def test_numbers_go_on_after_those_of_a_process_that_was_killed(tmp_path: Path) 
     assert read_trace(run).verify.column("step").to_pylist() == [0, 1, 2]
 
 
-def test_sealing_once_more_what_was_sealed_changes_nothing(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    create_run(run, manifest(Spec()))
+def test_sealing_once_more_what_was_sealed_changes_nothing(run: Path) -> None:
     files = RecordFiles(run, SOURCE, 1 << 30)
     files.append([verify(0, 1, 1.0, 1, 4, 1)])
     stream = segment_path(run, "verify", SOURCE, 0)

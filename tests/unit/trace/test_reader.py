@@ -90,14 +90,15 @@ def test_masses_by_distance_are_read_where_they_were_recorded(
     assert recorded.shape[1] == SPEC.k * SPEC.layers * BINS
 
 
+def _void(masses: np.ndarray) -> None:
+    masses[-1] = np.nan
+
+
 @EVERY_READER
 def test_depths_without_masses_are_accepted(
     tmp_path: Path, read: Callable[[Path], object], closed: bool
 ) -> None:
-    def void(masses: np.ndarray) -> None:
-        masses[-1] = np.nan
-
-    read(_written(tmp_path / "run", void, closed=closed))
+    read(_written(tmp_path / "run", _void, closed=closed))
 
 
 def _too_much(masses: np.ndarray) -> None:
@@ -209,9 +210,6 @@ def _readable_rows(run: Path, record: str) -> int:
     return getattr(read_trace(run), record).num_rows if segments(run, record) else 0
 
 
-# --- a process that was killed
-
-
 def test_kill_9_costs_at_most_the_last_second(
     run: Path,
     child: Callable[..., subprocess.Popen[str]],
@@ -232,9 +230,6 @@ def test_kill_9_costs_at_most_the_last_second(
     assert trace.step.num_rows > 0
     (problem,) = [p for p in trace.problems if "was killed" in p]
     assert "child is still recording or was killed: rows after its last flush (20" in problem
-
-
-# --- a stream that is cut
 
 
 def test_a_stream_cut_anywhere_is_read_up_to_its_last_whole_batch(run: Path) -> None:
@@ -272,9 +267,6 @@ def test_columns_of_the_wrong_type(run: Path) -> None:
     _fails(DamagedTraceError, run, path.name)
 
 
-# --- a sealed file that is cut
-
-
 @pytest.mark.parametrize("keep", [0, 1, 4, 100, -100, -8, -1])
 def test_a_cut_parquet_file(run: Path, keep: int) -> None:
     path = _sealed(run)
@@ -288,9 +280,6 @@ def test_garbage_inside_a_parquet_file(run: Path) -> None:
     content[40:400] = random.Random(5).randbytes(360)
     path.write_bytes(bytes(content))
     _fails(DamagedTraceError, run, path.name, "not a readable Parquet file")
-
-
-# --- sealing that was interrupted
 
 
 def test_a_leftover_partial_file_is_ignored(run: Path) -> None:
@@ -329,9 +318,6 @@ def test_reading_while_segments_are_sealed_loses_no_row(
     assert read_trace(run).verify.num_rows == 60
 
 
-# --- versions
-
-
 def _with_manifest(run: Path, **changes: object) -> None:
     raw = json.loads(manifest(Spec()).to_json())
     (run / MANIFEST).write_text(json.dumps({**raw, **changes}))
@@ -364,9 +350,6 @@ def test_a_version_that_is_none(run: Path, version: str | None) -> None:
     _fails(DamagedTraceError, run, "is not a version")
 
 
-# --- the manifest
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"null", b"7", b"{}", b"\xff\xfe", b'"schema_version"']
 )
@@ -391,28 +374,25 @@ def test_a_manifest_that_lacks_a_field(run: Path, field: str) -> None:
         assert field in optional
 
 
+WRONG: dict[str, tuple[object, ...]] = {
+    "target": (None, "tiny"),
+    "drafter": ([1],),
+    "notes": (3, [3]),
+    "aux_layers": (None,),
+    "k": ("7", 7.5, True, None),
+    "mode": (1,),
+    "per_head": (1,),
+    "every": ("2",),
+    "budget": ("small",),
+    "sink_slots": ([0, "1"],),
+    "norm_flags": ({"fc_norm": "yes"},),
+    "created_s": ("now",),
+    "run_id": ([],),
+}
+
+
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("target", None),
-        ("target", "tiny"),
-        ("drafter", [1]),
-        ("notes", 3),
-        ("notes", [3]),
-        ("aux_layers", None),
-        ("k", "7"),
-        ("k", 7.5),
-        ("k", True),
-        ("k", None),
-        ("mode", 1),
-        ("per_head", 1),
-        ("every", "2"),
-        ("budget", "small"),
-        ("sink_slots", [0, "1"]),
-        ("norm_flags", {"fc_norm": "yes"}),
-        ("created_s", "now"),
-        ("run_id", []),
-    ],
+    ("field", "value"), [(field, value) for field, values in WRONG.items() for value in values]
 )
 def test_a_manifest_with_a_field_of_the_wrong_kind(run: Path, field: str, value: object) -> None:
     _with_manifest(run, **{field: value})
@@ -427,9 +407,6 @@ def test_a_wrong_field_of_a_model_is_named(run: Path) -> None:
     _fails(
         DamagedTraceError, run, MANIFEST, "a field is missing or wrong (drafter.name is missing)"
     )
-
-
-# --- paths that are no runs
 
 
 def test_a_path_that_is_no_run(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from driftscope.trace.runs import (
 from driftscope.trace.status import StartFault, Status, leave_fault, status_path
 from driftscope.vocabulary import RunState
 
+DAY_S = 86400.0
+MB = 1_000_000
 SPEC = Spec(requests=3, rounds=5, undrafted=("k_zero",))
 
 
@@ -43,6 +45,7 @@ def test_rounds_are_drafts_that_were_verified(tmp_path: Path, closed: bool) -> N
     assert entry.rounds == 15, "the undrafted step is no round"
     assert entry.octets == sum(path.stat().st_size for path in (tmp_path / "run").iterdir())
     assert entry.created_s == START_S and not entry.is_replay
+    assert beyond([entry], Bounds(older_s=DAY_S), time.time()) == ((entry,) if closed else ())
 
 
 @pytest.mark.parametrize(
@@ -70,21 +73,27 @@ def test_another_process_with_the_same_number_does_not_keep_a_run_alive(tmp_path
 
 
 def test_an_engine_that_ended_before_its_drafter_was_loaded(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    _status(tmp_path / "run", "core-999999999", START_S, closed=True)
-    entry = entry_of(tmp_path / "run")
+    """It is listed, named where it is asked for, and can be removed."""
+    run = tmp_path / "run"
+    run.mkdir()
+    _status(run, "core-999999999", START_S, closed=True)
+    entry = entry_of(run)
     assert (entry.state, entry.manifest, entry.rounds) == (RunState.NO_DRAFTER, None, None)
-    leave_fault(tmp_path / "run", StartFault(kind="drafter", reason="no such drafter"))
-    assert entry_of(tmp_path / "run").problem == "no such drafter"
+    with pytest.raises(NotATraceError, match="no server got as far as loading its drafter"):
+        found(run)
+    leave_fault(run, StartFault(kind="drafter", reason="no such drafter", source="worker0-1"))
+    assert entry_of(run).problem == "no such drafter"
+    with pytest.raises(NotATraceError, match="the server recorded nothing: no such drafter"):
+        found(run)
+    assert runs_of([tmp_path]) == (run,)
+    remove(run)
+    assert not run.exists()
 
 
-def test_a_run_without_rounds(tmp_path: Path) -> None:
-    entry = entry_of(write_run(tmp_path / "run", Spec(requests=0)))
+def test_a_run_without_rounds_and_one_that_cannot_be_read(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Spec(requests=0))
+    entry = entry_of(run)
     assert (entry.state, entry.rounds) == (RunState.EMPTY, 0)
-
-
-def test_an_unreadable_run_is_listed_with_the_reason(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", SPEC)
     (run / MANIFEST).write_text("{")
     entry = entry_of(run)
     assert entry.state == RunState.UNREADABLE and "manifest" in entry.problem
@@ -146,19 +155,6 @@ def test_a_missing_run_names_its_neighbours_and_the_start_that_failed(runs: Path
     assert "no such directory" in str(refused.value)
 
 
-def test_a_start_that_never_loaded_a_drafter_is_named(tmp_path: Path) -> None:
-    run = tmp_path / "begun"
-    run.mkdir()
-    status = Status(source="core-1", closed=True, flushed_s=1.0)
-    status_path(run, status.source).write_text(status.to_json())
-    with pytest.raises(NotATraceError, match="no server got as far as loading its drafter"):
-        found(run)
-    leave_fault(run, StartFault(kind="drafter", reason="no such drafter", source="worker0-1"))
-    with pytest.raises(NotATraceError, match="the server recorded nothing: no such drafter"):
-        found(run)
-    assert runs_of([tmp_path]) == (run,)
-
-
 def test_latest_without_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(NotATraceError, match="no run in driftscope-runs"):
@@ -185,10 +181,6 @@ def test_braces_in_a_path_are_no_format(tmp_path: Path) -> None:
         found(tmp_path / "{runs}")
 
 
-DAY_S = 86400.0
-MB = 1_000_000
-
-
 def test_a_closed_run_is_removed_whole_and_nothing_else(tmp_path: Path) -> None:
     run, other = (write_run(tmp_path / name, SPEC) for name in ("run", "other"))
     before = sorted(path.name for path in other.iterdir())
@@ -197,11 +189,9 @@ def test_a_closed_run_is_removed_whole_and_nothing_else(tmp_path: Path) -> None:
     assert sorted(path.name for path in other.iterdir()) == before
 
 
-def test_a_link_to_a_run_is_refused(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", SPEC)
-    (tmp_path / "link").symlink_to(run)
-    with pytest.raises(TraceError, match="symbolic link"):
-        remove(tmp_path / "link")
+def _refused(run: Path, words: str, **how: bool) -> None:
+    with pytest.raises(TraceError, match=words):
+        remove(run, **how)
     assert (run / MANIFEST).exists()
 
 
@@ -209,20 +199,30 @@ def test_a_link_to_a_run_is_refused(tmp_path: Path) -> None:
 def test_a_directory_with_a_foreign_file_is_refused(tmp_path: Path, name: str) -> None:
     run = write_run(tmp_path / "run", SPEC)
     (run / name).touch()
-    with pytest.raises(TraceError, match=name):
-        remove(run)
-    assert (run / MANIFEST).exists() and (run / name).exists()
+    _refused(run, name)
+    assert (run / name).exists()
 
 
-def test_a_link_inside_a_run_is_refused(tmp_path: Path) -> None:
+def test_links_to_a_run_and_inside_one_are_refused(tmp_path: Path) -> None:
     """Even if it has the name of a recorder's file."""
-    run = write_run(tmp_path / "run", SPEC)
-    precious = tmp_path / "precious"
+    run, precious = write_run(tmp_path / "run", SPEC), tmp_path / "precious"
+    (tmp_path / "link").symlink_to(run)
+    _refused(tmp_path / "link", "symbolic link")
     precious.write_text("kept")
     (run / "status-worker9-1.json").symlink_to(precious)
-    with pytest.raises(TraceError, match="status-worker9-1"):
-        remove(run)
+    _refused(run, "status-worker9-1")
     assert precious.read_text() == "kept"
+
+
+def test_a_run_in_use_is_kept_and_a_killed_one_removed_only_if_asked(tmp_path: Path) -> None:
+    run, mine = write_run(tmp_path / "run", SPEC), f"worker0-{os.getpid()}"
+    _status(run, mine, time.time(), closed=False)
+    _refused(run, "still being recorded", unclosed=True)
+    _status(run, mine, START_S, closed=True)
+    _status(run, "worker0-999999999", START_S, closed=False)
+    _refused(run, "--unclosed")
+    remove(run, unclosed=True)
+    assert not run.exists()
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
@@ -231,33 +231,6 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         with pytest.raises(TraceError):
             remove(path)
     assert (tmp_path / "folder").is_dir()
-
-
-def test_a_run_in_use_is_refused_whatever_is_asked(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", SPEC)
-    _status(run, f"worker0-{os.getpid()}", time.time(), closed=False)
-    with pytest.raises(TraceError, match="still being recorded"):
-        remove(run, unclosed=True)
-    assert (run / MANIFEST).exists()
-
-
-def test_a_killed_run_is_removed_only_if_asked(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", SPEC)
-    _status(run, "worker0-999999999", START_S, closed=False)
-    with pytest.raises(TraceError, match="--unclosed"):
-        remove(run)
-    remove(run, unclosed=True)
-    assert not run.exists()
-
-
-def test_a_start_that_never_loaded_its_drafter_can_be_removed(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    path = status_path(run, "core-1")
-    path.write_text(Status(source="core-1", closed=True, flushed_s=START_S).to_json())
-    leave_fault(run, StartFault(kind="drafter", reason="no such drafter", source="worker0-1"))
-    remove(run)
-    assert not run.exists()
 
 
 def _entries(now_s: float) -> list[RunEntry]:
@@ -296,8 +269,3 @@ def test_a_run_that_is_not_closed_is_never_chosen(state: str) -> None:
     now_s = 1e9
     entries = [replace(entry, state=state) for entry in _entries(now_s)]
     assert beyond(entries, Bounds(older_s=0.0, total_octets=0), now_s) == ()
-
-
-def test_a_real_run_is_chosen_by_its_entry(tmp_path: Path) -> None:
-    entry = entry_of(write_run(tmp_path / "run", SPEC))
-    assert beyond([entry], Bounds(older_s=DAY_S), time.time()) == (entry,)

@@ -150,25 +150,6 @@ def test_columns_are_the_fields_of_the_record(record: str) -> None:
     assert schema_of(record).names == [f.name for f in fields(RECORDS[record])]
 
 
-def test_unknown_record() -> None:
-    with pytest.raises(KeyError):
-        schema_of("drafts")
-
-
-def test_a_row_knows_its_record() -> None:
-    content = list(rows(Spec(requests=1)))
-    assert {record_of(row) for row in content} == set(RECORDS) - {"client"}
-    for row in content:
-        assert isinstance(row, RECORDS[record_of(row)])
-
-
-def test_a_missing_list_is_null_and_an_empty_one_is_not() -> None:
-    (draft,) = [row for row in rows(Spec(requests=1, rounds=0)) if record_of(row) == "draft"]
-    batch = to_batch("draft", [draft])
-    assert batch.column("null_mass").null_count == 1
-    assert batch.column("sink_mass").null_count == 0
-
-
 def test_a_table_of_another_minor_version_gets_this_versions_columns() -> None:
     (draft,) = [row for row in rows(Spec(requests=1, rounds=0)) if record_of(row) == "draft"]
     table = pa.Table.from_batches([to_batch("draft", [draft])])

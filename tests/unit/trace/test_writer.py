@@ -26,6 +26,7 @@ from driftscope.trace.writer import NAME, TraceWriter, WriterOptions
 from driftscope.trace.writer_files import Batch, check_unused, create_run
 
 Until = Callable[[Callable[[], bool]], float]
+SOON = WriterOptions(flush_s=0.005)
 
 
 def _row(step: int) -> Row:
@@ -40,9 +41,6 @@ def _steps(run: Path) -> list[int]:
 def _status(run: Path) -> Status:
     (status,) = read_statuses(run)
     return status
-
-
-# --- what is dropped is counted
 
 
 def test_a_full_queue_drops_and_counts(run: Path) -> None:
@@ -145,7 +143,7 @@ def test_a_hand_over_that_cannot_be_encoded_costs_only_itself(run: Path) -> None
 
 
 def test_a_row_with_a_value_of_the_wrong_type_is_an_encode_error(run: Path, until: Until) -> None:
-    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.005))
+    writer = TraceWriter(run, source="worker0-1", options=SOON)
     writer.put(verify(0, "first", 0.0, 0, 4, 1))  # type: ignore[arg-type]
     until(lambda: bool(_status(run).errors))
     writer.put(_row(2))
@@ -155,22 +153,13 @@ def test_a_row_with_a_value_of_the_wrong_type_is_an_encode_error(run: Path, unti
     assert set(_status(run).errors) == {"encode"}
 
 
-def test_errors_and_time_of_hooks_reach_the_status(run: Path) -> None:
+def test_errors_time_of_hooks_and_gauges_reach_the_status(run: Path) -> None:
     writer = TraceWriter(run, source="worker0-1")
     writer.count_error("verify", KeyError("a"))
     writer.count_error("attention", ValueError("b"))
     writer.count_error("verify", KeyError("c"))
     writer.probe_s += 0.25
     writer.probe_s += 0.5
-    writer.close()
-    status = _status(run)
-    assert status.errors == {"verify": 2, "attention": 1}
-    assert status.first_error == "verify: KeyError: 'a'"
-    assert status.probe_s == 0.75
-
-
-def test_what_the_probe_does_at_present_reaches_the_status(run: Path) -> None:
-    writer = TraceWriter(run, source="worker0-1")
     assert (_status(run).rate, _status(run).overhead, _status(run).recording) == (None, None, None)
     writer.set_gauges(rate=0.5, overhead=0.01, recording=True)
     writer.set_gauges(rate=0.25)
@@ -179,9 +168,9 @@ def test_what_the_probe_does_at_present_reaches_the_status(run: Path) -> None:
     writer.close()
     status = _status(run)
     assert (status.rate, status.overhead, status.recording) == (0.25, 0.01, True)
-
-
-# --- disks that fail
+    assert status.errors == {"verify": 2, "attention": 1}
+    assert status.first_error == "verify: KeyError: 'a'"
+    assert status.probe_s == 0.75
 
 
 def test_a_process_that_may_not_write_any_more_goes_on_in_a_new_segment(
@@ -201,7 +190,7 @@ def test_a_process_that_may_not_write_any_more_goes_on_in_a_new_segment(
 
 
 def test_a_run_directory_that_disappears_is_survived(run: Path, until: Until) -> None:
-    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.005))
+    writer = TraceWriter(run, source="worker0-1", options=SOON)
     shutil.rmtree(run)
     writer.put(_row(1))
     time.sleep(0.1)
@@ -214,14 +203,11 @@ def test_a_run_directory_that_disappears_is_survived(run: Path, until: Until) ->
     assert "FileNotFoundError" in str(_status(run).first_error)
 
 
-# --- segments
-
-
 def test_a_segment_that_is_full_is_sealed_and_the_next_begun(
     run: Path, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("driftscope.trace.writer_files.SEGMENT_BYTES", 1)
-    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(flush_s=0.005))
+    writer = TraceWriter(run, source="worker0-1", options=SOON)
     for step in (1, 2, 3):
         writer.put(_row(step))
         until(lambda n=step: _steps(run) == list(range(1, n + 1)))  # type: ignore[misc]
@@ -231,9 +217,6 @@ def test_a_segment_that_is_full_is_sealed_and_the_next_begun(
     ]
     assert pq.read_table(segments(run, "verify")[2]).column("step").to_pylist() == [3]
     assert read_trace(run).problems == ()
-
-
-# --- the end
 
 
 def test_close_is_idempotent_and_later_rows_are_refused(run: Path) -> None:
@@ -263,9 +246,6 @@ def test_an_unused_writer_leaves_a_closed_status(run: Path) -> None:
     TraceWriter(run, source="worker0-1", options=WriterOptions(clock=lambda: 12.0)).close()
     status = replace(_status(run), writer_s=0.0)
     assert status == Status(source="worker0-1", closed=True, flushed_s=12.0)
-
-
-# --- the beginning
 
 
 def test_create_run_refuses_a_directory_that_holds_a_run(tmp_path: Path) -> None:

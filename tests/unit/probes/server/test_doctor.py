@@ -19,7 +19,6 @@ from driftscope_probes.server import doctor
 from driftscope_probes.server.doctor import (
     SGLANG,
     VLLM,
-    Check,
     catalogue,
     drafter_classes,
     examine,
@@ -68,44 +67,37 @@ def _write(folder: Path, module: str, text: str) -> None:
         file.write(text)
 
 
-def _drafter(folder: Path, architecture: str) -> str:
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"architectures": [architecture]}))
-    return str(folder)
-
-
-def _checks(**speculation: object) -> list[Check]:
-    return list(examine_server("some/model", ["--speculative-config", json.dumps(speculation)]))
-
-
 def _answer(**speculation: object) -> str:
-    return verdict([each for each in _checks(**speculation) if each.topic != "plugin"]).detail
+    options = ["--speculative-config", json.dumps(speculation)]
+    checks = examine_server("some/model", options)
+    return verdict([check for check in checks if check.topic != "plugin"]).detail
 
 
-def test_a_supported_drafter_is_ready(vllm: Path, tmp_path: Path) -> None:
-    model = _drafter(tmp_path / "drafter", "LlamaForCausalLMEagle3")
-    answer = _answer(method="eagle3", model=model)
-    assert answer.startswith("ready: vLLM 0.32.0, tested; ")
-    assert "hooks hold" in answer and "EAGLE-3 / 3.1 is recorded: masses" in answer
-
-
-def test_a_drafter_of_another_class_is_not(vllm: Path, tmp_path: Path) -> None:
-    model = _drafter(tmp_path / "drafter", "Strange")
-    answer = _answer(method="eagle3", model=model)
-    assert answer == (
-        "not ready because of drafter: StrangeForCausalLM with method eagle3 is not supported"
-    )
-
-
-def test_a_method_without_a_model_is_recorded_by_counts(vllm: Path) -> None:
-    assert "n-gram is recorded: acceptance, timing" in _answer(method="ngram")
-
-
-def test_a_drafter_on_another_machine_is_checked_later(vllm: Path) -> None:
-    answer = _answer(method="deepseek_mtp")
-    assert (
-        answer.startswith("ready: ") and "the class is checked when the server loads it" in answer
-    )
+@pytest.mark.parametrize(
+    ("method", "architecture", "words"),
+    [
+        ("eagle3", "LlamaForCausalLMEagle3", ("vLLM 0.32.0, tested; ", "hooks hold", "masses")),
+        (
+            "eagle3",
+            "Strange",
+            ("not ready because of drafter: StrangeForCausalLM with method eagle3 is not",),
+        ),
+        ("ngram", "", ("n-gram is recorded: acceptance, timing",)),
+        ("deepseek_mtp", "", ("the class is checked when the server loads it",)),
+    ],
+)
+def test_whether_a_drafter_is_ready_to_be_recorded(
+    vllm: Path, tmp_path: Path, method: str, architecture: str, words: tuple[str, ...]
+) -> None:
+    model = {}
+    if architecture:
+        config = tmp_path / "drafter" / "config.json"
+        config.parent.mkdir()
+        config.write_text(json.dumps({"architectures": [architecture]}))
+        model = {"model": str(config.parent)}
+    answer = _answer(method=method, **model)
+    assert all(word in answer for word in words)
+    assert answer.startswith("not ready" if architecture == "Strange" else "ready: ")
 
 
 def test_a_vllm_without_a_hook_is_not_ready(vllm: Path) -> None:
@@ -155,10 +147,8 @@ def test_without_sglang_it_says_where_to_install_the_probe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    checks = {check.topic: check for check in examine(SGLANG)}
-    assert checks[SGLANG.name].ok is False and "driftscope-probe" in (
-        checks[SGLANG.name].hint or ""
-    )
+    (check,) = [check for check in examine(SGLANG) if check.topic == SGLANG.name]
+    assert check.ok is False and "driftscope-probe" in (check.hint or "")
 
 
 @pytest.fixture(scope="module")
@@ -230,19 +220,17 @@ def test_a_recorded_run_says_what_its_engine_captured(
 ) -> None:
     run = write_run(tmp_path / "run", Spec(aux_layers_source=source))
     assert _of_run(run)["run's captured layers"].startswith(said)
-
-
-def test_a_recorded_run_says_how_much_memory_the_probe_takes(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", Spec())
     assert "probe's memory" not in _of_run(run)
+
+
+def test_a_recorded_run_without_captured_layers_says_so_and_how_much_memory_the_probe_takes(
+    tmp_path: Path,
+) -> None:
+    run = write_run(tmp_path / "run", Spec(aux_layers=()))
     stated = json.loads((run / "manifest.json").read_text()) | {"device_bytes": 2_340_000}
     (run / "manifest.json").write_text(json.dumps(stated))
-    assert _of_run(run)["probe's memory"] == "at most 2.3 MB on each rank's device"
-
-
-def test_a_run_that_names_no_captured_layers_or_is_none(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", Spec(aux_layers=()))
     assert _of_run(run)["run's captured layers"] == "none"
+    assert _of_run(run)["probe's memory"] == "at most 2.3 MB on each rank's device"
     assert "no such directory" in _of_run(tmp_path / "nothing")["run"]
 
 
