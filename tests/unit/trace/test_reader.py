@@ -1,4 +1,4 @@
-"""A run is read as far as it is whole, and what no recorder writes is refused in one line."""
+"""A run is read as far as it is whole, a newer one as far as it is known, and what no recorder writes is refused in one line."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ import time
 from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.runs import Spec, manifest, rows, verify, write_rows
+from support.newer import VERSION, make_newer
+from support.runs import Spec, manifest, rows, verify, write_rows, write_run
 
 from driftscope.analysis.query.record_views import Tables, open_run
 from driftscope.analysis.query.record_views import table as view
-from driftscope.errors import (
-    DamagedTraceError,
-    DriftscopeError,
-    NotATraceError,
-    SchemaVersionError,
-)
+from driftscope.errors import DamagedTraceError, DriftscopeError, NotATraceError, SchemaVersionError
+from driftscope.json_report import to_json
+from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import RECORDS, DraftRow, Row, StepRow, edges_of, longest_of, reach_of
@@ -423,3 +422,24 @@ def test_a_manifest_without_any_rows(run: Path) -> None:
     for record in RECORDS:
         table = getattr(trace, record)
         assert (table.num_rows, table.column_names) == (0, schema_of(record).names)
+
+
+def _report(run: Path) -> dict[str, Any]:
+    analysis = analyze(Inputs(sources=[read_trace(run)], labels=["run"]))
+    report: dict[str, Any] = json.loads(to_json(analysis))
+    return report
+
+
+def test_the_report_is_the_same(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", Spec(requests=30, undrafted=("k_zero",)))
+    before = _report(run)
+    after = _report(make_newer(run))
+    assert before["runs"][0]["rounds"] > 0
+    assert read_trace(run).manifest.schema_version == VERSION
+    assert _without_version(after) == _without_version(before)
+
+
+def _without_version(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_version(v) for k, v in value.items() if k != "schema_version"}
+    return [_without_version(v) for v in value] if isinstance(value, list) else value
