@@ -1,4 +1,4 @@
-"""A run is read as far as it is whole, a newer one as far as it is known, and what no recorder writes is refused in one line."""
+"""A run is read as far as it is whole and known; what no recorder writes is refused in a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns as the records declare them and as the page tells them, values as Arrow arrays, and runs without identifiers."""
+"""Columns as the records declare and the page tells them, values, runs without identifiers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server's start: the drafter's name in that of its run, and a label in a header, which reaches the request's body."""
+"""The name of a server's run, and a label in a header, which reaches the request's body."""
 
 from __future__ import annotations
 
