@@ -52,9 +52,10 @@ def test_rounds_are_drafts_that_were_verified(tmp_path: Path, closed: bool) -> N
     ("pid", "written_ago_s", "state"),
     [
         (os.getpid(), 0.0, RunState.RECORDING),
-        (999999999, 0.0, RunState.RECORDING),  # on another machine
+        (999999999, 0.0, RunState.RECORDING),
         (999999999, 1e6, RunState.NOT_CLOSED),
     ],
+    ids=["this process", "another machine", "long ago"],
 )
 def test_a_run_that_was_not_closed_is_alive_or_was_killed(
     tmp_path: Path, pid: int, written_ago_s: float, state: str
