@@ -6,8 +6,9 @@ import numpy as np
 from support.simulate.draw import Chunk, Ints, chunks
 from support.simulate.truth import Truth
 
+from driftscope.analysis.compare import Comparison, comparison
 from driftscope.analysis.figures.change_points import Series
-from driftscope.analysis.figures.rounds import Rounds, Side, mix_over
+from driftscope.analysis.figures.rounds import UNPAIRED, Pairing, Rounds, Side, mix_over
 
 
 def side(truth: Truth, drafted: int | None = None) -> Side:
@@ -33,6 +34,13 @@ def side(truth: Truth, drafted: int | None = None) -> Side:
         crossed=prompt if truth.sessions and truth.repeats > 1 else None,
     )
     return Side(rounds=rounds.where(there), labels=tuple(np.array(labels)[there].tolist()))
+
+
+def unpaired(first: Side, second: Side) -> Comparison:
+    """Return the comparison of two runs whose requests are not paired."""
+    none = np.empty(0, dtype=np.int64)
+    pairing = Pairing(how=UNPAIRED, first=none, second=none, alone=0)
+    return comparison(first, second, ("a", "b"), pairing)
 
 
 def _counts(truth: Truth, chunk: Chunk, only: int | None) -> Ints:

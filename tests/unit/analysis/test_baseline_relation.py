@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.simulate import Prompts, Truth
-from support.simulate.sums import side
+from support.simulate.sums import side, unpaired
 
 from driftscope.analysis.baseline_relation import AT_MIX, Quantity, Relation, Shared, at_one_mix
-from driftscope.analysis.compare import LENGTH, comparison
+from driftscope.analysis.compare import LENGTH
 from driftscope.analysis.figures.results import acceptance_of
-from driftscope.analysis.figures.rounds import UNPAIRED, Pairing, Side
+from driftscope.analysis.figures.rounds import Side
 from driftscope.analysis.gate import Facts, Judgement, Outcome, judge, rule_of
 
 numbers = st.floats(-1e3, 1e3)
@@ -140,9 +139,7 @@ def test_a_rule_without_the_baseline_takes_figures_as_served() -> None:
 def test_figures_at_the_mix_are_those_of_compare() -> None:
     baseline, run = _run(0.8, 1), _run(0.2, 2)
     found = at_one_mix(run, baseline)
-    none = np.empty(0, dtype=np.int64)
-    pairing = Pairing(how=UNPAIRED, first=none, second=none, alone=0)
-    (length,) = comparison(baseline, run, ("a", "b"), pairing).at(LENGTH)
+    (length,) = unpaired(baseline, run).at(LENGTH)
     ours = found.at_mix("acceptance.mean_length", baseline=False)
     theirs = found.at_mix("acceptance.mean_length", baseline=True)
     assert ours is not None and theirs is not None

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.simulate import Prompts, Truth, simulate
-from support.simulate.sums import side
+from support.simulate.sums import side, unpaired
 from typer.testing import CliRunner
 
 from driftscope.analysis.compare import (
@@ -23,7 +23,6 @@ from driftscope.analysis.compare import (
     common_mix,
     compare,
     compare_times,
-    comparison,
     figures_at,
     figures_of,
     mix_words,
@@ -35,7 +34,6 @@ from driftscope.analysis.figures.rounds import (
     BY_ID,
     BY_ORDER,
     UNPAIRED,
-    Pairing,
     Side,
 )
 from driftscope.analysis.figures.run_sums import collect
@@ -88,7 +86,7 @@ def test_one_mix_is_none_and_rare_labels_count_as_one() -> None:
 
 def test_the_verdict_names_the_mix() -> None:
     a, b = _shared(0.2, 1), _shared(0.8, 2)
-    found = _compared(a, b)
+    found = unpaired(a, b)
     (length,) = found.at(LENGTH)
     assert length.interval is not None
     assert length.interval.low < 0 < length.interval.high
@@ -99,7 +97,7 @@ def test_the_verdict_names_the_mix() -> None:
 def test_a_label_with_too_few_prompts_is_left_out_and_said_so() -> None:
     a, b = _run(1, replace(EASY, share=0.3), replace(HARD, share=0.7)), _run(2, EASY)
     assert common_mix(a, b) == {"easy": 1.0}
-    found = _compared(a, b)
+    found = unpaired(a, b)
     (length,) = found.at(LENGTH)
     assert length.first == pytest.approx(figures_of(a.labelled("easy").rounds, 4).value[0])
     assert mix_words(found).endswith("where both have enough prompts: easy.")
@@ -111,11 +109,6 @@ def test_few_clusters_with_most_of_the_weight_leave_few_degrees_of_freedom() -> 
     half, alone = figures_at(run, {"easy": 0.5, "hard": 0.5}, 4), figures_at(run, {"easy": 1.0}, 4)
     assert clusters[0] < 20 < clusters[1]
     assert alone.df[0] < half.df[0] < 2 * clusters[0]
-
-
-def _compared(a: Side, b: Side) -> Comparison:
-    none = np.empty(0, dtype=np.int64)
-    return comparison(a, b, ("a", "b"), Pairing(how=UNPAIRED, first=none, second=none, alone=0))
 
 
 RECORDED = Path(__file__).parent / "compare" / "data" / "seeds"
@@ -143,6 +136,11 @@ def test_says_from_which_depth_on_a_run_is_better(tmp_path: Path) -> None:
         assert each.depth is not None
         assert each.interval.low < truth[each.depth - 1] < each.interval.high
         assert each.interval.low > 0
+    words = ["compare", str(tmp_path / "0"), str(tmp_path / "1"), "--json"]
+    content = json.loads(CliRunner().invoke(app, words).output)
+    assert content["verdict"].startswith("1 accepts more from depth 4 on")
+    assert content["correction"] == "max-|t|, signs of pairs drawn"
+    assert content["differences"][0]["metric"] == LENGTH
 
 
 def test_says_nothing_of_two_seeds_of_a_real_engine() -> None:
@@ -165,14 +163,7 @@ def test_pairs_narrow_the_interval(tmp_path: Path) -> None:
     truth = replace(DRIFTS, between=1.2)
     paired = _compare(tmp_path, truth, replace(truth, seed=9))
     runs = [collect(open_run(tmp_path / name)) for name in ("0", "1")]
-    none = np.empty(0, dtype=np.int64)
-    unpaired = comparison(
-        runs[0].side,
-        runs[1].side,
-        ("a", "b"),
-        Pairing(how=UNPAIRED, first=none, second=none, alone=0),
-    )
-    (narrow,), (wide,) = paired.at(LENGTH), unpaired.at(LENGTH)
+    (narrow,), (wide,) = paired.at(LENGTH), unpaired(runs[0].side, runs[1].side).at(LENGTH)
     assert narrow.difference == pytest.approx(wide.difference)
     assert narrow.interval is not None and wide.interval is not None
     ratio = (narrow.interval.high - narrow.interval.low) / (wide.interval.high - wide.interval.low)
@@ -257,18 +248,6 @@ def test_without_speculation_it_is_times_that_are_compared(tmp_path: Path, paire
     assert not ttft["differs"]
     same = CliRunner().invoke(app, ["compare", str(paths[0]), str(paths[0])])
     assert same.output.startswith("no difference in time per output token is shown")
-
-
-def test_the_command_says_the_verdict_first(tmp_path: Path) -> None:
-    paths = [simulate(tmp_path / name, truth) for name, truth in (("a", DRIFTS), ("b", HOLDS))]
-    said = CliRunner().invoke(app, ["compare", *map(str, paths)])
-    assert said.exit_code == 0, said.output
-    assert said.output.startswith("b accepts more from depth 4 on")
-    printed = CliRunner().invoke(app, ["compare", *map(str, paths), "--json"])
-    content = json.loads(printed.output)
-    assert content["parts_from"] == 4
-    assert content["correction"] == "max-|t|, signs of pairs drawn"
-    assert content["differences"][0]["metric"] == LENGTH
 
 
 AT_ONCE = 8

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.runs import Spec, manifest
 from support.simulate import Prompts, Truth, simulate
 from typer.testing import CliRunner
 
 from driftscope.analysis.run_differences import DRAFTER, models_differ, unlike
-from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.cli.app import app
 from driftscope.pipeline import conclude, summarise
-from driftscope.trace.manifest import Manifest, Model
+from driftscope.trace.manifest import Manifest
 from driftscope.trace.reader import read_trace
 
 TRUTH = Truth(requests=40, rounds=10, k=4)
@@ -53,28 +53,9 @@ def test_one_thing_is_named(tmp_path: Path, other: Truth, thing: str) -> None:
 
 
 def _manifest(engine: str, config: str, weights: str | None, layers: tuple[int, ...]) -> Manifest:
-    model = Model(name="m", architecture="", config_digest=config, dtype="", weights_digest=weights)
-    return Manifest(
-        run_id="",
-        created_s=0,
-        driftscope_version="",
-        engine=engine,
-        engine_version="",
-        runner="",
-        mode="",
-        recording="",
-        method="",
-        k=1,
-        target=model,
-        drafter=model,
-        norm_flags={},
-        drafter_layers=1,
-        aux_layers=layers,
-        attention_backend="",
-        kv_cache_dtype="",
-        sink_tokens=4,
-        sink_source="given",
-    )
+    plain = manifest(Spec(runner="", aux_layers=layers))
+    model = replace(plain.target, config_digest=config, weights_digest=weights)
+    return replace(plain, engine=engine, engine_version="", target=model, drafter=model)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +132,9 @@ def test_several_things_are_listed_by_every_command(tmp_path: Path) -> None:
     assert words in " ".join(report.output.split())
 
 
-def _warnings(folder: Path, truth: Truth, **manifest: str | None) -> set[str]:
-    run: RunSummary = summarise(read_trace(simulate(folder / "run", truth)), "run")
-    run = replace(run, manifest=replace(run.manifest, **manifest))
+def _warnings(folder: Path, truth: Truth, **changed: str | None) -> set[str]:
+    run = summarise(read_trace(simulate(folder / "run", truth)), "run")
+    run = replace(run, manifest=replace(run.manifest, **changed))
     return {warning.id for warning in conclude([run]).notes}
 
 

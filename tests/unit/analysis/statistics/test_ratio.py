@@ -17,8 +17,6 @@ from driftscope.analysis.statistics.ratio import (
     design_effect,
     intervals,
     intraclass_correlation,
-    mean_interval,
-    mean_time_interval,
     nested,
     rate_intervals,
     ratio_of,
@@ -35,20 +33,6 @@ def test_the_error_is_that_of_leaving_each_request_out() -> None:
     left_out = (top.sum() - top) / (bottom.sum() - bottom)
     jackknife = np.sqrt(19 / 20 * np.square(left_out - found.value).sum())
     assert found.error[0] == pytest.approx(jackknife)
-
-
-def test_alike_rounds_within_a_request_do_not_narrow_the_interval() -> None:
-    """Ten copies of each round say no more than one: an interval over rounds would think so."""
-    random = np.random.RandomState(0)
-    per = random.random_sample((40, 1))
-    for of in (intervals, rate_intervals):
-        single, copied = (
-            of(ratio_of(per, np.ones((40, 1)))),
-            of(ratio_of(10 * per, np.full((40, 1), 10.0))),
-        )
-        assert single is not None and copied is not None
-        assert np.isclose(single[0].low, copied[0].low)
-        assert np.isclose(single[0].high, copied[0].high)
 
 
 @pytest.mark.parametrize(("requests", "rate"), [(8, 0.5), (60, 0.5), (30, 0.05), (60, 0.05)])
@@ -207,22 +191,6 @@ def test_a_span_lasts_as_long_as_two_requests() -> None:
 )
 def test_a_run_that_is_too_short_has_no_spans(arrival: Matrix, life: Matrix) -> None:
     assert spans_of(arrival, life) is None
-
-
-def test_times_of_requests_that_are_served_at_once_are_worth_less() -> None:
-    """Steps of four requests at once: intervals over requests cover the truth far too rarely."""
-    random, covered = np.random.RandomState(1), np.zeros(2)
-    arrival, life = np.arange(160.0), np.full(160, 4.0)
-    spans = spans_of(arrival, life)
-    for _ in range(200):
-        speed = np.roll(np.repeat(random.normal(0, 1, 40), 4), random.randint(4))
-        times = 10 + speed + random.normal(0, 0.5, 160)
-        for at, each in enumerate((mean_interval(times), mean_time_interval(times, spans))):
-            assert each is not None
-            covered[at] += each.low <= 10 <= each.high
-    over_requests, over_spans = covered / 200
-    assert over_requests < 0.8
-    assert over_spans > 0.9
 
 
 TRIALS = 60
