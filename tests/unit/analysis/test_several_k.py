@@ -11,13 +11,13 @@ from support.simulate import Truth, simulate
 from support.simulate.sums import marginal_at_k, side
 
 from driftscope.analysis.advice import advise
-from driftscope.analysis.compare import compare
+from driftscope.analysis.compare import Comparison, compare
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.statistics.ratio import rate_intervals
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.pipeline import Analysis, conclude, summarise
+from driftscope.pipeline import conclude, summarise
 from driftscope.trace.reader import read_trace
 
 BY_BATCH = Truth(
@@ -45,21 +45,17 @@ CIRCUMSTANCES = {
 
 
 @pytest.fixture(scope="module")
-def by_batch(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
-    return _summary(tmp_path_factory.mktemp("by-batch"), BY_BATCH)
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return simulate(tmp_path_factory.mktemp("by-batch") / "run", BY_BATCH)
 
 
 @pytest.fixture(scope="module")
-def harder(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
-    return _summary(tmp_path_factory.mktemp("harder"), HARDER)
+def by_batch(path: Path) -> RunSummary:
+    return summarise(open_run(path), "run")
 
 
 def _summary(folder: Path, truth: Truth) -> RunSummary:
     return summarise(open_run(simulate(folder / "run", truth)), "run")
-
-
-def _about(run: RunSummary) -> Analysis:
-    return conclude([run])
 
 
 def test_chains_of_every_k_are_one_run(by_batch: RunSummary) -> None:
@@ -107,19 +103,19 @@ def _hits(found: tuple | None, true: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("truth", [BY_BATCH, HARDER, SHORTER, BUSIER])
 def test_no_finding_rests_on_the_mix(tmp_path: Path, truth: Truth) -> None:
-    found = _about(_summary(tmp_path, truth))
+    found = conclude([_summary(tmp_path, truth)])
     assert not CIRCUMSTANCES & {finding.id for finding in found.findings}
     assert any(each.id == "several_k" for each in found.notes)
 
 
 def test_a_drop_that_k_does_not_explain_is_found(tmp_path: Path) -> None:
     run = _summary(tmp_path, replace(BY_BATCH, requests=240, change=(0.5, -1.5)))
-    assert "acceptance_drops" in {f.id for f in _about(run).findings}
+    assert "acceptance_drops" in {f.id for f in conclude([run]).findings}
 
 
 def test_a_drop_at_the_moment_that_k_changes_is_told_but_not_blamed(tmp_path: Path) -> None:
     """Both explain it: there is no finding, and a warning names what was seen."""
-    found = _about(_summary(tmp_path, replace(SHORTER, change=(0.5, -1.5))))
+    found = conclude([_summary(tmp_path, replace(SHORTER, change=(0.5, -1.5)))])
     assert "acceptance_drops" not in {finding.id for finding in found.findings}
     assert any("acceptance goes with what decides K" in each.statement for each in found.notes)
 
@@ -138,7 +134,7 @@ def test_a_level_that_goes_with_the_batch_is_no_growth(tmp_path: Path) -> None:
     truth = replace(BY_BATCH, growth=1.0, rms_batch=-0.5)
     run = _summary(tmp_path, truth)
     assert run.hidden.growth == pytest.approx(1.0, abs=0.02)
-    assert "hidden_state_grows" not in {f.id for f in _about(run).findings}
+    assert "hidden_state_grows" not in {f.id for f in conclude([run]).findings}
 
 
 def test_figures_by_depth_are_of_the_chains_that_get_there(tmp_path: Path) -> None:
@@ -153,8 +149,7 @@ def test_figures_by_depth_are_of_the_chains_that_get_there(tmp_path: Path) -> No
     assert run.recording.chains == read_trace(tmp_path / "run").draft.num_rows
 
 
-def test_cut_by_k(tmp_path: Path) -> None:
-    path = simulate(tmp_path / "run", BY_BATCH)
+def test_cut_by_k(path: Path) -> None:
     run = summarise(open_run(path), "run", by="k")
     assert [segment.label for segment in run.segments] == ["K = 2", "K = 4", "K = 7"]
     grown = [BY_BATCH.growth ** ((k - 1) / 6) for k in (2, 4, 7)]
@@ -163,32 +158,29 @@ def test_cut_by_k(tmp_path: Path) -> None:
     assert [segment.mean_length for segment in run.segments] == pytest.approx(lengths)
 
 
-def test_one_k_of_several(tmp_path: Path) -> None:
-    path = simulate(tmp_path / "run", BY_BATCH)
-    whole = summarise(open_run(path), "run")
+def test_one_k_of_several(path: Path, by_batch: RunSummary) -> None:
     part = summarise(open_run(path), "run", only=Filter(where="k = 4"))
     assert (part.ks, part.k) == ((4,), 4)
-    assert part.acceptance.marginal == whole.acceptance.by_k[1].marginal
+    assert part.acceptance.marginal == by_batch.acceptance.by_k[1].marginal
+
+
+def _compared(folder: Path, **changed: object) -> Comparison:
+    """Return the comparison of two runs of one schedule, of which the second is changed."""
+    truth = replace(BY_BATCH, requests=60)
+    truths = (replace(truth, seed=1), replace(truth, seed=2, **changed))
+    a, b = (collect(open_run(simulate(folder / str(t.seed), t))) for t in truths)
+    return compare(a, b, ("a", "b"))
 
 
 def test_two_runs_of_the_same_schedule_are_compared(tmp_path: Path) -> None:
-    paths = [
-        simulate(tmp_path / str(seed), replace(BY_BATCH, seed=seed, requests=60)) for seed in (1, 2)
-    ]
-    a, b = (collect(open_run(path)) for path in paths)
-    found = compare(a, b, ("a", "b"))
+    found = _compared(tmp_path)
     assert found.pairs == 60
     assert not [each for each in found.differences if each.differs]
 
 
 def test_another_mix_of_k_is_told(tmp_path: Path) -> None:
     """It changes the acceptance length as served, and no rate by depth."""
-    paths = [
-        simulate(tmp_path / name, replace(BY_BATCH, seed=seed, requests=60, **changed))
-        for name, seed, changed in (("mix", 1, {}), ("one", 2, {"k_by_batch": ()}))
-    ]
-    mix, one = (collect(open_run(path)) for path in paths)
-    found = compare(mix, one, ("mix", "one"))
+    found = _compared(tmp_path, k_by_batch=())
     assert any(each.startswith("K (") for each in found.unlike)
     differs = {each.metric for each in found.differences if each.differs}
     assert differs == {"acceptance.mean_length"}
@@ -203,8 +195,8 @@ def test_advice_is_held_against_what_was_served(by_batch: RunSummary) -> None:
     assert advice.overall.ran.value == pytest.approx(measured, rel=0.1)
 
 
-def test_no_advice_where_acceptance_goes_with_k(harder: RunSummary) -> None:
-    advice = advise(harder)
+def test_no_advice_where_acceptance_goes_with_k(tmp_path: Path) -> None:
+    advice = advise(_summary(tmp_path, HARDER))
     assert advice is not None
     assert advice.command is None
     assert advice.doubt is not None and "goes with what decides K" in advice.doubt

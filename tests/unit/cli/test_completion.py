@@ -103,7 +103,9 @@ def test_each_shell_is_answered_without_a_heavy_import(
     assert json.loads(done.stderr) == []
 
 
-def test_a_shell_s_script_can_be_shown() -> None:
-    done = CliRunner().invoke(app, ["--show-completion"])
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_each_shell_can_be_shown(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    done = CliRunner().invoke(app, ["--show-completion", shell])
     assert done.exit_code == 0, done.output
-    assert "complete" in done.stdout
+    assert f"complete_{shell}" in done.stdout

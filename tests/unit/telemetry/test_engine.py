@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from support.collector import ERROR, HANG, OK, Collector, http
 from support.runs import Spec, by_source, manifest, rows
+from support.waiting import free_port, until
 
 from driftscope.errors import TelemetryError
 from driftscope.telemetry.engine import EngineTelemetry, Identity, WorkerTelemetry, model_label
@@ -68,7 +67,6 @@ pytestmark = pytest.mark.process
 SPEC = Spec(requests=6)
 ROUNDS = SPEC.requests * SPEC.rounds
 FAST = {"OTEL_METRIC_EXPORT_INTERVAL": "200", "OTEL_BSP_SCHEDULE_DELAY": "200"}
-Until = Callable[[Callable[[], bool]], None]
 
 
 @pytest.fixture(autouse=True)
@@ -80,13 +78,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
 
 
-def until(is_so: Callable[[], bool], limit_s: float = 30.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.02)
-
-
 def settings(url: str, **more: str) -> Settings:
     found = settings_from({OTLP: url, **FAST, **more})
     assert found is not None
@@ -96,21 +87,19 @@ def settings(url: str, **more: str) -> Settings:
 class Engine:
     """An engine core and a worker that record into one run, as two processes would."""
 
-    def __init__(self, run: Path, telemetry: Settings, **more: int) -> None:
-        create_run(run, manifest(SPEC))
-        self.run = run
-        self.core = TraceWriter(
-            run, source="engine0-11", options=WriterOptions(flush_s=0.02, **more)
-        )
-        self.worker = TraceWriter(
-            run, source="worker0-12", options=WriterOptions(flush_s=0.02, **more)
-        )
+    def __init__(self, run: Path, telemetry: Settings, spec: Spec = SPEC, **more: int) -> None:
+        create_run(run, manifest(spec))
+        self.run, options = run, WriterOptions(flush_s=0.02, **more)
+        self.core = TraceWriter(run, source="engine0-11", options=options)
         self.speaker = EngineTelemetry(
             run, self.core.source, telemetry, self.core.status, model="served"
         )
         self.core.subscribe(self.speaker.on_batches, self.speaker.flush)
-        publisher = WorkerTelemetry(run, self.worker.source, self.worker.status)
-        self.worker.subscribe(publisher.on_batches, publisher.publish)
+        sources = [f"worker{rank}-{12 + rank}" for rank in range(spec.tensor_parallel)]
+        self.workers = [TraceWriter(run, source=source, options=options) for source in sources]
+        for worker in self.workers:
+            publisher = WorkerTelemetry(run, worker.source, worker.status)
+            worker.subscribe(publisher.on_batches, publisher.publish)
 
     def serve(self, spec: Spec = SPEC) -> None:
         for row in rows(spec):
@@ -118,13 +107,12 @@ class Engine:
 
     def put(self, row: Row) -> None:
         core = isinstance(row, VerifyRow | RequestRow)
-        assert (self.core if core else self.worker).put(row)
+        assert (self.core if core else self.workers[0]).put(row)
 
     def close(self) -> None:
         """In the order in which vLLM does."""
-        self.core.close()
-        self.worker.close()
-        self.speaker.close()
+        for part in (self.core, *self.workers, self.speaker):
+            part.close()
 
 
 @pytest.fixture
@@ -271,7 +259,7 @@ def test_labels_come_from_an_allow_list(tmp_path: Path, collector: Collector) ->
 
 
 def test_prometheus_is_answered(tmp_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     found = settings_from({PROMETHEUS: f"127.0.0.1:{port}"})
     assert found is not None
     engine = Engine(tmp_path / "run", found)
@@ -293,7 +281,7 @@ def test_prometheus_is_answered(tmp_path: Path) -> None:
 
 def test_scrapes_from_other_machines_are_answered_only_if_asked_for(tmp_path: Path) -> None:
     for number, (host, where) in enumerate((("", "127.0.0.1"), ("0.0.0.0:", "0.0.0.0"))):
-        port = _free_port()
+        port = free_port()
         found = settings_from({PROMETHEUS: f"{host}{port}"})
         assert found is not None
         engine = Engine(tmp_path / f"run{number}", found)
@@ -308,29 +296,11 @@ def test_scrapes_from_other_machines_are_answered_only_if_asked_for(tmp_path: Pa
 
 def test_tensor_parallel_ranks_count_chains_once(tmp_path: Path, collector: Collector) -> None:
     spec = replace(SPEC, tensor_parallel=2)
-    create_run(tmp_path / "run", manifest(spec))
-    writers = []
-    for source, content in by_source(spec).items():
-        writer = TraceWriter(tmp_path / "run", source=source, options=WriterOptions(flush_s=0.02))
-        if source.startswith("engine"):
-            speaker = EngineTelemetry(
-                tmp_path / "run", source, settings(collector.url), writer.status
-            )
-            writer.subscribe(speaker.on_batches)
-        else:
-            publisher = WorkerTelemetry(tmp_path / "run", source, writer.status)
-            writer.subscribe(publisher.on_batches, publisher.publish)
+    engine = Engine(tmp_path / "run", settings(collector.url), spec)
+    writers = (engine.core, *engine.workers)
+    for writer, content in zip(writers, by_source(spec).values(), strict=True):
         assert all(writer.put(row) for row in content)
-        writers.append(writer)
-    for writer in writers:
-        writer.close()
-    speaker.close()
+    engine.close()
     chains = ROUNDS + SPEC.requests
     assert collector.value("driftscope.chains.recorded") == chains
     assert collector.value("driftscope.attention.mass", depth=1, **{"class": "self"}) == 2 * chains
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -4,7 +4,6 @@ Prometheus."""
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import time
 import urllib.error
@@ -21,6 +20,7 @@ from support.collector import http, over_grpc
 from support.hostile.server import Asked, Peer, hostile_server
 from support.promtool import promtool, tool
 from support.runs import START_S, Spec, manifest, rows, write_rows, write_run
+from support.waiting import free_port, until
 from typer.testing import CliRunner
 
 from driftscope.cli.app import app
@@ -331,38 +331,30 @@ def prometheus(trace: Trace, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     (folder / "run.om").write_text(recorded_run.to_openmetrics(told))
     promtool("tsdb", "create-blocks-from", "openmetrics", folder / "run.om", folder / "data")
     (folder / "prometheus.yml").write_text("{}\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
+    command = [
+        tool("prometheus"),
+        f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/data",
+        "--storage.tsdb.retention.time=100y",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                tool("prometheus"),
-                f"--config.file={folder}/prometheus.yml",
-                f"--storage.tsdb.path={folder}/data",
-                "--storage.tsdb.retention.time=100y",
-                f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            stdout=log,
-            stderr=log,
-        )
+        process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        _wait(f"http://127.0.0.1:{port}/-/ready")
+        until(lambda: _answers(f"http://127.0.0.1:{port}/-/ready"), limit_s=60)
         yield Server(f"http://127.0.0.1:{port}", told[0].moments[-1].time_s + 1)
     finally:
         process.terminate()
         process.wait(30)
 
 
-def _wait(url: str) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=2).close()
-            return
-        except urllib.error.URLError:
-            assert time.monotonic() < deadline, "Prometheus did not start"
-            time.sleep(0.2)
+def _answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=2).close()
+    except urllib.error.URLError:
+        return False
+    return True
 
 
 @pytest.mark.prometheus

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import resource
-import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.hostile.server import METRICS, Server, hostile_server
 from support.runs import Spec, manifest, rows, write_run
+from support.waiting import free_port, until
 from typer.testing import CliRunner
 
 from driftscope.boundary.http_peer import Limits
@@ -32,13 +32,6 @@ SPEC = Spec(requests=6, undrafted=("k_zero",))
 ROUNDS = SPEC.requests * SPEC.rounds
 
 
-def _until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.02)
-
-
 def test_a_run_that_is_being_written(tmp_path: Path) -> None:
     """Each row counts once: while it is in a stream, and when that was sealed."""
     create_run(tmp_path / "run", manifest(SPEC))
@@ -48,7 +41,7 @@ def test_a_run_that_is_being_written(tmp_path: Path) -> None:
     for times in (1, 2):
         for row in rows(SPEC):
             assert writer.put(row)
-        _until(lambda times=times: view(followed.look()).rounds == times * ROUNDS)
+        until(lambda times=times: view(followed.look()).rounds == times * ROUNDS)
     assert not followed.over
     writer.close()
     seen = view(followed.look())
@@ -87,9 +80,7 @@ def _counts(seen: View) -> tuple[int, int]:
 
 
 def test_an_endpoint_says_the_same_as_the_run(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     settings = settings_from({PROMETHEUS: f"127.0.0.1:{port}"})
     assert settings is not None
     create_run(tmp_path / "run", manifest(SPEC))
@@ -100,7 +91,7 @@ def test_an_endpoint_says_the_same_as_the_run(tmp_path: Path) -> None:
         assert writer.put(row)
     followed = FollowedEndpoint(f"http://127.0.0.1:{port}")
     whole = (ROUNDS, ROUNDS + SPEC.requests)
-    _until(lambda: _counts(view(followed.look())) == whole)
+    until(lambda: _counts(view(followed.look())) == whole)
     there, here = view(followed.look()), view(FollowedRun(tmp_path / "run").look())
     assert _counts(here) == whole
     for a, b in zip(there.depths, here.depths, strict=True):

@@ -222,36 +222,45 @@ def test_quantities_a_drafter_lacks_are_none_and_nothing_else_suffers(tmp_path: 
     assert run.hidden.growth is not None
 
 
-def test_chains_longer_than_the_manifest_says_are_of_another_run(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "run", Spec(k=2, conditional=(0.5, 0.5)))
-    write_rows(path, "worker0-9", rows(Spec(k=4, requests=1)))
-    with pytest.raises(MixedTraceError, match=r"K = 4 in a run .* K = 2.*worker0-9.*move the file"):
+@pytest.mark.parametrize(
+    ("spec", "other", "words"),
+    [
+        (
+            Spec(k=2, conditional=(0.5, 0.5)),
+            Spec(requests=1),
+            r"K = 4 in a run .* K = 2.*worker0-9.*move the file",
+        ),
+        (Spec(), Spec(layers=2, requests=1), r"1 and 2 layers.*\(draft-worker0-9-0000.*move"),
+    ],
+)
+def test_chains_of_another_run_are_refused(
+    tmp_path: Path, spec: Spec, other: Spec, words: str
+) -> None:
+    path = write_run(tmp_path / "run", spec)
+    write_rows(path, "worker0-9", rows(other))
+    with pytest.raises(MixedTraceError, match=words):
         summarise(read_trace(path), "run")
 
 
-def test_more_drafted_than_the_manifest_allows_is_refused(tmp_path: Path) -> None:
-    trace = read_trace(write_run(tmp_path / "run"))
-    with pytest.raises(MixedTraceError, match="K = 6 in a run whose manifest says K = 4"):
-        summarise(_with_rounds(trace, [verify(0, 1, 1.0, 5, 6, 0)]), "run")
-
-
-def test_drafters_of_different_layers_are_of_two_runs(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "run", Spec(k=4))
-    write_rows(path, "worker0-9", rows(Spec(k=4, layers=2, requests=1)))
-    with pytest.raises(MixedTraceError, match=r"1 and 2 layers.*\(draft-worker0-9-0000.*move"):
-        summarise(read_trace(path), "run")
-
-
-def test_more_accepted_than_drafted_is_refused(tmp_path: Path) -> None:
-    trace = read_trace(write_run(tmp_path / "run"))
-    with pytest.raises(DamagedTraceError, match="accepted than drafted"):
-        summarise(_with_rounds(trace, [verify(0, 1, 1.0, 5, 2, 3)]), "run")
-
-
-def test_no_round_is_no_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("drafted", "accepted", "reason", "error", "words"),
+    [
+        (6, 0, None, MixedTraceError, "K = 6 in a run whose manifest says K = 4"),
+        (2, 3, None, DamagedTraceError, "accepted than drafted"),
+        (0, 0, "no_draft", NoDataError, "no round"),
+    ],
+)
+def test_rounds_that_no_run_has_are_refused(
+    tmp_path: Path,
+    drafted: int,
+    accepted: int,
+    reason: str | None,
+    error: type[Exception],
+    words: str,
+) -> None:
     trace = read_trace(write_run(tmp_path / "run", Spec(requests=1)))
-    with pytest.raises(NoDataError, match="no round"):
-        summarise(_with_rounds(trace, [verify(0, 1, 1.0, 5, 0, 0, "no_draft")]), "run")
+    with pytest.raises(error, match=words):
+        summarise(_with_rounds(trace, [verify(0, 1, 1.0, 5, drafted, accepted, reason)]), "run")
 
 
 def test_a_rate_that_changes_leaves_the_means_unbiased(tmp_path: Path) -> None:
