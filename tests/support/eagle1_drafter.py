@@ -36,7 +36,7 @@ def prompt_texts() -> list[str]:
     return [each.in_distribution for each in load_prompts()[:PROMPTS]]
 
 
-def config_of(target: Target) -> DrafterConfig:
+def eagle1_config(target: Target) -> DrafterConfig:
     """Return the config of a drafter of one layer."""
     layer = replace(target.config, num_hidden_layers=1)
     return DrafterConfig(
@@ -51,7 +51,7 @@ def eagle1_drafter(folder: Path) -> Path:
     target, teacher = load_target(path), Teacher(path)
     prompts = {str(at): encode(text) for at, text in enumerate(prompt_texts())}
     passages = [*teacher.passages(prompts, {FINAL_STATE})]
-    drafter = Drafter(config_of(target))
+    drafter = Drafter(eagle1_config(target))
     with torch.no_grad():
         drafter.fc.weight.copy_(_fitted(target, passages))
         drafter.lm_head.weight.copy_(teacher.head)

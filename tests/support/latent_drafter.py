@@ -25,7 +25,7 @@ SIZES = LatentConfig(
 )
 
 
-def config_of(base: DrafterConfig) -> DrafterConfig:
+def latent_config(base: DrafterConfig) -> DrafterConfig:
     """Return the config with latent attention."""
     layer = replace(base.layer, head_dim=SIZES.qk_rope_head_dim)
     return replace(base, layer=layer, latent=SIZES)
@@ -36,7 +36,7 @@ def latent_drafter(folder: Path) -> Path:
     """Write the drafter into `folder`."""
     torch.manual_seed(0)
     base = load_drafter(trio_path() / "eagle31")
-    drafter = Drafter(config_of(base.config))
+    drafter = Drafter(latent_config(base.config))
     kept = {name: each for name, each in base.state_dict().items() if ".self_attn." not in name}
     drafter.load_state_dict(kept, strict=False)
     _write_attention(drafter.midlayer.self_attn, base.midlayer.self_attn)

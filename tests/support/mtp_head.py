@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from support.eagle1_drafter import config_of, fit, prompt_texts
+from support.eagle1_drafter import eagle1_config, fit, prompt_texts
 from torch import Tensor
 
 from driftscope.inspect.reference.config import FINAL_STATE, DrafterConfig
@@ -26,7 +26,7 @@ def mtp_config(target: Target, *, normed: bool) -> DrafterConfig:
     """Return the config of a head of one layer that reads the target's state after the final norm,
     as in SGLang, if `normed`, or before it, as in vLLM."""
     return replace(
-        config_of(target),
+        eagle1_config(target),
         aux_layers=(FINAL_STATE if normed else target.config.num_hidden_layers,),
         eagle1=False,
         mtp=True,
