@@ -16,6 +16,7 @@ from support.command import Driftscope, assert_fails
 from support.runs import Spec, manifest
 
 from driftscope.trace.control import CONTROL, read_control
+from driftscope.trace.status import Status
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import create_run
 from driftscope_probes.control import Control
@@ -160,18 +161,17 @@ def server() -> Iterator[Any]:
         thread.join()
 
 
-STATUS = {
-    "source": "worker0-1",
-    "closed": False,
-    "flushed_s": 1.0,
-    "rows": {"draft": 1234},
-    "dropped": {},
-    "errors": {},
-    "recording": True,
-    "rate": 0.25,
-    "overhead": None,
-    "control": {"every": 4, "labels": []},
-}
+STATUS = json.loads(
+    Status(
+        source="worker0-1",
+        closed=False,
+        flushed_s=1.0,
+        rows={"draft": 1234},
+        recording=True,
+        rate=0.25,
+        control={"every": 4, "labels": []},
+    ).to_json()
+)
 
 
 def test_a_server_is_asked_by_vllms_own_rpc(driftscope: Driftscope, server: Any) -> None:

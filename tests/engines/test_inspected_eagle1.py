@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
-from support.eagle1_drafter import eagle1_drafter
+from support.checkpoints import eagle1_drafter
 from support.engine_process.job import PROMPTS, Job, Outcome, run_jobs
 from support.inspected_prompts import inspected
 from support.promised_rounds import served_length

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.checkpoints import mtp_checkpoint
 from support.engine_process.job import PROMPTS, Job, Outcome, run_jobs
 from support.inspected_prompts import inspected
-from support.mtp_head import mtp_checkpoint
 from support.promised_rounds import served_length
 from verification.truth import RECORD, V2, compare
 

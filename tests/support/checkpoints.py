@@ -1,18 +1,31 @@
-"""Copies of the shipped drafters whose config or weights are changed."""
+"""Checkpoints made for tests: changed copies of the shipped drafters, and other kinds of drafters."""
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import functional
 
-from driftscope_lab.trio import trio_path
+from driftscope.inspect.reference.config import FINAL_STATE, DrafterConfig, LatentConfig
+from driftscope.inspect.reference.drafter import (
+    ChainKeys,
+    Drafter,
+    Target,
+    load_drafter,
+    load_target,
+    save_drafter,
+)
+from driftscope.inspect.trial.target import Passage, Teacher
+from driftscope_lab.trio import encode, load_prompts, trio_path
 
 Config = dict[str, Any]
 State = dict[str, Tensor]
@@ -85,3 +98,223 @@ def planted(source: Path, folder: Path, plant: Callable[[State], None]) -> Path:
     plant(state)
     save_file({name: each.contiguous() for name, each in state.items()}, path / "model.safetensors")
     return path
+
+
+PROMPTS = 8
+STEPS, LEARNING_RATE = 160, 2e-3
+PENALTY = 1e-2
+"""Weight of the squared parameters, against that of a mean square of the data of 1."""
+
+
+def prompt_texts() -> list[str]:
+    """Return the prompts for whose answers the drafter is made."""
+    return [each.in_distribution for each in load_prompts()[:PROMPTS]]
+
+
+def eagle1_config(target: Target) -> DrafterConfig:
+    """Return the config of a drafter of one layer."""
+    layer = replace(target.config, num_hidden_layers=1)
+    return DrafterConfig(
+        layer=layer, aux_layers=(FINAL_STATE,), names_aux_layers=False, eagle1=True
+    )
+
+
+def eagle1_drafter(folder: Path) -> Path:
+    """Write an EAGLE-1 drafter for the shipped target into `folder`, as the EAGLE repository does:
+    without a head.
+
+    `fc` is fitted by least squares: from the embedding of the next token and the target's final
+    state to the final state after it. All weights are then trained shortly, at the first depth
+    only.
+    """
+    torch.manual_seed(0)
+    path = trio_path() / "target"
+    target, teacher = load_target(path), Teacher(path)
+    prompts = {str(at): encode(text) for at, text in enumerate(prompt_texts())}
+    passages = [*teacher.passages(prompts, {FINAL_STATE})]
+    drafter = Drafter(eagle1_config(target))
+    with torch.no_grad():
+        drafter.fc.weight.copy_(_fitted(target, passages))
+        drafter.lm_head.weight.copy_(teacher.head)
+    fit(drafter, target, passages)
+    save_drafter(drafter, folder, torch.float32)
+    return folder
+
+
+def _inputs(target: Target, passage: Passage, layer: int = FINAL_STATE) -> tuple[Tensor, Tensor]:
+    """Return the embeddings of the next tokens and the states, [1, slots, H] each."""
+    with torch.no_grad():
+        return target.embed(passage.ids[None, 1:].clone()), passage.states[layer].clone()
+
+
+@torch.no_grad()
+def _fitted(target: Target, passages: Sequence[Passage]) -> Tensor:
+    """Return the weight of `fc`, [H, 2H], of a drafter that has no layer."""
+    inputs, outputs = list[Tensor](), list[Tensor]()
+    for passage in passages:
+        embedded, states = _inputs(target, passage)
+        inputs.append(torch.cat([embedded, states], -1)[0, :-1])
+        outputs.append(states[0, 1:])
+    x, y = torch.cat(inputs).double(), torch.cat(outputs).double()
+    size = PENALTY * len(x) * torch.eye(x.shape[1], dtype=x.dtype)
+    return torch.linalg.solve(x.T @ x + size, x.T @ y).T.float()
+
+
+def fit(drafter: Drafter, target: Target, passages: Sequence[Passage]) -> None:
+    """Train the first depth, but for the output head, on the tokens that follow."""
+    drafter.lm_head.requires_grad_(requires_grad=False)
+    learned = [each for each in drafter.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(learned, lr=LEARNING_RATE)
+    for at in range(STEPS):
+        passage = passages[at % len(passages)]
+        embedded, states = _inputs(target, passage, drafter.config.aux_layers[0])
+        anchors = torch.arange(states.shape[1] - 1)
+        step = drafter.step(
+            embedding=embedded[:, anchors],
+            hidden=states[:, anchors],
+            depth=1,
+            anchors=anchors,
+            context=drafter.context(embedded, states),
+            chain_keys=ChainKeys(),
+        )
+        loss = functional.cross_entropy(
+            drafter.lm_head(step.postnorm)[0], passage.ids[anchors + 2].clone()
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+WIDE, HEADS, HEAD, TURNED = 512, 8, 32, 32
+SIZES = LatentConfig(
+    q_lora_rank=WIDE,
+    kv_lora_rank=WIDE,
+    qk_nope_head_dim=HEAD,
+    qk_rope_head_dim=TURNED,
+    v_head_dim=HEAD,
+)
+
+
+def latent_config(base: DrafterConfig) -> DrafterConfig:
+    """Return the config with latent attention."""
+    layer = replace(base.layer, head_dim=SIZES.qk_rope_head_dim)
+    return replace(base, layer=layer, latent=SIZES)
+
+
+@torch.no_grad()
+def latent_drafter(folder: Path) -> Path:
+    """Write the shipped drafter with its attention rewritten as latent attention.
+
+    Ranks as wide as the input make both down-projections the identity, and heads that share keys
+    get copies. Positions are lost but for a small random part, so that it accepts less than the
+    original.
+    """
+    torch.manual_seed(0)
+    base = load_drafter(trio_path() / "eagle31")
+    drafter = Drafter(latent_config(base.config))
+    kept = {name: each for name, each in base.state_dict().items() if ".self_attn." not in name}
+    drafter.load_state_dict(kept, strict=False)
+    _write_attention(drafter.midlayer.self_attn, base.midlayer.self_attn)
+    save_drafter(drafter, folder)
+    return folder
+
+
+def _write_attention(new: torch.nn.Module, old: torch.nn.Module) -> None:
+    queries, keys, values = (
+        each.weight.view(-1, HEAD, WIDE) for each in (old.q_proj, old.k_proj, old.v_proj)
+    )
+    shared = [each.repeat_interleave(HEADS // len(each), 0) for each in (keys, values)]
+    new.q_b_proj.weight.view(HEADS, HEAD + TURNED, WIDE)[:, :HEAD] = queries
+    # Products are divided by the root of a head's size, which is larger than before.
+    new.q_b_proj.weight *= ((HEAD + TURNED) / HEAD) ** 0.5
+    new.kv_b_proj.weight.copy_(torch.cat(shared, 1).flatten(0, 1))
+    new.q_a_proj.weight.copy_(torch.eye(WIDE))
+    new.kv_a_proj_with_mqa.weight[:WIDE] = torch.eye(WIDE)
+    new.o_proj.weight.copy_(old.o_proj.weight)
+
+
+def mtp_config(target: Target, *, normed: bool) -> DrafterConfig:
+    """Return the config of a head of one layer that reads the target's state after the final norm,
+    as in SGLang, if `normed`, or before it, as in vLLM."""
+    return replace(
+        eagle1_config(target),
+        aux_layers=(FINAL_STATE if normed else target.config.num_hidden_layers,),
+        eagle1=False,
+        mtp=True,
+        norm_output=True,
+        attention_bias=True,
+    )
+
+
+def mtp_checkpoint(folder: Path, *, normed: bool) -> Path:
+    """Write the shipped target with a head into `folder`, as a checkpoint of MiMo; see
+    `mtp_config`.
+
+    MiMo's layers are Llama's with biases on queries, keys and values. Those of the target are zero
+    here, so that the shipped target is a MiMo target as it is, and its float64 reference holds.
+    """
+    torch.manual_seed(0)
+    path = trio_path() / "target"
+    target, teacher = load_target(path), Teacher(path)
+    head = Drafter(mtp_config(target, normed=normed))
+    _start(head, target)
+    prompts = {str(at): encode(text) for at, text in enumerate(prompt_texts())}
+    fit(head, target, [*teacher.passages(prompts, set(head.config.aux_layers))])
+    weights = load_file(path / "model.safetensors")
+    weights = {name: each.float() for name, each in weights.items()}
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    own = {f"model.mtp_layers.0.{mimo_name(n)}": x for n, x in _own(head).items()}
+    biases = {
+        name.replace("weight", "bias"): torch.zeros(len(each))
+        for name, each in weights.items()
+        if name.split(".")[-2] in ("q_proj", "k_proj", "v_proj")
+    }
+    weights |= biases | own
+    folder.mkdir(parents=True)
+    save_file({n: x.contiguous() for n, x in weights.items()}, folder / "model.safetensors")
+    fields = json.loads((path / "config.json").read_text()) | {
+        "architectures": ["MiMoForCausalLM"],
+        "model_type": "qwen2",
+        "attention_bias": True,
+        "num_nextn_predict_layers": 1,
+        "tie_word_embeddings": False,
+    }
+    (folder / "config.json").write_text(json.dumps(fields))
+    return folder
+
+
+@functools.cache
+def load_mtp(
+    folder: Path, dtype: torch.dtype = torch.float64, *, normed: bool
+) -> tuple[Target, Drafter]:
+    """Return the shipped target and the head of a checkpoint that `mtp_checkpoint` has written."""
+    target = load_target(trio_path() / "target", dtype)
+    head = Drafter(mtp_config(target, normed=normed))
+    stored = load_file(folder / "model.safetensors")
+    own = {name: stored[f"model.mtp_layers.0.{mimo_name(name)}"] for name in _own(head)}
+    head.load_state_dict({**own, "lm_head.weight": stored["lm_head.weight"]})
+    return target, head.to(dtype).eval()
+
+
+def _start(head: Drafter, target: Target) -> None:
+    """Give the head the target's final norm and output."""
+    with torch.no_grad():
+        head.norm.weight.copy_(target.model.norm.weight)  # type: ignore[union-attr,arg-type]
+        head.lm_head.weight.copy_(target.model.embed_tokens.weight)
+
+
+def _own(head: Drafter) -> dict[str, Tensor]:
+    """Return the tensors that are not the target's."""
+    return {
+        name: each.detach()
+        for name, each in head.state_dict().items()
+        if not name.startswith("lm_head.")
+    }
+
+
+def mimo_name(name: str) -> str:
+    """Return the name in a checkpoint of MiMo of a tensor of the reference drafter."""
+    for ours, theirs in (("fc.", "input_proj."), ("midlayer.", ""), ("norm.", "final_layernorm.")):
+        if name.startswith(ours):
+            return theirs + name.removeprefix(ours)
+    return name

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support.checkpoints import load_mtp
 from support.engine_process.job import PROMPTS, Job, K, Outcome, prompts, run_jobs
-from support.mtp_head import load_mtp
 
 from driftscope.inspect.reference.chain import replay
 from driftscope.inspect.reference.drafter import load_drafter, load_target

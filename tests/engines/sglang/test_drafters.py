@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.eagle1_drafter import eagle1_drafter
-from support.mtp_head import load_mtp
+from support.checkpoints import eagle1_drafter, load_mtp
 from verification.sglang.drafters import NODES
 from verification.sglang.truth import compare, histograms
 from verification.truth import Truth, loaded

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.checkpoints import TARGET
-from support.eagle1_drafter import eagle1_drafter, prompt_texts
+from support.checkpoints import TARGET, eagle1_drafter, prompt_texts
 
 from driftscope.ablate.intervention import AS_SERVED, FACTORIAL
 from driftscope.ablate.result import Ablation

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from support.eagle1_drafter import eagle1_drafter
-from support.mtp_head import mtp_checkpoint
+from support.checkpoints import eagle1_drafter, mtp_checkpoint
 from support.sglang_process.job import Job, K
 
 from driftscope_lab.trio import trio_path

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.eagle1_drafter import config_of
+from support.checkpoints import eagle1_config
 
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.checks.result import CheckResult, Inspected, Level
@@ -23,7 +23,7 @@ HIDDEN = 256
 
 @pytest.fixture
 def drafter(tmp_path: Path) -> Path:
-    config = config_of(load_target(trio_path() / "target"))
+    config = eagle1_config(load_target(trio_path() / "target"))
     save_drafter(Drafter(config), tmp_path / "drafter")
     return tmp_path / "drafter"
 

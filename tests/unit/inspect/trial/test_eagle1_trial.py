@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.checkpoints import TARGET, planted
-from support.eagle1_drafter import eagle1_drafter, prompt_texts
+from support.checkpoints import TARGET, eagle1_drafter, planted, prompt_texts
 
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import open_drafter, open_target

@@ -10,8 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.checkpoints import TARGET, Config, State
-from support.latent_drafter import HEAD, HEADS, SIZES, TURNED, WIDE, latent_drafter
+from support.checkpoints import (
+    HEAD,
+    HEADS,
+    SIZES,
+    TARGET,
+    TURNED,
+    WIDE,
+    Config,
+    State,
+    latent_drafter,
+)
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast

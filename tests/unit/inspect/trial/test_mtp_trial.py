@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.checkpoints import planted
-from support.eagle1_drafter import prompt_texts
-from support.mtp_head import mtp_checkpoint
+from support.checkpoints import mtp_checkpoint, planted, prompt_texts
 from typer.testing import CliRunner
 
 from driftscope.cli.app import app
