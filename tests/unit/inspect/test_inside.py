@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support.checkpoints import TARGET
-from support.inside_sums import inside_sums
+from support.inspections import inside_sums
 
 from driftscope.analysis.statistics.drift import Answer
 from driftscope.inspect.inside import Inside, InsideSums, inside_of

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.inside_sums import inside_sums
-from support.inspections import FIGURES, PROMPTS, K, rounds
+from support.inspections import FIGURES, PROMPTS, K, inside_sums, rounds
 
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import mean_interval
