@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.checkpoints import TARGET, changed
 from support.engine_process.job import Job, K, Outcome, run_jobs
-from support.promised_rounds import served_length
+from support.inspected_prompts import served_length
 from typer.testing import CliRunner
 
 from driftscope.cli.app import app

@@ -11,8 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from support.checkpoints import eagle1_drafter
 from support.engine_process.job import PROMPTS, Job, Outcome, run_jobs
-from support.inspected_prompts import inspected
-from support.promised_rounds import served_length
+from support.inspected_prompts import inspected, served_length
 from typer.testing import CliRunner
 from verification.truth import RECORD, V2, compare
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from support.checkpoints import mtp_checkpoint
 from support.engine_process.job import PROMPTS, Job, Outcome, run_jobs
-from support.inspected_prompts import inspected
-from support.promised_rounds import served_length
+from support.inspected_prompts import inspected, served_length
 from verification.truth import RECORD, V2, compare
 
 from driftscope.inspect.reference.config import EOS_ID

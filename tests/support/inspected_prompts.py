@@ -1,4 +1,4 @@
-"""An inspection of the prompts that engines of tests are asked, by the command."""
+"""The inspection of the prompts that engines of tests are asked, and the rounds that it covers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from support.engine_process.job import PROMPTS, K
+from support.engine_process.job import PROMPTS, K, Outcome, prompts
 from typer.testing import CliRunner
 
 from driftscope.cli.app import app
+from driftscope.trace.reader import read_trace
 from driftscope_lab.trio import CONDITIONS, load_prompts
 
 
@@ -23,3 +24,25 @@ def inspected(drafter: Path, target: Path, folder: Path) -> dict[str, Any]:
     done = CliRunner().invoke(app, ["inspect", str(drafter), *(str(each) for each in options)])
     document: dict[str, Any] = json.loads(done.stdout)
     return document
+
+
+def served_length(outcome: Outcome) -> float:
+    """Return the acceptance length of the rounds whose K drafts all lie within the answer. An
+    inspection makes no others, because it knows the target's tokens up to the answer's end only.
+
+    Tokens that a last round accepts past the end of its answer are no tokens of the request.
+    """
+    trace = read_trace(outcome.run)
+    ends = {row["request"]: _end(row["request"], outcome) for row in trace.verify.to_pylist()}
+    lengths = [
+        row["accepted"] + 1
+        for row in trace.verify.to_pylist()
+        if row["drafted"] and row["position"] + 1 + K < ends[row["request"]]
+    ]
+    return sum(lengths) / len(lengths)
+
+
+def _end(request: str, outcome: Outcome) -> int:
+    """Return the number of tokens of a request, prompt and answer."""
+    at = int(request.partition("-")[0])
+    return len(prompts(outcome.job.requests)[at]) + len(outcome.tokens()[at])
