@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from support.distributions import CHECKOUT, PROJECTS, SOURCES
-from support.promtool import promtool
+from support.prometheus import promtool
 
 from driftscope.cli.dashboards import FILES, RULES
 

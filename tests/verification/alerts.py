@@ -26,11 +26,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from support.alert_rules import INTERVAL, KEEP, edited_rules
 from support.chromium import chromium
 from support.dashboard_picture import Window, picture
 from support.engine_process.serving import Server, serve
-from support.promtool import tool
+from support.prometheus import INTERVAL, KEEP, edited_rules, tool
 
 from driftscope.cli.dashboards import FILES
 from driftscope_lab.trio import load_prompts

@@ -11,8 +11,15 @@ from typing import Any
 import pytest
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
-from support.alert_rules import ENGINES, INTERVAL, KEEP, edited_rules, rules_in
-from support.promtool import check_rules_with, promtool
+from support.prometheus import (
+    ENGINES,
+    INTERVAL,
+    KEEP,
+    check_rules_with,
+    edited_rules,
+    promtool,
+    rules_in,
+)
 from typer.testing import CliRunner
 from verification.alert_rules.play import Firing, faults, play, played
 from verification.alert_rules.scenarios import FELL, SCENARIOS, Expected, Scenario

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.promtool import promtool, tool
+from support.prometheus import promtool, tool
 
 from driftscope.cli.dashboards import FILES, RULES
 

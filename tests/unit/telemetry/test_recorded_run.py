@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from support.collector import http, over_grpc
 from support.hostile.server import Asked, Peer, hostile_server
-from support.promtool import promtool, tool
+from support.prometheus import promtool, tool
 from support.runs import START_S, Spec, manifest, rows, write_rows, write_run
 from support.waiting import free_port, until
 from typer.testing import CliRunner

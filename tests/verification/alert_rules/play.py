@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.alert_rules import edited_rules
-from support.promtool import tool
+from support.prometheus import edited_rules, tool
 
 from verification.alert_rules.scenarios import SCRAPE_MIN, Expected, Scenario
 
