@@ -9,7 +9,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser
 from support.ablations import constructed_ablation
-from support.opened_page import assert_drawn_alone
+from support.chromium import assert_drawn_alone
 
 from driftscope_reports.ablation_page import to_html
 

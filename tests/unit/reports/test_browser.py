@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 from support.analyses import PAIR, analysis_of, pair
-from support.opened_page import NOT_DRAWN, UNFOLD
+from support.chromium import NOT_DRAWN, UNFOLD
 from support.runs import Spec
 
 from driftscope.pipeline import Analysis, Inputs, analyze

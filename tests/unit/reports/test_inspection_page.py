@@ -9,8 +9,8 @@ from pathlib import Path
 
 from playwright.sync_api import Browser
 from support.checkpoints import TARGET, changed
+from support.chromium import assert_drawn_alone
 from support.inspections import broken
-from support.opened_page import assert_drawn_alone
 
 from driftscope.inspect.inspection import inspect_files
 from driftscope.inspect.trial.result import NotApplicable, TriedRendering
