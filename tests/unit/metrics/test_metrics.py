@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
+import ibis
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.expressions import evaluate
 
+from driftscope.analysis.query.query_engine import DuckDB
 from driftscope.metrics.attention import (
     even_share,
     layer_means,
@@ -28,6 +32,25 @@ from driftscope.metrics.hidden import growth, imbalance
 from driftscope.metrics.latency import inter_token_s, life_s, mean_s
 from driftscope.metrics.overhead import all_in, cost_of, overhead_fraction
 from driftscope.vocabulary import UndraftedReason
+
+
+def evaluate(metric: Callable[[Any], Any], **columns: list[Any]) -> list[Any]:
+    """Return the value of `metric` in each row of a table of `columns`; an aggregate gives one."""
+    rows = pa.table({"row": list(range(len(next(iter(columns.values()))))), **columns})
+    engine = DuckDB()
+    engine.view("columns", rows, rows.schema)
+    table = ibis.table(ibis.Schema.from_pyarrow(rows.schema), name="columns")
+    value = metric(table)
+    if not hasattr(value, "as_table"):
+        value = ibis.literal(value)
+    if value.op().shape.is_scalar() and not _is_literal(value):
+        return engine.rows(table.aggregate(value=value)).column("value").to_pylist()
+    found = engine.rows(table.select("row", value=value).order_by("row"))
+    return found.column("value").to_pylist()
+
+
+def _is_literal(value: Any) -> bool:
+    return type(value.op()).__name__ == "Literal"
 
 
 def test_rejected_and_undrafted_are_two_shares_of_all_steps() -> None:
