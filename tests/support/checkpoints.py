@@ -1,4 +1,4 @@
-"""Checkpoints made for tests: changed copies of the shipped drafters, and other kinds of drafters."""
+"""Checkpoints made for tests: changed copies of shipped drafters, and other kinds of drafters."""
 
 from __future__ import annotations
 
