@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from verification.zoo.eagle import WINDOW, on_trio, trio_config
-from verification.zoo.kind import Kind
-from verification.zoo.layers import layer
-from verification.zoo.weights import Shapes, random_weights, save_model
+from verification.zoo.kind import Kind, Shapes, layer, random_weights, save_model
 
 TARGET_LAYERS = [0, 1, 2]
 MASK_TOKEN = 5

@@ -10,11 +10,15 @@ import torch
 from safetensors.torch import load_file
 
 from driftscope_lab.trio import trio_path
-from verification.zoo.kind import Kind
-from verification.zoo.layers import BASE, HIDDEN, attention, causal_lm, layer
-from verification.zoo.weights import (
+from verification.zoo.kind import (
+    BASE,
+    HIDDEN,
+    Kind,
     Shapes,
     agreeing_weights,
+    attention,
+    causal_lm,
+    layer,
     lean_on_embedding,
     random_weights,
     save_model,

@@ -1,11 +1,15 @@
-"""A kind of drafter: how to build a tiny one, and the options with which vLLM serves it."""
+"""A kind of drafter: how to build a tiny one with seeded random weights, and vLLM's options for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
+from safetensors.torch import save_file
 
 ENGINE: dict[str, Any] = {
     "dtype": "float32",
@@ -36,3 +40,145 @@ class Kind:
     def llm(self, folder: Path) -> dict[str, Any]:
         """Return all options for `LLM`."""
         return {**ENGINE, **self.options(folder)}
+
+
+Shapes = dict[str, tuple[int, ...]]
+
+SEED = 11
+VOCABULARY = 256
+"""Vocabulary size of the targets made here; prompts for any kind stay below it."""
+NORM_SPREAD = 0.2
+"""Deviation of the norms' weights from 1."""
+LEAN = 0.3
+"""Share of the embedding in a residual: small enough that target and drafter sometimes differ."""
+GAINS = {
+    "q_proj": 1.5,
+    "k_proj": 1.5,
+    "q_b_proj": 1.5,
+    "kv_a_proj_with_mqa": 1.5,
+    "kv_b_proj": 1.5,
+    "lm_head": 4.0,
+}
+"""Standard deviation of a matrix's output for input of unit variance; 1 for the rest."""
+
+
+def random_weights(
+    shapes: Shapes, gains: Mapping[str, float] | None = None, seed: int = SEED
+) -> dict[str, torch.Tensor]:
+    """Return a tensor for each name; `gains` by the module's own name override `GAINS`."""
+    generator = torch.Generator().manual_seed(seed)
+    known = {**GAINS, **(gains or {})}
+    weights = {}
+    for name, shape in shapes.items():
+        values = torch.randn(shape, generator=generator)
+        *_, module, kind = ("", *name.split("."))
+        if kind == "bias":
+            weights[name] = NORM_SPREAD * values
+        elif len(shape) == 1:
+            weights[name] = 1 + NORM_SPREAD * values
+        elif module == "embed_tokens":
+            weights[name] = values * known.get(module, 1.0)
+        else:
+            weights[name] = values * known.get(module, 1.0) / shape[-1] ** 0.5
+    return weights
+
+
+def successor_head(embeddings: torch.Tensor) -> torch.Tensor:
+    """Return an output matrix under which a hidden state near a token's embedding gives the next
+    id.
+
+    Target and drafter that both keep the embedding in their residual then agree occasionally, so
+    that some drafts are accepted although everything else is random.
+    """
+    head: torch.Tensor = embeddings.roll(1, 0) * GAINS["lm_head"] / embeddings.shape[1] ** 0.5
+    return head
+
+
+def lean_on_embedding(width: int, *, embedding_first: bool, share: float = LEAN) -> torch.Tensor:
+    """Return a projection [width, 2 * width] that passes the embedding, and some of the hidden
+    state."""
+    generator = torch.Generator().manual_seed(SEED)
+    other = torch.randn(width, width, generator=generator) * 0.5 / width**0.5
+    embedding = share * torch.eye(width)
+    return torch.cat((embedding, other) if embedding_first else (other, embedding), 1)
+
+
+def agreeing_weights(shapes: Shapes, *copies: str, share: float = LEAN) -> dict[str, torch.Tensor]:
+    """Return random weights with a weak embedding and an output matrix that responds to it.
+
+    `copies` are further names of the output matrix.
+    """
+    weights = random_weights(shapes, {"embed_tokens": share})
+    head = successor_head(weights["model.embed_tokens.weight"] / share)
+    return {**weights, **{name: head.clone() for name in ("lm_head.weight", *copies)}}
+
+
+def save_model(folder: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
+    """Write `config.json` and `model.safetensors`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    tensors = {name: weight.contiguous() for name, weight in weights.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+HIDDEN = 128
+BASE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": HIDDEN,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 512,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "torch_dtype": "float32",
+}
+"""Config of a small target."""
+
+
+def attention(config: dict[str, Any], prefix: str, width: int | None = None) -> Shapes:
+    """Return the projections of grouped-query attention; `width` is that of the input."""
+    hidden, head = config["hidden_size"], config["head_dim"]
+    queries, keys = (config[f"num_{n}_heads"] * head for n in ("attention", "key_value"))
+    width = width or hidden
+    return {
+        f"{prefix}q_proj.weight": (queries, width),
+        f"{prefix}k_proj.weight": (keys, width),
+        f"{prefix}v_proj.weight": (keys, width),
+        f"{prefix}o_proj.weight": (hidden, queries),
+    }
+
+
+def mlp(hidden: int, inner: int, prefix: str) -> Shapes:
+    """Return the projections of a gated feed-forward block."""
+    return {
+        f"{prefix}gate_proj.weight": (inner, hidden),
+        f"{prefix}up_proj.weight": (inner, hidden),
+        f"{prefix}down_proj.weight": (hidden, inner),
+    }
+
+
+def layer(config: dict[str, Any], prefix: str, *, input_norm: bool = True) -> Shapes:
+    """Return the weights of one decoder layer."""
+    hidden = config["hidden_size"]
+    norms = ("input_layernorm", "post_attention_layernorm")[0 if input_norm else 1 :]
+    return {
+        **{f"{prefix}{norm}.weight": (hidden,) for norm in norms},
+        **attention(config, f"{prefix}self_attn."),
+        **mlp(hidden, config["intermediate_size"], f"{prefix}mlp."),
+    }
+
+
+def causal_lm(config: dict[str, Any]) -> Shapes:
+    """Return the weights of a whole Llama-like model."""
+    hidden, vocabulary = config["hidden_size"], config["vocab_size"]
+    shapes: Shapes = {"model.embed_tokens.weight": (vocabulary, hidden)}
+    for index in range(config["num_hidden_layers"]):
+        shapes |= layer(config, f"model.layers.{index}.")
+    return {**shapes, "model.norm.weight": (hidden,), "lm_head.weight": (vocabulary, hidden)}

@@ -7,16 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from verification.zoo.kind import Kind
-from verification.zoo.layers import BASE, HIDDEN, mlp
-from verification.zoo.mtp import DEPTHS, with_own_heads
-from verification.zoo.weights import (
+from verification.zoo.kind import (
+    BASE,
+    HIDDEN,
+    Kind,
     Shapes,
     agreeing_weights,
     lean_on_embedding,
+    mlp,
     random_weights,
     save_model,
 )
+from verification.zoo.mtp import DEPTHS, with_own_heads
 
 MLA: dict[str, Any] = {
     **{name: value for name, value in BASE.items() if name != "head_dim"},

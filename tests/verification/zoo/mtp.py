@@ -6,9 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from verification.zoo.eagle import WINDOW
-from verification.zoo.kind import Kind
-from verification.zoo.layers import BASE, HIDDEN, causal_lm, layer
-from verification.zoo.weights import agreeing_weights, lean_on_embedding, save_model
+from verification.zoo.kind import (
+    BASE,
+    HIDDEN,
+    Kind,
+    agreeing_weights,
+    causal_lm,
+    layer,
+    lean_on_embedding,
+    save_model,
+)
 
 DEPTHS = 3
 

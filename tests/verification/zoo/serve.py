@@ -17,8 +17,7 @@ from typing import Any
 from support.engine_process.job import HERE, Job, environment
 
 from verification.zoo import ZOO
-from verification.zoo.kind import Kind
-from verification.zoo.weights import VOCABULARY
+from verification.zoo.kind import VOCABULARY, Kind
 
 RUNNERS = ("v1", "v2")
 PROMPT_LENGTHS = (6, 10, 15, 21)

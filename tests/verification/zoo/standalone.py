@@ -9,9 +9,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 from verification.zoo.eagle import DEPTHS, on_trio, trio_config, trio_target
-from verification.zoo.kind import Kind
-from verification.zoo.layers import causal_lm
-from verification.zoo.weights import random_weights, save_model
+from verification.zoo.kind import Kind, causal_lm, random_weights, save_model
 
 NGRAMS = {"prompt_lookup_min": 1, "prompt_lookup_max": 3}
 INTERPRETER_REFUSES = (

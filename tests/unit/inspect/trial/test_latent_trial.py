@@ -24,8 +24,8 @@ from support.checkpoints import (
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
+from verification.zoo.kind import VOCABULARY
 from verification.zoo.mla import KIMI
-from verification.zoo.weights import VOCABULARY
 
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import open_drafter, open_target
