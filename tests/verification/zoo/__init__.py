@@ -1,6 +1,6 @@
 """Tiny drafters with random weights, one for each kind that vLLM knows."""
 
-from verification.zoo import dflash, eagle, mla, mtp, standalone
+from verification.zoo import eagle, mla, mtp, standalone
 from verification.zoo.kind import Kind
 
 KINDS = (
@@ -15,8 +15,8 @@ KINDS = (
     mla.DEEPSEEK,
     mla.MODULES,
     mla.KIMI,
-    dflash.DFLASH,
-    dflash.DFLASH_SINKS,
+    eagle.DFLASH,
+    eagle.DFLASH_SINKS,
     standalone.DRAFT_MODEL,
     standalone.SOFT_CAP,
     standalone.NGRAM,
