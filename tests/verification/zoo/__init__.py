@@ -1,6 +1,6 @@
 """Tiny drafters with random weights, one for each kind that vLLM knows."""
 
-from verification.zoo import eagle, mla, mtp, standalone
+from verification.zoo import eagle, mtp, standalone
 from verification.zoo.kind import Kind
 
 KINDS = (
@@ -12,9 +12,9 @@ KINDS = (
     mtp.MIMO,
     mtp.MIMO_V2,
     mtp.ERNIE,
-    mla.DEEPSEEK,
-    mla.MODULES,
-    mla.KIMI,
+    mtp.DEEPSEEK,
+    mtp.MODULES,
+    mtp.KIMI,
     eagle.DFLASH,
     eagle.DFLASH_SINKS,
     standalone.DRAFT_MODEL,

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from verification.zoo.mla import DEEPSEEK
-from verification.zoo.mtp import ERNIE, MIMO, MIMO_V2
+from verification.zoo.mtp import DEEPSEEK, ERNIE, MIMO, MIMO_V2
 
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import find_heads, open_drafter

@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 from verification.zoo.kind import VOCABULARY
-from verification.zoo.mla import KIMI
+from verification.zoo.mtp import KIMI
 
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import open_drafter, open_target
