@@ -1,12 +1,137 @@
-"""The broken starts, as data: what is broken, and what the log must say."""
+"""The broken starts, as data: what is broken, in which surroundings, and what the log must say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from verification.starts import places
-from verification.starts.places import Place
+from support.engine_process.job import HERE
+from support.small_disk import fill, small_disk
+
+Environment = Mapping[str, str]
+Place = Callable[[Path], AbstractContextManager[Environment]]
+TRACE = "DRIFTSCOPE_TRACE"
+DISK_KB = 256
+
+
+@contextlib.contextmanager
+def sound(_: Path) -> Iterator[Environment]:
+    """Yield no change."""
+    yield {}
+
+
+@contextlib.contextmanager
+def used(folder: Path) -> Iterator[Environment]:
+    """Yield a run directory in which another engine is recording."""
+    run = folder / "used"
+    run.mkdir()
+    (run / "manifest.json").write_text('{"schema_version": "2.0", "run_id": "another"}')
+    yield {TRACE: str(run)}
+
+
+@contextlib.contextmanager
+def below_a_file(folder: Path) -> Iterator[Environment]:
+    """Yield a run directory that cannot be made, because a file is in its path."""
+    (folder / "file").touch()
+    yield {TRACE: str(folder / "file" / "run")}
+
+
+@contextlib.contextmanager
+def full_disk(folder: Path) -> Iterator[Environment]:
+    """Yield a run directory on a disk without room."""
+    with small_disk(folder / "disk", DISK_KB) as disk:
+        fill(disk)
+        yield {TRACE: str(disk / "run")}
+
+
+@contextlib.contextmanager
+def read_only_disk(folder: Path) -> Iterator[Environment]:
+    """Yield a run directory on a disk that is mounted read-only."""
+    with small_disk(folder / "disk", DISK_KB) as disk:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        yield {TRACE: str(disk / "run")}
+
+
+@contextlib.contextmanager
+def pipe_for_settings(folder: Path) -> Iterator[Environment]:
+    """Yield a configuration file that is a named pipe, which nobody writes to."""
+    os.mkfifo(folder / "settings.toml")
+    yield {"DRIFTSCOPE_CONFIG": str(folder / "settings.toml")}
+
+
+@contextlib.contextmanager
+def misspelt_file(folder: Path) -> Iterator[Environment]:
+    """Yield a configuration file with a misspelt key."""
+    path = folder / "settings.toml"
+    path.write_text(f'trace = "{folder / "run"}"\nevry = 4\n')
+    yield {"DRIFTSCOPE_CONFIG": str(path)}
+
+
+@contextlib.contextmanager
+def port_taken(_: Path) -> Iterator[Environment]:
+    """Yield a port for Prometheus at which something else listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield {"DRIFTSCOPE_PROMETHEUS": str(server.getsockname()[1])}
+
+
+def broken_package(name: str, error: str) -> Place:
+    """Return a place in which importing the package raises `error`."""
+
+    @contextlib.contextmanager
+    def place(folder: Path) -> Iterator[Environment]:
+        (folder / "broken").mkdir()
+        (folder / "broken" / f"{name}.py").write_text(f"raise {error}('broken for a test')\n")
+        yield _first_on_path(folder / "broken")
+
+    return place
+
+
+@contextlib.contextmanager
+def another_plugin(folder: Path) -> Iterator[Environment]:
+    """Yield an environment in which a second plugin of the same group wraps the methods that the
+    probe hooks, as a plugin with a method of its own does."""
+    root = folder / "plugin"
+    info = root / "other_plugin-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[vllm.general_plugins]\nother = other_plugin:register\n"
+    )
+    (root / "other_plugin.py").write_text(_OTHER)
+    yield _first_on_path(root)
+
+
+_OTHER = """
+import functools
+
+def register():
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
+    for owner, name in ((SpecDecodeBaseProposer, "propose"), (Scheduler, "update_from_output")):
+        setattr(owner, name, _wrapped(getattr(owner, name)))
+
+def _wrapped(original):
+    @functools.wraps(original)
+    def method(*args, **kwargs):
+        if not method.called:
+            print("another plugin's method runs", flush=True)
+        method.called = True
+        return original(*args, **kwargs)
+    method.called = False
+    return method
+"""
+
+
+def _first_on_path(folder: Path) -> Environment:
+    path = [str(folder), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+
 
 PARALLEL, CUSTOM, NONE = "parallel draft model", "custom class", "no speculation"
 DRAFTERS = (PARALLEL, CUSTOM, NONE)
@@ -23,7 +148,7 @@ class Row:
     """Words of the one line in the log; empty if there must be none."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """DRIFTSCOPE_* settings without the prefix; DRIFTSCOPE_TRACE names a new directory."""
-    place: Place = places.sound
+    place: Place = sound
     breaks: str = ""
     """Function of the probe that raises, as module:name, and the exception."""
     stands_in_for: str = ""
@@ -63,47 +188,45 @@ ROWS: Mapping[str, Row] = {
         settings={"CONFIG": "/nope.toml"}, said=f"{NOTHING}DRIFTSCOPE_CONFIG: /nope.toml cannot"
     ),
     "a settings file that is a pipe": Row(
-        place=places.pipe_for_settings, said=f"{NOTHING}DRIFTSCOPE_CONFIG: "
+        place=pipe_for_settings, said=f"{NOTHING}DRIFTSCOPE_CONFIG: "
     ),
     "a misspelt key in a settings file": Row(
-        place=places.misspelt_file, said="has unknown settings evry; did you mean every?"
+        place=misspelt_file, said="has unknown settings evry; did you mean every?"
     ),
     "off by an unknown word, everything else wrong": Row(
         settings={"DISABLE": "banana", "CONFIG": "/nope.toml", "EVERY": "often", "STRICT": "1"},
         said="",
     ),
-    "a directory in use": Row(place=places.used, said="already holds a run"),
-    "a directory that cannot be made": Row(
-        place=places.below_a_file, said=f"{NOTHING}", processes=True
-    ),
+    "a directory in use": Row(place=used, said="already holds a run"),
+    "a directory that cannot be made": Row(place=below_a_file, said=f"{NOTHING}", processes=True),
     "a directory in /proc": Row(
         settings={"TRACE": "/proc/nope/run"}, said="cannot write a trace there"
     ),
-    "a full disk": Row(place=places.full_disk, said="cannot write a trace there (No space left"),
+    "a full disk": Row(place=full_disk, said="cannot write a trace there (No space left"),
     "a read-only disk": Row(
-        place=places.read_only_disk, said="cannot write a trace there (Read-only file system)"
+        place=read_only_disk, said="cannot write a trace there (Read-only file system)"
     ),
-    "Prometheus's port is taken": Row(place=places.port_taken, said=EXPORT, records=True),
+    "Prometheus's port is taken": Row(place=port_taken, said=EXPORT, records=True),
     "pyarrow does not import": Row(
-        place=places.broken_package("pyarrow", "ImportError"),
+        place=broken_package("pyarrow", "ImportError"),
         said=f"{NOTHING}ImportError: broken for a test",
         processes=True,
     ),
     "wrapt does not import": Row(
-        place=places.broken_package("wrapt", "AttributeError"),
+        place=broken_package("wrapt", "AttributeError"),
         said=f"{NOTHING}AttributeError: broken for a test",
         processes=True,
     ),
     "driftscope itself does not import": Row(
-        place=places.broken_package("driftscope", "SyntaxError"),
+        place=broken_package("driftscope", "SyntaxError"),
         said="Failed to load plugin driftscope",
         processes=True,
     ),
     "another plugin hooks the same methods": Row(
-        place=places.another_plugin, said="", processes=True, records=True
+        place=another_plugin, said="", processes=True, records=True
     ),
     "another plugin, and a bad setting": Row(
-        place=places.another_plugin,
+        place=another_plugin,
         settings={"EVERY": "often"},
         said=f"{NOTHING}DRIFTSCOPE_EVERY='often'",
         processes=True,
@@ -168,7 +291,7 @@ ROWS: Mapping[str, Row] = {
         records=True,
     ),
     "HTTP: a directory that cannot be made": Row(
-        http=True, place=places.below_a_file, said="cannot write a trace there"
+        http=True, place=below_a_file, said="cannot write a trace there"
     ),
 }
 SHORT = (
