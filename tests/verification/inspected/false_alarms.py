@@ -19,8 +19,7 @@ import torch
 
 from driftscope.analysis.statistics.intervals import exact_interval
 from driftscope_lab.trio import load_prompts
-from verification.inspected.healthy import noisy, text_of, trained
-from verification.inspected.planted import EAGLE3, EAGLE31
+from verification.inspected.checkpoints import EAGLE3, EAGLE31, noisy, text_of, trained
 from verification.inspected.table import Row, inspected, loaded
 
 MOST_ALARMS = 0.05

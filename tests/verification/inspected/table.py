@@ -25,8 +25,7 @@ from driftscope.inspect.inspection import inspect_files
 from driftscope.inspect.trial.result import Trial, best_repair, verdict
 from driftscope.inspect.trial.trial import Bench, run_trial
 from driftscope_lab.trio import Prompt, encode, load_prompts
-from verification.inspected.healthy import healthy
-from verification.inspected.planted import PLANTED, Planted
+from verification.inspected.checkpoints import PLANTED, Planted, healthy
 
 K, PROMPTS, SEEDS = 5, 32, 2
 
