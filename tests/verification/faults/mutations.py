@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from driftscope.trace.streams import StreamFile
-from verification.faults.texts import encodable, file_name_of, text_of
+from verification.faults.command import encodable, file_name_of, text_of
 
 Mutation = Callable[[Path, Random], Path]
 

@@ -15,8 +15,14 @@ from driftscope.errors import EXIT_OK
 from driftscope.ingest.catalogue import READERS
 from driftscope.inspect.trial import target
 from driftscope_lab.trio import trio_path
-from verification.faults.command import Outcome, check_files, outcome_of
-from verification.faults.texts import argument_of, encodable, text_of
+from verification.faults.command import (
+    Outcome,
+    argument_of,
+    check_files,
+    encodable,
+    outcome_of,
+    text_of,
+)
 
 ANSWER_TOKENS = 8
 """Tokens of the target's answers, in place of those of a real ablation."""

@@ -22,8 +22,14 @@ from driftscope.trace.control import CONTROL, ControlValueError, read_control
 from driftscope.workloads.suites.readers import read_prompts
 from driftscope.workloads.suites.suite import load_suite
 from driftscope_probes.settings import settings_from
-from verification.faults.command import check_files, outcome_of
-from verification.faults.texts import argument_of, encodable, file_name_of, text_of
+from verification.faults.command import (
+    argument_of,
+    check_files,
+    encodable,
+    file_name_of,
+    outcome_of,
+    text_of,
+)
 
 OPERATORS = (
     *("=", "<>", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "and", "or", "not", "(", ")"),
