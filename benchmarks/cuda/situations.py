@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from support.engine_process.job import Job, Outcome, run_job
-from verification.situation_figures import answered_alike, figures_of
 from verification.situations import SITUATION_JOBS
+from verification.situations_truth import answered_alike, figures_of
 
 from benchmarks.cuda.truth import FP32, MASS_ERROR, MEMORY
 from benchmarks.results_file import ResultsFile

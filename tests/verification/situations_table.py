@@ -21,8 +21,8 @@ from support.engine_process.job import Job, Outcome, try_jobs
 from driftscope.trace.reader import read_trace
 from verification.analyzed import analyzed
 from verification.deep import deep_jobs, write_deep
-from verification.situation_figures import answered_alike, figures_of
 from verification.situations import SITUATION_JOBS, k_jobs
+from verification.situations_truth import answered_alike, figures_of
 from verification.truth import Truth, compare
 
 _HEAD = (
