@@ -1,6 +1,6 @@
 """Print what `ablate` says of the shipped drafters, and of drafters with one known cause.
 
-PYTHONPATH=.:tests python -m verification.ablated.table
+PYTHONPATH=.:tests python -m verification.ablated
 """
 
 from __future__ import annotations
