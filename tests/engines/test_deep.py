@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command import analyzed
 from support.engine_process.job import Job, Outcome, engine, run_jobs
-from verification.analyzed import analyzed
 from verification.deep import CAPTURED, DEFAULT, NAMED, NESTED, deep_job, write_deep
 from verification.truth import compare
 

@@ -7,8 +7,10 @@ import io
 import os
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from unittest import mock
@@ -61,3 +63,29 @@ def assert_fails(done: subprocess.CompletedProcess[str], code: int, *words: str)
     assert line.startswith("driftscope: error: ")
     for word in words:
         assert word in line
+
+
+ANALYZE_TIMEOUT_S = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analyzed:
+    """Exit code and output of `driftscope analyze RUN --json -`."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def analyzed(run: Path) -> Analyzed:
+    """Analyse a run in a separate process."""
+    with tempfile.TemporaryDirectory(prefix="driftscope-analyzed-") as folder:
+        report = Path(folder) / "report.html"
+        done = subprocess.run(
+            [sys.executable, "-m", "driftscope", "analyze", str(run), "--json", "-", "-o", report],
+            capture_output=True,
+            text=True,
+            timeout=ANALYZE_TIMEOUT_S,
+            check=False,
+        )
+    return Analyzed(code=done.returncode, stdout=done.stdout, stderr=done.stderr)

@@ -16,10 +16,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from support.command import analyzed
 from support.engine_process.job import Job, Outcome, try_jobs
 
 from driftscope.trace.reader import read_trace
-from verification.analyzed import analyzed
 from verification.deep import deep_jobs, write_deep
 from verification.situations import SITUATION_JOBS, k_jobs
 from verification.situations_truth import answered_alike, figures_of
