@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.command import analyzed
+from support.command import analyze_json
 from support.engine_process.job import Job, Outcome, engine, run_jobs
 from verification.deep import CAPTURED, DEFAULT, NAMED, NESTED, deep_job, write_deep
 from verification.truth import compare
@@ -77,8 +77,8 @@ def test_analyze_ends_well_and_shows_each_captured_layer(
 def assert_analysed(run: Path) -> None:
     """Assert that `analyze` exits with 0, and that its figure of the captured layers is that of the
     rows."""
-    done = analyzed(run)
-    assert done.code == 0, done.stderr
+    done = analyze_json(run)
+    assert done.returncode == 0, done.stderr
     rows = read_trace(run).draft.column("aux_rms").to_pylist()
     by_layer = [sum(values) / len(rows) for values in zip(*rows, strict=True)]
     assert len(by_layer) == len(CAPTURED)

@@ -7,10 +7,8 @@ import io
 import os
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from unittest import mock
@@ -65,27 +63,6 @@ def assert_fails(done: subprocess.CompletedProcess[str], code: int, *words: str)
         assert word in line
 
 
-ANALYZE_TIMEOUT_S = 300
-
-
-@dataclass(frozen=True, kw_only=True)
-class Analyzed:
-    """Exit code and output of `driftscope analyze RUN --json -`."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-
-def analyzed(run: Path) -> Analyzed:
-    """Analyse a run in a separate process."""
-    with tempfile.TemporaryDirectory(prefix="driftscope-analyzed-") as folder:
-        report = Path(folder) / "report.html"
-        done = subprocess.run(
-            [sys.executable, "-m", "driftscope", "analyze", str(run), "--json", "-", "-o", report],
-            capture_output=True,
-            text=True,
-            timeout=ANALYZE_TIMEOUT_S,
-            check=False,
-        )
-    return Analyzed(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+def analyze_json(run: Path) -> subprocess.CompletedProcess[str]:
+    """Run `driftscope analyze RUN --json -`; the report lies beside the run."""
+    return run_command("analyze", run, "--json", "-", "-o", run.parent / "analyzed.html")

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from support.command import analyzed
+from support.command import analyze_json
 from support.engine_process.job import Job, Outcome, try_jobs
 
 from driftscope.trace.reader import read_trace
@@ -71,7 +71,7 @@ def print_layers(name: str, outcome: Outcome) -> None:
         f"{name:18} {'layers':13} {k:>11} {truth.chains:6} "
         f"{truth.drafted_equal:5}/{truth.chains:<4} "
         f"{truth.accepted_equal:5}/{truth.verified:<4} {truth.mass_error:9.1e} "
-        f"{truth.rms_error:9.1e} {0:12} {0:8} {analyzed(outcome.run).code:8}"
+        f"{truth.rms_error:9.1e} {0:12} {0:8} {analyze_json(outcome.run).returncode:8}"
     )
     layers = ", ".join(map(str, manifest.aux_layers))
     print(f"{'':18} captured {layers}: {manifest.aux_layers_source}")
@@ -79,7 +79,7 @@ def print_layers(name: str, outcome: Outcome) -> None:
 
 def print_situations(name: str, outcome: Outcome) -> None:
     """Print a line for each situation of an engine."""
-    code = analyzed(outcome.run).code
+    code = analyze_json(outcome.run).returncode
     for one in figures_of(outcome):
         print(
             f"{name:18} {one.situation:13} {_lengths(one.lengths):>11} {one.chains:6} "

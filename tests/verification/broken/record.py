@@ -13,7 +13,6 @@ from driftscope.inspect.reference.chain import Chain, replay
 from driftscope.inspect.reference.config import EOS_ID
 from driftscope.inspect.reference.drafter import Drafter, Target, load_target
 from driftscope.inspect.reference.engine import Generation, ReferenceRun, Round, leading_matches
-from driftscope.inspect.reference.layers import Target
 from driftscope_lab.trio import encode, load_prompts
 from verification.broken.faults import FAULTS, Fault, healthy_models, models
 from verification.truth import continue_greedily

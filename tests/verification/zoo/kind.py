@@ -1,4 +1,4 @@
-"""A kind of drafter: how to build a tiny one with seeded random weights, and vLLM's options for it."""
+"""A kind of drafter: a tiny one with seeded random weights, and the options of vLLM for it."""
 
 from __future__ import annotations
 
