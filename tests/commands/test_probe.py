@@ -6,6 +6,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,17 +162,20 @@ def server() -> Iterator[Any]:
         thread.join()
 
 
-STATUS = json.loads(
-    Status(
-        source="worker0-1",
-        closed=False,
-        flushed_s=1.0,
-        rows={"draft": 1234},
-        recording=True,
-        rate=0.25,
-        control={"every": 4, "labels": []},
-    ).to_json()
-)
+STATUS = {
+    "run": "",
+    **asdict(
+        Status(
+            source="worker0-1",
+            closed=False,
+            flushed_s=1.0,
+            rows={"draft": 1234},
+            recording=True,
+            rate=0.25,
+            control={"every": 4, "labels": []},
+        )
+    ),
+}
 
 
 def test_a_server_is_asked_by_vllms_own_rpc(driftscope: Driftscope, server: Any) -> None:
