@@ -32,9 +32,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Truth], Path
     return made
 
 
-def _width(run: Path, cluster: str | None = None) -> float:
-    tables = replace(open_run(run), cluster=cluster)
-    interval = summarise(tables, "a").acceptance.mean_length_interval
+def _width(run: RunSummary) -> float:
+    interval = run.acceptance.mean_length_interval
     assert interval is not None
     return interval.high - interval.low
 
@@ -49,7 +48,7 @@ def test_repeated_prompts_widen_every_interval(run: Callable[[str, Truth], Path]
     assert known.design_effect is not None and known.design_effect > 2
     assert known.worth == pytest.approx(80 / known.design_effect)
     assert known.icc is not None and known.icc > 0.3
-    assert _width(path) > 1.4 * _width(path, "request")
+    assert _width(by_prompt) > 1.4 * _width(by_request)
     for name in ("conditional", "died", "self_mass", "growth"):
         pairs = zip(by_prompt.spread[name], by_request.spread[name], strict=True)
         clusters = [(a.clusters, b.clusters) for a, b in pairs if a and b]
@@ -57,14 +56,6 @@ def test_repeated_prompts_widen_every_interval(run: Callable[[str, Truth], Path]
         assert all(a and b and a < 17 < b for a, b in clusters), name
     share = by_prompt.fallback_spread.rejected
     assert share is not None and share.clusters is not None and share.clusters < 17
-
-
-def test_sessions_and_prompts_that_cross_count_both(run: Callable[[str, Truth], Path]) -> None:
-    path = run("crossed", CROSSED)
-    known = summarise(path, "a").independence
-    assert known is not None
-    assert (known.noun, known.clusters, known.crossed) == ("session", 20, 20)
-    assert _width(path) >= max(_width(path, "session"), _width(path, "prompt_digest")) - 1e-9
 
 
 def test_the_first_screen_and_the_json_say_what_requests_are_of(
@@ -155,12 +146,14 @@ def _greedy(trace: Trace) -> Trace:
     return replace(trace, verify=table)
 
 
-def test_figures_of_chains_times_and_steps_have_the_variance_over_prompts_and_sessions(
+def test_every_figure_has_the_variance_over_prompts_and_sessions_that_cross(
     run: Callable[[str, Truth], Path],
 ) -> None:
     path = run("crossed", replace(CROSSED, undrafted={"structured_output": 0.1}))
     both = summarise(path, "a")
-    assert both.independence is not None and both.independence.crossed == 20
+    known = both.independence
+    assert known is not None
+    assert (known.noun, known.clusters, known.crossed) == ("session", 20, 20)
     by_prompt = summarise(replace(open_run(path), cluster="prompt_digest"), "a")
     by_session = summarise(replace(open_run(path), cluster="session"), "a")
 
@@ -173,6 +166,7 @@ def test_figures_of_chains_times_and_steps_have_the_variance_over_prompts_and_se
         ]
         return [each.high - each.low for each in found if each]
 
+    assert _width(both) >= max(_width(by_prompt), _width(by_session)) - 1e-9
     pairs = zip(widths(both), widths(by_prompt), widths(by_session), strict=True)
     for either, prompt, session in pairs:
         assert either >= max(prompt, session) * 0.999

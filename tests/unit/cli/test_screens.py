@@ -111,37 +111,22 @@ def _view(rounds: int = 677, chains: int = 0, **gauges: Any) -> View:
     return view(tally.snapshot())
 
 
-def test_a_budget_that_pays_for_too_little() -> None:
-    assert why_no_chains("runs/a", _view(rate=0.002), 0.01) == (
-        "0 chains: 1 % pays for 0.2 % of steps; to record more:",
-        "  driftscope probe set runs/a --every 4",
-    )
+MORE = "; to record more:\n  driftscope probe set"
+RECORDED, START = "of steps are recorded", "  driftscope probe start"
 
 
 @pytest.mark.parametrize(
-    ("target", "rate", "budget", "words", "command"),
+    ("target", "seen", "budget", "text"),
     [
-        ("runs/a b", 1 / 64, None, "1.6 % of steps are recorded", "probe set 'runs/a b' --every 4"),
-        ("http://host:9464", 0.002, None, "0.2 % of steps", "probe set RUN --every 4"),
-        ("runs/a", 0.0, 0.01, "recording is stopped", "probe start runs/a"),
+        ("runs/a", _view(rate=0.002), 0.01, f"1 % pays for 0.2 % of steps{MORE} runs/a --every 4"),
+        ("runs/b c", _view(rate=1 / 64), None, f"1.6 % {RECORDED}{MORE} 'runs/b c' --every 4"),
+        ("http://host:9464", _view(rate=0.002), None, f"0.2 % {RECORDED}{MORE} RUN --every 4"),
+        ("runs/a", _view(rate=0.0), 0.01, f"recording is stopped; to resume it:\n{START} runs/a"),
+        ("runs/a", _view(), None, "only acceptance and timing of this drafter are recorded"),
     ],
 )
-def test_other_reasons(
-    target: str, rate: float, budget: float | None, words: str, command: str
-) -> None:
-    first, second = why_no_chains(target, _view(rate=rate), budget)
-    assert words in first
-    assert second == f"  driftscope {command}"
-
-
-def test_a_run_that_has_ended_cannot_be_changed() -> None:
-    lines = why_no_chains("runs/a", _view(rate=0.002), 0.01, over=True)
-    assert lines[-1] == "  driftscope serve ... --every 4"
-
-
-def test_a_drafter_without_internals() -> None:
-    (line,) = why_no_chains("runs/a", _view(), None)
-    assert line == "0 chains: only acceptance and timing of this drafter are recorded"
+def test_why_there_are_no_chains(target: str, seen: View, budget: float | None, text: str) -> None:
+    assert "\n".join(why_no_chains(target, seen, budget)) == f"0 chains: {text}"
 
 
 def test_a_probe_that_is_down() -> None:
@@ -154,6 +139,11 @@ def test_a_probe_that_is_down() -> None:
 def test_nothing_is_said_where_chains_are_or_nothing_is_served() -> None:
     assert why_no_chains("runs/a", _view(chains=1, rate=0.002), 0.01) == ()
     assert why_no_chains("runs/a", _view(rounds=0, rate=0.002), 0.01) == ()
+
+
+def test_a_run_that_has_ended_cannot_be_changed() -> None:
+    lines = why_no_chains("runs/a", _view(rate=0.002), 0.01, over=True)
+    assert lines[-1] == "  driftscope serve ... --every 4"
 
 
 def test_a_path_inside_the_working_directory_is_given_as_one_types_it(

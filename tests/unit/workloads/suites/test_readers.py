@@ -50,41 +50,48 @@ def test_speed_bench(tmp_path: Path) -> None:
     ]
 
 
-def test_spec_bench_and_mt_bench(tmp_path: Path) -> None:
-    (prompt,) = _jsonl(
-        tmp_path / "question.jsonl",
-        {
-            "question_id": 81,
-            "category": "writing",
-            "turns": ["Write a poem.", "Now in prose."],
-            "reference": [],
-        },
-    )
-    assert (prompt.key, prompt.category, _asked(prompt)) == ("81", "writing", "Write a poem.")
-
-
-def test_speculator_benchmarks(tmp_path: Path) -> None:
-    prompts = _jsonl(tmp_path / "HumanEval.jsonl", {"prompt": "def a():"}, {"prompt": "def b():"})
-    assert [p.key for p in prompts] == ["HumanEval-0", "HumanEval-1"]
-    assert _asked(prompts[1]) == "def b():"
-
-
-def test_sharegpt(tmp_path: Path) -> None:
-    prompts = _json(
-        tmp_path / "sharegpt.json",
-        [
-            {
-                "id": "a",
-                "conversations": [
-                    {"from": "human", "value": "hi"},
-                    {"from": "gpt", "value": "hello"},
-                    {"from": "human", "value": "bye"},
-                ],
-            },
-            {"id": "b", "conversations": [{"from": "gpt", "value": "no question"}]},
+MT_BENCH = {
+    "question_id": 81,
+    "category": "writing",
+    "turns": ["Write a poem.", "Now in prose."],
+    "reference": [],
+}
+SHAREGPT = [
+    {
+        "id": "a",
+        "conversations": [
+            {"from": "human", "value": "hi"},
+            {"from": "gpt", "value": "hello"},
+            {"from": "human", "value": "bye"},
         ],
-    )
-    assert [(p.key, _asked(p)) for p in prompts] == [("a", "hi")]
+    },
+    {"id": "b", "conversations": [{"from": "gpt", "value": "no question"}]},
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "wanted"),
+    [
+        ("question.jsonl", [MT_BENCH], [("81", "writing", "Write a poem.")]),
+        (
+            "HumanEval.jsonl",
+            [{"prompt": "def a():"}, {"prompt": "def b():"}],
+            [("HumanEval-0", None, "def a():"), ("HumanEval-1", None, "def b():")],
+        ),
+        ("sharegpt.json", SHAREGPT, [("a", None, "hi")]),
+        (
+            "same-key.jsonl",
+            [{"id": "x", "prompt": "1"}, {"id": "x", "prompt": "2"}],
+            [("x", None, "1")],
+        ),
+    ],
+)
+def test_rows_of_public_benchmarks(
+    tmp_path: Path, name: str, rows: list[Any], wanted: list[tuple[str, str | None, str]]
+) -> None:
+    path = tmp_path / name
+    prompts = _jsonl(path, *rows) if path.suffix == ".jsonl" else _json(path, rows)
+    assert [(p.key, p.category, _asked(p)) for p in prompts] == wanted
 
 
 def test_openai_requests(tmp_path: Path) -> None:
@@ -141,12 +148,6 @@ def test_a_length_that_no_request_has_is_refused(tmp_path: Path, length: str) ->
     path.write_text(f'{{"input_lens": [{length}], "output_lens": [7]}}')
     with pytest.raises(UsageError, match="not readable"):
         read_prompts(path)
-
-
-def test_rows_with_the_same_key_are_one_prompt(tmp_path: Path) -> None:
-    rows = [{"id": "x", "prompt": "first"}, {"id": "x", "prompt": "second"}]
-    (prompt,) = _jsonl(tmp_path / "rows.jsonl", *rows)
-    assert _asked(prompt) == "first"
 
 
 @pytest.mark.parametrize(
