@@ -17,6 +17,7 @@ from benchmarks.calibration.changes import (
 from driftscope.analysis.statistics.changes import (
     LEAST,
     LEAST_CLUSTERS,
+    ORDERS,
     Lifetimes,
     Requests,
     cells,
@@ -59,6 +60,14 @@ def test_the_statistic_is_the_weighted_difference_of_means() -> None:
     gap = abs(11 / 3 - 3 / 2) * np.sqrt(3 * 2)
     assert found[2] == pytest.approx(gap)
     assert found[0] == 0
+
+
+def test_a_step_is_found_at_its_place() -> None:
+    values = np.random.RandomState(2).standard_normal(120) + 2.0 * (np.arange(120) >= 70)
+    found = largest_split(_requests(values), np.random.RandomState(1))
+    assert found is not None
+    assert found.p == 1 / (1 + ORDERS)
+    assert abs(found.at - 70) <= 2
 
 
 def test_too_few_clusters_are_no_test() -> None:
