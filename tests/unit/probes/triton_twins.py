@@ -10,24 +10,20 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import triton
+from support.bench import Bench
 from support.mass_cases import chains_of
-from support.tiny_drafter import AUX, HEADS, LAYERS, MAX_REQUESTS, Batch, by_hand
+from support.tiny_drafter import HEADS, Batch
 
 from driftscope.trace.records import edges_of
-from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import MASSES
 from driftscope_probes import triton_kernels, triton_masses
 from driftscope_probes.buffers import ChainBuffers, Layout
 from driftscope_probes.drafter import AttentionKind
-from driftscope_probes.encoder import complete
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels, TorchKernels
-from driftscope_probes.meter import Meter
-from driftscope_probes.taps import Taps
 from driftscope_probes.torch_masses import Chains, Score, masses
 from driftscope_probes.triton_kernels import TritonKernels
 from driftscope_probes.triton_masses import paged_masses
@@ -537,37 +533,22 @@ def test_slots_that_bins_reach_are_read_of_the_longer_class_too(
     _agree(Paged(positions=(700, 699), prompts=prompts, longest=longest), lse=lse)
 
 
+class TritonBench(Bench):
+    make_kernels = TritonKernels
+    use_triton = True
+
+
 @pytest.mark.parametrize("flags", [{}, {"fc_norm": True, "norm_output": True}])
 def test_a_drafters_chain_is_the_one_computed_by_hand(
     make_drafter: Callable[..., VllmDrafter], flags: dict[str, bool]
 ) -> None:
-    drafter, sinks = make_drafter(**flags), (0, 3)
-    buffers = ChainBuffers(Layout(depths=3, layers=2, aux=AUX), MAX_REQUESTS, CPU)
-    meter = Meter(drafter, buffers, sinks, use_lse=False, use_triton=True)
-    kernels = TritonKernels(buffers)
     errors: list[Any] = []
     writer: Any = SimpleNamespace(count_error=lambda *error: errors.append(error))
-    guard = Guard(writer)
-    taps: Any = Taps(drafter, kernels, guard, in_graph=True)
-    proposer = SimpleNamespace(model=drafter.model)
-    taps.attach(proposer, "model")
-    batch = Batch(proposer)
-    at = batch.on_device()
-    taps.switch.active = True
-    kernels.begin(at.rows, at.position)
-    batch.draft()
-    kernels.finish()
+    bench = TritonBench(make_drafter(**flags), Guard(writer), in_graph=True)
+    batch = Batch(bench.proposer)
+    bench.record(batch)
     assert errors == []
-    by_head = torch.full((2, 3, len(LAYERS), HEADS, len(MASSES)), torch.nan)
-    meter.measure(batch.view, at, by_head)
-    depths = {name: buffers.part(name, 2).numpy().copy() for name in PER_DEPTH}
-    complete(depths, taps.observer.aliased_columns)
-    once = {name: buffers.part(name, 2).numpy() for name in ("aux_rms", "fc_rms")}
-    for b, wanted in enumerate(by_hand(batch, drafter.model, sinks)):
-        for name, found in {**depths, **once}.items():
-            np.testing.assert_allclose(found[b], wanted[name], rtol=1e-5, err_msg=name)
-        truth = torch.tensor(wanted["masses"]).float()
-        torch.testing.assert_close(by_head[b], truth, atol=2e-6, rtol=0, equal_nan=True)
+    bench.figures_are_by_hand(batch)
 
 
 assert triton.knobs.runtime.interpret, "set TRITON_INTERPRET=1"

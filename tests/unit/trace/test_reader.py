@@ -281,15 +281,6 @@ def test_garbage_inside_a_parquet_file(run: Path) -> None:
     _fails(DamagedTraceError, run, path.name, "not a readable Parquet file")
 
 
-def test_a_leftover_partial_file_is_ignored(run: Path) -> None:
-    path = _sealed(run)
-    before = read_trace(run).verify
-    (run / "verify-worker0-1-0001.partial").write_bytes(path.read_bytes()[:99])
-    (run / "status-worker0-1.partial").write_text("{")
-    assert read_trace(run).verify == before
-    assert read_trace(run).problems == ()
-
-
 def test_a_stream_that_lacks_its_end_mark_can_be_sealed_by_hand(run: Path) -> None:
     content, _ = _in_batches(run, per_batch=5, batches=2)
     path = segment_path(run, "verify", SOURCE, 0)

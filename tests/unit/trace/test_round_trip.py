@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import typing
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from driftscope.trace.reader import BOUNDS, Trace, read_trace
 from driftscope.trace.records import RECORDS, Floats, Ints, Row
 from driftscope.trace.schema import record_of
 from driftscope.trace.segments import RELATIVE_ERROR
-from driftscope.trace.writer import FLUSH_S, TraceWriter
+from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import RecordFiles, create_run
 from driftscope.vocabulary import DISTANCE_MASS
 
@@ -125,22 +124,6 @@ def test_rows_are_made_on_the_writers_thread(run: Path) -> None:
     writer.close()
     assert threads == ["driftscope-writer"]
     assert read_trace(run).request.num_rows == 1
-
-
-def test_rows_are_readable_while_the_writer_is_open(
-    run: Path, until: Callable[[Callable[[], bool]], None]
-) -> None:
-    assert FLUSH_S < 1.0, "or rows are not there within a second"
-    writer = TraceWriter(run, source="worker0-1")
-    try:
-        for count in (1, 2, 3):
-            for row in rows(Spec(requests=1, rounds=1)):
-                writer.put(row)
-            until(lambda n=count: read_trace(run).request.num_rows == n)  # type: ignore[misc]
-        (problem,) = read_trace(run).problems
-        assert "worker0-1 is still recording or was killed" in problem
-    finally:
-        writer.close()
 
 
 def test_rows_flushed_one_by_one_are_read_as_one_batch(tmp_path: Path) -> None:
