@@ -148,7 +148,8 @@ def comparison_of(first: RunSummary | None, second: RunSummary) -> Comparison | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """A number that a rule compares with, and its source."""
+    """A number that a rule compares with, and its source: a paper, a measurement, or the reason for
+    an orientation."""
 
     name: str
     """Name of the constant in the rule's module."""

@@ -16,32 +16,49 @@ from driftscope.analysis.number_words import count, listed, number, percent, tim
 from driftscope.analysis.run_differences import TARGET, models_differ
 from driftscope.analysis.statistics.intervals import Interval, exact_interval
 from driftscope.analysis.summary.run_summary import RunSummary, drafts_greedily, warmest
-from driftscope.findings.case import Case
+from driftscope.findings.case import Case, Threshold
 from driftscope.findings.finding import Suspect, Trust
 from driftscope.metrics.hidden import per_depth
 from driftscope.vocabulary import CHOOSES_LENGTH
 
-GROWS_ABOVE = 1.06
-"""RMS of the fed state over that of the depth before, mean over a chain. By depth 8 a pre-norm
-EAGLE-3 drafter of the paper (arXiv 2605.09992) has grown to 3.6 (1.20 per depth), a post-norm one
-to 0.99; the shipped pair to 2.8 and 1.0 (model cards). 1.06 per depth is 1.5 by depth 8, far from
-both. Growth is judged per depth, so that one drafter is judged alike at every K."""
-UNBALANCED_ABOVE = 10.0
-"""Largest over smallest RMS: a layer with a tenth of another's RMS contributes 1 % of its energy
-to the fc's input, so that its information is lost in bfloat16's rounding of the other (2^-8 =
-0.4 %)."""
+GROWS_ABOVE = Threshold(
+    name="GROWS_ABOVE",
+    value=1.06,
+    means="RMS of the state fed forward over that of the depth before, mean over the chain",
+    source="1.5 by depth 8: far from both 1.0 (post-norm) and 3.6 (pre-norm, arXiv "
+    "2605.09992) or 2.8 (shipped EAGLE-3)",
+)
+"""The pre-norm EAGLE-3 drafter of the paper (arXiv 2605.09992) has grown to 3.6 by depth 8 (1.20
+per depth), a post-norm one to 0.99; the shipped pair to 2.8 and 1.0 (model cards). Growth is judged
+per depth, so that one drafter is judged alike at every K."""
+UNBALANCED_ABOVE = Threshold(
+    name="UNBALANCED_ABOVE",
+    value=10.0,
+    means="largest over smallest RMS of the captured layers, after their norm if any",
+    source="at 10 the smaller layer has 1 % of the energy, which is near bfloat16's rounding error",
+)
 
 
-NOTHING_BELOW = 0.05
-"""Marginal rate at depth 1. The weakest of the published vectors of marginal rates has 0.585 there;
-a drafter that one mode of execution broke had 0 (vllm#54997)."""
-SURE_ROUNDS = 300
-"""Smallest number of rounds for which a drafter is surely dead. After 59 independent rounds without
-an accepted token the rate is below NOTHING_BELOW; 300 rounds are worth at least as many if rounds
-of one request are so similar that four or five count as one."""
-SURE_REQUESTS = 5
-"""Smallest number of independent requests, those of different prompts or sessions, for which a
-drafter is surely dead: fewer prompts may all be unusual."""
+NOTHING_BELOW = Threshold(
+    name="NOTHING_BELOW",
+    value=0.05,
+    means="marginal acceptance at depth 1",
+    source="published drafters: 0.585 or more; a broken one: 0 (vllm#54997)",
+)
+SURE_ROUNDS = Threshold(
+    name="SURE_ROUNDS",
+    value=300,
+    means="rounds from which the confidence is high, if the exact 95% interval of the "
+    "rate is below NOTHING_BELOW",
+    source="59 independent rounds suffice; rounds of one request may be so similar "
+    "that five count as one",
+)
+SURE_REQUESTS = Threshold(
+    name="SURE_REQUESTS",
+    value=5,
+    means="requests from which the confidence is high",
+    source="driftscope: fewer prompts may all be unusual",
+)
 
 
 def accepted_once(run: RunSummary) -> int:
@@ -63,19 +80,19 @@ def judge(run: RunSummary) -> tuple[Trust, str]:
     """Return how certain it is that the rate at depth 1 is below NOTHING_BELOW, and why."""
     high, seen = rate_interval(run).high, f"{count(run.rounds, 'round')} of "
     seen += count(run.requests, "request")
-    if not high < NOTHING_BELOW:
+    if not high < NOTHING_BELOW.value:
         return Trust.LOW, f"{seen} leave a rate of up to {percent(high)}"
-    if run.rounds < SURE_ROUNDS:
-        return Trust.MEDIUM, f"{seen}: certain only from {SURE_ROUNDS} rounds on"
-    if run.clusters < SURE_REQUESTS:
-        least = f"{SURE_REQUESTS} {run.noun}s"
+    if run.rounds < SURE_ROUNDS.value:
+        return Trust.MEDIUM, f"{seen}: certain only from {SURE_ROUNDS.value} rounds on"
+    if run.clusters < SURE_REQUESTS.value:
+        least = f"{SURE_REQUESTS.value} {run.noun}s"
         return Trust.MEDIUM, f"{seen}: certain only from {least} on"
     return Trust.HIGH, f"{seen} leave a rate below {percent(high)} (95 %, exact)"
 
 
 def is_dead(run: RunSummary) -> bool:
     """Whether the drafter is surely dead."""
-    return run.acceptance.marginal[0] < NOTHING_BELOW and judge(run)[0] is Trust.HIGH
+    return run.acceptance.marginal[0] < NOTHING_BELOW.value and judge(run)[0] is Trust.HIGH
 
 
 def none_accepted(run: RunSummary) -> str:
@@ -89,14 +106,26 @@ def none_accepted(run: RunSummary) -> str:
     )
 
 
-LOW_BELOW = 0.3
-"""Marginal rate at depth 1; half of the weakest published rate."""
-FALLS_BELOW = 0.4
-"""Conditional rate at a depth over that at depth 1. Published vectors of live depths keep 0.8 or
-more; a drafter with norm_output whose flag is not applied keeps 0.27 at depth 2. Between the two no
-loss is reported."""
-STOPS_BELOW = 0.05
-"""Conditional rate at a depth that no chain gets beyond; the published dead tail has 0 there."""
+LOW_BELOW = Threshold(
+    name="LOW_BELOW",
+    value=0.3,
+    means="upper end of the 95% interval of the marginal acceptance at depth 1",
+    source="half of 0.585, the weakest published rate",
+)
+FALLS_BELOW = Threshold(
+    name="FALLS_BELOW",
+    value=0.4,
+    means="upper end of the 95% interval of the conditional acceptance at a depth, "
+    "over the acceptance at depth 1",
+    source="published live depths keep 0.8 or more; with a norm_output that is not "
+    "applied 0.27 remains",
+)
+STOPS_BELOW = Threshold(
+    name="STOPS_BELOW",
+    value=0.05,
+    means="conditional acceptance at that depth below which acceptance is said to end there",
+    source="the published dead tail is at 0",
+)
 
 
 class Loss(StrEnum):
@@ -112,21 +141,21 @@ def loss_of(run: RunSummary) -> Loss | None:
     """Return how a run loses acceptance, judged by itself; None if it does so in none of these
     ways."""
     first, spread = run.acceptance.marginal[0], run.acceptance.marginal_interval
-    if first < NOTHING_BELOW:
+    if first < NOTHING_BELOW.value:
         return Loss.NOTHING
-    if spread is not None and spread[0] is not None and spread[0].high < LOW_BELOW:
+    if spread is not None and spread[0] is not None and spread[0].high < LOW_BELOW.value:
         return Loss.LOW
     at = steepest(run)
     if at is None:
         return None
     rate = run.acceptance.conditional[at - 1]
-    return Loss.STOPS if rate is not None and rate < STOPS_BELOW else Loss.FALLS
+    return Loss.STOPS if rate is not None and rate < STOPS_BELOW.value else Loss.FALLS
 
 
 def steepest(run: RunSummary) -> int | None:
     """Return the first depth whose conditional rate is surely below FALLS_BELOW times that at depth
     1; None if there is none."""
-    bound = FALLS_BELOW * run.acceptance.marginal[0]
+    bound = FALLS_BELOW.value * run.acceptance.marginal[0]
     for depth in range(2, run.k + 1):
         spread = conditional_interval(run, depth)
         if spread is not None and spread.high < bound:
@@ -145,13 +174,13 @@ def loss_against(comparison: Comparison | None, run: RunSummary) -> Loss | None:
     less."""
     if comparison is None or not accepts_less(comparison):
         return None
-    if run.acceptance.marginal[0] < NOTHING_BELOW:
+    if run.acceptance.marginal[0] < NOTHING_BELOW.value:
         return Loss.NOTHING
     lower = [d.depth for d in comparison.at(MARGINAL) if d.differs and d.difference < 0 and d.depth]
     if not lower or lower[0] == 1:
         return Loss.LOW
     rate = run.acceptance.conditional[lower[0] - 1]
-    return Loss.STOPS if rate is not None and rate < STOPS_BELOW else Loss.FALLS
+    return Loss.STOPS if rate is not None and rate < STOPS_BELOW.value else Loss.FALLS
 
 
 NORM_OUTPUT, FC_NORM = "norm_output", "fc_norm"
@@ -313,7 +342,7 @@ _AS_FAR = "at depth 1 everything up to the logits matches the better run"
 
 def _grows(run: RunSummary) -> bool:
     growth = run.hidden.growth
-    return growth is not None and per_depth(growth, run.depths) > GROWS_ABOVE
+    return growth is not None and per_depth(growth, run.depths) > GROWS_ABOVE.value
 
 
 def _of(better: RunSummary | None) -> str:
@@ -349,7 +378,7 @@ def captured_layers(scene: Scene) -> Look:
         if all(_same(*pair) for pair in zip(rms, theirs, strict=True)):
             return excludes(f"their RMS equals that in {better.label} ({_values(rms)})")
         return supports(f"their RMS is {_values(rms)} here and {_values(theirs)} in {better.label}")
-    if run.hidden.aux_imbalance is not None and run.hidden.aux_imbalance > UNBALANCED_ABOVE:
+    if run.hidden.aux_imbalance is not None and run.hidden.aux_imbalance > UNBALANCED_ABOVE.value:
         return supports(
             f"the RMS of layers {_numbers(mine)} is {_values(rms or ())}: the smallest may be the "
             "embedding, or a layer at the wrong position"

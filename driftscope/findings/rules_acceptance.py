@@ -47,13 +47,18 @@ from driftscope.findings.finding import (
     judged,
 )
 
-DEAD_BELOW = 0.02
-"""Marginal rate below which a depth is dead: fewer than 1 round in 50 gets that far. Among the
-published vectors that driftscope reproduces, the live ones end at 0.042 or above and the dead tail
-is at 0."""
-LOOPS_ABOVE = 0.05
-"""Share of the requests with LOOP_ROUNDS rounds or more that end in as many wholly accepted
-rounds."""
+DEAD_BELOW = Threshold(
+    name="DEAD_BELOW",
+    value=0.02,
+    means="marginal acceptance at a depth",
+    source="published vectors: live drafters end at 0.042 or above, dead tails at 0",
+)
+LOOPS_ABOVE = Threshold(
+    name="LOOPS_ABOVE",
+    value=0.05,
+    means="share of the requests that have so many rounds",
+    source="driftscope; the effect is described in vllm#44487",
+)
 
 
 def _at(run: RunSummary, depth: int) -> Interval | None:
@@ -64,7 +69,7 @@ def _at(run: RunSummary, depth: int) -> Interval | None:
 def _first_rate(case: Case) -> Deciding:
     run = case.run
     return Deciding(
-        value=run.acceptance.marginal[0], interval=rate_interval(run), bound=NOTHING_BELOW
+        value=run.acceptance.marginal[0], interval=rate_interval(run), bound=NOTHING_BELOW.value
     )
 
 
@@ -73,20 +78,25 @@ def _last_rate(case: Case) -> Deciding | None:
     run = case.run
     if run.k == 1:
         return None
-    return Deciding(value=run.acceptance.marginal[-1], interval=_at(run, run.k), bound=DEAD_BELOW)
+    return Deciding(
+        value=run.acceptance.marginal[-1], interval=_at(run, run.k), bound=DEAD_BELOW.value
+    )
 
 
 def _first_rate_weak(case: Case) -> Deciding:
     acceptance = case.run.acceptance
     spread = acceptance.marginal_interval
     return Deciding(
-        value=acceptance.marginal[0], interval=spread[0] if spread else None, bound=LOW_BELOW
+        value=acceptance.marginal[0], interval=spread[0] if spread else None, bound=LOW_BELOW.value
     )
 
 
-ALIVE_ABOVE = 0.1
-"""Smallest marginal acceptance at depth K of a healthy drafter: one round in ten is accepted whole.
-Below that the last depth deserves attention, whatever else is in order."""
+ALIVE_ABOVE = Threshold(
+    name="ALIVE_ABOVE",
+    value=0.1,
+    means="marginal acceptance at depth K",
+    source="driftscope: one round in ten is fully accepted",
+)
 
 
 @entry(
@@ -124,7 +134,7 @@ def wrong_tokens(case: Case) -> Finding | None:
 def first_dead_depth(run: RunSummary) -> int | None:
     """Return the first depth whose marginal rate is below DEAD_BELOW; None if there is none."""
     rates = enumerate(run.acceptance.marginal, start=1)
-    return next((depth for depth, rate in rates if rate < DEAD_BELOW), None)
+    return next((depth for depth, rate in rates if rate < DEAD_BELOW.value), None)
 
 
 @entry(
@@ -132,14 +142,7 @@ def first_dead_depth(run: RunSummary) -> int | None:
     topic=Topic.WHERE,
     meaning="Practically no round is accepted to this depth or beyond: what is drafted there "
     "is thrown away.",
-    thresholds=(
-        Threshold(
-            name="DEAD_BELOW",
-            value=DEAD_BELOW,
-            means="marginal acceptance at a depth",
-            source="published vectors: live drafters end at 0.042 or above, dead tails at 0",
-        ),
-    ),
+    thresholds=(DEAD_BELOW,),
     need=ALWAYS,
     deciding=_last_rate,
 )
@@ -149,7 +152,7 @@ def acceptance_dies(case: Case) -> Finding | None:
     if dead is None or dead == 1:
         return None
     rates, spread = run.acceptance.marginal, _at(run, dead)
-    trust, because = judged(run.requests, spread, below=DEAD_BELOW)
+    trust, because = judged(run.requests, spread, below=DEAD_BELOW.value)
     suspects = suspects_of(case, loss_of(run))
     return Finding(
         severity=Severity.MEDIUM,
@@ -159,7 +162,7 @@ def acceptance_dies(case: Case) -> Finding | None:
             "dead_depth": dead,
             **figure("marginal", rates[dead - 1], spread),
             "marginal_first": rates[0],
-            "threshold": DEAD_BELOW,
+            "threshold": DEAD_BELOW.value,
         },
         confidence=trust,
         because=because,
@@ -178,28 +181,7 @@ def acceptance_dies(case: Case) -> Finding | None:
     meaning="Even the drafter's first draft token is almost always rejected: speculation costs "
     "time and gives nothing. The finding lists the possible causes, with the evidence in the "
     "run for and against each.",
-    thresholds=(
-        Threshold(
-            name="NOTHING_BELOW",
-            value=NOTHING_BELOW,
-            means="marginal acceptance at depth 1",
-            source="published drafters: 0.585 or more; a broken one: 0 (vllm#54997)",
-        ),
-        Threshold(
-            name="SURE_ROUNDS",
-            value=SURE_ROUNDS,
-            means="rounds from which the confidence is high, if the exact 95% interval of the "
-            "rate is below NOTHING_BELOW",
-            source="59 independent rounds suffice; rounds of one request may be so similar "
-            "that five count as one",
-        ),
-        Threshold(
-            name="SURE_REQUESTS",
-            value=SURE_REQUESTS,
-            means="requests from which the confidence is high",
-            source="driftscope: fewer prompts may all be unusual",
-        ),
-    ),
+    thresholds=(NOTHING_BELOW, SURE_ROUNDS, SURE_REQUESTS),
     need=ALWAYS,
     deciding=_first_rate,
     leads=True,
@@ -207,7 +189,7 @@ def acceptance_dies(case: Case) -> Finding | None:
 def nothing_accepted(case: Case) -> Finding | None:
     """Find that next to nothing is accepted already at depth 1."""
     run, rate = case.run, case.run.acceptance.marginal[0]
-    if not rate < NOTHING_BELOW:
+    if not rate < NOTHING_BELOW.value:
         return None
     trust, because = judge(run)
     suspects, sure = suspects_of(case, Loss.NOTHING), trust is not Trust.LOW
@@ -222,7 +204,7 @@ def nothing_accepted(case: Case) -> Finding | None:
         evidence={
             **figure("marginal_first", rate, rate_interval(run)),
             "rounds": run.rounds,
-            "threshold": NOTHING_BELOW,
+            "threshold": NOTHING_BELOW.value,
         },
         confidence=trust,
         because=because,
@@ -254,12 +236,7 @@ def nothing_accepted(case: Case) -> Finding | None:
             means="p-value of so many requests by chance (Poisson)",
             source="convention",
         ),
-        Threshold(
-            name="LOOPS_ABOVE",
-            value=LOOPS_ABOVE,
-            means="share of the requests that have so many rounds",
-            source="driftscope; the effect is described in vllm#44487",
-        ),
+        LOOPS_ABOVE,
     ),
     need=Need[Case](
         words=f"finished requests of {LOOP_ROUNDS} rounds or more",
@@ -274,10 +251,10 @@ def looks_like_a_loop(case: Case) -> Finding | None:
         return None
     share = groups.looping / groups.long_enough
     chance = poisson_upper_tail(max(groups.looping, 1), groups.loops_by_chance)
-    if not share > LOOPS_ABOVE or groups.looping < 2 or not chance < ALPHA:
+    if not share > LOOPS_ABOVE.value or groups.looping < 2 or not chance < ALPHA:
         return None
     interval = share_interval(groups.looping, groups.long_enough)
-    trust, because = judged(groups.long_enough, interval, above=LOOPS_ABOVE)
+    trust, because = judged(groups.long_enough, interval, above=LOOPS_ABOVE.value)
     ids = "the token ids would show it" if trust is not Trust.LOW else because
     return Finding(
         severity=Severity.MEDIUM,
@@ -291,7 +268,7 @@ def looks_like_a_loop(case: Case) -> Finding | None:
             "by_chance": groups.loops_by_chance,
             "p": chance,
             "rounds": LOOP_ROUNDS,
-            "threshold": LOOPS_ABOVE,
+            "threshold": LOOPS_ABOVE.value,
         },
         confidence=trust.at_most(Trust.MEDIUM),
         because=f"text that is easy to predict is accepted as often; {ids}",
@@ -307,14 +284,7 @@ def looks_like_a_loop(case: Case) -> Finding | None:
     topic=Topic.ACCEPTANCE,
     meaning="The drafter works, but is rejected more often at depth 1 than any published one: "
     "something in its input differs from its training.",
-    thresholds=(
-        Threshold(
-            name="LOW_BELOW",
-            value=LOW_BELOW,
-            means="upper end of the 95% interval of the marginal acceptance at depth 1",
-            source="half of 0.585, the weakest published rate",
-        ),
-    ),
+    thresholds=(LOW_BELOW,),
     need=ALWAYS,
     deciding=_first_rate_weak,
 )
@@ -323,7 +293,7 @@ def acceptance_low(case: Case) -> Finding | None:
     run, spread = case.run, case.run.acceptance.marginal_interval
     if loss_of(run) is not Loss.LOW or spread is None or spread[0] is None:
         return None
-    trust, because = judged(run.requests, spread[0], below=LOW_BELOW)
+    trust, because = judged(run.requests, spread[0], below=LOW_BELOW.value)
     suspects = suspects_of(case, Loss.LOW)
     return Finding(
         severity=Severity.MEDIUM,
@@ -331,7 +301,7 @@ def acceptance_low(case: Case) -> Finding | None:
         f"{between_percent(spread[0])}",
         evidence={
             **figure("marginal_first", run.acceptance.marginal[0], spread[0]),
-            "threshold": LOW_BELOW,
+            "threshold": LOW_BELOW.value,
         },
         confidence=trust,
         because=because,
@@ -346,23 +316,7 @@ def acceptance_low(case: Case) -> Finding | None:
     topic=Topic.WHERE,
     meaning="Depth 1 is accepted as it should be, but what the drafter feeds itself misleads "
     "it from there on, or no chain is accepted beyond some depth.",
-    thresholds=(
-        Threshold(
-            name="FALLS_BELOW",
-            value=FALLS_BELOW,
-            means="upper end of the 95% interval of the conditional acceptance at a depth, "
-            "over the acceptance at depth 1",
-            source="published live depths keep 0.8 or more; with a norm_output that is not "
-            "applied 0.27 remains",
-        ),
-        Threshold(
-            name="STOPS_BELOW",
-            value=STOPS_BELOW,
-            means="conditional acceptance at that depth below which acceptance is said to end "
-            "there",
-            source="the published dead tail is at 0",
-        ),
-    ),
+    thresholds=(FALLS_BELOW, STOPS_BELOW),
     need=ALWAYS,
 )
 def acceptance_falls(case: Case) -> Finding | None:
@@ -373,7 +327,7 @@ def acceptance_falls(case: Case) -> Finding | None:
     rate, spread = run.acceptance.conditional[depth - 1], conditional_interval(run, depth)
     first = run.acceptance.marginal[0]
     assert rate is not None and spread is not None  # noqa: S101  as steepest has it
-    trust, because = judged(run.requests, spread, below=FALLS_BELOW * first)
+    trust, because = judged(run.requests, spread, below=FALLS_BELOW.value * first)
     suspects = suspects_of(case, loss)
     return Finding(
         severity=Severity.MEDIUM,
@@ -383,7 +337,7 @@ def acceptance_falls(case: Case) -> Finding | None:
             "depth": depth,
             **figure("conditional", rate, spread),
             "marginal_first": first,
-            "threshold": FALLS_BELOW * first,
+            "threshold": FALLS_BELOW.value * first,
         },
         confidence=trust,
         because=because,
@@ -401,12 +355,7 @@ def acceptance_falls(case: Case) -> Finding | None:
     meaning="No finding asks for action, some rounds are accepted to depth K, acceptance is "
     "not lower than the baseline's, and there are enough requests to say so.",
     thresholds=(
-        Threshold(
-            name="ALIVE_ABOVE",
-            value=ALIVE_ABOVE,
-            means="marginal acceptance at depth K",
-            source="driftscope: one round in ten is fully accepted",
-        ),
+        ALIVE_ABOVE,
         Threshold(
             name="FEW_REQUESTS",
             value=FEW_REQUESTS,
@@ -423,7 +372,7 @@ def healthy(case: Case) -> Finding | None:
     run = case.run
     if any(finding.severity in URGENT and not finding.reference for finding in case.found):
         return None
-    if run.acceptance.marginal[-1] < ALIVE_ABOVE or run.clusters < FEW_REQUESTS:
+    if run.acceptance.marginal[-1] < ALIVE_ABOVE.value or run.clusters < FEW_REQUESTS:
         return None
     if accepts_less(case.comparison):
         return None
@@ -447,7 +396,7 @@ def healthy(case: Case) -> Finding | None:
         evidence={
             **figure("mean_length", run.acceptance.mean_length, spread),
             "marginal_last": run.acceptance.marginal[-1],
-            "threshold": ALIVE_ABOVE,
+            "threshold": ALIVE_ABOVE.value,
         },
         confidence=Trust.MEDIUM if unseen or not_compared else Trust.HIGH,
         because=f"no {listed(unseen)} was recorded"

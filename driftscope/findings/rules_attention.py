@@ -87,9 +87,12 @@ _MATTERS = (
     "The severity is high only if acceptance is lost as well: compared with another run, along the "
     "chain, or within requests where the chain gets more attention."
 )
-STABLE_BELOW = 1.026
-"""Growth of the fed state per depth below which it is stable: 1.2 by depth 8. Sources: see
-GROWS_ABOVE. Between the two thresholds nothing is reported."""
+STABLE_BELOW = Threshold(
+    name="STABLE_BELOW",
+    value=1.026,
+    means="RMS of the state fed forward over that of the depth before, mean over the chain",
+    source="1.2 by depth 8, same sources; between the two thresholds nothing is reported",
+)
 _NORMALISE = (
     "Use a drafter with norm_output and fc_norm (EAGLE-3.1), or retrain this one with them: "
     "nothing normalises the state between the steps of its chain, and no server setting does. If "
@@ -268,30 +271,22 @@ def _signed(share: float) -> str:
     "finds together with attention drift. The severity is high only if acceptance is lost as "
     "well, medium if the config sets norm_output; otherwise the growth is a property of the "
     "drafter, reported for information.",
-    thresholds=(
-        Threshold(
-            name="GROWS_ABOVE",
-            value=GROWS_ABOVE,
-            means="RMS of the state fed forward over that of the depth before, mean over the chain",
-            source="1.5 by depth 8: far from both 1.0 (post-norm) and 3.6 (pre-norm, arXiv "
-            "2605.09992) or 2.8 (shipped EAGLE-3)",
-        ),
-    ),
+    thresholds=(GROWS_ABOVE,),
     need=_NEED,
-    deciding=lambda case: _growth(case, GROWS_ABOVE),
+    deciding=lambda case: _growth(case, GROWS_ABOVE.value),
 )
 def hidden_state_grows(case: Case) -> Finding | None:
     """Find that the fed state grows, as it does if the residual path between chain steps is not
     normalised."""
     run = case.run
-    if run.hidden.growth is None or per_depth(run.hidden.growth, run.depths) <= GROWS_ABOVE:
+    if run.hidden.growth is None or per_depth(run.hidden.growth, run.depths) <= GROWS_ABOVE.value:
         return None
     loses = case.accepts_less or loss_of(run) is not None
     if run.manifest.norm_flags.get("norm_output", False):
         severity, advice = Severity.MEDIUM, _NOT_APPLIED
     else:
         severity, advice = Severity.INFO, _NORMALISE if loses else _TO_KNOW
-    return _fed_state(run, Severity.HIGH if loses else severity, advice, above=GROWS_ABOVE)
+    return _fed_state(run, Severity.HIGH if loses else severity, advice, above=GROWS_ABOVE.value)
 
 
 @entry(
@@ -299,24 +294,17 @@ def hidden_state_grows(case: Case) -> Finding | None:
     topic=Topic.INSIDE,
     meaning="The state fed forward is as large at depth K as at depth 1, as norm_output should "
     "make it.",
-    thresholds=(
-        Threshold(
-            name="STABLE_BELOW",
-            value=STABLE_BELOW,
-            means="RMS of the state fed forward over that of the depth before, mean over the chain",
-            source="1.2 by depth 8, same sources; between the two thresholds nothing is reported",
-        ),
-    ),
+    thresholds=(STABLE_BELOW,),
     need=_NEED,
-    deciding=lambda case: _growth(case, STABLE_BELOW),
+    deciding=lambda case: _growth(case, STABLE_BELOW.value),
 )
 def hidden_state_stable(case: Case) -> Finding | None:
     """Find that the state keeps its size, as it should in a drafter with `norm_output`."""
     run = case.run
     growth = run.hidden.growth
-    if run.depths < 2 or growth is None or per_depth(growth, run.depths) >= STABLE_BELOW:
+    if run.depths < 2 or growth is None or per_depth(growth, run.depths) >= STABLE_BELOW.value:
         return None
-    return _fed_state(run, Severity.GOOD, "Nothing to do.", below=STABLE_BELOW)
+    return _fed_state(run, Severity.GOOD, "Nothing to do.", below=STABLE_BELOW.value)
 
 
 def _fed_state(
@@ -565,15 +553,7 @@ def _named(slots: Sequence[int]) -> str:
     topic=Topic.INSIDE,
     meaning="The captured hidden states of the target reach the drafter's fc with such "
     "different sizes that the smallest is lost next to the largest.",
-    thresholds=(
-        Threshold(
-            name="UNBALANCED_ABOVE",
-            value=UNBALANCED_ABOVE,
-            means="largest over smallest RMS of the captured layers, after their norm if any",
-            source="at 10 the smaller layer has 1 % of the energy, which is near bfloat16's "
-            "rounding error",
-        ),
-    ),
+    thresholds=(UNBALANCED_ABOVE,),
     need=Need[Case](
         words="the RMS of two or more captured target layers",
         met=lambda case: case.run.groups.aux_ratio is not None,
@@ -582,11 +562,11 @@ def _named(slots: Sequence[int]) -> str:
 def captured_layers_unbalanced(case: Case) -> Finding | None:
     """Find that one captured layer dominates the others at the fc's input."""
     ratio, spread = case.run.groups.aux_ratio, case.run.groups.aux_ratio_interval
-    if ratio is None or not ratio > UNBALANCED_ABOVE:
+    if ratio is None or not ratio > UNBALANCED_ABOVE.value:
         return None
     normed = case.run.hidden.aux_norm_rms is not None
     rms = case.run.hidden.aux_norm_rms or case.run.hidden.aux_rms or ()
-    trust, because = judged(case.run.requests, spread, above=UNBALANCED_ABOVE)
+    trust, because = judged(case.run.requests, spread, above=UNBALANCED_ABOVE.value)
     return Finding(
         severity=Severity.MEDIUM,
         statement=f"their RMS {'after' if normed else 'without'} a norm before the fc is "
@@ -595,7 +575,7 @@ def captured_layers_unbalanced(case: Case) -> Finding | None:
         evidence={
             **figure("ratio", ratio, spread),
             **{f"rms_{n + 1}": value for n, value in enumerate(rms)},
-            "threshold": UNBALANCED_ABOVE,
+            "threshold": UNBALANCED_ABOVE.value,
         },
         confidence=trust,
         because=because,
@@ -709,7 +689,7 @@ def state_keeps_size(case: Case) -> Finding | None:
     if not _changes_over_depth(run) or growth is None:
         return None
     by_depth = per_depth(growth, run.depths)
-    if not STABLE_BELOW <= by_depth <= GROWS_ABOVE:
+    if not STABLE_BELOW.value <= by_depth <= GROWS_ABOVE.value:
         return None
     return Finding(
         statement=f"the hidden state grows to {times(growth)} by depth {run.depths} "
@@ -729,4 +709,4 @@ def goes_with_inside(case: Case) -> Finding | None:
 def _changes_over_depth(run: RunSummary) -> bool:
     """Whether anything can change over depth, and matters: not in a chain of one token, nor in a
     dead drafter."""
-    return run.depths > 1 and run.acceptance.marginal[0] >= NOTHING_BELOW
+    return run.depths > 1 and run.acceptance.marginal[0] >= NOTHING_BELOW.value

@@ -15,9 +15,12 @@ from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 from driftscope.findings.case import Case, Need, Threshold, entry
 from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, figure, judged
 
-DROPPED_BELOW = 0.9
-"""Accepted tokens per round after a change over those before it. The bound equals that of a decay
-over the run: at a loss of a tenth, the best K by the cost model begins to change."""
+DROPPED_BELOW = Threshold(
+    name="DROPPED_BELOW",
+    value=0.9,
+    means="accepted tokens per round, after over before, at the same mix of requests",
+    source="driftscope: at this loss the best K begins to change",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +48,21 @@ _ALPHA = Threshold(
     means="share of random orders of the same clusters that may show a step as large",
     source="convention; `make calibration` measures the resulting false-positive rate",
 )
-DECAYED_BELOW = 0.9
-"""Accepted tokens per round in the last quarter of a run over those in the first. No figure is
-published (vllm#41838 reports the effect); at a loss of a tenth the best K by the cost model begins
-to change."""
-MIX_SHIFT = 0.1
-"""Change of a label's share between the first and the last quarter above which the mix of requests,
-not time, may explain a decay."""
+DECAYED_BELOW = Threshold(
+    name="DECAYED_BELOW",
+    value=0.9,
+    means="accepted tokens per round, last quarter over first",
+    source="driftscope: at this loss the best K begins to change; reported without "
+    "figures in vllm#41838",
+)
+MIX_SHIFT = Threshold(
+    name="MIX_SHIFT",
+    value=0.1,
+    means="change of a label's share of the rounds that lowers the confidence",
+    source="driftscope",
+)
+"""Between the first and the last quarter; beyond it the mix of requests, not time, may explain a
+decay."""
 
 
 @entry(
@@ -62,15 +73,7 @@ not time, may explain a decay."""
     "moment is estimated from the data. Kind: label, context length, structured output, "
     "temperature and batch size. Only with session ids or repeated prompts is it of high "
     "severity.",
-    thresholds=(
-        Threshold(
-            name="DROPPED_BELOW",
-            value=DROPPED_BELOW,
-            means="accepted tokens per round, after over before, at the same mix of requests",
-            source="driftscope: at this loss the best K begins to change",
-        ),
-        _ALPHA,
-    ),
+    thresholds=(DROPPED_BELOW, _ALPHA),
     need=_ENOUGH,
 )
 def acceptance_drops(case: Case) -> Finding | None:
@@ -85,7 +88,10 @@ def acceptance_drops(case: Case) -> Finding | None:
     after = next(level for level in changes.levels if level.start_s == drop.time_s)
     since_s = drop.time_s - changes.levels[0].start_s
     trust, because = judged(
-        min(before.requests, after.requests), spread, below=DROPPED_BELOW, assumed=_assumed(changes)
+        min(before.requests, after.requests),
+        spread,
+        below=DROPPED_BELOW.value,
+        assumed=_assumed(changes),
     )
     return Finding(
         severity=severity_of(changes, drop),
@@ -94,7 +100,7 @@ def acceptance_drops(case: Case) -> Finding | None:
         f"into the run) yield {number(drop.before)} tokens, rounds of later requests "
         f"{number(drop.after)}: at the same mix of requests {percent(kept)} of the accepted tokens "
         f"remain{_anchor(drop)}",
-        evidence={**_evidence(changes, drop), "threshold": DROPPED_BELOW},
+        evidence={**_evidence(changes, drop), "threshold": DROPPED_BELOW.value},
         confidence=trust,
         because=because,
         advice=f"Look at what happened to the server around {_moment(drop.time_s)}: a deployment, "
@@ -152,7 +158,7 @@ def worst_drop(changes: Changes | None) -> ChangePoint | None:
     drops = [
         point
         for point in changes.points
-        if kept_after(point)[0] < DROPPED_BELOW and _may_be_drafter(changes, point)
+        if kept_after(point)[0] < DROPPED_BELOW.value and _may_be_drafter(changes, point)
     ]
     return min(drops, key=lambda point: kept_after(point)[0], default=None)
 
@@ -176,7 +182,7 @@ def kept_after(point: ChangePoint) -> tuple[float, Interval | None]:
 def contradicted(point: ChangePoint) -> bool:
     """Whether the same prompts surely kept more than DROPPED_BELOW."""
     spread = _anchored(point)
-    return spread is not None and spread.low > DROPPED_BELOW
+    return spread is not None and spread.low > DROPPED_BELOW.value
 
 
 def confirmed(point: ChangePoint) -> bool:
@@ -198,7 +204,7 @@ def _prompts_needed(point: ChangePoint) -> int:
     spread = _anchored(point)
     if spread is None:
         return 2 * point.prompts
-    ratio = (spread.high - spread.low) / (1.0 - DROPPED_BELOW)
+    ratio = (spread.high - spread.low) / (1.0 - DROPPED_BELOW.value)
     return math.ceil(point.prompts * max(ratio, 1.0) ** 2)
 
 
@@ -223,7 +229,7 @@ def severity_of(changes: Changes, drop: ChangePoint) -> Severity:
     """Return HIGH only for a loss that is clear of the threshold, and where sessions or repeated
     prompts show that it is not the traffic."""
     spread = kept_after(drop)[1]
-    clear = spread is not None and spread.high < DROPPED_BELOW
+    clear = spread is not None and spread.high < DROPPED_BELOW.value
     return Severity.HIGH if clear and (changes.keyed or confirmed(drop)) else Severity.MEDIUM
 
 
@@ -303,21 +309,7 @@ def _moment(time_s: float) -> str:
     topic=Topic.WHERE,
     meaning="Requests that begin in the last quarter of a run accept clearly fewer tokens than "
     "those of the first quarter, without a single moment of change.",
-    thresholds=(
-        Threshold(
-            name="DECAYED_BELOW",
-            value=DECAYED_BELOW,
-            means="accepted tokens per round, last quarter over first",
-            source="driftscope: at this loss the best K begins to change; reported without "
-            "figures in vllm#41838",
-        ),
-        Threshold(
-            name="MIX_SHIFT",
-            value=MIX_SHIFT,
-            means="change of a label's share of the rounds that lowers the confidence",
-            source="driftscope",
-        ),
-    ),
+    thresholds=(DECAYED_BELOW, MIX_SHIFT),
     need=Need[Case](
         words=f"{ENOUGH_REQUESTS} requests in the first quarter of the run and in a later one",
         met=lambda case: len(usable(case.run.groups.time)) > 1,
@@ -336,7 +328,7 @@ def acceptance_decays(case: Case) -> Finding | None:
         return None
     first, last = groups[0], groups[-1]
     estimate = kept_of(first, last, tests=1)
-    if estimate is None or not estimate[0] < DECAYED_BELOW:
+    if estimate is None or not estimate[0] < DECAYED_BELOW.value:
         return None
     kept, spread = estimate
     shifted = _shifted(case)
@@ -353,7 +345,7 @@ def acceptance_decays(case: Case) -> Finding | None:
             **figure("mean_length_last", last.mean_length, last.mean_length_interval),
             **figure("kept", kept, spread),
             "duration_s": case.run.groups.duration_s,
-            "threshold": DECAYED_BELOW,
+            "threshold": DECAYED_BELOW.value,
         },
         confidence=trust,
         because=because,
@@ -367,5 +359,5 @@ def acceptance_decays(case: Case) -> Finding | None:
 def _shifted(case: Case) -> str:
     """Return in words the labels whose share of the rounds changed much."""
     shares = case.run.groups.shares.items()
-    names = [label for label, share in shares if abs(share[-1] - share[0]) > MIX_SHIFT]
+    names = [label for label, share in shares if abs(share[-1] - share[0]) > MIX_SHIFT.value]
     return listed([f'"{name}"' for name in names])

@@ -19,17 +19,26 @@ from driftscope.findings.causes import NOTHING_BELOW, conditional_interval, unle
 from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, figure, judged
 from driftscope.vocabulary import Region
 
-COLLAPSE_BELOW = 0.7
-"""Accepted tokens per round in the longest contexts over those in the shortest. Published figures
-by context length (speculators#684, LongBench-v2): 0.53 from 2k to 8k for a drafter that collapses,
-0.92 for one with a sliding window; the middle is 0.72."""
-LONG_FROM = 512
-"""Least length of a long context, in tokens, a choice: the figures above begin at 2k, and between
-shorter contexts a difference is that of the prompts."""
-SENSITIVE_BELOW = 0.8
-"""Accepted tokens per round under the worst label over those under the best. Orientation from the
-paper (arXiv 2605.09992): without BOS a pre-norm drafter keeps 0.74, a post-norm one without any
-template 0.93; the middle is 0.83."""
+COLLAPSE_BELOW = Threshold(
+    name="COLLAPSE_BELOW",
+    value=0.7,
+    means="accepted tokens per round, longest contexts over shortest",
+    source="middle of 0.53 and 0.92, published by context length in speculators#684",
+)
+LONG_FROM = Threshold(
+    name="LONG_FROM",
+    value=512,
+    means="least tokens of the longest contexts",
+    source="a choice; figures by context length are published from 2k on (speculators#684)",
+)
+"""Between shorter contexts a difference is that of the prompts."""
+SENSITIVE_BELOW = Threshold(
+    name="SENSITIVE_BELOW",
+    value=0.8,
+    means="accepted tokens per round, worst label over best",
+    source="between 0.74 (without BOS) and 0.93 (post-norm drafter), as orientation from arXiv "
+    "2605.09992",
+)
 LEAST_PART = 0.5
 """Share of the doublings between the shortest and the longest contexts that one label must span
 before the context is ruled out as the reason: a collapse begins at some length."""
@@ -53,33 +62,27 @@ _BOTH = Need[Case](
         len(usable(case.run.groups.label)) > 1 and len(usable(case.run.groups.context)) > 1
     ),
 )
-_COLLAPSE = Threshold(
-    name="COLLAPSE_BELOW",
-    value=COLLAPSE_BELOW,
-    means="accepted tokens per round, longest contexts over shortest",
-    source="middle of 0.53 and 0.92, published by context length in speculators#684",
+KEEPS_BELOW = Threshold(
+    name="KEEPS_BELOW",
+    value=0.75,
+    means="accepted tokens per round, one kind of text over the other text of the same answers",
+    source="driftscope's own bound",
 )
-_LONG = Threshold(
-    name="LONG_FROM",
-    value=LONG_FROM,
-    means="least tokens of the longest contexts",
-    source="a choice; figures by context length are published from 2k on (speculators#684)",
+LEAST_SHARE = Threshold(
+    name="LEAST_SHARE",
+    value=0.05,
+    means="smallest share of the rounds",
+    source="driftscope's own bound",
 )
-_SENSITIVE = Threshold(
-    name="SENSITIVE_BELOW",
-    value=SENSITIVE_BELOW,
-    means="accepted tokens per round, worst label over best",
-    source="between 0.74 (without BOS) and 0.93 (post-norm drafter), as orientation from arXiv "
-    "2605.09992",
+"""A rarer kind of text changes little, whatever it accepts."""
+MOST_SHARE = Threshold(
+    name="MOST_SHARE",
+    value=0.5,
+    means="largest share of the rounds",
+    source="driftscope's own bound",
 )
-KEEPS_BELOW = 0.75
-"""Accepted tokens per round in one kind of text over those in the other text of the same answers.
-driftscope's own bound: kinds of text differ for any drafter."""
-LEAST_SHARE = 0.05
-"""Share of the rounds below which a kind of text changes little, whatever it accepts."""
-MOST_SHARE = 0.5
-"""Share of the rounds above which a kind of text is not the exception: the other text, which may be
-a few numbers, is then what differs."""
+"""A more frequent kind of text is not the exception: the other text, which may be a few numbers, is
+then what differs."""
 WORDS = {
     Region.PROSE: "in prose",
     Region.CODE: "in code",
@@ -105,26 +108,6 @@ _BEGINS = Need[Case](
     met=lambda case: (
         case.run.groups.boundary_within_request is not None
         and case.run.groups.boundary_within_request.requests >= ENOUGH_REQUESTS
-    ),
-)
-_KEEPS = Threshold(
-    name="KEEPS_BELOW",
-    value=KEEPS_BELOW,
-    means="accepted tokens per round, one kind of text over the other text of the same answers",
-    source="driftscope's own bound",
-)
-_SHARES = (
-    Threshold(
-        name="LEAST_SHARE",
-        value=LEAST_SHARE,
-        means="smallest share of the rounds",
-        source="driftscope's own bound",
-    ),
-    Threshold(
-        name="MOST_SHARE",
-        value=MOST_SHARE,
-        means="largest share of the rounds",
-        source="driftscope's own bound",
     ),
 )
 EVEN_WITHIN = 0.1
@@ -157,20 +140,20 @@ def _kept_by_reference(reference: RunSummary | None, contrast: Contrast) -> floa
     meaning="Rounds in the longest contexts accept clearly fewer tokens than those in the "
     "shortest, under the same labels. Differences between contexts below 512 tokens are left "
     "to the prompts.",
-    thresholds=(_COLLAPSE, _LONG),
+    thresholds=(COLLAPSE_BELOW, LONG_FROM),
     need=_CONTEXT,
 )
 def long_context_collapse(case: Case) -> Finding | None:
     """Find that rounds in long contexts accept clearly less than those in short ones, under the
     same labels."""
     contrast = case.run.groups.context_within_label
-    if contrast is None or _begin(contrast.second) < LONG_FROM:
+    if contrast is None or _begin(contrast.second) < LONG_FROM.value:
         return None
-    if not contrast.loses(COLLAPSE_BELOW):
+    if not contrast.loses(COLLAPSE_BELOW.value):
         return None
     groups = usable(case.run.groups.context)
     long = _named(groups, contrast.second)
-    trust, because = _trust(contrast, COLLAPSE_BELOW)
+    trust, because = _trust(contrast, COLLAPSE_BELOW.value)
     return Finding(
         severity=Severity.HIGH,
         answer=Answer.NO if trust is not Trust.LOW else None,
@@ -184,7 +167,7 @@ def long_context_collapse(case: Case) -> Finding | None:
             **figure("kept", contrast.kept, contrast.kept_interval),
             "p": contrast.p,
             "labels": len(contrast.strata),
-            "threshold": COLLAPSE_BELOW,
+            "threshold": COLLAPSE_BELOW.value,
         },
         confidence=trust,
         because=because,
@@ -206,19 +189,21 @@ def long_context_collapse(case: Case) -> Finding | None:
     meaning="Requests with one workload label accept clearly fewer tokens than those with "
     "another, in contexts of the same lengths. It is for information only where the run that "
     "this one is compared with loses as much: then the prompts may be harder for any drafter.",
-    thresholds=(_SENSITIVE,),
+    thresholds=(SENSITIVE_BELOW,),
     need=_LABEL,
 )
 def template_sensitivity(case: Case) -> Finding | None:
     """Find that one workload label accepts clearly less than another, in contexts of the same
     lengths."""
     pairs = case.run.groups.labels_within_context
-    lost = [contrast for contrast in pairs if contrast.loses(SENSITIVE_BELOW, tests=len(pairs))]
+    lost = [
+        contrast for contrast in pairs if contrast.loses(SENSITIVE_BELOW.value, tests=len(pairs))
+    ]
     if not lost:
         return None
     contrast = min(lost, key=lambda contrast: contrast.kept)
     groups = usable(case.run.groups.label)
-    trust, because = _trust(contrast, SENSITIVE_BELOW)
+    trust, because = _trust(contrast, SENSITIVE_BELOW.value)
     reference, shared = case.reference, _kept_by_reference(case.reference, contrast)
     both = (
         f"; {reference.label} keeps {percent(shared)} of them"
@@ -239,7 +224,7 @@ def template_sensitivity(case: Case) -> Finding | None:
             "p": contrast.p,
             "labels": len(groups),
             "ranges": len(contrast.strata),
-            "threshold": SENSITIVE_BELOW,
+            "threshold": SENSITIVE_BELOW.value,
             **({} if shared is None else {"kept_reference": shared}),
         },
         confidence=trust,
@@ -260,7 +245,7 @@ def template_sensitivity(case: Case) -> Finding | None:
     meaning="Rounds in long contexts, or of one label, accept clearly fewer tokens, and too "
     "few requests with different labels have contexts of the same lengths: the run does not "
     "show which of the two is the reason.",
-    thresholds=(_COLLAPSE, _SENSITIVE),
+    thresholds=(COLLAPSE_BELOW, SENSITIVE_BELOW),
     need=_BOTH,
 )
 def context_or_label(case: Case) -> Finding | None:
@@ -299,15 +284,15 @@ def _open_context(case: Case) -> str:
     """Return how rounds differ by context length if labels may be the reason; "" if they do not
     differ, or if the reason is known."""
     groups, labels = usable(case.run.groups.context), usable(case.run.groups.label)
-    if len(groups) < 2 or len(labels) < 2 or _begin(groups[-1].name) < LONG_FROM:
+    if len(groups) < 2 or len(labels) < 2 or _begin(groups[-1].name) < LONG_FROM.value:
         return ""
     kept = kept_of(groups[0], groups[-1], tests=1)
-    if kept is None or not kept[0] < COLLAPSE_BELOW:
+    if kept is None or not kept[0] < COLLAPSE_BELOW.value:
         return ""
     within = case.run.groups.context_within_label
     if within is not None:
         part = _doublings(within.first, within.second) / _doublings(groups[0].name, groups[-1].name)
-        if _is_decided(within, COLLAPSE_BELOW, part=part):
+        if _is_decided(within, COLLAPSE_BELOW.value, part=part):
             return ""
     return _yields_compared(groups[-1], groups[0], "in contexts of {}")
 
@@ -340,12 +325,12 @@ def _open_pair(case: Case, labels: Sequence[Group]) -> str:
     best = max(labels, key=lambda g: g.mean_length)
     worst = min(labels, key=lambda g: g.mean_length)
     kept = kept_of(best, worst, tests=len(labels) - 1)
-    if kept is None or not kept[0] < SENSITIVE_BELOW:
+    if kept is None or not kept[0] < SENSITIVE_BELOW.value:
         return ""
     pairs = case.run.groups.labels_within_context
     names = {best.name, worst.name}
     mine = next((pair for pair in pairs if {pair.first, pair.second} == names), None)
-    decided = _is_decided(mine, SENSITIVE_BELOW, tests=max(len(pairs), 1))
+    decided = _is_decided(mine, SENSITIVE_BELOW.value, tests=max(len(pairs), 1))
     return "" if decided else _yields_compared(worst, best, 'under "{}"')
 
 
@@ -406,7 +391,11 @@ def _since(case: Case, contrast: Contrast) -> str:
     groups = usable(case.run.groups.context)
     if len(contrast.strata) > 1 or not groups or groups[0].name != contrast.first:
         return f"in contexts of {contrast.second}"
-    lost = (g for g in groups[1:] if (kept_of(groups[0], g, tests=1) or (1.0,))[0] < COLLAPSE_BELOW)
+    lost = (
+        g
+        for g in groups[1:]
+        if (kept_of(groups[0], g, tests=1) or (1.0,))[0] < COLLAPSE_BELOW.value
+    )
     first = next(lost, None)
     return f"from {first.name if first else contrast.second} on"
 
@@ -416,7 +405,7 @@ def _since(case: Case, contrast: Contrast) -> str:
     topic=Topic.WHERE,
     meaning="Rounds that draft one kind of text (code, JSON, numbers, ...) accept clearly "
     "fewer tokens than those that draft the other text of the same answers.",
-    thresholds=(_KEEPS, *_SHARES),
+    thresholds=(KEEPS_BELOW, LEAST_SHARE, MOST_SHARE),
     need=_TEXT,
 )
 def region_costs(case: Case) -> Finding | None:
@@ -429,7 +418,7 @@ def region_costs(case: Case) -> Finding | None:
     contrast = max(lost, key=lambda contrast: _lost(case, contrast))
     share, missing = _share(case, contrast.second), _lost(case, contrast)
     run, of_all = case.run, (case.run.acceptance.mean_length - 1.0) * case.run.rounds
-    trust, because = judged(contrast.requests, contrast.kept_interval, below=KEEPS_BELOW)
+    trust, because = judged(contrast.requests, contrast.kept_interval, below=KEEPS_BELOW.value)
     return Finding(
         severity=Severity.INFO,
         statement=f"{WORDS[contrast.second]} ({percent(share)} of the rounds) a round yields "
@@ -443,7 +432,7 @@ def region_costs(case: Case) -> Finding | None:
             "p": contrast.p,
             "share_of_rounds": share,
             "requests": contrast.requests,
-            "threshold": KEEPS_BELOW,
+            "threshold": KEEPS_BELOW.value,
         },
         confidence=trust,
         because=because,
@@ -460,7 +449,7 @@ def region_costs(case: Case) -> Finding | None:
     topic=Topic.WHERE,
     meaning="Rounds at the first tokens of a block of text accept clearly fewer tokens than "
     "those in the rest of the same kind of text in the same answers.",
-    thresholds=(_KEEPS,),
+    thresholds=(KEEPS_BELOW,),
     need=_BEGINS,
 )
 def boundary_dip(case: Case) -> Finding | None:
@@ -469,9 +458,9 @@ def boundary_dip(case: Case) -> Finding | None:
     contrast = case.run.groups.boundary_within_request
     if contrast is None or contrast.requests < ENOUGH_REQUESTS:
         return None
-    if not contrast.loses(KEEPS_BELOW):
+    if not contrast.loses(KEEPS_BELOW.value):
         return None
-    trust, because = judged(contrast.requests, contrast.kept_interval, below=KEEPS_BELOW)
+    trust, because = judged(contrast.requests, contrast.kept_interval, below=KEEPS_BELOW.value)
     return Finding(
         severity=Severity.INFO,
         statement=f"rounds at the first {NEAR_TOKENS} tokens of a code block, tool call, table or "
@@ -483,7 +472,7 @@ def boundary_dip(case: Case) -> Finding | None:
             **figure("kept", contrast.kept, contrast.kept_interval),
             "p": contrast.p,
             "requests": contrast.requests,
-            "threshold": KEEPS_BELOW,
+            "threshold": KEEPS_BELOW.value,
         },
         confidence=trust,
         because=because,
@@ -495,8 +484,8 @@ def boundary_dip(case: Case) -> Finding | None:
 
 def _is_large(case: Case, contrast: Contrast, tests: int) -> bool:
     enough = contrast.requests >= ENOUGH_REQUESTS
-    there = LEAST_SHARE <= _share(case, contrast.second) <= MOST_SHARE
-    return enough and there and contrast.loses(KEEPS_BELOW, tests=tests)
+    there = LEAST_SHARE.value <= _share(case, contrast.second) <= MOST_SHARE.value
+    return enough and there and contrast.loses(KEEPS_BELOW.value, tests=tests)
 
 
 def _share(case: Case, region: str) -> float:
@@ -518,7 +507,7 @@ def even_along_chain(case: Case) -> Finding | None:
     """Return whether acceptance is even along the chain; None for a dead drafter, which loses
     everything everywhere."""
     run = case.run
-    if run.acceptance.marginal[0] < NOTHING_BELOW:
+    if run.acceptance.marginal[0] < NOTHING_BELOW.value:
         return None
     answer, sentence, depth = _along_chain(run)
     unknown = answer is Answer.CANNOT_TELL and not case.is_answered(Topic.WHERE)

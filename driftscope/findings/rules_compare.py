@@ -44,10 +44,13 @@ SAME_LOAD = 1.2
 finishes its requests sooner, so that equal load need not mean equal batches."""
 
 
-ALIKE_WITHIN = 0.05
-"""Difference in marginal acceptance: runs accept alike if no larger difference is compatible with
-them. At K = 4, five points at every depth are a fifth of a token per round, less than the choice of
-K by the cost model reacts to."""
+ALIKE_WITHIN = Threshold(
+    name="ALIKE_WITHIN",
+    value=0.05,
+    means="largest difference in marginal acceptance, by the simultaneous 95% "
+    "interval, at which runs are called alike",
+    source="driftscope: a fifth of a token per round at K = 4",
+)
 _NEED = Need[Case](
     words=f"a second run; {LEAST} requests or more in each",
     met=lambda case: case.comparison is not None and case.comparison.tested,
@@ -159,15 +162,7 @@ def runs_part(case: Case) -> Finding | None:
     topic=Topic.ACCEPTANCE,
     meaning="No depth differs by that test. The finding states the largest difference that is "
     "still compatible with the runs, and calls them alike only if that is small.",
-    thresholds=(
-        Threshold(
-            name="ALIKE_WITHIN",
-            value=ALIKE_WITHIN,
-            means="largest difference in marginal acceptance, by the simultaneous 95% "
-            "interval, at which runs are called alike",
-            source="driftscope: a fifth of a token per round at K = 4",
-        ),
-    ),
+    thresholds=(ALIKE_WITHIN,),
     need=_NEED,
 )
 def runs_alike(case: Case) -> Finding | None:
@@ -179,8 +174,8 @@ def runs_alike(case: Case) -> Finding | None:
     bound = comparison.bound
     if bound is None:
         return None
-    near = bound <= ALIKE_WITHIN
-    more = round(min(comparison.requests) * (bound / ALIKE_WITHIN) ** 2)
+    near = bound <= ALIKE_WITHIN.value
+    more = round(min(comparison.requests) * (bound / ALIKE_WITHIN.value) ** 2)
     return Finding(
         severity=Severity.INFO,
         runs=(comparison.first, comparison.second),
@@ -191,7 +186,7 @@ def runs_alike(case: Case) -> Finding | None:
         evidence={
             "depths": len(comparison.at(MARGINAL)),
             "bound": bound,
-            "threshold": ALIKE_WITHIN,
+            "threshold": ALIKE_WITHIN.value,
         },
         confidence=Trust.HIGH if near else Trust.LOW,
         because=f"{count(min(comparison.requests), 'request')} each"
@@ -199,7 +194,8 @@ def runs_alike(case: Case) -> Finding | None:
         advice="Nothing to do."
         if near
         else f"If you expected a difference, record about {more:,} requests of the same prompts in "
-        f"each run: a difference above {100 * ALIKE_WITHIN:.0f} points would then be detected.",
+        f"each run: a difference above {100 * ALIKE_WITHIN.value:.0f} points would then be "
+        "detected.",
     )
 
 
@@ -320,9 +316,12 @@ def _figure(run: RunSummary) -> Finding:
     )
 
 
-OUTCOME_P = 0.01
-"""p-value below which an outcome counts as different. It is a hundredth because five outcomes are
-tested in every condition and load. This is driftscope's own bound."""
+OUTCOME_P = Threshold(
+    name="OUTCOME_P",
+    value=0.01,
+    means="p-value of McNemar's exact test below which an outcome counts as different",
+    source="driftscope: five outcomes are tested in every condition and load",
+)
 OUTCOME_WORDS = {
     "json_ok": "JSON as asked for",
     "tool_ok": "the right tool call",
@@ -339,12 +338,6 @@ _ROWS = "To conclude more, replay prompts with `driftscope replay`, or record re
 _PAIRED: Need[ReplayCase] = Need(
     words="a second replay of the same prompts, and answers that are checked",
     met=lambda case: any(pair.outcomes for pair in case.pairs),
-)
-_OUTCOME = Threshold(
-    name="OUTCOME_P",
-    value=OUTCOME_P,
-    means="p-value of McNemar's exact test below which an outcome counts as different",
-    source="driftscope: five outcomes are tested in every condition and load",
 )
 
 
@@ -420,7 +413,7 @@ def not_answered(case: ReplayCase) -> Finding | None:
     topic=Topic.ACCEPTANCE,
     meaning="Prompt by prompt, answers are right, complete or free of loops in one replay but "
     "not in the other, more often than chance explains.",
-    thresholds=(_OUTCOME,),
+    thresholds=(OUTCOME_P,),
     need=_PAIRED,
 )
 def outcomes_change(case: ReplayCase) -> Finding | None:
@@ -445,7 +438,7 @@ def outcomes_change(case: ReplayCase) -> Finding | None:
             "only_other": b,
             "pairs": n,
             "changed": len(changed),
-            "threshold": OUTCOME_P,
+            "threshold": OUTCOME_P.value,
         },
         confidence=Trust.HIGH,
         because=f"an exact test on {count(n, 'pair')} of the same prompts",
@@ -460,7 +453,7 @@ def outcomes_change(case: ReplayCase) -> Finding | None:
     topic=Topic.ACCEPTANCE,
     meaning="One of two replays speculates and the other does not, and no outcome of the same "
     "prompts differs by more than chance explains.",
-    thresholds=(_OUTCOME,),
+    thresholds=(OUTCOME_P,),
     need=_PAIRED,
 )
 def outcomes_hold(case: ReplayCase) -> Finding | None:
@@ -489,7 +482,7 @@ def _changed(case: ReplayCase) -> list[tuple[float, str, ReplayComparison]]:
         for pair in case.pairs
         for name, (a, b, _) in pair.outcomes.items()
     ]
-    return [outcome for outcome in tested if outcome[0] < OUTCOME_P]
+    return [outcome for outcome in tested if outcome[0] < OUTCOME_P.value]
 
 
 @question("What does the replay show?", Topic.ACCEPTANCE, ReplayCase)

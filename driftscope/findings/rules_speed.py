@@ -60,18 +60,32 @@ _OTHER = Need[Case](
     words="step times of 20 or more comparable steps that drafted, of runs at two or more K",
     met=lambda case: case.advice is not None and len(case.advice.measured_k) > 1,
 )
-DISAGREE_ABOVE = 0.1
-"""Difference of accepted tokens per round, as a share of the larger. Rounding differs between eager
-and compiled code and changes single tokens, never a tenth of them; a drafter that failed in one
-mode accepted 0 % against 92 % (vllm#54997)."""
-MISSING_ABOVE = 0.05
-"""Share of decode steps that should have drafted and did not. At 2 tokens per round, the middle of
-the published figures, it costs 2.5 % of the tokens per second: half of what another K must gain."""
-LEFT_OUT_ABOVE = 0.05
-"""Share of decode steps left without a draft by a setting above which this is reported."""
-BOUNDARY_ABOVE = 0.05
-"""Share of the decode steps of requests under a grammar that lost their draft to it; like
-MISSING_ABOVE, for those requests alone."""
+DISAGREE_ABOVE = Threshold(
+    name="DISAGREE_ABOVE",
+    value=0.1,
+    means="difference in accepted tokens per round, over the larger",
+    source="rounding changes single tokens; in a real case 0 % compared with 92 % were "
+    "accepted (vllm#54997)",
+)
+_SOURCE = "driftscope: costs 2.5 % of the tokens per second at 2 tokens per round"
+MISSING_ABOVE = Threshold(
+    name="MISSING_ABOVE",
+    value=0.05,
+    means="share of all decode steps",
+    source=_SOURCE,
+)
+LEFT_OUT_ABOVE = Threshold(
+    name="LEFT_OUT_ABOVE",
+    value=0.05,
+    means="share of all decode steps",
+    source=_SOURCE,
+)
+BOUNDARY_ABOVE = Threshold(
+    name="BOUNDARY_ABOVE",
+    value=0.05,
+    means="share of the decode steps of those requests that lost a draft to a grammar",
+    source=_SOURCE,
+)
 _ADVICE = {
     UndraftedReason.CONTEXT_LIMIT: "raise --max-model-len: vLLM's V1 runner drafts for no request "
     "of a batch while one of them is within K tokens of the limit",
@@ -83,7 +97,6 @@ _ADVICE = {
     UndraftedReason.NO_DRAFT: "look at the engine's log: the drafter returned nothing, for no "
     "known reason",
 }
-_SOURCE = "driftscope: costs 2.5 % of the tokens per second at 2 tokens per round"
 _MORE_OF_BOTH = "Record more requests of both."
 _PLACES = {Answer.NO: Headline.COSTS_TIME, Answer.YES: Headline.PAYS}
 _PLACES_COMPARED = {Answer.NO: Headline.COSTS_TIME, Answer.YES: Headline.FASTER}
@@ -102,15 +115,7 @@ class _Side:
     topic=Topic.WHERE,
     meaning="The same drafter accepts clearly less in one execution mode than in another, "
     "within a run or between two runs of the same models.",
-    thresholds=(
-        Threshold(
-            name="DISAGREE_ABOVE",
-            value=DISAGREE_ABOVE,
-            means="difference in accepted tokens per round, over the larger",
-            source="rounding changes single tokens; in a real case 0 % compared with 92 % were "
-            "accepted (vllm#54997)",
-        ),
-    ),
+    thresholds=(DISAGREE_ABOVE,),
     need=Need[Case](
         words="chains recorded in two modes, or a second run of the same models in another",
         met=lambda case: (
@@ -132,7 +137,7 @@ def modes_disagree(case: Case) -> Finding | None:
             continue
         apart = difference(better.mean_length, better.interval, worse.mean_length, worse.interval)
         lost = (better.mean_length - worse.mean_length) / max(better.mean_length - 1.0, 1e-9)
-        if apart.low > 0 and lost > DISAGREE_ABOVE:
+        if apart.low > 0 and lost > DISAGREE_ABOVE.value:
             return _finding(case, worse, better, apart, lost, within=within)
     return None
 
@@ -153,7 +158,7 @@ def _finding(
             **figure("mean_length_better", better.mean_length, better.interval),
             **figure("difference", better.mean_length - worse.mean_length, apart),
             "lost": lost,
-            "threshold": DISAGREE_ABOVE,
+            "threshold": DISAGREE_ABOVE.value,
         },
         confidence=trust,
         because=because,
@@ -456,20 +461,13 @@ def _evidence(case: Case, advice: Advice, k: int, gain: Estimate) -> dict[str, f
     topic=Topic.WHERE,
     meaning="Decode steps had no draft although no setting asked for K = 0: the context limit, "
     "a preemption, the token budget, a grammar, or a drafter that returned nothing.",
-    thresholds=(
-        Threshold(
-            name="MISSING_ABOVE",
-            value=MISSING_ABOVE,
-            means="share of all decode steps",
-            source=_SOURCE,
-        ),
-    ),
+    thresholds=(MISSING_ABOVE,),
     need=ALWAYS,
 )
 def drafts_missing(case: Case) -> Finding | None:
     """Find steps that should have drafted and did not."""
     share, spread = case.run.groups.failed_share, case.run.groups.failed_share_interval
-    if not share > MISSING_ABOVE:
+    if not share > MISSING_ABOVE.value:
         return None
     reasons = {
         name: n
@@ -477,7 +475,7 @@ def drafts_missing(case: Case) -> Finding | None:
         if name not in UndraftedReason.DELIBERATE
     }
     worst = max(reasons, key=lambda name: reasons[name])
-    trust, because = judged(case.run.requests, spread, above=MISSING_ABOVE)
+    trust, because = judged(case.run.requests, spread, above=MISSING_ABOVE.value)
     named = listed([f"{name.replace('_', ' ')} {n:,}" for name, n in reasons.items()])
     return Finding(
         severity=Severity.HIGH if share > 0.5 else Severity.MEDIUM,
@@ -487,7 +485,7 @@ def drafts_missing(case: Case) -> Finding | None:
             **figure("failed_share", share, spread),
             "deliberate_share": _deliberate(case),
             **{f"steps_{name}": n for name, n in reasons.items()},
-            "threshold": MISSING_ABOVE,
+            "threshold": MISSING_ABOVE.value,
         },
         confidence=trust,
         because=because,
@@ -502,20 +500,13 @@ def drafts_missing(case: Case) -> Finding | None:
     topic=Topic.WHERE,
     meaning="A setting asked for K = 0, by batch size for example. That is a choice, and is "
     "counted separately from failures to draft.",
-    thresholds=(
-        Threshold(
-            name="LEFT_OUT_ABOVE",
-            value=LEFT_OUT_ABOVE,
-            means="share of all decode steps",
-            source=_SOURCE,
-        ),
-    ),
+    thresholds=(LEFT_OUT_ABOVE,),
     need=ALWAYS,
 )
 def drafts_left_out(case: Case) -> Finding | None:
     """Find steps for which a setting asked for no draft: a choice, not a fault."""
     share = _deliberate(case)
-    if not share > LEFT_OUT_ABOVE:
+    if not share > LEFT_OUT_ABOVE.value:
         return None
     return Finding(
         severity=Severity.INFO,
@@ -524,7 +515,7 @@ def drafts_left_out(case: Case) -> Finding | None:
         evidence={
             "deliberate_share": share,
             "failed_share": case.run.groups.failed_share,
-            "threshold": LEFT_OUT_ABOVE,
+            "threshold": LEFT_OUT_ABOVE.value,
         },
         confidence=Trust.MEDIUM if case.run.clusters >= FEW_REQUESTS else Trust.LOW,
         because="recorded in the engine's schedule",
@@ -538,14 +529,7 @@ def drafts_left_out(case: Case) -> Finding | None:
     topic=Topic.WHERE,
     meaning="A grammar rejected whole drafts, as happens where tool calls or structured output "
     "begin.",
-    thresholds=(
-        Threshold(
-            name="BOUNDARY_ABOVE",
-            value=BOUNDARY_ABOVE,
-            means="share of the decode steps of those requests that lost a draft to a grammar",
-            source=_SOURCE,
-        ),
-    ),
+    thresholds=(BOUNDARY_ABOVE,),
     need=ALWAYS,
 )
 def structured_output_loses_drafts(case: Case) -> Finding | None:
@@ -553,10 +537,10 @@ def structured_output_loses_drafts(case: Case) -> Finding | None:
     continue."""
     groups = case.run.groups
     share, spread = groups.boundary_share, groups.boundary_share_interval
-    if not share > BOUNDARY_ABOVE:
+    if not share > BOUNDARY_ABOVE.value:
         return None
     lost = case.run.fallback.by_reason[UndraftedReason.STRUCTURED_OUTPUT]
-    trust, because = judged(case.run.requests, spread, above=BOUNDARY_ABOVE)
+    trust, because = judged(case.run.requests, spread, above=BOUNDARY_ABOVE.value)
     return Finding(
         severity=Severity.MEDIUM,
         answer=Answer.NO if trust is not Trust.LOW else None,
@@ -565,7 +549,7 @@ def structured_output_loses_drafts(case: Case) -> Finding | None:
         evidence={
             **figure("boundary_share", share, spread),
             "lost_drafts": lost,
-            "threshold": BOUNDARY_ABOVE,
+            "threshold": BOUNDARY_ABOVE.value,
         },
         confidence=trust,
         because=because,

@@ -81,9 +81,9 @@ class Inside:
         if spread is None or not spread.low > 0:
             return Growth.CANNOT_TELL
         low, high = (per_depth(end, self.depths) for end in (spread.low, spread.high))
-        if low > GROWS_ABOVE:
+        if low > GROWS_ABOVE.value:
             return Growth.GROWS
-        return Growth.KEEPS_ITS_SIZE if high < STABLE_BELOW else Growth.CANNOT_TELL
+        return Growth.KEEPS_ITS_SIZE if high < STABLE_BELOW.value else Growth.CANNOT_TELL
 
     @property
     def lines(self) -> tuple[str, ...]:

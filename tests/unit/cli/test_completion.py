@@ -16,6 +16,7 @@ from driftscope.analysis.query.row_filters import BY
 from driftscope.cli import options
 from driftscope.cli.app import app
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
+from driftscope.vocabulary import GATED
 
 HEAVY = {"pyarrow", "numpy", "pandas", "duckdb", "ibis", "plotly", "scipy", "torch", "vllm"}
 
@@ -51,7 +52,8 @@ def test_runs_and_latest(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ids_of_findings_and_severities() -> None:
     assert _words(options.rules("sink")) == ["sink_lost"]
     assert _words(options.rules("hi"))[:1] == ["high"]
-    assert set(_words(options.rules(""))) == {*CATALOGUE, *REPLAYS, "high", "medium"}
+    titles = {name: entry.title for name, entry in (CATALOGUE | REPLAYS).items()}
+    assert dict(options.rules("")) == titles | dict.fromkeys(GATED, "findings of this severity")
 
 
 def test_the_last_word_of_a_condition_is_a_column() -> None:

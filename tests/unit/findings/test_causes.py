@@ -85,8 +85,8 @@ def test_no_published_drafter_that_lives_is_called_low_or_falling() -> None:
             continue
         kept = rates[1:] / np.where(rates[:-1] > 0, rates[:-1], 1)
         live = kept[rates[:-1] > 0]
-        assert rates[0] > LOW_BELOW, vector["id"]
-        assert all(each > FALLS_BELOW * rates[0] or each < STOPS_BELOW for each in live)
+        assert rates[0] > LOW_BELOW.value, vector["id"]
+        assert all(each > FALLS_BELOW.value * rates[0] or each < STOPS_BELOW.value for each in live)
 
 
 def test_growth_with_norm_output_on_means_that_it_is_not_applied(tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_rounds_of_few_prompts_are_not_sure(tmp_path: Path) -> None:
 
 
 def test_none_of_so_many_rounds_is_sure(tmp_path: Path) -> None:
-    found = _analysed(tmp_path, Spec(conditional=DEAD, requests=10, rounds=SURE_ROUNDS // 10))
+    found = _analysed(tmp_path, Spec(conditional=DEAD, requests=10, rounds=SURE_ROUNDS.value // 10))
     dead = _dead(found)
     assert dead.confidence is Trust.HIGH
-    assert dead.evidence["marginal_first_high"] == pytest.approx(3 / SURE_ROUNDS, rel=0.02)
+    assert dead.evidence["marginal_first_high"] == pytest.approx(3 / SURE_ROUNDS.value, rel=0.02)
     assert "none of 300 rounds accepts a token: the rate is below 1.0%" in dead.statement
     assert found.findings[0] is dead
     assert dead.option == NO_SPECULATION

@@ -173,12 +173,13 @@ def test_without_request_rows_contexts_are_compared_all_the_same(tmp_path: Path)
     assert _found(_analysed(run), "long_context_collapse")
 
 
-@pytest.mark.parametrize("long_from", [1, rules_circumstances.LONG_FROM])
+@pytest.mark.parametrize("long_from", [1, rules_circumstances.LONG_FROM.value])
 def test_a_difference_between_short_contexts_is_left_to_the_prompts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_from: int
 ) -> None:
     """Without the bound, the finding would be made of the same run."""
-    monkeypatch.setattr(rules_circumstances, "LONG_FROM", long_from)
+    bound = replace(rules_circumstances.LONG_FROM, value=long_from)
+    monkeypatch.setattr(rules_circumstances, "LONG_FROM", bound)
     prompts = (Prompts(label="chat", tokens=(24, 300)),)
     run = simulate(tmp_path / "run", replace(BASE, prompts=prompts, context=2 * FARTHER))
     assert bool(_found(_analysed(run), "long_context_collapse")) == (long_from == 1)

@@ -53,7 +53,7 @@ def test_growth_evidence_has_the_numbers(analyse: Analyse) -> None:
     evidence = _one(analyse(Spec(growth=2.5)), "hidden_state_grows").evidence
     assert evidence["growth"] == pytest.approx(2.5, rel=1e-3)
     assert evidence["growth_per_depth"] == pytest.approx(2.5 ** (1 / 3), rel=1e-3)
-    assert evidence["threshold"] == GROWS_ABOVE
+    assert evidence["threshold"] == GROWS_ABOVE.value
 
 
 def test_a_drafter_that_prefers_recent_tokens_at_every_depth_does_not_drift(

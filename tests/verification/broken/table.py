@@ -63,7 +63,7 @@ class Row:
     @property
     def dead(self) -> bool:
         """Whether next to nothing is accepted."""
-        return self.run.acceptance.marginal[0] < NOTHING_BELOW
+        return self.run.acceptance.marginal[0] < NOTHING_BELOW.value
 
     def found(self, name: str, *, beside: bool = False) -> Finding | None:
         """Return the finding with this id; None if there is none."""
