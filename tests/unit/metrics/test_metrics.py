@@ -142,19 +142,17 @@ def test_effective_k_counts_steps_without_a_draft() -> None:
     assert effective_k(0, 0) is None
 
 
-def test_hooks_and_writers_of_worker_and_engine_core_over_the_steps() -> None:
-    costs = [cost_of("worker0-1", 0.02, 0.01, 1.0), cost_of("engine0-2", 0.003, 0.002)]
-    assert all_in(costs) == pytest.approx(0.035)
-
-
-def test_of_ranks_that_run_the_same_steps_the_slowest_counts() -> None:
-    ranks = [cost_of("worker0-1", 0.02, 0.01, 1.0), cost_of("worker1-2", 0.05, 0.0, 0.9)]
-    assert all_in(ranks) == pytest.approx(0.06)
-
-
-def test_replicas_add_up() -> None:
-    replicas = [cost_of("worker0-1", 0.01, 0.0, 1.0), cost_of("worker0.dp1-2", 0.03, 0.0, 1.0)]
-    assert all_in(replicas) == pytest.approx(0.02)
+@pytest.mark.parametrize(
+    ("first", "second", "share"),
+    [
+        (("worker0-1", 0.02, 0.01, 1.0), ("engine0-2", 0.003, 0.002), 0.035),
+        (("worker0-1", 0.02, 0.01, 1.0), ("worker1-2", 0.05, 0.0, 0.9), 0.06),
+        (("worker0-1", 0.01, 0.0, 1.0), ("worker0.dp1-2", 0.03, 0.0, 1.0), 0.02),
+    ],
+    ids=["hooks and writers over the steps", "the slowest of ranks", "replicas add up"],
+)
+def test_all_in_overhead(first: tuple[Any, ...], second: tuple[Any, ...], share: float) -> None:
+    assert all_in([cost_of(*first), cost_of(*second)]) == pytest.approx(share)
 
 
 def test_without_steps_there_is_no_figure() -> None:

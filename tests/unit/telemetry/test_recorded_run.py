@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.collector import http, over_grpc
+from support.collector import Collector, http, over_grpc
 from support.hostile.server import Asked, Peer, hostile_server
 from support.prometheus import promtool, tool
 from support.runs import START_S, Spec, manifest, rows, write_rows, write_run
@@ -54,12 +54,20 @@ def _settings(url: str, **more: str) -> settings.Settings:
     return found
 
 
+def _sent(
+    trace: Trace, interval_s: float = recorded_run.DEFAULT_INTERVAL_S, **more: str
+) -> Collector:
+    """Return the collector to which the run was sent, with what it received."""
+    receiver = over_grpc if more.get("OTEL_EXPORTER_OTLP_PROTOCOL") == "grpc" else http
+    with receiver() as collector:
+        (told,) = recorded_run.replays(trace, interval_s=interval_s)
+        recorded_run.send(told, _settings(collector.url, **more))
+    return collector
+
+
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_figures_are_those_of_analyze(trace: Trace, protocol: str) -> None:
-    receiver = http if protocol == "http/protobuf" else over_grpc
-    with receiver() as collector:
-        (told,) = recorded_run.replays(trace)
-        recorded_run.send(told, _settings(collector.url, OTEL_EXPORTER_OTLP_PROTOCOL=protocol))
+    collector = _sent(trace, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
     summary = summarise(trace, "run")
     assert collector.value("driftscope.rounds") == summary.rounds
     histogram = summary.acceptance.histogram
@@ -86,9 +94,7 @@ def test_figures_are_those_of_analyze(trace: Trace, protocol: str) -> None:
 
 @pytest.mark.process
 def test_points_have_the_run_s_own_times(trace: Trace) -> None:
-    with http() as collector:
-        (told,) = recorded_run.replays(trace, interval_s=1.0)
-        recorded_run.send(told, _settings(collector.url))
+    collector = _sent(trace, interval_s=1.0)
     times = [
         {point.time_unix_nano for point in collector.points(at).values()}
         for at in range(len(collector.metrics))
@@ -104,9 +110,7 @@ def test_points_have_the_run_s_own_times(trace: Trace) -> None:
 @pytest.mark.process
 def test_deltas_add_up_to_the_whole(trace: Trace) -> None:
     preference = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
-    with http() as collector:
-        (told,) = recorded_run.replays(trace, interval_s=1.0)
-        recorded_run.send(told, _settings(collector.url, **preference))
+    collector = _sent(trace, interval_s=1.0, **preference)
     rounds = 0
     for at in range(len(collector.metrics)):
         rounds += sum(
@@ -119,9 +123,7 @@ def test_deltas_add_up_to_the_whole(trace: Trace) -> None:
 
 @pytest.mark.process
 def test_a_span_per_request_tells_of_the_chains_that_went_wrong(trace: Trace) -> None:
-    with http() as collector:
-        (told,) = recorded_run.replays(trace)
-        recorded_run.send(told, _settings(collector.url))
+    collector = _sent(trace)
     spans = {
         {a.key: a.value.string_value for a in s.attributes}["driftscope.request.id"]: s
         for s in collector.all_spans()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from hypothesis import example, given, settings
 from support.folders import folder_names
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
+from support.summaries import assert_same
 
 from driftscope.analysis import closeup
 from driftscope.analysis.figures import requests
@@ -31,20 +31,8 @@ from driftscope.trace.segments import DERIVED_KEY, RELATIVE_ERROR
 pytestmark = pytest.mark.slow
 
 
-def _close(a: object, b: object) -> bool:
-    """Equal to float32's own precision: masses that follow from others are restored in float64."""
-    if isinstance(a, float) and isinstance(b, float):
-        return a == pytest.approx(b, rel=1e-6, nan_ok=True)
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return np.allclose(a, b, rtol=1e-6)
-    if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(_close(x, y) for x, y in zip(a, b, strict=True))
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_close(a[key], b[key]) for key in a)
-    if hasattr(a, "__dataclass_fields__") and type(a) is type(b):
-        names = [field.name for field in fields(a)]  # type: ignore[arg-type]
-        return all(_close(getattr(a, name), getattr(b, name)) for name in names)
-    return a == b
+ALIKE = 1e-6
+"""Float32's own precision: masses that follow from others are restored in float64."""
 
 
 def _both(path: Path) -> tuple[RunSummary, RunSummary]:
@@ -63,7 +51,7 @@ def _both(path: Path) -> tuple[RunSummary, RunSummary]:
 )
 def test_files_give_the_same_figures_as_rows_in_memory(tmp_path: Path, spec: Spec) -> None:
     there, read = _both(write_run(tmp_path / "run", spec))
-    assert _close(there, read)
+    assert_same(there, read, ALIKE)
 
 
 def test_replicas_and_lists_that_files_leave_out(tmp_path: Path) -> None:
@@ -72,7 +60,7 @@ def test_replicas_and_lists_that_files_leave_out(tmp_path: Path) -> None:
     left_out = json.loads(pq.read_schema(file).metadata[DERIVED_KEY])
     assert set(left_out) == {"fed_rms", "in_rms", "generated_mass"}
     there, read = _both(path)
-    assert _close(there, read)
+    assert_same(there, read, ALIKE)
     assert there.requests == 60
 
 
@@ -116,7 +104,7 @@ def test_columns_that_differ_in_case_only_are_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_is_read_to_its_last_batch(tmp_path: Path) -> None:
     there, read = _both(simulate(tmp_path / "run", Truth(requests=20), sealed=False))
-    assert _close(there, read)
+    assert_same(there, read, ALIKE)
     assert there.problems
 
 

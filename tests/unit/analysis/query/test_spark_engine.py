@@ -6,16 +6,16 @@ import importlib.util
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ibis
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.simulate import Prompts, Truth, simulate
+from support.summaries import assert_same
 
 from driftscope.analysis.conditions import condition_of
 from driftscope.analysis.query.query_engine import DuckDB, Files
@@ -75,9 +75,7 @@ def both(
 def test_counts_are_equal_and_sums_to_rounding(both: tuple[RunSummary, RunSummary]) -> None:
     duck, spark = both
     assert len(duck.segments) > 1
-    for field in fields(RunSummary):
-        ours, theirs = (getattr(run, field.name) for run in (spark, duck))
-        _same(ours, theirs, field.name)
+    assert_same(spark, duck, rel=1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -164,29 +162,3 @@ def test_another_engine_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="neither duckdb"):
         engine_of("postgres://host")
-
-
-def _same(ours: Any, theirs: Any, where: str) -> None:
-    a, b = (
-        list(_leaves(asdict(each) if hasattr(each, "__slots__") else each, where))
-        for each in (ours, theirs)
-    )
-    assert [path for path, _ in a] == [path for path, _ in b]
-    for (path, mine), (_, other) in zip(a, b, strict=True):
-        if isinstance(mine, float) and isinstance(other, float):
-            assert mine == pytest.approx(other, rel=1e-9, abs=1e-12, nan_ok=True), path
-        else:
-            assert mine == other, path
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for name in sorted(value, key=str):
-            yield from _leaves(value[name], f"{path}.{name}")
-    elif isinstance(value, list | tuple):
-        for at, each in enumerate(value):
-            yield from _leaves(asdict(each) if hasattr(each, "__slots__") else each, f"{path}.{at}")
-    elif isinstance(value, np.ndarray):
-        yield from _leaves(value.tolist(), path)
-    else:
-        yield path, value.item() if isinstance(value, np.generic) else value

@@ -11,12 +11,15 @@ from driftscope_lab.training.corpus import CorpusError, SourceFile, notice
 CODE = "def function():\n    return 1\n" * 30
 
 
-def wheel(folder: Path, name: str, files: dict[str, str]) -> Path:
-    path = folder / f"{name}-1.0-py3-none-any.whl"
+def wheel(folder: Path, files: dict[str, str]) -> Path:
+    """Write a wheel with these files, and return the manifest that pins it."""
+    path, manifest = folder / "package-1.0-py3-none-any.whl", folder / "corpus.txt"
     with zipfile.ZipFile(path, "w") as archive:
         for file, text in files.items():
             archive.writestr(file, text)
-    return path
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    manifest.write_text(f"package==1.0 \\\n    --hash=sha256:{digest}\n")
+    return manifest
 
 
 def test_every_package_is_pinned_and_hashed() -> None:
@@ -40,9 +43,7 @@ def test_tests_short_files_and_files_with_tabs_are_left_out(
     names = ("b.py", "a.py", "tests/c.py", "notes.txt")
     files = {f"package/{name}": CODE for name in names}
     files |= {"package/short.py": "x = 1\n", "package/tabs.py": CODE + "\t\tx = 1\n"}
-    path = wheel(tmp_path, "package", files)
-    manifest = tmp_path / "corpus.txt"
-    manifest.write_text(f"--hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n")
+    manifest = wheel(tmp_path, files)
     kept = [SourceFile(path=f"package/{name}", text=CODE) for name in ("a.py", "b.py")]
     monkeypatch.setattr(corpus, "CORPUS_SHA256", corpus.corpus_digest(kept))
     assert corpus.load_corpus(tmp_path, manifest) == kept
@@ -51,10 +52,7 @@ def test_tests_short_files_and_files_with_tabs_are_left_out(
 def test_a_corpus_other_than_the_pinned_one_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = wheel(tmp_path, "package", {"package/code.py": CODE})
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    manifest = tmp_path / "corpus.txt"
-    manifest.write_text(f"package==1.0 \\\n    --hash=sha256:{digest}\n")
+    manifest = wheel(tmp_path, {"package/code.py": CODE})
     monkeypatch.setattr(corpus, "CORPUS_SHA256", "0" * 64)
     with pytest.raises(CorpusError, match="expected"):
         corpus.load_corpus(tmp_path, manifest)
@@ -77,9 +75,7 @@ def test_about_one_file_in_twenty_is_held_out() -> None:
 
 def test_the_notice_holds_each_licence(tmp_path: Path) -> None:
     licence = "package-1.0.dist-info/licenses/LICENSE.txt"
-    path = wheel(tmp_path, "package", {licence: "Do as you like.", "package/license.py": "x"})
-    manifest = tmp_path / "corpus.txt"
-    manifest.write_text(f"--hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n")
+    manifest = wheel(tmp_path, {licence: "Do as you like.", "package/license.py": "x"})
     text = notice(tmp_path, manifest)
     assert "package 1.0" in text
     assert text.endswith("Do as you like.\n")
