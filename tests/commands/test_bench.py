@@ -61,26 +61,8 @@ def _alive(pid: int) -> bool:
 
 
 def test_every_contender_is_served_asked_and_stopped(bench: Driftscope, tmp_path: Path) -> None:
-    done = bench(
-        "model",
-        "--drafter",
-        "old=a/drafter",
-        "--drafter",
-        "b",
-        "--no-spec",
-        "-k",
-        "3",
-        "--limit",
-        "4",
-        "--concurrency",
-        "2",
-        "--repeat",
-        "1",
-        "--dtype",
-        "float32",
-        "-o",
-        "out",
-    )
+    options = "--drafter old=a/drafter --drafter b --no-spec -k 3 --limit 4 --concurrency 2"
+    done = bench("model", *options.split(), *["--repeat", "1", "--dtype", "float32", "-o", "out"])
     assert done.returncode == 0, done.stderr
     started = [json.loads(path.read_text()) for path in (tmp_path / "log").iterdir()]
     assert len(started) == 3 and not any(_alive(each["pid"]) for each in started)

@@ -27,16 +27,8 @@ LENGTH = "acceptance.mean_length"
 
 def test_broken_rules_are_one_line_each_and_exit_3(driftscope: Driftscope, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", Spec())
-    done = driftscope(
-        "check",
-        run,
-        "--fail-on",
-        "hidden_state_grows",
-        "--fail-on",
-        f"{LENGTH} < 4",
-        "--fail-on",
-        f"{LENGTH} < 1.1",
-    )
+    rules = ("hidden_state_grows", f"{LENGTH} < 4", f"{LENGTH} < 1.1")
+    done = driftscope("check", run, *(word for rule in rules for word in ("--fail-on", rule)))
     assert done.returncode == 3
     first, second = done.stdout.splitlines()
     assert first.startswith("broken: hidden_state_grows [run]: hidden_state_grows = 1.357 [1.35")

@@ -31,19 +31,8 @@ def _prompts(folder: Path, *texts: str) -> Path:
 
 def test_it_records_a_run_and_says_what_next(driftscope: Driftscope, tmp_path: Path) -> None:
     with stub_server() as stub:
-        done = driftscope(
-            "replay",
-            stub.url,
-            "--limit",
-            "3",
-            "--concurrency",
-            "1,2",
-            "-o",
-            "run",
-            "--warmup",
-            "1",
-            "--json",
-        )
+        options = ["--limit", "3", "--concurrency", "1,2", "-o", "run", "--warmup", "1", "--json"]
+        done = driftscope("replay", stub.url, *options)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["ended"] == {"answered": 14} and said["planned"] == 14
@@ -76,22 +65,8 @@ def test_rows_that_the_disk_has_no_room_for(driftscope: Driftscope, tmp_path: Pa
     suite.write_text("{prompts: chat, baseline: a, conditions: {a: []}}")
     with small_disk(tmp_path / "disk", 300) as disk, stub_server(piece_s=0.02) as stub:
         fill(disk, leave=24 << 10)
-        done = driftscope(
-            "replay",
-            stub.url,
-            "--suite",
-            suite,
-            "--prompts",
-            mine,
-            "--warmup",
-            0,
-            "--concurrency",
-            2,
-            "-o",
-            disk / "run",
-            "--json",
-            "--quiet",
-        )
+        asked = ("--suite", suite, "--prompts", mine, "--warmup", 0, "--concurrency", 2)
+        done = driftscope("replay", stub.url, *asked, "-o", disk / "run", "--json", "--quiet")
         said, rows = json.loads(done.stdout), read_trace(disk / "run").client.num_rows
     assert done.returncode == 1
     assert said["ended"] == {"answered": 60}
@@ -137,18 +112,9 @@ def test_lists(driftscope: Driftscope) -> None:
 
 def test_ctrl_c(tmp_path: Path) -> None:
     with stub_server(piece_s=0.02) as stub:
+        command = ["driftscope", "replay", stub.url, "--repeat", "500", "-o", "run"]
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "driftscope",
-                "replay",
-                stub.url,
-                "--repeat",
-                "500",
-                "-o",
-                "run",
-            ],
+            [sys.executable, "-m", *command],
             cwd=tmp_path,
             stderr=subprocess.PIPE,
             text=True,

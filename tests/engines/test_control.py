@@ -11,9 +11,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from support.command import probe_answer
 from support.engine_process.control_main import CHANGES
 from support.engine_process.job import CORES, ENGINE_TIMEOUT_S, HERE, Job, environment, forks
-from support.engine_process.probe_command import probe_answer
 from support.engine_process.serving import Server, serve
 
 from driftscope.trace.reader import read_trace

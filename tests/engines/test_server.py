@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine_process.probe_command import probe_answer, run_probe
+from support.command import probe_answer, run_command
 from support.engine_process.serving import Server, serve_all
 
 from driftscope.ingest.catalogue import ingest
@@ -83,7 +81,7 @@ def test_what_vllm_publishes_itself_is_read(servers: dict[str, Server], tmp_path
 
 def test_a_server_without_control_says_how_to_reach_it(servers: dict[str, Server]) -> None:
     server = servers["kill"]
-    done = run_probe("stop", server.url)
+    done = run_command("probe", "stop", server.url)
     assert (done.returncode, done.stdout) == (1, "")
     assert "driftscope serve --control" in done.stderr
     assert "run directory" in done.stderr
@@ -153,12 +151,7 @@ def test_kill_9_of_the_worker_leaves_a_readable_run(
     killed_s = time.time()
     server.process.wait(90)
     report = tmp_path / "report.html"
-    done = subprocess.run(
-        [sys.executable, "-m", "driftscope", "analyze", str(server.run), "-o", str(report)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_command("analyze", server.run, "-o", report)
     assert done.returncode == 0, done.stderr
     assert report.stat().st_size > 10_000
     trace = read_trace(server.run)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from unittest import mock
 
 from driftscope.cli.app import main
@@ -66,3 +67,11 @@ def assert_fails(done: subprocess.CompletedProcess[str], code: int, *words: str)
 def analyze_json(run: Path) -> subprocess.CompletedProcess[str]:
     """Run `driftscope analyze RUN --json -`; the report lies beside the run."""
     return run_command("analyze", run, "--json", "-", "-o", run.parent / "analyzed.html")
+
+
+def probe_answer(*arguments: str) -> dict[str, Any]:
+    """Return the JSON document of `driftscope probe`, which must succeed."""
+    done = run_command("probe", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from support.command import run_command
 from support.engine_process.job import PROMPTS, K, Outcome, prompts
-from typer.testing import CliRunner
 
-from driftscope.cli.app import app
 from driftscope.trace.reader import read_trace
 from driftscope_lab.trio import CONDITIONS, load_prompts
 
@@ -21,7 +20,7 @@ def inspected(drafter: Path, target: Path, folder: Path) -> dict[str, Any]:
     rows = [json.dumps({"id": at, "body": {"prompt": text}}) for at, text in enumerate(texts)]
     path.write_text("\n".join(rows))
     options = ["--target", target, "--prompts", path, "--k", K, "--json"]
-    done = CliRunner().invoke(app, ["inspect", str(drafter), *(str(each) for each in options)])
+    done = run_command("inspect", drafter, *options, warned="ignore")
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 

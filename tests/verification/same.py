@@ -65,39 +65,11 @@ def commands(folder: Path) -> Iterator[tuple[str, list[object]]]:
         yield f"compare-pair {pair}", ["compare", first, second, "--json"]
         yield f"advise-pair {pair}", ["advise", first, second, "--json"]
     for split in ("context", "label", "region"):
-        yield (
-            f"analyze-by {split}",
-            [
-                "analyze",
-                GALLERY / "server",
-                "--by",
-                split,
-                "-q",
-                "-o",
-                folder / "r.html",
-                "--json",
-                "-",
-            ],
-        )
-    where = "label = 'chat'"
-    yield (
-        "compare-where",
-        ["compare", GALLERY / "drifting", GALLERY / "server", "--where", where, "--json"],
-    )
-    yield (
-        "analyze-where",
-        [
-            "analyze",
-            GALLERY / "server",
-            "--where",
-            where,
-            "-q",
-            "-o",
-            folder / "r.html",
-            "--json",
-            "-",
-        ],
-    )
+        yield f"analyze-by {split}", ["analyze", GALLERY / "server", "--by", split, *as_json]
+    where = ("--where", "label = 'chat'")
+    compared = ["compare", GALLERY / "drifting", GALLERY / "server", *where, "--json"]
+    yield "compare-where", compared
+    yield "analyze-where", ["analyze", GALLERY / "server", *where, *as_json]
     yield "ls", ["ls", GALLERY, "--json"]
     for sample in sorted(SAMPLES.iterdir()):
         yield f"ingest {sample.name}", ["ingest", sample, "--json"]

@@ -2,12 +2,11 @@
 the captured layers between them."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command import run_command
 from support.sglang_process.job import installed, shifted_drafter
 from verification.sglang.two_engines import REQUESTS, in_sglang, in_vllm
 
@@ -30,13 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compared(vllm: Path, sglang: Path) -> dict[str, Any]:
     """Return the document of `driftscope compare --json`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "driftscope", "compare", vllm, sglang, "--json"],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_command("compare", vllm, sglang, "--json")
+    assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 

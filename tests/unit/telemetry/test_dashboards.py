@@ -443,9 +443,21 @@ def _expected(name: str, labels: str, value: float) -> dict[str, object]:
     return {"expr": f"round({name}, 0.001)", "eval_time": "20m", "exp_samples": [sample]}
 
 
+LONG_H = 100
+"""Scenarios of more hours are played at night: promtool takes half a minute for each."""
+
+
 @pytest.mark.prometheus
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(
+            incident, id=incident.name, marks=[pytest.mark.nightly] * (incident.hours > LONG_H)
+        )
+        for incident in SCENARIOS
+    ],
+)
 def test_alerts_last_from_an_incident_to_its_repair(tmp_path: Path, scenario: Scenario) -> None:
     assert list(faults(scenario, played(tmp_path, scenario))) == []
 

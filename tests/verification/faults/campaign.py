@@ -48,6 +48,9 @@ class Found:
     failures: dict[str, list[str]] = field(default_factory=dict)
     """Names of failed cases by failure."""
 
+    sound: int = 0
+    """Number of sound runs of which copies were damaged."""
+
     def fail(self, what: str, case: Case) -> None:
         """Record a case that failed."""
         self.failures.setdefault(what, []).append(case.name)
@@ -95,6 +98,7 @@ def campaign(
     with tempfile.TemporaryDirectory(prefix="driftscope-faults-") as name, peers.running():
         folder = Path(name)
         sound = sound_runs(folder / "sound")
+        found.sound = len(sound)
         known = {run: figures_of(run) for run in sound}
         number, end = first, first + most
         running: dict[Any, _Worker] = {}
