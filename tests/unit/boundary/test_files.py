@@ -34,27 +34,20 @@ from driftscope.boundary.files import (
 )
 
 
-def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:
+def test_a_file_beyond_its_bound_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 100)
     assert read_bytes(path, limit=100) == b"x" * 100
-
-
-def test_a_file_beyond_its_bound_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "file"
     path.write_bytes(b"x" * 101)
     with pytest.raises(UnfitFileError, match="larger than 100 bytes"):
         read_bytes(path, limit=100)
 
 
-def test_a_pipe_is_refused_without_waiting_for_its_other_end(tmp_path: Path) -> None:
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    """A pipe too, whose other end is not waited for."""
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UnfitFileError, match="is a named pipe, not a regular file"):
-        read_bytes(path)
-
-
-def test_a_device_a_directory_and_a_socket_are_refused(tmp_path: Path) -> None:
+        read_bytes(tmp_path / "pipe")
     with pytest.raises(UnfitFileError, match="is a device"):
         read_bytes("/dev/zero")
     with pytest.raises(UnfitFileError, match="is a directory"):
@@ -236,8 +229,5 @@ def test_a_file_system_without_locks_is_used_without(
     monkeypatch.setattr(fcntl, "flock", refuse)
     with locked(tmp_path):
         pass
-
-
-def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), locked(tmp_path / "none"):
         pass

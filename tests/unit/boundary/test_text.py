@@ -91,17 +91,12 @@ def test_a_key_comes_from_the_environment() -> None:
         assert value not in str(caught.value)
 
 
-def test_a_pipe_is_as_wide_as_the_command_likes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    assert output_console(160).width == 160
-
-
 @pytest.mark.parametrize("stderr", [False, True])
-def test_a_reader_s_width_counts(monkeypatch: pytest.MonkeyPatch, stderr: bool) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert output_console(160, stderr=stderr).width == 80
-
-
-def test_a_width_that_is_none_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "wide")
-    assert output_console(140).width == 140
+@pytest.mark.parametrize(("columns", "width"), [(None, 160), ("80", 80), ("wide", 160)])
+def test_a_pipe_is_as_wide_as_the_command_likes_unless_its_reader_says(
+    monkeypatch: pytest.MonkeyPatch, columns: str | None, width: int, stderr: bool
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", columns)
+    assert output_console(160, stderr=stderr).width == width

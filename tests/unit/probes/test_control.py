@@ -267,8 +267,6 @@ def test_a_password_is_not_shown(server: Server) -> None:
 
 
 def test_what_a_worker_says_is_taken_as_it_is() -> None:
-    import json
-
     status = Status(
         source="worker0-1",
         closed=False,

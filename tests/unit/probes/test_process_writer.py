@@ -16,13 +16,6 @@ from driftscope.trace.status import read_statuses
 from driftscope_probes.process_writer import open_writer, sample
 from driftscope_probes.settings import Settings
 
-
-def test_the_source_is_role_and_pid(tmp_path: Path) -> None:
-    open_writer(Settings(trace=tmp_path / "run"), "worker0").close()
-    (status,) = read_statuses(tmp_path / "run")
-    assert status.source == f"worker0-{os.getpid()}"
-
-
 GROW = """
 import os
 from driftscope_probes.process_writer import sample
@@ -44,6 +37,15 @@ def test_a_sample_follows_the_process() -> None:
     assert after.source == "worker0-1"
 
 
+def test_an_idle_process_is_named_after_its_role_and_records_nothing(tmp_path: Path) -> None:
+    writer = open_writer(Settings(trace=tmp_path / "run"), "worker0")
+    time.sleep(0.5)
+    writer.close()
+    assert not list((tmp_path / "run").glob("resource-*"))
+    (status,) = read_statuses(tmp_path / "run")
+    assert status.source == f"worker0-{os.getpid()}"
+
+
 def test_samples_come_with_traffic_and_at_most_one_a_second(tmp_path: Path) -> None:
     writer = open_writer(Settings(trace=tmp_path / "run"), "worker0")
     begin = time.monotonic()
@@ -54,10 +56,3 @@ def test_samples_come_with_traffic_and_at_most_one_a_second(tmp_path: Path) -> N
     writer.close()
     (segment,) = (tmp_path / "run").glob("resource-*.parquet")
     assert 1 <= pq.read_table(segment).num_rows <= 1 + lasted
-
-
-def test_an_idle_process_records_nothing(tmp_path: Path) -> None:
-    writer = open_writer(Settings(trace=tmp_path / "run"), "worker0")
-    time.sleep(0.5)
-    writer.close()
-    assert not list((tmp_path / "run").glob("resource-*"))

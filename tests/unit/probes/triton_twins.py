@@ -65,15 +65,17 @@ class Forwards:
         for tensor in (self.captured, *self.hidden, *self.qkv, *self.lse, *self.logits):
             tensor.copy_(torch.randn(tensor.shape, generator=generator) * 3)
 
+    def copy_query(self, kernels: Kernels, depth: int) -> None:
+        query = self.qkv[depth][:, :QUERY].view(len(self.qkv[depth]), HEADS, -1)
+        kernels.copy_query("a", query, self.lse[depth])
+
     def run(self, kernels: Kernels) -> None:
         kernels.rms_of_chunks(self.captured, "aux_rms", 3)
         kernels.rms_of_chunks(self.captured[:, : self.size], "aux_norm_rms", 1, 1)
         kernels.rms_of_chunks(self.hidden[0], "fc_rms", 1)
         for depth in range(self.depths):
             kernels.advance(self.hidden[depth], attention_follows=self.attention_follows)
-            rows = len(self.hidden[depth])
-            query = self.qkv[depth][:, :QUERY].view(rows, HEADS, -1)
-            kernels.copy_query("a", query, self.lse[depth])
+            self.copy_query(kernels, depth)
             kernels.rms_of_outputs([("fed_rms", self.hidden[depth] * 9)])
             kernels.confidence(self.logits[depth])
 
@@ -93,6 +95,13 @@ def _record(
     forwards.run(kernels)
     kernels.finish()
     return buffers
+
+
+def _agree_on(forwards: Forwards, rows: list[int]) -> ChainBuffers:
+    """Return what the kernels record of a chain, which is what their twins do."""
+    found = _record(TritonKernels, forwards, rows)
+    _same(found, _record(TorchKernels, forwards, rows), len(rows))
+    return found
 
 
 def _same(found: ChainBuffers, wanted: ChainBuffers, batch: int) -> None:
@@ -120,8 +129,7 @@ def test_every_figure_is_the_twins(
 ) -> None:
     forwards = Forwards(3, dtype=dtype, attention_follows=attention_follows)
     forwards.fill(len(rows))
-    found = _record(TritonKernels, forwards, rows)
-    _same(found, _record(TorchKernels, forwards, rows), len(rows))
+    found = _agree_on(forwards, rows)
     assert not found.part("fed_rms", len(rows)).isnan().any()
     _untouched(found, len(rows))
 
@@ -130,8 +138,7 @@ def test_every_figure_is_the_twins(
 def test_chains_of_another_length_than_the_buffers_hold(k: int) -> None:
     forwards = Forwards(k)
     forwards.fill(k)
-    found = _record(TritonKernels, forwards, [2, 5, 9])
-    _same(found, _record(TorchKernels, forwards, [2, 5, 9]), 3)
+    found = _agree_on(forwards, [2, 5, 9])
     measured = (~found.part("in_rms", 3).isnan()).sum(1)
     assert measured.tolist() == [min(k, LAYOUT.depths)] * 3
 
@@ -142,8 +149,7 @@ def test_logits_as_they_come_after_a_mask() -> None:
     forwards.logits[0][:, ::2] = -torch.inf
     forwards.logits[0][1] = -torch.inf
     forwards.logits[0][1, 7] = 3.0
-    found = _record(TritonKernels, forwards, [0, 1])
-    _same(found, _record(TorchKernels, forwards, [0, 1]), 2)
+    found = _agree_on(forwards, [0, 1])
     assert found.part("top1", 2)[1, 0] == 1.0
     assert found.part("entropy", 2)[1, 0] == 0.0
 
@@ -203,8 +209,7 @@ def test_a_replayed_graph_measures_what_it_replays(monkeypatch: pytest.MonkeyPat
         kernels.rms_of_chunks(forwards.captured, "aux_rms", 3)
         for depth in range(3):
             kernels.advance(forwards.hidden[depth])
-            query = forwards.qkv[depth][:, :QUERY].view(-1, HEADS, QUERY // HEADS)
-            kernels.copy_query("a", query, forwards.lse[depth])
+            forwards.copy_query(kernels, depth)
             kernels.rms_of_outputs([("fed_rms", fed[depth])])
             kernels.confidence(forwards.logits[depth])
 
@@ -241,11 +246,9 @@ def test_a_graph_that_holds_only_a_piece_of_the_forward(monkeypatch: pytest.Monk
 
     def forward(depth: int, piece: Callable[[], None], *, attention: bool) -> None:
         kernels.advance(forwards.hidden[depth], attention_follows=True)
-        rows = len(forwards.hidden[depth])
         if attention:
-            query = forwards.qkv[depth][:, :QUERY].view(rows, HEADS, -1)
-            kernels.copy_query("a", query, forwards.lse[depth])
-        state[:rows] = forwards.hidden[depth] * 9
+            forwards.copy_query(kernels, depth)
+        state[: len(forwards.hidden[depth])] = forwards.hidden[depth] * 9
         piece()
         kernels.rms_of_outputs([("fed_rms", forwards.hidden[depth] * 4)])
 
@@ -270,8 +273,7 @@ def test_a_graph_that_holds_only_a_piece_of_the_forward(monkeypatch: pytest.Monk
             found.confidence(forwards.logits[depth])
             hidden = forwards.hidden[depth]
             wanted.advance(hidden)
-            query = forwards.qkv[depth][:, :QUERY].view(len(hidden), HEADS, -1)
-            wanted.copy_query("a", query, forwards.lse[depth])
+            forwards.copy_query(wanted, depth)
             wanted.rms(hidden * 9, "prenorm_rms")
             wanted.rms_of_outputs([("fed_rms", hidden * 4)])
             wanted.confidence(forwards.logits[depth])
@@ -287,14 +289,12 @@ def test_a_graph_of_the_forward_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     # One graph for depth 1, one for the later depths, which share their tensors.
     hidden = {0: forwards.hidden[0], 1: forwards.hidden[1]}
     fed = {depth: x * 9 for depth, x in hidden.items()}
-    qkv = {depth: forwards.qkv[depth] for depth in hidden}
     kernels.advance(hidden[0], attention_follows=True)  # the mode is not known at first
     kernels.rms_of_outputs([("fed_rms", fed[0])])
     kernels.confidence(forwards.logits[0])
 
     def inside(depth: int) -> None:
-        query = qkv[depth][:, :QUERY].view(len(hidden[depth]), HEADS, -1)
-        kernels.copy_query("a", query, forwards.lse[depth])
+        forwards.copy_query(kernels, depth)
         kernels.rms_of_outputs([("fed_rms", fed[depth])])
 
     graphs = {}
@@ -314,8 +314,7 @@ def test_a_graph_of_the_forward_alone(monkeypatch: pytest.MonkeyPatch) -> None:
             for each in (kernels, wanted):
                 each.advance(hidden[at], attention_follows=False)
             graphs[at].replay()
-            query = qkv[at][:, :QUERY].view(len(hidden[at]), HEADS, -1).clone()
-            wanted.copy_query("a", query, forwards.lse[at])
+            forwards.copy_query(wanted, at)
             wanted.rms_of_outputs([("fed_rms", fed[at].clone())])
             for each in (kernels, wanted):
                 each.confidence(forwards.logits[depth])
@@ -333,8 +332,7 @@ def test_a_long_row_of_logits_is_split() -> None:
     forwards.logits[1][1] = -torch.inf
     forwards.logits[1][1, -1] = 2.0
     for _ in range(2):  # the count of programs that have arrived begins anew
-        found = _record(TritonKernels, forwards, [2, 5, 9])
-        _same(found, _record(TorchKernels, forwards, [2, 5, 9]), 3)
+        found = _agree_on(forwards, [2, 5, 9])
     assert found.part("top1", 3)[1, 1] == 1.0
 
 
