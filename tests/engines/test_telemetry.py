@@ -4,8 +4,6 @@ answers a scrape."""
 from __future__ import annotations
 
 import signal
-import socket
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.collector import ERROR, HANG, OK, http
 from support.engine_process.serving import serve
+from support.waiting import free_port, until
 
 from driftscope.pipeline import summarise
 from driftscope.telemetry.settings import METRIC_REGIONS
@@ -27,12 +26,6 @@ REFUSES, DIED = "refuses", "died"
 """Collector states: not started yet, and no longer running."""
 REQUESTS = 5 * 4 + 1
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _series(port: int) -> int:
@@ -56,7 +49,7 @@ def test_output_is_untouched_and_counts_are_complete(
 ) -> None:
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "500")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
-    port, otlp = _free_port(), _free_port()
+    port, otlp = free_port(), free_port()
     options = (
         "--otlp",
         f"http://127.0.0.1:{otlp}",
@@ -72,15 +65,15 @@ def test_output_is_untouched_and_counts_are_complete(
                 first.behaviour = behaviour
                 texts[behaviour] = [_text(a) for a in ask(server, 4, TOKENS)]
                 asked = first.asked
-                _until(lambda asked=asked: first.asked > asked)
+                until(lambda asked=asked: first.asked > asked)
         texts[DIED] = [_text(a) for a in ask(server, 4, TOKENS)]
         assert all(texts[name] == texts[OK] for name in texts)
         with http(port=otlp) as collector:
             server.complete(
                 "traced", prompt="def f(", max_tokens=4, headers={"traceparent": PARENT}
             )
-            _until(lambda: _scraped(port).get("driftscope_requests_total") == REQUESTS)
-            _until(lambda: bool(collector.metrics))
+            until(lambda: _scraped(port).get("driftscope_requests_total") == REQUESTS)
+            until(lambda: bool(collector.metrics))
             scraped = _scraped(port)
             assert 200 < _series(port) < 500
             server.process.send_signal(signal.SIGINT)
@@ -117,10 +110,3 @@ def test_output_is_untouched_and_counts_are_complete(
 
 def _text(answer: dict[str, Any]) -> str:
     return str(answer["choices"][0]["text"])
-
-
-def _until(is_so: Any, limit_s: float = 30.0) -> None:
-    deadline = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.1)

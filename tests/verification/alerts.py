@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from support.chromium import chromium
 from support.dashboard_picture import Window, picture
 from support.engine_process.serving import Server, serve
 from support.prometheus import INTERVAL, KEEP, edited_rules, tool
+from support.waiting import free_port
 
 from driftscope.cli.dashboards import FILES
 from driftscope_lab.trio import load_prompts
@@ -75,7 +75,7 @@ def main() -> None:
 
 def _run(folder: Path, stack: contextlib.ExitStack, pictures: Path | None) -> None:
     begun_s = time.time()
-    ports = [_free_port() for _ in range(4)]
+    ports = [free_port() for _ in range(4)]
     scrape, prometheus, alertmanager, hook = ports
     server = stack.enter_context(
         serve(folder, "--prometheus", f"127.0.0.1:{scrape}", drafter="eagle3")
@@ -304,12 +304,6 @@ def _until(is_so: Callable[[], bool], prometheus: int, otherwise: str) -> None:
 def _say(words: str) -> None:
     sys.stdout.write(f"{time.monotonic() - _BEGUN:7.1f} s  {words}\n")
     sys.stdout.flush()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 _BEGUN = time.monotonic()
