@@ -115,3 +115,53 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     below = [math.comb(n, i) / 2**n for i in range(n + 1)]
     rank = max((r for r in range(n // 2) if 2 * sum(below[: r + 1]) <= 0.05), default=0)
     return ordered[rank], ordered[n - 1 - rank]
+
+
+_CAPTURED_LAYERS = [2, 16, 29]
+_LLAMA_8B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "head_dim": 128,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128_256,
+    "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500_000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "torch_dtype": "bfloat16",
+}
+
+
+def write_llama_shape(folder: Path) -> tuple[Path, Path]:
+    """Write the config.json files of a target and an EAGLE-3.1 drafter of Llama-3.1-8B's shape, for
+    dummy weights: acceptance is then meaningless, step times are not. Return their folders."""
+    target: dict[str, Any] = {
+        **_LLAMA_8B,
+        "architectures": ["LlamaForCausalLM"],
+        "num_hidden_layers": 32,
+    }
+    drafter: dict[str, Any] = {
+        **_LLAMA_8B,
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "num_hidden_layers": 1,
+        "draft_vocab_size": 32_000,
+        "fc_norm": True,
+        "norm_output": True,
+        "eagle_aux_hidden_state_layer_ids": _CAPTURED_LAYERS,
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": _CAPTURED_LAYERS,
+            "use_aux_hidden_state": True,
+        },
+    }
+    paths = []
+    for name, config in (("target", target), ("drafter", drafter)):
+        path = folder / name
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "config.json").write_text(json.dumps(config))
+        paths.append(path)
+    return paths[0], paths[1]

@@ -13,26 +13,28 @@ under the same traffic.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from scipy import stats
 
-from benchmarks.cuda import shape
+from benchmarks.engines import write_llama_shape
 from benchmarks.results_file import ResultsFile, gpu_used_bytes
 from driftscope.trace.reader import read_trace
 from driftscope_lab.trio import trio_path
 
-CHILD = Path(__file__).with_name("long_child.py")
 K = {"llama-8b": 4, "trio": 8}
 WARM_UP = 0.25
 """Share of the time that is left out: prefix cache, allocators and lazy imports fill up in it."""
@@ -76,9 +78,9 @@ def _short(title: str) -> str:
     """Return a short process name; vLLM names its own processes."""
     if "VLLM::" in title:
         return title[title.index("VLLM::") :].split()[0]
-    for name in ("resource_tracker", "long_child", "forkserver", "spawn_main"):
+    for name in ("resource_tracker", "--job", "forkserver", "spawn_main"):
         if name in title:
-            return "front end" if name == "long_child" else name
+            return "front end" if name == "--job" else name
     return title.split()[0] if title.split() else "unnamed"
 
 
@@ -130,7 +132,7 @@ def serve(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     samples: dict[str, list[tuple[float, float]]] = {}
     with log.open("wb") as sink:
         child = subprocess.Popen(
-            [sys.executable, "-P", str(CHILD), str(job)], env=env, stdout=sink, stderr=sink
+            [sys.executable, "-P", __file__, "--job", str(job)], env=env, stdout=sink, stderr=sink
         )
         began = None
         while child.poll() is None:
@@ -144,12 +146,9 @@ def serve(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 for name, value in series.items():
                     samples.setdefault(name, []).append((time.time() - began, value))
     if child.returncode or not (folder / "done").exists():
-        raise SystemExit(f"the engine ended with {child.returncode}:\n{_end(log)}")
+        end = log.read_text(errors="replace")[-4000:]
+        raise SystemExit(f"the engine ended with {child.returncode}:\n{end}")
     return {"counts": json.loads((folder / "done").read_text()), "samples": samples}
-
-
-def _end(log: Path) -> str:
-    return log.read_text(errors="replace")[-4000:]
 
 
 def _job(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -167,7 +166,7 @@ def _job(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         else:
             own |= {"enforce_eager": True, "num_gpu_blocks_override": CPU_BLOCKS}
     else:
-        target, drafter = shape.write(folder)
+        target, drafter = write_llama_shape(folder)
         own = {
             "load_format": "dummy",
             "max_model_len": 16_000,
@@ -233,8 +232,62 @@ def judge(
     return ok, "; ".join(words)
 
 
+async def _client(engine: Any, number: int, job: dict[str, Any], until: float) -> Counter[str]:
+    """Send one request after another, each with its own length, temperature and abort."""
+    from vllm import SamplingParams
+
+    chance, counts = random.Random(number), Counter[str]()
+    while time.time() < until:
+        name = f"{number}-{counts['requests']}"
+        length, size = chance.choice(job["prompts"]), job["vocabulary"]
+        ids = [chance.randrange(100, size) for _ in range(length)]
+        tokens = chance.choice(job["outputs"])
+        aborted = tokens > 1 and chance.random() < job["aborted_share"]
+        temperature = chance.choice(job["temperatures"])
+        params = SamplingParams(
+            temperature=temperature, max_tokens=tokens, ignore_eos=True, detokenize=False
+        )
+        written = await _request(engine, name, ids, params, tokens // 2 if aborted else None)
+        counts.update(requests=1, aborted=int(aborted), prompt_tokens=length, output_tokens=written)
+        counts[f"temperature {temperature}"] += 1
+    return counts
+
+
+async def _request(
+    engine: Any, name: str, ids: list[int], params: Any, abort_after: int | None
+) -> int:
+    """Return the number of generated tokens; the client disconnects after `abort_after` of them."""
+    written = 0
+    stream = engine.generate({"prompt_token_ids": ids}, params, name)
+    async for output in stream:
+        written = len(output.outputs[0].token_ids)
+        if abort_after is not None and written >= abort_after:
+            await stream.aclose()
+            break
+    return written
+
+
+async def _serve(folder: Path, job: dict[str, Any]) -> None:
+    """Serve the traffic; the results are written to the folder of the job's file."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**job["llm"]))
+    (folder / "ready").touch()
+    until = time.time() + job["seconds"]
+    clients = [_client(engine, i, job, until) for i in range(job["concurrency"])]
+    total: Counter[str] = sum(await asyncio.gather(*clients), Counter())
+    partial = folder / "done.partial"
+    partial.write_text(json.dumps(dict(sorted(total.items()))))
+    partial.rename(folder / "done")
+    engine.shutdown()
+
+
 def main() -> None:
     options = _parser().parse_args()
+    if options.job:
+        asyncio.run(_serve(options.job.parent, json.loads(options.job.read_text())))
+        return
     options.shape = options.shape or ("trio" if options.device == "cpu" else "llama-8b")
     file = ResultsFile(options.json, options.device, again=True)
     with tempfile.TemporaryDirectory(prefix="driftscope-long-") as name:
@@ -273,6 +326,7 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=300, help="of traffic (%(default)s)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--shape", choices=list(TRAFFIC), help="default: trio on a CPU")

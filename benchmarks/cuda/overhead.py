@@ -9,22 +9,25 @@ ratio is of measurements adjacent in time. `--runner v1` or `v2` chooses vLLM's 
 `--profile DIR` leaves a timeline of one engine's worker there, with the probe stopped and with
 every round recorded, and the times of its kernels in the file. `--wait FILE` starts the engines and
 measures once FILE is there. `--shape trio` uses the tiny trio, and `--smoke` runs that on any
-machine. Any installed vLLM will do; its version is in the file.
+machine. Any installed vLLM will do; its version is in the file. `--timeline FILE` only sums up what
+the probe's kernels take in a timeline that `--profile` left.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import random
 import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cuda import shape
-from benchmarks.engines import Engine, measure, median_interval, ratios
+from benchmarks.engines import Engine, measure, median_interval, ratios, write_llama_shape
 from benchmarks.results_file import ResultsFile, read
 from driftscope.trace.reader import read_trace
 from driftscope_lab.trio import trio_path
@@ -162,7 +165,7 @@ def _options(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             }
         )
     else:
-        target, drafter = shape.write(folder)
+        target, drafter = write_llama_shape(folder)
         own = {
             "load_format": "dummy",
             "max_model_len": 12_000,
@@ -313,8 +316,77 @@ def judge(records: list[dict[str, Any]]) -> tuple[bool, str]:
     return not over and not growing, "; ".join(words)
 
 
+OURS = (
+    "clear_chain",
+    "enter_forward",
+    "measure_state",
+    "leave_forward",
+    "_partial",
+    "_combine",
+)
+"""Names of the probe's kernels."""
+ONCE = "_partial"
+"""Kernel that runs once a recorded round, for a drafter with one layer."""
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+NAME = 60
+
+
+def device_events(path: Path) -> list[dict[str, Any]]:
+    """Return what the device did, in order: name, start and duration in microseconds."""
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    kept = [
+        {"name": each["name"][:NAME], "start_us": each["ts"], "us": each["dur"]}
+        for each in events
+        if each.get("ph") == "X" and each.get("cat") in ON_DEVICE
+    ]
+    return sorted(kept, key=lambda each: float(each["start_us"]))
+
+
+def summary(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the probe's time per recorded round, by kernel, and the middle round's events."""
+    at = [number for number, each in enumerate(events) if each["name"] == ONCE]
+    total: dict[str, list[float]] = defaultdict(list)
+    for each in events[at[0] + 1 : at[-1] + 1]:
+        if each["name"] in OURS:
+            total[each["name"]].append(each["us"])
+    rounds = len(at) - 1
+    middle = len(at) // 2
+    first, last = at[middle - 1] + 1, at[middle]
+    begun = events[first]["start_us"]
+    return {
+        "rounds": rounds,
+        "us_per_round": {
+            name: {"launches": len(spent) / rounds, "us": round(sum(spent) / rounds, 2)}
+            for name, spent in sorted(total.items())
+        },
+        "one_round": [
+            [each["name"], round(each["start_us"] - begun, 1), round(each["us"], 1)]
+            for each in events[first : last + 3]
+        ],
+    }
+
+
+def show_timeline(path: Path, output: Path | None) -> None:
+    """Print what the probe's kernels take in a worker's timeline; keep it, with one recorded round,
+    in a file.
+
+    In the timeline every round is recorded. Kernels between two recorded rounds' masses are one
+    round; the middle one is kept.
+    """
+    found = summary(device_events(path))
+    for name, row in found["us_per_round"].items():
+        print(f"{name:10} {row['launches']:5.1f} launches a round {row['us']:7.2f} us")
+    print(f"{sum(row['us'] for row in found['us_per_round'].values()):.1f} us a round")
+    if output:
+        output.write_text(json.dumps(found) + "\n")
+
+
 def main() -> None:
     options = _parser().parse_args()
+    if options.timeline:
+        show_timeline(options.timeline, options.json)
+        return
     if options.show:
         show(read(options.show)["records"])
         return
@@ -353,6 +425,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--runner", choices=("v1", "v2"), help="default: vLLM's own choice")
     parser.add_argument("--eager", action="store_true", help="an engine without CUDA graphs too")
     parser.add_argument("--profile", type=Path, metavar="DIR", help="timelines of the worker")
+    parser.add_argument("--timeline", type=Path, metavar="FILE", help="sum up a timeline")
     parser.add_argument("--wait", type=Path, metavar="FILE", help="measure once it is there")
     parser.add_argument("--smoke", action="store_true", help="the tiny trio, anywhere")
     return parser

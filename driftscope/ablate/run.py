@@ -40,10 +40,9 @@ from driftscope.inspect.checks.vocabulary import chat_template
 from driftscope.inspect.reference.drafter import Drafter
 from driftscope.inspect.reference.layers import Embeds
 from driftscope.inspect.trial import trial as trial_renderings
-from driftscope.inspect.trial.drafting import FIGURES, Prefix
+from driftscope.inspect.trial.drafting import FIGURES, Prefix, as_served
 from driftscope.inspect.trial.target import BATCH, LONGEST_PROMPT, Passage, Teacher
 from driftscope.inspect.trial.trial import LEAST_PASSAGES, Bench, Rendering, renderings
-from driftscope.inspect.trial.variant import as_served
 from driftscope.regions import AnswerRegions, TokenTexts, answer_regions
 from driftscope.vocabulary import Region
 

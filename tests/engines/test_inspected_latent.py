@@ -16,7 +16,7 @@ from driftscope.inspect.checkpoints import open_drafter
 from driftscope.inspect.reference.chain import Chain, draft_chains
 from driftscope.inspect.reference.config import DEFAULT_N_SINK
 from driftscope.inspect.reference.drafter import Drafter
-from driftscope.inspect.trial.variant import as_served
+from driftscope.inspect.trial.drafting import as_served
 from driftscope.trace.reader import read_trace
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.nightly]

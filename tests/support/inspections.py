@@ -9,9 +9,17 @@ import numpy as np
 from support.checkpoints import AUX, TARGET, Config, changed
 
 from driftscope.boundary.json_document import INSPECTION, text
-from driftscope.inspect.inside import InsideSums, inside_of
 from driftscope.inspect.inspection import Inspection, inspect_files
-from driftscope.inspect.trial.result import Change, Trial, Tried, acceptance_of, gain, verdict
+from driftscope.inspect.trial.result import (
+    Change,
+    InsideSums,
+    Trial,
+    Tried,
+    acceptance_of,
+    gain,
+    inside_of,
+    verdict,
+)
 from driftscope.trace.records import edges_of
 
 CHAINS = 30

@@ -1,14 +1,20 @@
-"""Drafts from positions of the target's answers at once, and sums what is seen along the chains."""
+"""A drafter as the trial runs it, its drafts from positions of the target's answers, and sums along
+the chains. A repair changes one thing of its config or weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from driftscope.inspect.inside import InsideSums
+from driftscope.boundary.files import first_line
+from driftscope.errors import CheckpointError
+from driftscope.inspect.checkpoints import MIMO, DrafterFiles, Family, find_heads
+from driftscope.inspect.checks.tensors import EMBEDDING, FC_BIAS, HEAD
+from driftscope.inspect.files import StoredTensor
 from driftscope.inspect.reference.chain import (
     ChainChange,
     ChainStep,
@@ -17,10 +23,204 @@ from driftscope.inspect.reference.chain import (
     distance_masses,
     rms,
 )
-from driftscope.inspect.reference.config import DEFAULT_N_SINK
-from driftscope.inspect.reference.drafter import Context, Drafter, StepOutput
-from driftscope.inspect.reference.layers import Embeds
+from driftscope.inspect.reference.config import (
+    DEFAULT_N_SINK,
+    DrafterConfig,
+    reference_name_of_mimo,
+)
+from driftscope.inspect.reference.drafter import Context, Drafter, StepOutput, reference_name
+from driftscope.inspect.reference.layers import Embeds, Rotary
+from driftscope.inspect.trial.result import Change, InsideSums
 from driftscope.inspect.trial.target import Passage
+
+POSITIONS = 2048
+"""Positions that a trial can use: more than the longest prompt, its answer and a chain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Config and weights of a drafter. Names of `state` are those of the reference drafter."""
+
+    config: DrafterConfig
+    state: Mapping[str, Tensor]
+    scaling: Mapping[str, Any] | None = None
+    """Fields from which transformers computes scaled rotary positions; None for plain ones."""
+
+    def with_config(self, **changes: Any) -> Variant:
+        """Return a variant whose config differs in these fields."""
+        return replace(self, config=replace(self.config, **changes))
+
+    def with_shared_head(self, head: Tensor) -> Variant:
+        """Return a variant that has the target's head, [vocabulary, H], unless it has its own. A
+        drafter with another vocabulary cannot share it."""
+        if HEAD in self.state or self.config.draft_vocab_size:
+            return self
+        return replace(self, state={**self.state, HEAD: head})
+
+    def check(self) -> None:
+        """Raise CheckpointError if weights and config do not fit. No number is computed."""
+        size = self.config.layer.vocab_size, self.config.layer.hidden_size
+        self.with_shared_head(torch.empty(size, device="meta")).build("meta")
+
+    def build(self, device: str) -> Drafter:
+        """Return the reference drafter. Raises CheckpointError if weights and config do not fit."""
+        drafter = _without_weights(self.config)
+        drafter.rotary = self._rotary()
+        needed = drafter.state_dict().keys()
+        state = {name: self.state[name].to(device) for name in needed if name in self.state}
+        try:
+            drafter.load_state_dict(state, assign=True)
+        except RuntimeError as error:
+            lines = " ".join(str(error).split())
+            raise CheckpointError(f"the drafter cannot be run: {lines}") from error
+        return drafter.requires_grad_(requires_grad=False).eval()
+
+    def _rotary(self) -> Rotary:
+        # The table of a drafter for long contexts would take more memory than its weights.
+        layer = replace(self.config.layer, max_position_embeddings=POSITIONS)
+        if self.scaling is None:
+            return Rotary(layer)
+        from transformers import LlamaConfig
+        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+        rotary = LlamaRotaryEmbedding(LlamaConfig(**self.scaling))
+        return Rotary(layer, rotary.inv_freq, float(rotary.attention_scaling))
+
+
+def as_served(files: DrafterFiles, target_layers: int) -> Variant:
+    """Return the drafter as an engine would run it.
+
+    Raises CheckpointError for one that the reference drafter cannot run.
+    """
+    unfit = _unfit(files)
+    if unfit is not None:
+        raise CheckpointError(f"{files.folder}: is not run: {unfit}")
+    try:
+        config = _config(files, target_layers)
+    except (KeyError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{files.folder / 'config.json'}: is not run: {error}") from error
+    if config.latent:  # vLLM's model of latent attention does not read the flag
+        config = replace(config, norm_before_fc=False)
+    # vLLM sorts the captured layers and drops repeated ones.
+    config = replace(config, aux_layers=tuple(sorted(set(config.aux_layers))))
+    if EMBEDDING in files.tensors:
+        config = replace(config, target_hidden_size=files.target_hidden_size)
+    state = {name: _tensor(each) for name, each in _stored(files).items()}
+    if config.eagle1:  # engines give it the target's head
+        config = replace(config, fc_bias=FC_BIAS in state)
+        state.pop(HEAD, None)
+    return _completed(Variant(config=config, state=state, scaling=_scaling(files, config)))
+
+
+def _config(files: DrafterFiles, target_layers: int) -> DrafterConfig:
+    fields = dict(files.fields)
+    if files.format.family is Family.EAGLE1:
+        return DrafterConfig.eagle1_from_hf(fields)
+    if files.format.family is Family.MTP:
+        biased = any(name.endswith("q_proj.bias") for name in files.tensors)
+        return DrafterConfig.mtp_from_hf(fields, attention_bias=biased)
+    return DrafterConfig.from_hf(fields, target_layers)
+
+
+def _stored(files: DrafterFiles) -> dict[str, StoredTensor]:
+    """Return the tensors by their names in the reference drafter."""
+    if files.format.family is not Family.MTP:
+        return {reference_name(name): each for name, each in files.tensors.items()}
+    heads = find_heads(files.raw, files.tensors)
+    if heads is None:
+        return {}
+    head = heads.of(min(heads.heads))
+    return {reference_name_of_mimo(rest): files.tensors[name] for rest, name in head.items()}
+
+
+def _unfit(files: DrafterFiles) -> str | None:
+    fields = files.fields
+    if files.format.family is None:
+        return f"no reference implementation of {files.format.name}"
+    if files.format.family is Family.MTP:
+        return _unfit_heads(files)
+    if files.format.family is Family.MLA and (reason := _unfit_latent(fields)):
+        return reason
+    if files.quantized:
+        return "its weights are quantised"
+    if FC_BIAS in files.tensors and not files.for_sglang:
+        return "fc has a bias, which vLLM has no place for"
+    if fields.get("attention_bias") or fields.get("mlp_bias"):
+        return "the reference implementation has no biases"
+    return None
+
+
+def _unfit_heads(files: DrafterFiles) -> str | None:
+    heads = find_heads(files.raw, files.tensors)
+    if heads is None or not heads.heads:
+        return "it has no MTP heads of a known layout"
+    if heads.layout.family != MIMO:
+        return f"no reference implementation of MTP heads in the layout of {heads.layout.family}"
+    if len(heads.heads) > 1:
+        return f"it has {len(heads.heads)} MTP heads, and the reference implementation runs one"
+    return "its weights are quantised" if files.quantized else None
+
+
+def _unfit_latent(fields: Mapping[str, Any]) -> str | None:
+    if not fields.get("q_lora_rank"):
+        return "its queries have no rank (q_lora_rank), without which vLLM cannot load it"
+    if _rope_kind(fields) not in ("default", "yarn"):
+        return f"no reference implementation of rotary positions of type {_rope_kind(fields)}"
+    return None
+
+
+def _completed(variant: Variant) -> Variant:
+    """Add what an engine makes up for weights that are missing: norms of ones, a table of zeros."""
+    needed = _without_weights(variant.config).state_dict()
+    made = {
+        name: torch.ones(tensor.shape) if "norm" in name else torch.zeros(tensor.shape).long()
+        for name, tensor in needed.items()
+        if name not in variant.state and ("norm" in name or name == "d2t")
+    }
+    return replace(variant, state={**variant.state, **made})
+
+
+def _without_weights(config: DrafterConfig) -> Drafter:
+    """Return the drafter on no device. Raises CheckpointError for sizes that no layer can have."""
+    try:
+        with torch.device("meta"):
+            return Drafter(config)
+    except (TypeError, ValueError, RuntimeError, ArithmeticError) as error:
+        raise CheckpointError(
+            "the drafter cannot be run: its config has a size that no layer can have "
+            f"({first_line(error)})"
+        ) from error
+
+
+def _tensor(stored: StoredTensor) -> Tensor:
+    values = torch.from_numpy(stored.array().copy())
+    return values.float() if values.is_floating_point() else values
+
+
+def _rope_kind(fields: Mapping[str, Any]) -> str:
+    rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    return str(rope.get("rope_type", rope.get("type", "default")))
+
+
+def _scaling(files: DrafterFiles, config: DrafterConfig) -> dict[str, Any] | None:
+    if _rope_kind(files.fields) == "default":
+        return None
+    names = ("rope_parameters", "rope_scaling", "rope_theta", "max_position_embeddings")
+    sizes = ("hidden_size", "num_attention_heads", "head_dim")
+    found = {name: files.fields[name] for name in (*names, *sizes) if files.fields.get(name)}
+    return {**found, "head_dim": config.layer.head_dim} if config.latent else found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair(Change):
+    """A change of a drafter that may fix it, with the drafter after it, ready to run."""
+
+    variant: Variant
+
+    def plain(self) -> Change:
+        """Return the change without the drafter, as results keep it."""
+        return Change(**{field.name: getattr(self, field.name) for field in fields(Change)})
+
 
 FIGURES = (
     "prenorm_rms",

@@ -23,8 +23,8 @@ from driftscope.errors import UsageError
 from driftscope.inspect.checkpoints import AUX_LAYERS, DrafterFiles
 from driftscope.inspect.checks.tensors import EMBEDDING, HEAD
 from driftscope.inspect.reference.config import FINAL_STATE, LatentConfig, default_aux_layers
+from driftscope.inspect.trial.drafting import Repair, Variant
 from driftscope.inspect.trial.result import Change
-from driftscope.inspect.trial.variant import Repair, Variant
 
 _QUERIES, _CACHED = "q_b_proj.weight", "kv_a_proj_with_mqa.weight"
 _PLAIN_INPUTS = ("q_proj", "k_proj", "v_proj")

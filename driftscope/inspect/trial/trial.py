@@ -14,8 +14,7 @@ from driftscope.errors import NoDataError
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 from driftscope.inspect.checks.config import rope_theta
 from driftscope.inspect.checks.vocabulary import chat_template
-from driftscope.inspect.inside import inside_of
-from driftscope.inspect.trial.drafting import FIGURES, Drafted, draft
+from driftscope.inspect.trial.drafting import FIGURES, Drafted, Repair, Variant, as_served, draft
 from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, repairs
 from driftscope.inspect.trial.result import (
     AllPositions,
@@ -27,12 +26,12 @@ from driftscope.inspect.trial.result import (
     TriedRendering,
     acceptance_of,
     gain,
+    inside_of,
     mean_gain,
     mean_length,
     stopped_before,
 )
 from driftscope.inspect.trial.target import Passage, Teacher
-from driftscope.inspect.trial.variant import Repair, Variant, as_served
 
 Ids = Mapping[str, Sequence[int]]
 """Token ids of each prompt, by its key."""

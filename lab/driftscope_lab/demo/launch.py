@@ -115,10 +115,8 @@ def _start(
 ) -> Child:
     run, log = folder / "runs" / label, folder / "logs" / f"{label}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    module = f"driftscope_lab.demo.{engine.name}_engine"
-    command = [sys.executable, "-m", module, drafter, str(prompts)]
-    if engine.name == "reference":
-        command.append(str(run))
+    module = "driftscope_lab.demo.engine"
+    command = [sys.executable, "-m", module, engine.name, drafter, str(prompts), str(run)]
     with log.open("wb") as sink:
         process = subprocess.Popen(  # noqa: S603  this Python and modules of ours
             command,

@@ -1,13 +1,200 @@
-"""The evidence as tables in Markdown and as a picture, and the criteria, stated before any run."""
+"""Figures of recorded runs with 95% intervals over prompts and seeds, as tables in Markdown and
+as a picture, and the criteria, stated before any run."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from driftscope.analysis.statistics.drift import Answer
-from driftscope_lab.phenomenon.estimates import Estimate, Sums, between_seeds, of, robustness
-from driftscope_lab.phenomenon.recording import AS_TRAINED, conditions
+from driftscope.analysis.statistics.intervals import student
+from driftscope.analysis.statistics.ratio import Ratio, intervals, ratio_of
+from driftscope.trace.reader import read_trace
+from driftscope_lab.phenomenon.recording import AS_TRAINED, FORMS, PERTURBED, conditions
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Sums of one condition by prompt; the first axis of each array is the prompt.
+
+    `sink`, `near` and `rms` [prompts, K] are sums over `chains`: attention on the first token, on
+    the K - 1 nearest places and the chain's own, and the RMS of the residual stream before the
+    final norm. `reached` [prompts, K] counts the rounds whose tokens 1..d were all accepted.
+    """
+
+    prompts: tuple[str, ...]
+    rounds: Array
+    reached: Array
+    chains: Array
+    sink: Array
+    near: Array
+    rms: Array
+
+    def of(self, prompts: Sequence[str]) -> Sums:
+        """Return the sums of some of the prompts, in the given order."""
+        at = [self.prompts.index(prompt) for prompt in prompts]
+        arrays = {name: getattr(self, name)[at] for name in _ARRAYS}
+        return Sums(prompts=tuple(prompts), **arrays)
+
+    def length(self) -> Ratio:
+        """Return the acceptance length: 1 plus the accepted tokens a round."""
+        accepted = self.reached.sum(axis=1, keepdims=True) + self.rounds[:, None]
+        return ratio_of(accepted, self.rounds[:, None])
+
+    def by_depth(self, name: str) -> Ratio:
+        """Return the mean of `sink`, `near` or `rms` by depth, or of `reached` a round."""
+        bottom = self.rounds if name == "reached" else self.chains
+        return ratio_of(getattr(self, name), bottom[:, None])
+
+    def sink_kept(self) -> Ratio:
+        """Return the mass on the first token at depth K over that at depth 1."""
+        return ratio_of(self.sink[:, -1:], self.sink[:, :1])
+
+
+_ARRAYS = ("rounds", "reached", "chains", "sink", "near", "rms")
+
+
+def sums_of(run: Path, k: int) -> dict[str, Sums]:
+    """Return the sums of each condition of a run that `phenomenon.engine` recorded.
+
+    Raises what `read_trace` raises.
+    """
+    trace = read_trace(run)
+    requests = trace.request.to_pandas()[["request", "label", "session"]]
+    rounds = trace.verify.to_pandas().merge(requests, on="request")
+    drafts = trace.draft.to_pandas().merge(requests, on="request")
+    return {
+        str(condition): _sums(of_rounds, drafts[drafts["label"] == condition], k)
+        for condition, of_rounds in rounds[rounds["drafted"] == k].groupby("label")
+    }
+
+
+def _sums(rounds: pd.DataFrame, drafts: pd.DataFrame, k: int) -> Sums:
+    prompts = tuple(sorted(rounds["session"].unique()))
+    per_round = {str(name): part for name, part in rounds.groupby("session")}
+    per_chain = {str(name): part for name, part in drafts.groupby("session")}
+    depths = np.arange(1, k + 1)
+    return Sums(
+        prompts=prompts,
+        rounds=np.array([float(len(per_round[one])) for one in prompts]),
+        reached=np.array(
+            [
+                (per_round[one]["accepted"].to_numpy()[:, None] >= depths).sum(axis=0)
+                for one in prompts
+            ],
+            float,
+        ),
+        chains=np.array([float(len(per_chain.get(one, ()))) for one in prompts]),
+        **{
+            name: np.array([_summed(per_chain, one, column, k) for one in prompts])
+            for name, column in (("sink", "sink_mass"), ("rms", "prenorm_rms"))
+        },
+        near=np.array([_near(per_chain, one, k) for one in prompts]),
+    )
+
+
+def _summed(chains: Mapping[str, pd.DataFrame], prompt: str, column: str, k: int) -> Array:
+    """Return the sum of a column by depth over a prompt's chains, [K]."""
+    if prompt not in chains:
+        return np.zeros(k)
+    by_depth: Array = _stacked(chains[prompt], column).sum(axis=0)
+    return by_depth
+
+
+def _near(chains: Mapping[str, pd.DataFrame], prompt: str, k: int) -> Array:
+    """Return the sum of the mass at distances 0 .. K - 2 by depth over a prompt's chains, [K]."""
+    if prompt not in chains:
+        return np.zeros(k)
+    bins = _stacked(chains[prompt], "distance_mass").sum(axis=0).reshape(k, -1)
+    by_depth: Array = bins[:, : k - 1].sum(axis=1)
+    return by_depth
+
+
+def _stacked(chains: pd.DataFrame, column: str) -> Array:
+    """Return the lists of a column as one array, [chains, elements]."""
+    return np.array(chains[column].to_list(), np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """An estimate and its 95% interval; both ends are NaN where there is none."""
+
+    value: float
+    low: float
+    high: float
+
+    def words(self, digits: int = 2) -> str:
+        """Return the estimate as a table shows it."""
+        if math.isnan(self.low):
+            return f"{self.value:.{digits}f}"
+        return f"{self.value:.{digits}f} ({self.low:.{digits}f}-{self.high:.{digits}f})"
+
+
+def of(ratio: Ratio, at: int = 0) -> Estimate:
+    """Return one figure of a ratio over prompts."""
+    found = intervals(ratio)
+    spread = found[at] if found else None
+    value = float(ratio.value[at])
+    if spread is None:
+        return Estimate(value=value, low=math.nan, high=math.nan)
+    return Estimate(value=value, low=spread.low, high=spread.high)
+
+
+def robustness(first: dict[str, Sums], second: dict[str, Sums]) -> Estimate:
+    """Return how much more of its acceptance length the second drafter keeps than the first under
+    perturbed templates: a ratio of ratios, above 1 where the second keeps more.
+
+    Per drafter the kept share is the geometric mean, over the perturbed forms, of the acceptance
+    length over that in the trained form. The interval is taken over the prompts that have rounds
+    in every form with both drafters; an answer of one token has none.
+    """
+    prompts = _common([drafter[form] for drafter in (first, second) for form in FORMS])
+    value, influence = 0.0, np.zeros(len(prompts))
+    for sums, sign in ((first, -1.0), (second, 1.0)):
+        trained = _log_length(sums[AS_TRAINED].of(prompts))
+        for form in PERTURBED:
+            perturbed = _log_length(sums[form].of(prompts))
+            value = value + sign * (perturbed[0] - trained[0]) / len(PERTURBED)
+            influence = influence + sign * (perturbed[1] - trained[1]) / len(PERTURBED)
+    return _exponential(value, influence)
+
+
+def between_seeds(values: Sequence[float]) -> Estimate:
+    """Return the mean of one figure over seeds, with Student's interval between seeds."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return Estimate(value=mean, low=math.nan, high=math.nan)
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = float(student(len(values) - 1.0)) * error
+    return Estimate(value=mean, low=mean - half, high=mean + half)
+
+
+def _common(conditions: Sequence[Sums]) -> list[str]:
+    """Return the prompts that all conditions have."""
+    sets = [set(one.prompts) for one in conditions]
+    return sorted(set.intersection(*sets))
+
+
+def _log_length(sums: Sums) -> tuple[float, Array]:
+    """Return the logarithm of the acceptance length and the influence of each prompt on it."""
+    length = sums.length()
+    return math.log(length.value[0]), length.influence[:, 0] / length.value[0]
+
+
+def _exponential(value: float, influence: Array) -> Estimate:
+    prompts = len(influence)
+    error = math.sqrt((prompts - 1) / prompts * float(np.square(influence).sum()))
+    half = float(student(prompts - 1.0)) * error
+    return Estimate(value=math.exp(value), low=math.exp(value - half), high=math.exp(value + half))
+
 
 LEAST_SINK = 0.2
 LOST_BELOW = 0.5

@@ -1,4 +1,9 @@
-"""The conditions under which drafters are measured, and runs of a seed recorded in live vLLM."""
+"""The conditions under which drafters are measured, and runs of a seed recorded in live vLLM.
+
+python -m driftscope_lab.phenomenon.recording WEIGHTS DRAFTER [PROMPTS]
+
+This is the child process that records one drafter under every condition.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from driftscope.errors import DriftscopeError
+from driftscope_lab.demo.engine import Load, Request, serve
 from driftscope_lab.demo.launch import engine_environment
+from driftscope_lab.trio import encode, load_prompts
 from driftscope_lab.trio.prompts import (
     Conversation,
     Length,
@@ -76,6 +83,8 @@ DRAFTERS = {"EAGLE-3": "eagle3", "EAGLE-3.1": "eagle31"}
 SINK = "0,"
 """The sink set of every run: the first token's slot."""
 FINISHED = "finished"
+K = 8
+LOAD = Load(k=K, max_tokens=96, at_once=8, context=2048)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +123,9 @@ def record(weights: Path, seed: Seed, out: Path, prompts: int | None) -> dict[st
     started = []
     for core, (name, run) in enumerate(runs.items()):
         if not run.with_suffix(f".{FINISHED}").is_file():
-            command = _command(weights, seed.folder / DRAFTERS[name], prompts)
-            started.append((run, _start(command, run, core)))
+            arguments = [str(weights), str(seed.folder / DRAFTERS[name])]
+            arguments += [] if prompts is None else [str(prompts)]
+            started.append((run, _start(arguments, run, core)))
     for run, process in started:
         if process.wait():
             raise DriftscopeError(
@@ -126,16 +136,26 @@ def record(weights: Path, seed: Seed, out: Path, prompts: int | None) -> dict[st
     return runs
 
 
-def _command(weights: Path, drafter: Path, prompts: int | None) -> Sequence[str]:
-    module = "driftscope_lab.phenomenon.engine"
-    few = [] if prompts is None else [str(prompts)]
-    return [sys.executable, "-m", module, str(weights), str(drafter), *few]
-
-
-def _start(command: Sequence[str], run: Path, core: int) -> subprocess.Popen[bytes]:
+def _start(arguments: Sequence[str], run: Path, core: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "driftscope_lab.phenomenon.recording", *arguments]
     run.parent.mkdir(parents=True, exist_ok=True)
     env = engine_environment(run, core, len(DRAFTERS)) | {"DRIFTSCOPE_SINK_TOKENS": SINK}
     with run.with_suffix(".log").open("wb") as log:
         return subprocess.Popen(  # noqa: S603  this Python and a module of ours
             command, env=env, stdout=log, stderr=subprocess.STDOUT
         )
+
+
+def main() -> None:
+    """Serve every prompt in every condition; the plugin records."""
+    weights, drafter = Path(sys.argv[1]), Path(sys.argv[2])
+    count = int(sys.argv[3]) if len(sys.argv) > 3 else None
+    requests = [
+        Request(label=item.condition, session=item.prompt, token_ids=encode(item.text, weights))
+        for item in items(load_prompts(weights)[:count], lambda text: len(encode(text, weights)))
+    ]
+    serve(weights / "target", drafter, requests, LOAD)
+
+
+if __name__ == "__main__":
+    main()

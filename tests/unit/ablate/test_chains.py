@@ -11,9 +11,8 @@ from driftscope.ablate.intervention import INTERVENTIONS, RIGHT_BOTH, RIGHT_TOKE
 from driftscope.inspect.checkpoints import open_drafter
 from driftscope.inspect.reference.config import DEFAULT_N_SINK
 from driftscope.inspect.reference.drafter import Drafter
-from driftscope.inspect.trial.drafting import FIGURES, Prefix, draft
+from driftscope.inspect.trial.drafting import FIGURES, Prefix, as_served, draft
 from driftscope.inspect.trial.target import Passage, Teacher
-from driftscope.inspect.trial.variant import as_served
 from driftscope.workloads.suites.readers import prompts_of
 from driftscope_lab.trio import trio_path
 

@@ -22,8 +22,8 @@ from driftscope.ablate.run import (
 )
 from driftscope.errors import UsageError
 from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.trial.drafting import as_served
 from driftscope.inspect.trial.target import Passage
-from driftscope.inspect.trial.variant import as_served
 from driftscope_lab.trio import trio_path
 
 PROMPT = "Q: "

@@ -9,10 +9,10 @@ from support.checkpoints import TARGET
 from support.inspections import inside_sums
 
 from driftscope.analysis.statistics.drift import Answer
-from driftscope.inspect.inside import Inside, InsideSums, inside_of
 from driftscope.inspect.reference.chain import Chain, replay
 from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.trial.drafting import draft
+from driftscope.inspect.trial.result import Inside, InsideSums, inside_of
 from driftscope.inspect.trial.target import Passage
 from driftscope.trace.records import edges_of
 from driftscope.vocabulary import Growth

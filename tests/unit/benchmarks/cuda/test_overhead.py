@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cuda.overhead import by_context, context_lines, over_goal, points
-from benchmarks.cuda.timeline import device_events, summary
+from benchmarks.cuda.overhead import (
+    by_context,
+    context_lines,
+    device_events,
+    over_goal,
+    points,
+    summary,
+)
 
 REPEATS = 7
 

@@ -16,7 +16,7 @@ from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import find_heads, open_drafter
 from driftscope.inspect.checks.result import CheckResult, Inspected, Level
 from driftscope.inspect.inspection import FOR_ANY_DRAFTER, FOR_MTP, checks_made, run_checks
-from driftscope.inspect.trial.variant import as_served
+from driftscope.inspect.trial.drafting import as_served
 
 KINDS = {kind.name: kind for kind in (DEEPSEEK, MIMO, MIMO_V2, ERNIE)}
 FAMILY = {

@@ -12,10 +12,10 @@ from support.checkpoints import TARGET, eagle1_drafter, planted, prompt_texts
 
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.trial.drafting import as_served
 from driftscope.inspect.trial.result import Trial, best_repair, verdict
 from driftscope.inspect.trial.target import Teacher
 from driftscope.inspect.trial.trial import Bench, run_trial
-from driftscope.inspect.trial.variant import as_served
 from driftscope_lab.trio import encode
 
 pytestmark = pytest.mark.slow

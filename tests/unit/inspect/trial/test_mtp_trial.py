@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from driftscope.cli.app import app
 from driftscope.errors import CheckpointError, UsageError
 from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.trial.drafting import as_served
 from driftscope.inspect.trial.repairs import attention_repairs
 from driftscope.inspect.trial.result import Trial, best_repair, verdict
 from driftscope.inspect.trial.trial import Bench, run_trial
-from driftscope.inspect.trial.variant import as_served
 from driftscope_lab.trio import encode, trio_path
 
 pytestmark = pytest.mark.slow

@@ -12,6 +12,7 @@ from support.checkpoints import TARGET, changed
 from driftscope.cli.trial_run import TrialOptions, load_bench
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.checks.result import CheckResult
+from driftscope.inspect.trial.drafting import as_served
 from driftscope.inspect.trial.result import (
     Change,
     Trial,
@@ -25,7 +26,6 @@ from driftscope.inspect.trial.trial import (
     run_trial,
     try_renderings,
 )
-from driftscope.inspect.trial.variant import as_served
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,6 @@ from support.inspections import FIGURES, PROMPTS, K, inside_sums, rounds
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import mean_interval
 from driftscope.inspect.checks.result import Level
-from driftscope.inspect.inside import inside_of
 from driftscope.inspect.trial.result import (
     AllPositions,
     Change,
@@ -21,6 +20,7 @@ from driftscope.inspect.trial.result import (
     TriedRendering,
     acceptance_of,
     gain,
+    inside_of,
     mean_gain,
     mean_length,
     verdict,

@@ -10,8 +10,16 @@ import numpy as np
 import pytest
 
 from driftscope.analysis.statistics.drift import Answer
-from driftscope_lab.phenomenon.estimates import Sums, between_seeds, of, robustness
-from driftscope_lab.phenomenon.evidence import BY_DEPTH, Recorded, judged, svg
+from driftscope_lab.phenomenon.evidence import (
+    BY_DEPTH,
+    Recorded,
+    Sums,
+    between_seeds,
+    judged,
+    of,
+    robustness,
+    svg,
+)
 from driftscope_lab.phenomenon.recording import AS_TRAINED, FORMS
 
 PROMPTS, K = 40, 8

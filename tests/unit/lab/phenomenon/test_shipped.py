@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from driftscope_lab.phenomenon.recording import FORMS, conditions, items
-from driftscope_lab.phenomenon.target_sink import target_lines
+from driftscope_lab.phenomenon.run import target_lines
 from driftscope_lab.training.rows import copy_rules_of
 from driftscope_lab.training.train import KINDS, LONGEST_TOKENS, PROMPTS
 from driftscope_lab.trio import encode, load_prompts, trio_path

@@ -1,10 +1,12 @@
-"""Child process of the demonstration: one drafter in vLLM, with the probe started by environment.
+"""Child process of the demonstration: one drafter in vLLM, with the probe started by environment,
+or in the reference engine, which records into RUN itself.
 
-python -m driftscope_lab.demo.vllm_engine DRAFTER PROMPTS
+python -m driftscope_lab.demo.engine vllm|reference DRAFTER PROMPTS RUN
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +15,6 @@ from typing import Any
 
 from driftscope_lab.demo import BATCH, CONTEXT, MAX_TOKENS, K, requests
 from driftscope_lab.trio import trio_path
-from driftscope_probes.engine import LABEL, SESSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,8 @@ def serve(target: Path, drafter: Path, requests: Sequence[Request], load: Load) 
 def _sampling(request: Request, max_tokens: int) -> Any:
     from vllm import SamplingParams
 
+    from driftscope_probes.engine import LABEL, SESSION
+
     names = {LABEL: request.label}
     if request.session is not None:
         names[SESSION] = request.session
@@ -72,12 +75,22 @@ def _sampling(request: Request, max_tokens: int) -> Any:
 
 
 def main() -> None:
-    """Serve every request; the plugin records."""
-    items = [
-        Request(label=item.label, token_ids=item.token_ids) for item in requests(int(sys.argv[2]))
-    ]
-    load = Load(k=K, max_tokens=MAX_TOKENS, at_once=BATCH, context=CONTEXT)
-    serve(trio_path() / "target", trio_path() / sys.argv[1], items, load)
+    """Answer each prompt in both conditions and record it."""
+    engine, drafter = sys.argv[1], trio_path() / sys.argv[2]
+    items, target = requests(int(sys.argv[3])), trio_path() / "target"
+    if engine == "vllm":
+        asked = [Request(label=item.label, token_ids=item.token_ids) for item in items]
+        load = Load(k=K, max_tokens=MAX_TOKENS, at_once=BATCH, context=CONTEXT)
+        serve(target, drafter, asked, load)
+        return
+    import torch
+
+    from driftscope.inspect.reference.engine import ReferenceRun
+
+    torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
+    with ReferenceRun(Path(sys.argv[4]), target, drafter, k=K) as run:
+        for item in items:
+            run.generate(item.token_ids, max_tokens=MAX_TOKENS, label=item.label)
 
 
 if __name__ == "__main__":
