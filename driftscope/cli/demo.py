@@ -51,11 +51,65 @@ def demo(
     from driftscope.distributions import needs_lab
 
     with needs_lab():
-        from driftscope.cli.screens.demo import record_demo
-
-    runs = record_demo(output, prompts)
+        runs = _record(output, prompts)
     files = ReportFiles(path=output / "report.html", json_path=output / "report.json")
     write_reports(RunChoice(paths=tuple(runs.values()), labels=tuple(runs)), files, quiet=as_json)
     if as_json:
         typer.echo((output / "report.json").read_text(encoding="utf-8"), nl=False)
     sys.stderr.write(f"next: {NEXT}\n")
+
+
+def _record(folder: Path, prompts: int) -> dict[str, Path]:
+    """Record the runs of that many prompts afresh under `folder`/runs; return label -> run
+    directory.
+
+    Raises UsageError if something that is not a run is in the way.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    from driftscope_lab.demo import DRAFTERS, requests
+    from driftscope_lab.demo.launch import choose_engine, run_drafters
+
+    runs = {label: folder / "runs" / label for label in DRAFTERS}
+    for run in runs.values():
+        _clear(run)
+    engine, console = choose_engine(), Console(stderr=True)
+    console.print(f"driftscope demo: {engine.reason}")
+    total = len(requests(prompts))
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("requests"),
+        TimeElapsedColumn(),
+        console=console,
+    ) as progress:
+        bars = {label: progress.add_task(label, total=total) for label in DRAFTERS}
+
+        def show(finished: dict[str, int]) -> None:
+            for label, count in finished.items():
+                progress.update(bars[label], completed=count)
+
+        run_drafters(engine, folder, prompts, show)
+    return runs
+
+
+def _clear(run: Path) -> None:
+    """Remove the run of an earlier demonstration; nothing else is ever deleted."""
+    import shutil
+
+    from driftscope.errors import UsageError
+    from driftscope.trace.manifest import MANIFEST
+
+    if not run.exists():
+        return
+    if not (run / MANIFEST).is_file() and any(set(run.iterdir()) - set(run.glob("status-*"))):
+        raise UsageError(f"{run}: exists and is not a driftscope run; give -o another folder")
+    shutil.rmtree(run)

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from driftscope.boundary.text import shown
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from driftscope.ingest.base import Figures, Reader
+
+_UNKNOWN = "–"
 
 
 def ingest(
@@ -46,13 +57,12 @@ def ingest(
     reader took for granted is printed with its figures, and so are figures of one file that do not
     fit together. What a file does not hold is a dash.
     """
-    from driftscope.cli.screens.ingest import print_figures, print_formats, write_to
     from driftscope.errors import UsageError
     from driftscope.ingest.catalogue import READERS, to_json
     from driftscope.ingest.catalogue import ingest as read
 
     if formats:
-        print_formats(READERS.values())
+        _print_formats(READERS.values())
         return
     if not files:
         raise UsageError("no file: give result files, or --list for the formats")
@@ -65,8 +75,92 @@ def ingest(
     else:
         found = [(path, *read(path, form)) for path in files]
     if output is not None:
-        write_to(output, *found[0])
+        from driftscope.analysis.number_words import count
+        from driftscope.analysis.replays import NO_INTERVAL
+        from driftscope.ingest.run_directory import write_run
+
+        written = write_run(output, *found[0])
+        held = [f"{written.requests:,} requests"] if written.requests else []
+        held += [f"sums of {count(written.sums, 'part')} ({NO_INTERVAL})"] if written.sums else []
+        name = shown(str(output))
+        sys.stderr.write(f"written: {name}, {', '.join(held)}\nnext: driftscope analyze {name}\n")
     if as_json:
         typer.echo(to_json(found), nl=False)
     else:
-        print_figures(found)
+        _print_figures(found)
+
+
+def _print_figures(found: Sequence[tuple[Path, Reader, tuple[Figures, ...]]]) -> None:
+    """Print figures side by side to stdout, and below them what was assumed."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False)
+    names = ("K", "rounds", "length", "95% interval", "accepted by depth", "TTFT ms", "TPOT ms")
+    for name in ("file", *names):
+        table.add_column(name, justify="left" if name == "file" else "right", overflow="fold")
+    for path, _, every in found:
+        for figures in every:
+            table.add_row(Text(_name(path, figures)), *_cells(figures))
+    console.print(table)
+    for path, reader, every in found:
+        console.print(Text(f"{shown(path.name)}: {reader.title}", "bold"))
+        for figures in every:
+            for note in _notes(figures):
+                console.print(note)
+
+
+def _print_formats(readers: Iterable[Reader]) -> None:
+    """Print every format to stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("format", "file", "gives", "lacks"):
+        table.add_column(name, overflow="fold")
+    for reader in readers:
+        table.add_row(reader.name, reader.title, reader.gives, reader.lacks)
+    console.print(table)
+
+
+def _notes(figures: Figures) -> Iterator[Text]:
+    """Yield the contradictions and assumptions of one part of a file."""
+    from rich.text import Text
+
+    from driftscope.ingest.base import THIS_RUN
+
+    part = f"{shown(figures.part)}: " if figures.part else ""
+    for words in figures.contradictions:
+        yield Text(f"  {part}does not fit together: {shown(words)}", "bold red")
+    for words in figures.assumptions:
+        yield Text(f"  {part}{shown(words)}", "dim")
+    if figures.period != THIS_RUN:
+        yield Text(f"  {part}acceptance covers: {figures.period}", "yellow")
+    if figures.length is not None and figures.length_interval is None:
+        yield Text(f"  {part}no interval: the file has sums only", "dim")
+
+
+def _name(path: Path, figures: Figures) -> str:
+    return shown(f"{path.name} {figures.part}".strip())
+
+
+def _cells(figures: Figures) -> tuple[str, ...]:
+    spread = figures.length_interval
+    ends = _UNKNOWN if spread is None else f"{spread.low:.2f} to {spread.high:.2f}"
+    rates = " ".join(f"{rate:.2f}" for rate in figures.marginal or ()) or _UNKNOWN
+    return (
+        _UNKNOWN if figures.k is None else str(figures.k),
+        _UNKNOWN if figures.rounds is None else f"{figures.rounds:,}",
+        _UNKNOWN if figures.length is None else f"{figures.length:.2f}",
+        ends,
+        rates,
+        _ms(figures.ttft_s),
+        _ms(figures.tpot_s),
+    )
+
+
+def _ms(seconds: float | None) -> str:
+    return _UNKNOWN if seconds is None else f"{1000 * seconds:.1f}"

@@ -28,8 +28,7 @@ from driftscope.boundary.json_document import (
     plain,
     text,
 )
-from driftscope.cli import run_list
-from driftscope.cli.run_list import MainFinding
+from driftscope.cli.runs import MainFinding, run_as_dict
 from driftscope.json_report import Report, check_to_json, comparison_to_json, to_dict, to_json
 from driftscope.json_schema import page, schema_of
 from driftscope.pipeline import Analysis, conclude
@@ -165,7 +164,7 @@ def test_judgements_follow_it(outcome: Outcome) -> None:
 def test_a_list_of_runs_follows_it(tmp_path: Path) -> None:
     entry = entry_of(write_run(tmp_path / "run", Spec(requests=2)))
     finding = MainFinding(id="sink_lost", severity="medium", title="The sink is lost")
-    listed = {"runs": [run_list.as_dict(entry, finding), run_list.as_dict(entry)]}
+    listed = {"runs": [run_as_dict(entry, finding), run_as_dict(entry)]}
     _valid(json.loads(text(RUNS, listed, digits=None)), RUNS)
 
 

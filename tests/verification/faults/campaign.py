@@ -121,7 +121,7 @@ _IMPORTED_LATE = (
     "pydantic",
     "driftscope.pipeline",
     "driftscope.ablate.run",
-    "driftscope.cli.screens.ingest",
+    "driftscope.cli.ingest",
     "driftscope.ingest.run_directory",
     "driftscope.inspect.trial.trial",
     "driftscope.analysis.compare",
