@@ -56,4 +56,4 @@ def test_an_engine_that_fails_is_told_with_its_log(tmp_path: Path) -> None:
     assert "the eagle3" in message
     assert "engine ended with code 1" in message
     log = tmp_path / "logs" / "eagle3.log"
-    assert "driftscope_lab.demo.imaginary_engine" in log.read_text()
+    assert "KeyError: 'imaginary'" in log.read_text()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driftscope_lab.demo import BATCH, CONTEXT, MAX_TOKENS, K, requests
+from driftscope_lab.demo import BATCH, CONTEXT, MAX_TOKENS, Item, K, requests
 from driftscope_lab.trio import trio_path
 
 
@@ -74,23 +74,31 @@ def _sampling(request: Request, max_tokens: int) -> Any:
     return SamplingParams(temperature=0, max_tokens=max_tokens, detokenize=False, extra_args=names)
 
 
-def main() -> None:
-    """Answer each prompt in both conditions and record it."""
-    engine, drafter = sys.argv[1], trio_path() / sys.argv[2]
-    items, target = requests(int(sys.argv[3])), trio_path() / "target"
-    if engine == "vllm":
-        asked = [Request(label=item.label, token_ids=item.token_ids) for item in items]
-        load = Load(k=K, max_tokens=MAX_TOKENS, at_once=BATCH, context=CONTEXT)
-        serve(target, drafter, asked, load)
-        return
+def _in_vllm(target: Path, drafter: Path, items: Sequence[Item], _run: Path) -> None:
+    asked = [Request(label=item.label, token_ids=item.token_ids) for item in items]
+    load = Load(k=K, max_tokens=MAX_TOKENS, at_once=BATCH, context=CONTEXT)
+    serve(target, drafter, asked, load)
+
+
+def _in_reference(target: Path, drafter: Path, items: Sequence[Item], run: Path) -> None:
     import torch
 
     from driftscope.inspect.reference.engine import ReferenceRun
 
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
-    with ReferenceRun(Path(sys.argv[4]), target, drafter, k=K) as run:
+    with ReferenceRun(run, target, drafter, k=K) as engine:
         for item in items:
-            run.generate(item.token_ids, max_tokens=MAX_TOKENS, label=item.label)
+            engine.generate(item.token_ids, max_tokens=MAX_TOKENS, label=item.label)
+
+
+ENGINES = {"vllm": _in_vllm, "reference": _in_reference}
+
+
+def main() -> None:
+    """Answer each prompt in both conditions and record it."""
+    name, drafter, prompts, run = sys.argv[1:]
+    answer, weights = ENGINES[name], trio_path()
+    answer(weights / "target", weights / drafter, requests(int(prompts)), Path(run))
 
 
 if __name__ == "__main__":

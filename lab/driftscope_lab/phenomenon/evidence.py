@@ -63,7 +63,7 @@ _ARRAYS = ("rounds", "reached", "chains", "sink", "near", "rms")
 
 
 def sums_of(run: Path, k: int) -> dict[str, Sums]:
-    """Return the sums of each condition of a run that `phenomenon.engine` recorded.
+    """Return the sums of each condition of a run that `phenomenon.recording` recorded.
 
     Raises what `read_trace` raises.
     """
