@@ -131,9 +131,11 @@ PROBE_EXAMPLES: Mapping[str, str] = MappingProxyType(
 def settings_of(name: str, command: Callable[..., Any]) -> dict[str, Any]:
     """Return the keyword arguments that register `command` under `name`."""
     page = PAGES[name]
+    # Each paragraph is one line, so that a terminal breaks it where it ends.
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
     return {
         "name": name,
-        "help": paragraphs(inspect.getdoc(command) or ""),
+        "help": "\n\n".join(" ".join(part.split()) for part in paragraphs),
         "epilog": epilog(page.example),
         "rich_help_panel": page.group,
     }
@@ -142,8 +144,3 @@ def settings_of(name: str, command: Callable[..., Any]) -> dict[str, Any]:
 def epilog(example: str) -> str:
     """Return the end of a command's help: an example and the exit codes."""
     return f"Example: {example}\n\n{EPILOG}"
-
-
-def paragraphs(text: str) -> str:
-    """Return `text` with each paragraph on one line, so that a terminal breaks it where it ends."""
-    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))

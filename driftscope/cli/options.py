@@ -58,8 +58,9 @@ SEGMENTS = (
 
 def runs(incomplete: str) -> list[Word]:
     """Return `latest`, the runs in the usual folders, and the folders below what is typed."""
-    known = [(LATEST, "the newest run")] if _any_run() else []
-    known += [(str(run), "run") for folder in DEFAULT_FOLDERS for run in sorted(search(folder))]
+    known = [(str(run), "run") for folder in DEFAULT_FOLDERS for run in sorted(search(folder))]
+    if known:
+        known = [(LATEST, "the newest run"), *known]
     fitting = [word for word in known if word[0].startswith(incomplete)]
     shown = {word for word, _ in fitting}
     return fitting + [(name, "folder") for name in _folders(incomplete) if name not in shown]
@@ -89,10 +90,6 @@ def columns(incomplete: str) -> list[Word]:
 def segments(incomplete: str) -> list[Word]:
     """Return the properties that runs can be split by."""
     return [(name, "split runs by it") for name in SEGMENTS if name.startswith(incomplete)]
-
-
-def _any_run() -> bool:
-    return any(True for folder in DEFAULT_FOLDERS for _ in search(folder))
 
 
 def _folders(incomplete: str) -> Iterator[str]:

@@ -197,7 +197,8 @@ def write_reports(choice: RunChoice, files: ReportFiles, *, quiet: bool = False)
     if files.json_path == files.path:
         raise UsageError(f"--json and --output both name {files.path}; give two files")
     analysis = choice.analysis(quiet=quiet)
-    existing = _existing(files)
+    named = [path for path in (files.path, files.json_path) if path is not None]
+    existing = frozenset(path for path in named if path.is_file())
     command = choice.command_line(files.path)
     written = write(analysis, files.format, files.path, command=command)
     prints_json = files.json_path == STDOUT
@@ -215,9 +216,3 @@ def write_reports(choice: RunChoice, files: ReportFiles, *, quiet: bool = False)
             form=files.format,
         )
     return analysis
-
-
-def _existing(files: ReportFiles) -> frozenset[Path]:
-    """Return the files that are there already among those to be written."""
-    named = [path for path in (files.path, files.json_path) if path is not None]
-    return frozenset(path for path in named if path.is_file())

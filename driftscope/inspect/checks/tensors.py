@@ -50,7 +50,10 @@ def optional(drafter: DrafterFiles) -> dict[str, Shape]:
     width, states = drafter.target_hidden_size, drafter.aux_states
     shapes: dict[str, Shape] = {EMBEDDING: (drafter.vocab_size, drafter.hidden_size)}
     if drafter.format.family is Family.EAGLE1:  # its head is the target's
-        return shapes | (_of_sglang(drafter) if drafter.for_sglang else {})
+        if drafter.for_sglang:  # it has a place for these, or passes over them; vLLM refuses them
+            hidden = drafter.hidden_size
+            shapes |= {FC_BIAS: (hidden,), HEAD: (drafter.vocab_size, hidden)}
+        return shapes
     shapes |= {
         HEAD: (drafter.draft_vocab_size, drafter.hidden_size),
         D2T: (drafter.draft_vocab_size,),
@@ -61,12 +64,6 @@ def optional(drafter: DrafterFiles) -> dict[str, Shape]:
     for layer in range(drafter.layers):
         shapes |= {f"layers.{layer}.{name}": one for name, one in _biases(drafter).items()}
     return shapes
-
-
-def _of_sglang(drafter: DrafterFiles) -> dict[str, Shape]:
-    """Return the tensors that SGLang has a place for, or passes over, and that vLLM refuses."""
-    hidden = drafter.hidden_size
-    return {FC_BIAS: (hidden,), HEAD: (drafter.vocab_size, hidden)}
 
 
 def fc_inputs(drafter: DrafterFiles) -> int:

@@ -266,7 +266,10 @@ def _assemble(
     prompt_tokens: int,
 ) -> list[Chain]:
     """Turn [A] per depth into one record per anchor."""
-    columns = {name: _over_depth(depths, name) for name in PER_DEPTH}
+    columns = {
+        name: _rows(torch.stack([getattr(depth, name) for depth in depths], 1))
+        for name in PER_DEPTH
+    }
     masses = torch.stack([depth.masses for depth in depths], 2).flatten(2)
     columns |= {name: _rows(masses[:, index]) for index, name in enumerate(MASSES)}
     distances = torch.stack([depth.distances for depth in depths], 1).flatten(1)
@@ -286,11 +289,6 @@ def _assemble(
         )
         for row, position in enumerate(anchors.tolist())
     ]
-
-
-def _over_depth(depths: list[Depth], name: str) -> list[tuple[float, ...]]:
-    """Return one tuple over depth per anchor."""
-    return _rows(torch.stack([getattr(depth, name) for depth in depths], 1))
 
 
 def _over_layers(aux: tuple[Tensor, ...]) -> list[tuple[float, ...]]:

@@ -170,7 +170,10 @@ class DrafterConfig:
             return cls.eagle1_from_hf(fields)
         if "speculators_model_type" in fields:
             fields = engine_fields(fields)
-        eagle, latent = fields.get("eagle_config") or {}, _latent(fields)
+        eagle = fields.get("eagle_config") or {}
+        plain = {LLAMA_DRAFTER, QWEN3_DRAFTER}.intersection(fields.get("architectures") or ())
+        is_latent = fields.get("kv_lora_rank") and not plain
+        latent = LatentConfig.from_hf(fields) if is_latent else None
         layer = DecoderConfig.from_hf(fields)
         if latent:
             layer = replace(layer, head_dim=latent.qk_rope_head_dim)
@@ -253,11 +256,6 @@ def default_aux_layers(target_layers: int) -> tuple[int, ...]:
     if len(layers) != _STATES or layers[0] < 1:
         raise ValueError(f"vLLM's default layers of a target of {target_layers} are not three")
     return layers
-
-
-def _latent(fields: dict[str, Any]) -> LatentConfig | None:
-    plain = {LLAMA_DRAFTER, QWEN3_DRAFTER}.intersection(fields.get("architectures") or ())
-    return None if plain or not fields.get("kv_lora_rank") else LatentConfig.from_hf(fields)
 
 
 def engine_fields(fields: dict[str, Any]) -> dict[str, Any]:

@@ -170,7 +170,8 @@ class Drafter(nn.Module):
             self.fc_norm = nn.ModuleList(RMSNorm(config.aux_size, eps) for _ in config.aux_layers)
         if config.mtp:
             self.token_layernorm, self.hidden_layernorm = RMSNorm(size, eps), RMSNorm(size, eps)
-        self.midlayer = _first_layer(config)
+        first = UnnormedLayer if config.eagle1 else FirstLayer
+        self.midlayer = LaterLayer(config) if config.mtp else first(config)
         later = range(1, layer.num_hidden_layers)
         self.layers = nn.ModuleDict({str(index): LaterLayer(config) for index in later})
         self.norm = nn.Identity() if config.eagle1 else RMSNorm(size, eps)
@@ -300,12 +301,6 @@ class Drafter(nn.Module):
         scores = scores.masked_fill(slots > anchors[:, None], float("-inf"))
         chain = [(queries * one.keys).sum(-1, keepdim=True).to(scores.dtype) for one in own]
         return torch.cat([scores, *chain], -1).to(at_least_float32(scores.dtype)).softmax(-1)
-
-
-def _first_layer(config: DrafterConfig) -> LaterLayer:
-    if config.mtp:
-        return LaterLayer(config)
-    return UnnormedLayer(config) if config.eagle1 else FirstLayer(config)
 
 
 def _projections(config: DrafterConfig, input_size: int) -> Attention | LatentAttention:

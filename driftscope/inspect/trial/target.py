@@ -193,12 +193,13 @@ class Teacher:
     ) -> Passage:
         """Return a prompt and its answer, token ids [S], with the states of `layers`."""
         states, logits = self._states(ids, layers)
+        answer = logits[prompt_tokens - 1 :].float().log_softmax(-1)
         return Passage(
             key=key,
             ids=ids,
             prompt_tokens=prompt_tokens,
             states=states,
-            log_probability=_log_probability(logits, ids, prompt_tokens),
+            log_probability=float(answer.gather(-1, ids[prompt_tokens:, None]).mean()),
         )
 
     def _answers(self, batch: Prompts) -> list[list[int]]:
@@ -228,12 +229,6 @@ class Teacher:
             logits: Tensor = self.model(input_ids=ids[None, :-1], use_cache=False).logits[0]
         # Layers may be on other devices.
         return {layer: state.to(self.device) for layer, state in found.items()}, logits
-
-
-def _log_probability(logits: Tensor, ids: Tensor, prompt_tokens: int) -> float:
-    """Return the mean over the answer's tokens; `logits` are [S - 1, vocabulary]."""
-    answer = logits[prompt_tokens - 1 :].float().log_softmax(-1)
-    return float(answer.gather(-1, ids[prompt_tokens:, None]).mean())
 
 
 @contextmanager
