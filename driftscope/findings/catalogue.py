@@ -125,7 +125,8 @@ def conclude(
     )
     replays = replay_cases_of(senders, of_replays)
     every = [finding for case in cases for finding in case.found]
-    every += [finding for case in replays for finding in findings_about_replay(case)]
+    of_replay = [rule(case) for case in replays for rule in REPLAYS.values()]
+    every += [finding for finding in of_replay if finding is not None]
     findings, answers = ranked(every), _answers(cases, replays)
     vouched = {run for finding in findings if _entry(finding).vouches for run in finding.runs}
     return Analysis(
@@ -158,11 +159,6 @@ def findings_about(case: Case) -> list[Finding]:
     if not case.run.seen_whole:
         return [_of_parts(finding) for finding in found]
     return [_repeats_unseen(finding) for finding in found] if case.run.unseen else found
-
-
-def findings_about_replay(case: ReplayCase) -> list[Finding]:
-    """Return the findings about one replay, in the catalogue's order."""
-    return [found for rule in REPLAYS.values() if (found := rule(case)) is not None]
 
 
 def _answers(cases: Sequence[Case], replays: Sequence[ReplayCase]) -> tuple[Finding, ...]:

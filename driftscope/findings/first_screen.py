@@ -156,12 +156,13 @@ def first_screen_of(
         lead = min(mine or told, key=_place)
     several = len(cases or replays) > 1
     text = lead.sentence(several)
+    asks = lead.answer is Answer.NO or _better(lead) is not None
     few = lead.headline is Headline.TOO_LITTLE_DATA
     return FirstScreen(
         state=_state(lead, subject, answers, vouched),
         headline=f"Too little to conclude. {text}" if few else text,
         lead=lead,
-        subject=None if _asks(lead) else subject,
+        subject=None if asks else subject,
         answers=tuple(answers),
         actions=_actions(cases, findings, answers, lead, subject),
         figures=_figures(cases, lead) if cases else _replay_figures(replays[0]),
@@ -185,11 +186,6 @@ def _place(told: Finding) -> tuple[int, float]:
     remarkable comes first, of figures the lowest."""
     size = told.estimate or 0.0
     return told.headline, -size if told.answer is Answer.YES else size
-
-
-def _asks(lead: Finding) -> bool:
-    """Return whether the headline itself asks for something."""
-    return lead.answer is Answer.NO or _better(lead) is not None
 
 
 def _better(lead: Finding) -> tuple[str, str] | None:

@@ -68,11 +68,6 @@ def has_sink(run: RunSummary) -> bool | None:
     return bool(sink[0] >= SINK_FLOOR and sink[0] >= SINK_TIMES_EVEN * even)
 
 
-def _shift_decided(case: Case) -> bool:
-    """Whether the interval of the near shift lies on one side of MARGIN."""
-    return case.run.attention_drift is not None and case.run.attention_drift.moves is not None
-
-
 def _sink_decided(case: Case) -> bool:
     """Whether there is no sink to lose, or the interval of what it keeps lies on one side of the
     threshold."""
@@ -362,7 +357,9 @@ def _fed_state(
     need=Need[Case](
         words="attention masses by distance (or enough chains within the first K - 1 output "
         "tokens), of so many requests that the interval is clear of the threshold",
-        met=_shift_decided,
+        met=lambda case: (
+            case.run.attention_drift is not None and case.run.attention_drift.moves is not None
+        ),
     ),
 )
 def attention_moves_to_chain(case: Case) -> Finding | None:

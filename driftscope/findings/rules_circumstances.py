@@ -531,7 +531,11 @@ def _along_chain(run: RunSummary) -> tuple[Answer | None, str, int | None]:
     lower = [depth for depth, at in reached if at.high < first.low]
     if lower:
         depth = max(lower, key=lambda depth: tokens_lost(run, depth))
-        return Answer.NO, _falls(run, depth), depth
+        falls = (
+            f"acceptance falls along the chain, most at depth {depth}: {_rate(run, depth)} of the "
+            f"draft tokens there are accepted, {_rate(run, 1)} at depth 1"
+        )
+        return Answer.NO, falls, depth
     ends = (
         f"{_rate(run, 1)} of the draft tokens are accepted at depth 1, {_rate(run, run.k)} at "
         f"depth {run.k}"
@@ -539,13 +543,6 @@ def _along_chain(run: RunSummary) -> tuple[Answer | None, str, int | None]:
     if all(at.low > first.high - EVEN_WITHIN for _, at in reached):
         return Answer.YES, f"acceptance is even along the chain: {ends}", None
     return Answer.CANNOT_TELL, f"no depth stands out: {ends}", None
-
-
-def _falls(run: RunSummary, depth: int) -> str:
-    return (
-        f"acceptance falls along the chain, most at depth {depth}: {_rate(run, depth)} of the "
-        f"draft tokens there are accepted, {_rate(run, 1)} at depth 1"
-    )
 
 
 def tokens_lost(run: RunSummary, depth: int) -> float:

@@ -159,23 +159,18 @@ def _span(cohort: Cohort) -> str:
 def _short_rounds(run: RunSummary) -> str | None:
     short = run.recording.short_rounds / run.rounds
     if run.manifest.method in CHOOSES_LENGTH and short > 0:
-        return _chosen_lengths(run, short)
+        return (
+            f"the length of a draft is chosen by the drafter ({run.manifest.method}): "
+            f"{percent(short)} of the rounds drafted fewer than K tokens. Rates by depth count "
+            "only the rounds that drafted that depth and were accepted up to it; they hold for "
+            "drafts that this drafter makes that long, while vLLM's counters divide by all rounds"
+        )
     if short <= MANY_SHORT:
         return None
     return (
         f"{percent(short)} of the rounds drafted fewer than K tokens (close to a length limit); "
         "rates by depth count only the rounds that drafted that depth, while vLLM's counters "
         "divide by all rounds"
-    )
-
-
-def _chosen_lengths(run: RunSummary, short: float) -> str:
-    return (
-        f"the length of a draft is chosen by the drafter ({run.manifest.method}): "
-        f"{percent(short)} of the rounds drafted fewer than K tokens. Rates by depth count only "
-        "the rounds that drafted "
-        "that depth and were accepted up to it; they hold for drafts that this drafter makes that "
-        "long, while vLLM's counters divide by all rounds"
     )
 
 

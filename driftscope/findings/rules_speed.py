@@ -404,11 +404,12 @@ def k_by_batch_size(case: Case) -> Finding | None:
     if advice is None or not advice.schedule_worth_it:
         return None
     gain = advice.schedule_gain
+    other = advice.served.words if advice.served.mixed else "the best single K"
     trust, because = judged(case.run.requests, gain.interval, above=GAINS_AT_LEAST)
     return Finding(
         severity=Severity.MEDIUM,
         statement=f"the fastest measured K is {listed(by_batch(advice))}; together they are "
-        f"{percent(gain.value)} faster than {_instead(advice)}{between_percent(gain.interval)}",
+        f"{percent(gain.value)} faster than {other}{between_percent(gain.interval)}",
         evidence={
             "k": case.run.k,
             **figure("gain_over_fixed", gain.value, gain.interval),
@@ -431,11 +432,6 @@ def _times(advice: Advice, k: int) -> str:
         f"{milliseconds(at.tpot_s[k].value)} per output token with K = {k}, "
         f"{milliseconds(at.ran.value)} with {advice.served.words}"
     )
-
-
-def _instead(advice: Advice) -> str:
-    """Return in words what a schedule is compared with."""
-    return advice.served.words if advice.served.mixed else "the best single K"
 
 
 def _by_batch(advice: Advice) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def ingest(path: Path, name: str | None = None) -> tuple[Reader, tuple[Figures, 
         found = tuple(completed(figures) for figures in reader.read(file))
     except BadFigureError as error:
         raise UsageError(f"{path}: is no file of {reader.title}: {error}") from error
-    if not _holds_anything(found):
+    if all(figures.is_empty and figures.accepted is None for figures in found):
         raise UsageError(f"{path}: {reader.title}: holds no figure of acceptance or time")
     return reader, found
 
@@ -54,10 +54,6 @@ def _chosen(file: ResultFile) -> Reader:
         )
     names = ", ".join(reader.name for reader in mine)
     raise UsageError(f"{file.path}: fits {names}; name one with --format")
-
-
-def _holds_anything(found: Iterable[Figures]) -> bool:
-    return any(not figures.is_empty or figures.accepted is not None for figures in found)
 
 
 def to_json(found: Sequence[tuple[Path, Reader, tuple[Figures, ...]]]) -> str:

@@ -186,7 +186,14 @@ def llamacpp_responses(file: ResultFile) -> Iterator[Figures]:
     exact = drafting and all("draft_rounds" in row for row in drafting)
     if exact:
         yield over_requests(
-            [_llamacpp_counts(row) for row in drafting],
+            [
+                RequestCounts(
+                    rounds=count(row, "draft_rounds") or 0,
+                    accepted=count(row, "draft_n_accepted") or 0,
+                    drafted=count(row, "draft_n"),
+                )
+                for row in drafting
+            ],
             number=len(timings),
             tpot_s=tpot,
         )
@@ -197,14 +204,6 @@ def llamacpp_responses(file: ResultFile) -> Iterator[Figures]:
         accepted=total(drafting, "draft_n_accepted"),
         tpot_s=mean(tpot),
         assumptions=(NO_ROUNDS,),
-    )
-
-
-def _llamacpp_counts(timings: Mapping[str, Any]) -> RequestCounts:
-    return RequestCounts(
-        rounds=count(timings, "draft_rounds") or 0,
-        accepted=count(timings, "draft_n_accepted") or 0,
-        drafted=count(timings, "draft_n"),
     )
 
 

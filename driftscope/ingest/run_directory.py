@@ -54,7 +54,8 @@ def write_run(run: Path, path: Path, reader: Reader, found: Sequence[Figures]) -
     sums = [
         _sums(figures)
         for figures in found
-        if not _has_rows(figures) and not (figures.is_empty and figures.accepted is None)
+        if all(request.histogram is None for request in figures.single)
+        and not (figures.is_empty and figures.accepted is None)
     ]
     if (run / MANIFEST).exists():
         raise TraceError(f"{run}: already holds a run; give -o a new directory")
@@ -117,10 +118,6 @@ def _sums(figures: Figures) -> FileTotals:
         tpot_s=figures.tpot_s,
         throughput=figures.output_per_s,
     )
-
-
-def _has_rows(figures: Figures) -> bool:
-    return any(request.histogram is not None for request in figures.single)
 
 
 def _rows(path: Path, found: Sequence[Figures]) -> Iterator[ClientRow]:

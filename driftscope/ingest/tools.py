@@ -132,20 +132,19 @@ def aiperf_records(file: ResultFile) -> Iterator[Figures]:
         f"{len(specs) - len(real)} requests of llama.cpp are left out: AIPerf makes up rounds"
     )
     yield over_requests(
-        [_aiperf_counts(row) for row in real],
+        [
+            replace(
+                counts_of(inner(row, _SPEC)),
+                ttft_s=_time(row, "time_to_first_token"),
+                tpot_s=_time(row, "inter_token_latency"),
+            )
+            for row in real
+        ],
         k=most_k(inner(row, _SPEC) for row in real),
         number=len(file.lines),
         ttft_s=[_time(row, "time_to_first_token") for row in file.lines],
         tpot_s=[_time(row, "inter_token_latency") for row in file.lines],
         assumptions=(left_out,) if len(real) < len(specs) else (),
-    )
-
-
-def _aiperf_counts(record: Mapping[str, Any]) -> RequestCounts:
-    return replace(
-        counts_of(inner(record, _SPEC)),
-        ttft_s=_time(record, "time_to_first_token"),
-        tpot_s=_time(record, "inter_token_latency"),
     )
 
 
@@ -225,20 +224,19 @@ def guidellm_report(file: ResultFile) -> Iterator[Figures]:
         done = objects(inner(benchmark, "requests"), "successful")
         speculated = [row for row in done if "num_spec_steps" in _spec(row)]
         yield over_requests(
-            [_guidellm_counts(row) for row in speculated],
+            [
+                replace(
+                    counts_of(_spec(row)),
+                    ttft_s=milliseconds(row, "time_to_first_token_ms"),
+                    tpot_s=milliseconds(row, "inter_token_latency_ms"),
+                )
+                for row in speculated
+            ],
             part=f"benchmark {at + 1}" if len(benchmarks) > 1 else "",
             number=len(done),
             ttft_s=[milliseconds(row, "time_to_first_token_ms") for row in done],
             tpot_s=[milliseconds(row, "inter_token_latency_ms") for row in done],
         )
-
-
-def _guidellm_counts(request: Mapping[str, Any]) -> RequestCounts:
-    return replace(
-        counts_of(_spec(request)),
-        ttft_s=milliseconds(request, "time_to_first_token_ms"),
-        tpot_s=milliseconds(request, "inter_token_latency_ms"),
-    )
 
 
 def _spec(request: Mapping[str, Any]) -> Mapping[str, Any]:

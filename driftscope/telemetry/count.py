@@ -317,15 +317,10 @@ def _step(counter: BatchCounter, batch: pa.RecordBatch) -> None:
         return
     tally, step_s = counter.tally, numbers(batch, "step_s")
     tally.add(i.STEP_TIME, float(step_s.sum()))
-    drew = numbers_drawn(batch)
+    drew = np.asarray(numbers(batch, "chains") > 0)
     draft_s, probe_s = numbers(batch, "draft_s")[drew], numbers(batch, "probe_s")[drew]
     tally.observe(i.DRAFT_TIME, draft_s)
     tally.observe(i.VERIFY_TIME, np.maximum(step_s[drew] - draft_s - probe_s, 0.0))
-
-
-def numbers_drawn(batch: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return a mask, [n], of the steps in which the drafter ran."""
-    return np.asarray(numbers(batch, "chains") > 0)
 
 
 def _request(counter: BatchCounter, batch: pa.RecordBatch) -> None:

@@ -194,7 +194,7 @@ class Spans:
         self._chains: OrderedDict[str, list[NotableChain]] = OrderedDict()
         self._seen: set[NotableChain] = set()
         self._ended = _Ended(queue)
-        self._labels_of = labels_of or _unlabelled
+        self._labels_of = labels_of or (lambda _: {})
         self._tracer: Any = None
         self.exemplars: dict[Key, Exemplar] = {}
         """The latest sampled request of each series."""
@@ -460,10 +460,6 @@ def capture_exporter_errors() -> Iterator[ExporterErrorHandler]:
     finally:
         logger.removeHandler(handler)
         logger.propagate = propagate
-
-
-def _unlabelled(_: dict[str, Any]) -> dict[str, str]:
-    return {}
 
 
 def _parent(traceparent: str | None) -> Context | None:

@@ -76,18 +76,15 @@ def replays(
 ) -> Iterator[Replay]:
     """Yield every data-parallel replica of `trace`, with rounds by kind of text if `regions`; raise
     NoDataError for a run without a row."""
-    replicas = {r for name in _RECORDS for r in _replicas(getattr(trace, name))}
-    if not any(getattr(trace, name).num_rows for name in _RECORDS):
+    tables = [getattr(trace, name) for name in _RECORDS]
+    replicas = {r for table in tables for r in table.column("replica").unique().to_pylist()}
+    if not replicas:
         raise NoDataError(f"{trace.path}: nothing was recorded, so there is nothing to export")
     for replica in sorted(replicas):
         try:
             yield _replay(trace, replica, interval_s, labels, regions=regions)
         except BadRowError as error:
             raise DamagedTraceError(f"{trace.path}: {error}") from error
-
-
-def _replicas(table: pa.Table) -> set[int]:
-    return set(table.column("replica").unique().to_pylist())
 
 
 def _replay(

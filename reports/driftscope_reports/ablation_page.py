@@ -191,7 +191,17 @@ def loss(parts: Decomposition, k: int) -> Section:
         f"and in {parts.last:.1%} at depth {k}, whatever came before it in the chain.",
         pictures=(_loss_picture(parts),),
         below=[
-            _loss_table(parts),
+            table(
+                [
+                    "part",
+                    "points",
+                    "95% interval",
+                    "other factor the drafter's",
+                    "other factor right",
+                ],
+                [_loss_row(name, part) for name, part in _named(parts)],
+                caption="Parts of the loss, in points of agreement",
+            ),
             part("paragraph", WRONG_TOKENS),
             part("paragraph", _PARTS, "note"),
         ],
@@ -235,14 +245,6 @@ def _loss_picture(parts: Decomposition) -> Picture:
         ),
         definitions=(LOSS_PARTS, AGREEMENT),
         wide=True,
-    )
-
-
-def _loss_table(parts: Decomposition) -> Markup:
-    return table(
-        ["part", "points", "95% interval", "other factor the drafter's", "other factor right"],
-        [_loss_row(name, part) for name, part in _named(parts)],
-        caption="Parts of the loss, in points of agreement",
     )
 
 
@@ -300,16 +302,15 @@ def _loss(parts: Decomposition | None, k: int) -> str | None:
 
 
 def _changes(result: Ablation) -> str:
-    tried = [each for each in result.effects if each.intervention.id != AS_SERVED]
-    changing = [each for each in tried if each.interval and each.interval.excludes_zero()]
+    tried = [effect for effect in result.effects if effect.intervention.id != AS_SERVED]
+    changing = [effect for effect in tried if effect.interval and effect.interval.excludes_zero()]
     if not changing:
         return f"None of {len(tried)} interventions changes acceptance length beyond chance."
-    listed = ", ".join(_change(each) for each in sorted(changing, key=lambda e: e.difference))
+    listed = ", ".join(
+        f"{effect.intervention.changes} ({effect.difference:+.2f})"
+        for effect in sorted(changing, key=lambda effect: effect.difference)
+    )
     return f"Acceptance length changes beyond chance with {listed}."
-
-
-def _change(effect: Effect) -> str:
-    return f"{effect.intervention.changes} ({effect.difference:+.2f})"
 
 
 def _origin(result: Ablation, command: str | None) -> Section:

@@ -230,7 +230,11 @@ def replays(analysis: Analysis) -> Section | None:
             _sums(analysis),
             _outcomes(analysis),
             _compared(analysis.versus),
-            _memory(analysis),
+            table(
+                _MEMORY,
+                [_memory_row(run) for run in analysis.senders],
+                caption="Memory, and matching with the probe",
+            ),
             part("opens", "Definitions", part("definitions", _DEFINITIONS)),
         ],
         affects=("senders",),
@@ -353,14 +357,6 @@ def _compared(pairs: tuple[ReplayComparison, ...]) -> Markup | None:
         for pair in pairs
     ]
     return table(_VERSUS, rows, words=3, caption="Replays of the same prompts")
-
-
-def _memory(analysis: Analysis) -> Markup:
-    return table(
-        _MEMORY,
-        [_memory_row(run) for run in analysis.senders],
-        caption="Memory, and matching with the probe",
-    )
 
 
 def _memory_row(run: ReplaySummary) -> list[str]:

@@ -248,7 +248,16 @@ def _by_circumstance(
         how=f"Tokens per round by {differ_in}, with 95% intervals. If the intervals of a run do "
         "not overlap, the difference is more than chance explains.",
         chart=figure(
-            [_group_bars(*each) for each in drawn],
+            [
+                bars(
+                    label,
+                    [short(group.name) for group in groups],
+                    [group.mean_length for group in groups],
+                    run=index,
+                    intervals=[group.mean_length_interval for group in groups],
+                )
+                for index, label, groups in drawn
+            ],
             x_title=x_title,
             y_title="tokens per round",
             axis=Axis.CATEGORY,
@@ -258,16 +267,6 @@ def _by_circumstance(
         if small
         else None,
         numbers=_group_numbers(words, whole),
-    )
-
-
-def _group_bars(index: int, label: str, groups: Sequence[Group]) -> Any:
-    return bars(
-        label,
-        [short(group.name) for group in groups],
-        [group.mean_length for group in groups],
-        run=index,
-        intervals=[group.mean_length_interval for group in groups],
     )
 
 

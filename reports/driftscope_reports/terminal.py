@@ -63,7 +63,11 @@ def first_screen(analysis: Analysis) -> list[RenderableType]:
     topic and action."""
     screen = analysis.screen
     head = [Text(shown(f"[{BADGES[screen.state]}] {screen.headline}"), style="bold")]
-    head += [Text(shown(words)) for words in _slices(analysis)]
+    head += [
+        Text(shown(f"Part of {run.label}: {run.slice.words(run.requests)}."))
+        for run in analysis.runs
+        if run.slice is not None
+    ]
     if screen.subject is not None:
         head.append(Text(shown(f"But: {screen.cause.rstrip('.')} {certainty(screen.subject)}.")))
     return [*head, _lines(screen)]
@@ -73,14 +77,6 @@ def certainty(finding: Finding) -> str:
     """Return confidence and cost in brackets."""
     cost = f", costs {finding.cost_tps:,.1f} tokens/s" if finding.cost_tps else ""
     return f"(confidence {finding.confidence}{cost})"
-
-
-def _slices(analysis: Analysis) -> list[str]:
-    return [
-        f"Part of {run.label}: {run.slice.words(run.requests)}."
-        for run in analysis.runs
-        if run.slice is not None
-    ]
 
 
 def _lines(screen: FirstScreen) -> Table:
@@ -135,7 +131,10 @@ _ROUNDS = "rounds / requests"
 LEFT_OUT = "- rounds left out, of requests seen in part"
 FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     (_ROUNDS, lambda run: f"{run.rounds:,} / {run.requests:,}"),
-    (_LENGTH, lambda run: _length(run)),
+    (
+        _LENGTH,
+        lambda run: _with_ends(run.acceptance.mean_length, run.acceptance.mean_length_interval),
+    ),
     ("acceptance length over time", lambda run: over_time(run.changes)),
     ("accepted to depth 1", lambda run: percent(run.acceptance.marginal[0])),
     ("accepted to depth K", lambda run: percent(run.acceptance.marginal[-1])),
@@ -158,7 +157,7 @@ _SEGMENTS = 12
 def render(analysis: Analysis) -> RenderableType:
     """Return losses, the first screen, the findings in brief, and one column per run."""
     return Group(
-        *_losses(analysis),
+        *(Text(shown(f"missing: {loss.line}"), style="bold red") for loss in analysis.losses),
         *first_screen(analysis),
         "",
         *_findings(analysis),
@@ -179,10 +178,6 @@ def _findings(analysis: Analysis) -> list[RenderableType]:
         runs = "" if len(same) > 1 else f" ({listed(same[0].runs)})"
         lines.append(Text(shown(f"{marked(same[0].severity)}: {title}{runs}: {stated}.")))
     return [*lines, ""] if lines else []
-
-
-def _losses(analysis: Analysis) -> list[RenderableType]:
-    return [Text(shown(f"missing: {note.line}"), style="bold red") for note in analysis.losses]
 
 
 def _table(analysis: Analysis) -> Table:
@@ -321,10 +316,6 @@ def over_time(changes: Changes | None) -> str:
     return " ".join([levels[0], *steps])
 
 
-def _length(run: RunSummary) -> str:
-    return _with_ends(run.acceptance.mean_length, run.acceptance.mean_length_interval)
-
-
 def _with_ends(length: float | None, spread: Interval | None) -> str:
     words = number(length)
     return f"{words} [{spread.low:.2f}, {spread.high:.2f}]" if spread else words
@@ -437,22 +428,22 @@ def _choice(advice: Advice) -> tuple[str, ...]:
         return (f"{head}{advice.command}", extra, *further)
     if advice.worth_it:
         return (f"{head}{advice.command}", faster(advice), *further)
-    slower = (_slower(advice),) if advice.surely_slower else ()
+    slower = (
+        f"until then {advice.command}: K = 0 is at least {percent(advice.least_gain)} faster than "
+        f"K = {advice.ran_k}, because drafting takes more time than the accepted tokens save"
+    )
     words = answer(advice)
-    return (f"{head}{words}", *slower, *(each for each in further if each != words))
+    return (
+        f"{head}{words}",
+        *((slower,) if advice.surely_slower else ()),
+        *(line for line in further if line != words),
+    )
 
 
 def show_dead(run: RunSummary) -> None:
     """Print the advice on a dead drafter of which too few steps are known for a table."""
     why = f"{none_accepted(run)}: {DEAD}"
     sys.stdout.write(f"{shown(run.label)}: K = 0: {NO_SPECULATION}\n{why[:1].upper()}{why[1:]}\n")
-
-
-def _slower(advice: Advice) -> str:
-    return (
-        f"until then {advice.command}: K = 0 is at least {percent(advice.least_gain)} faster than "
-        f"K = {advice.ran_k}, because drafting takes more time than the accepted tokens save"
-    )
 
 
 def _why_none(advice: Advice) -> str:
