@@ -85,7 +85,7 @@ class ReplayCase:
 
 
 def replay_cases_of(
-    runs: Sequence[ReplaySummary], baseline: ReplaySummary | None = None
+    runs: Sequence[ReplaySummary], baseline: ReplaySummary | None
 ) -> tuple[ReplayCase, ...]:
     """Return one case per replay, compared with `baseline` or, without one, the first replay."""
     reference = baseline or next(iter(runs), None)
@@ -98,7 +98,7 @@ def replay_cases_of(
 
 
 def cases_of(
-    runs: Sequence[RunSummary], baseline: RunSummary | BaselineRun | None = None
+    runs: Sequence[RunSummary], baseline: RunSummary | BaselineRun | None
 ) -> tuple[Case, ...]:
     """Return one case per run; all use the step times of the other runs of the same models. A run
     whose tokens are wrong is compared with nothing."""

@@ -195,7 +195,7 @@ def sink_words(drift: AttentionDrift) -> str:
     )
 
 
-def wanted_words(drift: AttentionDrift, noun: str = "request") -> str:
+def wanted_words(drift: AttentionDrift, noun: str) -> str:
     """Return what to record, and about how much, for an answer about the near shift. `noun` is
     the word for one cluster."""
     if drift.shift is None and drift.chains >= FEWEST_CHAINS and drift.clusters < FEWEST_CLUSTERS:

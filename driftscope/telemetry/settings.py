@@ -117,7 +117,7 @@ def regions_from(environ: Mapping[str, str]) -> bool:
     return _SWITCH[value.strip().lower()]
 
 
-def endpoint_of(value: str, protocol: str = HTTP) -> str:
+def endpoint_of(value: str, protocol: str) -> str:
     """Return a base URL such as http://collector:4318. Raises TelemetryError, whose message
     contains no password."""
     try:

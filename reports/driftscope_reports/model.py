@@ -101,13 +101,13 @@ def table(
 
 
 def by_run_table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int, caption: str, runs: int
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str, runs: int
 ) -> Markup:
-    """Return a sortable table whose first column is the run; the column is omitted for a single
-    run."""
+    """Return a sortable table whose first column is the run and whose second is text; the run is
+    omitted if it is the only one."""
     if runs < 2:
-        head, rows, words = head[1:], [row[1:] for row in rows], words - 1
-    return table(head, rows, words=words, caption=caption, sortable=True)
+        return table(head[1:], [row[1:] for row in rows], words=1, caption=caption, sortable=True)
+    return table(head, rows, words=2, caption=caption, sortable=True)
 
 
 MAX_COLUMNS = 20

@@ -102,10 +102,14 @@ def compare(analysis: Analysis) -> Section:
         for i, other in enumerate(others, start=1)
     ]
     made = [_differences(pair, all_of=len(pairs) < _MANY) for pair in pairs]
+    counts = [
+        f"{len(pictures)} of {len(pictures) + len(alike)} quantities of {pair.runs[1].label}"
+        for pair, (pictures, alike) in zip(pairs, made, strict=True)
+    ]
     return Section(
         id="compare",
         name="Compare",
-        conclusion=_conclusion(pairs, made),
+        conclusion=f"{listed(counts)} differ clearly from those of {first.label}.",
         lead=f"Everything is compared with {first.label}: worse is red and hatched, better is blue "
         "and plain, different but neither is violet and striped, and no clear difference is grey "
         "and dotted.",
@@ -129,15 +133,6 @@ def _comparison(first: RunSummary, other: RunSummary, case: Case | None) -> Comp
     if case is not None and reference is not None and reference.label == first.label:
         return case.comparison
     return comparison_of(first, other)
-
-
-def _conclusion(pairs: Sequence[Pair], made: Sequence[tuple[list[Picture], list[str]]]) -> str:
-    """Return how many quantities differ clearly from the first run's."""
-    counts = [
-        f"{len(pictures)} of {len(pictures) + len(alike)} quantities of {pair.runs[1].label}"
-        for pair, (pictures, alike) in zip(pairs, made, strict=True)
-    ]
-    return f"{listed(counts)} differ clearly from those of {pairs[0].runs[0].label}."
 
 
 def _alike(pair: Pair, alike: Sequence[str]) -> Markup:

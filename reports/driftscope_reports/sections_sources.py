@@ -75,10 +75,13 @@ def requests(analysis: Analysis) -> Section:
         return Section(
             id="requests", name="Requests", missing="Not applicable: no request has a round."
         )
+    named = [request for run in runs if run.closeup for request in run.closeup.named]
+    lengths = sorted(request.mean_length for request in named)
     return Section(
         id="requests",
         name="Requests",
-        conclusion=_requests_conclusion(runs),
+        conclusion=f"Single requests yield {number(lengths[0])} to {number(lengths[-1])} tokens "
+        "per round.",
         lead=_requests_lead(runs),
         below=[part("search"), _requests(runs), part("opened")],
         affects=("requests",),
@@ -100,13 +103,6 @@ def stories(runs: tuple[RunSummary, ...]) -> list[dict[str, object]]:
 def _story(opened: OpenedRequest) -> dict[str, object]:
     story = {field.name: getattr(opened, field.name) for field in fields(opened)}
     return {**story, "masses": dict(opened.masses)}
-
-
-def _requests_conclusion(runs: tuple[RunSummary, ...]) -> str:
-    """Return the request that yields least and the one that yields most."""
-    named = [each for run in runs if run.closeup for each in run.closeup.named]
-    lengths = sorted(each.mean_length for each in named)
-    return f"Single requests yield {number(lengths[0])} to {number(lengths[-1])} tokens per round."
 
 
 def _requests_lead(runs: tuple[RunSummary, ...]) -> str:

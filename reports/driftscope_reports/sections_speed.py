@@ -294,7 +294,7 @@ def _means(runs: _Runs, baseline: Baseline | None) -> Markup:
         if (d := durations.get(name)) is not None
     ]
     head = ["run", "duration", "counted", "mean", "median", "99th percentile"]
-    return by_run_table(head, rows, words=2, caption="Durations", runs=len(known))
+    return by_run_table(head, rows, caption="Durations", runs=len(known))
 
 
 # ---- time axes
@@ -566,7 +566,7 @@ def _counts(runs: _Runs) -> Markup:
     if not any(run.fallback.undrafted for run in runs):
         rows += [_count_row(i, run, "no draft", 0.0) for i, run in enumerate(runs)]
     head = ["run", "decode step", "share", "steps"]
-    return by_run_table(head, rows, words=2, caption="Decode steps by outcome", runs=len(runs))
+    return by_run_table(head, rows, caption="Decode steps by outcome", runs=len(runs))
 
 
 def _count_row(index: int, run: RunSummary, words: str, share: float | None) -> list[str]:

@@ -196,7 +196,7 @@ def _segments(runs: _Runs) -> Markup:
         "time per token",
         "time to first token",
     ]
-    return by_run_table(head, rows, words=2, caption="Segments of the workload", runs=len(runs))
+    return by_run_table(head, rows, caption="Segments of the workload", runs=len(runs))
 
 
 def _segment_row(run: RunSummary, segment: Segment) -> list[str]:
