@@ -124,8 +124,10 @@ def schedule_of(
         same = (list(served.at(batch)) if single is None else [single]) == [best]
         now.append((weight, _exact(other) if same else other))
         then.append((weight, _exact(other) if same else times[best]))
+    ends = [first - 1 for first, _ in starts[1:]] + [model.batches[-1]]
     return Schedule(
-        ranges=_ranges(starts, model.batches[-1]), gain=gain_of(summed(now), summed(then))
+        ranges=tuple((first, end, k) for (first, k), end in zip(starts, ends, strict=True)),
+        gain=gain_of(summed(now), summed(then)),
     )
 
 
@@ -140,11 +142,6 @@ def _best(times: Mapping[int, Span], before: int | None) -> int:
 
 def _exact(span: Span) -> Span:
     return Span(value=span.value, low=span.value, high=span.value)
-
-
-def _ranges(starts: Sequence[tuple[int, int]], last: int) -> tuple[Range, ...]:
-    ends = [first - 1 for first, _ in starts[1:]] + [last]
-    return tuple((first, end, k) for (first, k), end in zip(starts, ends, strict=True))
 
 
 WORTH_SAYING = 0.05
@@ -407,7 +404,7 @@ def advise(
     model = fit([run.cells, *(run.cells for run in alike)])
     if model is None:
         return None
-    if _useless(run):
+    if _length_at_most(run) < DEAD_LENGTH:
         return _without(run, model)
     drafting = [run for run in alike if isinstance(run, RunSummary)]
     return _advice(run, drafting, model)
@@ -487,10 +484,6 @@ def _length_at_most(run: RunSummary) -> float:
         return 1.0 + RULE_OF_THREE / run.rounds
     spread = run.acceptance.mean_length_interval
     return math.inf if spread is None else spread.high
-
-
-def _useless(run: RunSummary) -> bool:
-    return _length_at_most(run) < DEAD_LENGTH
 
 
 def _least_gain(run: RunSummary) -> float | None:

@@ -234,13 +234,10 @@ def whole_at_the_end(shape: Shape, last: int) -> ir.Table:
     return rows.group_by("cluster").aggregate(whole=taken.sum())
 
 
-def within_strata(run: Sums) -> dict[str, Any]:
-    """Return the fields of `Groups` that compare ranges of context lengths and labels."""
-    return strata_of(*cells_of(run))
-
-
 def strata_of(cells: Cells, contexts: list[str], labels: list[str]) -> dict[str, Any]:
     """Compare the rounds in `cells` within strata; `contexts` and `labels` are names."""
+    there = np.zeros((len(labels), len(contexts)), dtype=np.int64)
+    np.add.at(there, (cells.label, cells.context), 1)
     return {
         "context_within_label": context_within_label(cells, contexts, labels),
         "labels_within_context": tuple(
@@ -248,7 +245,12 @@ def strata_of(cells: Cells, contexts: list[str], labels: list[str]) -> dict[str,
             for pair in labels_within_context(cells, contexts, labels)
             if origin_of(pair.first) == origin_of(pair.second)
         ),
-        "contexts_of_labels": _contexts_of_labels(cells, contexts, labels),
+        "contexts_of_labels": {
+            label: tuple(
+                name for name, n in zip(contexts, row, strict=True) if n >= ENOUGH_REQUESTS
+            )
+            for label, row in zip(labels, there.tolist(), strict=True)
+        },
     }
 
 
@@ -279,17 +281,6 @@ def range_name(power: int) -> str:
     """Return the name of the range from 2^power to below 2^(power + 1)."""
     first, last = 2**power, 2 ** (power + 1) - 1
     return f"{first:,} to {last:,}" if last > first else f"{first}"
-
-
-def _contexts_of_labels(
-    cells: Cells, contexts: list[str], labels: list[str]
-) -> dict[str, tuple[str, ...]]:
-    there = np.zeros((len(labels), len(contexts)), dtype=np.int64)
-    np.add.at(there, (cells.label, cells.context), 1)
-    return {
-        label: tuple(name for name, n in zip(contexts, row, strict=True) if n >= ENOUGH_REQUESTS)
-        for label, row in zip(labels, there.tolist(), strict=True)
-    }
 
 
 OTHER_TEXT = "other text of the same answers"
@@ -327,9 +318,11 @@ def text_groups(run: Sums, table: pa.Table | None) -> dict[str, Any]:
 def within_requests_of(rounds: Rounds, region: Names, near: NDArray[np.bool_]) -> dict[str, Any]:
     """Return the fields of `Groups` that compare kinds of text inside each request; `region` and
     `near` are those of the rows of `rounds`, [rows]."""
+    # Compare the first tokens of blocks with the rest of the same region in the same request.
+    stratum = np.unique(region, return_inverse=True)[1]
     return {
         "regions_within_request": tuple(_regions_within(rounds, region)),
-        "boundary_within_request": _boundary_within(rounds, region, near),
+        "boundary_within_request": within_requests(_halves(rounds, near, stratum), FAR, NEAR),
     }
 
 
@@ -349,12 +342,6 @@ def _regions_within(rounds: Rounds, region: Names) -> Iterator[Contrast]:
             halves = _halves(rounds, second, np.zeros(len(region), dtype=np.int64))
             if contrast := within_requests(halves, OTHER_TEXT, name):
                 yield contrast
-
-
-def _boundary_within(rounds: Rounds, region: Names, near: NDArray[np.bool_]) -> Contrast | None:
-    """Compare the first tokens of blocks with the rest of the same region in the same request."""
-    stratum = np.unique(region, return_inverse=True)[1]
-    return within_requests(_halves(rounds, near, stratum), FAR, NEAR)
 
 
 def _halves(rounds: Rounds, second: NDArray[np.bool_], stratum: NDArray[np.int64]) -> Halves:
@@ -414,7 +401,7 @@ def groups_of(run: Sums, by_batch: pa.Table, by_execution: pa.Table | None) -> G
         boundary_share_interval=boundary[1],
         shares=_shares(labelled, labels[known], quarter[known]),
         **loops,
-        **within_strata(run),
+        **strata_of(*cells_of(run)),
         **text_groups(run, by_text),
         **_aux_ratio(run.chains),  # last, because the sums of chains may still be queried
     )

@@ -174,7 +174,13 @@ def _slope(
     if not np.isfinite(estimate):
         return None, None
     of_cluster = summed(np.asarray(sums, dtype=np.float64), cluster)
-    again = slope(_resampled(of_cluster))
+    groups = min(len(of_cluster), _MAX_CLUSTERS)
+    grouped = np.zeros((groups, of_cluster.shape[1]))
+    np.add.at(grouped, np.arange(len(of_cluster)) % groups, of_cluster)
+    random = np.random.RandomState(SEED)
+    even = np.full(groups, 1.0 / groups)
+    drawn = [random.multinomial(groups, even, size=_BLOCK) for _ in range(RESAMPLES // _BLOCK)]
+    again = slope(np.concatenate([times.astype(np.float64) @ grouped for times in drawn]))
     heaviest = summed(weight.astype(np.float64)[:, None], cluster).max()
     if (
         heaviest > MOST_WEIGHT * weight.sum()
@@ -184,17 +190,6 @@ def _slope(
         return estimate, None
     low, high = np.nanpercentile(again, [2.5, 97.5])
     return estimate, Interval.of(float(low), float(high))
-
-
-def _resampled(sums: Values) -> Values:
-    """Return sums over as many requests as there are, drawn with replacement, [resamples, m]."""
-    groups = min(len(sums), _MAX_CLUSTERS)
-    grouped = np.zeros((groups, sums.shape[1]))
-    np.add.at(grouped, np.arange(len(sums)) % groups, sums)
-    random = np.random.RandomState(SEED)
-    even = np.full(groups, 1.0 / groups)
-    drawn = [random.multinomial(groups, even, size=_BLOCK) for _ in range(RESAMPLES // _BLOCK)]
-    return np.concatenate([times.astype(np.float64) @ grouped for times in drawn])
 
 
 def _short(values: Iterable[float], digits: int = 5) -> tuple[float, ...]:
@@ -379,13 +374,6 @@ def _restored(rows: pa.Table, derived: Derived) -> pa.Table:
     metadata = {DERIVED_KEY: strict_json.dumps(dict(derived)).encode()}
     whole_rows = restore(there.replace_schema_metadata(metadata))
     return whole_rows.select(rows.column_names).replace_schema_metadata(None)
-
-
-def texts_of_requests(tables: Tables, names: Sequence[str]) -> pa.Table:
-    """Return the kinds of text of the answers of these requests, one row each."""
-    rows = table("request")
-    columns = (*REQUEST, "prompt_tokens", "region_starts", "region_codes", "region_copies")
-    return tables.engine.rows(_of(rows, names).select(*columns))
 
 
 def steps_that_drafted(tables: Tables) -> pa.Table:
@@ -638,7 +626,9 @@ def closeup_of(run: Sums) -> Later[CloseUp]:
     chains = chains_of_requests(
         run.tables, _names(requests, opened), run.drafted_in[opened], recorded
     )
-    texts = texts_of_requests(run.tables, _names(requests, opened))
+    rows = table("request")
+    columns = (*REQUEST, "prompt_tokens", "region_starts", "region_codes", "region_copies")
+    texts = run.tables.engine.rows(_of(rows, _names(requests, opened)).select(*columns))
     by_head = chains_by_head(run.tables, recorded)
     timeline, drafted = timeline_of(run.tables, *_span(run)), steps_that_drafted(run.tables)
     return Later(

@@ -322,7 +322,10 @@ def _whole(a: Side, b: Side, paired: bool, mix: Mapping[str, float]) -> Iterator
     for at, row in enumerate(_differences(ratios, paired, WHOLE)):
         exact = at > 0 and edges.at(at)
         if at and not exact and paired and joint_test.gap[at] == 0 and joint_test.error[at] == 0:
-            same = _same_in_all(len(a.rounds.by_cluster().rounds))
+            # The rate is equal in both requests of each pair. The share of pairs in which it is not
+            # lies below an exact bound, and so does the difference.
+            most = exact_interval(0, len(a.rounds.by_cluster().rounds)).high
+            same = Interval.of(-most, most)
             yield replace(row, interval=same, simultaneous=same)
             continue
         yield replace(
@@ -407,14 +410,6 @@ def p_values(gap: Matrix, error: Matrix, df: Matrix) -> Matrix:
     nothing can be tested."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(error > 0, two_sided(gap / error, df), np.nan)
-
-
-def _same_in_all(pairs: int) -> Interval | None:
-    """Return the interval of the difference of a rate that is equal in both requests of each pair.
-    The share of pairs in which it is not equal lies below an exact bound, and so does the
-    difference."""
-    most = exact_interval(0, pairs).high
-    return Interval.of(-most, most)
 
 
 def _around(joint_test: Joint, at: int) -> Interval | None:

@@ -57,14 +57,6 @@ class Cell:
         return self.batch * (self.k + 1)
 
 
-def unrecorded(runs: Sequence[Sequence[StepCell]]) -> list[list[StepCell]]:
-    """Return the cells of each run without those of recorded steps, which the probe slows; with
-    them if no unrecorded step drafted."""
-    plain = [[cell for cell in run if not cell.recorded] for run in runs]
-    enough = any(cell.k for run in plain for cell in run)
-    return plain if enough else [list(run) for run in runs]
-
-
 def cells_of_runs(runs: Sequence[Sequence[StepCell]]) -> tuple[Cell, ...]:
     """Return one cell per K and batch size; runs of the same K count equally."""
     same: defaultdict[tuple[int, int], list[StepCell]] = defaultdict(list)
@@ -236,8 +228,12 @@ class CostModel:
         drew = [c for c in self.cells if c.k]
         above = [c for c in drew if c.batch >= batch and c.k >= k]
         shares = [(c, min(k / c.k, 1.0)) for c in drew if c.batch <= batch]
+        nearest = min((c.batch for c in drew), key=lambda size: (abs(size - batch), size))
+        same = sorted((c.k, c.draft_s) for c in drew if c.batch == nearest)
+        ks, seconds = zip(*same, strict=True)
+        inside = min(max(k, ks[0]), ks[-1])
         return _between_neighbours(
-            _chain_s(drew, batch, k),
+            float(np.interp(inside, ks, seconds) * k / inside),
             max((c.draft_s * share for c, share in shares), default=0.0),
             min((c.draft_s for c in above), default=math.inf),
             low=max((c.draft_s * share / self._off(c, error) for c, share in shares), default=0.0),
@@ -294,22 +290,15 @@ def _between_neighbours(
     return Span(value=value, low=min(low, value), high=max(high, value))
 
 
-def _chain_s(cells: Sequence[Cell], batch: int, k: int) -> float:
-    """Return the drafting time: linear in K between measured ones of the nearest batch size,
-    proportional to K beyond them."""
-    nearest = min((c.batch for c in cells), key=lambda size: (abs(size - batch), size))
-    same = sorted((c.k, c.draft_s) for c in cells if c.batch == nearest)
-    ks, seconds = zip(*same, strict=True)
-    inside = min(max(k, ks[0]), ks[-1])
-    return float(np.interp(inside, ks, seconds) * k / inside)
-
-
 def fit(runs: Sequence[Sequence[StepCell]]) -> CostModel | None:
     """Return the model of the cells of several runs, of which the first is the one to advise; None
     if no cell of it drafted."""
     if not runs or not any(cell.k for cell in runs[0]):
         return None
-    used = unrecorded(runs)
+    # Leave out recorded steps, which the probe slows, unless no unrecorded step drafted.
+    plain = [[cell for cell in run if not cell.recorded] for run in runs]
+    enough = any(cell.k for run in plain for cell in run)
+    used = plain if enough else [list(run) for run in runs]
     first = used[0] or list(runs[0])
     used = [first, *used[1:]]
     cells, between = cells_of_runs(used), run_effect(used)

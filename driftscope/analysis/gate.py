@@ -179,7 +179,12 @@ def holds(node: exp.Expression, facts: Facts, values: Values) -> bool | None:
         return None
     compares, left, right = comparison
     if isinstance(left, str) or isinstance(right, str):
-        return _compare_texts(compares, left, right)
+        if compares not in (operator.eq, operator.ne) or type(left) is not type(right):
+            raise UsageError(
+                f"{_value_words(left)} and {_value_words(right)}: texts can only be compared with "
+                "other texts, by = or !="
+            )
+        return bool(compares(left, right))
     apart = left - right
     return compares(apart.value, 0.0) if apart.is_exact else _surely(compares, apart)
 
@@ -280,15 +285,6 @@ def _surely(compares: _Compares, apart: Quantity) -> bool | None:
     if not below and not above:
         return None
     return bool(compares(-1.0 if below else 1.0, 0.0))
-
-
-def _compare_texts(compares: _Compares, left: Quantity | str, right: Quantity | str) -> bool:
-    if compares not in (operator.eq, operator.ne) or type(left) is not type(right):
-        raise UsageError(
-            f"{_value_words(left)} and {_value_words(right)}: texts can only be compared with "
-            "other texts, by = or !="
-        )
-    return bool(compares(left, right))
 
 
 def _value_words(value: Quantity | str) -> str:

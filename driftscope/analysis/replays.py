@@ -298,7 +298,11 @@ def cells_of(
         planned,
         key=lambda k: (k[1] or 0, k[2] or 0.0, k[0] != baseline, place.get(k[0], 0), k[0]),
     )
-    speeds = _throughputs(answered)
+    # Conditions run at the same time, so those of one load share their throughput.
+    loads: dict[tuple[int | None, float | None], list[Row]] = {}
+    for row in answered:
+        loads.setdefault((row["concurrency"], row["rate"]), []).append(row)
+    speeds = {load: _throughput(some) for load, some in loads.items()}
     return tuple(
         _cell(
             key,
@@ -334,14 +338,6 @@ def _cell(
         tpot_ratio=paired_ratio(tpots(rows), tpots(baseline)),
         outcomes={name: counts for name in OUTCOMES if (counts := _counted(rows, name))[1]},
     )
-
-
-def _throughputs(rows: Sequence[Row]) -> dict[tuple[int | None, float | None], float | None]:
-    """Return the throughput by load: conditions run at the same time, so they share it."""
-    loads: dict[tuple[int | None, float | None], list[Row]] = {}
-    for row in rows:
-        loads.setdefault((row["concurrency"], row["rate"]), []).append(row)
-    return {load: _throughput(some) for load, some in loads.items()}
 
 
 def _throughput(rows: Sequence[Row]) -> float | None:
@@ -477,6 +473,7 @@ def versus(first: ReplaySummary, other: ReplaySummary) -> tuple[ReplayComparison
         a, b = mine.get(key, []), theirs.get(key, [])
         if not {_pair(row) for row in a} & {_pair(row) for row in b}:
             continue
+        greedy = [(x, y) for x, y in _both(a, b) if x["temperature"] == 0 and y["temperature"] == 0]
         out.append(
             ReplayComparison(
                 first=first.label,
@@ -485,7 +482,7 @@ def versus(first: ReplaySummary, other: ReplaySummary) -> tuple[ReplayComparison
                 load=load_words(a[0]),
                 length_ratio=paired_ratio(lengths(b), lengths(a)),
                 tpot_ratio=paired_ratio(tpots(b), tpots(a)),
-                same_text=_same_text(a, b),
+                same_text=(sum(x["digest"] == y["digest"] for x, y in greedy), len(greedy)),
                 outcomes={name: changes for name in OUTCOMES if (changes := _changes(a, b, name))},
             )
         )
@@ -499,11 +496,6 @@ def _pair(row: Row) -> tuple[str, int]:
 def _both(a: Iterable[Row], b: Iterable[Row]) -> list[tuple[Row, Row]]:
     mine = {_pair(row): row for row in a}
     return [(mine[_pair(row)], row) for row in b if _pair(row) in mine]
-
-
-def _same_text(a: Iterable[Row], b: Iterable[Row]) -> tuple[int, int]:
-    greedy = [(x, y) for x, y in _both(a, b) if x["temperature"] == 0 and y["temperature"] == 0]
-    return sum(x["digest"] == y["digest"] for x, y in greedy), len(greedy)
 
 
 def _changes(a: Iterable[Row], b: Iterable[Row], name: str) -> tuple[int, int, int] | None:

@@ -190,7 +190,10 @@ def read_manifest(run: Path) -> Manifest:
         raise DamagedTraceError(f"{path}: not a readable manifest ({_words(error)})") from error
     check_version(str(version), path)
     try:
-        return _from_dict(raw)
+        manifest = validated(Manifest, raw)
+        if fault := edge_faults(manifest.distance_edges, manifest.distance_every):
+            raise ValueError(fault)
+        return manifest
     except ValueError as error:
         raise DamagedTraceError(f"{path}: a field is missing or wrong ({error})") from error
 
@@ -232,11 +235,3 @@ def check_version(version: str, path: Path) -> None:
 
 def _words(error: Exception) -> str:
     return f"no {error}" if isinstance(error, KeyError) else first_line(error)
-
-
-def _from_dict(raw: dict[str, Any]) -> Manifest:
-    """Return the manifest; raises ValueError for a field that is missing or of the wrong type."""
-    manifest = validated(Manifest, raw)
-    if fault := edge_faults(manifest.distance_edges, manifest.distance_every):
-        raise ValueError(fault)
-    return manifest

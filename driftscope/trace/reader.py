@@ -77,19 +77,6 @@ SUM_WITHIN = 1e-3
 _READ = ["k", "layers", DISTANCE_MASS, SINK_MASS, NULL_MASS]
 
 
-def check_rows(table: pa.Table, record: str, bins: int | None = None) -> None:
-    """Raise ValueError for the first column of `table` with a value that no recorder writes.
-
-    `bins`: number of bins of the masses by distance, if the run's manifest states it.
-    `table` has the columns of `record` in this version, see
-    `driftscope.trace.schema.conform`.
-    """
-    for words in _faults(table, record):
-        raise ValueError(words)
-    for words in distance_faults(table, bins) if record == "draft" else ():
-        raise ValueError(words)
-
-
 def _faults(table: pa.Table, record: str) -> Iterator[str]:
     for field in schema_of(record):
         column = table.column(field.name)
@@ -270,7 +257,11 @@ def read_rows(
     try:
         # A stream may have a batch for each row, and each costs as much as thousands of rows.
         rows = conform(table.combine_chunks(), record)
-        check_rows(rows, record, bins)
+        # Refuse a value that no recorder writes.
+        for words in _faults(rows, record):
+            raise ValueError(words)
+        for words in distance_faults(rows, bins) if record == "draft" else ():
+            raise ValueError(words)
     except (pa.ArrowException, ValueError, KeyError) as error:
         raise DamagedTraceError(
             f"{path}: its columns are not those of a {record} record ({first_line(error)}); "

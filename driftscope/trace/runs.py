@@ -282,7 +282,12 @@ def found(path: Path) -> Path:
     Raises NotATraceError with the runs to choose from. A file is returned as it is.
     """
     if path.name == LATEST and not path.exists():
-        return _latest(path)
+        bare = path == Path(LATEST)
+        folders = DEFAULT_FOLDERS if bare else (path.parent,)
+        if (run := newest(folders)) is not None:
+            return run
+        where = f"{', '.join(map(str, DEFAULT_FOLDERS))} below this folder" if bare else path.parent
+        raise NotATraceError(f"{path}: there is no run in {where}; give a run directory")
     if (path / MANIFEST).exists() or (path.exists() and not path.is_dir()):
         return path
     if not path.exists():
@@ -303,15 +308,6 @@ def found(path: Path) -> Path:
 def is_ablation_run(run: Path) -> bool:
     """Return whether `driftscope ablate` wrote the run; False for an unreadable manifest."""
     return _field(run, "mode") == ABLATION
-
-
-def _latest(path: Path) -> Path:
-    bare = path == Path(LATEST)
-    folders = DEFAULT_FOLDERS if bare else (path.parent,)
-    if (run := newest(folders)) is not None:
-        return run
-    where = f"{', '.join(map(str, DEFAULT_FOLDERS))} below this folder" if bare else path.parent
-    raise NotATraceError(f"{path}: there is no run in {where}; give a run directory")
 
 
 def _offer(folder: Path) -> str:

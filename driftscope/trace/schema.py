@@ -150,7 +150,9 @@ def lengths_of(lists: pa.ListArray) -> NDArray[np.int32]:
 def lists_of(items: NDArray[Any], lengths: NDArray[np.int32], valid: NDArray[np.bool_]) -> pa.Array:
     """Return lists of these lengths, filled with `items` in order; null where not `valid`."""
     child = with_validity(items)
-    buffers = [None if valid.all() else _bits(valid), _offsets(lengths)]
+    ends = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=ends[1:])
+    buffers = [None if valid.all() else _bits(valid), pa.py_buffer(ends)]
     return pa.Array.from_buffers(pa.list_(child.type), len(lengths), buffers, children=[child])
 
 
@@ -190,12 +192,6 @@ def _checked(array: NDArray[Any], kinds: str) -> NDArray[Any]:
 def _ends(values: list[Any]) -> pa.Buffer:
     """Return where each of `values` begins when they are concatenated, and where the last ends."""
     return pa.py_buffer(packed_array("i", accumulate(map(len, values), initial=0)))
-
-
-def _offsets(lengths: NDArray[np.int32]) -> pa.Buffer:
-    ends = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=ends[1:])
-    return pa.py_buffer(ends)
 
 
 def _bits(flags: NDArray[np.bool_]) -> pa.Buffer:

@@ -397,23 +397,19 @@ def open_parquet(path: Path, *, checksums: bool = False) -> Iterator[pq.ParquetF
         with os.fdopen(os.dup(descriptor), "rb") as handle:
             try:
                 file = pq.ParquetFile(handle, page_checksum_verification=checksums)
-                _check_sizes(file.metadata, size, path)
+                # Refuse a file that would take far more memory than its size suggests.
+                if file.metadata.num_rows > SMALL_FILE_ROWS + MAX_ROWS_PER_BYTE * size:
+                    raise _unfit(path, f"holds {file.metadata.num_rows} rows in {size} bytes")
+                most = SMALL_FILE_BYTES + MAX_EXPANSION * size
+                for group in range(file.metadata.num_row_groups):
+                    # Not each column: reading its damaged metadata would crash the process.
+                    size_in_memory = file.metadata.row_group(group).total_byte_size
+                    if size_in_memory > min(most, MAX_ROW_GROUP_BYTES):
+                        raise _unfit(path, f"grows from {size} to {size_in_memory} bytes")
                 _ = file.schema_arrow.names
             except (ValueError, RuntimeError) as error:  # damaged names, damaged metadata
                 raise UnfitFileError(errno.EINVAL, first_line(error), str(path)) from error
             yield file
-
-
-def _check_sizes(metadata: pq.FileMetaData, size: int, path: Path) -> None:
-    """Raise UnfitFileError for a file that would take far more memory than its size suggests."""
-    if metadata.num_rows > SMALL_FILE_ROWS + MAX_ROWS_PER_BYTE * size:
-        raise _unfit(path, f"holds {metadata.num_rows} rows in {size} bytes")
-    most = SMALL_FILE_BYTES + MAX_EXPANSION * size
-    for group in range(metadata.num_row_groups):
-        # Check the row group only: reading a column's damaged metadata would crash the process.
-        size_in_memory = metadata.row_group(group).total_byte_size
-        if size_in_memory > min(most, MAX_ROW_GROUP_BYTES):
-            raise _unfit(path, f"grows from {size} to {size_in_memory} bytes")
 
 
 def _unfit(path: Path, words: str) -> UnfitFileError:

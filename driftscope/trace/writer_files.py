@@ -227,21 +227,17 @@ def create_run(run: Path, manifest: Manifest, *, join: bool = False) -> None:
         _check_owner(run)
         remove_leftovers(run)
         create_whole(run / MANIFEST, manifest.to_json().encode())
-        _remove_remains(run)
+        # Remove what an earlier start left that ended before it began a run; ignore failures.
+        remove_faults(run)
+        with contextlib.suppress(OSError, TraceError):
+            for status in read_statuses(run):
+                if status.closed:
+                    status_path(run, status.source).unlink(missing_ok=True)
     except OSError as error:
         if isinstance(error, FileExistsError) and (run / MANIFEST).exists():
             check_unused(run, manifest.run_id if join else None)
             return
         raise unwritable(run, error) from error
-
-
-def _remove_remains(run: Path) -> None:
-    """Remove what an earlier start left that ended before it began a run; failures are ignored."""
-    remove_faults(run)
-    with contextlib.suppress(OSError, TraceError):
-        for status in read_statuses(run):
-            if status.closed:
-                status_path(run, status.source).unlink(missing_ok=True)
 
 
 def unwritable(run: Path, error: OSError) -> TraceError:

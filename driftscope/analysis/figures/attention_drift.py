@@ -60,6 +60,8 @@ def distance_column(depth: int, bin_: int) -> str:
 def distances(shape: Shape, derived: Derived, bins: int, in_steps: bool) -> ir.Table:
     """Sum the chains of one file layout by cluster. `bins` is the number of distances, 0 if no
     chain has masses by distance; `in_steps` is that of `record_views.sampled`."""
+    import ibis
+
     rows = sampled(deep_enough(shape), CLUSTERED, in_steps)
     lists = Elements(rows, dict(derived), shape)
     chains = rows.select(
@@ -69,9 +71,27 @@ def distances(shape: Shape, derived: Derived, bins: int, in_steps: bool) -> ir.T
         **_matched(rows, lists, shape),
         **(_by_distance(rows, lists, shape, bins) if bins else {}),
     )
+    both = finite(chains.sink_first) & finite(chains.sink_last)
+    known = both.fill_null(False)
+
+    def add(value: Any) -> Any:
+        return ibis.ifelse(known, value * chains.weight, 0.0).sum()
+
+    matched: dict[str, Any] = {}
+    for depth in range(1, shape.depths):
+        mine = (chains.matched == depth).fill_null(False)
+        matched[f"matched_chains_{depth}"] = mine.cast("int64").sum()
+        matched[f"matched_weight_{depth}"] = ibis.ifelse(mine, chains.weight, 0.0).sum()
+        matched[f"matched_excess_{depth}"] = ibis.ifelse(
+            mine, chains.excess * chains.weight, 0.0
+        ).sum()
     return chains.group_by("cluster").aggregate(
-        **_sums_with_sink(chains),
-        **_sums_in_matched_rounds(chains, shape),
+        **{
+            "sink_chains": known.cast("int64").sum(),
+            "sink_weight": ibis.ifelse(known, chains.weight, 0.0).sum(),
+            **{name: add(chains[name]) for name in ("sink_first", "sink_last", "sink_even")},
+        },
+        **matched,
         **(_sums_by_distance(chains, shape, bins) if bins else {}),
     )
 
@@ -168,34 +188,6 @@ def _total(values: Sequence[Any]) -> Any:
     return functools.reduce(operator.add, values)
 
 
-def _sums_with_sink(chains: ir.Table) -> dict[str, Any]:
-    import ibis
-
-    both = finite(chains.sink_first) & finite(chains.sink_last)
-    known = both.fill_null(False)
-
-    def add(value: Any) -> Any:
-        return ibis.ifelse(known, value * chains.weight, 0.0).sum()
-
-    return {
-        "sink_chains": known.cast("int64").sum(),
-        "sink_weight": ibis.ifelse(known, chains.weight, 0.0).sum(),
-        **{name: add(chains[name]) for name in ("sink_first", "sink_last", "sink_even")},
-    }
-
-
-def _sums_in_matched_rounds(chains: ir.Table, shape: Shape) -> dict[str, Any]:
-    import ibis
-
-    out: dict[str, Any] = {}
-    for depth in range(1, shape.depths):
-        mine = (chains.matched == depth).fill_null(False)
-        out[f"matched_chains_{depth}"] = mine.cast("int64").sum()
-        out[f"matched_weight_{depth}"] = ibis.ifelse(mine, chains.weight, 0.0).sum()
-        out[f"matched_excess_{depth}"] = ibis.ifelse(mine, chains.excess * chains.weight, 0.0).sum()
-    return out
-
-
 def _sums_by_distance(chains: ir.Table, shape: Shape, bins: int) -> dict[str, Any]:
     import ibis
 
@@ -237,7 +229,13 @@ def attention_drift(run: Sums, cluster: Codes) -> Later[AttentionDrift | None]:
     in_steps = sample.steps is not None
     edges = _edges(run)
     found = run.tables.of_parts(lambda derived: distances(run.shape, derived, len(edges), in_steps))
-    table = _by_cluster(found)
+    number, at = np.unique(whole(found, "cluster"), return_inverse=True)
+    columns = {
+        name: np.bincount(at, weights=sums(found, name), minlength=len(number))
+        for name in found.column_names
+        if name != "cluster"
+    }
+    table = pa.table({"cluster": number, **columns})
     if edges and whole(table, "misfits").sum():
         raise DamagedTraceError(
             f"{run.tables.path}: draft rows whose {DISTANCE_MASS} is not K times layers times "
@@ -269,18 +267,6 @@ def _edges(run: Sums) -> tuple[int, ...]:
     if DISTANCE_MASS in run.shape.absent or not rising or edges[: len(single)] != single:
         return ()
     return edges
-
-
-def _by_cluster(table: pa.Table) -> pa.Table:
-    """Return one row per cluster, in order of its number; clusters may have chains in several
-    layouts of files."""
-    number, at = np.unique(whole(table, "cluster"), return_inverse=True)
-    columns = {
-        name: np.bincount(at, weights=sums(table, name), minlength=len(number))
-        for name in table.column_names
-        if name != "cluster"
-    }
-    return pa.table({"cluster": number, **columns})
 
 
 def _sink_sums(table: pa.Table) -> SinkSums:

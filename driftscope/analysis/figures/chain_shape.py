@@ -138,7 +138,13 @@ class Elements:
         if name == "generated_mass":
             return self._complement(index)
         if name == "in_rms":
-            return self._fed_in(index)
+            import ibis
+
+            # The fc's output at depth 1, then the state fed from the depth before.
+            if not isinstance(index, int) or index:
+                return self.at("fed_rms", index - 1)
+            fc = self._table.fc_rms.cast("float32").cast("float64")
+            return ibis.ifelse(self.there("in_rms"), fc, ibis.null("float64"))
         return self.at(self._source(name), index)
 
     def layers(self, name: str, depth: Index) -> list[ir.FloatingColumn]:
@@ -151,16 +157,6 @@ class Elements:
         while name in self._derived:
             name = self._derived[name]
         return name
-
-    def _fed_in(self, index: Index) -> ir.FloatingColumn:
-        """Return the RMS fed in: the fc's output at depth 1, then the state fed from the depth
-        before."""
-        import ibis
-
-        if not isinstance(index, int) or index:
-            return self.at("fed_rms", index - 1)
-        fc = self._table.fc_rms.cast("float32").cast("float64")
-        return ibis.ifelse(self.there("in_rms"), fc, ibis.null("float64"))
 
     def _complement(self, index: Index) -> ir.FloatingColumn:
         import ibis

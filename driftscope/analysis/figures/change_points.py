@@ -226,7 +226,12 @@ def changes(series: Series) -> Changes | None:
     cuts = [0, *(split.at for split in splits), n]
     parts = [slice(a, b) for a, b in pairwise(cuts)]
     sides = zip(splits, parts[:-1], parts[1:], strict=True)
-    gradual = _gradual(series, adjusted)
+    # Both a line and one step have two levels to choose; the step also has its place.
+    value, weight = adjusted / series.rounds, series.rounds
+    gradual = bool(
+        (weight * np.square(value - _line(series, value))).sum()
+        < (weight * np.square(value - _one_step(adjusted, weight))).sum()
+    )
     return Changes(
         requests=n,
         points=tuple(_point(series, adjusted, before, after, at.p) for at, before, after in sides),
@@ -349,16 +354,6 @@ def _level(series: Series, part: slice) -> Level:
         rounds=int(rounds.sum()),
         mean_length=float(tokens.sum() / rounds.sum()),
         interval=spread[0] if spread else None,
-    )
-
-
-def _gradual(series: Series, adjusted: Matrix) -> bool:
-    """Whether a line fits better than the best single step: both have two levels to choose, and the
-    step also has its place."""
-    value, weight = adjusted / series.rounds, series.rounds
-    return bool(
-        (weight * np.square(value - _line(series, value))).sum()
-        < (weight * np.square(value - _one_step(adjusted, weight))).sum()
     )
 
 

@@ -121,8 +121,13 @@ def units_of(finished: pa.Table, at: Codes, requests: int, column: str | None = 
     names = {name: _names(finished, name, at, requests) for name in COLUMNS}
     if column is not None:
         return Units(unit=_codes(names[column], column), noun=NOUNS[column], seen=True)
-    names[CONVERSATION] = _continued(names[CONVERSATION], names[PROMPT])
-    seen = any(each is not None for each in names[PROMPT])
+    # A conversation has a later turn; a prompt alone is none.
+    pairs = zip(names[CONVERSATION], names[PROMPT], strict=True)
+    going_on = {root for root, own in pairs if root is not None and root != own}
+    names[CONVERSATION] = _objects(
+        [root if root in going_on else None for root in names[CONVERSATION]]
+    )
+    seen = _known(names[PROMPT])
     if not any(_known(names[name]) for name in (SESSION, CONVERSATION, PAIR, PROMPT)):
         return own_units(requests)
     return _joined(names, seen)
@@ -155,15 +160,15 @@ def _first(names: dict[str, Names], columns: tuple[str, ...], alone: Names) -> _
     """Return the first of these columns that each request has."""
     found, kind = alone.copy(), alone.copy()
     for column in reversed(columns):
-        there = np.array([each is not None for each in names[column]], dtype=np.bool_)
-        found[there] = _objects([(column, each) for each in names[column][there]])
+        there = np.array([name is not None for name in names[column]], dtype=np.bool_)
+        found[there] = _objects([(column, name) for name in names[column][there]])
         kind[there] = NOUNS[column]
     return found, kind
 
 
 def _combined(first: _Found, second: _Found) -> tuple[Codes, Names]:
     """Return the units by the first kind of name, or by the second where a request has no first."""
-    has = np.array([each is not None for each in first[0]], dtype=np.bool_)
+    has = np.array([name is not None for name in first[0]], dtype=np.bool_)
     names, kinds = first[0].copy(), first[1].copy()
     names[~has], kinds[~has] = second[0][~has], second[1][~has]
     return _codes(names), kinds
@@ -177,24 +182,16 @@ def _names(finished: pa.Table, column: str, at: Codes, requests: int) -> Names:
     return out
 
 
-def _continued(conversation: Names, prompt: Names) -> Names:
-    """Return the conversations that have a later turn; a prompt alone is none."""
-    pairs = zip(conversation, prompt, strict=True)
-    going_on = {root for root, own in pairs if root is not None and root != own}
-    kept = [each if each in going_on else None for each in conversation]
-    return _objects(kept)
-
-
 def _repeated(prompt: Names) -> Codes | None:
     codes = _codes(prompt)
-    known = np.array([each is not None for each in prompt], dtype=np.bool_)
+    known = np.array([name is not None for name in prompt], dtype=np.bool_)
     if not known.any() or len(np.unique(codes[known])) == known.sum():
         return None
     return np.where(known, codes, -1)
 
 
 def _known(names: Names) -> bool:
-    return any(each is not None for each in names)
+    return any(name is not None for name in names)
 
 
 def _codes(names: Names, column: str = "") -> Codes:
@@ -213,7 +210,7 @@ def _codes(names: Names, column: str = "") -> Codes:
 
 
 def _noun(kinds: Names) -> str:
-    words = {each or NOUNS["request"] for each in kinds.tolist()}
+    words = {kind or NOUNS["request"] for kind in kinds.tolist()}
     if len(words) > 1:
         words -= {NOUNS["request"]}
     return words.pop() if len(words) == 1 else MIXED
@@ -327,9 +324,9 @@ def cells_of(strata: Codes, unit: Codes) -> tuple[Codes, Codes]:
     """
     if len(strata) <= MAX_CLUSTERS:
         return np.arange(len(strata)), unit
-    each = max(MAX_CLUSTERS // (int(strata.max()) + 1), 1)
-    group = unit % each
-    return np.asarray(strata * each + group), group
+    groups = max(MAX_CLUSTERS // (int(strata.max()) + 1), 1)
+    group = unit % groups
+    return np.asarray(strata * groups + group), group
 
 
 def evenly(requests: Codes, rows: NDArray[np.int64], most: int) -> Codes:
@@ -382,7 +379,11 @@ def with_suspected(tables: Tables, requests: Requests) -> Requests:
         return requests
     label = np.unique(requests.labels.astype(str), return_inverse=True)[1]
     length = np.unique(requests.prompt_tokens, return_inverse=True)[1].reshape(-1)
-    looked_at = _candidates(requests, label, length)
+    # Look at the greedy requests whose label and prompt length another one shares.
+    greedy = np.flatnonzero((requests.temperature == 0) & np.isfinite(requests.prompt_tokens))
+    kind = label[greedy] * (int(length.max(initial=0)) + 1) + length[greedy]
+    _, at, size = np.unique(kind, return_inverse=True, return_counts=True)
+    looked_at = np.asarray(greedy[size[at] > 1][:LOOKED_AT], dtype=np.int64)
     if len(looked_at) < 2:
         return requests
     beginning = np.full(len(requests), -1, dtype=np.int64)
@@ -392,14 +393,6 @@ def with_suspected(tables: Tables, requests: Requests) -> Requests:
         return requests
     suspected = Units(unit=group, noun=SUSPECTED, suspected=True, prompt=units.prompt)
     return replace(requests, units=suspected)
-
-
-def _candidates(requests: Requests, label: Codes, length: Codes) -> Codes:
-    """Return the greedy requests whose label and prompt length another one shares."""
-    greedy = np.flatnonzero((requests.temperature == 0) & np.isfinite(requests.prompt_tokens))
-    kind = label[greedy] * (int(length.max(initial=0)) + 1) + length[greedy]
-    _, at, size = np.unique(kind, return_inverse=True, return_counts=True)
-    return np.asarray(greedy[size[at] > 1][:LOOKED_AT], dtype=np.int64)
 
 
 def _beginnings(tables: Tables, requests: Requests, looked_at: Codes) -> Codes:

@@ -54,7 +54,7 @@ from driftscope.analysis.query.column_arrays import (
 )
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import CLUSTERS, REQUEST, SERVED, Tables, table
-from driftscope.analysis.statistics.changes import Lifetimes, Selection, selection_of
+from driftscope.analysis.statistics.changes import Lifetimes, selection_of
 from driftscope.boundary.json_document import written_property
 from driftscope.metrics import acceptance as formula
 from driftscope.metrics.fallback import UNKNOWN
@@ -163,15 +163,8 @@ def cohort_of(tables: Tables, begin_s: float = -math.inf) -> tuple[Cohort | None
     outside = chosen.early | chosen.late
     if not (lives.rounds[outside] > 0).any():
         return None, None
-    cohort = _cohort(tables, lives, chosen, spans)
-    return cohort, keys.filter(pa.array(outside)) if chosen.enough else None
-
-
-def _cohort(
-    tables: Tables, lives: Lifetimes, chosen: Selection, spans: tuple[float, float]
-) -> Cohort:
     rounds = lives.rounds
-    return Cohort(
+    cohort = Cohort(
         running=int((~lives.ended).sum()),
         late_requests=int((rounds[chosen.late] > 0).sum()),
         late_rounds=int(rounds[chosen.late].sum()),
@@ -183,6 +176,7 @@ def _cohort(
         start_s=spans[0],
         end_s=spans[1],
     )
+    return cohort, keys.filter(pa.array(outside)) if chosen.enough else None
 
 
 def _served(tables: Tables, requests: int) -> Served:

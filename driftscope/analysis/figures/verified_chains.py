@@ -411,19 +411,15 @@ def _rows(chains: pa.Table, x: Matrix, confidence: tuple[str, ...], unit: Codes)
         np.column_stack([floats(chains, column(name, at)) for at in range(depths)])[reached]
         for name in confidence
     ]
+    _, code = ranked(request)
+    first = np.full(int(code.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, code, position)
     return Rows(
         cluster=unit[chain],
         stratum=request[chain] * depths + depth,
         y=(accepted[chain] > depth).astype(np.float64),
         x=x[reached],
-        covariates=np.column_stack([_log_progress(request, position)[chain], *known]),
+        covariates=np.column_stack(
+            [np.log1p((position - first[code]).astype(np.float64))[chain], *known]
+        ),
     )
-
-
-def _log_progress(request: NDArray[np.int64], position: NDArray[np.int64]) -> Matrix:
-    """Return the logarithm of how many tokens the answer had, counted from the first of these
-    chains."""
-    _, code = ranked(request)
-    first = np.full(int(code.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(first, code, position)
-    return np.asarray(np.log1p((position - first[code]).astype(np.float64)))

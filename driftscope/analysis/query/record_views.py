@@ -219,7 +219,14 @@ def narrow(
     engine.define(SERVED, _met(narrowed, SERVED, "verify", "verify_all"))
     for record in ("verify", "draft"):
         _define(narrowed, record, record)
-    _define_steps(tables, met)
+    mine = [each for each in met if each.names <= set(OF_STEPS)]
+    names = _names(mine) - {"batch"}
+    constants, dialect = _constants(tables, names), tables.engine.dialect
+    rows = row_filters.wide("step_all", queried("step").names, names, constants, dialect)
+    source = (
+        f"SELECT w.*, w.requests AS batch FROM ({rows}) w" if mine else "SELECT * FROM step_all"
+    )
+    tables.engine.define("step", _keep_met(tables, "step", "step", source, mine))
     decoding = (
         "SELECT r.* FROM request_all r SEMI JOIN verify v "
         "ON r.replica = v.replica AND r.request = v.request"
@@ -262,18 +269,6 @@ def _without_left_out(tables: Tables, rows: str) -> str:
         f"SELECT a.* FROM ({rows}) a ANTI JOIN {LEFT_OUT} l "
         "ON a.replica = l.replica AND a.request = l.request"
     )
-
-
-def _define_steps(tables: Tables, conditions: Sequence[Condition]) -> None:
-    """Define the view of steps, narrowed by the conditions on columns that steps have."""
-    mine = [each for each in conditions if each.names <= set(OF_STEPS)]
-    names = _names(mine) - {"batch"}
-    constants, dialect = _constants(tables, names), tables.engine.dialect
-    rows = row_filters.wide("step_all", queried("step").names, names, constants, dialect)
-    source = (
-        f"SELECT w.*, w.requests AS batch FROM ({rows}) w" if mine else "SELECT * FROM step_all"
-    )
-    tables.engine.define("step", _keep_met(tables, "step", "step", source, mine))
 
 
 def _keep_met(

@@ -127,7 +127,11 @@ def association(rows: Rows, *, least_sd: float = 0.0) -> Association | None:
         return None
     p = float(two_sided(np.array([estimate / error]), np.array([df]))[0])
     if n < MANY_CLUSTERS:
-        p = max(p, _flipped(products.astype(np.float64)))
+        scores = products.astype(np.float64)
+        # Share of random signs under which the clusters' scores add up to as much.
+        signs = np.random.RandomState(SEED).choice((-1.0, 1.0), size=(FLIPS, len(scores)))
+        more = np.abs(signs @ scores) >= abs(scores.sum()) * (1 - 1e-12)
+        p = max(p, float((1 + more.sum()) / (1 + FLIPS)))
     return Association(per_sd=estimate, interval=interval, sd=sd, rows=len(rows.y), clusters=n, p=p)
 
 
@@ -162,10 +166,3 @@ def _residual(values: Array, others: Array) -> Array:
         return values
     fit, *_ = np.linalg.lstsq(others, values, rcond=None)
     return np.asarray(values - others @ fit)
-
-
-def _flipped(scores: Array) -> float:
-    """Return the share of random signs under which the clusters' scores add up to as much."""
-    signs = np.random.RandomState(SEED).choice((-1.0, 1.0), size=(FLIPS, len(scores)))
-    more = np.abs(signs @ scores) >= abs(scores.sum()) * (1 - 1e-12)
-    return float((1 + more.sum()) / (1 + FLIPS))

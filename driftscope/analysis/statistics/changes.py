@@ -153,7 +153,12 @@ def _signs(tokens: Matrix, rounds: Matrix, random: RandomState) -> tuple[Matrix,
 
 def _within(requests: Requests, random: RandomState) -> Split | None:
     """Test requests within the clusters that go on."""
-    kept = _evenly(requests.cluster)
+    every = -(-len(requests.cluster) // MOST_WITHIN)
+    kept = (
+        np.flatnonzero(requests.cluster % every == 0)
+        if every > 1
+        else np.arange(len(requests.cluster))
+    )
     cluster = np.unique(requests.cluster[kept], return_inverse=True)[1]
     residual = _from_cluster_mean(requests.tokens[kept], requests.rounds[kept], cluster)
     scale = _across(cluster)
@@ -193,12 +198,6 @@ def _across(cluster: Codes) -> Matrix:
     before, after = nth * (size - nth) / size, (nth + 1) * (size - nth - 1) / size
     going = np.cumsum(((nth == 0) & (size > 1)) * 1.0 - ((nth == size - 1) & (size > 1)) * 1.0)
     return np.where(going >= LEAST, np.cumsum(after - before), 0.0)
-
-
-def _evenly(cluster: Codes) -> Codes:
-    """Return the requests of evenly spread clusters, MOST_WITHIN or all of them."""
-    every = -(-len(cluster) // MOST_WITHIN)
-    return np.flatnonzero(cluster % every == 0) if every > 1 else np.arange(len(cluster))
 
 
 def _share(shuffled: Matrix, real: float) -> float:

@@ -222,7 +222,10 @@ class SinkSums:
 def drift_by_distance(sums: DistanceSums, edges: Sequence[int]) -> AttentionDrift:
     """Return the near shift and what belongs to it. `edges` are the first distances of the bins and
     hold each of 0 .. K - 1. Without enough chains only their number is returned."""
-    sums = _with_chains(sums)
+    there = sums.weight > 0
+    sums = DistanceSums(
+        **{column.name: getattr(sums, column.name)[there] for column in fields(sums)}
+    )
     depths, clusters, chains = sums.bins.shape[1], len(sums.chains), int(sums.chains.sum())
     if clusters < FEWEST_CLUSTERS or chains < FEWEST_CHAINS:
         return AttentionDrift(depths=depths, clusters=clusters, chains=chains)
@@ -286,14 +289,6 @@ def sink_kept(sums: SinkSums) -> Estimate | None:
     if not first.value >= SINK_TIMES_EVEN * even:
         return None
     return estimates(ratio_of(sums.last[there, None], sums.first[there, None]))[0]
-
-
-def _with_chains(sums: DistanceSums) -> DistanceSums:
-    """Return the sums of the clusters that have chains."""
-    there = sums.weight > 0
-    return DistanceSums(
-        **{column.name: getattr(sums, column.name)[there] for column in fields(sums)}
-    )
 
 
 def estimates(ratio: Ratio) -> tuple[Estimate, ...]:

@@ -133,7 +133,9 @@ class Sender:
             for attempt in range(self._patience.retries + 1):
                 sent.request = name if attempt == 0 else f"{name}.{attempt + 1}"
                 sent.attempts, sent.answer, sent.pieces = attempt + 1, Answer(), []
-                wait_s = await self._attempt(sent, body, _headers(label, pair))
+                wait_s = await self._attempt(
+                    sent, body, {LABEL_HEADER: label, **({PAIR_HEADER: pair} if pair else {})}
+                )
                 if wait_s is None or attempt == self._patience.retries:
                     break
                 await self._wait(sent, wait_s or self._backoff_s(attempt))
@@ -199,7 +201,8 @@ class Sender:
                 return None
         except _CONNECTION_ERRORS as error:
             if not sent.done:
-                self._broke(sent, _words(error))
+                sent.ended = Ended.INTERRUPTED if sent.pieces else Ended.UNREACHED
+                sent.error = _words(error)
                 return 0.0 if sent.ended == Ended.UNREACHED else None
         self._ended(sent)
         return None
@@ -215,10 +218,6 @@ class Sender:
             return None
         asked_s = _retry_after_s(came.headers.get("retry-after"))
         return None if asked_s > LONGEST_WAIT_S else asked_s
-
-    def _broke(self, sent: Sent, words: str) -> None:
-        sent.ended = Ended.INTERRUPTED if sent.pieces else Ended.UNREACHED
-        sent.error = words
 
     async def _stream(
         self, sent: Sent, content: aiohttp.StreamReader, limit: asyncio.Timeout
@@ -259,11 +258,6 @@ class Sender:
         except BrokenStreamError as error:
             if sent.ended == Ended.ANSWERED:
                 sent.ended, sent.error = Ended.INTERRUPTED, str(error)
-
-
-def _headers(label: str, pair: str) -> dict[str, str]:
-    """Return the headers that name a request's label and, if there is one, its question."""
-    return {LABEL_HEADER: label, **({PAIR_HEADER: pair} if pair else {})}
 
 
 def _retry_after_s(header: str | None) -> float:
