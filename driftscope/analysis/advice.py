@@ -231,11 +231,8 @@ def _open(k: int, by_k: Sequence[Span], measured: Collection[int], growth: float
     """Return the neighbours of K = `k` that may be faster, for all that is known."""
     near = [k - 1] if k else []
     near += [k + 1] if k + 1 < len(by_k) or growth > WORTH_SAYING else []
-    return [j for j in near if j not in measured and not _slower(j, k, by_k)]
-
-
-def _slower(j: int, k: int, by_k: Sequence[Span]) -> bool:
-    return j < len(by_k) and by_k[j].low >= by_k[k].value
+    slower = {j for j in near if j < len(by_k) and by_k[j].low >= by_k[k].value}
+    return [j for j in near if j not in measured and j not in slower]
 
 
 def _to_measure(
@@ -692,11 +689,8 @@ def to_measure(advice: Advice) -> str | None:
         gain = f"whether K = {k} is faster is not known, {bound}"
     else:
         gain = f"whether K = {k} is faster is not known"
-    return f"{_ran(advice)}; {gain}; measure K = {k}"
-
-
-def _ran(advice: Advice) -> str:
-    return f"{advice.served.words}{'' if advice.served.mixed else ' ran'}"
+    ran = "" if advice.served.mixed else " ran"
+    return f"{advice.served.words}{ran}; {gain}; measure K = {k}"
 
 
 def by_batch(advice: Advice) -> list[str]:

@@ -193,11 +193,11 @@ def write_file(
         _replace(target, content, 0o666 & ~_umask() if mode is None else mode, durable)
 
 
-def create_file(path: Path | str, mode: int = PRIVATE_FILE) -> int:
-    """Create a new file and return a descriptor to write it; raises FileExistsError if the path
+def create_file(path: Path | str) -> int:
+    """Create a new private file and return a descriptor to write it; raises FileExistsError if the path
     exists, even as a link."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(path, flags, mode)
+    return os.open(path, flags, PRIVATE_FILE)
 
 
 def create_whole(path: Path, content: bytes) -> None:
@@ -219,15 +219,15 @@ def create_whole(path: Path, content: bytes) -> None:
             partial.unlink()
 
 
-def remove_leftovers(folder: Path, older_s: float = LEFTOVER_S) -> None:
-    """Delete the unfinished files in `folder` that have not been written to for `older_s` seconds.
+def remove_leftovers(folder: Path) -> None:
+    """Delete the unfinished files in `folder` that have not been written to for LEFTOVER_S seconds.
 
     The rule is the file's age, not the process that wrote it: several engines may share a folder
     across containers and hosts, where a process number means nothing. If the rule is wrong, for
     example for a process that was suspended, that process's rename fails and the file that it would
     have replaced stays. Files that cannot be deleted stay, too. Raises nothing.
     """
-    before_s = time.time() - older_s
+    before_s = time.time() - LEFTOVER_S
     with suppress(OSError):
         for path in folder.iterdir():
             if path.name.startswith(".") and path.name.endswith(PARTIAL):

@@ -210,18 +210,15 @@ def broken(shape: Shape, derived: Derived, taken: tuple[str, ...]) -> ir.Table:
     lists = Elements(rows, dict(derived), shape)
     kept = {name for name in (*states, *masses, "fc_rms") if name not in dict(derived)}
     suspect = [rows[name] if name == "fc_rms" else rows[name].sums() for name in sorted(kept)]
-    rows = rows.filter(ibis.or_(*(~finite(each).fill_null(True) for each in suspect)))
+    rows = rows.filter(ibis.or_(*(~finite(value).fill_null(True) for value in suspect)))
     lists = Elements(rows, dict(derived), shape)
-    wrong = [_broken_state(lists, name, shape) for name in states]
+    wrong = [
+        lists.there(name)
+        & ibis.or_(*(~finite(lists.at(name, at)).fill_null(True) for at in range(shape.depths)))
+        for name in states
+    ]
     wrong += [_broken_masses(lists, masses, index) for index in range(shape.width(MASSES[0]))]
     return rows.aggregate(chains=ibis.or_(ibis.literal(False), *wrong).sum())
-
-
-def _broken_state(lists: Elements, name: str, shape: Shape) -> ir.BooleanValue:
-    import ibis
-
-    each = [~finite(lists.at(name, index)).fill_null(True) for index in range(shape.depths)]
-    return lists.there(name) & ibis.or_(*each)
 
 
 def _broken_masses(lists: Elements, masses: list[str], index: int) -> ir.BooleanValue:
@@ -234,7 +231,7 @@ def _broken_masses(lists: Elements, masses: list[str], index: int) -> ir.Boolean
     values = [lists.at(name, index) for name in masses]
     there = ibis.or_(*(lists.there(name) for name in masses))
     least = ibis.least(*values)
-    infinite = ibis.or_(*(each.isinf().fill_null(False) for each in values))
+    infinite = ibis.or_(*(value.isinf().fill_null(False) for value in values))
     return there & (infinite | least.isnull() | least.isnan())
 
 

@@ -398,7 +398,7 @@ def spread_of_fallback(
         accepted=interval(rounds.rounds - rejected),
         rejected=interval(rejected),
         undrafted=interval(without),
-        by_reason={name: each for name, each in by_reason.items() if each},
+        by_reason={name: share for name, share in by_reason.items() if share},
         never=interval(np.zeros_like(steps)),
     )
 

@@ -197,14 +197,17 @@ def _lifetimes(tables: Tables) -> tuple[Lifetimes, pa.Table, tuple[float, float]
     """Return the lives of all requests that have a decode step under the run's conditions, their
     keys, and the times of the first and the last of these steps."""
     lived = tables.engine.rows(lifetimes(ALL_ROUNDS))
-    end_s = _ends_of_servers(lived)
+    # A server's end is the last decode step of its replica.
+    _, server = np.unique(whole(lived, "replica"), return_inverse=True)
+    server_end_s = np.full(int(server.max(initial=-1)) + 1, -np.inf)
+    np.fmax.at(server_end_s, server, floats(lived, "last_s"))
     met = tables.engine.rows(lifetimes("verify")) if tables.conditions else lived
     at = index_of(met, lived)
     keys, ended = met.select(list(REQUEST)), tables.engine.rows(ended_requests())
     lives = Lifetimes(
         start_s=floats(lived, "first_s")[at],
         last_s=floats(lived, "last_s")[at],
-        end_s=end_s[at],
+        end_s=server_end_s[server[at]],
         ended=np.asarray(index_of(keys, ended, missing=-1) >= 0)
         if ended.num_rows
         else np.zeros(keys.num_rows, dtype=np.bool_),
@@ -212,15 +215,6 @@ def _lifetimes(tables: Tables) -> tuple[Lifetimes, pa.Table, tuple[float, float]
     )
     first_s, last_s = floats(met, "first_s"), floats(met, "last_s")
     return lives, keys, (float(first_s.min(initial=np.inf)), float(last_s.max(initial=-np.inf)))
-
-
-def _ends_of_servers(lived: pa.Table) -> Matrix:
-    """Return, for each request, the last decode step of its replica, [requests]."""
-    replica, last_s = whole(lived, "replica"), floats(lived, "last_s")
-    _, server = np.unique(replica, return_inverse=True)
-    end_s = np.full(int(server.max(initial=-1)) + 1, -np.inf)
-    np.fmax.at(end_s, server, last_s)
-    return np.asarray(end_s[server])
 
 
 def requests_with_steps(tables: Tables) -> int:
@@ -317,11 +311,6 @@ class Sums:
         """Sums of the recorded chains, by cell. Waits for them, and raises DamagedTraceError for
         chains that no writer produces."""
         return self.chain_sums.value.chains
-
-    @property
-    def broken(self) -> int:
-        """Number of chains with a value that is not a finite number."""
-        return self.chain_sums.value.broken
 
     def rounds_of(self, table: pa.Table, request: Codes) -> Rounds:
         """Return the rounds of a pass by request; its rows belong to `request`."""

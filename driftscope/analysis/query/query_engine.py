@@ -290,15 +290,13 @@ class DuckDB:
         """See `Engine`. Raises DamagedTraceError like `rows`."""
         if isinstance(content, pa.Table):
             self._connection.register(f"{name}_rows", content)
-            self._define(name, f"SELECT * FROM {_identifier(f'{name}_rows')}", content)
+            self.define(name, f"SELECT * FROM {_identifier(f'{name}_rows')}", content)
         else:
             self.define(name, " UNION ALL ".join(self._select(files, schema) for files in content))
 
-    def define(self, name: str, sql: str) -> None:
-        """See `Engine`. Raises DamagedTraceError like `rows`."""
-        self._define(name, sql)
-
-    def _define(self, name: str, sql: str, rows: pa.Table | None = None) -> None:
+    def define(self, name: str, sql: str, rows: pa.Table | None = None) -> None:
+        """See `Engine`; `rows` is a table that the query reads. Raises DamagedTraceError like
+        `rows`."""
         view = _View(name=name, sql=sql, rows=rows)
         self._run(view.definition)
         self._views.append(view)

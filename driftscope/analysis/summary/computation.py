@@ -158,7 +158,7 @@ def _recording(run: Sums, checked: Verification, steps: StepTimes) -> Recording:
         verified_chains=round(verified / checked.looked_at * chains) if some else verified,
         looked_at=checked.looked_at if some else None,
         chunked_chains=int(run.chains.chunked.sum()) + run.shallower.chunked,
-        broken_chains=run.broken,
+        broken_chains=run.chain_sums.value.broken,
         short_rounds=len(run.rounds) - whole_rounds,
         dropped=sum(sum(status.dropped.values()) for status in statuses),
         errors=sum(sum(status.errors.values()) for status in statuses),
