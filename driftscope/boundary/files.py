@@ -194,8 +194,8 @@ def write_file(
 
 
 def create_file(path: Path | str) -> int:
-    """Create a new private file and return a descriptor to write it; raises FileExistsError if the path
-    exists, even as a link."""
+    """Create a new private file and return a descriptor to write it; raises FileExistsError if the
+    path exists, even as a link."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, PRIVATE_FILE)
 
