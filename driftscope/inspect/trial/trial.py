@@ -316,12 +316,18 @@ class Runner:
         if mean_length(_rounds(drafted)) > mean_length(_rounds(base[: len(drafted)])):
             drafted += self._drafted(repair.variant, self._passages[SCREENED : len(base)])
         base = base[: len(drafted)]
+        sides = base, drafted
+        accepted = [[prompt.accepted.tolist() for prompt in side] for side in sides]
+        probability = [[prompt.probability.tolist() for prompt in side] for side in sides]
         return Tried(
             repair=repair.plain(),
             acceptance=acceptance_of(_rounds(drafted), self._k),
             gain=gain(_rounds(base), _rounds(drafted), comparisons),
             prompts=len(drafted),
-            all_positions=_all_positions(base, drafted, comparisons),
+            all_positions=AllPositions(
+                accepted=mean_gain(accepted[0], accepted[1]),
+                probability=mean_gain(probability[0], probability[1], comparisons),
+            ),
         )
 
     def rendered(
@@ -353,14 +359,3 @@ class Runner:
 def _rounds(drafted: Sequence[Drafted]) -> list[list[int]]:
     """Return the accepted tokens by round and prompt."""
     return [each.rounds() for each in drafted]
-
-
-def _all_positions(
-    base: Sequence[Drafted], other: Sequence[Drafted], comparisons: int
-) -> AllPositions:
-    accepted = [[each.accepted.tolist() for each in side] for side in (base, other)]
-    probability = [[each.probability.tolist() for each in side] for side in (base, other)]
-    return AllPositions(
-        accepted=mean_gain(accepted[0], accepted[1]),
-        probability=mean_gain(probability[0], probability[1], comparisons),
-    )

@@ -156,7 +156,8 @@ def robustness(first: dict[str, Sums], second: dict[str, Sums]) -> Estimate:
     length over that in the trained form. The interval is taken over the prompts that have rounds
     in every form with both drafters; an answer of one token has none.
     """
-    prompts = _common([drafter[form] for drafter in (first, second) for form in FORMS])
+    forms = [set(drafter[form].prompts) for drafter in (first, second) for form in FORMS]
+    prompts = sorted(set.intersection(*forms))
     value, influence = 0.0, np.zeros(len(prompts))
     for sums, sign in ((first, -1.0), (second, 1.0)):
         trained = _log_length(sums[AS_TRAINED].of(prompts))
@@ -175,12 +176,6 @@ def between_seeds(values: Sequence[float]) -> Estimate:
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     half = float(student(len(values) - 1.0)) * error
     return Estimate(value=mean, low=mean - half, high=mean + half)
-
-
-def _common(conditions: Sequence[Sums]) -> list[str]:
-    """Return the prompts that all conditions have."""
-    sets = [set(one.prompts) for one in conditions]
-    return sorted(set.intersection(*sets))
 
 
 def _log_length(sums: Sums) -> tuple[float, Array]:
