@@ -416,6 +416,13 @@ def by_position(served: ByKey, intervention: Intervention) -> Drafts:
     return _drafts(intervention, prompts, intervention.id, prompts)
 
 
+def by_prompt(served: ByKey, rewritten: ByKey, intervention: Intervention) -> Drafts:
+    """Return drafts on new answers, beside those as served of the same prompts."""
+    both = [key for key in served if key in rewritten]
+    prompts = [rewritten[key] for key in both]
+    return _drafts(intervention, prompts, AS_SERVED, [served[key] for key in both])
+
+
 def _drafts(
     intervention: Intervention,
     prompts: Sequence[MeasuredPrompt],
@@ -573,10 +580,7 @@ def _rewritten(
     """Return the drafts on rewritten prompts, and the interventions with too few of them."""
     made, too_short = list[Drafts](), dict[str, str]()
     for intervention, writing in plan.rewritten:
-        rewritten = long_enough(measured, writing.id)
-        both = [key for key in served if key in rewritten]
-        prompts = [rewritten[key] for key in both]
-        drafts = _drafts(intervention, prompts, AS_SERVED, [served[key] for key in both])
+        drafts = by_prompt(served, long_enough(measured, writing.id), intervention)
         if len(drafts.matches) < LEAST_PASSAGES:
             too_short[intervention.id] = (
                 f"fewer than {LEAST_PASSAGES} prompts have long enough answers both ways"
