@@ -453,35 +453,71 @@ def _mass(name: str, words: str, good: Good, definition: Definition) -> _Quantit
     field = f"{name}_mass"
     title = f"Attention on {words}"
     return (
-        name, title, lambda r: getattr(r.attention, field), field, good, Unit.SHARE, definition,
+        name,
+        title,
+        lambda r: getattr(r.attention, field),
+        field,
+        good,
+        Unit.SHARE,
+        definition,
         f"masses-{name}",
-    )  # fmt: skip
+    )
 
 
 def _size(name: str, words: str, definition: Definition) -> _Quantity:
     field = f"{name}_rms"
     return (
-        name, words, lambda r: getattr(r.hidden, field), field, Good.NEITHER, Unit.NUMBER,
-        definition, f"hidden-{name}",
-    )  # fmt: skip
+        name,
+        words,
+        lambda r: getattr(r.hidden, field),
+        field,
+        Good.NEITHER,
+        Unit.NUMBER,
+        definition,
+        f"hidden-{name}",
+    )
 
 
 _QUANTITIES: tuple[_Quantity, ...] = (
     (
-        "acceptance", "Acceptance", lambda r: r.acceptance.marginal, "marginal", Good.MORE,
-        Unit.SHARE, acceptance.MARGINAL, "acceptance-marginal",
+        "acceptance",
+        "Acceptance",
+        lambda r: r.acceptance.marginal,
+        "marginal",
+        Good.MORE,
+        Unit.SHARE,
+        acceptance.MARGINAL,
+        "acceptance-marginal",
     ),
     (
-        "conditional", "Acceptance given the previous depth", lambda r: r.acceptance.conditional,
-        "conditional", Good.MORE, Unit.SHARE, acceptance.CONDITIONAL, "acceptance-conditional",
+        "conditional",
+        "Acceptance given the previous depth",
+        lambda r: r.acceptance.conditional,
+        "conditional",
+        Good.MORE,
+        Unit.SHARE,
+        acceptance.CONDITIONAL,
+        "acceptance-conditional",
     ),
     (
-        "deaths", "Chains that die", _died, "died", Good.NEITHER, Unit.SHARE, acceptance.MARGINAL,
+        "deaths",
+        "Chains that die",
+        _died,
+        "died",
+        Good.NEITHER,
+        Unit.SHARE,
+        acceptance.MARGINAL,
         "effect-deaths",
     ),
     (
-        "growth", "Growth of the state fed forward", _grown, "growth", Good.LESS, Unit.NUMBER,
-        hidden.GROWTH, "hidden-fed",
+        "growth",
+        "Growth of the state fed forward",
+        _grown,
+        "growth",
+        Good.LESS,
+        Unit.NUMBER,
+        hidden.GROWTH,
+        "hidden-fed",
     ),
     _mass("self", "the chain", Good.LESS, attention.SELF),
     _mass("sink", "the sink", Good.MORE, attention.SINK),
@@ -493,14 +529,26 @@ _QUANTITIES: tuple[_Quantity, ...] = (
     _size("postnorm", "State after the final norm", hidden.POSTNORM_RMS),
     _size("fed", "State fed forward", hidden.FED_RMS),
     (
-        "top1", "The drafter's confidence", lambda r: r.confidence.top1, "top1", Good.NEITHER,
-        Unit.SHARE, confidence.TOP1, "confidence-top1",
+        "top1",
+        "The drafter's confidence",
+        lambda r: r.confidence.top1,
+        "top1",
+        Good.NEITHER,
+        Unit.SHARE,
+        confidence.TOP1,
+        "confidence-top1",
     ),
     (
-        "entropy", "Entropy of the drafter's distribution", lambda r: r.confidence.entropy,
-        "entropy", Good.NEITHER, Unit.NUMBER, confidence.ENTROPY, "confidence-entropy",
+        "entropy",
+        "Entropy of the drafter's distribution",
+        lambda r: r.confidence.entropy,
+        "entropy",
+        Good.NEITHER,
+        Unit.NUMBER,
+        confidence.ENTROPY,
+        "confidence-entropy",
     ),
-)  # fmt: skip
+)
 """Quantities by depth: id, words, values of a run, key of its intervals in `RunSummary.spread`, the
 better direction, unit, definition, and id of the picture that overlays the runs."""
 
