@@ -64,7 +64,7 @@ class Table:
 
     name: str
     title: str
-    """What the shares are of; {trials} is replaced."""
+    """Title above the table; {trials} is replaced."""
     rows: Callable[[int], Iterable[Row]]
     rates: Callable[[Row, int], Iterator[Rate]] | None = None
     """Rates of a row to check; None: the table is for reading."""

@@ -409,7 +409,7 @@ def advise(
 
 def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> Advice:
     lengths, served = round_lengths(run, others), _served(run)
-    whole, relative = _both(model, lengths, served)
+    whole, relative = _times_and_comparison(model, lengths, served)
     largest = max([run, *(other for other in others if not other.mixed)], key=lambda run: run.k)
     choice = choose(
         relative,
@@ -451,7 +451,9 @@ def _within_one(model: CostModel) -> CostModel:
     return model if model.runs > 1 else replace(model, between=0.0)
 
 
-def _both(model: CostModel, lengths: Sequence[RoundLength], served: Served) -> tuple[Times, Times]:
+def _times_and_comparison(
+    model: CostModel, lengths: Sequence[RoundLength], served: Served
+) -> tuple[Times, Times]:
     """Return the times over all batch sizes, and those with which speeds are compared."""
     return times_over(model, lengths, served), times_over(_within_one(model), lengths, served)
 
@@ -496,7 +498,7 @@ def _least_gain(run: RunSummary) -> float | None:
 def _without(run: RunSummary, model: CostModel) -> Advice:
     """Return the advice for a useless drafter: each round yields one token, whatever K."""
     lengths, least_gain, served = [ONE_TOKEN] * (run.k + 1), _least_gain(run), _served(run)
-    whole, relative = _both(model, lengths, served)
+    whole, relative = _times_and_comparison(model, lengths, served)
     overall = _at_none(prediction(0, 1.0, whole, relative), least_gain)
     return Advice(
         run=run.label,
@@ -627,7 +629,9 @@ def _by_context(run: RunSummary, model: CostModel) -> tuple[tuple[str, Predictio
                 length_at(k, group.marginal, group.marginal_interval)
                 for k in range(len(group.marginal) + 1)
             ]
-            found.append((group.name, prediction(0, 1.0, *_both(model, lengths, served))))
+            found.append(
+                (group.name, prediction(0, 1.0, *_times_and_comparison(model, lengths, served)))
+            )
     return tuple(found)
 
 

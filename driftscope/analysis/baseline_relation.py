@@ -61,8 +61,8 @@ class Quantity:
 
     def __add__(self, other: Quantity) -> Quantity:
         value, same = self.value + other.value, _correlation(self.shared, other.shared)
-        down = _both(self.value - self.low, other.value - other.low, same)
-        up = _both(self.high - self.value, other.high - other.value, same)
+        down = _side_of_sum(self.value - self.low, other.value - other.low, same)
+        up = _side_of_sum(self.high - self.value, other.high - other.value, same)
         return Quantity(value=value, low=value - down, high=value + up)
 
     def __sub__(self, other: Quantity) -> Quantity:
@@ -118,7 +118,7 @@ def _correlation(a: Shared | None, b: Shared | None) -> float:
     return a.correlation * a.sign * b.sign
 
 
-def _both(a: float, b: float, correlation: float) -> float:
+def _side_of_sum(a: float, b: float, correlation: float) -> float:
     """Return one side of a sum's interval, from those of its terms; infinite sides stay
     infinite."""
     if not (math.isfinite(a) and math.isfinite(b)):
@@ -216,10 +216,13 @@ def _correlations(run: Sums, baseline: Sums, pairing: Pairing, share: float) -> 
     Requests without a partner, which the figures also count, have nothing in common, so the
     correlation is reduced by the `share` of those that have one.
     """
-    return {name: share * value for name, value in _of(run, baseline, pairing).items()}
+    return {
+        name: share * value
+        for name, value in _correlations_of_pairs(run, baseline, pairing).items()
+    }
 
 
-def _of(run: Sums, baseline: Sums, pairing: Pairing) -> dict[str, float]:
+def _correlations_of_pairs(run: Sums, baseline: Sums, pairing: Pairing) -> dict[str, float]:
     ours, theirs = _rounds(run, pairing.first), _rounds(baseline, pairing.second)
     out = of_acceptance(ours, theirs.grouped_like(ours))
     times = run.requests.tpot_s[pairing.first], baseline.requests.tpot_s[pairing.second]

@@ -333,7 +333,7 @@ HEAD_CHAINS = 10_000
 def rounds_of_requests(tables: Tables, names: Sequence[str]) -> pa.Table:
     """Return the decode steps of the requests with these names, on any replica."""
     rows = table("verify")
-    rounds = tables.engine.rows(_of(rows, names).select(*ROUND_COLUMNS))
+    rounds = tables.engine.rows(_rows_of_requests(rows, names).select(*ROUND_COLUMNS))
     return in_order(rounds, "time_s", "replica", "request", "position")
 
 
@@ -347,10 +347,10 @@ def chains_of_requests(
     all.
     """
     rows = table(PART, "draft").drop(*NOT_OPENED)
-    query = _of(rows, names)
+    query = _rows_of_requests(rows, names)
     if chains > ONE_BY_ONE:
         each = [
-            _of(rows, [name]).filter(rows.step.between(first, last))
+            _rows_of_requests(rows, [name]).filter(rows.step.between(first, last))
             for name, (first, last) in zip(names, drafted_in.tolist(), strict=True)
         ]
         query = functools.reduce(lambda a, b: a.union(b), each)
@@ -394,7 +394,7 @@ def chains_by_head(tables: Tables, chains: int) -> pa.Table:
     return in_order(masses_by_head, "step", "replica", "request")
 
 
-def _of(rows: ir.Table, names: Sequence[str]) -> ir.Table:
+def _rows_of_requests(rows: ir.Table, names: Sequence[str]) -> ir.Table:
     return rows.filter(rows.request.isin(sorted(set(names))))
 
 
@@ -488,13 +488,13 @@ def named_of(
             label=str(requests.labels[code]),
             rounds=int(per.rounds[code]),
             mean_length=float(f"{per.mean_length[code]:.5g}"),
-            growth=_known(per.growth[code]),
-            self_mass=_known(per.self_mass[code]),
+            growth=_rounded(per.growth[code]),
+            self_mass=_rounded(per.self_mass[code]),
             prompt_tokens=_count(requests.prompt_tokens[code]),
             output_tokens=_count(requests.output_tokens[code]),
-            ttft_s=_known(requests.ttft_s[code]),
-            tpot_s=_known(requests.tpot_s[code]),
-            temperature=_known(requests.temperature[code]),
+            ttft_s=_rounded(requests.ttft_s[code]),
+            tpot_s=_rounded(requests.tpot_s[code]),
+            temperature=_rounded(requests.temperature[code]),
             accepted=strips.get(code, ""),
         )
         for code in chosen.tolist()
@@ -590,7 +590,7 @@ def _name(requests: Requests, code: int) -> str:
     return name if not replica else f"{name} (replica {replica})"
 
 
-def _known(value: float) -> float | None:
+def _rounded(value: float) -> float | None:
     return float(f"{value:.5g}") if np.isfinite(value) else None
 
 
@@ -628,7 +628,9 @@ def closeup_of(run: Sums) -> Later[CloseUp]:
     )
     rows = table("request")
     columns = (*REQUEST, "prompt_tokens", "region_starts", "region_codes", "region_copies")
-    texts = run.tables.engine.rows(_of(rows, _names(requests, opened)).select(*columns))
+    texts = run.tables.engine.rows(
+        _rows_of_requests(rows, _names(requests, opened)).select(*columns)
+    )
     by_head = chains_by_head(run.tables, recorded)
     timeline, drafted = timeline_of(run.tables, *_span(run)), steps_that_drafted(run.tables)
     return Later(

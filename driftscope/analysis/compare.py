@@ -594,13 +594,13 @@ def _of_acceptance(comparison: Comparison) -> str:
         at = by_depth[depth - 1]
         noun = "depth" if len(comparison.apart_at) == 1 else "depths"
         return (
-            f"{_better(comparison, at)} accepts more from depth {depth} on: {_apart(at)} there "
+            f"{_better(comparison, at)} accepts more from depth {depth} on: {_ends(at)} there "
             f"(95% interval {between_ends(at)}); the runs differ at {noun} "
             f"{runs_of_numbers(comparison.apart_at)}{_opposite(comparison, at, length)}"
         )
     if length.differs:
         return (
-            f"{_better(comparison, length)} has the longer acceptance length: {_apart(length)} "
+            f"{_better(comparison, length)} has the longer acceptance length: {_ends(length)} "
             f"(95% interval {between_ends(length)}), but no single depth differs"
         )
     some = [d for d in comparison.differences if d.differs]
@@ -615,7 +615,7 @@ def _opposite(comparison: Comparison, at: Difference, length: Difference) -> str
     """Return a clause on the other run if that one has the longer acceptance length, else ""."""
     if (at.difference > 0) == (length.difference > 0):
         return ""
-    return f"; {_better(comparison, length)} has the longer acceptance length: {_apart(length)}"
+    return f"; {_better(comparison, length)} has the longer acceptance length: {_ends(length)}"
 
 
 def _faster(comparison: Comparison, tpot: Difference) -> str:
@@ -633,7 +633,7 @@ def _better(comparison: Comparison, at: Difference) -> str:
     return comparison.second if at.difference > 0 else comparison.first
 
 
-def _apart(at: Difference) -> str:
+def _ends(at: Difference) -> str:
     low, high = sorted((at.first, at.second))
     return f"{high:.3f} compared with {low:.3f}"
 

@@ -279,7 +279,7 @@ def _tokens_of(text: str, language: Language) -> list[Token]:
         if token.token_type == TokenType.MOD and _ends_share(known, kind, language):
             known[-1] = _as(known[-1], TokenType.NUMBER, repr(float(known[-1].text) / 100))
         else:
-            known.append(_known(token, kind, text, language))
+            known.append(_parser_token(token, kind, text, language))
     for token, depth in _depths(known):
         if depth > MAX_NESTING:
             raise _too_deep(language, token.start)
@@ -307,7 +307,9 @@ def _as(token: Token, kind: TokenType, text: str) -> Token:
     return Token(kind, text, token.line, token.col, token.start, token.end)
 
 
-def _known(token: Token, following: TokenType | None, text: str, language: Language) -> Token:
+def _parser_token(
+    token: Token, following: TokenType | None, text: str, language: Language
+) -> Token:
     """Return a token as the parser gets it: names as quoted identifiers, and texts in double quotes
     as texts where names need no quotes. Raises UsageError for one that is not in the language."""
     excerpt, kind = text[token.start : token.end + 1], token.token_type

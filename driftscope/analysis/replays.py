@@ -473,7 +473,9 @@ def versus(first: ReplaySummary, other: ReplaySummary) -> tuple[ReplayComparison
         a, b = mine.get(key, []), theirs.get(key, [])
         if not {_pair(row) for row in a} & {_pair(row) for row in b}:
             continue
-        greedy = [(x, y) for x, y in _both(a, b) if x["temperature"] == 0 and y["temperature"] == 0]
+        greedy = [
+            (x, y) for x, y in _row_pairs(a, b) if x["temperature"] == 0 and y["temperature"] == 0
+        ]
         out.append(
             ReplayComparison(
                 first=first.label,
@@ -493,13 +495,13 @@ def _pair(row: Row) -> tuple[str, int]:
     return row["pair"], row["repeat"]
 
 
-def _both(a: Iterable[Row], b: Iterable[Row]) -> list[tuple[Row, Row]]:
+def _row_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[tuple[Row, Row]]:
     mine = {_pair(row): row for row in a}
     return [(mine[_pair(row)], row) for row in b if _pair(row) in mine]
 
 
 def _changes(a: Iterable[Row], b: Iterable[Row], name: str) -> tuple[int, int, int] | None:
-    both = [(x, y) for x, y in _both(a, b) if x[name] is not None and y[name] is not None]
+    both = [(x, y) for x, y in _row_pairs(a, b) if x[name] is not None and y[name] is not None]
     bad = [(x[name] != (name in GOOD), y[name] != (name in GOOD)) for x, y in both]
     if not bad:
         return None

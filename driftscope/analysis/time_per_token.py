@@ -103,7 +103,7 @@ def _by_batch(run: RunSummary) -> str | None:
     (least, low), (most, high) = (
         pick(known, key=lambda g: g[0].mean_length) for pick in (min, max)
     )
-    if not _apart(low, high) or most.mean_length < least.mean_length * (1 + DIFFERS_BY):
+    if not _disjoint(low, high) or most.mean_length < least.mean_length * (1 + DIFFERS_BY):
         return None
     return (
         f"the acceptance length differs by batch size, from {number(least.mean_length)} in batches "
@@ -121,7 +121,7 @@ def _unlike(run: RunSummary, other: RunSummary) -> str | None:
     if mine is None or mine.mean_length_interval is None or there is None:
         return None
     off = other.acceptance.mean_length / mine.mean_length - 1.0
-    if not _apart(mine.mean_length_interval, there) or abs(off) < DIFFERS_BY:
+    if not _disjoint(mine.mean_length_interval, there) or abs(off) < DIFFERS_BY:
         return None
     return (
         f"{other.label} yields {number(other.acceptance.mean_length)} tokens per round with K = "
@@ -130,7 +130,7 @@ def _unlike(run: RunSummary, other: RunSummary) -> str | None:
     )
 
 
-def _apart(a: Interval, b: Interval) -> bool:
+def _disjoint(a: Interval, b: Interval) -> bool:
     return a.low > b.high or b.low > a.high
 
 

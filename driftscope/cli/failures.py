@@ -1,4 +1,4 @@
-"""What a command says of a missing extra and of an error that nobody foresaw."""
+"""Messages for a missing extra and for an unexpected error."""
 
 from __future__ import annotations
 

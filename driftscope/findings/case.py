@@ -1,4 +1,4 @@
-"""What a rule gets: a run, and what is known in addition to it. How it enters the catalogue."""
+"""Input of a rule, and the decorators by which a rule enters the catalogue."""
 
 from __future__ import annotations
 

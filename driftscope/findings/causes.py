@@ -323,7 +323,7 @@ def norm_flags(scene: Scene) -> Look:
         return supports(f"norm_output is off and the state grows{_grown(hidden)}")
     if scene.same_drafter and applied is not None:
         return excludes(
-            f"drafter and flags are {_of(better)}, and norm_output acts as the config says"
+            f"drafter and flags are {_expected(better)}, and norm_output acts as the config says"
         )
     if scene.same_states and scene.loss is Loss.NOTHING:
         return excludes(_AS_FAR)
@@ -341,7 +341,7 @@ def _grows(run: RunSummary) -> bool:
     return growth is not None and per_depth(growth, run.depths) > GROWS_ABOVE.value
 
 
-def _of(better: RunSummary | None) -> str:
+def _expected(better: RunSummary | None) -> str:
     return f"those of {better.label}" if better else "known"
 
 
@@ -354,7 +354,10 @@ def norm_output_applied(hidden: Hidden) -> bool | None:
     ends = fed[-1], before[-1], after[-1]
     if not all(math.isfinite(end) and end > 0 for end in ends):
         return None
-    to_after, to_before = _apart(ends[0], ends[2]), _apart(ends[0], ends[1])
+    to_after, to_before = (
+        _relative_difference(ends[0], ends[2]),
+        _relative_difference(ends[0], ends[1]),
+    )
     if max(to_after, to_before) < APPLIED_WITHIN or min(to_after, to_before) > APPLIED_WITHIN:
         return None
     return to_after < to_before
@@ -446,7 +449,7 @@ def other_target(scene: Scene) -> Look:
     if models_differ(scene.run.manifest, better.manifest, TARGET):
         return settles(f"{better.label} had the target {theirs.name}, this run has {run.name}")
     if scene.same_drafter:
-        return excludes(f"target and drafter are {_of(better)}")
+        return excludes(f"target and drafter are {_expected(better)}")
     return Look(verdict=Verdict.OPEN, words=f"the target is the same as in {better.label}")
 
 
@@ -456,7 +459,7 @@ def quantised_target(scene: Scene) -> Look:
     if better and not models_differ(manifest, better.manifest, TARGET):
         same = (manifest.target.dtype, manifest.kv_cache_dtype)
         if same == (better.manifest.target.dtype, better.manifest.kv_cache_dtype):
-            return excludes(f"target and cache are {_of(better)}")
+            return excludes(f"target and cache are {_expected(better)}")
     named = _QUANTISED.search(manifest.target.name.rpartition("/")[2])
     if named or manifest.target.dtype not in _FULL:
         return supports(f"the target is {manifest.target.name}, dtype {manifest.target.dtype}")
@@ -547,10 +550,10 @@ def _first(values: ByDepth | None) -> float | None:
 
 
 def _same(a: float, b: float) -> bool:
-    return _apart(a, b) < SAME_WITHIN
+    return _relative_difference(a, b) < SAME_WITHIN
 
 
-def _apart(a: float, b: float) -> float:
+def _relative_difference(a: float, b: float) -> float:
     return abs(a - b) / max(abs(a), abs(b), 1e-12)
 
 

@@ -134,8 +134,12 @@ def runs_part(case: Case) -> Finding | None:
         reference=comparison.first,
         title=f"Acceptance differs from depth {depth} on",
         statement=f"it differs at {_depths(comparison)}: at depth {depth} it is "
-        f"{_both(comparison, here)}{_points(here)}"
-        + (f"; at depth {last.depth} it is {_both(comparison, last)}" if last is not here else ""),
+        f"{_both_rates(comparison, here)}{_points(here)}"
+        + (
+            f"; at depth {last.depth} it is {_both_rates(comparison, last)}"
+            if last is not here
+            else ""
+        ),
         evidence={
             "depth": depth,
             "depths_apart": len(comparison.apart_at),
@@ -225,7 +229,7 @@ def _depths(comparison: Comparison) -> str:
     return f"{noun} {runs_of_numbers(comparison.apart_at)}"
 
 
-def _both(comparison: Comparison, at: Difference) -> str:
+def _both_rates(comparison: Comparison, at: Difference) -> str:
     return (
         f"{percent(at.first)} ({comparison.first}) and {percent(at.second)} ({comparison.second})"
     )

@@ -180,7 +180,7 @@ def lead_picture(analysis: Analysis) -> Picture | None:
 
 
 def _by_depth(analysis: Analysis) -> Picture:
-    shade, marks = _apart(analysis.cases), _better_k(analysis.cases)
+    shade, marks = _differing_depths(analysis.cases), _better_k(analysis.cases)
     picture = marginal_acceptance(analysis.runs, marks=marks, y_most=1.0, shade=shade)
     return picture if shade is None else replace(picture, how=f"{picture.how} {_SHADED}")
 
@@ -188,7 +188,7 @@ def _by_depth(analysis: Analysis) -> Picture:
 _SHADED = "Depths at which the two runs differ are shaded."
 
 
-def _apart(cases: Sequence[Case]) -> tuple[float, float] | None:
+def _differing_depths(cases: Sequence[Case]) -> tuple[float, float] | None:
     """Return the first and the last depth at which two runs differ by `driftscope compare`, with
     half a depth around them; None if they differ at every depth or at none, and if there
     are not two runs."""

@@ -127,8 +127,8 @@ def units_of(finished: pa.Table, at: Codes, requests: int, column: str | None = 
     names[CONVERSATION] = _objects(
         [root if root in going_on else None for root in names[CONVERSATION]]
     )
-    seen = _known(names[PROMPT])
-    if not any(_known(names[name]) for name in (SESSION, CONVERSATION, PAIR, PROMPT)):
+    seen = _any_named(names[PROMPT])
+    if not any(_any_named(names[name]) for name in (SESSION, CONVERSATION, PAIR, PROMPT)):
         return own_units(requests)
     return _joined(names, seen)
 
@@ -140,7 +140,7 @@ def _joined(names: dict[str, Names], seen: bool) -> Units:
         _first(names, columns, alone) for columns in ((SESSION, CONVERSATION), (PAIR, PROMPT))
     )
     timed, prompts = _codes(of_time[0]), _codes(of_prompt[0])
-    in_time = timed if _known(of_time[0]) else None
+    in_time = timed if _any_named(of_time[0]) else None
     prompt = _repeated(names[PROMPT])
     plain = Units(unit=prompts, noun=_noun(of_prompt[1]), seen=seen, in_time=in_time, prompt=prompt)
     if in_time is None:
@@ -190,14 +190,14 @@ def _repeated(prompt: Names) -> Codes | None:
     return np.where(known, codes, -1)
 
 
-def _known(names: Names) -> bool:
+def _any_named(names: Names) -> bool:
     return any(name is not None for name in names)
 
 
 def _codes(names: Names, column: str = "") -> Codes:
     """Return a number for each name, in order of its first request; a request without a name has a
     number of its own, or shares one if the `column` is the user's choice."""
-    if not _known(names) and column in ("", PROMPT):
+    if not _any_named(names) and column in ("", PROMPT):
         return np.arange(len(names))
     kinds: dict[object, int] = {}
     code = np.array([-1 if name is None else kinds.setdefault(name, len(kinds)) for name in names])

@@ -271,7 +271,7 @@ def drift_in_matched_rounds(sums: MatchedSums) -> AttentionDrift:
         chains=chains,
         from_depth=first,
         shift=estimates(ratio_of(top, bottom))[0],
-        own_excess=_known(ratio_of(excess, weight)),
+        own_excess=_measured_estimates(ratio_of(excess, weight)),
     )
 
 
@@ -300,7 +300,7 @@ def estimates(ratio: Ratio) -> tuple[Estimate, ...]:
     )
 
 
-def _known(ratio: Ratio) -> tuple[Estimate | None, ...]:
+def _measured_estimates(ratio: Ratio) -> tuple[Estimate | None, ...]:
     """Return the estimates; None where nothing was measured."""
     each_units = zip(estimates(ratio), ratio.units, strict=True)
     return tuple(estimate if units > 0 else None for estimate, units in each_units)

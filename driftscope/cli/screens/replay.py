@@ -1,4 +1,4 @@
-"""What a replay prints, and the comparison of two."""
+"""Screen output of a replay and of a comparison of two replays."""
 
 from __future__ import annotations
 
