@@ -150,9 +150,9 @@ def profile_to_json(run: RunSummary) -> str:
     return strict_json.dumps(profile_of(run), indent=1) + "\n"
 
 
-def _model(model: Model) -> dict[str, Any] | None:
+def _model(model: Model | None) -> dict[str, Any] | None:
     """Return a model by the last two parts of its name: a published file names no folder."""
-    if not model.name:
+    if model is None or not model.name:
         return None
     return {"name": "/".join(model.name.replace("\\", "/").strip("/").split("/")[-2:])}
 

@@ -185,15 +185,15 @@ class RunState:
     RECORDING = "recording"
     """A process still writes to it."""
     STARTING = "starting"
-    """An engine has begun it and has not loaded its drafter yet."""
+    """An engine has begun it and has not loaded its models yet."""
     CLOSED = "closed"
     """Every process closed it; its figures are complete."""
     EMPTY = "no rounds"
     """It is closed and nothing was drafted."""
     NOT_CLOSED = "not closed"
     """Its processes were killed, or are idle on another machine."""
-    NO_DRAFTER = "no drafter"
-    """The engine ended before its drafter was loaded: nothing was recorded."""
+    NEVER_BEGAN = "never began"
+    """The engine ended before its models were loaded: nothing was recorded."""
     UNREADABLE = "unreadable"
     """Its manifest or status cannot be read."""
 
@@ -206,7 +206,8 @@ class UndraftedReason:
     those that an engine may count as rejected drafts."""
 
     K_ZERO = "k_zero"
-    """The schedule set K = 0 on purpose (num_speculative_tokens_per_batch_size, adaptive K)."""
+    """K = 0 on purpose: by the schedule (num_speculative_tokens_per_batch_size, adaptive K), or
+    because the engine has no drafter."""
     CONTEXT_LIMIT = "context_limit"
     """No room left before the drafter's or the engine's context limit. vLLM's V1 runner then drafts
     for no request of the batch and has zeros verified, which its own counters call drafted."""

@@ -74,7 +74,12 @@ def search_command(run: RunSummary) -> str:
 
 
 def _config(run: RunSummary, options: Mapping[str, Any]) -> str:
-    config = {"method": run.manifest.method, "model": run.manifest.drafter.name, **options}
+    drafter = run.manifest.drafter
+    config = {
+        "method": run.manifest.method,
+        "model": drafter.name if drafter is not None else "",
+        **options,
+    }
     return f"--speculative-config {shlex.quote(strict_json.dumps(config))}"
 
 

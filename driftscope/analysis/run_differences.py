@@ -37,8 +37,8 @@ def unlike(a: Manifest, b: Manifest, sides: tuple[Side, Side], pairing: str) -> 
         ("prompts", [] if pairing == UNPAIRED else None),
         ("captured layers", _captured(a, b)),
         ("the target's state that MiMo's head reads", _head_states(a, b)),
-        (DRAFTER, [a.drafter.name, b.drafter.name] if models_differ(a, b, DRAFTER) else None),
-        (TARGET, [a.target.name, b.target.name] if models_differ(a, b, TARGET) else None),
+        (DRAFTER, _names(a, b, DRAFTER) if models_differ(a, b, DRAFTER) else None),
+        (TARGET, _names(a, b, TARGET) if models_differ(a, b, TARGET) else None),
     ]
     return tuple(_with_values(name, values) for name, values in properties if values is not None)
 
@@ -49,9 +49,14 @@ def unlike_servers(a: Manifest, b: Manifest, pairing: str) -> tuple[str, ...]:
     properties = [
         ("runner", runners if runners[0] != runners[1] else None),
         ("prompts", [] if pairing == UNPAIRED else None),
-        (TARGET, [a.target.name, b.target.name] if models_differ(a, b, TARGET) else None),
+        (TARGET, _names(a, b, TARGET) if models_differ(a, b, TARGET) else None),
     ]
     return tuple(_with_values(name, values) for name, values in properties if values is not None)
+
+
+def _names(a: Manifest, b: Manifest, part: str) -> list[str]:
+    models = (getattr(manifest, part) for manifest in (a, b))
+    return [model.name if model else "none" for model in models]
 
 
 def _drafted(side: Side) -> str:
@@ -76,7 +81,8 @@ def _captured(a: Manifest, b: Manifest) -> list[str] | None:
 
 def _head_states(a: Manifest, b: Manifest) -> list[str] | None:
     """Return which state of the target the MTP head of both runs reads, if engines differ in it."""
-    if not all(manifest.drafter.architecture.startswith(_MIMO) for manifest in (a, b)):
+    drafters = [manifest.drafter for manifest in (a, b)]
+    if not all(drafter and drafter.architecture.startswith(_MIMO) for drafter in drafters):
         return None
     states = [_STATE_OF_MIMO.get(manifest.engine, "") for manifest in (a, b)]
     return states if all(states) and states[0] != states[1] else None
@@ -86,6 +92,8 @@ def models_differ(a: Manifest, b: Manifest, part: str) -> bool:
     """Whether the models of two runs differ; `part` is DRAFTER or TARGET. Two engines complete one
     checkpoint's config in different ways, so that between engines the weights decide."""
     mine, theirs = getattr(a, part), getattr(b, part)
+    if mine is None or theirs is None:
+        return mine is not theirs
     if a.engine != b.engine and mine.weights_digest and theirs.weights_digest:
         return bool(mine.weights_digest != theirs.weights_digest)
     return differ(mine, theirs)

@@ -269,7 +269,7 @@ def run_as_dict(entry: RunEntry, finding: MainFinding | None = None) -> dict[str
         "created_s": entry.created_s,
         "kind": _kind(entry),
         "target": None if manifest is None else manifest.target.name,
-        "drafter": None if manifest is None else manifest.drafter.name,
+        "drafter": manifest.drafter.name if manifest and manifest.drafter else None,
         "method": None if manifest is None else manifest.method,
         "k": None if manifest is None else manifest.k,
         "rounds": entry.rounds,
@@ -311,7 +311,10 @@ def _cells(entry: RunEntry) -> tuple[str, ...]:
         counted = f"{entry.requests:,} sent"
     if manifest is None:
         return started, _UNKNOWN, _UNKNOWN, _UNKNOWN, counted, entry.state, size(entry.octets)
-    drafter = "(replay)" if entry.is_replay else _name(manifest.drafter.name) or manifest.method
+    if entry.is_replay or manifest.drafter is None:
+        drafter = "(replay)" if entry.is_replay else "(none)"
+    else:
+        drafter = _name(manifest.drafter.name) or manifest.method
     return (
         started,
         _name(manifest.target.name),

@@ -26,6 +26,13 @@ def serve(
         Literal["vllm", "sglang"],
         typer.Option(help="Engine that serves; --control and `trio` are vLLM's."),
     ] = "vllm",
+    no_speculation: Annotated[
+        bool,
+        typer.Option(
+            "--no-speculation",
+            help="Serve without a drafter and record requests and step times, to compare with.",
+        ),
+    ] = False,
     trace: Annotated[
         Path,
         typer.Option(
@@ -88,7 +95,7 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve MODEL with vLLM, or with SGLang, and record its drafter.
+    """Serve MODEL with vLLM, or with SGLang, and record its drafter, or its speed without one.
 
     Every other option goes to the engine unchanged, such as vLLM's --speculative-config and --port.
     Replaces this process with the engine's server, so signals and the exit code are the server's.
@@ -119,13 +126,13 @@ def serve(
     if engine == "sglang":
         if control or model == TRIO:
             raise UsageError("--engine sglang: --control and trio are for vLLM only")
-        replace_with_sglang(model, options, recording)
+        replace_with_sglang(model, options, recording, speculation=not no_speculation)
     if model == TRIO:
-        model, options = _trio(options)
-    replace_with_vllm(model, options, recording, control=control)
+        model, options = _trio(options, speculation=not no_speculation)
+    replace_with_vllm(model, options, recording, control=control, speculation=not no_speculation)
 
 
-def _trio(options: list[str]) -> tuple[str, list[str]]:
+def _trio(options: list[str], *, speculation: bool) -> tuple[str, list[str]]:
     """Return path and options of the shipped small models; variables that vLLM needs for them are
     set in this process's environment unless they are set already."""
     import os
@@ -137,4 +144,6 @@ def _trio(options: list[str]) -> tuple[str, list[str]]:
 
     for name, value in serving.ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    return serving.target_path(), serving.completed(serving.with_speculation(options))
+    if speculation:
+        options = serving.with_speculation(options)
+    return serving.target_path(), serving.completed(options)

@@ -252,6 +252,8 @@ class Scene:
         if self.better is None:
             return False
         mine, theirs = self.run.manifest.drafter, self.better.manifest.drafter
+        if mine is None or theirs is None:
+            return False
         weights = mine.weights_digest, theirs.weights_digest
         same_weights = None in weights or weights[0] == weights[1]
         return mine.config_digest == theirs.config_digest and same_weights

@@ -81,10 +81,11 @@ class Identity:
 
     @property
     def attributes(self) -> dict[str, str]:
-        """Attributes that every series of the engine has."""
+        """Attributes that every series of the engine has; no drafter is ""."""
+        drafter = self.manifest.drafter
         return {
             MODEL: model_label(replace(self.manifest.target, name=self.model)),
-            DRAFTER: model_label(self.manifest.drafter),
+            DRAFTER: model_label(drafter) if drafter else "",
             ENGINE: self.manifest.engine,
         }
 

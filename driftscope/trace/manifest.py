@@ -91,11 +91,12 @@ class Manifest:
     "sampled eager" (a recorded step runs eagerly, with hooks), "shadow" (a recorded step runs a
     second time, eagerly) or "taps" (hooks in the served execution)."""
     method: Text
-    """The engine's name of the speculation method, such as "eagle3"."""
+    """The engine's name of the speculation method, such as "eagle3"; "" without a drafter."""
     k: DraftLength
-    """Draft tokens per round as configured."""
+    """Draft tokens per round as configured; 0 without a drafter."""
     target: Model
-    drafter: Model
+    drafter: Model | None
+    """None: the engine does not speculate, so the run has requests and steps but no chains."""
     norm_flags: Mapping[str, bool]
     """fc_norm, norm_output, norm_before_fc, norm_before_residual of the loaded drafter."""
     drafter_layers: LayerCount
@@ -205,7 +206,7 @@ def _no_run(run: Path) -> str:
     if run.is_dir() and all(path.name.startswith("status-") for path in run.iterdir()):
         return (
             f"{run}: has no {MANIFEST}, so it is not a driftscope run: no server got as far as "
-            "loading its drafter here. See the server's log, or give the directory that "
+            "loading its models here. See the server's log, or give the directory that "
             "DRIFTSCOPE_TRACE named"
         )
     return (

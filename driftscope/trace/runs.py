@@ -201,7 +201,7 @@ def _state(
     if is_live(run, statuses):
         return RunState.RECORDING if manifest else RunState.STARTING
     if manifest is None:
-        return RunState.NO_DRAFTER
+        return RunState.NEVER_BEGAN
     if not statuses or not all(status.closed for status in statuses):
         return RunState.NOT_CLOSED
     return RunState.EMPTY if rounds == 0 else RunState.CLOSED
@@ -294,7 +294,7 @@ def found(path: Path) -> Path:
         beside = _offer(path.parent)
         raise NotATraceError(
             f"{path}: no such directory; if a server was to record there, it has not loaded its "
-            f"drafter: see its log{f'. Runs beside it: {beside}' if beside else ''}"
+            f"models: see its log{f'. Runs beside it: {beside}' if beside else ''}"
         )
     offer = _offer(path)
     if not offer:

@@ -422,7 +422,7 @@ def _provenance_conclusion(analysis: Analysis) -> str:
     """Return engine, target and drafters in one line."""
     manifests = [run.manifest for run in analysis.runs] or [s.manifest for s in analysis.senders]
     engines = dict.fromkeys(f"{each.engine} {each.engine_version}".strip() for each in manifests)
-    drafters = dict.fromkeys(each.drafter.name for each in manifests if each.drafter.name)
+    drafters = dict.fromkeys(m.drafter.name for m in manifests if m.drafter and m.drafter.name)
     targets = dict.fromkeys(each.target.name for each in manifests if each.target.name)
     return f"{listed([*engines])}: {listed([*targets])} with {listed([*drafters]) or 'no drafter'}."
 
@@ -457,7 +457,9 @@ def provenance_parts(run: RunSummary) -> dict[str, str]:
     }
 
 
-def _model(model: Model) -> str:
+def _model(model: Model | None) -> str:
+    if model is None:
+        return NOTHING
     weights = f", weights {model.weights_digest}" if model.weights_digest else ""
     config = f"config {model.config_digest}{weights}"
     return f"{model.name} ({model.architecture}, {model.dtype}, {config})"

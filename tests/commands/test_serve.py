@@ -89,7 +89,7 @@ def test_a_start_that_never_loaded_a_drafter_is_named(
 ) -> None:
     assert "will record to" in serve("model", *SPECULATION, "--trace", "run").stderr
     done = driftscope("analyze", "run")
-    assert_fails(done, 1, "no server got as far as loading its drafter")
+    assert_fails(done, 1, "no server got as far as loading its models")
 
 
 def test_into_a_directory_that_cannot_be_used(serve: Driftscope, tmp_path: Path) -> None:
@@ -105,7 +105,8 @@ def test_into_a_directory_that_cannot_be_used(serve: Driftscope, tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (["model", "--port", "8000"], 2, "no --speculative-config"),
+        (["model", "--port", "8000"], 2, "no --speculative-config: name the drafter, or give"),
+        (["m", *SPECULATION, "--no-speculation"], 2, "--no-speculation and --speculative-config"),
         (["m", *SPECULATION, "--budget", "0"], 2, "--budget '0': give a share"),
         (["m", *SPECULATION, "--budget", "1%", "--every", "2"], 2, "give one of the two"),
         (["m", *SPECULATION, "--label", "a,b"], 2, "--label: a label with a comma"),
@@ -115,6 +116,7 @@ def test_into_a_directory_that_cannot_be_used(serve: Driftscope, tmp_path: Path)
         (["m", *SPECULATION, "--sink-tokens", "some"], 2, "--sink-tokens"),
         (["m", *SPECULATION, "--otlp", "collector"], 1, "give the collector's URL"),
         ([*SGLANG], 2, "no --speculative-algorithm"),
+        ([*SGLANG, *SGLANG_SPECULATION, "--no-speculation"], 2, "exclude each other"),
         ([*SGLANG, *SGLANG_SPECULATION, "--control"], 2, "for vLLM only"),
     ],
 )
@@ -153,10 +155,17 @@ def test_the_command_and_environment_of_vllm(serve: Driftscope, tmp_path: Path) 
         "DRIFTSCOPE_TOKEN_IDS": "1",
     }
     assert done.stderr.splitlines() == [
-        f"driftscope: will record to {trace} once the drafter is loaded",
+        f"driftscope: will record to {trace} once its models are loaded",
         f"driftscope: while it serves, run: driftscope probe status {trace}",
         f"driftscope: end it with Ctrl-C, then run: driftscope analyze {trace}",
     ]
+
+
+@pytest.mark.parametrize("engine", [("model",), SGLANG], ids=["vllm", "sglang"])
+def test_a_server_without_a_drafter(serve: Driftscope, engine: tuple[str, ...]) -> None:
+    call = _started(serve(*engine, "--no-speculation", "--trace", "{drafter}"))
+    assert not [option for option in call["argv"] if "spec" in option]
+    assert call["environ"]["DRIFTSCOPE_TRACE"].endswith("/no-speculation")
 
 
 def test_the_command_and_environment_of_sglang(serve: Driftscope, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def _announce(run: Path) -> None:
         raise ProbeError(f"{run}: already holds a run; give --trace a new directory")
     if is_strict(os.environ):
         _make(run)
-    say(f"will record to {run} once the drafter is loaded")
+    say(f"will record to {run} once its models are loaded")
     say(f"while it serves, run: driftscope probe status {run}")
     say(f"end it with Ctrl-C, then run: driftscope analyze {run}")
 
@@ -129,6 +129,8 @@ def given(options: Sequence[str], *names: str) -> bool:
 
 FIELD = "{drafter}"
 """Part of a run directory's name that is replaced."""
+NO_SPECULATION = "no-speculation"
+"""Name in place of a drafter's if there is none."""
 UNKNOWN = "drafter"
 """Name if the options leave the drafter to a file or to vLLM."""
 MAX_CHARS = 40
@@ -137,9 +139,24 @@ _SHORT = "-sc"
 _UNFIT = re.compile(r"[^A-Za-z0-9._]+")
 
 
-def with_drafter(trace: Path, options: Sequence[str]) -> Path:
-    """Return `trace` with the drafter's name in place of FIELD."""
-    return Path(str(trace).replace(FIELD, drafter_name(options)))
+def _named(recording: Recording, drafter: str) -> Recording:
+    """Return `recording` with the drafter's name in place of FIELD."""
+    return replace(recording, trace=Path(str(recording.trace).replace(FIELD, drafter)))
+
+
+def _check_drafter(
+    engine_options: Sequence[str], *names: str, speculation: bool, example: str
+) -> None:
+    """Raise UsageError if the engine's options name a drafter and none is wanted, or the other way
+    round; `names` begin the options that name one."""
+    option = names[0]
+    if not speculation and given(engine_options, *names):
+        raise UsageError(f"--no-speculation and {option} exclude each other: leave one out")
+    if speculation and not given(engine_options, *names, "--config"):
+        raise UsageError(
+            f"no {option}: name the drafter, or give --no-speculation to record the server without "
+            f"one, for comparison; example: {example}"
+        )
 
 
 def drafter_name(options: Sequence[str]) -> str:
@@ -209,26 +226,31 @@ OPENED = (
 
 
 def replace_with_vllm(
-    model: str, options: Sequence[str], recording: Recording, *, control: bool = False
+    model: str,
+    options: Sequence[str],
+    recording: Recording,
+    *,
+    control: bool = False,
+    speculation: bool = True,
 ) -> NoReturn:
     """Replace this process by vLLM's server for `model`; `control` opens its RPC to the workers.
 
-    Sets DRIFTSCOPE_STRICT=1 unless it is set. Raises UsageError if vLLM would have nothing to
-    record, ProbeError if vLLM is not installed or if the run directory already holds a run, and
-    TraceError if that cannot be written.
+    Sets DRIFTSCOPE_STRICT=1 unless it is set. Raises UsageError if `options` name no drafter
+    although there is `speculation`, or one although there is none, ProbeError if vLLM is not
+    installed or if the run directory already holds a run, and TraceError if that cannot be written.
     """
     if importlib.util.find_spec("vllm") is None:
         raise ProbeError(
             "vLLM is not installed here: install driftscope into the environment of your vLLM"
         )
-    if not given(options, "--speculative-config", "-sc", "--spec-", "--config"):
-        raise UsageError(
-            "no --speculative-config: without a drafter there is nothing to record; example: "
-            '--speculative-config \'{"method": "eagle3", "model": "DRAFTER", '
-            '"num_speculative_tokens": 4}\''
-        )
-    named = replace(recording, trace=with_drafter(recording.trace, options))
-    if switch_on(named):
+    _check_drafter(
+        options,
+        *(_SPECULATIVE, _SHORT, "--spec-"),
+        speculation=speculation,
+        example='--speculative-config \'{"method": "eagle3", "model": "DRAFTER", '
+        '"num_speculative_tokens": 4}\'',
+    )
+    if switch_on(_named(recording, drafter_name(options) if speculation else NO_SPECULATION)):
         options = [*options, "--middleware", LABEL_HEADER]
     if control:
         os.environ[DEV_MODE] = "1"
@@ -256,26 +278,26 @@ ALGORITHM = "--speculative-algorithm"
 DRAFTER = "--speculative-draft-model-path"
 
 
-def replace_with_sglang(model: str, options: Sequence[str], recording: Recording) -> NoReturn:
+def replace_with_sglang(
+    model: str, options: Sequence[str], recording: Recording, *, speculation: bool = True
+) -> NoReturn:
     """Replace this process by SGLang's server for `model`.
 
-    Sets DRIFTSCOPE_STRICT=1 unless it is set. Raises UsageError if SGLang would have nothing to
-    record, ProbeError if it is not installed or if the run directory already holds a run, and
-    TraceError if that cannot be written.
+    Sets DRIFTSCOPE_STRICT=1 unless it is set. Raises as `replace_with_vllm` does.
     """
     if importlib.util.find_spec("sglang") is None:
         raise ProbeError(
             "SGLang is not installed here: install driftscope-probe into the environment of your "
             "SGLang"
         )
-    if not given(options, ALGORITHM, "--config"):
-        raise UsageError(
-            f"no {ALGORITHM}: without a drafter there is nothing to record; example: {ALGORITHM} "
-            f"EAGLE3 {DRAFTER} DRAFTER --speculative-num-steps 4 --speculative-eagle-topk 1 "
-            "--speculative-num-draft-tokens 5"
-        )
-    trace = Path(str(recording.trace).replace(FIELD, file_name(_drafter(options))))
-    switch_on(replace(recording, trace=trace))
+    _check_drafter(
+        options,
+        ALGORITHM,
+        speculation=speculation,
+        example=f"{ALGORITHM} EAGLE3 {DRAFTER} DRAFTER --speculative-num-steps 4 "
+        "--speculative-eagle-topk 1 --speculative-num-draft-tokens 5",
+    )
+    switch_on(_named(recording, file_name(_drafter(options)) if speculation else NO_SPECULATION))
     command = sglang_command(model, options)
     os.execv(command[0], command)  # noqa: S606 the Python of this environment, no shell
 

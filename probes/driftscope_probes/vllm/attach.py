@@ -105,12 +105,16 @@ def manifest_of(drafter: VllmDrafter, runner: str, settings: Settings, meter: Me
     )
 
 
-def manifest_of_lookup(runner: str, settings: Settings, config: Any) -> Manifest:
-    """Return the manifest of a run in which only acceptance and timing are recorded."""
+def manifest_without_chains(runner: str, settings: Settings, config: Any) -> Manifest:
+    """Return the manifest of a run in which only acceptance and timing are recorded, or timing
+    alone if nothing drafts."""
     speculation = config.speculative_config
-    drafter = Model(name=speculation.method, architecture="", config_digest="", dtype="")
-    if _has_own_model(speculation, config.model_config):
+    if speculation is None:
+        drafter = None
+    elif _has_own_model(speculation, config.model_config):
         drafter = _model(config, speculation.draft_model_config)
+    else:
+        drafter = Model(name=speculation.method, architecture="", config_digest="", dtype="")
     return _manifest(
         config,
         runner,
@@ -147,8 +151,8 @@ def _manifest(
         runner=runner,
         mode=_mode(config),
         recording="sampled eager" if settings.recording == EAGER else settings.recording,
-        method=speculation.method,
-        k=speculation.num_speculative_tokens,
+        method="" if speculation is None else speculation.method,
+        k=0 if speculation is None else speculation.num_speculative_tokens,
         target=_model(config, config.model_config),
         kv_cache_dtype=str(config.cache_config.cache_dtype),
         rank=place_in(config).rank,
@@ -201,7 +205,8 @@ def _flag(model: Any, flag: str) -> bool:
 
 
 RECORDER = "_driftscope_recorder"
-"""Attribute of a proposer that holds its recorder or timer, for hooks that run in every step."""
+"""Attribute of a proposer that holds its recorder or timer, for hooks that run in every step. An
+engine without a drafter has no proposer: its runner stands in for it here."""
 _LOADED = "_driftscope_loaded"
 """Attribute of a proposer whose run has not begun yet."""
 _FAULT = "_driftscope_fault"
@@ -335,6 +340,23 @@ def begin_recording(proposer: Any, models: LoadedModels) -> None:
         _undo(proposer, models, guard.fault)
 
 
+def begin_without_drafter(runner: Any, version: str, config: Any) -> None:
+    """Begin the run of an engine that does not speculate: its requests and the times of its steps.
+
+    `version` is "v1" or "v2". Raises an exception only with DRIFTSCOPE_STRICT=1.
+    """
+    begin_recording(
+        runner,
+        LoadedModels(
+            runner=version,
+            config=config,
+            captured=lambda: CapturedLayers(layers=(), source=None),
+            timed=True,
+            hook=lambda _: None,
+        ),
+    )
+
+
 def _begin_run(proposer: Any, captured: Callable[[], CapturedLayers]) -> None:
     waiting: _Loaded = getattr(proposer, _LOADED)
     delattr(proposer, _LOADED)
@@ -353,7 +375,8 @@ def _begin_run(proposer: Any, captured: Callable[[], CapturedLayers]) -> None:
 
 
 def _begin_timed(proposer: Any, models: LoadedModels, settings: Settings) -> None:
-    """Begin a run of acceptance and timing, for a drafter that the probe cannot look into."""
+    """Begin a run of acceptance and timing, for a drafter that the probe cannot look into, or of
+    timing alone, without a drafter."""
     config = models.config
     support.check_engine(config)
     fault: StartFault | None = getattr(proposer, _FAULT, None)
@@ -361,7 +384,7 @@ def _begin_timed(proposer: Any, models: LoadedModels, settings: Settings) -> Non
         fault = _unknown(proposer, models)
     check_unused(settings.trace, run_id_of(config))
     writer = _writer_of(proposer, settings, config)
-    manifest = manifest_of_lookup(models.runner, settings, config)
+    manifest = manifest_without_chains(models.runner, settings, config)
     if fault is not None:
         lost = f"{INTERNALS}: {fault.reason}"
         manifest = replace(manifest, notes=(*manifest.notes, lost))
@@ -421,9 +444,10 @@ def recorder_of(proposer: Any) -> Recorder | StepTimer | None:
 
 
 def recorder_of_runner(runner: Any) -> Recorder | StepTimer | None:
-    """Return the recorder of a runner's proposer, which V1 and V2 keep under different names."""
+    """Return the recorder of a runner, or of its proposer, which V1 and V2 keep under different
+    names."""
     proposers = (getattr(runner, name, None) for name in ("drafter", "speculator"))
-    recorders = (recorder_of(proposer) for proposer in proposers)
+    recorders = (recorder_of(holder) for holder in (*proposers, runner))
     return next((recorder for recorder in recorders if recorder is not None), None)
 
 

@@ -46,7 +46,6 @@ from driftscope_probes.start_guard import (
     leave_note,
     this_process_fault,
 )
-from driftscope_probes.vllm import support
 from driftscope_probes.vllm.plugin import report_down, served_name
 from driftscope_probes.vllm.schedule import (
     Limits,
@@ -174,9 +173,8 @@ def _observe(scheduler: Any) -> None:
         settings = settings_from(os.environ)
         if settings is None:
             return
-        config = scheduler.vllm_config
-        support.check_speculates(config)
-        down = handed_down() or _fault_of_workers(settings.trace, run_id_of(config))
+        run_id = run_id_of(scheduler.vllm_config)
+        down = handed_down() or _fault_of_workers(settings.trace, run_id)
         if down is None:
             setattr(scheduler, _ATTRIBUTE, EngineObserver(scheduler, settings))
             return

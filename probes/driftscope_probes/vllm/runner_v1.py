@@ -154,9 +154,10 @@ def _draft_sampling(proposer: Any) -> str | None:
 def _execute_model(original: Any) -> Callable[..., Any]:
     def execute_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
         proposer = getattr(runner, "drafter", None)
-        recorder = getattr(proposer, RECORDER, None)
-        if proposer is not None and recorder is not None:
-            proposer._driftscope_runner = runner  # the proposer lacks this reference
+        recorder = getattr(runner if proposer is None else proposer, RECORDER, None)
+        if recorder is not None:
+            if proposer is not None:
+                proposer._driftscope_runner = runner  # the proposer lacks this reference
             recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
         return original(runner, *args, **kwargs)
 
@@ -165,7 +166,8 @@ def _execute_model(original: Any) -> Callable[..., Any]:
 
 def _sample_tokens(original: Any) -> Callable[..., Any]:
     def sample_tokens(runner: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = getattr(getattr(runner, "drafter", None), RECORDER, None)
+        proposer = getattr(runner, "drafter", None)
+        recorder = getattr(runner if proposer is None else proposer, RECORDER, None)
         has_step = getattr(runner, "execute_model_state", None) is not None
         result = original(runner, *args, **kwargs)
         if recorder and has_step:

@@ -111,7 +111,8 @@ def _loaded(speculator: Any) -> LoadedProposer:
 
 def _execute_model(original: Any) -> Callable[..., Any]:
     def execute_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = getattr(getattr(runner, "speculator", None), RECORDER, None)
+        speculator = getattr(runner, "speculator", None)
+        recorder = getattr(runner if speculator is None else speculator, RECORDER, None)
         if recorder is not None:
             recorder.step_started(args[0] if args else kwargs.get("scheduler_output"))
         return original(runner, *args, **kwargs)
@@ -122,15 +123,18 @@ def _execute_model(original: Any) -> Callable[..., Any]:
 def _sample_tokens(original: Any) -> Callable[..., Any]:
     def sample_tokens(runner: Any, *args: Any, **kwargs: Any) -> Any:
         speculator = getattr(runner, "speculator", None)
-        recorder = getattr(speculator, RECORDER, None)
+        recorder = getattr(runner if speculator is None else speculator, RECORDER, None)
         state = getattr(runner, "execute_model_state", None)
-        if speculator is None or recorder is None or state is None:
+        if recorder is None or state is None:
             return original(runner, *args, **kwargs)
-        speculator._driftscope_runner = runner
-        try:
+        if speculator is None:
             result = original(runner, *args, **kwargs)
-        finally:
-            speculator._driftscope_runner = None
+        else:
+            speculator._driftscope_runner = runner
+            try:
+                result = original(runner, *args, **kwargs)
+            finally:
+                speculator._driftscope_runner = None
         recorder.step_ended(state.input_batch.num_reqs)
         return result
 

@@ -41,6 +41,8 @@ class Limits:
     def __init__(self, scheduler: Any) -> None:
         config = scheduler.vllm_config
         speculation = config.speculative_config
+        self.speculates = speculation is not None
+        """Whether the engine has a drafter."""
         self.tokens: int = scheduler.max_num_scheduled_tokens
         """Largest number of tokens in a step."""
         self.kept_tokens: int = scheduler.scheduler_config.max_num_batched_tokens
@@ -53,7 +55,7 @@ class Limits:
         """Length of the longest sequence with which a step still drafts; None: every step drafts.
         In V1's GPUModelRunner._input_fits_in_drafter one sequence too long for K more tokens
         prevents drafting for all requests, and zeros are verified instead."""
-        if not getattr(scheduler, "use_v2_model_runner", False):
+        if self.speculates and not getattr(scheduler, "use_v2_model_runner", False):
             own = getattr(speculation.draft_model_config, "max_model_len", None)
             self.drafted_length = (own or scheduler.max_model_len) - scheduler.num_spec_tokens
 
@@ -82,6 +84,11 @@ class Schedule:
         allowed = limits.drafted_length
         self.drafts = allowed is None or self._within(allowed)
         """Whether the drafter runs in this step."""
+
+    @property
+    def speculates(self) -> bool:
+        """Whether the engine has a drafter."""
+        return self._limits.speculates
 
     @property
     def asked_k(self) -> int | None:
@@ -140,6 +147,8 @@ def undrafted_reason(now: Schedule, before: Schedule | None, request: Any, *, ag
     output since the request was preempted and its tokens were computed again.
     """
     name = request.request_id
+    if not now.speculates:
+        return UndraftedReason.K_ZERO
     if again:
         return UndraftedReason.PREEMPTED
     if before is not None and before.asked_k == 0:

@@ -334,18 +334,12 @@ def check_speculation(config: Any) -> None:
 
 def check_engine(config: Any) -> None:
     """Raise ProbeError if nothing of the engine can be recorded, whatever drafts."""
-    check_speculates(config)
-    _check_parallelism(config.parallel_config)
-
-
-def check_speculates(config: Any) -> None:
-    """Raise ProbeError if the engine does not speculate."""
-    speculation = getattr(config, "speculative_config", None)
-    if speculation is None:
+    if getattr(config.model_config, "runner_type", "generate") != "generate":
         raise ProbeError(
-            "DRIFTSCOPE_TRACE is set, but this engine does not speculate: start it with "
-            "--speculative-config, or unset DRIFTSCOPE_TRACE"
+            "DRIFTSCOPE_TRACE is set, but this model generates no text, so there is nothing to "
+            "record: unset DRIFTSCOPE_TRACE"
         )
+    _check_parallelism(config.parallel_config)
 
 
 def _check_parallelism(parallel: Any) -> None:

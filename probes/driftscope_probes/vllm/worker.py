@@ -14,7 +14,7 @@ from driftscope_probes.control import METHOD
 from driftscope_probes.guard import hook_method
 from driftscope_probes.start_guard import StartGuard, this_process_fault
 from driftscope_probes.vllm import runner_v1, runner_v2
-from driftscope_probes.vllm.attach import recorder_of_runner
+from driftscope_probes.vllm.attach import begin_without_drafter, recorder_of_runner
 from driftscope_probes.vllm.support import is_last_stage
 
 
@@ -27,17 +27,21 @@ def _load_model(original: Any) -> Callable[..., Any]:
     def load_model(worker: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(worker, *args, **kwargs)
         with StartGuard():
-            _begin(worker.model_runner)
+            _begin(worker)
         return result
 
     return load_model
 
 
-def _begin(runner: Any) -> None:
+def _begin(worker: Any) -> None:
+    runner, config = worker.model_runner, worker.vllm_config
     if getattr(runner, "speculator", None) is not None:
         runner_v2.models_loaded(runner)
     elif getattr(runner, "drafter", None) is not None:
         runner_v1.models_loaded(runner)
+    elif config.speculative_config is None and is_last_stage(config):
+        version = "v2" if getattr(worker, "use_v2_model_runner", False) else "v1"
+        begin_without_drafter(runner, version, config)
 
 
 def install_control(module: Any) -> None:
@@ -71,5 +75,5 @@ def _why(recorder: object) -> str:
     if (fault := this_process_fault()) is not None:
         return f"nothing is recorded: {fault.reason}"
     if recorder is not None:
-        return "this worker records acceptance and timing only, always: there is nothing to change"
+        return "this worker records no chains, so that there is nothing to change"
     return "this worker has no drafter that is recorded"

@@ -79,8 +79,8 @@ def test_an_engine_that_ended_before_its_drafter_was_loaded(tmp_path: Path) -> N
     run.mkdir()
     _status(run, "core-999999999", START_S, closed=True)
     entry = entry_of(run)
-    assert (entry.state, entry.manifest, entry.rounds) == (RunState.NO_DRAFTER, None, None)
-    with pytest.raises(NotATraceError, match="no server got as far as loading its drafter"):
+    assert (entry.state, entry.manifest, entry.rounds) == (RunState.NEVER_BEGAN, None, None)
+    with pytest.raises(NotATraceError, match="no server got as far as loading its models"):
         found(run)
     leave_fault(run, StartFault(kind="drafter", reason="no such drafter", source="worker0-1"))
     assert entry_of(run).problem == "no such drafter"
@@ -151,7 +151,7 @@ def test_a_parent_folder_offers_its_runs(runs: Path) -> None:
 
 
 def test_a_missing_run_names_its_neighbours_and_the_start_that_failed(runs: Path) -> None:
-    with pytest.raises(NotATraceError, match=r"has not loaded its drafter.*/new") as refused:
+    with pytest.raises(NotATraceError, match=r"has not loaded its models.*/new") as refused:
         found(runs / "missing")
     assert "no such directory" in str(refused.value)
 

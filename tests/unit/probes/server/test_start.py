@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from driftscope_probes.server.label_header import LabelHeader
-from driftscope_probes.server.start import LABEL_HEADER, drafter_name, with_drafter
+from driftscope_probes.server.start import LABEL_HEADER, drafter_name
 
 JSON = (b"content-type", b"application/json")
 GONE = {"type": "http.disconnect"}
@@ -134,4 +133,3 @@ def test_vllm_can_import_it_by_its_name() -> None:
 )
 def test_the_last_part_of_the_drafter_s_path(options: list[str], name: str) -> None:
     assert drafter_name(options) == name
-    assert with_drafter(Path("runs/{time}-{drafter}"), options) == Path(f"runs/{{time}}-{name}")

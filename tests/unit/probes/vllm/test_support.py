@@ -84,7 +84,9 @@ def test_the_page_has_the_kind(kind: support.Kind) -> None:
 def _config(method: str | None = "eagle3", **parallel: int) -> Any:
     speculation = method and SimpleNamespace(method=method)
     return SimpleNamespace(
-        speculative_config=speculation, parallel_config=SimpleNamespace(**parallel)
+        speculative_config=speculation,
+        parallel_config=SimpleNamespace(**parallel),
+        model_config=SimpleNamespace(runner_type="generate"),
     )
 
 
@@ -108,9 +110,11 @@ def _impl(**changes: object) -> Any:
     return SimpleNamespace(**{**plain, **changes})
 
 
-def test_an_engine_that_does_not_speculate() -> None:
-    words = ("does not speculate", "--speculative-config", "unset DRIFTSCOPE_TRACE")
-    _refused(lambda: support.check_speculation(_config(None)), *words)
+def test_an_engine_that_generates_no_text() -> None:
+    config = _config(None)
+    support.check_engine(config)
+    config.model_config.runner_type = "pooling"
+    _refused(lambda: support.check_engine(config), "generates no text", "unset DRIFTSCOPE_TRACE")
 
 
 @pytest.mark.parametrize("name", ["tensor", "pipeline"])
