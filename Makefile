@@ -141,7 +141,7 @@ kinds: $(VENV)/installed-dev $(ARCTIC) ## every kind of drafter in real vLLM aga
 bench: $(VENV)/installed-dev ## what recording costs (half an hour)
 	mkdir -p $(dir $(BENCH_JSON))
 	PYTHONPATH=. $(BIN)/python benchmarks/overhead.py --json $(BENCH_JSON)
-	$(BIN)/python -m pytest -q tests/unit/trace/test_size.py
+	$(BIN)/python -m pytest -q tests/unit/trace/test_segments.py
 
 examples: $(VENV)/installed-dev ## run every example, on nine engines one after another
 	DRIFTSCOPE_TEST_EXAMPLES=1 $(BIN)/python -m pytest tests/commands/test_examples.py tests/commands/test_example_queries.py

@@ -41,8 +41,8 @@ AUTO = "auto"
 DEFAULT_MAX_MB = 2048
 DEFAULT_DISTANCE_EVERY = 16
 """A chain's attention by distance takes more bytes than the rest of its row. With one chain in
-sixteen, a recorded round takes at most 190 bytes (K = 8, one layer; `tests/unit/trace/test_size.py`
-measures it)."""
+sixteen, a recorded round takes at most 190 bytes (K = 8, one layer; measured in
+`tests/unit/trace/test_segments.py`)."""
 IN_GRAPH, EAGER, SHADOW = RECORDINGS = ("in-graph", "eager", "shadow")
 STRATEGIES = ("auto", "lse", "keys")
 RUN_ID = "DRIFTSCOPE_RUN_ID"

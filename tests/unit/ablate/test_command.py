@@ -1,22 +1,53 @@
-"""`driftscope ablate` on the shipped drafters, and on what it cannot run."""
+"""Ablations of shipped and constructed drafters, through the command and resumed."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
-from support.checkpoints import TARGET, changed, own_vocabulary, own_vocabulary_config
+import torch
+from support.checkpoints import (
+    TARGET,
+    changed,
+    eagle1_drafter,
+    own_vocabulary,
+    own_vocabulary_config,
+    prompt_texts,
+)
+from support.constructed_drafter import CAUSES, KNOWN, PART_OF, decomposition_of
+from torch import Tensor
 from typer.testing import CliRunner, Result
 
-from driftscope.ablate.intervention import AS_SERVED, INTERVENTIONS
+from driftscope.ablate.chains import NEAREST_SLOTS, AblatedDraft, AttentionEdit, ablated_draft
+from driftscope.ablate.intervention import (
+    AS_SERVED,
+    FACTORIAL,
+    INTERVENTIONS,
+    RIGHT_BOTH,
+    RIGHT_TOKENS,
+    Attention,
+)
+from driftscope.ablate.result import Ablation, Decomposition, Part
+from driftscope.ablate.run import AblationOptions, PromptMeter, run_ablation
 from driftscope.boundary.json_document import ABLATION
+from driftscope.cli import run_reports
 from driftscope.cli.app import app
 from driftscope.errors import CheckpointError, UsageError
+from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.reference.config import DEFAULT_N_SINK
+from driftscope.inspect.reference.drafter import Drafter
+from driftscope.inspect.trial.drafting import FIGURES, Prefix, as_served, draft
+from driftscope.inspect.trial.target import BATCH, Passage, Teacher
+from driftscope.inspect.trial.trial import Bench
 from driftscope.json_schema import schema_of
-from driftscope_lab.trio import trio_path
+from driftscope.workloads.suites.readers import prompts_of
+from driftscope_lab.trio import encode, trio_path
 
 pytestmark = pytest.mark.slow
 
@@ -173,3 +204,259 @@ def test_a_chat_template_that_cannot_be_read_is_one_error(tmp_path: Path) -> Non
     )
     assert isinstance(done.exception, CheckpointError)
     assert "its tokenizer cannot encode a prompt" in str(done.exception)
+
+
+K = 4
+
+
+@pytest.fixture(scope="module")
+def teacher() -> Teacher:
+    torch.set_num_threads(1)
+    return Teacher(trio_path() / "target")
+
+
+@pytest.fixture(scope="module")
+def passage(teacher: Teacher) -> Passage:
+    chosen = prompts_of("trio")[:1]
+    prompts = {each.key: teacher.encode(each.messages, each.text) for each in chosen}
+    (only,) = teacher.passages(prompts, set(range(7)))
+    return only
+
+
+@pytest.fixture(scope="module", params=["eagle3", "eagle31"])
+def drafter(request: pytest.FixtureRequest) -> Drafter:
+    return as_served(open_drafter(str(trio_path() / request.param)), 4).build("cpu")
+
+
+def _draft(
+    name: str, drafter: Drafter, teacher: Teacher, passage: Passage, anchors: Tensor | None = None
+) -> AblatedDraft:
+    at = passage.anchors(K) if anchors is None else anchors
+    return ablated_draft(Prefix.of(drafter, teacher, passage), K, INTERVENTIONS[name], at)
+
+
+def _accepted(drafted: AblatedDraft) -> list[int]:
+    return drafted.matches.int().cumprod(1).sum(1).tolist()  # type: ignore[no-any-return]
+
+
+def _figure(drafted: AblatedDraft, name: str) -> list[float]:
+    return drafted.figures[:, FIGURES.index(name)].tolist()  # type: ignore[no-any-return]
+
+
+def test_as_served_is_what_the_reference_drafts(
+    drafter: Drafter, teacher: Teacher, passage: Passage
+) -> None:
+    mine = _draft("as-served", drafter, teacher, passage)
+    reference = draft(drafter, teacher, passage, K, measured=True)
+    assert _accepted(mine) == reference.accepted.tolist()
+    assert reference.figures is not None
+    torch.testing.assert_close(mine.figures, reference.figures)
+
+
+def test_right_tokens_and_states_at_depth_d_are_depth_1_of_a_later_position(
+    drafter: Drafter, teacher: Teacher, passage: Passage
+) -> None:
+    every = passage.anchors(K)
+    both = _draft(RIGHT_BOTH, drafter, teacher, passage).matches
+    for depth in range(1, K):
+        assert both[:-depth, depth].tolist() == both[depth:, 0].tolist(), depth
+    assert len(every) == len(both)
+
+
+def test_right_tokens_change_nothing_up_to_the_first_wrong_one(
+    drafter: Drafter, teacher: Teacher, passage: Passage
+) -> None:
+    served = _draft("as-served", drafter, teacher, passage)
+    assert _accepted(_draft(RIGHT_TOKENS, drafter, teacher, passage)) == _accepted(served)
+
+
+def test_hidden_slots_get_no_attention(
+    drafter: Drafter, teacher: Teacher, passage: Passage
+) -> None:
+    assert max(_figure(_draft("hide-chain", drafter, teacher, passage), "self_mass")) == 0.0
+    hidden = _draft("hide-sink", drafter, teacher, passage)
+    assert max(_figure(hidden, "sink_mass")) == 0.0
+    names = ("sink_mass", "prompt_mass", "generated_mass", "self_mass")
+    total = sum(torch.tensor(_figure(hidden, name)) for name in names)
+    torch.testing.assert_close(total, torch.ones(K))
+
+
+def test_the_sinks_share_stays_that_of_depth_1(
+    drafter: Drafter, teacher: Teacher, passage: Passage
+) -> None:
+    kept = _figure(_draft("restore-sink", drafter, teacher, passage), "sink_mass")
+    assert kept == pytest.approx([kept[0]] * K, abs=1e-6)
+    served = _figure(_draft("as-served", drafter, teacher, passage), "sink_mass")
+    assert served[0] == pytest.approx(kept[0], abs=1e-6)
+
+
+def test_a_pinned_state_keeps_its_size(teacher: Teacher, passage: Passage) -> None:
+    drafter = as_served(open_drafter(str(trio_path() / "eagle3")), 4).build("cpu")
+    fed: list[float] = []
+    step = drafter.step
+
+    def watched(**call: Tensor) -> object:
+        fed.append(float(call["hidden"].square().mean(-1).sqrt().mean()))
+        return step(**call)  # type: ignore[arg-type]
+
+    drafter.step = watched  # type: ignore[method-assign, assignment]
+    anchors = passage.anchors(K)[:1]
+    _draft("pin-size", drafter, teacher, passage, anchors)
+    assert fed[1:] == pytest.approx([fed[1]] * (K - 1), rel=1e-5)
+    fed.clear()
+    _draft("as-served", drafter, teacher, passage, anchors)
+    assert fed[-1] > 1.1 * fed[1]
+
+
+def test_only_the_nearest_slots_are_seen() -> None:
+    anchors = torch.tensor([NEAREST_SLOTS + 5])
+    slots = NEAREST_SLOTS + 20
+    for depth in (1, 3):
+        edit = AttentionEdit(Attention.LAST_SLOTS, anchors, slots, DEFAULT_N_SINK).at(depth)
+        even = torch.zeros(1, 1, 1, slots + depth - 1)
+        even[..., : int(anchors) + 1] = 1.0
+        even[..., slots:] = 1.0
+        seen = edit(0, even / even.sum())
+        assert int((seen > 0).sum()) == NEAREST_SLOTS
+        assert float(seen.sum()) == pytest.approx(1.0)
+        assert float(seen[..., int(anchors)]) > 0
+
+
+PROMPTS, STOPPED = BATCH + 4, BATCH + 2
+SOME = ("--prompts", "trio", "--k", "3", "--most-prompts", str(PROMPTS), "--positions", "4")
+
+
+def _resumed(*options: str) -> Result:
+    drafter = str(trio_path() / "eagle3")
+    named = ("--interventions", "hide-sink,served-dtype", *options)
+    return CliRunner().invoke(app, ["ablate", drafter, "--target", str(TARGET), *SOME, *named])
+
+
+def _stopping(prompts: Sequence[Any], _what: str) -> Iterator[Any]:
+    """A bar during which somebody presses Ctrl-C."""
+    yield from prompts[:STOPPED]
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the output of an ablation that was interrupted."""
+    output = tmp_path / "why"
+    with monkeypatch.context() as patch:
+        patch.setattr(run_reports, "steps", _stopping)
+        done = _resumed("-o", str(output))
+    assert done.exit_code == 130
+    assert f"{output}.work keeps what is measured" in done.stderr
+    return output
+
+
+def test_it_goes_on_and_gives_the_same_result(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+    whole = PromptMeter.measured
+
+    def counted(self: PromptMeter, passage: Any, writing: Any) -> Any:
+        measured.append(passage.key)
+        return whole(self, passage, writing)
+
+    monkeypatch.setattr(PromptMeter, "measured", counted)
+    done = _resumed("-o", str(stopped))
+    assert done.exit_code == 0, done.output
+    assert len(measured) == PROMPTS - STOPPED
+    assert not stopped.with_name("why.work").exists()
+    assert sorted(path.name for path in stopped.iterdir()) == ["ablation.json", "manifest.json"]
+    assert (stopped / "ablation.json").read_text() == _resumed("--json").stdout
+
+
+def test_another_request_is_refused(stopped: Path) -> None:
+    done = _resumed("-o", str(stopped), "--positions", "5")
+    assert isinstance(done.exception, UsageError)
+    assert "another --positions" in str(done.exception)
+    assert stopped.with_name("why.work").exists()
+
+
+def test_without_an_output_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_reports, "steps", _stopping)
+    done = _resumed()
+    assert done.exit_code == 130
+    assert "nothing is kept: name an --output" in done.stderr
+
+
+def test_a_recorded_run_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"mode": "eager"}))
+    done = _resumed("-o", str(tmp_path))
+    assert isinstance(done.exception, UsageError)
+    assert "holds a run of a server" in str(done.exception)
+    (tmp_path / "file").write_text("mine")
+    done = _resumed("-o", str(tmp_path / "file"))
+    assert isinstance(done.exception, UsageError) and "is a file" in str(done.exception)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+SEEDS = range(10)
+PARTS = ("tokens", "states", "rest")
+
+
+def _parts(found: Decomposition) -> dict[str, Part]:
+    return {name: getattr(found, name) for name in PARTS}
+
+
+def _excludes_zero(part: Part) -> bool:
+    return part.interval is not None and part.interval.excludes_zero()
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_cause_is_named_and_nothing_else(cause: str) -> None:
+    found = [decomposition_of(cause, seed) for seed in SEEDS]
+    mine = PART_OF.get(cause)
+    for name in PARTS:
+        fired = np.mean([_excludes_zero(_parts(each)[name]) for each in found])
+        if name == mine:
+            assert fired == 1.0
+        else:
+            # 10 seeds of a 5 % test: more than 2 are less likely than 1 in 80.
+            assert fired <= 0.2, (cause, name)
+    if mine is not None:
+        part = np.mean([_parts(each)[mine].value for each in found])
+        loss = np.mean([each.loss.value for each in found])
+        assert part == pytest.approx(loss, abs=0.03) and loss > 0.05
+
+
+@pytest.mark.parametrize("cause", KNOWN)
+def test_the_parts_add_up_exactly(cause: str) -> None:
+    found = decomposition_of(cause, 1)
+    total = sum(part.value for part in _parts(found).values())
+    assert total == pytest.approx(found.loss.value, abs=1e-12)
+    assert found.first - found.last == pytest.approx(found.loss.value, abs=1e-12)
+
+
+NORMED = "normalise"
+
+
+@pytest.fixture(scope="module")
+def ablation(tmp_path_factory: pytest.TempPathFactory) -> Ablation:
+    drafter: Path = eagle1_drafter(tmp_path_factory.mktemp("eagle1"))
+    target = open_target(str(TARGET))
+    prompts = {str(at): encode(text) for at, text in enumerate(prompt_texts())}
+    return run_ablation(
+        open_drafter(str(drafter)),
+        target,
+        lambda: Bench(target, lambda _: prompts),
+        AblationOptions(k=K, positions=10, wanted=(*FACTORIAL[1:], NORMED)),
+        names=("eagle1", "target"),
+    )
+
+
+def test_the_loss_of_one_trained_at_the_first_depth_lies_in_its_own_states(
+    ablation: Ablation,
+) -> None:
+    """The target's states make every depth a first depth, which this drafter learned by heart."""
+    length = {each.intervention.id: each.acceptance.mean_length for each in ablation.effects}
+    assert length["right-states"] == length["right-both"] == K + 1
+    assert length["right-tokens"] == length[AS_SERVED] < K
+    assert ablation.decomposition is not None
+
+
+def test_a_norm_that_it_does_not_have_does_not_apply(ablation: Ablation) -> None:
+    assert ablation.not_applicable == {NORMED: "an EAGLE-1 drafter has no final norm"}

@@ -1,18 +1,33 @@
-"""Tokens that a draft vocabulary lacks, counted in text whose regions are plain to see."""
+"""Ablation runs: the order of the work, the results, and their place in a report."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
+from support.ablations import constructed_ablation
 from support.checkpoints import TARGET, changed
+from typer.testing import CliRunner, Result
 
+from driftscope.ablate.intervention import AS_SERVED, FACTORIAL, INTERVENTIONS
+from driftscope.ablate.result import (
+    Ablation,
+    Drafts,
+    Matches,
+    ablation_of,
+    coverage_of,
+    read_ablation,
+    to_json,
+    write_run,
+)
 from driftscope.ablate.run import (
     DraftVocabulary,
     MeasuredPrompt,
@@ -20,10 +35,15 @@ from driftscope.ablate.run import (
     WorkFile,
     served_dtype,
 )
+from driftscope.boundary.json_document import RUNS
+from driftscope.cli.app import app
 from driftscope.errors import UsageError
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.trial.drafting import as_served
 from driftscope.inspect.trial.target import Passage
+from driftscope.json_schema import schema_of
+from driftscope.trace.runs import entry_of, newest
+from driftscope.vocabulary import RunState
 from driftscope_lab.trio import trio_path
 
 PROMPT = "Q: "
@@ -184,3 +204,222 @@ def test_a_damaged_entry_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     with pytest.raises(UsageError, match="is no work file of ablate"):
         WorkFile(path, REQUEST)
+
+
+def test_shares_are_sums_over_the_prompts() -> None:
+    found = coverage_of(
+        [
+            {"prose": (30, 3), "code": (10, 5)},
+            {"prose": (70, 1)},
+            {"prose": (20, 2), "code": (30, 9)},
+        ]
+    )
+    assert found.lacking == pytest.approx(20 / 160)
+    prose, code = found.by_region
+    assert (prose.region, prose.tokens, prose.lacking) == ("prose", 120, pytest.approx(6 / 120))
+    assert (code.region, code.tokens, code.lacking) == ("code", 40, pytest.approx(14 / 40))
+
+
+def test_a_share_of_0_has_an_upper_bound_and_one_prompt_has_no_interval() -> None:
+    (prose,) = coverage_of([{"prose": (50, 0)}] * 12).by_region
+    assert prose.lacking == 0.0
+    assert prose.interval is not None and 0.0 < prose.interval.high < 0.5
+    (alone,) = coverage_of([{"prose": (50, 4)}]).by_region
+    assert alone.interval is None
+
+
+def test_no_answer_has_no_region() -> None:
+    empty = coverage_of([])
+    assert (empty.lacking, empty.by_region) == (0.0, ())
+
+
+PROMPTS, POSITIONS, K = 12, 10, 3
+
+
+def _matches(rate: float, seed: int) -> list[Matches]:
+    random = np.random.default_rng(seed)
+    return [random.random((POSITIONS, K)) < rate for _ in range(PROMPTS)]
+
+
+def _ablation(**rates: float) -> Ablation:
+    named = {name.replace("_", "-"): rate for name, rate in rates.items()}
+    return _of({name: _matches(rate, at) for at, (name, rate) in enumerate(named.items())})
+
+
+def _of(matches: Mapping[str, list[Matches]]) -> Ablation:
+    drafts = [
+        Drafts(
+            intervention=INTERVENTIONS[name],
+            matches=each,
+            as_served=matches[AS_SERVED],
+            figures={"fed_rms": (1.0,) * K},
+        )
+        for name, each in matches.items()
+    ]
+    return ablation_of(drafts, coverage_of([]), drafter="d", target="t", not_applicable={})
+
+
+def test_lengths_rates_and_differences_are_those_of_the_matches() -> None:
+    found = _ablation(as_served=0.5, hide_chain=0.9)
+    served, hidden = found.effects
+    by_hand = np.concatenate(_matches(0.5, 0)).cumprod(axis=1)
+    assert served.acceptance.mean_length == pytest.approx(1 + by_hand.sum(axis=1).mean())
+    assert served.acceptance.marginal == pytest.approx(by_hand.mean(axis=0))
+    assert served.agreement == pytest.approx(np.concatenate(_matches(0.5, 0)).mean(axis=0))
+    assert served.conditional[1] == pytest.approx(by_hand[:, 1].mean() / by_hand[:, 0].mean())
+    assert hidden.difference == pytest.approx(
+        hidden.acceptance.mean_length - served.acceptance.mean_length
+    )
+    assert "changes acceptance length by +" in hidden.words
+    assert found.positions == PROMPTS * POSITIONS and found.decomposition is None
+
+
+def test_no_change_is_called_none() -> None:
+    matches = _matches(0.5, 1)
+    found = _of({AS_SERVED: matches, "hide-chain": [each.copy() for each in matches]})
+    assert "no change beyond chance" in found.effects[1].words
+
+
+def test_an_effect_is_rarely_seen_where_there_is_none() -> None:
+    """Intervals hold for all interventions together: with five that do nothing, one is wrong in at
+    most 5 of 100 runs."""
+    wrong = 0
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        rate = random.beta(8, 4, PROMPTS)
+        matches = {
+            name: [random.random((POSITIONS, K)) < each for each in rate]
+            for name in (AS_SERVED, "hide-chain", "hide-sink", "pin-size", "normalise")
+        }
+        found = _of(matches)
+        wrong += any(
+            each.interval is not None and each.interval.excludes_zero()
+            for each in found.effects[1:]
+        )
+    assert wrong <= 8  # more are less likely than 1 in 100 at 5 %
+
+
+def test_the_document_has_every_effect() -> None:
+    found = _ablation(as_served=0.5, right_tokens=0.6, right_states=0.7, right_both=0.8)
+    document = json.loads(to_json(found))
+    assert [each["intervention"]["id"] for each in document["effects"]] == list(FACTORIAL)
+    parts = document["decomposition"]
+    total = sum(parts[name]["value"] for name in ("tokens", "states", "rest"))
+    assert total == pytest.approx(parts["loss"]["value"], abs=1e-8)
+    assert document["kind"] == "ablation"
+
+
+Document = dict[str, Any]
+
+
+def test_a_document_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    text = to_json(constructed_ablation())
+    (tmp_path / "a.json").write_text(text)
+    assert to_json(read_ablation(tmp_path / "a.json")) == text
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda document: document.update(kind="report"),
+        lambda document: document.update(schema_version=99),
+        lambda document: document.update(effects=[]),
+        lambda document: document.update(k=9),
+        lambda document: document["effects"][0].update(agreement=[None] * 4),
+        lambda document: document["effects"][0].update(interval=[1]),
+        lambda document: document["decomposition"].pop("rest"),
+        lambda document: document["vocabulary"].update(by_region=7),
+    ],
+)
+def test_a_damaged_document_is_one_error(
+    tmp_path: Path, damage: Callable[[Document], object]
+) -> None:
+    document = json.loads(to_json(constructed_ablation()))
+    damage(document)
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(UsageError, match=str(path)):
+        read_ablation(path)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "null", '{"kind": "ablation"}'])
+def test_another_file_is_one_error(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(UsageError, match="is no ablation"):
+        read_ablation(path)
+    with pytest.raises(UsageError, match="is no ablation"):
+        read_ablation(tmp_path / "none.json")
+
+
+RESULT = constructed_ablation()
+
+
+def _run(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    files, target = open_drafter(str(trio_path() / "eagle3")), open_target(str(TARGET))
+    write_run(tmp_path / "why", RESULT, files, target)
+    return tmp_path / "why"
+
+
+def test_a_run_directory_and_its_document_become_the_same_page(run: Path, tmp_path: Path) -> None:
+    pages = []
+    for source in (run, run / "ablation.json"):
+        page = tmp_path / "page.html"
+        done = _run("analyze", source, "-o", page, "--json", tmp_path / "again.json")
+        assert done.exit_code == 0, done.output
+        assert "points lost:" in done.stdout and f"written: {page}" in done.stderr
+        assert (tmp_path / "again.json").read_text() == to_json(RESULT)
+        pages.append(page.read_text().replace(str(source), ""))
+    assert pages[0] == pages[1] and "Why: what the loss is made of" in pages[0]
+
+
+def test_json_goes_to_stdout_alone(run: Path, tmp_path: Path) -> None:
+    done = _run("analyze", run, "-o", tmp_path / "page.html", "--json", "-")
+    assert done.stdout == to_json(RESULT)
+    assert _run("analyze", run, "-o", "-", "--format", "json").stdout == to_json(RESULT)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--format", "markdown"), "written as html or json"),
+        (("--where", "label = 'a'"), "--where: does not apply to an ablation"),
+        (("--by", "region"), "--by: does not apply"),
+        (("--baseline", "RUN"), "--baseline: does not apply"),
+        (("RUN",), "analysed alone"),
+    ],
+)
+def test_what_only_runs_have_is_refused(run: Path, options: tuple[str, ...], words: str) -> None:
+    named = [str(run / "ablation.json") if each == "RUN" else each for each in options]
+    done = _run("analyze", run, *named)
+    assert isinstance(done.exception, UsageError)
+    assert words in str(done.exception)
+
+
+def test_another_document_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"kind": "inspection", "schema_version": 1}')
+    done = _run("analyze", tmp_path / "a.json", "-o", tmp_path / "page.html")
+    assert isinstance(done.exception, UsageError)
+    assert "is no document of `driftscope ablate --json`" in str(done.exception)
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("words", [("check", "--require", "rounds > 1"), ("advise",), ("watch",)])
+def test_other_commands_refuse_it(run: Path, words: tuple[str, ...]) -> None:
+    done = _run(words[0], run, *words[1:])
+    assert isinstance(done.exception, UsageError)
+    assert "holds an ablation" in str(done.exception)
+
+
+def test_it_is_listed_as_closed_and_is_never_the_latest_run(run: Path) -> None:
+    entry = entry_of(run)
+    assert (entry.state, entry.rounds, entry.problem) == (RunState.CLOSED, None, "")
+    assert newest([run.parent]) is None
+    listed = json.loads(_run("ls", run.parent, "--json").stdout)
+    jsonschema.validate(listed, schema_of(RUNS))
+    assert [each["kind"] for each in listed["runs"]] == ["ablation"]

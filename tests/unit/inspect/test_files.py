@@ -1,20 +1,30 @@
-"""A checkpoint that cannot be read is one clear error, and shards are read as one."""
+"""Files of a checkpoint: what is read, what is refused, and the digest of the weights."""
 
 from __future__ import annotations
 
 import json
+import pickle
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from support.checkpoints import changed
+from support.inspections import broken
 
+from driftscope.boundary.json_document import INSPECTION
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import open_drafter, recognise
 from driftscope.inspect.checks.result import Inspected
-from driftscope.inspect.files import read_header, weight_pickles
-from driftscope.inspect.inspection import run_checks
+from driftscope.inspect.files import Opening, read_header, weight_pickles
+from driftscope.inspect.inspection import run_checks, to_json
+from driftscope.inspect.pickles import read_pickle
+from driftscope.inspect.weights_digest import weights_digest
+from driftscope.json_schema import schema_of
 from driftscope_lab.trio import trio_path
 
 INDEX = "model.safetensors.index.json"
@@ -186,3 +196,168 @@ def test_weights_are_found_by_name(tmp_path: Path, there: list[str], expected: l
     for name in there:
         (tmp_path / name).touch()
     assert [path.name for path in weight_pickles(tmp_path)] == expected
+
+
+class _Hostile:
+    """Touches a file when it is loaded as an ordinary pickle."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def _pickled(folder: Path, name: str = "pytorch_model.bin", *, legacy: bool = False) -> Path:
+    path = changed(folder)
+    state = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    torch.save(state, path / name, _use_new_zipfile_serialization=not legacy)
+    return path
+
+
+def _allowed() -> Opening:
+    return Opening(read_pickle=read_pickle)
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_the_tensors_are_those_of_the_safetensors_file(tmp_path: Path, legacy: bool) -> None:
+    whole = open_drafter(str(changed(tmp_path / "a")))
+    found = open_drafter(str(_pickled(tmp_path / "b", legacy=legacy)), _allowed())
+    assert found.tensors.keys() == whole.tensors.keys()
+    for name, tensor in found.tensors.items():
+        expected = whole.tensors[name]
+        assert (tensor.dtype, tensor.shape, tensor.bytes) == (
+            *(expected.dtype, expected.shape, expected.bytes),
+        )
+        np.testing.assert_array_equal(tensor.array(), expected.array())
+        rows = np.array([0, len(tensor.array()) - 1])
+        np.testing.assert_array_equal(tensor.rows(rows), expected.rows(rows))
+    assert not [each for each in run_checks(Inspected(drafter=found)) if each.level == "error"]
+
+
+def test_weights_of_a_trainers_checkpoint_are_found_beside_its_state(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a")
+    state = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    torch.save({"state_dict": state, "step": 3}, path / "last.ckpt")
+    torch.save({"lr": 0.1}, path / "optimizer.pt")
+    assert "fc.weight" in open_drafter(str(path), _allowed()).tensors
+
+
+def test_without_permission_the_error_names_the_option(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="--allow-pickle"):
+        open_drafter(str(_pickled(tmp_path / "a")))
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+def test_a_hostile_pickle_is_refused_and_does_nothing(tmp_path: Path, legacy: bool) -> None:
+    path, touched = _pickled(tmp_path / "a"), tmp_path / "touched"
+    hostile = {"fc.weight": torch.zeros(2), "x": _Hostile(touched)}
+    torch.save(hostile, path / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(CheckpointError, match="holds more than tensors") as refused:
+        open_drafter(str(path), _allowed())
+    assert "\n" not in str(refused.value)
+    assert "weights_only" not in str(refused.value)
+    assert not touched.exists()
+
+
+def _protocol_only(path: Path) -> None:
+    path.write_bytes(b"\x80\x02")
+
+
+def _plain_pickle(path: Path) -> None:
+    path.write_bytes(pickle.dumps({"a": [1, 2]}))
+
+
+def _archive_cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def _other_archive(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a", "b")
+
+
+def _a_list(path: Path) -> None:
+    torch.save([torch.zeros(2)], path)
+
+
+def _larger_than_its_storage(path: Path) -> None:
+    torch.save({"fc.weight": torch.zeros(1).expand(1 << 40)}, path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(_protocol_only, _plain_pickle, _archive_cut_short, _other_archive),
+        *(_a_list, _larger_than_its_storage),
+    ],
+    ids=lambda damage: damage.__name__.strip("_"),
+)
+def test_a_damaged_pickle_is_one_error_that_names_the_file(tmp_path: Path, damage: object) -> None:
+    path = _pickled(tmp_path / "a")
+    damage(path / "pytorch_model.bin")  # type: ignore[operator]
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin") as found:
+        open_drafter(str(path), _allowed())
+    assert "\n" not in str(found.value)
+
+
+def test_several_pickles_are_not_guessed_between(tmp_path: Path) -> None:
+    path = _pickled(tmp_path / "a", "one.pt")
+    torch.save({"a": torch.zeros(1)}, path / "two.pt")
+    with pytest.raises(CheckpointError, match="several pickles"):
+        open_drafter(str(path), _allowed())
+
+
+Change = Callable[[dict[str, torch.Tensor]], object]
+
+
+def _drafter(folder: Path, change: Change | None = None) -> str:
+    """The shipped drafter's weights, changed; the files differ in nothing but tensors' bytes."""
+    state = load_file(trio_path() / "eagle31" / "model.safetensors")
+    if change is not None:
+        change(state)
+    folder.mkdir()
+    save_file(state, folder / "model.safetensors")
+    return str(folder)
+
+
+def test_equal_weights_have_equal_digests_wherever_they_lie(tmp_path: Path) -> None:
+    first, second = (weights_digest(_drafter(tmp_path / name)) for name in "ab")
+    assert first == second
+    assert first is not None and len(first) == 16
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: [tensor.mul_(1.01) for tensor in state.values()],
+        lambda state: state["norm.weight"].fill_(1),
+        lambda state: state["lm_head.weight"].copy_(state["lm_head.weight"].flip(0)),
+        lambda state: state["fc.weight"][-1].add_(1),
+    ],
+    ids=["trained on", "one norm", "permuted head", "one row"],
+)
+def test_other_weights_in_files_of_the_same_layout_have_another_digest(
+    tmp_path: Path, change: Change
+) -> None:
+    plain, changed = _drafter(tmp_path / "a"), _drafter(tmp_path / "b", change)
+    assert weights_digest(plain) != weights_digest(changed)
+
+
+def test_weights_that_are_not_there_or_not_readable_have_none(tmp_path: Path) -> None:
+    assert weights_digest(str(tmp_path)) is None
+    assert weights_digest("no-such-owner/no-such-model") is None
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 100)
+    assert weights_digest(str(tmp_path)) is None
+
+
+def test_an_inspection_holds_every_repair(tmp_path: Path) -> None:
+    inspection = broken(tmp_path)
+    document = json.loads(to_json(inspection, 3))
+    jsonschema.validate(document, schema_of(INSPECTION))
+    assert inspection.trial is not None
+    assert [each["repair"]["id"] for each in document["trial"]["tried"]] == [
+        each.repair.id for each in inspection.trial.tried
+    ]

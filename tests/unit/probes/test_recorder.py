@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from support.recording_worker import Worker
+from support.runs import verify
 from support.tiny_drafter import HEADS, LAYERS, Batch, Call, K, by_hand
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from driftscope.trace.status import read_statuses
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import MASSES
-from driftscope_probes.buffers import SLOTS, ChainBuffers, Layout
+from driftscope_probes import request_rows as module
+from driftscope_probes.buffers import SLOTS, ChainBuffers, HostRing, Layout
+from driftscope_probes.chain import OptionalMasses
 from driftscope_probes.cpu_kernels import CompiledKernels
 from driftscope_probes.engine import DeviceStep, DraftStep
 from driftscope_probes.meter import MassPlan
+from driftscope_probes.process_writer import open_writer, sample
+from driftscope_probes.request_rows import ANSWER_TOKENS, PromptDigests
 from driftscope_probes.sampler import distance_choices
-from driftscope_probes.settings import RECORDINGS
+from driftscope_probes.settings import RECORDINGS, Settings
 from driftscope_probes.vllm.drafter import VllmDrafter
 
 AS_STORED: dict[str, float] = {"rtol": 1e-5, "atol": 5e-6}
@@ -453,3 +462,186 @@ def test_a_depth_adds_no_torch_operator(
 def test_the_page_about_gpus_says_how_much_a_round_copies() -> None:
     row = ChainBuffers(Layout(depths=4, layers=1, aux=3), 1, torch.device("cpu")).values
     assert f"moves {row.nbytes} bytes for each request" in (DOCS / "gpu.md").read_text("utf-8")
+
+
+CPU = torch.device("cpu")
+R, WIDTH = 4, 3
+
+
+def _values(rows: int, value: float) -> torch.Tensor:
+    return torch.full((rows, WIDTH), value)
+
+
+def test_later_changes_of_the_source_and_of_the_slot_do_not_show() -> None:
+    ring, source = HostRing(R, WIDTH, CPU, slots=1), _values(R, 1.0)
+    landing = ring.send(source)
+    assert landing is not None
+    source.fill_(2.0)  # the next chain is drafted
+    taken = landing.take()
+    assert (taken == 1.0).all()
+    again = ring.send(source)
+    assert (taken == 1.0).all(), "what was taken is not in the slot any more"
+    assert again is not None
+    assert (again.take() == 2.0).all()
+
+
+def test_a_full_ring_takes_nothing_and_loses_nothing() -> None:
+    ring = HostRing(R, WIDTH, CPU, slots=2)
+    first, second = (ring.send(_values(1, value)) for value in (1.0, 2.0))
+    assert ring.send(_values(1, 3.0)) is None
+    assert first is not None
+    assert second is not None
+    assert (first.take() == 1.0).all()
+    assert ring.send(_values(1, 4.0)) is not None, "a slot that was taken is free"
+    assert (second.take() == 2.0).all()
+
+
+def test_a_step_that_is_forgotten_gives_its_slot_back_once() -> None:
+    ring = HostRing(R, WIDTH, CPU, slots=2)
+    for _ in range(5):
+        assert ring.send(_values(1, 1.0)) is not None
+    taken = ring.send(_values(1, 1.0))
+    assert taken is not None
+    taken.take()
+    del taken
+    held = [ring.send(_values(1, float(value))) for value in range(3)]
+    assert held[:2].count(None) == 0
+    assert held[2] is None, "no slot is free twice"
+
+
+def test_optional_masses_take_room_when_first_asked_for() -> None:
+    heads = OptionalMasses((3, 2, 4, 5), R, CPU)
+    room = heads.take(2)
+    assert room.shape == (2, 3, 2, 4, 5)
+    assert room.isnan().all()
+    room[1] = 7.0
+    landing = heads.send(2)
+    assert landing is not None
+    taken = landing.take()
+    assert taken.shape == (2, 3 * 2 * 4 * 5)
+    assert (taken[1] == 7.0).all()
+    assert heads.take(2).isnan().all(), "nothing of the step before is left"
+
+
+KEY, OTHER_KEY = b"k" * 16, b"o" * 16
+FIRST, ANSWER = [5, 6, 7, 8, 9], [101, 102, 103]
+
+
+def _request(prompt: Sequence[int] | None, answer: Sequence[int] = (), **more: Any) -> Any:
+    tokens = None if prompt is None else list(prompt)
+    return SimpleNamespace(prompt_token_ids=tokens, output_token_ids=list(answer), **more)
+
+
+def test_equal_prompts_have_equal_digests_and_others_do_not() -> None:
+    digests = PromptDigests(KEY)
+    first, again, other = (digests.of(_request(p, ANSWER)) for p in (FIRST, FIRST, FIRST[::-1]))
+    assert first == again
+    assert first[0] != other[0]
+    assert first[0] is not None
+    assert len(first[0]) == 16
+
+
+def test_the_key_decides_which_digests_agree() -> None:
+    same, other = (PromptDigests(key).of(_request(FIRST)) for key in (KEY, OTHER_KEY))
+    assert PromptDigests(KEY).of(_request(FIRST)) == same
+    assert same[0] != other[0]
+
+
+def test_equal_placeholders_of_different_images_are_different_prompts() -> None:
+    digests = PromptDigests(KEY)
+    images = [[SimpleNamespace(identifier=name)] for name in ("cat", "dog")]
+    cat, dog = (digests.of(_request(FIRST, mm_features=each))[0] for each in images)
+    assert cat != dog
+
+
+def test_a_later_turn_belongs_to_the_conversation_that_it_continues() -> None:
+    digests = PromptDigests(KEY)
+    first, _ = digests.of(_request(FIRST, ANSWER))
+    second, of_second = digests.of(_request([*FIRST, *ANSWER, 20, 21], [7, 7]))
+    third, of_third = digests.of(_request([*FIRST, *ANSWER, 20, 21, 7, 7, 30], [1]))
+    assert of_second == of_third == first
+    assert len({first, second, third}) == 3
+
+
+def test_the_end_of_an_answer_may_be_tokenised_anew() -> None:
+    digests = PromptDigests(KEY)
+    answer = list(range(200, 200 + 2 * ANSWER_TOKENS))
+    first, _ = digests.of(_request(FIRST, answer))
+    changed = [*answer[:-1], 999]
+    assert digests.of(_request([*FIRST, *changed, 20], [1]))[1] == first
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        pytest.param([*FIRST, 20, 21, 22, 23], id="only the prompt is repeated, not the answer"),
+        pytest.param([*FIRST, 101, 102, 9, 20], id="another answer"),
+        pytest.param([4, *FIRST, *ANSWER, 20], id="at another place"),
+        pytest.param([*FIRST, *ANSWER[:2]], id="shorter than what it would continue"),
+    ],
+)
+def test_another_prompt_begins_a_conversation_of_its_own(prompt: list[int]) -> None:
+    digests = PromptDigests(KEY)
+    digests.of(_request(FIRST, ANSWER))
+    own, conversation = digests.of(_request(prompt, [1]))
+    assert conversation == own
+
+
+def test_a_prompt_of_embeddings_has_no_digest() -> None:
+    digests = PromptDigests(KEY)
+    assert digests.of(_request(None, ANSWER)) == (None, None)
+    assert digests.of(_request(FIRST, ANSWER, prompt_embeds=object())) == (None, None)
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REMEMBERED_ANSWERS", 10)
+    digests = PromptDigests(KEY)
+    names = [digests.of(_request([n, n], [n]))[0] for n in range(1, 31)]
+    latest, forgotten = ([30, 30, 30, 1], [2]), ([1, 1, 1, 1], [2])
+    assert digests.of(_request(*latest))[1] == names[-1]
+    own, conversation = digests.of(_request(*forgotten))
+    assert own == conversation
+    assert len(digests._roots) == len(digests._length_of) == 10
+    assert sum(digests._lengths.values()) == 10
+
+
+GROW = """
+import os
+from driftscope_probes.process_writer import sample
+(before,) = sample("worker0-1")
+held = bytearray(os.urandom(1 << 20) * 64)
+(after,) = sample("worker0-1")
+print((after.process_bytes - before.process_bytes) / len(held))
+"""
+
+
+@pytest.mark.process
+def test_a_sample_follows_the_process() -> None:
+    """One of its own: this one frees memory when it likes."""
+    done = subprocess.run([sys.executable, "-c", GROW], capture_output=True, text=True, check=True)
+    assert 0.8 < float(done.stdout) < 1.5
+    (after,) = sample("worker0-1")
+    assert 0 < after.host_available_bytes < 1 << 50
+    assert after.gpu_used_bytes is None
+    assert after.source == "worker0-1"
+
+
+def test_an_idle_process_is_named_after_its_role_and_records_nothing(tmp_path: Path) -> None:
+    writer = open_writer(Settings(trace=tmp_path / "run"), "worker0")
+    time.sleep(0.5)
+    writer.close()
+    assert not list((tmp_path / "run").glob("resource-*"))
+    (status,) = read_statuses(tmp_path / "run")
+    assert status.source == f"worker0-{os.getpid()}"
+
+
+def test_samples_come_with_traffic_and_at_most_one_a_second(tmp_path: Path) -> None:
+    writer = open_writer(Settings(trace=tmp_path / "run"), "worker0")
+    begin = time.monotonic()
+    for i in range(8):
+        writer.put(verify(0, i, time.time(), i, 8, 1))
+        time.sleep(0.2)
+    lasted = time.monotonic() - begin
+    writer.close()
+    (segment,) = (tmp_path / "run").glob("resource-*.parquet")
+    assert 1 <= pq.read_table(segment).num_rows <= 1 + lasted

@@ -1,7 +1,8 @@
-"""What sealing leaves out is restored, and a sealed file that changed is noticed."""
+"""Record files and status files: segments, their sizes, and statuses."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from support.runs import Spec, noisy_rows, rows, verify
+from support.runs import Spec, noisy_rows, rows, verify, write_run
 
-from driftscope.errors import DamagedTraceError, DriftscopeError
+from driftscope.errors import DamagedTraceError, DriftscopeError, NotATraceError
+from driftscope.trace.manifest import read_manifest
 from driftscope.trace.reader import read_trace
 from driftscope.trace.records import DraftRow
+from driftscope.trace.runs import found
 from driftscope.trace.schema import to_batch
 from driftscope.trace.segments import (
     DERIVED_KEY,
@@ -28,10 +31,22 @@ from driftscope.trace.segments import (
     restore,
     rounded,
     segment_path,
+    segments,
+)
+from driftscope.trace.status import (
+    StartFault,
+    Status,
+    leave_fault,
+    read_faults,
+    read_statuses,
+    remove_faults,
+    status_path,
 )
 from driftscope.trace.streams import END, intact_messages, with_digest
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import RecordFiles
+from driftscope_probes.control import reach
+from driftscope_probes.settings import DEFAULT_DISTANCE_EVERY
 
 K = 3
 FLOAT32 = st.floats(width=32)
@@ -331,3 +346,133 @@ def test_a_digest_names_a_file_of_the_run_only(run: Path, name: str) -> None:
     text = status.read_text().replace(f"verify-{SOURCE}-0000.parquet", name)
     status.write_text(text)
     assert read_trace(run).problems == ()
+
+
+FULL = Status(
+    source="worker0-7",
+    closed=True,
+    flushed_s=1_750_000_000.25,
+    rows={"draft": 3, "step": 9},
+    dropped={"queue_full": 2, "disk_limit": 1},
+    errors={"attention": 4, "write": 1},
+    first_error="attention: ValueError: no",
+    probe_s=0.125,
+)
+
+
+def _write(run: Path, status: Status) -> None:
+    status_path(run, status.source).write_text(status.to_json())
+
+
+def test_comes_back_as_it_was(tmp_path: Path) -> None:
+    plain = Status(source="core-1", closed=False, flushed_s=0.0)
+    for status in (FULL, plain):
+        _write(tmp_path, status)
+    assert read_statuses(tmp_path) == (plain, FULL)
+    newer = {**json.loads(FULL.to_json()), "from_the_future": 1}
+    status_path(tmp_path, FULL.source).write_text(json.dumps(newer))
+    assert read_statuses(tmp_path) == (plain, FULL)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", '{"source": "x"}', "\udcff"])
+def test_a_damaged_one_is_named(tmp_path: Path, text: str) -> None:
+    path = status_path(tmp_path, "worker0-7")
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(DamagedTraceError, match=r"status-worker0-7\.json: not a readable status"):
+        read_statuses(tmp_path)
+
+
+def test_what_was_lost_is_said_in_words(run: Path) -> None:
+    _write(run, FULL)
+    limit, queue, errors = read_trace(run).problems
+    assert limit == "worker0-7 dropped 1 rows (disk limit)"
+    assert queue == "worker0-7 dropped 2 rows (queue full)"
+    assert errors == (
+        "worker0-7 caught 5 errors in its hooks (attention 4, write 1); "
+        "first: attention: ValueError: no"
+    )
+
+
+def test_an_error_of_any_length_leaves_the_status_readable(run: Path) -> None:
+    writer = TraceWriter(run, source="worker0-1")
+    writer.count_error("verify", ValueError("x" * 1_000_000))
+    writer.close()
+    (status,) = read_statuses(run)
+    assert str(status.first_error).startswith("verify: ValueError: xxx")
+    assert len(str(status.first_error)) < 3000
+
+
+FAULT = StartFault(
+    kind="drafter", reason="no such drafter", source="worker0-7", start="abc", time_s=1.0
+)
+
+
+def test_it_is_read_as_it_was_left(tmp_path: Path) -> None:
+    leave_fault(tmp_path / "run", FAULT)
+    (fault,) = read_faults(tmp_path / "run")
+    assert (fault.kind, fault.reason, fault.source) == (FAULT.kind, FAULT.reason, FAULT.source)
+    assert fault.time_s > FAULT.time_s
+    remove_faults(tmp_path / "run")
+    assert read_faults(tmp_path / "run") == ()
+    assert read_faults(tmp_path / "nothing") == ()
+
+
+def test_who_reads_the_run_is_told(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    leave_fault(run, FAULT)
+    for read in (read_manifest, found):
+        with pytest.raises(NotATraceError, match="the server recorded nothing: no such drafter"):
+            read(run)
+    (process,) = reach(str(run)).status()
+    assert process["down"] is True
+    assert process["reason"] == "nothing is recorded: no such drafter"
+
+
+def test_one_process_of_a_run_that_others_record(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    leave_fault(run, FAULT)
+    assert "worker0-7 recorded nothing: no such drafter" in read_trace(run).problems
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"kind": "no", "reason": "", "source": "", "start": ""}', '{"kind": 1}'],
+)
+def test_a_file_that_is_none_is_left_out(tmp_path: Path, text: str) -> None:
+    (tmp_path / "fault-worker0-1.json").write_text(text)
+    assert read_faults(tmp_path) == ()
+
+
+SEALED_BYTES_PER_ROUND = 160
+"""With K = 7, one chain per step, without masses by distance: the draft, verify and step files
+together."""
+SEALED_BYTES_WITH_DISTANCES = 190
+"""Bytes of a round with K = 8 and masses by distance at the default interval."""
+ROUNDS = 4000
+RECORDS = ("draft", "verify", "step")
+
+
+def sealed_bytes(
+    run: Path, *, norm_output: bool, k: int = 7, distance_every: int = 0, rounds: int = ROUNDS
+) -> dict[str, float]:
+    """Bytes per round by record, sealed, of a run recorded into the directory `run`."""
+    files = RecordFiles(run, "worker0-1", 1 << 30)
+    files.append(noisy_rows(rounds, k, norm_output=norm_output, distance_every=distance_every))
+    files.seal()
+    return {
+        record: sum(path.stat().st_size for path in segments(run, record)) / rounds
+        for record in RECORDS
+    }
+
+
+@pytest.mark.parametrize("norm_output", [True, False], ids=["EAGLE-3.1", "EAGLE-3"])
+def test_a_sealed_round_is_small(tmp_path: Path, norm_output: bool) -> None:
+    assert sum(sealed_bytes(tmp_path, norm_output=norm_output).values()) <= SEALED_BYTES_PER_ROUND
+
+
+@pytest.mark.parametrize("norm_output", [True, False], ids=["EAGLE-3.1", "EAGLE-3"])
+def test_a_sealed_round_with_masses_by_distance_is_small(tmp_path: Path, norm_output: bool) -> None:
+    sizes = sealed_bytes(
+        tmp_path, norm_output=norm_output, k=8, distance_every=DEFAULT_DISTANCE_EVERY
+    )
+    assert sum(sizes.values()) <= SEALED_BYTES_WITH_DISTANCES

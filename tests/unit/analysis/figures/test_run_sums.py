@@ -1,26 +1,44 @@
-"""Runs that are read while the server runs, or cut in the middle of requests."""
+"""Figures of a run: requests, rounds, chains and changes over time."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from support.runs import Spec, write_run
 from support.simulate import Prompts, Truth, simulate
+from support.simulate.sums import series, side
 
-from driftscope.analysis.figures.requests import UNFINISHED
+from driftscope.analysis.compare import pair_sides
+from driftscope.analysis.figures import verified_chains as module
+from driftscope.analysis.figures.chain_shape import Shape
+from driftscope.analysis.figures.chains import finite_sums
+from driftscope.analysis.figures.change_points import Changes, Series, changes
+from driftscope.analysis.figures.requests import UNFINISHED, Units, cells_of, units_of
+from driftscope.analysis.figures.rounds import BY_ID, UNPAIRED, Side, grouped
+from driftscope.analysis.figures.verified_chains import BANDS, answers, chain_sample, relations
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter
+from driftscope.analysis.statistics.association import Answer
+from driftscope.analysis.statistics.changes import LEAST
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.errors import NoDataError
+from driftscope.errors import NoDataError, UsageError
 from driftscope.findings.finding import Trust
 from driftscope.json_report import figures_of
+from driftscope.metrics.attention import SELF
+from driftscope.metrics.hidden import GROWTH
 from driftscope.pipeline import compare, conclude, summarise
 from driftscope.trace.reader import Trace, read_trace
+from driftscope.vocabulary import AUX, BY_DEPTH, MASSES
 from driftscope_reports.terminal import LEFT_OUT, figure_rows
 
 KINDS = (Prompts(label="chat"), Prompts(label="code", shift=-0.5))
@@ -169,3 +187,381 @@ def test_runs_seen_in_part_are_not_compared(whole: Trace) -> None:
     runs = [summarise(each, name) for each, name in ((whole, "whole"), (short, "short"))]
     assert all(case.comparison is None for case in conclude(runs).cases)
     assert compare(whole, _read_at(whole, 0.7), ("whole", "longer")).differences
+
+
+ROWS = 12
+PROMPTS = [f"p{n % 4}" for n in range(ROWS)]
+SESSIONS = [f"s{n // 4}" for n in range(ROWS)]
+
+
+def _units(column: str | None = None, **columns: Sequence[str | None]) -> Units:
+    names = ("prompt_digest", "conversation", "session", "pair", "label")
+    table = pa.table(
+        {
+            "request": [f"r{n}" for n in range(ROWS)],
+            **{name: pa.array(columns.get(name, [None] * ROWS), pa.string()) for name in names},
+        }
+    )
+    return units_of(table, np.arange(ROWS), ROWS, column)
+
+
+def _same(units: Units, names: Sequence[str | None]) -> bool:
+    """Whether requests share a unit exactly if they share a name."""
+    pairs = set(zip(units.unit.tolist(), names, strict=True))
+    return len(pairs) == len(set(units.unit.tolist())) == len(set(names))
+
+
+def test_without_a_key_each_request_is_one() -> None:
+    units = _units()
+    assert units.unit.tolist() == list(range(ROWS))
+    assert (units.noun, units.seen) == ("request", False)
+
+
+def test_equal_prompts_are_one_unit() -> None:
+    units = _units(prompt_digest=PROMPTS, conversation=PROMPTS)
+    assert _same(units, PROMPTS)
+    assert (units.noun, units.seen, units.crossed) == ("prompt", True, None)
+    assert units.prompt is not None
+
+
+def test_a_question_of_a_replay_goes_before_the_prompt() -> None:
+    """One question in several templates has several prompts."""
+    asked = [f"q{n % 2}" for n in range(ROWS)]
+    units = _units(prompt_digest=PROMPTS, pair=asked)
+    assert _same(units, asked)
+    assert units.noun == "question"
+
+
+def test_turns_of_a_conversation_are_one_unit_and_a_first_prompt_alone_is_none() -> None:
+    own = [f"p{n}" for n in range(ROWS)]
+    root = ["p0", "p0", "p0", "p3", "p3", *own[5:]]
+    units = _units(prompt_digest=own, conversation=root)
+    assert _same(units, root)
+    assert units.noun == "request group"
+    assert units.in_time is not None
+
+
+def test_a_session_contains_its_prompts() -> None:
+    units = _units(session=SESSIONS, prompt_digest=[f"p{n}" for n in range(ROWS)])
+    assert _same(units, SESSIONS)
+    assert (units.noun, units.crossed) == ("session", None)
+
+
+def test_prompts_that_sessions_share_cross_them() -> None:
+    units = _units(session=SESSIONS, prompt_digest=PROMPTS)
+    assert _same(units, SESSIONS)
+    assert units.crossed is not None
+    assert len(set(units.crossed.tolist())) == 4
+
+
+def test_sessions_of_one_prompt_each_lie_within_prompts() -> None:
+    own = [f"s{n}" for n in range(ROWS)]
+    units = _units(session=own, prompt_digest=PROMPTS)
+    assert _same(units, PROMPTS)
+    assert units.crossed is None
+
+
+def test_a_label_is_a_unit_only_if_it_is_asked_for() -> None:
+    labels = [f"l{n % 3}" for n in range(ROWS)]
+    assert len(set(_units(label=labels, prompt_digest=PROMPTS).unit.tolist())) == 4
+    asked = _units("label", label=labels, prompt_digest=PROMPTS)
+    assert _same(asked, labels)
+    assert (asked.noun, asked.seen) == ("label", True)
+
+
+def test_the_request_can_be_asked_for() -> None:
+    assert len(set(_units("request", prompt_digest=PROMPTS).unit.tolist())) == ROWS
+
+
+def test_an_unknown_column_is_refused_in_one_line() -> None:
+    with pytest.raises(UsageError, match=r"--cluster 'user': give one of session, [^\n]+"):
+        _units("user")
+
+
+def test_requests_of_one_unit_are_in_one_cluster_of_a_very_large_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("driftscope.analysis.figures.requests.MAX_CLUSTERS", 10)
+    random = np.random.RandomState(0)
+    strata, unit = random.randint(0, 3, 200), random.randint(0, 50, 200)
+    cells, clusters = cells_of(strata, unit)
+    assert len(np.unique(cells)) <= 10
+    assert all(len(np.unique(clusters[unit == each])) == 1 for each in range(50))
+    for cell in np.unique(cells):
+        assert len(np.unique(strata[cells == cell])) == 1
+        assert len(np.unique(clusters[cells == cell])) == 1
+
+
+def _named(truth: Truth, prefix: str = "id") -> Side:
+    found = side(truth)
+    names = [
+        blake2b(f"{prefix}{n}".encode(), digest_size=8).hexdigest()
+        for n in range(len(found.labels))
+    ]
+    return replace(found, ids=tuple(names))
+
+
+def test_groups_keep_every_round_and_pair_across_runs() -> None:
+    truth = Truth(requests=300, rounds=5, k=3)
+    first, second = _named(truth), _named(replace(truth, seed=9))
+    shuffled = second.of(np.random.default_rng(1).permutation(300))
+    small = [grouped(each, 40) for each in (first, shuffled)]
+    assert len(small[0].labels) <= 40
+    for whole, group in zip((first, shuffled), small, strict=True):
+        assert (group.rounds.histogram.sum(axis=0) == whole.rounds.histogram.sum(axis=0)).all()
+    found = pair_sides(*small)
+    assert found.how == BY_ID
+    a, b = small[0].of(found.first), small[1].of(found.second)
+    assert a.ids == b.ids
+    assert (a.rounds.rounds == b.rounds.rounds).all(), "the same requests have as many rounds"
+
+
+def test_groups_of_other_requests_are_not_paired() -> None:
+    truth = Truth(requests=300, rounds=5, k=3)
+    small = [grouped(_named(truth, name), 40) for name in ("a", "b")]
+    assert pair_sides(*small).how == UNPAIRED
+
+
+def test_names_must_be_as_many_as_rows() -> None:
+    found = side(Truth(requests=10, rounds=5, k=3))
+    with pytest.raises(ValueError, match="10 rows"):
+        replace(found, ids=("0",))
+
+
+def test_chains_without_any_list_have_sums() -> None:
+    shape = Shape(
+        k=4,
+        ks=(4,),
+        depths=4,
+        layers=1,
+        aux=0,
+        sink_slots=(0,),
+        sinkless=False,
+        absent=(*MASSES, *BY_DEPTH, *AUX),
+    )
+    found = finite_sums(pa.table({"chains": [3], "weight": [3.0], "misfits": [0]}), shape)
+    assert found is not None
+    assert found.to_pylist() == [{"chains": 3, "weight": 3.0}]
+
+
+REQUESTS = 5_000
+PER_REQUEST = 100
+
+
+def _run(requests: int = REQUESTS, length: int = 200, every: int = 10) -> Any:
+    """Requests in random order of their numbers, which begin `every` steps apart."""
+    begin = np.random.default_rng(1).permutation(requests) * every
+    spans = np.stack([begin, begin + length], axis=1)
+    return SimpleNamespace(recorded=np.full(requests, PER_REQUEST), drafted_in=spans)
+
+
+def test_a_small_run_is_looked_at_whole() -> None:
+    sample = chain_sample(_run(), REQUESTS * PER_REQUEST)
+    assert sample.requests.tolist() == list(range(REQUESTS))
+    assert sample.steps is None
+
+
+def test_a_large_run_is_sampled_in_bands_over_all_of_its_time() -> None:
+    run = _run()
+    sample = chain_sample(run, 50_000)
+    assert run.recorded[sample.requests].sum() == pytest.approx(50_000, rel=0.05)
+    begin = np.sort(run.drafted_in[sample.requests, 0])
+    bands = np.split(begin, np.flatnonzero(np.diff(begin) > 10) + 1)
+    assert len(bands) == BANDS
+    starts = np.array([band[0] for band in bands])
+    assert np.diff(starts) == pytest.approx(REQUESTS * 10 / BANDS)
+
+
+def test_its_steps_are_those_of_its_requests_and_no_others() -> None:
+    run = _run()
+    sample = chain_sample(run, 50_000)
+    wanted: set[int] = set()
+    for first, last in run.drafted_in[sample.requests].tolist():
+        wanted.update(range(first, last + 1))
+    assert sample.steps is not None
+    assert sample.steps.tolist() == sorted(wanted)
+    assert len(wanted) < REQUESTS * 10 / 2
+
+
+def test_requests_that_are_chosen_among_others_are_some_of_them() -> None:
+    run = _run()
+    outer = chain_sample(run, 50_000).requests
+    inner = chain_sample(run, 10_000, outer)
+    assert set(inner.requests) < set(outer)
+    assert run.recorded[inner.requests].sum() == pytest.approx(10_000, rel=0.05)
+
+
+def test_steps_that_would_fill_the_memory_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = _run()
+    run.drafted_in[:, 1] = 2**62
+    assert chain_sample(run, 50_000).steps is None
+    monkeypatch.setattr(module, "MOST_STEPS", 10)
+    assert chain_sample(_run(), 50_000).steps is None
+
+
+def test_a_few_very_long_requests_are_sampled_as_requests() -> None:
+    run = _run(requests=20)
+    sample = chain_sample(run, 500)
+    assert len(sample.requests) == 5
+
+
+def test_reading_only_its_steps_changes_no_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path / "run", Spec(requests=300))
+    for name in (
+        "driftscope.analysis.figures.verified_chains.COMPARED",
+        "driftscope.analysis.figures.verified_chains.COMPARED",
+        "driftscope.analysis.figures.verified_chains.CHAINS_WITHIN",
+        "driftscope.analysis.figures.attention_drift.CHAINS_LOOKED_AT",
+    ):
+        monkeypatch.setattr(name, 500)
+    in_steps = summarise(run, "run")
+    monkeypatch.setattr(module, "MOST_STEPS", 0)
+    in_all = summarise(run, "run")
+    assert 0 < in_steps.recording.looked_at < 1_000
+    assert in_steps == in_all
+
+
+DEPTHS = 4
+
+
+def _chains(effect: float, requests: int = 40, rounds: int = 40) -> pa.Table:
+    """Chains in which the mass on the chain itself lowers the logit of acceptance by `effect`."""
+    random = np.random.RandomState(1)
+    rows: list[dict[str, Any]] = []
+    for request in range(requests):
+        for position in range(rounds):
+            own = random.normal(0.3, 0.05, DEPTHS)
+            logit = 1.0 + effect * (own - 0.3) / 0.05
+            hit = random.random_sample(DEPTHS) < 1 / (1 + np.exp(-logit))
+            accepted = int(np.minimum.accumulate(hit).sum())
+            rows.append(_row(request, position, accepted, own))
+    return pa.Table.from_pylist(rows)
+
+
+def _row(request: int, position: int, accepted: int, own: np.ndarray) -> dict[str, Any]:
+    row = {"cluster": request, "position": position, "accepted": accepted, "drawn": DEPTHS}
+    for depth in range(DEPTHS):
+        row |= {f"self_mass_{depth}": own[depth], f"fed_rms_{depth}": 1.0 + depth}
+        row |= {f"top1_{depth}": 0.5, f"entropy_{depth}": 1.0}
+    return row
+
+
+@pytest.mark.parametrize(("effect", "answer"), [(-0.5, Answer.LESS), (0.5, Answer.MORE)])
+def test_the_mass_of_the_query_that_proposed_a_token_counts(effect: float, answer: Answer) -> None:
+    own, growth = relations(_chains(effect), DEPTHS)
+    assert (own.measure, growth.measure) == (SELF.name, GROWTH.name)
+    assert answers([own, growth]) == (answer, Answer.CANNOT_TELL)
+    assert own.alone is not None and own.beyond_confidence is not None
+    assert own.alone.sd == pytest.approx(0.05, rel=0.05)
+    assert own.beyond_confidence.per_sd == pytest.approx(own.alone.per_sd)
+    assert growth.alone is None, "the state grows alike in all chains"
+
+
+def test_only_tokens_that_verification_reached_count() -> None:
+    chains = _chains(-0.5)
+    own, _ = relations(chains, DEPTHS)
+    accepted = np.asarray(chains.column("accepted"))
+    assert own.alone is not None
+    assert own.alone.rows <= np.minimum(accepted + 1, DEPTHS).sum()
+
+
+def _runs(folder: Path) -> Iterator[Path]:
+    yield simulate(folder / "simulated", Truth(k=4, requests=30, rounds=25))
+    yield write_run(folder / "without attention", Spec(heads=0))
+
+
+def test_a_run_has_a_relation_for_each_measure_that_it_recorded(tmp_path: Path) -> None:
+    simulated, bare = (summarise(run, "run").within_request for run in _runs(tmp_path))
+    assert [each.measure for each in simulated] == [SELF.name, GROWTH.name]
+    assert SELF.name not in [each.measure for each in bare]
+
+
+STEP = Truth(requests=120, rounds=20, change=(0.5, -1.5))
+
+
+def found_in(truth: Truth) -> Changes:
+    found = changes(series(truth))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_step_is_found_where_it_is(seed: int) -> None:
+    (point,) = found_in(replace(STEP, seed=seed, prompts_seed=seed)).points
+    assert abs(point.time_s - 60) <= 5
+    assert point.interval is not None
+    assert point.interval.high < 0
+    assert point.after - point.before == pytest.approx(point.difference)
+
+
+def test_levels_lie_between_the_points_and_hold_every_round() -> None:
+    data = series(STEP)
+    found = changes(data)
+    assert found is not None
+    assert len(found.levels) == len(found.points) + 1
+    assert sum(level.requests for level in found.levels) == found.requests == 120
+    assert sum(level.rounds for level in found.levels) == data.rounds.sum()
+    for point, before, after in zip(found.points, found.levels, found.levels[1:], strict=False):
+        assert before.end_s == point.time_s == after.start_s
+        assert (before.mean_length, after.mean_length) == (point.before, point.after)
+
+
+def test_a_flat_run_is_seldom_cut() -> None:
+    """5 of 100 runs of one kind are to be expected; 12 or more have a chance of 0.4 %."""
+    flat = Truth(requests=60, rounds=12)
+    cut = [bool(found_in(replace(flat, seed=n, prompts_seed=n)).points) for n in range(100)]
+    assert sum(cut) < 12
+
+
+def test_a_step_back_gives_two_points() -> None:
+    data = series(replace(STEP, requests=180, change=None))
+    low = slice(60, 120)
+    data.tokens[low] = data.rounds[low] + 0.4 * (data.tokens[low] - data.rounds[low])
+    found = changes(data)
+    assert found is not None
+    assert [point.difference > 0 for point in found.points] == [False, True]
+    assert found.gradual is False
+
+
+def test_a_slope_is_told_from_a_step() -> None:
+    assert found_in(replace(STEP, change=None, decay=-2.0)).gradual is True
+    assert found_in(STEP).gradual is False
+
+
+def test_a_changed_mix_is_not_held_against_the_drafter() -> None:
+    """Easy requests give way to hard ones half-way, and each kind accepts as it always did."""
+    data = series(Truth(requests=200, rounds=20, between=0.1))
+    easy = np.random.RandomState(1).random_sample(200) < np.repeat([0.9, 0.1], 100)
+    accepted = (data.tokens - data.rounds) * np.where(easy, 1.0, 0.3)
+    mixed = Series(
+        start_s=data.start_s,
+        end_s=data.end_s,
+        tokens=data.rounds + accepted,
+        rounds=data.rounds,
+        labels=np.where(easy, "easy", "hard"),
+    )
+    found = changes(mixed)
+    assert found is not None
+    assert not found.points
+    assert found.raw is not None, "the requests as they came did change"
+    assert found.raw.same_mix is not None
+    assert found.raw.adjusted is not None
+    for left in (found.raw.same_mix, found.raw.adjusted):
+        assert abs(left) < 0.2 * abs(found.raw.difference)
+
+
+def test_too_few_requests_say_nothing() -> None:
+    assert changes(series(Truth(requests=2 * LEAST - 1))) is None
+
+
+def test_it_comes_with_the_summary(tmp_path: Path) -> None:
+    kinds = (Prompts(label="a"), Prompts(label="b"))
+    run = simulate(tmp_path / "run", replace(STEP, prompts=kinds, batches=(1,), rounds=6))
+    found = summarise(open_run(run), "run").changes
+    assert found is not None
+    (point,) = found.points
+    middle = (found.levels[0].start_s + found.levels[-1].end_s) / 2
+    assert point.time_s == pytest.approx(middle, abs=0.15 * (found.levels[-1].end_s - middle))
+    assert point.same_mix == pytest.approx(point.difference, rel=0.3)

@@ -1,20 +1,31 @@
-"""The paired gain keeps its level on repairs that change nothing, and finds those that help."""
+"""What a trial computes: acceptance, the inside, renderings and the target's tokens."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from support.checkpoints import TARGET
 from support.inspections import FIGURES, PROMPTS, K, inside_sums, rounds
+from transformers import AutoTokenizer
 
+from driftscope.analysis.statistics.drift import Answer
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import mean_interval
 from driftscope.inspect.checks.result import Level
+from driftscope.inspect.reference.chain import Chain, replay
+from driftscope.inspect.reference.drafter import load_drafter, load_target
+from driftscope.inspect.trial.drafting import draft
 from driftscope.inspect.trial.result import (
     AllPositions,
     Change,
     Gain,
+    Inside,
+    InsideSums,
+    NotApplicable,
     Trial,
     Tried,
     TriedRendering,
@@ -25,6 +36,11 @@ from driftscope.inspect.trial.result import (
     mean_length,
     verdict,
 )
+from driftscope.inspect.trial.target import CPU, GPU, Passage, Teacher, placement, weight_of
+from driftscope.inspect.trial.trial import Ids, renderings
+from driftscope.trace.records import edges_of
+from driftscope.vocabulary import Growth
+from driftscope_lab.trio import encode, load_prompts, trio_path
 
 DEPTHS = 5
 ANSWERS, ROUNDS = 32, 16
@@ -181,3 +197,238 @@ def test_less_accepted_is_nothing() -> None:
 def test_equal_rates_are_rarely_anything() -> None:
     found = [list(verdict(_trial(0.5, seed, -0.2))) for seed in range(10, 110)]
     assert sum(map(bool, found)) <= 7  # half of 5, as only gains count
+
+
+DEPTHS, PROMPT_TOKENS = 5, 40
+
+
+@pytest.fixture(scope="module")
+def both() -> tuple[InsideSums, list[Chain], torch.Tensor]:
+    target = load_target(TARGET, torch.float64)
+    drafter = load_drafter(trio_path() / "eagle3", torch.float64)
+    ids = torch.tensor(encode(load_prompts()[0].in_distribution)[:90])
+    aux = drafter.config.aux_layers
+    with torch.no_grad():
+        states = target(ids[None, :-1], aux_layers=aux).aux
+    passage = Passage(
+        key="0", ids=ids, prompt_tokens=PROMPT_TOKENS, states=dict(zip(aux, states, strict=True))
+    )
+    found = draft(drafter, target, passage, DEPTHS, measured=True).inside
+    assert found is not None
+    anchors = passage.anchors(DEPTHS).tolist()
+    chains = replay(target, drafter, ids.tolist(), PROMPT_TOKENS, anchors, DEPTHS)
+    return found, chains, ids
+
+
+def test_masses_by_distance_on_the_sink_and_on_the_chain(
+    both: tuple[InsideSums, list[Chain], torch.Tensor],
+) -> None:
+    found, chains, _ = both
+    bins = sum(np.array(each.distance_mass).reshape(DEPTHS, -1) for each in chains)
+    assert found.chains == len(chains)
+    assert found.bins.shape == (DEPTHS, len(edges_of(DEPTHS)))
+    assert found.bins == pytest.approx(bins, abs=1e-6)
+    for ours, name in ((found.sink, "sink_mass"), (found.own, "self_mass"), (found.fed, "fed_rms")):
+        wanted = np.sum([getattr(each, name) for each in chains], axis=0)
+        assert ours == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_depth_counts_the_drafts_that_are_accepted_so_far(
+    both: tuple[InsideSums, list[Chain], torch.Tensor],
+) -> None:
+    found, chains, ids = both
+    reached, right, sure = np.zeros(DEPTHS), np.zeros(DEPTHS), np.zeros(DEPTHS)
+    for each in chains:
+        for depth in range(DEPTHS):
+            reached[depth] += 1
+            sure[depth] += each.top1[depth]
+            hit = each.token_ids[depth] == int(ids[each.position + 2 + depth])
+            right[depth] += hit
+            if not hit:
+                break
+    assert found.reached == pytest.approx(reached)
+    assert found.right == pytest.approx(right)
+    assert found.sure == pytest.approx(sure, abs=1e-4)
+    assert 0 < right[-1] < reached[0], "otherwise the test shows little"
+
+
+def test_an_even_sink_is_the_share_of_its_slots(
+    both: tuple[InsideSums, list[Chain], torch.Tensor],
+) -> None:
+    found, chains, _ = both
+    assert found.even == pytest.approx(sum(4 / (each.position + 1) for each in chains))
+
+
+def _answers(found: Inside) -> tuple[Answer | None, Growth]:
+    return found.attention_drift.answer if found.attention_drift else None, found.grows
+
+
+def test_a_drafter_that_keeps_still_is_said_to() -> None:
+    found = inside_of(inside_sums(24))
+    assert _answers(found) == (Answer.NO_DRIFT, Growth.KEEPS_ITS_SIZE)
+    assert found.lines[0].startswith("attention does not drift over depth")
+    assert "keeps its size" in found.lines[1]
+
+
+def test_drift_and_growth_are_said() -> None:
+    found = inside_of(inside_sums(24, shift=0.15, growth=2.0))
+    assert _answers(found) == (Answer.DRIFT, Growth.GROWS)
+    assert found.lines[0].startswith("attention drifts over depth")
+    assert "grows: 2.0" in found.lines[1]
+
+
+def test_few_prompts_and_values_between_the_thresholds_cannot_tell() -> None:
+    found = inside_of(inside_sums(8, shift=0.15, growth=1.12))
+    assert _answers(found) == (Answer.CANNOT_TELL, Growth.CANNOT_TELL)
+    assert "at least 10 prompts" in found.lines[0]
+    assert "cannot be told" in found.lines[1]
+
+
+def test_a_depth_that_no_draft_reaches_has_no_rate() -> None:
+    confidence = inside_of(inside_sums(24)).confidence
+    assert confidence.sure == pytest.approx([0.8, 0.8, 0.8, None])
+    assert [each and each.value for each in confidence.right] == [0.5, 0.5, 0.5, None]
+    line = inside_of(inside_sums(24)).lines[-1]
+    assert "80% sure of its first token, which is right in 50%" in line
+
+
+def test_one_depth_has_nothing_that_could_change() -> None:
+    found = inside_of(inside_sums(12, k=1))
+    assert found.attention_drift is None and found.growth is None
+    assert len(found.lines) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rates_of_wrong_answers(seed: int) -> None:
+    """40 drafters that keep still: none is said to drift or to grow."""
+    for at in range(8):
+        found = inside_of(inside_sums(12, seed=100 * seed + at))
+        assert Answer.DRIFT is not (found.attention_drift and found.attention_drift.answer)
+        assert found.grows is not Growth.GROWS
+
+
+OWN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+ASKED = {"a": [{"role": "user", "content": "Write a loop."}]}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(TARGET)
+
+
+def _reasons(left_out: list[NotApplicable]) -> dict[str, str]:
+    return {each.id: each.reason for each in left_out}
+
+
+@pytest.mark.parametrize(
+    ("prompts", "change", "expected"),
+    [
+        ({"a": [0, 7, 8], "b": [0, 9]}, "first_token_off", {"a": [7, 8], "b": [9]}),
+        ({"a": [7, 8], "b": [9]}, "first_token_on", {"a": [0, 7, 8], "b": [0, 9]}),
+    ],
+)
+def test_the_first_token_is_left_out_or_added(
+    tokenizer: Any, prompts: Ids, change: str, expected: Ids
+) -> None:
+    made, _ = renderings(tokenizer, prompts, {}, (None, None))
+    assert [rendering.change.id for rendering in made] == [change]
+    assert made[0].prompts == expected
+
+
+@pytest.mark.parametrize(
+    ("prompts", "reason"),
+    [
+        ({"a": [0, 7], "b": [9]}, "only some prompts"),
+        ({"a": [0, 7], "b": [0]}, "nothing but"),
+    ],
+)
+def test_a_first_token_that_cannot_be_changed_has_a_reason(
+    tokenizer: Any, prompts: Ids, reason: str
+) -> None:
+    made, left_out = renderings(tokenizer, prompts, {}, (None, None))
+    assert not made
+    assert reason in _reasons(left_out)["first_token"]
+
+
+def test_without_a_first_token_there_is_nothing_to_try() -> None:
+    other = AutoTokenizer.from_pretrained(TARGET, bos_token=None)
+    made, left_out = renderings(other, {"a": [7]}, {}, (None, None))
+    assert not made
+    assert "no first token" in _reasons(left_out)["first_token"]
+
+
+def test_the_drafters_own_template_is_tried(tokenizer: Any) -> None:
+    made, left_out = renderings(tokenizer, {"a": [0, 7]}, ASKED, (tokenizer.chat_template, OWN))
+    assert [each.change.id for each in made] == ["first_token_off", "drafters_template"]
+    assert tokenizer.decode(made[1].prompts["a"]) == "Write a loop."
+    assert not left_out
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "reason"),
+    [
+        (None, ASKED, "without a chat template"),
+        ("same", ASKED, "is the target's"),
+        (OWN, {}, "texts, not conversations"),
+        ('[{"name": "default"}]', ASKED, "several"),
+        ("{{ raise_exception('no system role') }}", ASKED, "no system role"),
+        ("{% broken", ASKED, "fails"),
+        ("{# nothing #}", ASKED, "renders nothing"),
+    ],
+)
+def test_a_template_that_cannot_be_tried_has_a_reason(
+    tokenizer: Any, own: str | None, asked: dict[str, Any], reason: str
+) -> None:
+    targets = tokenizer.chat_template
+    own = targets if own == "same" else own
+    made, left_out = renderings(tokenizer, {"a": [0, 7]}, asked, (targets, own))
+    assert [each.change.id for each in made] == ["first_token_off"]
+    assert reason in _reasons(left_out)["drafters_template"]
+
+
+PROMPT = 5
+
+
+@pytest.mark.parametrize(
+    ("answer", "k", "anchors"),
+    [(6, 4, [4, 5]), (5, 4, [4]), (4, 4, []), (1, 4, []), (2, 1, [4])],
+)
+def test_a_chain_needs_k_tokens_after_the_one_that_is_known(
+    answer: int, k: int, anchors: list[int]
+) -> None:
+    passage = Passage(key="a", ids=torch.arange(PROMPT + answer), prompt_tokens=PROMPT, states={})
+    assert passage.anchors(k).tolist() == anchors
+
+
+def test_only_a_gpu_with_accelerate_has_a_device_map() -> None:
+    assert placement(GPU, accelerate=True) == {"device_map": "auto"}
+    assert placement(GPU, accelerate=False) == {}
+    assert placement(CPU, accelerate=True) == {}
+
+
+def test_a_weight_that_is_there_is_returned_as_it_is() -> None:
+    layer = torch.nn.Linear(3, 2)
+    assert weight_of(layer).data_ptr() == layer.weight.data_ptr()
+    assert not weight_of(layer).requires_grad
+
+
+def _passages(teacher: Teacher) -> list[Passage]:
+    prompts = {each.id: encode(each.in_distribution) for each in load_prompts()[:3]}
+    return list(teacher.passages(prompts, {0, 2, 4}))
+
+
+@pytest.mark.slow
+def test_layers_that_are_kept_elsewhere_change_nothing() -> None:
+    pytest.importorskip("accelerate")
+    places = {"model.embed_tokens": CPU, "model.norm": CPU, "model.rotary_emb": CPU, "lm_head": CPU}
+    layers = {f"model.layers.{layer}": "disk" if layer % 2 else CPU for layer in range(4)}
+    plain = Teacher(TARGET, CPU)
+    parted = Teacher(TARGET, CPU, device_map={**places, **layers})
+    assert next(parted.model.model.layers[1].parameters()).is_meta
+    for one, other in zip(_passages(plain), _passages(parted), strict=True):
+        assert torch.equal(one.ids, other.ids)
+        for layer, states in one.states.items():
+            assert torch.equal(states, other.states[layer]), layer
+    offloaded = parted.model.model.layers[1].mlp.up_proj
+    assert torch.equal(weight_of(offloaded), plain.model.model.layers[1].mlp.up_proj.weight)
+    assert offloaded.weight.is_meta

@@ -1,23 +1,54 @@
-"""A trial accepts what the reference engine accepts, and names the repair of a planted mistake."""
+"""Trials of a drafter: its drafts, its renderings, and a trial that is stopped."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from support.checkpoints import AUX, TARGET, Config, State, changed
+from support.checkpoints import (
+    AUX,
+    TARGET,
+    Config,
+    State,
+    as_speculators,
+    changed,
+    own_vocabulary,
+    own_vocabulary_config,
+    speculators_names,
+)
 
+from driftscope.cli.trial_run import TrialOptions, load_bench
+from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.checks.result import CheckResult
 from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.reference.engine import generate
+from driftscope.inspect.trial.drafting import Drafted, Variant, as_served, draft
 from driftscope.inspect.trial.repairs import write_config
-from driftscope.inspect.trial.result import Trial, best_repair, verdict
-from driftscope.inspect.trial.target import ANSWER_TOKENS, Teacher
-from driftscope.inspect.trial.trial import Bench, run_trial
+from driftscope.inspect.trial.result import (
+    STOPPED,
+    Change,
+    T,
+    Trial,
+    TrialListener,
+    best_repair,
+    rendering_results,
+    verdict,
+)
+from driftscope.inspect.trial.target import ANSWER_TOKENS, Passage, Teacher
+from driftscope.inspect.trial.trial import (
+    LEAST_PASSAGES,
+    Bench,
+    Rendering,
+    Runner,
+    run_trial,
+    try_renderings,
+)
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 pytestmark = pytest.mark.slow
@@ -115,3 +146,235 @@ def test_a_drafter_that_no_repair_helps_is_named_as_such(tmp_path: Path) -> None
         trial.tried[0].acceptance.marginal,
     )
     assert [each.id for each in verdict(trial)] == ["nothing_accepted"]
+
+
+@functools.cache
+def _stopping_bench() -> Bench:
+    prompts = {each.id: encode(each.in_distribution) for each in load_prompts()[:8]}
+    return Bench(open_target(str(TARGET)), lambda _: prompts)
+
+
+class Stopping(TrialListener):
+    """Presses Ctrl-C after some items of one part of the trial."""
+
+    def __init__(self, part: str, after: int) -> None:
+        self._part, self._after = part, after
+
+    def each(self, items: Iterable[T], _what: str, _total: int) -> Iterator[T]:
+        """Yield the items before Ctrl-C."""
+        for at, item in enumerate(items):
+            if _what == self._part and at == self._after:
+                raise KeyboardInterrupt
+            yield item
+
+
+def _listened_trial(drafter: Path, listener: TrialListener) -> Trial:
+    return run_trial(open_drafter(str(drafter)), 4, _stopping_bench, K, listener=listener)
+
+
+def test_repairs_before_it_are_kept_and_the_others_are_named(tmp_path: Path) -> None:
+    broken = changed(tmp_path / "a", config=lambda fields: fields.update(norm_output=False))
+    whole, cut = (
+        _listened_trial(broken, TrialListener()),
+        _listened_trial(broken, Stopping("Trying repairs", 3)),
+    )
+    assert not whole.stopped and cut.stopped
+    assert cut.acceptance == whole.acceptance and cut.figures == whole.figures
+    assert len(cut.tried) == 3
+    by_id = {each.repair.id: each for each in whole.tried}
+    assert all(each.gain == by_id[each.repair.id].gain for each in cut.tried)
+    left_out = {each.id for each in cut.not_applicable if each.reason == STOPPED}
+    ways = {each.rendering.id for each in whole.renderings}
+    assert left_out == by_id.keys() - {each.repair.id for each in cut.tried} | ways
+    best = best_repair(cut)
+    assert best is not None and best in cut.tried
+
+
+def test_prompts_before_it_are_kept_if_there_are_enough() -> None:
+    part = "Running the drafter as it is"
+    found = _listened_trial(trio_path() / "eagle31", Stopping(part, LEAST_PASSAGES + 1))
+    assert found.stopped and found.prompts == LEAST_PASSAGES + 1
+    assert not found.tried and not found.renderings
+    with pytest.raises(KeyboardInterrupt):
+        _listened_trial(trio_path() / "eagle31", Stopping(part, LEAST_PASSAGES - 1))
+
+
+def test_nothing_is_left_of_the_answers_alone() -> None:
+    _stopping_bench()._passages = ()
+    with pytest.raises(KeyboardInterrupt):
+        _listened_trial(trio_path() / "eagle31", Stopping("Answering prompts", 7))
+
+
+SETTINGS = "tokenizer_config.json"
+
+
+def _rendered_trial(drafter: Path, bench: Bench) -> Trial:
+    return run_trial(open_drafter(str(drafter)), bench.facts.layers, lambda: bench, K)
+
+
+def _found(trial: Trial) -> list[CheckResult]:
+    return list(rendering_results(trial))
+
+
+def _encoded(begin: int) -> Bench:
+    prompts = {each.id: encode(each.in_distribution)[begin:] for each in load_prompts()[:32]}
+    return Bench(open_target(str(TARGET)), lambda _: prompts)
+
+
+def test_prompts_as_trained_give_nothing() -> None:
+    trial = _rendered_trial(trio_path() / "eagle31", _encoded(0))
+    assert [each.rendering.id for each in trial.renderings] == ["first_token_off"]
+    assert not _found(trial)
+
+
+def test_prompts_without_the_first_token_are_tried_with_it() -> None:
+    trial = _rendered_trial(trio_path() / "eagle31", _encoded(1))
+    assert [each.rendering.id for each in trial.renderings] == ["first_token_on"]
+
+
+def test_a_target_with_another_template_than_the_drafter_is_named(tmp_path: Path) -> None:
+    target, drafter = tmp_path / "target", changed(tmp_path / "drafter")
+    shutil.copytree(TARGET, target)
+    settings = json.loads((target / SETTINGS).read_text())
+    (drafter / "chat_template.jinja").write_text(settings["chat_template"])
+    settings["chat_template"] = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
+    (target / SETTINGS).write_text(json.dumps(settings))
+    bench = load_bench(open_target(str(target)), TrialOptions(prompts="trio", k=K, most_prompts=32))
+    trial = _rendered_trial(drafter, bench)
+    assert "accepts_more_with.drafters_template" in [each.id for each in _found(trial)]
+    assert not trial.not_applicable
+
+
+def test_a_rendering_whose_answers_are_too_short_is_not_applicable() -> None:
+    bench = _encoded(0)
+    passages = bench.passages(set(open_drafter(str(trio_path() / "eagle31")).aux_layers or ()), K)
+    base = as_served(open_drafter(str(trio_path() / "eagle31")), bench.facts.layers)
+    change = Change(id="other", change="other prompts", mistake="none")
+    few = dict(list(bench.prompts.items())[: LEAST_PASSAGES - 1])
+    made = [Rendering(change=change, prompts=few)]
+    runner = Runner(bench.teacher, passages, K)
+    found = try_renderings(runner, base, made, runner.run(base, ()))
+    assert not found.renderings
+    assert [each.id for each in found.not_applicable] == ["other"]
+
+
+LAYERS = 4
+
+
+def _variant(path: Path) -> Variant:
+    return as_served(open_drafter(str(path)), LAYERS)
+
+
+def _equal(first: Variant, second: Path) -> bool:
+    built, expected = first.build("cpu").state_dict(), load_drafter(second).state_dict()
+    return built.keys() == expected.keys() and all(
+        torch.equal(built[name], expected[name]) for name in built
+    )
+
+
+@pytest.mark.parametrize("name", ["eagle3", "eagle31"])
+def test_a_shipped_drafter_is_the_reference_drafter(name: str) -> None:
+    path = trio_path() / name
+    assert _equal(_variant(path), path)
+    assert _variant(path).config == load_drafter(path).config
+
+
+def test_the_speculators_format_gives_the_same_drafter(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a", config=as_speculators, weights=speculators_names)
+    assert _equal(_variant(path), trio_path() / "eagle31")
+
+
+def test_captured_layers_are_sorted_as_vllm_sorts_them(tmp_path: Path) -> None:
+    def config(fields: Config) -> None:
+        fields[AUX] = fields["eagle_config"][AUX] = [3, 1, 2]
+
+    assert _variant(changed(tmp_path / "a", config=config)).config.aux_layers == (1, 2, 3)
+
+
+def test_norms_that_are_missing_are_ones_as_an_engine_leaves_them(tmp_path: Path) -> None:
+    def weights(state: State) -> None:
+        for layer in range(3):
+            del state[f"fc_norm.{layer}.weight"]
+
+    built = _variant(changed(tmp_path / "a", weights=weights)).build("cpu")
+    assert torch.equal(built.fc_norm[1].weight, torch.ones(256))
+
+
+def test_an_embedding_of_its_own_is_used(tmp_path: Path) -> None:
+    own = torch.rand(1024, 256)
+    path = changed(tmp_path / "a", weights=lambda state: state.update({"embed_tokens.weight": own}))
+    built = _variant(path).build("cpu")
+    assert torch.equal(built.embed_tokens.weight, own)
+    assert built.fc.weight.shape == (256, 768)
+
+
+def test_scaled_positions_are_those_of_transformers(tmp_path: Path) -> None:
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    scaling = {"rope_type": "linear", "factor": 4.0}
+    path = changed(tmp_path / "a", config=lambda fields: fields.update(rope_scaling=scaling))
+    found = _variant(path).build("cpu").rotary
+    config = LlamaConfig(hidden_size=256, num_attention_heads=8, rope_scaling=dict(scaling))
+    positions = torch.arange(100)[None]
+    cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1), positions)
+    torch.testing.assert_close(found.cos[:100].float(), cos[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.sin[:100].float(), sin[0], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({"attention_bias": True}, "biases"), ({"quantization_config": {"bits": 4}}, "quantised")],
+)
+def test_what_the_reference_code_cannot_run_is_an_error(
+    tmp_path: Path, fields: Config, words: str
+) -> None:
+    path = changed(tmp_path / "a", config=lambda config: config.update(fields))
+    with pytest.raises(CheckpointError, match=words):
+        _variant(path)
+
+
+DRAFTED, VOCABULARY = 4, 1024
+
+
+@functools.cache
+def _passages() -> tuple[Teacher, list[Passage]]:
+    teacher = Teacher(TARGET, "cpu")
+    prompts = {each.id: encode(each.in_distribution) for each in load_prompts()[:2]}
+    return teacher, list(teacher.passages(prompts, {2, 3, 5}))
+
+
+def _drafted(drafter: Path) -> list[Drafted]:
+    teacher, passages = _passages()
+    built = as_served(open_drafter(str(drafter)), 4).build("cpu")
+    return [draft(built, teacher, each, DRAFTED) for each in passages]
+
+
+def _head(factor: float, state: State) -> None:
+    state["lm_head.weight"] = state["lm_head.weight"] * factor
+
+
+def test_a_drafter_that_is_always_certain_has_what_it_accepts(tmp_path: Path) -> None:
+    sure = changed(tmp_path / "sure", weights=functools.partial(_head, 2.0**12))
+    plain = _drafted(changed(tmp_path / "plain"))
+    for one, other in zip(_drafted(sure), plain, strict=True):
+        assert torch.equal(one.accepted, other.accepted)
+        assert (one.probability - one.accepted).abs().mean() < 0.01
+        assert (other.probability - other.accepted).abs().mean() > 0.1
+
+
+def test_a_drafter_that_knows_nothing_gives_each_token_the_same(tmp_path: Path) -> None:
+    blank = changed(tmp_path / "a", weights=functools.partial(_head, 0.0))
+    for each in _drafted(blank):
+        wrong = each.accepted == 0
+        assert wrong.any()
+        assert torch.allclose(each.probability[wrong], torch.tensor(1 / VOCABULARY))
+
+
+def test_tokens_that_cannot_be_drafted_have_no_probability(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a", config=own_vocabulary_config, weights=own_vocabulary)
+    for each, passage in zip(_drafted(path), _passages()[1], strict=True):
+        odd = passage.ids[passage.anchors(DRAFTED) + 2] % 2 == 1
+        assert odd.any() and not odd.all()
+        assert (each.probability[odd] == 0).all()
+        assert (each.probability[~odd] > 0).all()

@@ -24,7 +24,8 @@ from driftscope_probes.sglang.chain import (
     SglangDraftCall,
     without_graph,
 )
-from driftscope_probes.sglang.drafter import EAGLE1, MIMO_MTP, SglangAttentionLayer
+from driftscope_probes.sglang.drafter import EAGLE1, MIMO_MTP, PoolKeys, SglangAttentionLayer
+from driftscope_probes.taps import HookSwitch
 
 
 @given(st.integers(1, 7), st.lists(st.integers(0, 3), min_size=1, max_size=40))
@@ -360,3 +361,51 @@ def test_a_mimo_head_has_no_captured_layers_and_feeds_what_its_final_norm_return
     assert seen["in_rms"] == state[WANTED].tolist(), "the state before its norm"
     assert seen["prenorm_rms"] == stream.tolist()
     assert seen["postnorm_rms"] == seen["fed_rms"] == seen["logits"] == (2 * stream).tolist()
+
+
+HEADS, KV_HEADS, SIZE, SLOTS = 4, 2, 8, 12
+
+
+class AttentionModule(torch.nn.Module):
+    tp_q_head_num, tp_k_head_num, qk_head_dim = HEADS, KV_HEADS, SIZE
+    scaling, logit_cap, layer_id = 0.25, 0.0, 0
+
+    def forward(self, q: torch.Tensor, *_: object) -> torch.Tensor:
+        return 2 * q
+
+
+def layer() -> tuple[SglangAttentionLayer, AttentionModule, torch.Tensor]:
+    keys, module = torch.randn(SLOTS, KV_HEADS, SIZE), AttentionModule()
+    pool = SimpleNamespace(get_key_buffer=lambda _: keys)
+    return SglangAttentionLayer(module, pool), module, keys
+
+
+def test_scores_are_products_with_the_rows_of_the_table() -> None:
+    wrapped, _, keys = layer()
+    table = torch.tensor([[3, 1, 7, 0], [2, 2, 11, 5]], dtype=torch.int32)
+    queries = torch.randn(2, KV_HEADS, 6, SIZE)
+    scores = PoolKeys().score(queries, wrapped.cache(), table, 3)
+    assert scores.shape == (2, 1, KV_HEADS, 6, 3)
+    expected = torch.einsum("bhqd,bshd->bhqs", queries, keys[table[:, :3].long()])
+    assert torch.allclose(scores[:, 0], expected)
+
+
+def test_parameters_and_pages() -> None:
+    wrapped, _, keys = layer()
+    assert (wrapped.kind.heads, wrapped.kind.kv_heads, wrapped.query_size) == (4, 2, 8)
+    assert torch.equal(PoolKeys().pages(wrapped.cache())[:, 0], keys)
+
+
+def test_a_tap_sees_queries_only_while_recording(tmp_path: Path) -> None:
+    wrapped, module, _ = layer()
+    guard = Guard(TraceWriter(tmp_path / "run", source="worker0-1"))
+    switch = HookSwitch(guard, in_graph=False)
+    seen: list[torch.Tensor] = []
+    remove = wrapped.tap(lambda query, _: seen.append(query), switch)
+    q = torch.randn(1, HEADS * SIZE)
+    assert torch.equal(module(q), 2 * q) and not seen
+    switch.active = True
+    assert torch.equal(module(q), 2 * q) and len(seen) == 1
+    remove()
+    module(q)
+    assert len(seen) == 1

@@ -1,0 +1,459 @@
+"""Checks of a checkpoint's files: each planted mistake is found, and healthy checkpoints pass."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.checkpoints import (
+    AUX,
+    FEWER,
+    TARGET,
+    Config,
+    State,
+    as_speculators,
+    changed,
+    eagle1_config,
+    own_vocabulary,
+    own_vocabulary_config,
+    speculators_names,
+)
+from verification.zoo.mtp import DEEPSEEK, ERNIE, MIMO, MIMO_V2
+
+from driftscope.errors import CheckpointError
+from driftscope.inspect.checkpoints import find_heads, open_drafter, open_target
+from driftscope.inspect.checks.result import CheckResult, Inspected, Level
+from driftscope.inspect.inspection import (
+    FOR_ANY_DRAFTER,
+    FOR_EAGLE1,
+    FOR_MTP,
+    checks_made,
+    run_checks,
+)
+from driftscope.inspect.reference.drafter import Drafter, load_target, save_drafter
+from driftscope.inspect.trial.drafting import as_served
+from driftscope_lab.trio import trio_path
+
+H = 256
+
+
+def _results(drafter: Path, target: Path | None = TARGET) -> dict[str, CheckResult]:
+    opened = open_target(str(target)) if target else None
+    inspected = Inspected(drafter=open_drafter(str(drafter)), target=opened)
+    return {result.id: result for result in run_checks(inspected)}
+
+
+def _bad(results: dict[str, CheckResult]) -> list[str]:
+    return [name for name, result in results.items() if result.level is not Level.NOTE]
+
+
+@pytest.mark.parametrize("name", ["eagle3", "eagle31"])
+@pytest.mark.parametrize("target", [TARGET, None], ids=["with target", "alone"])
+def test_a_shipped_drafter_has_no_error_and_no_warning(name: str, target: Path | None) -> None:
+    assert not _bad(_results(trio_path() / name, target))
+
+
+def test_a_healthy_drafter_of_a_smaller_vocabulary_has_no_error(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a", config=own_vocabulary_config, weights=own_vocabulary)
+    assert not _bad(_results(path))
+
+
+def test_a_healthy_drafter_in_the_speculators_format_has_no_error(tmp_path: Path) -> None:
+    results = _results(changed(tmp_path / "a", config=as_speculators, weights=speculators_names))
+    assert not _bad(results)
+    assert "vllm#46488" in results["flags_need_newer_vllm"].expected
+
+
+def _set(**values: object) -> Callable[[Config], None]:
+    return lambda fields: fields.update(values)
+
+
+def _layers(*layers: int) -> Callable[[Config], None]:
+    def change(fields: Config) -> None:
+        fields[AUX] = fields["eagle_config"][AUX] = list(layers)
+
+    return change
+
+
+def _drop(prefix: str) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        for name in [name for name in state if name.startswith(prefix)]:
+            del state[name]
+
+    return change
+
+
+def _fill(name: str, value: float, rows: int | None = None) -> Callable[[State], None]:
+    return lambda state: state[name][:rows].fill_(value)
+
+
+def _norm_over_all(state: State) -> None:
+    norms = [state.pop(f"fc_norm.{layer}.weight") for layer in range(3)]
+    state["input_norm.weight"] = torch.cat(norms)
+
+
+def _add(name: str, tensor: torch.Tensor) -> Callable[[State], None]:
+    return lambda state: state.update({name: tensor})
+
+
+PLANTED = {
+    "fc_norm_unused": (_set(fc_norm=False), None),
+    "fc_norm_missing": (None, _drop("fc_norm.")),
+    "fc_norm_count": (None, _drop("fc_norm.2")),
+    "fc_norm_and_norm_before_fc_swapped": (None, _norm_over_all),
+    "norm_before_fc_unused": (_set(fc_norm=False), _norm_over_all),
+    "norm_before_fc_missing": (_set(fc_norm=False, norm_before_fc=True), _drop("fc_norm.")),
+    "two_norms_before_fc": (_set(norm_before_fc=True), _add("input_norm.weight", torch.rand(768))),
+    "norm_output_off": (_set(norm_output=False), None),
+    "norm_output_of_specforge": (_set(fc_norm=False), _drop("fc_norm.")),
+    "flag_not_boolean": (_set(norm_output="false"), None),
+    "flag_not_read": (
+        lambda fields: fields["eagle_config"].update(norm_output=fields.pop("norm_output")),
+        None,
+    ),
+    "norm_all_ones": (
+        None,
+        lambda state: [state[f"fc_norm.{n}.weight"].fill_(1) for n in range(3)],
+    ),
+    "fc_width": (_layers(1, 2), None),
+    "captured_layers_order": (_layers(3, 2, 1), None),
+    "captured_layers_range": (_layers(1, 2, 9), None),
+    "captured_layers_contradict": (_set(**{AUX: [2, 3, 4]}), None),
+    "captured_layers_collapse": (
+        lambda fields: (fields.pop(AUX), fields["eagle_config"].pop(AUX)),
+        None,
+    ),
+    "captured_layer_ignored": (None, lambda state: state["fc.weight"][:, :H].mul_(1e-6)),
+    "missing_tensor": (None, _drop("midlayer.mlp.up_proj")),
+    "unexpected_tensor": (None, _add("layers.1.mlp.up_proj.weight", torch.rand(512, H))),
+    "wrong_shape": (_set(intermediate_size=500), None),
+    "prefixed_names": (
+        None,
+        lambda state: state.update({"model.norm.weight": state.pop("norm.weight")}),
+    ),
+    "not_finite": (None, _fill("fc.weight", float("nan"), rows=1)),
+    "dead_rows": (None, _fill("lm_head.weight", 0, rows=40)),
+    "other_vocabulary": (_set(vocab_size=2048, draft_vocab_size=1024), None),
+    "d2t_missing": (_set(draft_vocab_size=FEWER), None),
+    "d2t_unused": (None, _add("d2t", torch.zeros(1024, dtype=torch.long))),
+    "target_width": (_set(target_hidden_size=128), None),
+    "rope_theta_differs": (_set(rope_theta=500000.0), None),
+    "rope_scaling_differs": (_set(rope_scaling={"rope_type": "linear", "factor": 2.0}), None),
+    "context_shorter": (_set(max_position_embeddings=512), None),
+    "quantized_on_one_side": (_set(quantization_config={"quant_method": "fp8"}), None),
+    "embedding_not_targets": (None, _add("embed_tokens.weight", torch.randn(1024, H))),
+    "other_type": (_set(torch_dtype="float16"), None),
+    "own_window": (_set(sliding_window=128), None),
+}
+"""Mistake by the id of the result that names it: changes of config and weights."""
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_mistake_is_named(name: str, tmp_path: Path) -> None:
+    config, weights = PLANTED[name]
+    results = _results(changed(tmp_path / "a", config=config, weights=weights))
+    assert name in results, f"found only {list(results)}"
+    result = results[name]
+    assert result.expected and result.rule and result.there
+    assert result.change or result.level is Level.NOTE
+
+
+TABLES = {
+    "d2t_zero": lambda state: state["d2t"].zero_(),
+    "d2t_absolute": lambda state: state["d2t"].add_(torch.arange(FEWER)),
+    "d2t_range": lambda state: state["d2t"].add_(5),
+    "d2t_repeats": lambda state: state["d2t"][3:4].sub_(2),
+    "t2d_contradicts_d2t": lambda state: state["t2d"].logical_not_(),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_wrong_table_of_the_draft_vocabulary_is_named(name: str, tmp_path: Path) -> None:
+    def weights(state: State) -> None:
+        own_vocabulary(state)
+        TABLES[name](state)
+
+    results = _results(changed(tmp_path / "a", config=own_vocabulary_config, weights=weights))
+    assert results[name].level is Level.ERROR
+
+
+def test_an_end_token_that_cannot_be_drafted_is_a_note(tmp_path: Path) -> None:
+    def weights(state: State) -> None:
+        own_vocabulary(state)
+        state["d2t"].add_(1)
+        state["t2d"] = state["t2d"].roll(1)
+
+    results = _results(changed(tmp_path / "a", config=own_vocabulary_config, weights=weights))
+    assert "[4]" in results["end_token_not_drafted"].there
+
+
+def test_a_copied_embedding_is_a_note_with_its_size(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    embedding = load_file(TARGET / "model.safetensors")["model.embed_tokens.weight"]
+    path = changed(tmp_path / "a", weights=_add("embed_tokens.weight", embedding))
+    results = _results(path)
+    assert results["embedding_copied"].level is Level.NOTE
+    assert not _bad(results)
+
+
+def test_another_tokenizer_and_another_template_are_named(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a")
+    tokenizer = json.loads((TARGET / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] = {
+        word: 1023 - n for word, n in tokenizer["model"]["vocab"].items()
+    }
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (path / "chat_template.jinja").write_text("{{ messages }}")
+    results = _results(path)
+    assert results["tokenizer_differs"].level is Level.ERROR
+    assert results["template_differs"].level is Level.WARNING
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TARGET / name, path / name)
+    (path / "chat_template.jinja").unlink()
+    assert not _bad(_results(path))
+
+
+def test_of_a_target_only_config_embedding_and_head_are_needed(tmp_path: Path) -> None:
+    shutil.copy(TARGET / "config.json", tmp_path)
+    shards = {"model.embed_tokens.weight": "a.safetensors", "model.norm.weight": "gone.safetensors"}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    shutil.copy(TARGET / "model.safetensors", tmp_path / "a.safetensors")
+    path = changed(tmp_path / "drafter", weights=_add("embed_tokens.weight", torch.randn(1024, H)))
+    assert "embedding_not_targets" in _results(path, tmp_path)
+
+
+HIDDEN = 256
+
+
+@pytest.fixture
+def drafter(tmp_path: Path) -> Path:
+    config = eagle1_config(load_target(trio_path() / "target"))
+    save_drafter(Drafter(config), tmp_path / "drafter")
+    return tmp_path / "drafter"
+
+
+def _eagle1_results(drafter: Path) -> list[CheckResult]:
+    return run_checks(
+        Inspected(
+            drafter=open_drafter(str(drafter)), target=open_target(str(trio_path() / "target"))
+        )
+    )
+
+
+NOTES = ["architecture_of_one_engine", "bias_random_in_sglang"]
+
+
+def _name(drafter: Path, architecture: str) -> None:
+    path = drafter / "config.json"
+    fields = {**json.loads(path.read_text()), "architectures": [architecture]}
+    path.write_text(json.dumps(fields))
+
+
+def test_a_whole_checkpoint_has_notes_on_engines_only(drafter: Path) -> None:
+    found = _eagle1_results(drafter)
+    assert [each.id for each in found] == NOTES
+    assert {each.level for each in found} == {Level.NOTE}
+    assert "EagleLlamaForCausalLM" in found[0].there and "SGLang" in found[0].title
+    made = checks_made(Inspected(drafter=open_drafter(str(drafter)), target=None))
+    assert made == len(FOR_EAGLE1) + len(FOR_ANY_DRAFTER)
+
+
+def test_one_that_names_its_targets_architecture_is_the_same(drafter: Path) -> None:
+    _name(drafter, "LlamaForCausalLM")
+    assert open_drafter(str(drafter)).format.name == "EAGLE-1 or EAGLE-2"
+    assert [each.id for each in _eagle1_results(drafter)] == NOTES
+
+
+def test_one_for_sglang_should_have_a_bias_and_may_have_a_head(drafter: Path) -> None:
+    _name(drafter, "LlamaForCausalLMEagle")
+    found = {each.id: each for each in _eagle1_results(drafter)}
+    assert found["bias_random_in_sglang"].level is Level.WARNING
+    file = drafter / "model.safetensors"
+    state = load_file(file)
+    for name, shape in (("fc.bias", (HIDDEN,)), ("lm_head.weight", (1024, HIDDEN))):
+        _add_random(name, *shape)(state)
+    save_file(state, file)
+    (only,) = _eagle1_results(drafter)
+    assert only.id == "architecture_of_one_engine" and "vLLM" in only.title
+
+
+def _add_random(name: str, *shape: int) -> Callable[[State], None]:
+    return lambda state: state.update({name: torch.ones(shape, dtype=torch.bfloat16)})
+
+
+def _renamed(state: State) -> None:
+    for name in [*state]:
+        state[name.replace("layers.0.", "midlayer.")] = state.pop(name)
+
+
+def _narrow(state: State) -> None:
+    state["fc.weight"] = state["fc.weight"][:, :HIDDEN].contiguous()
+
+
+PLANTED_IN_EAGLE1 = {
+    "a head of its own": (
+        _add_random("lm_head.weight", 1024, HIDDEN),
+        "unexpected_tensor",
+        "lm_head",
+    ),
+    "a bias": (_add_random("fc.bias", HIDDEN), "unexpected_tensor", "fc.bias"),
+    "a norm at the input": (
+        _add_random("layers.0.input_layernorm.weight", HIDDEN),
+        "unexpected_tensor",
+        "input_layernorm",
+    ),
+    "names of EAGLE-3": (_renamed, "unexpected_tensor", "layers.0.mlp"),
+    "fc of one input": (_narrow, "fc_width", "256 x 256"),
+    "no fc": (lambda state: state.pop("layers.0.mlp.up_proj.weight"), "missing_tensor", "up_proj"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED_IN_EAGLE1)
+def test_what_vllm_refuses_is_an_error(drafter: Path, name: str) -> None:
+    plant, id_, words = PLANTED_IN_EAGLE1[name]
+    file = drafter / "model.safetensors"
+    state = load_file(file)
+    plant(state)
+    save_file(state, file)
+    found = {each.id: each for each in _eagle1_results(drafter) if each.level is not Level.NOTE}
+    assert found.keys() == {id_}
+    assert words in found[id_].there
+    assert "llama_eagle.py" in found[id_].rule
+
+
+KINDS = {kind.name: kind for kind in (DEEPSEEK, MIMO, MIMO_V2, ERNIE)}
+FAMILY = {
+    "deepseek_mtp": "DeepSeek, GLM",
+    "mimo_mtp": "MiMo",
+    "mimo_v2_mtp": "MiMo-V2",
+    "ernie_mtp": "ERNIE 4.5",
+}
+Fields = dict[str, Any]
+
+
+@pytest.fixture(params=KINDS)
+def built(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    KINDS[request.param].build(tmp_path / "model")
+    return request.param, tmp_path / "model"
+
+
+def _changed(
+    path: Path,
+    weights: Callable[[State], State] = dict,
+    config: Callable[[Fields], Fields] = dict,
+) -> Path:
+    file = path / "model.safetensors"
+    save_file(weights(load_file(file)), file)
+    fields = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config(fields)))
+    return path
+
+
+def _found(path: Path) -> dict[str, CheckResult]:
+    results = run_checks(Inspected(drafter=open_drafter(str(path))))
+    return {each.id: each for each in results if each.level is not Level.NOTE}
+
+
+def test_heads_that_vllm_loads_have_no_fault(built: tuple[str, Path]) -> None:
+    name, path = built
+    drafter = open_drafter(str(path))
+    heads = find_heads(drafter.raw, drafter.tensors)
+    assert heads is not None and heads.layout.family == FAMILY[name]
+    assert _found(path) == {}
+    assert checks_made(Inspected(drafter=drafter)) == len(FOR_MTP) + len(FOR_ANY_DRAFTER)
+
+
+def test_only_the_heads_tensors_are_opened(built: tuple[str, Path]) -> None:
+    _, path = built
+    whole = load_file(path / "model.safetensors")
+    opened = open_drafter(str(path)).tensors
+    assert 0 < len(opened) < len(whole)
+    assert "model.layers.0.self_attn.o_proj.weight" in whole.keys() - opened.keys()
+
+
+def test_lost_heads_are_an_error(built: tuple[str, Path]) -> None:
+    _, path = built
+    heads = open_drafter(str(path)).tensors
+    _changed(path, lambda state: {name: each for name, each in state.items() if name not in heads})
+    found = _found(path)
+    assert found.keys() == {"mtp_heads_missing"}
+    assert found["mtp_heads_missing"].there == "0"
+    assert "vllm#35548" in found["mtp_heads_missing"].rule
+
+
+def test_a_head_without_its_projection_lacks_a_tensor(built: tuple[str, Path]) -> None:
+    _, path = built
+    drafter = open_drafter(str(path))
+    heads = find_heads(drafter.raw, drafter.tensors)
+    assert heads is not None
+    lost = heads.of(0)[heads.layout.projection]
+    _changed(path, lambda state: {name: each for name, each in state.items() if name != lost})
+    assert heads.layout.projection in _found(path)["missing_tensor"].there
+
+
+def test_a_projection_of_another_width_is_named(built: tuple[str, Path]) -> None:
+    _, path = built
+    drafter = open_drafter(str(path))
+    heads = find_heads(drafter.raw, drafter.tensors)
+    assert heads is not None
+    name = heads.of(0)[heads.layout.projection]
+    _changed(path, lambda state: {**state, name: state[name][:, :-1].contiguous()})
+    assert _found(path).keys() == {"wrong_shape"}
+
+
+def test_a_quantised_target_with_plain_heads_is_a_warning(built: tuple[str, Path]) -> None:
+    _, path = built
+    _changed(path, config=lambda fields: {**fields, "quantization_config": {"quant_method": "fp8"}})
+    found = _found(path)["mtp_heads_not_quantized"]
+    assert found.level is Level.WARNING and "sglang#35797" in found.rule
+
+
+def test_numbers_of_heads_are_checked(built: tuple[str, Path]) -> None:
+    _, path = built
+    name = next(iter(open_drafter(str(path)).tensors))
+    _changed(path, lambda state: {**state, name: torch.full_like(state[name], float("nan"))})
+    assert "not_finite" in _found(path)
+
+
+def test_heads_of_qwen_share_norms_and_projection(tmp_path: Path) -> None:
+    hidden = 8
+    state = {
+        "mtp.fc.weight": torch.ones(hidden, 2 * hidden),
+        **{f"mtp.{norm}.weight": torch.ones(hidden) for norm in ("norm", "pre_fc_norm_embedding")},
+        "mtp.layers.0.self_attn.q_proj.weight": torch.ones(hidden, hidden),
+        "model.language_model.layers.0.self_attn.q_proj.weight": torch.ones(hidden, hidden),
+    }
+    save_file(state, tmp_path / "model.safetensors")
+    text = {"num_hidden_layers": 1, "hidden_size": hidden, "mtp_num_hidden_layers": 1}
+    (tmp_path / "config.json").write_text(
+        json.dumps({"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": text})
+    )
+    assert len(open_drafter(str(tmp_path)).tensors) == 4
+    assert _found(tmp_path)["missing_tensor"].there == "pre_fc_norm_hidden.weight of head 0"
+
+
+def test_only_heads_of_mimo_are_run(built: tuple[str, Path]) -> None:
+    name, path = built
+    if name == MIMO.name:
+        as_served(open_drafter(str(path)), 2).check()
+        return
+    with pytest.raises(CheckpointError, match=f"MTP heads in the layout of {FAMILY[name]}"):
+        as_served(open_drafter(str(path)), 2)
+
+
+def test_a_missing_shard_without_heads_is_not_needed(tmp_path: Path) -> None:
+    MIMO.build(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    heads = {name: each for name, each in state.items() if "mtp" in name}
+    save_file(heads, tmp_path / "heads.safetensors")
+    places = {name: "heads.safetensors" if name in heads else "gone.safetensors" for name in state}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    assert _found(tmp_path) == {}

@@ -1,0 +1,732 @@
+"""The reference drafters: their layers, options, chains, engine and recorded runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
+
+from driftscope.errors import TraceError
+from driftscope.inspect.reference.chain import MASSES, PER_DEPTH, replay
+from driftscope.inspect.reference.config import (
+    LATENT_DRAFTER,
+    DecoderConfig,
+    DrafterConfig,
+    LatentConfig,
+    default_aux_layers,
+)
+from driftscope.inspect.reference.drafter import (
+    Drafter,
+    Target,
+    load_drafter,
+    load_target,
+    save_drafter,
+    save_target,
+)
+from driftscope.inspect.reference.engine import (
+    Generation,
+    ReferenceRun,
+    Round,
+    generate,
+    leading_matches,
+)
+from driftscope.inspect.reference.layers import (
+    KVCache,
+    LatentAttention,
+    RMSNorm,
+    Rotary,
+    causal_attention,
+)
+from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.records import edges_of
+from driftscope.trace.segments import RELATIVE_ERROR
+from driftscope_lab.trio import encode, load_prompts, trio_path
+
+SIZES = DecoderConfig(
+    vocab_size=40,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    max_position_embeddings=128,
+)
+LAYER = replace(SIZES, num_hidden_layers=1)
+FLAGS = {"eagle3": False, "eagle31": True}
+
+Pair = tuple[Target, Drafter]
+
+
+def random_weights(module: torch.nn.Module, seed: int) -> None:
+    """Matrices wide enough that softmaxes are peaked, norm weights away from 1."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        values = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        parameter.data.copy_(values * 0.4 if parameter.dim() == 2 else 1 + 0.2 * values)
+
+
+@pytest.fixture(params=sorted(FLAGS))
+def make_pair(request: pytest.FixtureRequest) -> Callable[[torch.dtype], Pair]:
+    """A random target and drafter, the same for every dtype."""
+
+    def make(dtype: torch.dtype) -> Pair:
+        flag = FLAGS[request.param]
+        config = DrafterConfig(layer=LAYER, aux_layers=(1, 2), fc_norm=flag, norm_output=flag)
+        target, drafter = Target(SIZES), Drafter(config)
+        random_weights(target, seed=1)
+        random_weights(drafter, seed=2)
+        return target.to(dtype).eval(), drafter.to(dtype).eval()
+
+    return make
+
+
+@pytest.fixture
+def pair(make_pair: Callable[[torch.dtype], Pair]) -> Pair:
+    return make_pair(torch.float64)
+
+
+@pytest.fixture
+def tokens() -> list[int]:
+    generator = torch.Generator().manual_seed(3)
+    ids: list[int] = torch.randint(0, SIZES.vocab_size, (30,), generator=generator).tolist()
+    return ids
+
+
+def test_rms_norm_keeps_float64() -> None:
+    norm = RMSNorm(4, 1e-5).double()
+    x = torch.tensor([1.0, 2.0, 3.0, 4.0 + 1e-12], dtype=torch.float64)
+    expected = x / (x.square().mean() + 1e-5).sqrt()
+    assert norm(x).dtype is torch.float64
+    assert torch.allclose(norm(x), expected, rtol=0, atol=1e-15)
+
+
+def test_casting_a_model_leaves_its_positions_exact(pair: Pair) -> None:
+    cos = pair[1].rotary.cos.clone()
+    assert pair[1].to(torch.bfloat16).rotary.cos.equal(cos)
+
+
+def test_a_cache_changes_nothing(pair: Pair, tokens: list[int]) -> None:
+    target, ids = pair[0], torch.tensor([tokens])
+    with torch.no_grad():
+        whole = target(ids, aux_layers=(0, 2))
+        cache = KVCache(len(tokens))
+        target(ids[:, :10], cache=cache)
+        target(ids[:, 20:25], cache=cache)
+        cache.truncate(10)
+        rest = torch.split(ids[:, 10:], 7, 1)
+        parts = [target(part, aux_layers=(0, 2), cache=cache) for part in rest]
+    hidden = torch.cat([part.hidden for part in parts], 1)
+    assert torch.allclose(hidden, whole.hidden[:, 10:], atol=1e-12)
+    aux = torch.cat([part.aux[1] for part in parts], 1)
+    assert torch.allclose(aux, whole.aux[1][:, 10:], atol=1e-12)
+
+
+def test_saved_models_load_as_they_were(pair: Pair, tmp_path: Path) -> None:
+    target, drafter = pair
+    save_target(target, tmp_path / "target", torch.float64)
+    save_drafter(drafter, tmp_path / "drafter", torch.float64)
+    loaded = load_target(tmp_path / "target", torch.float64)
+    assert loaded.config == target.config
+    for name, values in loaded.state_dict().items():
+        assert values.equal(target.state_dict()[name])
+    again = load_drafter(tmp_path / "drafter", torch.float64)
+    assert again.config == drafter.config
+    for name, values in again.state_dict().items():
+        assert values.equal(drafter.state_dict()[name])
+
+
+def test_configs_say_what_vllm_reads(pair: Pair, tmp_path: Path) -> None:
+    save_target(pair[0], tmp_path / "target")
+    save_drafter(pair[1], tmp_path / "drafter")
+    target, drafter = (
+        json.loads((tmp_path / name / "config.json").read_text()) for name in ("target", "drafter")
+    )
+    assert target["architectures"] == ["LlamaForCausalLM"]
+    assert target["tie_word_embeddings"] is True
+    assert drafter["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert drafter["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 2]
+    assert drafter["draft_vocab_size"] == target["vocab_size"]
+    assert drafter["torch_dtype"] == target["torch_dtype"] == "bfloat16"
+
+
+def test_absent_norm_flags_mean_eagle3(pair: Pair) -> None:
+    fields = pair[1].config.to_hf()
+    del fields["fc_norm"], fields["norm_output"]
+    config = DrafterConfig.from_hf(fields)
+    assert not config.fc_norm
+    assert not config.norm_output
+
+
+def test_a_config_may_name_auxiliary_layers_at_its_top_alone(pair: Pair) -> None:
+    fields = pair[1].config.to_hf()
+    del fields["eagle_config"]
+    assert DrafterConfig.from_hf(fields).aux_layers == (1, 2)
+
+
+def test_a_config_without_auxiliary_layers_means_vllms_default(pair: Pair) -> None:
+    unnamed = replace(pair[1].config, aux_layers=(2, 4, 5), names_aux_layers=False)
+    fields = unnamed.to_hf()
+    assert "layer_ids" not in json.dumps(fields)
+    with pytest.raises(KeyError):
+        DrafterConfig.from_hf(fields)
+    assert DrafterConfig.from_hf(fields, target_layers=8) == unnamed
+    with pytest.raises(ValueError, match="target of 6 are not three"):
+        DrafterConfig.from_hf(fields, target_layers=6)
+
+
+@pytest.mark.parametrize("layers", [7, 8, 32, 61])
+@pytest.mark.slow
+def test_default_layers_are_the_installed_vllms(layers: int) -> None:
+    interfaces = pytest.importorskip("vllm.model_executor.models.interfaces")
+    target = SimpleNamespace(model=SimpleNamespace(layers=range(layers)))
+    theirs = interfaces.SupportsEagle3.get_eagle3_default_aux_hidden_state_layers(target)
+    assert default_aux_layers(layers) == theirs
+
+
+LATENT_SIZES = {
+    "q_lora_rank": 12,
+    "kv_lora_rank": 20,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+}
+LATENT_LAYER = DecoderConfig(
+    hidden_size=32, num_attention_heads=3, head_dim=4, rms_norm_eps=1e-6, rope_theta=1e4
+)
+"""The epsilon is the one that transformers gives to the norms of the ranks."""
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "mscale": 0.8,
+    "mscale_all_dim": 1.2,
+}
+PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+
+
+def _theirs(rope: dict[str, Any]) -> tuple[Any, Any]:
+    from transformers import DeepseekV3Config
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
+        DeepseekV3Attention,
+        DeepseekV3RotaryEmbedding,
+    )
+
+    config = DeepseekV3Config(
+        hidden_size=32,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        max_position_embeddings=64,
+        rope_parameters=dict(rope),
+        attn_implementation="eager",
+        **LATENT_SIZES,
+    )
+    torch.manual_seed(1)
+    return DeepseekV3Attention(config, 0).eval(), DeepseekV3RotaryEmbedding(config)
+
+
+def _ours(theirs: Any, rotary: Any, rope: dict[str, Any], x: Tensor) -> Tensor:
+    latent = LatentConfig.from_hf({**LATENT_SIZES, "rope_parameters": rope})
+    layer = LatentAttention(LATENT_LAYER, latent, 32)
+    layer.load_state_dict(theirs.state_dict())
+    turn = Rotary(LATENT_LAYER, rotary.inv_freq, float(rotary.attention_scaling))
+    positions = torch.arange(x.shape[1])
+    keys, values = layer.keys_values(x, turn, positions)
+    return layer.output(
+        causal_attention(layer.queries(x, turn, positions), keys, values, positions)
+    )
+
+
+@pytest.mark.parametrize("rope", [PLAIN, YARN], ids=["plain", "yarn"])
+@torch.no_grad()
+def test_attention_is_that_of_transformers(rope: dict[str, Any]) -> None:
+    theirs, rotary = _theirs(rope)
+    x = torch.randn(1, 40, 32, generator=torch.Generator().manual_seed(2))
+    turns = rotary(x, torch.arange(40)[None])
+    hidden = torch.full((40, 40), float("-inf")).triu(1)[None, None]
+    expected = theirs(x, turns, hidden)[0]
+    torch.testing.assert_close(_ours(theirs, rotary, rope, x), expected, atol=2e-6, rtol=1e-4)
+
+
+def test_scaled_positions_change_the_temperature() -> None:
+    plain, scaled = (
+        LatentConfig.from_hf({**LATENT_SIZES, "rope_scaling": r}) for r in (PLAIN, YARN)
+    )
+    assert plain.scale == 1.0
+    assert scaled.scale == pytest.approx((0.1 * 1.2 * 1.3862943611 + 1) ** 2)
+
+
+def test_a_config_is_read_as_it_is_written() -> None:
+    latent = LatentConfig.from_hf(LATENT_SIZES)
+    config = DrafterConfig(layer=LATENT_LAYER, aux_layers=(1, 2), latent=latent)
+    fields = config.to_hf()
+    assert fields["architectures"] == [LATENT_DRAFTER]
+    assert DrafterConfig.from_hf(fields) == config
+
+
+def test_a_llama_drafter_has_no_latent_attention() -> None:
+    config = DrafterConfig(layer=LATENT_LAYER, aux_layers=(1, 2))
+    assert DrafterConfig.from_hf({**config.to_hf(), **LATENT_SIZES}).latent is None
+
+
+def test_a_missing_size_is_a_key_error() -> None:
+    config = replace(DrafterConfig(layer=LATENT_LAYER), latent=LatentConfig.from_hf(LATENT_SIZES))
+    fields = config.to_hf()
+    del fields["v_head_dim"]
+    with pytest.raises(KeyError, match="v_head_dim"):
+        DrafterConfig.from_hf(fields)
+
+
+K, P, PROMPT_TOKENS, N_SINK = 4, 12, 8, 2
+EAGLE3 = DrafterConfig(layer=LAYER, aux_layers=(1, 2))
+TWO_LAYERS = replace(LAYER, num_hidden_layers=2)
+OPTIONS = {
+    "norm_before_fc": replace(EAGLE3, norm_before_fc=True),
+    "both norms": replace(EAGLE3, norm_before_fc=True, fc_norm=True),
+    "norm_before_residual": replace(EAGLE3, norm_before_residual=True),
+    "draft vocabulary": replace(EAGLE3, draft_vocab_size=17),
+    "two layers": replace(EAGLE3, layer=TWO_LAYERS),
+    "three layers": replace(EAGLE3, layer=replace(LAYER, num_hidden_layers=3), norm_output=True),
+    "narrow": replace(EAGLE3, layer=replace(LAYER, hidden_size=12), target_hidden_size=16),
+    "qk_norm": replace(EAGLE3, qk_norm=True),
+}
+
+
+@pytest.fixture(params=sorted(OPTIONS))
+def optional_pair(request: pytest.FixtureRequest) -> Pair:
+    config = OPTIONS[request.param]
+    target, drafter = Target(SIZES).double(), Drafter(config).double()
+    random_weights(target, seed=1)
+    random_weights(drafter, seed=2)
+    if size := config.draft_vocab_size:
+        drafter.d2t.copy_(torch.arange(size) + 3)
+    return target.eval(), drafter.eval()
+
+
+def normed(x: Tensor, weight: Tensor) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + LAYER.rms_norm_eps).sqrt() * weight
+
+
+def as_fc_reads(drafter: Drafter, aux: Tensor) -> Tensor:
+    """[slots, layers * width] captured states."""
+    w, config = drafter.state_dict(), drafter.config
+    if config.norm_before_fc:
+        aux = normed(aux, w["input_norm.weight"])
+    if config.fc_norm:
+        parts = enumerate(aux.chunk(2, -1))
+        aux = torch.cat([normed(x, w[f"fc_norm.{i}.weight"]) for i, x in parts], -1)
+    return aux
+
+
+def layer_over(drafter: Drafter, index: int, embedding: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Residual stream [slots, H] behind the layer; what its last slot looks at, mean over heads."""
+    config, prefix = drafter.config, "midlayer." if index == 0 else f"layers.{index}."
+    w = {k.removeprefix(prefix): v for k, v in drafter.state_dict().items() if k.startswith(prefix)}
+    read = normed(embedding if index == 0 else x, w["input_layernorm.weight"])
+    if index == 0:
+        hidden = normed(x, w["hidden_norm.weight"])
+        x = hidden if config.norm_before_residual else x
+        read = torch.cat([read, hidden], -1)
+    slots, heads = len(x), {}
+    for name in "qkv":
+        part = (read @ w[f"self_attn.{name}_proj.weight"].T).view(slots, -1, LAYER.head_dim)
+        if config.qk_norm and name != "v":
+            part = normed(part, w[f"self_attn.{name}_norm.weight"])
+        part = part.transpose(0, 1)
+        if name != "v":
+            part = Rotary(LAYER)(part[None], torch.arange(slots))[0]
+        heads[name] = part if name == "q" else part.repeat_interleave(2, 0)
+    scores = heads["q"] @ heads["k"].transpose(1, 2) / LAYER.head_dim**0.5
+    later = torch.ones(slots, slots).triu(1).bool()
+    weights = scores.masked_fill(later, -torch.inf).softmax(-1)
+    x = x + (weights @ heads["v"]).transpose(0, 1).flatten(1) @ w["self_attn.o_proj.weight"].T
+    y = normed(x, w["post_attention_layernorm.weight"])
+    inner = silu(y @ w["mlp.gate_proj.weight"].T) * (y @ w["mlp.up_proj.weight"].T)
+    return x + inner @ w["mlp.down_proj.weight"].T, weights.mean(0)[-1]
+
+
+@torch.no_grad()
+def anew(target: Target, drafter: Drafter, tokens: list[int]) -> dict[str, list[float]]:
+    """The chain anchored at P, every slot of every layer computed again at every depth."""
+    w, config = drafter.state_dict(), drafter.config
+    table = w.get("embed_tokens.weight", target.state_dict()["model.embed_tokens.weight"])
+    aux = torch.cat(target(torch.tensor([tokens[: P + 1]]), aux_layers=(1, 2)).aux, -1)[0]
+    read = as_fc_reads(drafter, aux)
+    states, ids = read @ w["fc.weight"].T, tokens[: P + 2]
+    found: dict[str, list[float]] = {n: [] for n in (*MASSES, *PER_DEPTH, "token_ids")}
+    found["aux_norm_rms"] = [float(x.square().mean().sqrt()) for x in read[P].chunk(2)]
+    for _ in range(K):
+        x = states
+        for index in range(config.layer.num_hidden_layers):
+            x, seen = layer_over(drafter, index, table[torch.tensor(ids[1:])], x)
+            parts = seen.split(
+                [N_SINK, PROMPT_TOKENS - N_SINK, P + 1 - PROMPT_TOKENS, len(seen) - P - 1]
+            )
+            for name, part in zip(MASSES, parts, strict=True):
+                found[name].append(float(part.sum()))
+        post = normed(x[-1], w["norm.weight"])
+        fed = post if config.norm_output else x[-1]
+        for name, vector in zip(PER_DEPTH[:4], (states[-1], x[-1], post, fed), strict=True):
+            found[name].append(float(vector.square().mean().sqrt()))
+        probs = (w["lm_head.weight"] @ post).softmax(0)
+        found["top1"].append(float(probs.max()))
+        found["entropy"].append(-float((probs * probs.log()).sum()))
+        best = int(probs.argmax())
+        ids = [*ids, best + (int(w["d2t"][best]) if "d2t" in w else 0)]
+        found["token_ids"].append(ids[-1])
+        states = torch.cat([states, fed[None]])
+    return found
+
+
+def test_replay_equals_running_the_drafter_anew(optional_pair: Pair, tokens: list[int]) -> None:
+    (chain,) = replay(*optional_pair, tokens, PROMPT_TOKENS, [P], K, N_SINK)
+    config = optional_pair[1].config
+    for name, expected in anew(*optional_pair, tokens).items():
+        if name == "aux_norm_rms" and not (config.fc_norm or config.norm_before_fc):
+            assert chain.aux_norm_rms is None
+        else:
+            assert getattr(chain, name) == pytest.approx(expected, abs=1e-10), name
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS))
+def test_a_config_reads_back_as_it_was_written(name: str) -> None:
+    assert DrafterConfig.from_hf(OPTIONS[name].to_hf()) == OPTIONS[name]
+
+
+@pytest.mark.parametrize("name", ["draft vocabulary", "norm_before_fc", "qk_norm", "narrow"])
+def test_a_speculators_config_says_the_same(name: str) -> None:
+    config = OPTIONS[name]
+    written = config.to_hf()
+    fields = {
+        "speculators_model_type": "eagle3",
+        "transformer_layer_config": {
+            **config.layer.to_hf(),
+            "model_type": "qwen3" if config.qk_norm else "llama",
+        },
+        "eagle_aux_hidden_state_layer_ids": [1, 2],
+        "draft_vocab_size": written["draft_vocab_size"],
+        "target_hidden_size": config.target_hidden_size,
+        "norm_before_fc": config.norm_before_fc,
+    }
+    assert DrafterConfig.from_hf(fields) == replace(config, norm_before_residual=True)
+    fields["norm_before_residual"] = False
+    assert DrafterConfig.from_hf(fields) == config
+
+
+REPLAYED_K = 5
+
+
+def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x / torch.sqrt((x * x).sum() / len(x) + eps) * weight
+
+
+def rotated(x: Tensor, position: int, theta: float) -> Tensor:
+    half = len(x) // 2
+    out = x.clone()
+    for i in range(half):
+        angle = position * theta ** (-i / half)
+        out[i] = x[i] * math.cos(angle) - x[i + half] * math.sin(angle)
+        out[i + half] = x[i + half] * math.cos(angle) + x[i] * math.sin(angle)
+    return out
+
+
+@torch.no_grad()
+def naive_chain(
+    target: Target, drafter: Drafter, tokens: list[int], prompt_tokens: int, p: int, n_sink: int
+) -> dict[str, list[float]]:
+    """One chain, every slot's key made anew at every depth; plain vectors throughout."""
+    w, c = drafter.state_dict(), drafter.config.layer
+    embed = target.state_dict()["model.embed_tokens.weight"]
+    aux = target(torch.tensor([tokens[: p + 1]]), aux_layers=drafter.config.aux_layers).aux
+    group, size = c.num_attention_heads // c.num_key_value_heads, c.head_dim
+
+    def fused(slot: int) -> Tensor:
+        parts = [layer[0, slot] for layer in aux]
+        if drafter.config.fc_norm:
+            weights = [w[f"fc_norm.{i}.weight"] for i in range(len(parts))]
+            parts = [norm(x, y, c.rms_norm_eps) for x, y in zip(parts, weights, strict=True)]
+        mixed: Tensor = w["fc.weight"] @ torch.cat(parts)
+        return mixed
+
+    def projected(slot: int, name: str, head: int) -> Tensor:
+        token = ids[slot + 1]
+        x = torch.cat(
+            [
+                norm(embed[token], w["midlayer.input_layernorm.weight"], c.rms_norm_eps),
+                norm(states[slot], w["midlayer.hidden_norm.weight"], c.rms_norm_eps),
+            ]
+        )
+        y = (w[f"midlayer.self_attn.{name}.weight"] @ x)[head * size : (head + 1) * size]
+        return y if name == "v_proj" else rotated(y, slot, c.rope_theta)
+
+    ids = tokens[: p + 2]
+    states = [fused(slot) for slot in range(p + 1)]
+    record: dict[str, list[float]] = {
+        name: [] for name in (*MASSES, *PER_DEPTH, "token_ids", "distance_mass")
+    }
+    for depth in range(1, REPLAYED_K + 1):
+        slot = p + depth - 1
+        mean, outputs = torch.zeros(slot + 1, dtype=embed.dtype), []
+        for head in range(c.num_attention_heads):
+            query = projected(slot, "q_proj", head)
+            keys = [projected(i, "k_proj", head // group) for i in range(slot + 1)]
+            weights = torch.softmax(torch.stack([query @ k for k in keys]) / size**0.5, 0)
+            values = [projected(i, "v_proj", head // group) for i in range(slot + 1)]
+            outputs.append(sum(a * v for a, v in zip(weights, values, strict=True)))
+            mean += weights / c.num_attention_heads
+        x = states[slot] + w["midlayer.self_attn.o_proj.weight"] @ torch.cat(outputs)
+        y = norm(x, w["midlayer.post_attention_layernorm.weight"], c.rms_norm_eps)
+        gate, up = (w[f"midlayer.mlp.{name}_proj.weight"] @ y for name in ("gate", "up"))
+        x = x + w["midlayer.mlp.down_proj.weight"] @ (gate * torch.sigmoid(gate) * up)
+        post = norm(x, w["norm.weight"], c.rms_norm_eps)
+        probs = torch.softmax(w["lm_head.weight"] @ post, 0)
+        fed = post if drafter.config.norm_output else x
+        of_class = [
+            3 if i > p else 0 if i < n_sink else 1 if i < prompt_tokens else 2
+            for i in range(slot + 1)
+        ]
+        for index, name in enumerate(MASSES):
+            record[name].append(
+                sum(float(m) for m, k in zip(mean, of_class, strict=True) if k == index)
+            )
+        edges = edges_of(REPLAYED_K)
+        by_distance = [0.0] * len(edges)
+        for i, (mass, k) in enumerate(zip(mean, of_class, strict=True)):
+            if k != 0:
+                by_distance[sum(edge <= slot - i for edge in edges) - 1] += float(mass)
+        record["distance_mass"] += by_distance
+        for name, vector in zip(PER_DEPTH[:4], (states[slot], x, post, fed), strict=True):
+            record[name].append(float(vector.norm()) / len(vector) ** 0.5)
+        record["top1"].append(float(probs.max()))
+        record["entropy"].append(-float((probs * probs.log()).sum()))
+        record["token_ids"].append(int(probs.argmax()))
+        ids = [*ids, int(probs.argmax())]
+        states.append(fed)
+    return record
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "n_sink"), [(10, 4), (10, 0), (3, 4), (1, 1), (28, 2), (12, 20)]
+)
+def test_replay_equals_a_naive_loop(
+    pair: Pair, tokens: list[int], prompt_tokens: int, n_sink: int
+) -> None:
+    anchors = [0, 2, 9, 10, 17, 28]
+    chains = replay(*pair, tokens, prompt_tokens, anchors, REPLAYED_K, n_sink)
+    assert [chain.position for chain in chains] == anchors
+    for chain in chains:
+        naive = naive_chain(*pair, tokens, prompt_tokens, chain.position, n_sink)
+        for name, expected in naive.items():
+            assert getattr(chain, name) == pytest.approx(expected, abs=1e-10), name
+
+
+def test_masses_sum_to_one_and_self_is_empty_at_depth_one(pair: Pair, tokens: list[int]) -> None:
+    for chain in replay(*pair, tokens, 12, range(29), REPLAYED_K):
+        masses = zip(*(getattr(chain, name) for name in MASSES), strict=True)
+        assert [sum(row) for row in masses] == pytest.approx([1.0] * REPLAYED_K, abs=1e-12)
+        bins = torch.tensor(chain.distance_mass).reshape(REPLAYED_K, -1).sum(-1) + torch.tensor(
+            chain.sink_mass
+        )
+        assert bins.tolist() == pytest.approx([1.0] * REPLAYED_K, abs=1e-6)
+        assert chain.self_mass[0] == 0.0
+        assert all(mass > 0 for mass in chain.self_mass[1:])
+
+
+def test_a_context_inside_the_sink_set_is_all_sink(pair: Pair, tokens: list[int]) -> None:
+    (chain,) = replay(*pair, tokens, 12, [2], REPLAYED_K, n_sink=4)
+    assert chain.sink_mass[0] == pytest.approx(1.0)
+    assert chain.prompt_mass == chain.generated_mass == (0.0,) * REPLAYED_K
+
+
+def test_what_is_fed_is_what_enters_the_next_depth(pair: Pair, tokens: list[int]) -> None:
+    (chain,) = replay(*pair, tokens, 12, [20], REPLAYED_K)
+    assert chain.in_rms[0] == chain.fc_rms
+    assert chain.in_rms[1:] == chain.fed_rms[:-1]
+    norm_output = pair[1].config.norm_output
+    assert chain.fed_rms == (chain.postnorm_rms if norm_output else chain.prenorm_rms)
+
+
+def test_only_eagle31_has_normed_captured_states(pair: Pair, tokens: list[int]) -> None:
+    (chain,) = replay(*pair, tokens, 12, [20], REPLAYED_K)
+    assert len(chain.aux_rms) == 2
+    assert (chain.aux_norm_rms is not None) is pair[1].config.fc_norm
+
+
+def test_float32_is_close_to_float64(
+    make_pair: Callable[[torch.dtype], Pair], tokens: list[int]
+) -> None:
+    anchors = [5, 15, 25]
+    exact = replay(*make_pair(torch.float64), tokens, 12, anchors, REPLAYED_K)
+    rounded = replay(*make_pair(torch.float32), tokens, 12, anchors, REPLAYED_K)
+    for one, other in zip(exact, rounded, strict=True):
+        assert other.token_ids == one.token_ids
+        for name in (*MASSES, *PER_DEPTH):
+            assert getattr(other, name) == pytest.approx(getattr(one, name), abs=1e-4), name
+
+
+def test_an_anchor_without_a_next_token_is_refused(pair: Pair, tokens: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"anchors must lie in 0\.\.28"):
+        replay(*pair, tokens, 12, [29], REPLAYED_K)
+    assert replay(*pair, tokens, 12, [], REPLAYED_K) == []
+
+
+PROMPT = [7, 3, 9, 21, 4, 4, 17]
+OUTPUT_TOKENS = 60
+
+
+@torch.no_grad()
+def plain_greedy(target: Target, prompt: list[int], count: int) -> tuple[int, ...]:
+    """One token at a time, no cache."""
+    ids = torch.tensor([prompt])
+    for _ in range(count):
+        newest = target.logits(target(ids).hidden[:, -1:]).argmax(-1)
+        ids = torch.cat([ids, newest], 1)
+    return tuple(ids[0, len(prompt) :].tolist())
+
+
+def test_the_output_is_that_of_plain_greedy_decoding(pair: Pair) -> None:
+    result = generate(*pair, PROMPT, OUTPUT_TOKENS, K)
+    assert result.token_ids == plain_greedy(pair[0], PROMPT, OUTPUT_TOKENS)
+    assert result.finish_reason == "length"
+
+
+def test_rounds_account_for_every_token_after_the_first(pair: Pair) -> None:
+    result = generate(*pair, PROMPT, OUTPUT_TOKENS, K)
+    assert 1 + sum(one.emitted for one in result.rounds) == OUTPUT_TOKENS
+    positions = [one.chain.position for one in result.rounds]
+    assert positions[0] == len(PROMPT) - 1
+    steps = [one.accepted + 1 for one in result.rounds[:-1]]
+    assert [b - a for a, b in itertools.pairwise(positions)] == steps
+    assert {one.drafted for one in result.rounds} == {K}
+
+
+def test_accepted_are_the_drafted_tokens_that_came_out(pair: Pair) -> None:
+    result = generate(*pair, PROMPT, OUTPUT_TOKENS, K)
+    text = [*PROMPT, *result.token_ids]
+    for one in result.rounds[:-2]:
+        start = one.chain.position + 2
+        assert one.accepted == leading_matches(one.chain.token_ids, text[start : start + K])
+
+
+def test_a_generated_chain_replays_to_the_same_figures(pair: Pair) -> None:
+    result = generate(*pair, PROMPT, OUTPUT_TOKENS, K, n_sink=2)
+    anchors = [one.chain.position for one in result.rounds]
+    text = [*PROMPT, *result.token_ids]
+    for one, again in zip(
+        result.rounds, replay(*pair, text, len(PROMPT), anchors, K, 2), strict=True
+    ):
+        assert again.token_ids == one.chain.token_ids
+        assert again.prompt_tokens == one.chain.prompt_tokens == len(PROMPT)
+        for name in (*MASSES, *PER_DEPTH, "aux_rms"):
+            expected = getattr(one.chain, name)
+            assert getattr(again, name) == pytest.approx(expected, abs=1e-10), name
+
+
+def test_it_stops_at_the_end_token(pair: Pair) -> None:
+    full = generate(*pair, PROMPT, OUTPUT_TOKENS, K).token_ids
+    end = full[20]
+    result = generate(*pair, PROMPT, OUTPUT_TOKENS, K, eos_token_id=end)
+    assert result.finish_reason == "stop"
+    assert result.token_ids == full[: full.index(end) + 1]
+
+
+def test_times_come_from_the_clock_given(pair: Pair) -> None:
+    ticks = itertools.count()
+    seen: list[Round] = []
+    result = generate(*pair, PROMPT, 10, K, on_round=seen.append, clock=lambda: float(next(ticks)))
+    assert tuple(seen) == result.rounds
+    assert result.ttft_s == 1.0
+    assert {(one.draft_s, one.step_s) for one in seen} == {(1.0, 2.0)}
+    assert result.duration_s == 1 + 3 * len(seen) + 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "k"), [([], 5, 2), ([1], 0, 2), ([1], 5, 0), ([1] * 100, 50, 4)]
+)
+def test_impossible_requests_are_refused(
+    pair: Pair, prompt: list[int], max_tokens: int, k: int
+) -> None:
+    with pytest.raises(ValueError, match="positions"):
+        generate(*pair, prompt, max_tokens, k)
+
+
+MAX_TOKENS = 12
+DRAFTERS = ("eagle3", "eagle31")
+
+
+@pytest.fixture(scope="module", params=DRAFTERS)
+def recorded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Trace, list[Generation], list[list[int]]]:
+    path, weights = tmp_path_factory.mktemp("reference") / "run", trio_path()
+    prompts = [encode(prompt.in_distribution) for prompt in load_prompts()[:2]]
+    with (
+        torch.no_grad(),
+        ReferenceRun(path, weights / "target", weights / request.param, k=K) as run,
+    ):
+        done = [run.generate(ids, max_tokens=MAX_TOKENS, label="held out") for ids in prompts]
+    return read_trace(path), done, prompts
+
+
+Recorded = tuple[Trace, list[Generation], list[list[int]]]
+
+
+def test_it_closes_cleanly(recorded: Recorded) -> None:
+    trace, _, _ = recorded
+    assert trace.problems == ()
+    assert (trace.manifest.engine, trace.manifest.runner) == ("reference", "reference")
+    assert (trace.manifest.k, trace.manifest.method) == (K, "eagle3")
+    assert trace.manifest.norm_flags["fc_norm"] == trace.manifest.drafter.name.endswith("eagle31")
+
+
+def test_each_round_is_a_chain_a_step_and_a_verification(recorded: Recorded) -> None:
+    trace, done, _ = recorded
+    rounds = [(n, round_) for n, result in enumerate(done) for round_ in result.rounds]
+    verified = trace.verify.select(["request", "position", "drafted", "accepted"]).to_pylist()
+    assert [tuple(row.values()) for row in verified] == [
+        (f"reference-{n}", r.chain.position, r.drafted, r.accepted) for n, r in rounds
+    ]
+    chains = trace.draft.select(["request", "position", "step"]).to_pylist()
+    assert [(c["request"], c["position"]) for c in chains] == [
+        (row["request"], row["position"]) for row in verified
+    ]
+    assert trace.step.column("step").to_pylist() == [c["step"] for c in chains]
+
+
+def test_the_chains_figures_are_the_engines(recorded: Recorded) -> None:
+    trace, done, _ = recorded
+    rounds = [round_ for result in done for round_ in result.rounds]
+    for name in ("sink_mass", "self_mass", "fed_rms", "top1", "entropy", "aux_rms"):
+        for stored, round_ in zip(trace.draft.column(name).to_pylist(), rounds, strict=True):
+            assert stored == pytest.approx(getattr(round_.chain, name), rel=RELATIVE_ERROR)
+    assert trace.draft.column("token_ids").null_count == len(rounds), "no tokens in a trace"
+
+
+def test_each_request_is_a_row(recorded: Recorded) -> None:
+    trace, done, prompts = recorded
+    for row, result, prompt in zip(trace.request.to_pylist(), done, prompts, strict=True):
+        assert row["prompt_tokens"] == len(prompt)
+        assert row["output_tokens"] == len(result.token_ids)
+        assert row["finish_reason"] == result.finish_reason
+        assert row["label"] == "held out"
+        assert row["ttft_s"] == pytest.approx(result.ttft_s)
+
+
+def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
+    weights = trio_path()
+    models = (weights / "target", weights / "eagle3")
+    with ReferenceRun(tmp_path / "run", *models, k=1):
+        pass
+    with pytest.raises(TraceError, match="already holds a run"):
+        ReferenceRun(tmp_path / "run", *models, k=1)
