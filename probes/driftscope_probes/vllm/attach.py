@@ -160,7 +160,7 @@ def _manifest(
         data_parallel=getattr(parallel, "data_parallel_size", 1),
         pipeline_parallel=getattr(parallel, "pipeline_parallel_size", 1),
         **settings_in_manifest(settings),
-        samples_wrongly=_samples_wrongly(runner),
+        samples_wrongly=speculation is not None and _samples_wrongly(runner),
         notes=notes if settings.identifiers else (IDENTIFIERS_OFF, *notes),
         **of_drafter,
     )
