@@ -246,8 +246,8 @@ def write_as(
     measured = measure(Inputs(sources=[run], labels=[run.name], only=Filter(where=where)))
     if not measured.runs:
         raise NoDataError(
-            f"{run}: is a replay, which counts no rounds by position; give the run recorded in the "
-            "server"
+            f"{run}: has no rounds by position, as a replay or a run without speculation; give the "
+            "run recorded in a server that speculates"
         )
     if form is Interchange.AIPERF:
         (sums,) = measured.sums.values()

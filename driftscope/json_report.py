@@ -80,7 +80,9 @@ class Report:
     notes: tuple[Finding, ...]
     """Reasons to trust some of the figures less."""
     runs: tuple[RunFigures, ...]
-    """Runs of a probe."""
+    """Runs of a probe with speculation."""
+    plain: BaselineRun | None
+    """Run without speculation, the baseline or the only run; null if there is none."""
     replays: tuple[ReplayFigures, ...]
     replays_compared: tuple[ReplayComparison, ...]
     """The first replay compared with each other one that sent the same prompts."""
@@ -100,6 +102,7 @@ def report_of(analysis: Analysis) -> Report:
         answers=analysis.answers,
         notes=analysis.notes,
         runs=tuple(_made(RunFigures, run) for run in analysis.runs),
+        plain=analysis.plain,
         replays=tuple(_made(ReplayFigures, run) for run in analysis.senders),
         replays_compared=analysis.versus,
     )

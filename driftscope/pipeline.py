@@ -27,6 +27,7 @@ from driftscope.analysis.figures.run_sums import (
     longer,
     requests_with_steps,
 )
+from driftscope.analysis.number_words import listed
 from driftscope.analysis.query.column_arrays import floats
 from driftscope.analysis.query.query_engine import DuckDB, Engine
 from driftscope.analysis.query.record_views import Tables, narrow, open_run, tables_of
@@ -34,7 +35,12 @@ from driftscope.analysis.query.row_filters import BY_LABEL, Filter
 from driftscope.analysis.replays import ReplaySummary, is_replay, summarise_replay
 from driftscope.analysis.run_differences import unlike_servers
 from driftscope.analysis.summary.computation import summary_of
-from driftscope.analysis.summary.run_summary import RunSummary, baseline_of, speculates
+from driftscope.analysis.summary.run_summary import (
+    RunSummary,
+    baseline_of,
+    is_plain,
+    speculates,
+)
 from driftscope.errors import NoDataError, UsageError
 from driftscope.findings.catalogue import Analysis, Baseline, conclude
 from driftscope.trace.manifest import read_manifest
@@ -107,8 +113,10 @@ def measure(
 ) -> MeasuredRuns:
     """Read every source; `progress` yields them one by one and may show how far it is.
 
+    A run without speculation is the baseline of the others, wherever it stands among them.
+
     Raises NotATraceError, SchemaVersionError, DamagedTraceError, MixedTraceError, NoDataError or,
-    for a filter or a way to split, UsageError.
+    for a filter, a way to split or a second baseline, UsageError.
     """
     servers = _servers_of_replays(inputs.sources)
     parts = [
@@ -117,11 +125,18 @@ def measure(
     ]
     if inputs.baseline is not None:
         parts.append(_baseline(inputs.baseline, inputs))
+    baselines = [part for part in parts if part.baseline is not None]
+    if len(baselines) > 1:
+        labels = listed([part.baseline.label for part in baselines if part.baseline])
+        raise UsageError(
+            f"{labels}: several runs to compare with, and a run without speculation is one; give "
+            "one of them, or compare two with `driftscope compare`"
+        )
     return MeasuredRuns(
         runs=tuple(run for part in parts for run in part.runs),
         replays=tuple(replay for part in parts for replay in part.replays),
-        baseline=parts[-1].baseline if parts else None,
-        baseline_sums=parts[-1].baseline_sums if parts else None,
+        baseline=baselines[0].baseline if baselines else None,
+        baseline_sums=baselines[0].baseline_sums if baselines else None,
         sums={label: sums for part in parts for label, sums in part.sums.items()},
     )
 
@@ -166,6 +181,8 @@ def _measured(source: Run, label: str, inputs: Inputs, servers: Sequence[Trace])
     if _is_replay(source):
         return MeasuredRuns(replays=(summarise_replay(_trace(source), label, servers),))
     with closing(_open(source, inputs.engine, inputs.cluster)) as tables:
+        if is_plain(tables):
+            return _plain(tables, label, inputs.only)
         sums = _sums(tables, inputs.only, for_summary=True)
         return MeasuredRuns(runs=(summarise(sums, label, by=inputs.by),), sums={label: sums})
 
@@ -175,11 +192,15 @@ def _baseline(run: Run, inputs: Inputs) -> MeasuredRuns:
         return MeasuredRuns(baseline=summarise_replay(_trace(run), BASELINE))
     with closing(_open(run, inputs.engine, inputs.cluster)) as tables:
         if not speculates(tables):
-            if inputs.baseline_only != EVERYTHING:
-                raise UsageError(_NO_ROUNDS)
-            return MeasuredRuns(baseline=baseline_of(tables, BASELINE))
+            return _plain(tables, BASELINE, inputs.baseline_only)
         sums = _sums(tables, inputs.baseline_only, for_summary=True)
         return MeasuredRuns(baseline=summarise(sums, BASELINE), baseline_sums=sums)
+
+
+def _plain(tables: Tables, label: str, only: Filter) -> MeasuredRuns:
+    if only != EVERYTHING:
+        raise UsageError(_NO_ROUNDS)
+    return MeasuredRuns(baseline=baseline_of(tables, label))
 
 
 def _open(run: Run, engine: Callable[[], Engine], cluster: str | None = None) -> Tables:

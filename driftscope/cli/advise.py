@@ -64,6 +64,11 @@ def advise(
             f"{replays[0].label}: this is a replay, which has no step times; give the run recorded "
             "in the server"
         )
+    if not measured.runs:
+        raise NoDataError(
+            f"{runs[0]}: a run without speculation, of which no K is known; give it as --baseline "
+            "of a run with speculation"
+        )
     first, *others = measured.runs
     guards = [
         *(f"{run.label}: {problem}" for run in measured.runs for problem in run.problems),

@@ -100,6 +100,8 @@ def _server(model: str | None, options: Sequence[str]) -> tuple[str, Sequence[st
     with needs_lab():
         from driftscope_lab.trio import serving
 
+    if "--no-speculation" in options:
+        return serving.target_path(), options
     return serving.target_path(), serving.with_speculation(options)
 
 

@@ -25,7 +25,7 @@ from driftscope.boundary.text import shown as printable
 from driftscope.cli.inspection_baseline import inspection_of, relations_to
 from driftscope.cli.options import DUCKDB, named_run_or_inspection
 from driftscope.cli.run_reports import RunChoice, labels_of
-from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, UsageError
+from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, NoDataError, UsageError
 from driftscope.findings.case import Deciding, Entry
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.findings.finding import Finding, Severity, Trust
@@ -208,6 +208,11 @@ def run_gate(
         cluster=cluster,
     )
     measured = choice.measured()
+    if not measured.runs and not measured.replays:
+        raise NoDataError(
+            f"{runs[0]}: a run without speculation, of which no rule tells anything; give it as "
+            "--baseline of a run with speculation"
+        )
     analysis = conclude(measured.runs, measured.replays, measured.baseline)
     # Notes with an answer are about what a gate compares: missing rows, runs that differ.
     for note in analysis.notes:

@@ -206,7 +206,11 @@ def _main_findings(entries: Sequence[RunEntry]) -> dict[Path, MainFinding]:
     """
     from driftscope.distributions import analysis_installed
 
-    eligible = [entry for entry in entries if entry.rounds and entry.octets <= MAX_OCTETS]
+    eligible = [
+        entry
+        for entry in entries
+        if (entry.rounds or (entry.requests and not entry.is_replay)) and entry.octets <= MAX_OCTETS
+    ]
     if not eligible or not analysis_installed():
         return {}
     return {entry.path: made for entry in eligible if (made := _finding(entry.path)) is not None}

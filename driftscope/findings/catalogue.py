@@ -26,8 +26,8 @@ from driftscope.findings import (
 )
 from driftscope.findings.case import Case, Entry, Question, ReplayCase, cases_of, replay_cases_of
 from driftscope.findings.finding import URGENT, Answer, Finding, Severity, Topic, Trust, note
-from driftscope.findings.first_screen import FirstScreen, first_screen_of
-from driftscope.findings.rules_data import notes_on, notes_on_replay
+from driftscope.findings.first_screen import FirstScreen, first_screen_of, plain_screen
+from driftscope.findings.rules_data import notes_on, notes_on_plain, notes_on_replay
 
 _MODULES = (
     rules_data,
@@ -82,12 +82,20 @@ class Analysis:
     notes: tuple[Finding, ...]
     """Notes on the data, those about missing rows first."""
     screen: FirstScreen
+    plain: BaselineRun | None = None
+    """Run without speculation; the conclusions are about it if there is nothing else."""
     senders: tuple[ReplaySummary, ...] = ()
     """Summaries of the replays."""
     versus: tuple[ReplayComparison, ...] = ()
     """Comparisons of the first replay with each other replay that sent the same prompts."""
     replay_cases: tuple[ReplayCase, ...] = ()
     """Rule inputs, one case per replay."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of the runs and replays, or of the run without speculation if it stands alone."""
+        named = (*(run.label for run in self.runs), *(run.label for run in self.senders))
+        return named or ((self.plain.label,) if self.plain else ())
 
     @property
     def losses(self) -> tuple[Finding, ...]:
@@ -116,8 +124,10 @@ def conclude(
     """Return findings, answers, notes and first screen for summaries of at least one run or replay.
 
     The runs are compared with `baseline`, which gets no findings of its own. Without a baseline
-    they are compared with the first run.
+    they are compared with the first run. A baseline without speculation may stand alone.
     """
+    if isinstance(baseline, BaselineRun) and not runs and not senders:
+        return _alone(baseline)
     of_replays = baseline if isinstance(baseline, ReplaySummary) else None
     of_runs = None if isinstance(baseline, ReplaySummary) else baseline
     cases = tuple(
@@ -137,13 +147,29 @@ def conclude(
         notes=(
             *(noted for run in runs for noted in notes_on(run)),
             *(noted for run in senders for noted in notes_on_replay(run)),
+            *(notes_on_plain(baseline) if isinstance(baseline, BaselineRun) else ()),
             *_unlike_baseline(cases, of_runs),
             *_several_differences(cases),
         ),
         screen=first_screen_of(findings, answers, cases, senders, vouched),
+        plain=baseline if isinstance(baseline, BaselineRun) else None,
         senders=tuple(senders),
         versus=tuple(pair for case in replays for pair in case.pairs),
         replay_cases=replays,
+    )
+
+
+def _alone(plain: BaselineRun) -> Analysis:
+    """Return what can be told about a run without speculation alone: its speed."""
+    served = replace(rules_speed.without_speculation(plain), runs=(plain.label,))
+    return Analysis(
+        runs=(),
+        cases=(),
+        findings=(),
+        answers=(served,),
+        notes=tuple(notes_on_plain(plain)),
+        screen=plain_screen(plain, served),
+        plain=plain,
     )
 
 
@@ -242,7 +268,7 @@ def _unlike_baseline(
 ) -> list[Finding]:
     """Note a baseline without speculation that comes from a different server: it is compared with
     nothing."""
-    if not isinstance(baseline, BaselineRun) or any(case.plain for case in cases):
+    if not isinstance(baseline, BaselineRun) or not cases or any(case.plain for case in cases):
         return []
     message = (
         "it is not used: its engine, runner, execution mode, tensor parallelism or "

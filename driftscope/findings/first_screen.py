@@ -21,7 +21,7 @@ from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.number_words import ks_of, listed, milliseconds, number, percent
 from driftscope.analysis.replays import NOT_RECORDED, Cell, ReplaySummary
 from driftscope.analysis.statistics.ratio import PairedRatio
-from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.findings.case import Case
 from driftscope.findings.finding import (
     URGENT,
@@ -35,7 +35,7 @@ from driftscope.findings.finding import (
 from driftscope.findings.rules_compare import without_interval
 from driftscope.findings.rules_speed import model_ratio, speed_ratio
 from driftscope.metrics.acceptance import MEAN_LENGTH
-from driftscope.metrics.latency import CLIENT_TPOT, PREDICTED_TPOT, TPOT
+from driftscope.metrics.latency import CLIENT_TPOT, PREDICTED_TPOT, TPOT, TTFT
 from driftscope.vocabulary import Ended
 
 MOST_ACTIONS = 3
@@ -51,6 +51,8 @@ class State(StrEnum):
     NOTHING_SEEN = "nothing seen"
     """No finding asks for anything, and some question could not be answered."""
     HEALTHY = "healthy"
+    PLAIN = "no speculation"
+    """The only run is one without speculation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,29 @@ def first_screen_of(
         figures=_figures(cases, lead) if cases else _replay_figures(replays[0]),
         several=several,
         marks=_marks([*answers, *findings]),
+    )
+
+
+def plain_screen(run: BaselineRun, served: Finding) -> FirstScreen:
+    """Return the first screen of a run without speculation alone; `served` tells its speed."""
+    latency, across = run.latency, f"over {run.requests:,} requests"
+    times = (
+        (latency.tpot_s, "per output token", TPOT.meaning),
+        (latency.ttft_s, "to the first token", TTFT.meaning),
+    )
+    return FirstScreen(
+        state=State.PLAIN,
+        headline=served.sentence(several=False),
+        lead=served,
+        subject=None,
+        answers=(served,),
+        actions=(Finding(id="compare", topic=Topic.DO, advice=served.advice),),
+        figures=tuple(
+            KeyFigure(value=milliseconds(value), unit=unit, reference=across, meaning=meaning)
+            for value, unit, meaning in times
+        ),
+        several=False,
+        marks=_marks([served]),
     )
 
 

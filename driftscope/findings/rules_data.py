@@ -10,6 +10,7 @@ from driftscope.analysis.replays import ReplaySummary
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.run_summary import (
     ENOUGH_CLUSTERS,
+    BaselineRun,
     RunSummary,
     drafts_greedily,
     first_token_differs,
@@ -44,7 +45,12 @@ def notes_on_replay(run: ReplaySummary) -> list[Finding]:
     return _recorded(run, "senders")
 
 
-def _recorded(run: RunSummary | ReplaySummary, affects: str) -> list[Finding]:
+def notes_on_plain(run: BaselineRun) -> list[Finding]:
+    """Return every note on the data of a run without speculation."""
+    return _recorded(run, "run")
+
+
+def _recorded(run: RunSummary | BaselineRun | ReplaySummary, affects: str) -> list[Finding]:
     """Return what is missing, the answer to whether everything was recorded, and what the recorder
     noted."""
     lost = [

@@ -642,6 +642,22 @@ def pays(case: Case) -> Finding | None:
     )
 
 
+def without_speculation(run: BaselineRun) -> Finding:
+    """Return the speed of a run without speculation, and what tells whether speculation pays."""
+    latency, interval = run.latency, run.latency.tpot_s_interval
+    ends = ""
+    if interval is not None:
+        ends = f" ({milliseconds(interval.low)} to {milliseconds(interval.high)})"
+    return Finding(
+        topic=Topic.PAYS,
+        answer=Answer.CANNOT_TELL,
+        statement=f"without speculation an output token takes {milliseconds(latency.tpot_s)}{ends} "
+        f"and the first one {milliseconds(latency.ttft_s)}, over {run.requests:,} requests",
+        advice="To know whether speculation pays, serve with a drafter, send the same prompts and "
+        f"run: driftscope analyze RUN --baseline {run.label}",
+    )
+
+
 def _measured(
     case: Case, plain: BaselineRun, answer: Answer, speedup: float, interval: Interval
 ) -> str:

@@ -128,7 +128,8 @@ class RunEntry:
     rounds: int | None = None
     """Rounds (drafts that were verified) of a probe's run; None: unknown, or a replay."""
     requests: int | None = None
-    """Requests of a replay, sent or not; None for a probe's run, and for sums."""
+    """Requests of a replay, sent or not, or of a run without a drafter; None for other runs, and
+    for sums."""
     problem: str = ""
     """Reason why there is no run, or why it cannot be read; "": there is one."""
 
@@ -160,9 +161,12 @@ def entry_of(run: Path) -> RunEntry:
     replayed = manifest is not None and manifest.engine == CLIENT
     ablated = manifest is not None and manifest.mode == ABLATION
     faults = () if manifest else read_faults(run)
-    rounds = None if manifest is None or replayed or ablated else _rounds_of(run)
+    plain = manifest is not None and manifest.drafter is None
+    rounds = None if manifest is None or replayed or ablated or plain else _rounds_of(run)
+    requests = _requests_of(manifest, statuses) if manifest and (replayed or plain) else None
     # An ablation is whole as soon as it has a manifest.
-    state = RunState.CLOSED if ablated else _state(run, manifest, statuses, rounds)
+    counted = requests if plain else rounds
+    state = RunState.CLOSED if ablated else _state(run, manifest, statuses, counted)
     return RunEntry(
         path=run,
         created_s=changed_s if manifest is None else manifest.created_s,
@@ -171,7 +175,7 @@ def entry_of(run: Path) -> RunEntry:
         manifest=manifest,
         rounds=rounds,
         problem=faults[0].reason if faults else "",
-        requests=_requests_of(manifest, statuses) if manifest and replayed else None,
+        requests=requests,
     )
 
 
@@ -196,7 +200,7 @@ def _fresh(run: Path, status: Status, now: float) -> bool:
 
 
 def _state(
-    run: Path, manifest: Manifest | None, statuses: Sequence[Status], rounds: int | None
+    run: Path, manifest: Manifest | None, statuses: Sequence[Status], counted: int | None
 ) -> str:
     if is_live(run, statuses):
         return RunState.RECORDING if manifest else RunState.STARTING
@@ -204,12 +208,14 @@ def _state(
         return RunState.NEVER_BEGAN
     if not statuses or not all(status.closed for status in statuses):
         return RunState.NOT_CLOSED
-    return RunState.EMPTY if rounds == 0 else RunState.CLOSED
+    return RunState.EMPTY if counted == 0 else RunState.CLOSED
 
 
 def _requests_of(manifest: Manifest, statuses: Sequence[Status]) -> int | None:
-    """Return the requests of a replay; None for sums of another tool's file."""
-    sent = sum(status.rows.get("client", 0) for status in statuses)
+    """Return the requests of a replay or of a run without a drafter; None for sums of another
+    tool's file."""
+    record = "client" if manifest.engine == CLIENT else "request"
+    sent = sum(status.rows.get(record, 0) for status in statuses)
     return None if not sent and "ingested" in manifest.workload else sent
 
 

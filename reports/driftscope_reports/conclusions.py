@@ -32,6 +32,7 @@ STATES = {
     State.TOO_LITTLE: ("? Too little data", "info"),
     State.NOTHING_SEEN: ("✓ Nothing found in what could be looked at", "info"),
     State.HEALTHY: ("✓ Healthy", "good"),
+    State.PLAIN: ("No speculation", "info"),
 }
 """Words and CSS class of each state, above the headline."""
 _BRACKET = re.compile(r" \(([^()]*\d[^()]*)\)(?=, but | of at most |\.$)")

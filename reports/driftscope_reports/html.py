@@ -87,8 +87,7 @@ def _page(analysis: Analysis, command: str | None) -> str:
 
 
 def _title(analysis: Analysis) -> str:
-    names = listed([*(run.label for run in analysis.runs), *(s.label for s in analysis.senders)])
-    return f"Drift report: {names}"
+    return f"Drift report: {listed(analysis.labels)}"
 
 
 def _contents(made: list[Section]) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,9 +60,10 @@ class Run:
     run.report().save("report.html")
     """
 
-    def __init__(self, analysis: Analysis, traces: Sequence[Trace] = ()) -> None:
+    def __init__(self, analysis: Analysis, traces: Mapping[str, Trace] | None = None) -> None:
+        """`traces`: the rows of each run or replay, by label."""
         self.analysis = analysis
-        self.traces = tuple(traces)
+        self.traces = dict(traces or {})
 
     def __repr__(self) -> str:
         return f"<driftscope run: {' '.join(self.analysis.verdict)}>"
@@ -138,10 +139,9 @@ class Run:
         """Return the rows of every run, labelled by the column `run`."""
         import pandas as pd
 
-        labels = [*(r.label for r in self.runs), *(s.label for s in self.analysis.senders)]
         frames = [
             getattr(trace, record).to_pandas().assign(run=label)
-            for trace, label in zip(self.traces, labels, strict=False)
+            for label, trace in self.traces.items()
         ]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
@@ -158,7 +158,8 @@ def load(
     traces = [read_trace(path) for path in given]
     names = list(labels) if labels else [path.resolve().name for path in given]
     reference = None if baseline is None else found(Path(baseline))
-    return Run(analyze(Inputs(sources=traces, labels=names, baseline=reference)), traces)
+    analysis = analyze(Inputs(sources=traces, labels=names, baseline=reference))
+    return Run(analysis, dict(zip(names, traces, strict=True)))
 
 
 def _plain(value: object) -> object:

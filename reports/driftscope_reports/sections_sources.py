@@ -421,6 +421,7 @@ def provenance(analysis: Analysis, command: str | None = None) -> Section:
 def _provenance_conclusion(analysis: Analysis) -> str:
     """Return engine, target and drafters in one line."""
     manifests = [run.manifest for run in analysis.runs] or [s.manifest for s in analysis.senders]
+    manifests = manifests or ([analysis.plain.manifest] if analysis.plain else [])
     engines = dict.fromkeys(f"{each.engine} {each.engine_version}".strip() for each in manifests)
     drafters = dict.fromkeys(m.drafter.name for m in manifests if m.drafter and m.drafter.name)
     targets = dict.fromkeys(each.target.name for each in manifests if each.target.name)

@@ -54,6 +54,7 @@ BADGES = {
     State.TOO_LITTLE: "TOO LITTLE DATA",
     State.NOTHING_SEEN: "NOTHING FOUND",
     State.HEALTHY: "HEALTHY",
+    State.PLAIN: "NO SPECULATION",
 }
 """Word of each state, before the headline."""
 

@@ -317,6 +317,6 @@ def check_rounds(tables: Tables, rounds: pa.Table) -> None:
         undrafted = whole(rounds, "undrafted").sum()
         raise NoDataError(
             f"{tables.path}: no round in it ({finished} requests, {undrafted} "
-            "steps without a draft); send requests to the server while the probe is on, and check "
-            "that speculation is configured"
+            "steps without a draft); send requests to the server while the probe is on, and see "
+            "its log for why the drafter drafts nothing"
         )

@@ -68,6 +68,13 @@ def _steps(rows: ir.Table) -> dict[str, Any]:
     }
 
 
+def deliberate_steps() -> ir.Table:
+    """Count the steps that drafted nothing on purpose, by reason."""
+    rows = table("verify")
+    meant = rows.filter(rows.reason.isin(UndraftedReason.DELIBERATE))
+    return meant.group_by("reason").aggregate(rows=lambda t: t.count())
+
+
 @cache
 def by_context(shape: Shape) -> ir.Table:
     """Sum decode steps by request and by the power of two at or below the length of the context."""

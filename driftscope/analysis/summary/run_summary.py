@@ -30,7 +30,7 @@ from driftscope.analysis.figures.results import (
     Segment,
     Spread,
 )
-from driftscope.analysis.figures.rounds import Rounds, Side
+from driftscope.analysis.figures.rounds import Rounds, Side, deliberate_steps
 from driftscope.analysis.figures.run_sums import Cohort, Slice
 from driftscope.analysis.figures.steps import StepCell, step_times
 from driftscope.analysis.figures.verified_chains import WithinRequest, answers
@@ -146,7 +146,7 @@ def _length_correlation(clusters: Rounds) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineRun:
-    """A run in which no step drafted, such as one served with
+    """A run in which no step drafted: of a server without a drafter, or served with
     `num_speculative_tokens_per_batch_size` of K = 0."""
 
     label: str
@@ -154,6 +154,8 @@ class BaselineRun:
     requests: int
     latency: Latency
     cells: tuple[StepCell, ...]
+    problems: tuple[str, ...] = ()
+    """Problems that the reader found: missing or lost data."""
     durations: Mapping[str, Distribution] = field(default_factory=dict)
     """Distributions of TTFT and TPOT."""
 
@@ -161,6 +163,13 @@ class BaselineRun:
 def speculates(tables: Tables) -> bool:
     """Whether any step of a run drafted."""
     return bool(tables.engine.rows(lengths_of_rounds()).num_rows)
+
+
+def is_plain(tables: Tables) -> bool:
+    """Whether a run serves without speculation on purpose: nothing drafted, and nothing was to."""
+    if speculates(tables):
+        return False
+    return tables.manifest.drafter is None or bool(tables.engine.rows(deliberate_steps()).num_rows)
 
 
 def baseline_of(tables: Tables, label: str) -> BaselineRun:
@@ -187,6 +196,7 @@ def baseline_of(tables: Tables, label: str) -> BaselineRun:
             ttft_s_interval=mean_time_interval(ttft_s, spans),
         ),
         cells=step_times(tables).value.cells,
+        problems=tables.problems,
         durations={name: each for name, each in spread.items() if each is not None},
     )
 

@@ -99,7 +99,12 @@ def screen(
     """Return the screen; `span` names the stretch of time and `state` the state of the engine, in
     words. `budget`: share of the time per token that the probe may use, if it is known."""
     name = public(target) if "://" in target else target
-    head = Text(f"{printed(name)}  K = {shown.k}  {state}", style="bold", no_wrap=True)
+    plain = not shown.k and not shown.down
+    served = "no speculation" if plain else f"K = {shown.k}"
+    head = Text(f"{printed(name)}  {served}  {state}", style="bold", no_wrap=True)
+    if plain:
+        counted = Text(f"{span}: {shown.requests:,} requests", style="dim")
+        return Group(head, counted, "", _figures_without_drafter(shown))
     counted = Text(
         f"{span}: {shown.rounds:,} rounds, {shown.requests:,} requests, "
         f"{shown.chains:,} chains recorded",
@@ -193,6 +198,18 @@ def _figures(shown: View, budget: float | None) -> Table:
         "budgeted",
         _percent(shown.overhead) + ("" if budget is None else f" of {budget:.1%}"),
     )
+    return table
+
+
+def _figures_without_drafter(shown: View) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in (
+        ("per token", _ms(shown.tpot_s)),
+        ("first token", _ms(shown.ttft_s)),
+        ("probe, all in", _percent(shown.all_in)),
+        ("rows dropped", f"{shown.dropped:,}"),
+    ):
+        table.add_row(Text(name, style="dim"), value)
     return table
 
 

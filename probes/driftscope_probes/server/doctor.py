@@ -29,7 +29,7 @@ from driftscope.errors import DriftscopeError, TraceError
 from driftscope.trace.manifest import AUX_FROM_CONFIG, AUX_FROM_ENGINE, read_manifest
 from driftscope.trace.writer_files import check_writable
 from driftscope_probes.engine import HookPoint
-from driftscope_probes.server.start import speculation_of
+from driftscope_probes.server.start import NO_SPECULATION, speculation_of
 from driftscope_probes.settings import DISABLE, is_disabled, settings_from
 from driftscope_probes.sglang import plugin as sglang
 from driftscope_probes.start_guard import fault_of, unknown_settings
@@ -157,7 +157,11 @@ def examine_server(model: str, options: Sequence[str]) -> Iterator[Check]:
     yield vllm_version_check(version.partition("+")[0])
     yield _hooks_in_source(folder)
     yield _target(model)
-    yield _drafter(speculation_of(options), drafter_classes(folder))
+    yield _drafter(
+        speculation_of(options),
+        drafter_classes(folder),
+        none=any(option == f"--{NO_SPECULATION}" for option in options),
+    )
 
 
 def catalogue() -> Iterator[Check]:
@@ -366,7 +370,8 @@ def _run(run: Path) -> Iterator[Check]:
         yield _problem("run", str(error), hint)
         return
     engine = f"{manifest.engine} {manifest.engine_version}, {manifest.runner} runner"
-    yield _fact("run", f"{run}: {engine}, {manifest.method}, K = {manifest.k}")
+    served = f"{manifest.method}, K = {manifest.k}" if manifest.drafter else "no speculation"
+    yield _fact("run", f"{run}: {engine}, {served}")
     chosen = LAYER_SOURCES.get(manifest.aux_layers_source, f"{manifest.aux_layers_source}")
     layers = f"{', '.join(map(str, manifest.aux_layers))} ({chosen})"
     detail = layers if manifest.aux_layers else "none"
@@ -390,12 +395,18 @@ def _target(model: str) -> Check:
     return _fact("target", f"{model}: {architecture}")
 
 
-def _drafter(given: Mapping[str, object], classes: Mapping[str, str]) -> Check:
+def _drafter(given: Mapping[str, object], classes: Mapping[str, str], *, none: bool) -> Check:
     """Check the drafter that the speculation config names, and its class if its config is on this
-    machine."""
+    machine; `none`: the server is to have no drafter."""
     method, model = str(given.get("method") or ""), str(given.get("model") or "")
+    if none:
+        detail = "no drafter: requests and the times of steps are recorded, to compare with"
+        return Check(topic="drafter", ok=True, detail=detail)
     if not given:
-        hint = 'add --speculative-config \'{"method": ..., "model": ...}\''
+        hint = (
+            'add --speculative-config \'{"method": ..., "model": ...}\', or --no-speculation to '
+            "record the server without a drafter"
+        )
         return _problem("drafter", "the options name no drafter", hint)
     if not method:
         detail = "the config names no method, which vLLM then derives from the model"
