@@ -7,16 +7,15 @@ Each document is a record, whose fields other tools may build on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from driftscope.analysis.advice import NO_SPECULATION, Advice, answer
 from driftscope.analysis.baseline_relation import Quantity
+from driftscope.analysis.comparability import UNPAIRED
 from driftscope.analysis.compare import TPOT, Comparison, verdict
-from driftscope.analysis.figures.rounds import UNPAIRED
 from driftscope.analysis.gate import Judgement, Outcome
 from driftscope.analysis.replays import ReplayComparison, ReplayFigures, ReplaySummary
-from driftscope.analysis.run_differences import doubt
 from driftscope.analysis.statistics.permutation import ALPHA
 from driftscope.analysis.summary.run_summary import BaselineRun, RunFigures, RunSummary
 from driftscope.boundary.json_document import (
@@ -123,7 +122,11 @@ def figures_of(run: RunSummary | BaselineRun | ReplaySummary) -> dict[str, Any]:
     without speculation has the same keys, with null where it has no figure."""
     if isinstance(run, BaselineRun):
         counts = {"rounds": 0, "k": 0}
-        return {**{f.name: None for f in fields(RunFigures)}, **plain(run), **counts}
+        return {
+            **{f.name: None for f in fields(RunFigures)},
+            **plain(replace(run, side=None)),
+            **counts,
+        }
     figures = RunFigures if isinstance(run, RunSummary) else ReplayFigures
     content: dict[str, Any] = plain(_made(figures, run))
     return content
@@ -155,7 +158,7 @@ def comparison_document(comparison: Comparison) -> ComparisonDocument:
         comparison,
         verdict=verdict(comparison),
         correction=HOLM if comparison.at(TPOT) else JOINT[comparison.pairing != UNPAIRED],
-        warning=doubt(comparison.unlike),
+        warning=comparison.comparability.warning,
         alpha=ALPHA,
     )
 

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from driftscope.analysis.compare import Comparison, compare_times
 from driftscope.analysis.compare import compare as compare_sums
 from driftscope.analysis.figures.requests import requests_of
-from driftscope.analysis.figures.rounds import duration
+from driftscope.analysis.figures.rounds import Side, duration, side_without_rounds
 from driftscope.analysis.figures.run_sums import (
     Slice,
     Sums,
@@ -33,7 +33,6 @@ from driftscope.analysis.query.query_engine import DuckDB, Engine
 from driftscope.analysis.query.record_views import Tables, narrow, open_run, tables_of
 from driftscope.analysis.query.row_filters import BY_LABEL, Filter
 from driftscope.analysis.replays import ReplaySummary, is_replay, summarise_replay
-from driftscope.analysis.run_differences import unlike_servers
 from driftscope.analysis.summary.computation import summary_of
 from driftscope.analysis.summary.run_summary import (
     RunSummary,
@@ -162,9 +161,14 @@ def compare(
             return replace(compared, where=only.where)
         if only != EVERYTHING:
             raise UsageError(_NO_ROUNDS)
-        compared = compare_times(requests_of(a), requests_of(b), labels)
-        differing = unlike_servers(a.manifest, b.manifest, compared.pairing)
-        return replace(compared, unlike=differing)
+        manifests = a.manifest, b.manifest
+        return compare_times((_side(a), _side(b)), manifests, labels)
+
+
+def _side(run: Tables) -> Side:
+    """Return a run of which one of two does not speculate, in the form in which they are
+    compared."""
+    return _sums(run).side if speculates(run) else side_without_rounds(requests_of(run))
 
 
 def summarise(

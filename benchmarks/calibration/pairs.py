@@ -19,9 +19,10 @@ from support.simulate.sums import side
 from benchmarks.calibration.estimates import RUNS, run_of
 from benchmarks.calibration.table import Rate, Table, false, power
 from driftscope.analysis.baseline_relation import Relation, at_one_mix, of_acceptance
+from driftscope.analysis.comparability import BY_ID, UNPAIRED, Pairing
 from driftscope.analysis.compare import Comparison, comparison
 from driftscope.analysis.figures.results import acceptance_of
-from driftscope.analysis.figures.rounds import BY_ID, UNPAIRED, Pairing, Side
+from driftscope.analysis.figures.rounds import Side
 from driftscope.analysis.gate import Facts, Outcome, judge, rule_of
 
 RULES = (

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from driftscope.analysis.compare import common_mix, figures_at
-from driftscope.analysis.figures.rounds import UNPAIRED, Pairing, Rounds, Side, pair
+from driftscope.analysis.comparability import UNPAIRED, Pairing, common_mix, pair
+from driftscope.analysis.compare import figures_at
+from driftscope.analysis.figures.rounds import Rounds, Side
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.analysis.statistics.intervals import student

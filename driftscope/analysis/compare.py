@@ -18,22 +18,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from driftscope.analysis.figures.requests import Requests
-from driftscope.analysis.figures.rounds import (
-    BY_DIGEST,
-    BY_ID,
-    BY_ORDER,
-    UNKNOWN,
+from driftscope.analysis.comparability import (
+    NO_DIFFERENCE,
     UNPAIRED,
+    Comparability,
     Pairing,
-    Rounds,
-    Side,
+    common_mix,
+    comparability_of,
+    merged_labels,
     pair,
-    pair_keys,
-    unpaired,
+    pair_sides,
 )
+from driftscope.analysis.figures.requests import MAX_CLUSTERS
+from driftscope.analysis.figures.rounds import Rounds, Side, grouped
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.number_words import (
     NOTHING,
@@ -45,8 +43,7 @@ from driftscope.analysis.number_words import (
     runs_of_numbers,
 )
 from driftscope.analysis.query.column_arrays import Codes, Matrix
-from driftscope.analysis.run_differences import unlike
-from driftscope.analysis.statistics.changes import LEAST_CLUSTERS, OTHER
+from driftscope.analysis.statistics.changes import OTHER
 from driftscope.analysis.statistics.intervals import (
     Interval,
     difference,
@@ -67,32 +64,11 @@ from driftscope.boundary.json_document import written_property
 from driftscope.errors import MixedTraceError, NoDataError
 from driftscope.trace.manifest import Manifest
 
-LEAST_APART = 0.01
-"""Smallest difference in a label's share of the rounds for which the mixes differ."""
-
-
-def common_mix(a: Side, b: Side) -> Mapping[str, float]:
-    """Return the share of each label at which the runs are compared, in order of the name; {} if
-    they have one mix, or no label in common. If only one label is common, it is compared alone.
-
-    Labels with fewer than LEAST_CLUSTERS clusters of requests in either run count as one, OTHER; it
-    is left out if it has too few itself.
-    """
-    often = set.intersection(*(_frequent(side, np.array(side.labels)) for side in (a, b)))
-    names = [_merged(side, often) for side in (a, b)]
-    known = set.intersection(*(_frequent(*named) for named in zip((a, b), names, strict=True)))
-    shares = [_shares(side, named) for side, named in zip((a, b), names, strict=True)]
-    apart = [abs(shares[0].get(n, 0.0) - shares[1].get(n, 0.0)) for n in {*shares[0], *shares[1]}]
-    if not known or max(apart) < LEAST_APART:
-        return {}
-    mean = {name: (shares[0][name] + shares[1][name]) / 2 for name in sorted(known)}
-    return {name: share / sum(mean.values()) for name, share in mean.items()}
-
 
 def figures_at(side: Side, mix: Mapping[str, float], k: int) -> Ratio:
     """Return the acceptance length, then the marginal rate at each depth, [1 + k], at `mix`;
     clusters without a round are left out."""
-    rounds, label = side.rounds, _merged(side, mix)
+    rounds, label = side.rounds, merged_labels(side, mix)
     parts = []
     for name in mix:
         mine = np.asarray(label == name, dtype=np.int64)[:, None]
@@ -101,24 +77,6 @@ def figures_at(side: Side, mix: Mapping[str, float], k: int) -> Ratio:
         sums = (counts * mine for counts in (rounds.reached, rounds.at_risk, rounds.deep_enough))
         parts.append(joined(length, rounds.over_clusters(marginal_ratio, *sums).first(k)))
     return weighted(parts, list(mix.values()))
-
-
-def _frequent(side: Side, names: NDArray[np.str_]) -> set[str]:
-    """Return the names of enough clusters of requests."""
-    pairs = {*zip(names.tolist(), side.rounds.cluster.tolist(), strict=True)}
-    found, number = np.unique([name for name, _ in pairs], return_counts=True)
-    return {str(name) for name, n in zip(found, number, strict=True) if n >= LEAST_CLUSTERS}
-
-
-def _merged(side: Side, names: Mapping[str, float] | set[str]) -> NDArray[np.str_]:
-    """Return the label of each row, OTHER if it is none of `names`, [rows]."""
-    return np.array([label if label in names else OTHER for label in side.labels])
-
-
-def _shares(side: Side, names: NDArray[np.str_]) -> dict[str, float]:
-    found, at = np.unique(names, return_inverse=True)
-    rounds = np.bincount(at, side.rounds.rounds.astype(np.float64))
-    return dict(zip(found.tolist(), (rounds / rounds.sum()).tolist(), strict=True))
 
 
 TESTABLE = 10
@@ -182,8 +140,8 @@ class Comparison:
     mix: Mapping[str, float] = field(default_factory=dict)
     """Share of each label at which differences over all requests are taken; empty if they are
     taken as served, see `driftscope.analysis.compare`."""
-    unlike: tuple[str, ...] = ()
-    """Other ways in which the runs differ, see `driftscope.analysis.run_differences`."""
+    comparability: Comparability = NO_DIFFERENCE
+    """What else differs between the runs."""
     where: str | None = None
     """Condition that the compared rows of both runs meet; None: all rows."""
 
@@ -234,33 +192,25 @@ def compare_sides(
     if not min(a.rounds.k, b.rounds.k):
         raise MixedTraceError(f"{labels[0]} and {labels[1]} have no drafted depth in common")
     pairing = pair_sides(a, b)
+    comparability = comparability_of(sides, manifests, pairing)
     if pairing.how != UNPAIRED:
-        a, b = a.of(pairing.first), b.of(pairing.second)
+        a, b = _rows_of(a, pairing.first), _rows_of(b, pairing.second)
         b = replace(b, rounds=b.rounds.grouped_like(a.rounds))
-    return replace(
-        comparison(a, b, labels, pairing),
-        unlike=unlike(*manifests, sides=sides, pairing=pairing.how),
-    )
+    return replace(comparison(a, b, labels, pairing), comparability=comparability)
 
 
-def pair_sides(a: Side, b: Side) -> Pairing:
-    """Return which rows of the two sides belong together."""
-    kinds = {
-        BY_ID: (a.ids, b.ids),
-        BY_DIGEST: (a.digests, b.digests),
-        BY_ORDER: (a.orders, b.orders),
-    }
-    keys = {how: (_rows(mine), _rows(theirs)) for how, (mine, theirs) in kinds.items()}
-    return pair_keys(keys) or unpaired(len(a.labels) + len(b.labels))
-
-
-def _rows(names: tuple[str, ...]) -> dict[object, int]:
-    return {name: at for at, name in enumerate(names) if name != UNKNOWN}
+def _rows_of(side: Side, requests: Codes) -> Side:
+    """Return the rows of these requests, in this order."""
+    row = np.zeros(int(side.rounds.request.max()) + 1, dtype=np.int64)
+    row[side.rounds.request] = np.arange(len(side.rounds.request))
+    return side.of(row[requests])
 
 
 def comparison(a: Side, b: Side, labels: tuple[str, str], pairing: Pairing) -> Comparison:
     """Compare two sides, whose rows are pairs unless the pairing is UNPAIRED."""
     paired = pairing.how != UNPAIRED
+    requests = len(a.labels), len(b.labels)
+    a, b = grouped((a, b), MAX_CLUSTERS, paired=paired)
     mix = {} if paired else common_mix(a, b)
     whole = tuple(_whole(a, b, paired, mix))
     parts = tuple(_by_label(a, b, paired))
@@ -270,7 +220,7 @@ def comparison(a: Side, b: Side, labels: tuple[str, str], pairing: Pairing) -> C
         pairing=pairing.how,
         pairs=len(pairing.first),
         alone=pairing.alone if paired else 0,
-        requests=(len(a.labels), len(b.labels)),
+        requests=requests,
         clusters=(len(a.rounds.by_cluster().rounds), len(b.rounds.by_cluster().rounds)),
         mix=mix,
         differences=(*_shared_error(whole, bool(parts)), *_labels_corrected(whole, parts)),
@@ -467,11 +417,16 @@ def _testable(a: Rounds, b: Rounds, k: int) -> list[bool]:
 TPOT, TTFT = "latency.tpot_s", "latency.ttft_s"
 
 
-def compare_times(first: Requests, second: Requests, labels: tuple[str, str]) -> Comparison:
-    """Compare the requests of two runs; requests without a time per output token are left out.
+def compare_times(
+    sides: tuple[Side, Side], manifests: tuple[Manifest, Manifest], labels: tuple[str, str]
+) -> Comparison:
+    """Compare the times of the requests of two runs; requests without a time per output token are
+    left out.
 
     Raises NoDataError if a run has no finished request with such a time.
     """
+    first, second = (side.requests for side in sides)
+    assert first is not None and second is not None  # noqa: S101  sides of sums have no times
     runs = (first, second)
     timed = [np.isfinite(run.tpot_s) for run in runs]
     for label, mine in zip(labels, timed, strict=True):
@@ -497,6 +452,7 @@ def compare_times(first: Requests, second: Requests, labels: tuple[str, str]) ->
         pairs=len(pairing.first),
         alone=pairing.alone if paired else 0,
         requests=(len(rows[0]), len(rows[1])),
+        comparability=comparability_of(sides, manifests, pairing),
         differences=together(_time_differences(values, (units, spans), paired)),
     )
 

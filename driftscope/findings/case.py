@@ -8,6 +8,13 @@ from typing import Any, Generic, TypeVar
 
 from driftscope.analysis.advice import Advice, advise, same_models
 from driftscope.analysis.circumstances import Group
+from driftscope.analysis.comparability import (
+    NO_DIFFERENCE,
+    Comparability,
+    comparability_of,
+    pair_sides,
+    prompts_not_known,
+)
 from driftscope.analysis.compare import Comparison, accepts_less, accepts_more, compare_sides
 from driftscope.analysis.figures.change_points import Level
 from driftscope.analysis.replays import ReplayComparison, ReplaySummary, versus
@@ -30,8 +37,12 @@ class Case:
     accepts_less: bool = False
     """Whether its reference accepts more, by that comparison; for the reference itself, whether
     some run that is compared with it accepts more."""
+    comparability: Comparability = NO_DIFFERENCE
+    """What else differs between the reference and this run."""
     plain: BaselineRun | None = None
-    """Run of the same server without speculation."""
+    """Run of the same target without speculation."""
+    plain_comparability: Comparability = NO_DIFFERENCE
+    """What differs between `plain` and this run, apart from speculation."""
     advice: Advice | None = None
     found: tuple[Finding, ...] = ()
     """What the rules found; for rules and questions that are evaluated after them."""
@@ -120,14 +131,29 @@ def cases_of(
                 others=others,
                 reference=None if reference is run or tokens_are_wrong(run) else reference,
                 comparison=comparison,
+                comparability=_comparability(reference, run, comparison),
                 accepts_less=accepts_less(comparison)
                 if run is not reference
                 else any(accepts_more(other) for other in compared),
                 plain=mine,
+                plain_comparability=_comparability(mine, run),
                 advice=advise(run, others, mine),
             )
         )
     return tuple(cases)
+
+
+def _comparability(
+    first: RunSummary | BaselineRun | None, run: RunSummary, comparison: Comparison | None = None
+) -> Comparability:
+    """Return what differs between two runs; of summaries that were not made from traces, and of a
+    run that shows most requests in part, the prompts are not known."""
+    if comparison is not None or first is None or first is run:
+        return comparison.comparability if comparison else NO_DIFFERENCE
+    if first.side is None or run.side is None or not run.seen_whole:
+        return prompts_not_known(first.manifest, run.manifest)
+    sides = first.side, run.side
+    return comparability_of(sides, (first.manifest, run.manifest), pair_sides(*sides))
 
 
 def comparison_of(first: RunSummary | None, second: RunSummary) -> Comparison | None:

@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from driftscope.analysis.replays import ReplayComparison, ReplaySummary
-from driftscope.analysis.run_differences import doubt
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.findings import (
     rules_acceptance,
@@ -248,18 +247,17 @@ def _rank(finding: Finding) -> tuple[int, float, int]:
 
 def _several_differences(cases: Sequence[Case]) -> list[Finding]:
     """Note runs that differ from the run they are compared with in more than their drafter."""
-    doubts = [(case.comparison, doubt(case.comparison.unlike)) for case in cases if case.comparison]
     return [
         note(
             message,
-            comparison.first,
-            comparison.second,
+            case.comparison.first,
+            case.comparison.second,
             name="unlike",
             affects="run",
             answer=Answer.CANNOT_TELL,
         )
-        for comparison, message in doubts
-        if message
+        for case in cases
+        if case.comparison and (message := case.comparability.warning)
     ]
 
 

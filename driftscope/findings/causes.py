@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from driftscope.analysis.circumstances import Group
+from driftscope.analysis.comparability import TARGET, UNPAIRED, models_differ
 from driftscope.analysis.compare import MARGINAL, Comparison, accepts_less
 from driftscope.analysis.figures.results import ByDepth, Hidden
-from driftscope.analysis.figures.rounds import UNPAIRED
 from driftscope.analysis.number_words import count, listed, number, percent, times
-from driftscope.analysis.run_differences import TARGET, models_differ
 from driftscope.analysis.statistics.intervals import Interval, exact_interval
 from driftscope.analysis.summary.run_summary import RunSummary, drafts_greedily, warmest
 from driftscope.findings.case import Case, Threshold

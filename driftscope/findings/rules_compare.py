@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 
+from driftscope.analysis.comparability import UNPAIRED, Question
 from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison, Difference, accepts_less
-from driftscope.analysis.figures.rounds import UNPAIRED
 from driftscope.analysis.number_words import (
     between,
     count,
@@ -37,13 +37,6 @@ from driftscope.findings.finding import (
 from driftscope.metrics.latency import mcnemar
 from driftscope.vocabulary import Ended
 
-CHOSEN = ("drafter", "K")
-"""Names of the ways in which runs differ on purpose if drafters or K are compared."""
-SAME_LOAD = 1.2
-"""Largest ratio of two runs' mean batch sizes at which their load counts as equal: a faster server
-finishes its requests sooner, so that equal load need not mean equal batches."""
-
-
 ALIKE_WITHIN = Threshold(
     name="ALIKE_WITHIN",
     value=0.05,
@@ -68,45 +61,6 @@ NO_WORSE = 0.05
 run's is no worse. It is the margin that docs/check.md proposes for `no_worse`."""
 MOST_MORE = 100.0
 """Largest factor by which more requests are proposed: beyond it no figure is given."""
-
-
-def confounders(case: Case) -> list[str]:
-    """Return what else differs between a run and the one that it is compared with; "prompts" if
-    their rounds cannot be compared."""
-    comparison = case.comparison
-    if comparison is None:
-        return ["prompts"]
-    others = [name for name in comparison.unlike if name.split(" ")[0] not in CHOSEN]
-    load = None if case.reference is None else _load(case.reference, case.run)
-    return [*others, *([load] if load else [])]
-
-
-def _load(first: RunSummary, second: RunSummary) -> str | None:
-    """Return in words how the loads differ; None if they are alike or not known."""
-    batches = [_mean_batch(run) for run in (first, second)]
-    if batches[0] is None or batches[1] is None:
-        return None
-    ratio = max(batches[0], batches[1]) / min(batches[0], batches[1])
-    return (
-        f"load (batches of {batches[0]:.1f} against {batches[1]:.1f})"
-        if ratio > SAME_LOAD
-        else None
-    )
-
-
-def _mean_batch(run: RunSummary) -> float | None:
-    steps = sum(cell.steps for cell in run.cells)
-    return sum(cell.steps * cell.batch for cell in run.cells) / steps if steps else None
-
-
-def doubt(others: list[str]) -> str:
-    """Return a clause about the confounders; "" if there are none."""
-    return f", but the runs also differ in {listed(others)}" if others else ""
-
-
-def to_match(others: list[str]) -> str:
-    """Return what to record so that nothing but drafter and K differs."""
-    return f"Record both runs with the same {listed([each.split(' ')[0] for each in others])}."
 
 
 @entry(
@@ -269,8 +223,9 @@ def _relative(comparison: Comparison) -> tuple[float, Interval] | None:
 
 
 def _compared(case: Case, comparison: Comparison, change: float, interval: Interval) -> Finding:
-    others, change_is = confounders(case), no_worse(interval)
-    answer = Answer.CANNOT_TELL if others else change_is
+    comparable, change_is = case.comparability, no_worse(interval)
+    sure = comparable.decides(Question.ACCEPTANCE)
+    answer = change_is if sure else Answer.CANNOT_TELL
     other, at = comparison.first, comparison.at(LENGTH)[0]
     verb = {
         Answer.YES: f"acceptance is {'better than' if interval.low > 0 else 'no worse than'}",
@@ -278,13 +233,13 @@ def _compared(case: Case, comparison: Comparison, change: float, interval: Inter
         Answer.CANNOT_TELL: "it cannot be told whether acceptance is worse than",
     }[change_is]
     places = {Answer.NO: Headline.WORSE, Answer.YES: Headline.NO_WORSE}
-    record = to_match(others) if others else _more_requests(comparison, change, interval)
+    record = comparable.settle(Question.ACCEPTANCE) or _more_requests(comparison, change, interval)
     return Finding(
         answer=answer,
         headline=places.get(answer, Headline.LENGTH),
         statement=f"{verb} {other}'s: {number(at.second)} tokens per round, compared with "
         f"{number(at.first)} ({100 * change:+.0f}%, {100 * interval.low:+.0f}% to "
-        f"{100 * interval.high:+.0f}%){doubt(others)}",
+        f"{100 * interval.high:+.0f}%){comparable.doubt(Question.ACCEPTANCE)}",
         estimate=change,
         interval=interval,
         reference=other,

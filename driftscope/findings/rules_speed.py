@@ -14,6 +14,7 @@ from driftscope.analysis.advice import (
     faster,
     to_measure,
 )
+from driftscope.analysis.comparability import Question
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.number_words import (
     between_percent,
@@ -38,7 +39,6 @@ from driftscope.findings.finding import (
     figure,
     judged,
 )
-from driftscope.findings.rules_compare import confounders, doubt, to_match
 from driftscope.vocabulary import UndraftedReason
 
 _BOUNDED = "its step times are bounds from other K, not measured"
@@ -222,9 +222,9 @@ def _twins(case: Case, other: RunSummary) -> bool:
 def slower_than_none(case: Case) -> Finding | None:
     """Find that speculation serves slower than no speculation: by a baseline if there is one,
     otherwise by the cost model."""
-    if case.plain is not None and case.plain.latency.tpot_s_interval is not None:
-        return _by_baseline(case)
-    return _by_model(case)
+    if case.plain is None or case.plain.latency.tpot_s_interval is None:
+        return _by_model(case)
+    return _by_baseline(case) if case.plain_comparability.decides(Question.SPEED) else None
 
 
 def _by_baseline(case: Case) -> Finding | None:
@@ -240,7 +240,6 @@ def _by_baseline(case: Case) -> Finding | None:
         min(run.requests, plain.requests),
         apart,
         above=0.0,
-        assumed=["the two runs may not have had the same load"],
     )
     speedup = speed_ratio(b, a)
     return Finding(
@@ -598,7 +597,7 @@ def faster_than_reference(case: Case) -> Finding | None:
     if compared is None:
         return None
     value, interval = compared
-    others, faster_is = confounders(case), _faster(interval)
+    comparable, faster_is = case.comparability, _faster(interval)
     words = {
         Answer.YES: f"serves {_change(value)} faster than {other.label}",
         Answer.NO: f"serves {_change(1 / value)} slower than {other.label}",
@@ -607,14 +606,14 @@ def faster_than_reference(case: Case) -> Finding | None:
     low, high = interval.low, interval.high
     if faster_is is Answer.NO:
         low, high = 1 / high, 1 / low
-    answer = Answer.CANNOT_TELL if others else faster_is
-    record = to_match(others) if others else _MORE_OF_BOTH
+    answer = faster_is if comparable.decides(Question.SPEED) else Answer.CANNOT_TELL
+    record = comparable.settle(Question.SPEED) or _MORE_OF_BOTH
     return Finding(
         answer=answer,
         headline=_PLACES_COMPARED.get(answer, Headline.NEVER),
         statement=f"{words} ({_change(low)} to {_change(high)}; "
         f"{milliseconds(case.run.latency.tpot_s)} per token, compared with "
-        f"{milliseconds(other.latency.tpot_s)}){doubt(others)}",
+        f"{milliseconds(other.latency.tpot_s)}){comparable.doubt(Question.SPEED)}",
         estimate=value,
         interval=interval,
         reference=other.label,
@@ -631,14 +630,17 @@ def pays(case: Case) -> Finding | None:
     compared = None if case.plain is None else speed_ratio(case.plain.latency, case.run.latency)
     if case.plain is None or compared is None:
         return _estimated(case)
-    answer = _faster(compared[1])
+    comparable = case.plain_comparability
+    answer = _faster(compared[1]) if comparable.decides(Question.SPEED) else Answer.CANNOT_TELL
+    record = comparable.settle(Question.SPEED) or _MORE_OF_BOTH
     return Finding(
         answer=answer,
         headline=_PLACES.get(answer, Headline.NEVER),
-        statement=_measured(case, case.plain, answer, *compared),
+        statement=f"{_measured(case, case.plain, answer, *compared)}"
+        f"{comparable.doubt(Question.SPEED)}",
         estimate=compared[0],
         interval=compared[1],
-        advice=_MORE_OF_BOTH if answer is Answer.CANNOT_TELL else "",
+        advice=record if answer is Answer.CANNOT_TELL else "",
     )
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from driftscope.analysis.advice import NO_SPECULATION, Advice, answer, faster, to_measure
+from driftscope.analysis.comparability import UNPAIRED
 from driftscope.analysis.compare import (
     LENGTH,
     TIMES,
@@ -23,7 +24,6 @@ from driftscope.analysis.compare import (
     verdict,
 )
 from driftscope.analysis.figures.change_points import Changes
-from driftscope.analysis.figures.rounds import UNPAIRED
 from driftscope.analysis.number_words import (
     NOTHING,
     between_percent,
@@ -36,7 +36,6 @@ from driftscope.analysis.number_words import (
     times,
 )
 from driftscope.analysis.replays import NO_INTERVAL, Cell
-from driftscope.analysis.run_differences import doubt
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import PairedRatio
 from driftscope.analysis.summary.run_summary import RunSummary
@@ -344,7 +343,7 @@ def show_comparison(comparison: Comparison) -> None:
         console.print(f"Of both runs only --where {shown(comparison.where)}.", soft_wrap=True)
     console.print(f"{verdict(comparison)}.")
     console.print(_pairing(comparison))
-    if warning := doubt(comparison.unlike):
+    if warning := comparison.comparability.warning:
         console.print(f"Note: {shown(warning)}.")
     labels = (comparison.first, comparison.second)
     if max(map(len, labels)) > _LONGEST:

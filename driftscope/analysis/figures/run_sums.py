@@ -304,7 +304,7 @@ class Sums:
     @property
     def side(self) -> Side:
         """Rounds by request, in the form in which runs are compared."""
-        return side_of_rounds(self.rounds, self.requests)
+        return side_of_rounds(self.rounds, self.requests, is_part=self.slice is not None)
 
     @property
     def chains(self) -> Chains:

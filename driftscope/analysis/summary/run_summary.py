@@ -16,7 +16,7 @@ from driftscope.analysis.circumstances import NO_GROUPS, Groups
 from driftscope.analysis.closeup import TPOT, TTFT, CloseUp, Distribution, distribution
 from driftscope.analysis.figures.chain_shape import lengths_of_rounds
 from driftscope.analysis.figures.change_points import Changes
-from driftscope.analysis.figures.requests import Units, requests_that_finished
+from driftscope.analysis.figures.requests import Units, requests_of, requests_that_finished
 from driftscope.analysis.figures.results import (
     NO_SPREAD,
     Acceptance,
@@ -30,7 +30,7 @@ from driftscope.analysis.figures.results import (
     Segment,
     Spread,
 )
-from driftscope.analysis.figures.rounds import Rounds, Side, deliberate_steps
+from driftscope.analysis.figures.rounds import Rounds, Side, deliberate_steps, side_without_rounds
 from driftscope.analysis.figures.run_sums import Cohort, Slice
 from driftscope.analysis.figures.steps import StepCell, step_times
 from driftscope.analysis.figures.verified_chains import WithinRequest, answers
@@ -156,6 +156,9 @@ class BaselineRun:
     cells: tuple[StepCell, ...]
     problems: tuple[str, ...] = ()
     """Problems that the reader found: missing or lost data."""
+    side: Side | None = field(default=None, compare=False, repr=False)
+    """Its requests, with which a run is compared; None in a summary that was not made from a
+    trace."""
     durations: Mapping[str, Distribution] = field(default_factory=dict)
     """Distributions of TTFT and TPOT."""
 
@@ -197,6 +200,7 @@ def baseline_of(tables: Tables, label: str) -> BaselineRun:
         ),
         cells=step_times(tables).value.cells,
         problems=tables.problems,
+        side=side_without_rounds(requests_of(tables)),
         durations={name: each for name, each in spread.items() if each is not None},
     )
 
@@ -311,7 +315,10 @@ class RunSummary(RunFigures):
 def warmest(run: RunSummary) -> float | None:
     """Return the highest known sampling temperature of the run's requests; None if none is
     known."""
-    return max(run.side.temperatures, default=None) if run.side else None
+    if run.side is None or run.side.requests is None:
+        return None
+    known = run.side.requests.temperature[run.side.asked]
+    return float(known[np.isfinite(known)].max()) if np.isfinite(known).any() else None
 
 
 def tokens_are_wrong(run: RunSummary) -> bool:

@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.simulate import Prompts, Truth, simulate
 from support.simulate.sums import side, unpaired
+from support.simulate.write import manifest
 from typer.testing import CliRunner
 
+from driftscope.analysis.comparability import BY_DIGEST, BY_ORDER, UNPAIRED, common_mix
 from driftscope.analysis.compare import (
     LENGTH,
     MARGINAL,
     TPOT,
     Comparison,
     Difference,
-    common_mix,
     compare,
     compare_times,
     figures_at,
@@ -29,13 +30,7 @@ from driftscope.analysis.compare import (
     verdict,
 )
 from driftscope.analysis.figures.requests import Requests
-from driftscope.analysis.figures.rounds import (
-    BY_DIGEST,
-    BY_ID,
-    BY_ORDER,
-    UNPAIRED,
-    Side,
-)
+from driftscope.analysis.figures.rounds import Side, side_without_rounds
 from driftscope.analysis.figures.run_sums import collect
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.statistics.changes import OTHER
@@ -128,7 +123,7 @@ def _compare(folder: Path, first: Truth, second: Truth) -> Comparison:
 def test_says_from_which_depth_on_a_run_is_better(tmp_path: Path) -> None:
     found = _compare(tmp_path, DRIFTS, HOLDS)
     assert found.parts_from == 4
-    assert found.pairing == BY_ID
+    assert found.pairing == BY_DIGEST
     assert found.pairs == 120
     truth = HOLDS.marginal() - DRIFTS.marginal()
     for each in found.at(MARGINAL)[3:]:
@@ -252,6 +247,7 @@ def test_without_speculation_it_is_times_that_are_compared(tmp_path: Path, paire
 
 AT_ONCE = 8
 LABELS = ("first", "second")
+MANIFEST = manifest(TRUTH)
 
 
 def _served(requests: Requests, seed: int) -> Requests:
@@ -268,7 +264,8 @@ def _served(requests: Requests, seed: int) -> Requests:
 
 
 def _tpot(first: Requests, second: Requests) -> Difference:
-    found = compare_times(first, second, LABELS)
+    sides = side_without_rounds(first), side_without_rounds(second)
+    found = compare_times(sides, (MANIFEST, MANIFEST), LABELS)
     return next(each for each in found.differences if each.metric == TPOT)
 
 

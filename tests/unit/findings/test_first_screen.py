@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.runs import Spec, write_run
 
@@ -56,7 +57,12 @@ def _latency(low: float, middle: float, high: float) -> Latency:
 def _without(run: RunSummary, low: float, middle: float, high: float) -> BaselineRun:
     latency = _latency(low, middle, high)
     return BaselineRun(
-        label="baseline", manifest=run.manifest, requests=40, latency=latency, cells=()
+        label="baseline",
+        manifest=run.manifest,
+        requests=40,
+        latency=latency,
+        cells=(),
+        side=run.side,
     )
 
 
@@ -124,7 +130,7 @@ def test_a_faster_run_with_other_prompts_proves_nothing_about_its_drafter(run: R
     against = [each for each in screen.answers if each.reference]
     assert [each.answer for each in against] == [Answer.CANNOT_TELL] * 2
     assert all("but the runs also differ in prompts" in each.statement for each in against)
-    assert against[0].advice == "Record both runs with the same prompts."
+    assert against[0].advice == "Send both the same prompts: driftscope replay URL --prompts FILE."
     assert screen.headline.endswith("but the runs also differ in prompts.")
     assert not screen.actions[0].short_advice.startswith("Serve with")
 
@@ -162,8 +168,9 @@ def test_few_pairs_cannot_tell_and_name_how_many_would(run: Run) -> None:
 
 
 def _sampled(run: RunSummary, temperature: float, *, wrongly: bool) -> RunSummary:
-    assert run.side is not None
-    side = replace(run.side, temperatures=(temperature,))
+    assert run.side is not None and run.side.requests is not None
+    asked = np.full(len(run.side.requests), temperature)
+    side = replace(run.side, requests=replace(run.side.requests, temperature=asked))
     return replace(run, side=side, manifest=replace(run.manifest, samples_wrongly=wrongly))
 
 

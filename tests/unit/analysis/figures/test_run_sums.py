@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +17,12 @@ from support.runs import Spec, write_run
 from support.simulate import Prompts, Truth, simulate
 from support.simulate.sums import series, side
 
-from driftscope.analysis.compare import pair_sides
 from driftscope.analysis.figures import verified_chains as module
 from driftscope.analysis.figures.chain_shape import Shape
 from driftscope.analysis.figures.chains import finite_sums
 from driftscope.analysis.figures.change_points import Changes, Series, changes
 from driftscope.analysis.figures.requests import UNFINISHED, Units, cells_of, units_of
-from driftscope.analysis.figures.rounds import BY_ID, UNPAIRED, Side, grouped
+from driftscope.analysis.figures.rounds import grouped
 from driftscope.analysis.figures.verified_chains import BANDS, answers, chain_sample, relations
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter
@@ -292,40 +290,31 @@ def test_requests_of_one_unit_are_in_one_cluster_of_a_very_large_run(
         assert len(np.unique(clusters[cells == cell])) == 1
 
 
-def _named(truth: Truth, prefix: str = "id") -> Side:
-    found = side(truth)
-    names = [
-        blake2b(f"{prefix}{n}".encode(), digest_size=8).hexdigest()
-        for n in range(len(found.labels))
-    ]
-    return replace(found, ids=tuple(names))
-
-
-def test_groups_keep_every_round_and_pair_across_runs() -> None:
+def test_groups_keep_every_round_and_stay_pairs() -> None:
     truth = Truth(requests=300, rounds=5, k=3)
-    first, second = _named(truth), _named(replace(truth, seed=9))
-    shuffled = second.of(np.random.default_rng(1).permutation(300))
-    small = [grouped(each, 40) for each in (first, shuffled)]
+    sides = side(truth), side(replace(truth, seed=9))
+    small = grouped(sides, 40, paired=True)
     assert len(small[0].labels) <= 40
-    for whole, group in zip((first, shuffled), small, strict=True):
+    for whole, group in zip(sides, small, strict=True):
         assert (group.rounds.histogram.sum(axis=0) == whole.rounds.histogram.sum(axis=0)).all()
-    found = pair_sides(*small)
-    assert found.how == BY_ID
-    a, b = small[0].of(found.first), small[1].of(found.second)
-    assert a.ids == b.ids
-    assert (a.rounds.rounds == b.rounds.rounds).all(), "the same requests have as many rounds"
+    rounds = [group.rounds.rounds for group in small]
+    assert (rounds[0] == rounds[1]).all(), "the same prompts have as many rounds"
 
 
-def test_groups_of_other_requests_are_not_paired() -> None:
-    truth = Truth(requests=300, rounds=5, k=3)
-    small = [grouped(_named(truth, name), 40) for name in ("a", "b")]
-    assert pair_sides(*small).how == UNPAIRED
+def test_groups_of_unpaired_runs_are_of_one_label() -> None:
+    kinds = Prompts(label="easy"), Prompts(label="hard")
+    sides = [side(Truth(requests=n, rounds=5, k=3, prompts=kinds)) for n in (300, 200)]
+    small = grouped(sides, 40, paired=False)
+    for whole, group in zip(sides, small, strict=True):
+        for label in ("easy", "hard"):
+            rounds = [run.labelled(label).rounds.rounds.sum() for run in (whole, group)]
+            assert rounds[0] == rounds[1]
 
 
-def test_names_must_be_as_many_as_rows() -> None:
+def test_every_row_has_a_label() -> None:
     found = side(Truth(requests=10, rounds=5, k=3))
     with pytest.raises(ValueError, match="10 rows"):
-        replace(found, ids=("0",))
+        replace(found, labels=("",))
 
 
 def test_chains_without_any_list_have_sums() -> None:

@@ -1,20 +1,26 @@
-"""Runs that differ in more than one thing are not compared without a word."""
+"""What two runs have in common, and what differs between them."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from support.runs import Spec, manifest
 from support.simulate import Prompts, Truth, simulate
+from support.simulate.sums import side
 from typer.testing import CliRunner
 
-from driftscope.analysis.run_differences import DRAFTER, models_differ, unlike
+from driftscope.analysis.comparability import (
+    BY_DIGEST,
+    DRAFTER,
+    Pairing,
+    comparability_of,
+    models_differ,
+)
+from driftscope.analysis.figures.rounds import Side
 from driftscope.cli.app import app
 from driftscope.pipeline import conclude, summarise
 from driftscope.trace.manifest import Manifest
@@ -33,8 +39,9 @@ def _said(folder: Path, other: Truth) -> list[str]:
     return [w.statement for w in conclude(runs).notes if w.id == "unlike"]
 
 
-def test_nothing_is_said_of_the_drafter_alone(tmp_path: Path) -> None:
-    assert _said(tmp_path, replace(TRUTH, drafter="another-drafter")) == []
+@pytest.mark.parametrize("other", [replace(TRUTH, drafter="another"), replace(TRUTH, k=2)])
+def test_nothing_is_said_of_the_drafter_or_k_alone(tmp_path: Path, other: Truth) -> None:
+    assert _said(tmp_path, other) == []
 
 
 @pytest.mark.parametrize(
@@ -42,7 +49,6 @@ def test_nothing_is_said_of_the_drafter_alone(tmp_path: Path) -> None:
     [
         (replace(TRUTH, prompts=WARM), "temperature (0 against 0.7)"),
         (replace(TRUTH, runner="v1"), "runner (vllm v2 against vllm v1)"),
-        (replace(TRUTH, k=2), "K (4 against 2)"),
         (replace(TRUTH, prompts_seed=99), "prompts"),
         (replace(TRUTH, target="other-target"), "target (simulated-target against other-target)"),
     ],
@@ -73,13 +79,19 @@ def test_two_engines_read_one_checkpoint(engine: str, weights: str | None, diffe
     assert models_differ(mine, theirs, DRAFTER) is differ
 
 
+def _names(mine: Manifest, theirs: Manifest) -> list[str]:
+    none = np.empty(0, dtype=np.int64)
+    pairing = Pairing(how=BY_DIGEST, first=none, second=none, alone=0)
+    found = comparability_of((SIDE, SIDE), (mine, theirs), pairing)
+    return [difference.words for difference in found.differences]
+
+
 def test_a_layer_shift_between_engines_is_named() -> None:
     mine, theirs = _manifest("vllm", "a", "w", (1, 2, 3)), _manifest("sglang", "b", "w", (2, 3, 4))
-    sides: Any = (_side(), _side())
-    assert unlike(mine, theirs, sides, PROMPTS) == (
+    assert _names(mine, theirs) == [
         "runner (vllm  against sglang )",
         "captured layers (1, 2, 3 against 2, 3, 4)",
-    )
+    ]
 
 
 def _with_mimos_head(engine: str) -> Manifest:
@@ -89,28 +101,20 @@ def _with_mimos_head(engine: str) -> Manifest:
 
 
 def test_engines_give_mimos_head_other_states_of_the_target() -> None:
-    sides: Any = (_side(), _side())
     vllm, sglang = _with_mimos_head("vllm"), _with_mimos_head("sglang")
     assert (
         "the target's state that MiMo's head reads (before its final norm against after its final "
         "norm)"
-    ) in unlike(vllm, sglang, sides, PROMPTS)
-    assert unlike(vllm, _with_mimos_head("vllm"), sides, PROMPTS) == ()
+    ) in _names(vllm, sglang)
+    assert _names(vllm, _with_mimos_head("vllm")) == []
 
 
 def test_another_drafter_may_capture_other_layers() -> None:
     mine, theirs = _manifest("vllm", "a", "w", (1, 2)), _manifest("vllm", "a", "v", (3, 4))
-    named = unlike(mine, theirs, (_side(), _side()), PROMPTS)
-    assert not any(name.startswith("captured") for name in named)
+    assert not any(name.startswith("captured") for name in _names(mine, theirs))
 
 
-def _side() -> Any:
-    rounds = SimpleNamespace(lengths=np.array([[0, 5]]), k=1)
-    return SimpleNamespace(temperatures=(), rounds=rounds)
-
-
-PROMPTS = "prompt"
-"""Any pairing but UNPAIRED."""
+SIDE: Side = side(Truth(requests=8, rounds=4, k=2))
 
 
 @pytest.mark.slow
@@ -118,8 +122,8 @@ def test_several_things_are_listed_by_every_command(tmp_path: Path) -> None:
     other = replace(TRUTH, prompts=WARM, k=2, drafter="another-drafter")
     a, b = map(str, _pair(tmp_path, other))
     words = (
-        "these runs differ in more than one thing: temperature (0 against 0.7), K (4 against 2) "
-        "and drafter (simulated-drafter against another-drafter)"
+        "these runs differ in more than one thing: K (4 against 2), drafter (simulated-drafter "
+        "against another-drafter) and temperature (0 against 0.7)"
     )
     run = CliRunner()
     compared = run.invoke(app, ["compare", a, b])

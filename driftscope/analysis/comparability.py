@@ -1,0 +1,701 @@
+"""Whether two runs can be compared: what they have in common, and what else differs between them.
+
+Every command, claim, gate and alert asks this module. A difference is one of three things. It is
+what the runs are compared for (the drafter, K). Or the comparison removes it: requests are paired
+where both runs answered the same prompts, depths that only one run drafted are left out, and labels
+are weighted alike. Or it can explain the result: then the answer is "cannot tell", with what to
+record or to type instead.
+
+Prompts are the same if their digests say so. Digests of two runs agree where both were made with
+one salt; if some agree, the others differ, and no other name pairs their requests. Without a common
+digest, requests may be paired by id or by order of arrival, and their prompts are then assumed to
+be the same: only if they agree in label and prompt length far better than unrelated requests would.
+Requests that are all of one length agree in it whatever their prompts are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driftscope.analysis.figures.requests import Requests
+from driftscope.analysis.figures.rounds import Side
+from driftscope.analysis.number_words import listed, percent
+from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.statistics.changes import LEAST_CLUSTERS, OTHER
+from driftscope.metrics.latency import life_s
+from driftscope.trace.manifest import Manifest, Model
+
+
+class Question(StrEnum):
+    """Question about two runs that a difference can decide in place of the drafter."""
+
+    ACCEPTANCE = "acceptance"
+    SPEED = "speed"
+
+
+BOTH = (Question.ACCEPTANCE, Question.SPEED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDifference:
+    """One circumstance in which two runs differ."""
+
+    name: str
+    first: str = ""
+    second: str = ""
+    """Values in the two runs, in words; empty if the name says it all."""
+    explains: tuple[Question, ...] = ()
+    """Questions whose result it can explain; () for what runs are compared for, and for what the
+    comparison removes."""
+    removed: str = ""
+    """Way in which the comparison removes it, in words; empty if it does not."""
+    settle: str = ""
+    """Sentence that says what to record or to type so that it explains nothing."""
+
+    @property
+    def words(self) -> str:
+        """Name and values: "temperature (0 against 0.7)"."""
+        alike = self.first == self.second
+        return self.name if alike else f"{self.name} ({self.first} against {self.second})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparability:
+    """What differs between two runs apart from their figures."""
+
+    differences: tuple[RunDifference, ...] = ()
+
+    def explaining(self, question: Question) -> tuple[RunDifference, ...]:
+        """Return the differences that can explain the answer to a question."""
+        return tuple(found for found in self.differences if question in found.explains)
+
+    def decides(self, question: Question) -> bool:
+        """Whether the runs can answer a question."""
+        return not self.explaining(question)
+
+    def doubt(self, question: Question) -> str:
+        """Return a clause on what can explain the answer; "" if nothing can."""
+        words = [found.words for found in self.explaining(question)]
+        return f", but the runs also differ in {listed(words)}" if words else ""
+
+    def settle(self, question: Question) -> str:
+        """Return what to record or to type so that the runs answer a question; "" if they do."""
+        return " ".join(dict.fromkeys(found.settle for found in self.explaining(question)))
+
+    @property
+    def warning(self) -> str | None:
+        """Warning that a difference in figures may not be the drafter's; None if it is."""
+        words = [found.words for found in self.differences]
+        if not any(found.explains for found in self.differences):
+            return None
+        if len(words) > 1:
+            return (
+                f"these runs differ in more than one thing: {listed(words)}; no difference in "
+                "their figures can be attributed to one of these alone"
+            )
+        return (
+            f"these runs differ in their {words[0]}: that, not the drafter, may explain a "
+            "difference in their figures"
+        )
+
+
+NO_DIFFERENCE = Comparability()
+
+SOME = 0.05
+"""Smallest share of the rounds for which a number of drafted tokens counts as a K of the run: close
+to a length limit a few rounds draft fewer tokens than K."""
+DRAFTER = "drafter"
+"""Name of the difference that a comparison is usually about."""
+TARGET = "target"
+_MIMO = "MiMoMTP"
+"""Begin of the head's architecture: MiMoMTPModel in vLLM, MiMoMTP in SGLang."""
+_STATE_OF_MIMO = {"vllm": "before its final norm", "sglang": "after its final norm"}
+"""State of the target that an engine gives to MiMo's MTP head. Sources: mimo.py of vLLM 0.32 and of
+SGLang 0.5.23."""
+SAME_LOAD = 1.2
+"""Largest ratio of two loads that count as equal: a faster server finishes its requests sooner, so
+that equal traffic need not mean equally many requests at once."""
+SAME_LENGTH = 1.2
+"""Largest ratio of two runs' mean answer lengths that count as equal: acceptance may change with
+the position in the answer."""
+SAME_SHARES = 0.02
+"""Largest share of the requests whose temperature may differ between two runs."""
+HOURS_APART = 3
+"""Number of hours between the beginnings of two recordings from which the hour is named: traffic
+differs by the time of the day."""
+_REPLAY = "driftscope replay URL --prompts FILE"
+
+
+def comparability_of(
+    sides: tuple[Side, Side], manifests: tuple[Manifest, Manifest], pairing: Pairing
+) -> Comparability:
+    """Return what differs between two runs whose requests are paired by `pairing`, apart from what
+    the pairs have in common. A side without rounds does not speculate."""
+    speculate = all(len(side.rounds) for side in sides)
+    found = [*_of_servers(*manifests)]
+    if speculate:
+        found += _of_drafting(sides, manifests)
+    if pairing.how == UNPAIRED:
+        found.append(_prompts(manifests))
+        found += _of_mixes(*sides) if speculate else ()
+    first, second = (side.requests for side in sides)
+    if first is not None and second is not None:
+        paired = pairing.how != UNPAIRED
+        rows = (pairing.first, pairing.second) if paired else tuple(side.asked for side in sides)
+        asked = [
+            _Asked(side=side, requests=requests, rows=mine)
+            for side, requests, mine in zip(sides, (first, second), rows, strict=True)
+        ]
+        found += _of_requests(asked[0], asked[1], paired=paired, speculate=speculate)
+    return Comparability(differences=tuple(found))
+
+
+def _unequal(
+    name: str,
+    first: object,
+    second: object,
+    *,
+    explains: tuple[Question, ...] = BOTH,
+    removed: str = "",
+    settle: str = "",
+) -> Iterator[RunDifference]:
+    """Yield the difference if both values are known and differ."""
+    if first in (None, "") or second in (None, "") or first == second:
+        return
+    yield RunDifference(
+        name=name,
+        first=str(first),
+        second=str(second),
+        explains=explains,
+        removed=removed,
+        settle=settle or f"Record both runs with the same {name}.",
+    )
+
+
+def _of_servers(a: Manifest, b: Manifest) -> Iterator[RunDifference]:
+    """Yield the differences of what served: target, engine and hardware."""
+    if models_differ(a, b, TARGET):
+        yield RunDifference(
+            name=TARGET,
+            first=_name(a.target),
+            second=_name(b.target),
+            explains=BOTH,
+            settle="Record both runs with the same target.",
+        )
+    runners = [f"{manifest.engine} {manifest.runner}" for manifest in (a, b)]
+    yield from _unequal("runner", *runners)
+    if a.engine == b.engine:
+        yield from _unequal("engine version", a.engine_version, b.engine_version)
+    for name, of in _OF_EXECUTION.items():
+        yield from _unequal(name, of(a), of(b), explains=(Question.SPEED,))
+
+
+_OF_EXECUTION: Mapping[str, Callable[[Manifest], object]] = {
+    "execution mode": lambda manifest: manifest.mode,
+    "attention backend": lambda manifest: manifest.attention_backend,
+    "dtype of the cache": lambda manifest: manifest.kv_cache_dtype,
+    "tensor parallelism": lambda manifest: manifest.tensor_parallel,
+    "pipeline parallelism": lambda manifest: manifest.pipeline_parallel,
+    "data parallelism": lambda manifest: manifest.data_parallel,
+    "hardware": lambda manifest: getattr(manifest, "hardware", None),
+}
+"""Settings of a server that change how long its steps take, by name."""
+
+
+def _of_drafting(
+    sides: tuple[Side, Side], manifests: tuple[Manifest, Manifest]
+) -> Iterator[RunDifference]:
+    """Yield the differences of what drafted and verified, also drafter and K."""
+    a, b = manifests
+    yield from _unequal(
+        "rule of verification",
+        *(getattr(manifest, "verification", None) for manifest in manifests),
+        settle="Serve both runs with the same rule of verification.",
+    )
+    drafted = [_drafted(side) for side in sides]
+    shallow = min(side.rounds.k for side in sides)
+    yield from _unequal(
+        "K",
+        *drafted,
+        explains=(),
+        removed=f"acceptance is compared at the {shallow} depths that both drafted",
+    )
+    yield from _unequal("captured layers", *_captured(a, b))
+    yield from _unequal("the target's state that MiMo's head reads", *_head_states(a, b))
+    if models_differ(a, b, DRAFTER):
+        yield RunDifference(name=DRAFTER, first=_name(a.drafter), second=_name(b.drafter))
+
+
+def _drafted(side: Side) -> str:
+    """Return K, or several K with their shares of the rounds in tenths: a different mix of the same
+    K gives a different acceptance length."""
+    by_length = side.rounds.lengths.sum(axis=0)
+    shares = by_length / max(by_length.sum(), 1)
+    some = np.flatnonzero(shares >= SOME).tolist()
+    if len(some) < 2:
+        return f"{side.rounds.k}"
+    return listed([f"{k} in {max(round(10 * shares[k]), 1)} of 10 rounds" for k in some])
+
+
+def _captured(a: Manifest, b: Manifest) -> tuple[str, str]:
+    """Return the captured target layers of both runs, if one drafter gets different ones: engines
+    number those of a checkpoint differently, and the manifest counts alike for all."""
+    if not (a.aux_layers and b.aux_layers) or models_differ(a, b, DRAFTER):
+        return "", ""
+    first, second = (", ".join(map(str, manifest.aux_layers)) for manifest in (a, b))
+    return first, second
+
+
+def _head_states(a: Manifest, b: Manifest) -> tuple[str, str]:
+    """Return which state of the target the MTP head of both runs reads, if both have MiMo's."""
+    drafters = [manifest.drafter for manifest in (a, b)]
+    if not all(drafter and drafter.architecture.startswith(_MIMO) for drafter in drafters):
+        return "", ""
+    return _STATE_OF_MIMO.get(a.engine, ""), _STATE_OF_MIMO.get(b.engine, "")
+
+
+def _name(model: Model | None) -> str:
+    return model.name if model else "none"
+
+
+def models_differ(a: Manifest, b: Manifest, part: str) -> bool:
+    """Whether the models of two runs differ; `part` is DRAFTER or TARGET. Two engines complete one
+    checkpoint's config in different ways, so that between engines the weights decide."""
+    mine, theirs = getattr(a, part), getattr(b, part)
+    if mine is None or theirs is None:
+        return mine is not theirs
+    if a.engine != b.engine and mine.weights_digest and theirs.weights_digest:
+        return bool(mine.weights_digest != theirs.weights_digest)
+    if mine.config_digest != theirs.config_digest:
+        return True
+    if mine.weights_digest and theirs.weights_digest:
+        return bool(mine.weights_digest != theirs.weights_digest)
+    return bool(mine.name != theirs.name)
+
+
+def prompts_not_known(*manifests: Manifest) -> Comparability:
+    """Return that nothing is known about what two runs were asked."""
+    return Comparability(differences=(_prompts(manifests),))
+
+
+def _prompts(manifests: Sequence[Manifest]) -> RunDifference:
+    """Return that the prompts may differ, with the hours of the recordings if they differ, too."""
+    begun = [manifest.created_s for manifest in manifests]
+    hours = abs(begun[0] - begun[1]) / 3600
+    when = f", recorded {hours:,.0f} hours apart" if hours >= HOURS_APART else ""
+    return RunDifference(
+        name=f"prompts{when}", explains=BOTH, settle=f"Send both the same prompts: {_REPLAY}."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """Requests of one run that are compared."""
+
+    side: Side
+    requests: Requests
+    rows: Codes
+    """Requests, as indices, [compared]."""
+
+    def rounds(self) -> Matrix:
+        """Return the number of rounds of each answer, [compared]; NaN if it has none."""
+        return self._by_request(self.side.rounds.rounds)
+
+    def answer_tokens(self) -> Matrix:
+        """Return the length of each answer, [compared], or of what is left of it in a part of a
+        run; NaN if it is not known."""
+        if not self.side.is_part:
+            return self.requests.output_tokens[self.rows]
+        return self._by_request(self.side.rounds.rounds + self.side.rounds.accepted)
+
+    def _by_request(self, values: NDArray[np.int64]) -> Matrix:
+        out = np.full(len(self.requests), np.nan)
+        out[self.side.rounds.request] = values
+        return out[self.rows]
+
+    def temperatures(self) -> dict[float, float]:
+        """Return the share of the requests of each known temperature, ascending; {} if none is
+        known."""
+        known = self.requests.temperature[self.rows]
+        values, number = np.unique(np.round(known[np.isfinite(known)], 2), return_counts=True)
+        return dict(zip(values.tolist(), (number / max(number.sum(), 1)).tolist(), strict=True))
+
+
+def _of_requests(a: _Asked, b: _Asked, *, paired: bool, speculate: bool) -> Iterator[RunDifference]:
+    """Yield the differences of what was asked, and of the load. What a server without speculation
+    is asked hardly changes its time per token."""
+    if speculate:
+        yield from _of_temperatures(a.temperatures(), b.temperatures())
+        yield from _of_lengths(a, b, paired=paired)
+    loads = load_of(a.requests), load_of(b.requests)
+    if loads[0] is not None and loads[1] is not None and not loads[0].is_like(loads[1]):
+        yield RunDifference(
+            name="load",
+            first=f"{loads[0].at_once:.1f}",
+            second=f"{loads[1].at_once:.1f} requests at once",
+            explains=BOTH,
+            settle=f"Send both the same load: {_REPLAY} --concurrency N.",
+        )
+
+
+def _of_temperatures(
+    mine: Mapping[float, float], theirs: Mapping[float, float]
+) -> Iterator[RunDifference]:
+    """Yield that temperatures have other shares of the requests."""
+    apart = sum(abs(mine.get(t, 0.0) - theirs.get(t, 0.0)) for t in {*mine, *theirs}) / 2
+    if not mine or not theirs or apart <= SAME_SHARES:
+        return
+    common = sorted(mine.keys() & theirs.keys(), key=lambda t: -min(mine[t], theirs[t]))
+    yield RunDifference(
+        name="temperature",
+        first=_temperature_words(mine),
+        second=_temperature_words(theirs),
+        explains=BOTH,
+        settle=f"Compare one temperature only: add --where 'temperature = {common[0]:g}'."
+        if common
+        else "Record both runs with the same temperature.",
+    )
+
+
+def _temperature_words(shares: Mapping[float, float]) -> str:
+    """Return temperatures in words: "0.7", or "0 in 80% and 1 in 20% of the requests"."""
+    if len(shares) < 2:
+        return ", ".join(f"{value:g}" for value in shares)
+    most = sorted(shares, key=lambda value: -shares[value])[:_MOST_TEMPERATURES]
+    return listed([f"{value:g} in {percent(shares[value])}" for value in sorted(most)])
+
+
+_MOST_TEMPERATURES = 3
+"""Number of temperatures that are named."""
+
+
+def _of_lengths(a: _Asked, b: _Asked, *, paired: bool) -> Iterator[RunDifference]:
+    """Yield that the answers of one run are longer, in tokens and in rounds, by more than
+    SAME_LENGTH and more than chance explains. Chance differences of single answers are in the
+    intervals already."""
+    tokens = [a.answer_tokens(), b.answer_tokens()]
+    known = [np.isfinite(values) for values in tokens]
+    if paired:
+        known = [known[0] & known[1]] * 2
+    first, second = (values[there] for values, there in zip(tokens, known, strict=True))
+    if min(len(first), len(second)) < _FEWEST_LENGTHS:
+        return
+    means = float(first.mean()), float(second.mean())
+    rounds = [
+        float(np.nanmean(run.rounds()[there])) for run, there in zip((a, b), known, strict=True)
+    ]
+    factor = means[1] / means[0], rounds[1] / rounds[0]
+    if not (min(factor) > SAME_LENGTH or max(factor) < 1 / SAME_LENGTH):
+        return
+    apart = [first - second] if paired else [first, second]
+    error = math.sqrt(sum(float(np.var(values, ddof=1)) / len(values) for values in apart))
+    if abs(means[0] - means[1]) <= _SURE_ERRORS * error:
+        return
+    short = math.floor(min(np.median(first), np.median(second)))
+    yield RunDifference(
+        name="answer length",
+        first=f"{means[0]:.0f}",
+        second=f"{means[1]:.0f} tokens",
+        explains=BOTH,
+        settle="Compare the same positions in the answers: add --where "
+        f"'position < prompt_tokens + {short}'; for speed, send both with the same max_tokens.",
+    )
+
+
+_FEWEST_LENGTHS = 5
+_SURE_ERRORS = 2.0
+"""Number of standard errors from which a difference in length is more than chance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Load of a server, from when its requests arrived and ended."""
+
+    at_once: float
+    """Mean number of requests in the server while it had any."""
+    met: float
+    """Mean number of requests in the server that a request met, itself included: above `at_once`
+    in a burst."""
+    gaps_s: Matrix
+    """Times between arrivals, ascending, [requests - 1]."""
+
+    def is_like(self, other: Load) -> bool:
+        """Whether two loads count as equal: as many requests at once, or requests that arrived in
+        the same rhythm, of which a slower server has more at once."""
+        if all(
+            _ratio(mine, theirs) <= SAME_LOAD
+            for mine, theirs in ((self.at_once, other.at_once), (self.met, other.met))
+        ):
+            return True
+        rates = [gaps.mean() if len(gaps) else 0.0 for gaps in (self.gaps_s, other.gaps_s)]
+        if min(rates) <= 0 or _ratio(*rates) > SAME_LOAD:
+            return False
+        every = np.concatenate([self.gaps_s, other.gaps_s])
+        places = [
+            np.searchsorted(gaps, every, side="right") / len(gaps)
+            for gaps in (self.gaps_s, other.gaps_s)
+        ]
+        apart = float(np.abs(places[0] - places[1]).max())
+        return apart <= _RHYTHM * math.sqrt(1 / len(self.gaps_s) + 1 / len(other.gaps_s))
+
+
+_RHYTHM = 1.36
+"""Critical distance of Kolmogorov and Smirnov for two samples at 5 %, for sizes of 1."""
+
+
+def load_of(requests: Requests) -> Load | None:
+    """Return the load of a server; None if the times of fewer than two requests are known."""
+    life = life_s(requests.ttft_s, requests.tpot_s, requests.output_tokens)
+    known = np.isfinite(requests.arrival_s) & np.isfinite(life) & (life > 0)
+    if known.sum() < 2:
+        return None
+    begin, end = requests.arrival_s[known], requests.arrival_s[known] + life[known]
+    at = np.concatenate([begin, end])
+    step = np.concatenate([np.ones(len(begin)), -np.ones(len(end))])
+    order = np.argsort(at, kind="stable")
+    lasted, inside = np.diff(at[order]), np.cumsum(step[order])[:-1]
+    busy = float(lasted[inside > 0].sum())
+    asked = float((inside * lasted).sum())
+    if not busy > 0 or not asked > 0:
+        return None
+    return Load(
+        at_once=asked / busy,
+        met=float((np.square(inside) * lasted).sum()) / asked,
+        gaps_s=np.sort(np.diff(np.sort(begin))),
+    )
+
+
+def _ratio(a: float, b: float) -> float:
+    return max(a, b) / min(a, b)
+
+
+ENOUGH_PAIRED = 0.9
+"""Share of both runs' requests that must have a partner: with fewer, the runs did not answer the
+same prompts, and the prompts in common are no sample of either."""
+BY_DIGEST = "prompt digest, label and order of arrival"
+BY_ID = "request id, label and prompt length"
+BY_ORDER = "label, prompt length and order of arrival"
+UNPAIRED = "unpaired"
+ASSUMED = (BY_ID, BY_ORDER)
+"""Ways of pairing that assume that prompts are the same."""
+BY_CHANCE = 0.001
+"""Probability below which unrelated requests do not agree as the pairs do."""
+SHUFFLES = 199
+"""Number of random orders of arrival with which the one of a run is compared."""
+SEED = 20_261_127
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pairing:
+    """Paired requests of a first and a second run."""
+
+    how: str
+    """Way of pairing: BY_DIGEST, BY_ID, BY_ORDER or UNPAIRED."""
+    first: Codes
+    """Requests of the first run that have a partner, [pairs]; empty if unpaired."""
+    second: Codes
+    alone: int
+    """Number of compared requests of either run that have no partner."""
+
+
+def unpaired(alone: int) -> Pairing:
+    """Return an empty pairing; `alone` requests have no partner."""
+    none = np.empty(0, dtype=np.int64)
+    return Pairing(how=UNPAIRED, first=none, second=none, alone=alone)
+
+
+Key = tuple[Any, ...]
+
+
+def pair(first: Requests, second: Requests, a: NDArray[np.bool_], b: NDArray[np.bool_]) -> Pairing:
+    """Pair the requests that `a` and `b` select."""
+    runs = ((first, a), (second, b))
+    digests = [_keyed(_by_digest(requests), wanted) for requests, wanted in runs]
+    if digests[0].keys() & digests[1].keys():  # made with one salt: these alone decide
+        return _paired(BY_DIGEST, *digests) or unpaired(int(a.sum() + b.sum()))
+    by_id = _paired(BY_ID, *(_keyed(_by_id(requests), wanted) for requests, wanted in runs))
+    if by_id is not None and _agree_by_id(first, second, by_id):
+        return by_id
+    in_order = (_keyed(_by_order(requests), wanted) for requests, wanted in runs)
+    by_order = _paired(BY_ORDER, *in_order)
+    if by_order is not None and _agree_in_order(first, second, by_order):
+        return by_order
+    return unpaired(int(a.sum() + b.sum()))
+
+
+def _paired(
+    how: str, mine: Mapping[Hashable, int], theirs: Mapping[Hashable, int]
+) -> Pairing | None:
+    """Pair requests of equal keys; None if not enough requests of both runs have a partner."""
+    shared = sorted(mine.keys() & theirs.keys(), key=lambda key: mine[key])
+    if not shared or len(shared) < ENOUGH_PAIRED * max(len(mine), len(theirs)):
+        return None
+    return Pairing(
+        how=how,
+        first=np.array([mine[key] for key in shared]),
+        second=np.array([theirs[key] for key in shared]),
+        alone=len(mine) + len(theirs) - 2 * len(shared),
+    )
+
+
+def _kinds(requests: Requests, rows: Codes) -> list[Key]:
+    """Return label and prompt length of requests, [rows]."""
+    return list(zip(requests.labels[rows], requests.prompt_tokens[rows].tolist(), strict=True))
+
+
+def _agree_by_id(first: Requests, second: Requests, pairing: Pairing) -> bool:
+    """Whether pairs agree in label and prompt length far better than unrelated requests with the
+    same ids would."""
+    counts = []
+    for requests, rows in ((first, pairing.first), (second, pairing.second)):
+        number: dict[Key, int] = {}
+        for kind in _kinds(requests, rows):
+            number[kind] = number.get(kind, 0) + 1
+        counts.append(number)
+    pairs = len(pairing.first)
+    chance = sum(n * counts[1].get(kind, 0) for kind, n in counts[0].items()) / pairs**2
+    return pairs * math.log(max(chance, 1e-300)) < math.log(BY_CHANCE)
+
+
+def _agree_in_order(first: Requests, second: Requests, pairing: Pairing) -> bool:
+    """Whether requests of one label and length arrived at about the same place in both runs, closer
+    than in random orders of the second run: then it was sent the same list."""
+    place = [
+        np.argsort(np.argsort(requests.arrival_s[rows], kind="stable"))
+        for requests, rows in ((first, pairing.first), (second, pairing.second))
+    ]
+    code = np.unique([str(kind) for kind in _kinds(first, pairing.first)], return_inverse=True)[1]
+    mine = np.lexsort((place[0], code))
+    apart = float(np.abs(place[0] - place[1]).mean())
+    random = np.random.RandomState(SEED)
+    for _ in range(SHUFFLES):
+        shuffled = random.permutation(len(code))
+        theirs = np.lexsort((shuffled, code))
+        if np.abs(place[0][mine] - shuffled[theirs]).mean() <= apart:
+            return False
+    return True
+
+
+def _keyed(keys: list[Key], wanted: NDArray[np.bool_]) -> dict[Hashable, int]:
+    """Return the request of each key; requests whose key is not known have none."""
+    return {key: at for at, key in enumerate(keys) if wanted[at] and key}
+
+
+def _by_id(requests: Requests) -> list[Key]:
+    """Return replica, id, label and prompt length of each request, [requests]; () if the length is
+    not known."""
+    names, known = requests.keys.column("request").to_pylist(), np.isfinite(requests.prompt_tokens)
+    columns = requests.replica.tolist(), names, requests.labels, requests.prompt_tokens.tolist()
+    keys = zip(*columns, strict=True)
+    return [key if there else () for key, there in zip(keys, known.tolist(), strict=True)]
+
+
+def _by_digest(requests: Requests) -> list[Key]:
+    """Return the prompt's digest, label and rank by arrival among requests equal in both,
+    [requests]; () if there is no digest."""
+    known = [bool(digest) for digest in requests.digests]
+    return _ranked(requests, list(zip(requests.digests, requests.labels, strict=True)), known)
+
+
+def _by_order(requests: Requests) -> list[Key]:
+    """Return label, prompt length and rank by arrival among requests equal in both, [requests]; ()
+    if the length is not known."""
+    known = np.isfinite(requests.prompt_tokens).tolist()
+    return _ranked(requests, _kinds(requests, np.arange(len(requests))), known)
+
+
+def _ranked(requests: Requests, kinds: list[Key], known: Sequence[bool]) -> list[Key]:
+    """Return each request's kind and its rank by arrival among those of that kind, [requests]; ()
+    for a kind that is not known."""
+    keys: list[Key] = [()] * len(requests)
+    seen: dict[Key, int] = {}
+    for at in np.argsort(requests.arrival_s, kind="stable").tolist():
+        if not known[at]:
+            continue
+        kind = kinds[at]
+        seen[kind] = seen.get(kind, 0) + 1
+        keys[at] = (*kind, seen[kind])
+    return keys
+
+
+def pair_sides(a: Side, b: Side) -> Pairing:
+    """Pair the requests of two sides."""
+    if a.requests is None or b.requests is None:
+        return unpaired(len(a.labels) + len(b.labels))
+    wanted = [np.zeros(len(side.requests or ()), dtype=np.bool_) for side in (a, b)]
+    for mine, side in zip(wanted, (a, b), strict=True):
+        mine[side.asked] = True
+    return pair(a.requests, b.requests, *wanted)
+
+
+LEAST_APART = 0.01
+"""Smallest difference in a label's share of the rounds for which the mixes differ."""
+LEFT_APART = 0.05
+"""Largest share of the rounds that may be of other labels after the mixes are evened out."""
+
+
+def common_mix(a: Side, b: Side) -> Mapping[str, float]:
+    """Return the share of each label at which the runs are compared, in order of the name; {} if
+    they have one mix, or no label in common. If only one label is common, it is compared alone.
+
+    Labels with fewer than LEAST_CLUSTERS clusters of requests in either run count as one, OTHER; it
+    is left out if it has too few itself.
+    """
+    often = set.intersection(*(_frequent(side, np.array(side.labels)) for side in (a, b)))
+    names = [merged_labels(side, often) for side in (a, b)]
+    known = set.intersection(*(_frequent(*named) for named in zip((a, b), names, strict=True)))
+    shares = [_shares(side, named) for side, named in zip((a, b), names, strict=True)]
+    apart = [abs(shares[0].get(n, 0.0) - shares[1].get(n, 0.0)) for n in {*shares[0], *shares[1]}]
+    if not known or max(apart) < LEAST_APART:
+        return {}
+    mean = {name: (shares[0][name] + shares[1][name]) / 2 for name in sorted(known)}
+    return {name: share / sum(mean.values()) for name, share in mean.items()}
+
+
+def _of_mixes(a: Side, b: Side) -> Iterator[RunDifference]:
+    """Yield that two runs served labels in other shares, and whether a common mix removes that: it
+    does not for labels of too few requests."""
+    shares = [_shares(side, np.array(side.labels)) for side in (a, b)]
+    apart = {
+        name: abs(shares[0].get(name, 0.0) - shares[1].get(name, 0.0))
+        for name in {*shares[0], *shares[1]}
+    }
+    if max(apart.values()) < LEAST_APART:
+        return
+    most = max(sorted(apart), key=lambda name: apart[name])
+    mix = common_mix(a, b)
+    left = sum(difference for name, difference in apart.items() if name not in mix) / 2
+    first, second = (percent(share.get(most, 0.0)) for share in shares)
+    yield RunDifference(
+        name="labels",
+        first=f"{first} {most}",
+        second=f"{second} {most}",
+        explains=BOTH if left > LEFT_APART else (),
+        removed="" if left > LEFT_APART else "acceptance is compared at one mix of labels",
+        settle=f"Record {LEAST_CLUSTERS} or more sessions of each label in both runs.",
+    )
+
+
+def _frequent(side: Side, names: NDArray[np.str_]) -> set[str]:
+    """Return the names of enough clusters of requests."""
+    pairs = {*zip(names.tolist(), side.rounds.cluster.tolist(), strict=True)}
+    found, number = np.unique([name for name, _ in pairs], return_counts=True)
+    return {str(name) for name, n in zip(found, number, strict=True) if n >= LEAST_CLUSTERS}
+
+
+def merged_labels(side: Side, names: Mapping[str, float] | set[str]) -> NDArray[np.str_]:
+    """Return the label of each row, OTHER if it is none of `names`, [rows]."""
+    return np.array([label if label in names else OTHER for label in side.labels])
+
+
+def _shares(side: Side, names: NDArray[np.str_]) -> dict[str, float]:
+    found, at = np.unique(names, return_inverse=True)
+    rounds = np.bincount(at, side.rounds.rounds.astype(np.float64))
+    return dict(zip(found.tolist(), (rounds / rounds.sum()).tolist(), strict=True))
