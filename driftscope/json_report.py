@@ -7,7 +7,7 @@ Each document is a record, whose fields other tools may build on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from driftscope.analysis.advice import NO_SPECULATION, Advice, answer
@@ -17,7 +17,12 @@ from driftscope.analysis.compare import TPOT, Comparison, verdict
 from driftscope.analysis.gate import Judgement, Outcome
 from driftscope.analysis.replays import ReplayComparison, ReplayFigures, ReplaySummary
 from driftscope.analysis.statistics.permutation import ALPHA
-from driftscope.analysis.summary.run_summary import BaselineRun, RunFigures, RunSummary
+from driftscope.analysis.summary.run_summary import (
+    BaselineRun,
+    PlainFigures,
+    RunFigures,
+    RunSummary,
+)
 from driftscope.boundary.json_document import (
     ADVICE,
     CHECK,
@@ -80,7 +85,7 @@ class Report:
     """Reasons to trust some of the figures less."""
     runs: tuple[RunFigures, ...]
     """Runs of a probe with speculation."""
-    plain: BaselineRun | None
+    plain: PlainFigures | None
     """Run without speculation, the baseline or the only run; null if there is none."""
     replays: tuple[ReplayFigures, ...]
     replays_compared: tuple[ReplayComparison, ...]
@@ -101,7 +106,7 @@ def report_of(analysis: Analysis) -> Report:
         answers=analysis.answers,
         notes=analysis.notes,
         runs=tuple(_made(RunFigures, run) for run in analysis.runs),
-        plain=analysis.plain,
+        plain=_made(PlainFigures, analysis.plain) if analysis.plain else None,
         replays=tuple(_made(ReplayFigures, run) for run in analysis.senders),
         replays_compared=analysis.versus,
     )
@@ -124,7 +129,7 @@ def figures_of(run: RunSummary | BaselineRun | ReplaySummary) -> dict[str, Any]:
         counts = {"rounds": 0, "k": 0}
         return {
             **{f.name: None for f in fields(RunFigures)},
-            **plain(replace(run, side=None)),
+            **plain(_made(PlainFigures, run)),
             **counts,
         }
     figures = RunFigures if isinstance(run, RunSummary) else ReplayFigures

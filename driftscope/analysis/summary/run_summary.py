@@ -145,7 +145,7 @@ def _length_correlation(clusters: Rounds) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineRun:
+class PlainFigures:
     """A run in which no step drafted: of a server without a drafter, or served with
     `num_speculative_tokens_per_batch_size` of K = 0."""
 
@@ -156,11 +156,17 @@ class BaselineRun:
     cells: tuple[StepCell, ...]
     problems: tuple[str, ...] = ()
     """Problems that the reader found: missing or lost data."""
+    durations: Mapping[str, Distribution] = field(default_factory=dict)
+    """Distributions of TTFT and TPOT."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineRun(PlainFigures):
+    """Summary of a run without speculation: its figures, and its requests."""
+
     side: Side | None = field(default=None, compare=False, repr=False)
     """Its requests, with which a run is compared; None in a summary that was not made from a
     trace."""
-    durations: Mapping[str, Distribution] = field(default_factory=dict)
-    """Distributions of TTFT and TPOT."""
 
 
 def speculates(tables: Tables) -> bool:
