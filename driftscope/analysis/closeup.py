@@ -27,15 +27,12 @@ from driftscope.analysis.query.column_arrays import (
 )
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import PART, REQUEST, SERVED, Derived, Tables, table
-from driftscope.analysis.statistics.intervals import Interval
-from driftscope.analysis.statistics.ratio import FEWEST_CLUSTERS, MOST_WEIGHT, summed
 from driftscope.boundary import strict_json
 from driftscope.boundary.files import first_line
 from driftscope.errors import DamagedTraceError
-from driftscope.metrics.acceptance import mean_length, moments, slope
-from driftscope.metrics.attention import SELF, Array, finite_mean
+from driftscope.metrics.acceptance import mean_length
+from driftscope.metrics.attention import Array, finite_mean
 from driftscope.metrics.fallback import UNKNOWN
-from driftscope.metrics.hidden import GROWTH
 from driftscope.regions import first_drafted, regions_at
 from driftscope.trace.segments import DERIVED_KEY, restore
 from driftscope.vocabulary import AUX, DISTANCE_MASS, MASS_CLASSES, MASSES, Region
@@ -99,97 +96,6 @@ def distribution(values: NDArray[np.float64]) -> Distribution | None:
         quantiles_s=tuple(float(f"{value:.5g}") for value in kept),
         p99_s=float(f"{p99:.5g}"),
     )
-
-
-ENOUGH_REQUESTS = 10
-"""Smallest number of requests for which a slope is given; with fewer, one request decides it."""
-NO_SPREAD = 1e-4
-"""Range of the drift, relative to its size, below which requests count as equal: a trace keeps a
-number to 2^-17 only, and a slope over less than ten times that is noise."""
-MAX_POINTS = 300
-"""Points kept for the picture, taken evenly from all requests in order of drift."""
-_MAX_CLUSTERS = 2000
-"""Number of requests above which they are resampled in groups."""
-_BLOCK = 100
-RESAMPLES = 1000
-"""Number of resamples, enough for a 95% interval: the percentile's own error is then about 0.7 % of
-coverage."""
-SEED = 20260511
-
-Values = NDArray[np.floating[Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
-    """Effect of one measure of drift on the acceptance length."""
-
-    measure: str
-    """Name of the drift metric, as in `driftscope.metrics`."""
-    requests: int
-    """Number of requests that have both numbers."""
-    slope: float | None
-    """Tokens per round for one unit of drift; None with too few requests or no spread."""
-    interval: Interval | None
-    drift: tuple[float, ...]
-    """Drift of the points kept, lowest first."""
-    mean_length: tuple[float, ...]
-    rounds: tuple[int, ...]
-
-
-def effect_of(
-    measure: str,
-    drift: Values,
-    mean_length: Values,
-    rounds: Values,
-    cluster: Codes | None = None,
-) -> Effect | None:
-    """Return the effect over requests from arrays of [requests], with an interval over the
-    `cluster` of each; None if no request has both numbers."""
-    known = np.isfinite(drift) & np.isfinite(mean_length) & (rounds > 0)
-    if not known.any():
-        return None
-    x, y, weight = drift[known], mean_length[known], rounds[known]
-    order = np.argsort(x, kind="stable")
-    kept = order[np.unique(np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).astype(np.int64))]
-    code = np.arange(len(drift)) if cluster is None else cluster
-    estimate, interval = _slope(x, y, weight, code[known])
-    return Effect(
-        measure=measure,
-        requests=len(x),
-        slope=estimate,
-        interval=interval,
-        drift=_short(x[kept]),
-        mean_length=_short(y[kept]),
-        rounds=tuple(int(n) for n in weight[kept]),
-    )
-
-
-def _slope(
-    x: Values, y: Values, weight: Values, cluster: Codes
-) -> tuple[float | None, Interval | None]:
-    if len(x) < ENOUGH_REQUESTS or np.ptp(x) <= NO_SPREAD * np.abs(x).max():
-        return None, None
-    sums = moments(x - x.mean(), y - y.mean(), weight)
-    estimate = float(slope(sums.sum(axis=0)))
-    if not np.isfinite(estimate):
-        return None, None
-    of_cluster = summed(np.asarray(sums, dtype=np.float64), cluster)
-    groups = min(len(of_cluster), _MAX_CLUSTERS)
-    grouped = np.zeros((groups, of_cluster.shape[1]))
-    np.add.at(grouped, np.arange(len(of_cluster)) % groups, of_cluster)
-    random = np.random.RandomState(SEED)
-    even = np.full(groups, 1.0 / groups)
-    drawn = [random.multinomial(groups, even, size=_BLOCK) for _ in range(RESAMPLES // _BLOCK)]
-    again = slope(np.concatenate([times.astype(np.float64) @ grouped for times in drawn]))
-    heaviest = summed(weight.astype(np.float64)[:, None], cluster).max()
-    if (
-        heaviest > MOST_WEIGHT * weight.sum()
-        or len(of_cluster) < FEWEST_CLUSTERS
-        or not np.isfinite(again).any()
-    ):
-        return estimate, None
-    low, high = np.nanpercentile(again, [2.5, 97.5])
-    return estimate, Interval.of(float(low), float(high))
 
 
 def _short(values: Iterable[float], digits: int = 5) -> tuple[float, ...]:
@@ -602,7 +508,6 @@ def _count(value: float) -> int | None:
 class CloseUp:
     """Details of one run: single requests, moments and durations."""
 
-    effects: tuple[Effect, ...]
     timeline: Timeline | None
     durations: Mapping[str, Distribution]
     heads: Heads | None
@@ -635,7 +540,6 @@ def closeup_of(run: Sums) -> Later[CloseUp]:
     timeline, drafted = timeline_of(run.tables, *_span(run)), steps_that_drafted(run.tables)
     return Later(
         lambda: CloseUp(
-            effects=_effects(run),
             timeline=timeline,
             durations=durations_of(requests, drafted, rounds),
             heads=heads_of(by_head, run.shape.depths),
@@ -656,21 +560,6 @@ def _span(run: Sums) -> tuple[float, float]:
 def _names(requests: Requests, codes: NDArray[np.int64]) -> list[str]:
     names: list[str] = requests.keys.column("request").take(codes).to_pylist()
     return names
-
-
-def _effects(run: Sums) -> tuple[Effect, ...]:
-    """Return the effects by cell; a cell is one request unless there are very many requests."""
-    n = int(run.cells.max(initial=-1)) + 1
-    mine = run.cells[run.rounds.request]
-    count = _summed(mine, run.rounds.rounds, n)
-    tokens = _summed(mine, run.rounds.comparable_tokens()[:, 0], n)
-    length = _length(tokens - count, count)
-    growth, own = _drift(run, n)
-    measures = ((GROWTH.name, growth), (SELF.name, own))
-    effects = [
-        effect_of(name, drift, length, count, run.cluster_of_cell) for name, drift in measures
-    ]
-    return tuple(effect for effect in effects if effect is not None)
 
 
 def _per_request(run: Sums) -> PerRequest:

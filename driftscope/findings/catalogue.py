@@ -143,7 +143,7 @@ def conclude(
         cases=cases,
         findings=findings,
         answers=answers,
-        notes=(
+        notes=_stated_once(
             *(noted for run in runs for noted in notes_on(run)),
             *(noted for run in senders for noted in notes_on_replay(run)),
             *(notes_on_plain(baseline) if isinstance(baseline, BaselineRun) else ()),
@@ -243,6 +243,18 @@ def _rank(finding: Finding) -> tuple[int, float, int]:
     asks = finding.severity in URGENT
     cost = max(finding.cost_tps or 0.0, 0.0) if asks else 0.0
     return (0 if asks else place, -cost, place)
+
+
+def _stated_once(*notes: Finding) -> tuple[Finding, ...]:
+    """Return the notes; those with one statement are one note on all their runs."""
+    stated: dict[tuple[str, str], Finding] = {}
+    for made in notes:
+        known = stated.get((made.affects, made.statement))
+        runs = () if known is None else known.runs
+        stated[made.affects, made.statement] = replace(
+            known or made, runs=tuple(dict.fromkeys((*runs, *made.runs)))
+        )
+    return tuple(stated.values())
 
 
 def _several_differences(cases: Sequence[Case]) -> list[Finding]:

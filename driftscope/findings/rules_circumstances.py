@@ -159,7 +159,7 @@ def long_context_collapse(case: Case) -> Finding | None:
         answer=Answer.NO if trust is not Trust.LOW else None,
         statement=f"rounds yield {number(contrast.second_length)} tokens in contexts of "
         f"{contrast.second} and {number(contrast.first_length)} in contexts of "
-        f"{contrast.first}{_alike('label', contrast)}: {percent(contrast.kept)} of the accepted "
+        f"{contrast.first}: {percent(contrast.kept)} of the accepted "
         "tokens remain",
         evidence={
             "mean_length_short": contrast.first_length,
@@ -170,7 +170,7 @@ def long_context_collapse(case: Case) -> Finding | None:
             "threshold": COLLAPSE_BELOW.value,
         },
         confidence=trust,
-        because=because,
+        because=because + _alike("label", contrast),
         advice="The drafter was probably trained on shorter contexts: it loses acceptance "
         f"{_since(case, contrast)}. Check that vLLM applies the drafter's own rope scaling and "
         "sliding window, that its max_position_embeddings covers your contexts, and retrain on "
@@ -215,7 +215,7 @@ def template_sensitivity(case: Case) -> Finding | None:
         answer=Answer.NO if shared is None and trust is not Trust.LOW else None,
         statement=f'rounds yield {number(contrast.second_length)} tokens under "{contrast.second}" '
         f'and {number(contrast.first_length)} under "{contrast.first}"'
-        f"{_alike('context length', contrast)}: {percent(contrast.kept)} of the accepted "
+        f": {percent(contrast.kept)} of the accepted "
         f"tokens remain{both}",
         evidence={
             "mean_length_best": contrast.first_length,
@@ -228,7 +228,7 @@ def template_sensitivity(case: Case) -> Finding | None:
             **({} if shared is None else {"kept_reference": shared}),
         },
         confidence=trust,
-        because=because,
+        because=because + _alike("context length", contrast),
         advice=f'Compare the prompts of "{contrast.second}" with what the drafter was trained on: '
         "the chat template, its first token (BOS), system prompts, language. Use the drafter's own "
         "template with --chat-template, or train the drafter on yours"
@@ -381,7 +381,9 @@ def _named(groups: Sequence[Group], name: str) -> list[Group]:
 def _alike(what: str, contrast: Contrast) -> str:
     """Return what is held equal, in words; "" if there is only one stratum."""
     return (
-        f", at equal shares of {len(contrast.strata)} {what}s" if len(contrast.strata) > 1 else ""
+        f"; both are compared at equal shares of {len(contrast.strata)} {what}s"
+        if len(contrast.strata) > 1
+        else ""
     )
 
 

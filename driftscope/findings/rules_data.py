@@ -312,14 +312,13 @@ def enough_data(case: Case) -> Finding:
 
 
 def requests_of(run: RunSummary) -> str:
-    """Return the number of requests and, if some are not independent of each other, of what they
-    are."""
+    """Return the number of requests and, if some are not independent of each other, of how many
+    independent groups."""
     requests, known = count(run.requests, "request"), run.independence
     if known is None or not known.repeated:
         return requests
-    effect = "" if known.design_effect is None else f", design effect {number(known.design_effect)}"
     prompts = f" and {count(known.crossed, 'prompt')}" if known.crossed else ""
-    return f"{requests} of {count(known.clusters, known.noun)}{prompts}{effect}"
+    return f"{requests} of {count(known.clusters, known.noun)}{prompts}"
 
 
 def _seen_in_part(run: RunSummary) -> str:

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from driftscope.metrics.attention import Array
 from driftscope.metrics.definition import Definition
 
 Counts = NDArray[Any]
@@ -94,16 +93,6 @@ TOKEN_RATE = Definition(
     unit="1",
     range="0 to 1",
     source="vLLM's draft acceptance rate",
-)
-DRIFT_COST = Definition(
-    name="effect.slope",
-    title="Acceptance length by drift",
-    meaning="Slope of the least-squares line through the requests: tokens per round that a request "
-    "yields more (or fewer) for each additional unit of drift; each request is weighted by its "
-    "number of rounds. It shows an association, not a cause.",
-    unit="{token}",
-    range="any; 0 if drift and acceptance are unrelated",
-    source="driftscope; interval by resampling requests",
 )
 WITHIN_REQUEST = Definition(
     name="within_request.per_sd",
@@ -187,19 +176,3 @@ def check_identities(histogram: ArrayLike, rounds: float, k: int) -> None:
     accepted = float((counts * np.arange(k + 1)).sum())
     if not math.isclose(mean_length_of(marginal), mean_length(accepted, rounds), rel_tol=1e-9):
         raise ValueError("marginal rates that do not sum to the mean length")
-
-
-def moments(x: Array, y: Array, weight: Array) -> Array:
-    """Return the terms that `slope` needs for each point, [n, 5]; the rows of several points add
-    up."""
-    return np.stack([weight, weight * x, weight * y, weight * x * x, weight * x * y], axis=-1)
-
-
-def slope(sums: Array) -> Array:
-    """Return the slope of the line through points whose summed moments are `sums`, [..., 5].
-
-    NaN if all x are equal.
-    """
-    w, x, y, xx, xy = np.moveaxis(sums, -1, 0)
-    spread = w * xx - x * x
-    return np.where(spread > 0, (w * xy - x * y) / np.where(spread > 0, spread, 1.0), np.nan)

@@ -25,6 +25,6 @@ DEFINITIONS: dict[str, Definition] = {
         *(latency.AGAINST, latency.OUTCOME),
         *(overhead.OVERHEAD, overhead.BUDGETED),
         *(latency.PREDICTED_TPOT, latency.SPEEDUP),
-        *(a.DRIFT_COST, a.WITHIN_REQUEST),
+        a.WITHIN_REQUEST,
     )
 }

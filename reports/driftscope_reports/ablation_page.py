@@ -229,7 +229,7 @@ def _loss_picture(parts: Decomposition) -> Picture:
         _LABELS,
         [part.value for _, part in named],
         intervals=ends,
-        colours=("run-0", "run-1", "run-2", "same"),
+        colours=("same", "run-0", "same", "apart"),
     )
     return Picture(
         id="loss",
@@ -244,7 +244,7 @@ def _loss_picture(parts: Decomposition) -> Picture:
             level=0.0,
         ),
         definitions=(LOSS_PARTS, AGREEMENT),
-        wide=True,
+        hero=True,
     )
 
 

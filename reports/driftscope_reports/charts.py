@@ -67,13 +67,15 @@ def line(
     *,
     x: Sequence[float] = (),
     run: int = 0,
+    look: int | None = None,
     intervals: Intervals = (),
     marked: bool = True,
     tabled: bool = True,
 ) -> go.Scatter:
     """Return the line of the run with this index, over `x` or else over depth; few points carry
-    markers."""
-    paint, at = _paint(colour(run)), run % len(MARKERS)
+    markers. The colour is the run's; `look` chooses marker and dash of several lines of one
+    run."""
+    paint, at = _paint(colour(run)), (run if look is None else look) % len(MARKERS)
     return go.Scatter(
         name=name,
         x=list(x) or depths(y),
@@ -262,6 +264,15 @@ class Mark:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A shaded range of y with a label."""
+
+    low: float
+    high: float
+    text: str
+
+
 def figure(
     traces: Sequence[Any],
     *,
@@ -273,6 +284,7 @@ def figure(
     marks: Sequence[Mark] = (),
     level: float | None = None,
     shade: tuple[float, float] | None = None,
+    band: Band | None = None,
     from_zero: bool = True,
     whole: bool = False,
     named: bool = False,
@@ -298,7 +310,8 @@ def figure(
         signs = [cells[row].meta["sign"] for row in rows]
         y_axis |= {"tickvals": list(rows), "ticktext": signs, "range": [-0.5, len(cells) - 0.5]}
     else:
-        ends = _y_range(traces, unit, level, y_most, from_zero=from_zero, stacked=stacked)
+        levels = [*([] if level is None else [level]), *([band.low, band.high] if band else ())]
+        ends = _y_range(traces, unit, levels, y_most, from_zero=from_zero, stacked=stacked)
         y_axis["range"] = ends
         if unit is Unit.SHARE:
             y_axis |= {"tickformat": ".3~p"} | ({"dtick": 0.25} if ends[1] == _WHOLE else {})
@@ -317,7 +330,7 @@ def figure(
             "bargap": 0 if cells else 0.08 if stacked else 0.28,
             "xaxis": _x_axis(traces, x_title, axis, deepest, whole=whole),
             "yaxis": y_axis,
-            "shapes": _shapes(marks, level, shade),
+            "shapes": _shapes(marks, level, shade, band),
             "annotations": [*_labels(marks, traces), *_area_names(traces)],
             "dragmode": False,
             "meta": {
@@ -325,6 +338,7 @@ def figure(
                 "unit": unit.value,
                 "depths": deepest,
                 "named": named,
+                "band": band and band.text,
                 "x_title": x_title,
                 "y_title": y_title,
             },
@@ -349,7 +363,7 @@ def _title(words: str) -> dict[str, Any]:
 def _x_axis(
     traces: Sequence[Any], title: str, axis: Axis, deepest: int, *, whole: bool
 ) -> dict[str, Any]:
-    made: dict[str, Any] = {"title": _title(title), "showgrid": False, **_AXIS}
+    made: dict[str, Any] = {"title": _title(title), "showgrid": False, "automargin": True, **_AXIS}
     values = [x for t in traces for x in t.x or ()]
     if axis is Axis.DEPTH:
         # Ends are identical in every picture, so that depths are aligned.
@@ -369,7 +383,7 @@ def _x_axis(
 def _y_range(
     traces: Sequence[Any],
     unit: Unit,
-    level: float | None,
+    levels: Sequence[float],
     y_most: float | None,
     *,
     from_zero: bool,
@@ -378,7 +392,7 @@ def _y_range(
     """Return the ends of the y axis. Interval ends are cut at a multiple of the largest value:
     intervals of a handful of requests are wide and would hide the values."""
     stacks: dict[object, float] = {}
-    values, ends = [] if level is None else [level], []
+    values, ends = [*levels], []
     for trace in traces:
         for x, y in zip(trace.x or (), trace.y or (), strict=True):
             if is_number(y) and (stacked if trace.type == "bar" else trace.stackgroup):
@@ -409,7 +423,10 @@ _HALF = 0.5
 
 
 def _shapes(
-    marks: Sequence[Mark], level: float | None, shade: tuple[float, float] | None
+    marks: Sequence[Mark],
+    level: float | None,
+    shade: tuple[float, float] | None,
+    band: Band | None,
 ) -> list[dict[str, Any]]:
     stroke = {"color": _paint("ink"), "width": 1.2}
     upright = {"y0": 0, "y1": 1, "yref": "paper"}
@@ -417,8 +434,11 @@ def _shapes(
         {"type": "line", "x0": m.x, "x1": m.x, **upright, "line": {**stroke, "dash": "dot"}}
         for m in marks
     ]
+    fill = {"fillcolor": _paint("soft"), "opacity": 0.13, "line": {"width": 0}}
+    if band is not None:
+        across = {"x0": 0, "x1": 1, "xref": "paper"}
+        out.append({"type": "rect", "y0": band.low, "y1": band.high, **across, **fill})
     if shade is not None:
-        fill = {"fillcolor": _paint("soft"), "opacity": 0.13, "line": {"width": 0}}
         out.append({"type": "rect", "x0": shade[0], "x1": shade[1], **upright, **fill})
     if level is not None:
         ends = {"x0": 0, "x1": 1, "xref": "paper", "y0": level, "y1": level}
@@ -531,7 +551,11 @@ def legend(made: go.Figure) -> list[Sign]:
         say = percent if made.layout.meta["unit"] == Unit.SHARE else number
         shares = (0.0, 0.5, 1.0)
         return [Sign(name=say(s * most), colour=scale_colour(s), filled=True) for s in shares]
-    return [_sign(t) for t in shown] if len(shown) > 1 or made.layout.meta["named"] else []
+    meta = made.layout.meta
+    signs = [_sign(t) for t in shown] if len(shown) > 1 or meta["named"] else []
+    return signs + (
+        [Sign(name=meta["band"], colour=_paint("grid"), filled=True)] if meta["band"] else []
+    )
 
 
 def _sign(trace: Any) -> Sign:

@@ -47,7 +47,7 @@ _MARKS = {
 _QUESTIONS = {
     Topic.PAYS: "Pays",
     Topic.ACCEPTANCE: "Acceptance holds",
-    Topic.WHERE: "Even over depth and traffic",
+    Topic.WHERE: "Accepted evenly",
     Topic.INSIDE: "Attention stays",
 }
 _EXPLAINED = {Topic.ACCEPTANCE: "Round", Topic.INSIDE: "Drift", Topic.WHERE: "Depth"}

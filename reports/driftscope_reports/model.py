@@ -35,8 +35,8 @@ class Picture:
     """Assumptions, shown on demand."""
     numbers: Markup | None = None
     """The chart's numbers as a table, if it differs from the default table."""
-    wide: bool = False
-    """Whether the picture takes two columns of the page."""
+    hero: bool = False
+    """Whether the picture stands above the others of its section, at the full width."""
     both: str | None = None
     """For a difference: id of the picture that overlays the runs."""
 
@@ -70,7 +70,11 @@ class Section:
 def section_html(made: Section, notes: Sequence[Finding] = ()) -> Markup:
     """Return a section with those of the notes on the data that it shows, folded to one line."""
     here = [note for note in notes if note.affects in made.affects]
-    return part("section", made, here, [picture_html(picture) for picture in made.pictures])
+    heroes, others = (
+        [picture_html(picture) for picture in made.pictures if picture.hero is hero]
+        for hero in (True, False)
+    )
+    return part("section", made, here, heroes, others)
 
 
 def picture_html(made: Picture) -> Markup:
@@ -110,57 +114,50 @@ def by_run_table(
     return table(head, rows, words=2, caption=caption, sortable=True)
 
 
-MAX_COLUMNS = 20
-"""Most values of x that are columns of a table; with more, they are rows."""
+MOST_COLUMNS = 6
+"""Most series that are columns of a table; with more, every value is a row."""
 
 
 def number_rows(made: Any) -> tuple[list[str], list[list[str]], int]:
     """Return the head and the rows of the table of a figure's numbers, and how many of its first
-    columns are words."""
+    columns are words.
+
+    Every x is a row, so that the table is as narrow as its series are few. Of coloured cells, every
+    series is a row with its values in one cell.
+    """
     shown = [trace for trace in made.data if trace.meta["tabled"]]
     meta = made.layout.meta
-    unit, by_depth = Unit(meta["unit"]), meta["axis"] == Axis.DEPTH
-    same_x = len({tuple(trace.x or ()) for trace in shown}) <= 1
-    longest = max((len(trace.x or ()) for trace in shown), default=0)
-    if not by_depth and (longest > MAX_COLUMNS or not same_x):
-        return _long(shown, meta, unit, same_x=same_x)
-    if by_depth:
-        head = [f"{meta['x_title']} {depth}" for depth in range(1, meta["depths"] + 1)]
-    else:
-        head = [_x_words(x) for x in (shown[0].x if shown else ())]
-    rows = []
-    for trace in shown:
-        values = trace.meta.get("cells", trace.y or ())
-        gap = ["–"] * (len(head) - len(values))
-        rows.append([trace.name, *(format_value(y, unit) for y in values), *gap])
-        if any(trace.meta["ends"]):
-            ends = [
-                f"{format_value(both[0], unit)} to {format_value(both[1], unit)}" if both else "–"
-                for both in trace.meta["ends"]
-            ]
-            rows.append([f"{trace.name}, 95% interval", *ends, *gap])
-    return ["", *head], rows, 1
-
-
-def _long(
-    shown: Sequence[Any], meta: dict[str, Any], unit: Unit, *, same_x: bool
-) -> tuple[list[str], list[list[str]], int]:
-    """Return one row per x if the series share their x values, else one row per value."""
-    if same_x and not any(trace.customdata for trace in shown):
-        rows = [
-            [_x_words(x), *(format_value(trace.y[at], unit) for trace in shown)]
-            for at, x in enumerate(shown[0].x)
-            if any(trace.y[at] for trace in shown)
+    unit = Unit(meta["unit"])
+    if any("cells" in trace.meta for trace in shown):
+        rows = [[t.name, ", ".join(format_value(y, unit) for y in t.meta["cells"])] for t in shown]
+        return ["", f"{meta['x_title']} 1 to {meta['depths']}"], rows, 2
+    longest = max(shown, key=lambda trace: len(trace.x or ()), default=None)
+    xs = tuple(longest.x or ()) if longest else ()
+    same_x = all(tuple(trace.x or ()) == xs[: len(trace.x or ())] for trace in shown)
+    if same_x and len(shown) <= MOST_COLUMNS and not any(trace.customdata for trace in shown):
+        cells = [
+            [_x_words(x), *(_cell(trace, at, unit) for trace in shown)] for at, x in enumerate(xs)
         ]
+        rows = [row for row in cells if any(cell not in ("–", "0") for cell in row[1:])]
         return [meta["x_title"], *(trace.name for trace in shown)], rows, 1
     rows = [
-        [trace.name, note, _x_words(x), format_value(y, unit)]
+        [trace.name, note, _x_words(x), _cell(trace, at, unit)]
         for trace in shown
-        for note, x, y in zip(
-            trace.customdata or [""] * len(trace.x), trace.x, trace.y, strict=True
+        for at, (note, x) in enumerate(
+            zip(trace.customdata or [""] * len(trace.x), trace.x, strict=True)
         )
     ]
     return ["run", "about", meta["x_title"], meta["y_title"]], rows, 2
+
+
+def _cell(trace: Any, at: int, unit: Unit) -> str:
+    """Return a value with its interval; a dash where the series has none."""
+    if at >= len(trace.y or ()):
+        return "–"
+    ends = trace.meta["ends"]
+    spread = ends[at] if at < len(ends) else None
+    between = f" ({' to '.join(format_value(end, unit) for end in spread)})" if spread else ""
+    return f"{format_value(trace.y[at], unit)}{between}"
 
 
 def _x_words(x: float | str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -13,13 +13,12 @@ from driftscope.analysis.advice import Advice, same_models
 from driftscope.analysis.circumstances import Group
 from driftscope.analysis.closeup import ACCEPTED, AT, TPOT, TTFT, Distribution
 from driftscope.analysis.compare import LENGTH, MARGINAL, WHOLE, Comparison, mix_words
-from driftscope.analysis.figures.results import Segment
 from driftscope.analysis.number_words import listed, milliseconds, number, percent, times
 from driftscope.analysis.statistics.intervals import Interval, difference, quantile_interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.time_per_token import Estimate
 from driftscope.findings.case import Case, comparison_of
-from driftscope.metrics import acceptance, attention, confidence, fallback, hidden, latency
+from driftscope.metrics import acceptance, fallback, hidden, latency
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.definition import Definition
 from driftscope.metrics.latency import PREDICTED_TPOT
@@ -35,16 +34,21 @@ from driftscope_reports.sections_speed import (
     outcomes_of,
     short_outcome,
 )
-from driftscope_reports.sections_where import CIRCUMSTANCES, ENOUGH, short
+from driftscope_reports.sections_where import (
+    ENOUGH,
+    SEGMENTS,
+    Circumstance,
+    circumstances,
+    groups_of,
+    short,
+)
 
-_MANY = 3
-"""Number of other runs from which only quantities that can be better or worse are drawn."""
 PERCENTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 """Percentiles of the requests at which durations are compared."""
 WORSE, BETTER, SAME, APART = "▼ worse", "▲ better", "= no clear difference", "≠ differs"
 _LOOKS = {
-    WORSE: ("worse", "/"),
-    BETTER: ("better", ""),
+    WORSE: ("high", "/"),
+    BETTER: ("good", ""),
     APART: ("apart", "-"),
     SAME: ("same", "."),
 }
@@ -101,7 +105,7 @@ def compare(analysis: Analysis) -> Section:
         )
         for i, other in enumerate(others, start=1)
     ]
-    made = [_differences(pair, all_of=len(pairs) < _MANY) for pair in pairs]
+    made = [_differences(pair) for pair in pairs]
     counts = [
         f"{len(pictures)} of {len(pictures) + len(alike)} quantities of {pair.runs[1].label}"
         for pair, (pictures, alike) in zip(pairs, made, strict=True)
@@ -110,9 +114,8 @@ def compare(analysis: Analysis) -> Section:
         id="compare",
         name="Compare",
         conclusion=f"{listed(counts)} differ clearly from those of {first.label}.",
-        lead=f"Everything is compared with {first.label}: worse is red and hatched, better is blue "
-        "and plain, different but neither is violet and striped, and no clear difference is grey "
-        "and dotted.",
+        lead=f"Everything is compared with {first.label}. Only what can be better or worse is "
+        "drawn; the other sections overlay the runs.",
         pictures=[picture for pictures, _ in made for picture in pictures],
         above=[_table(pairs)],
         below=[
@@ -246,14 +249,14 @@ _ROWS: tuple[_Row, ...] = (
         lambda r: r.attention.self_mass[-1] if r.attention.self_mass else None,
         _last("self_mass"),
         percent,
-        Good.LESS,
+        Good.NEITHER,
     ),
     (
         "Attention on the sink, last depth",
         lambda r: r.attention.sink_mass[-1] if r.attention.sink_mass else None,
         _last("sink_mass"),
         percent,
-        Good.MORE,
+        Good.NEITHER,
     ),
     (
         "Time per output token",
@@ -367,17 +370,14 @@ class _Drawn:
         ]
 
 
-def _differences(pair: Pair, *, all_of: bool) -> tuple[list[Picture], list[str]]:
-    """Return a picture of each quantity that differs clearly somewhere, and the names of those
-    that do not. They cover everything that both runs have and that has an interval; without
-    `all_of`, only figures that can be better or worse."""
+def _differences(pair: Pair) -> tuple[list[Picture], list[str]]:
+    """Return a picture of each quantity that can be better or worse and differs clearly somewhere,
+    and the names of those that do not differ."""
     a, b = pair.runs
-    drawn = [
-        _by_depth(pair, *each) for each in _QUANTITIES if all_of or each[4] is not Good.NEITHER
-    ]
+    drawn = [_by_depth(pair, *quantity) for quantity in _QUANTITIES]
     drawn += [_durations(a, b, TPOT, latency.TPOT), _durations(a, b, TTFT, latency.TTFT)]
-    drawn += [_by_k(pair), _fallback(a, b), _by_label(pair)]
-    drawn += [_by_circumstance(a, b, field, words, x) for field, words, x, _ in CIRCUMSTANCES]
+    drawn += [_by_k(pair), _fallback(a, b)]
+    drawn += [_by_circumstance(pair, circumstance) for circumstance in circumstances(pair.runs)]
     known = [each for each in drawn if each and any(one.interval for one in each.gaps)]
     pictures = [_picture(pair, each) for each in known if each.apart]
     return pictures, [each.words for each in known if not each.apart]
@@ -433,10 +433,6 @@ def _grown(run: RunSummary) -> list[float] | None:
     return [value / fed[0] for value in fed] if fed and fed[0] else None
 
 
-def _died(run: RunSummary) -> list[float]:
-    return [n / run.rounds for n in run.acceptance.histogram[: run.k]]
-
-
 _Quantity = tuple[
     str,
     str,
@@ -447,35 +443,6 @@ _Quantity = tuple[
     Definition,
     str,
 ]
-
-
-def _mass(name: str, words: str, good: Good, definition: Definition) -> _Quantity:
-    field = f"{name}_mass"
-    title = f"Attention on {words}"
-    return (
-        name,
-        title,
-        lambda r: getattr(r.attention, field),
-        field,
-        good,
-        Unit.SHARE,
-        definition,
-        f"masses-{name}",
-    )
-
-
-def _size(name: str, words: str, definition: Definition) -> _Quantity:
-    field = f"{name}_rms"
-    return (
-        name,
-        words,
-        lambda r: getattr(r.hidden, field),
-        field,
-        Good.NEITHER,
-        Unit.NUMBER,
-        definition,
-        f"hidden-{name}",
-    )
 
 
 _QUANTITIES: tuple[_Quantity, ...] = (
@@ -500,16 +467,6 @@ _QUANTITIES: tuple[_Quantity, ...] = (
         "acceptance-conditional",
     ),
     (
-        "deaths",
-        "Chains that die",
-        _died,
-        "died",
-        Good.NEITHER,
-        Unit.SHARE,
-        acceptance.MARGINAL,
-        "effect-deaths",
-    ),
-    (
         "growth",
         "Growth of the state fed forward",
         _grown,
@@ -518,35 +475,6 @@ _QUANTITIES: tuple[_Quantity, ...] = (
         Unit.NUMBER,
         hidden.GROWTH,
         "hidden-fed",
-    ),
-    _mass("self", "the chain", Good.LESS, attention.SELF),
-    _mass("sink", "the sink", Good.MORE, attention.SINK),
-    _mass("prompt", "the prompt", Good.NEITHER, attention.PROMPT),
-    _mass("generated", "verified output", Good.NEITHER, attention.GENERATED),
-    _mass("null", "nothing", Good.NEITHER, attention.NULL),
-    _size("in", "State fed in", hidden.IN_RMS),
-    _size("prenorm", "State before the final norm", hidden.PRENORM_RMS),
-    _size("postnorm", "State after the final norm", hidden.POSTNORM_RMS),
-    _size("fed", "State fed forward", hidden.FED_RMS),
-    (
-        "top1",
-        "The drafter's confidence",
-        lambda r: r.confidence.top1,
-        "top1",
-        Good.NEITHER,
-        Unit.SHARE,
-        confidence.TOP1,
-        "confidence-top1",
-    ),
-    (
-        "entropy",
-        "Entropy of the drafter's distribution",
-        lambda r: r.confidence.entropy,
-        "entropy",
-        Good.NEITHER,
-        Unit.NUMBER,
-        confidence.ENTROPY,
-        "confidence-entropy",
     ),
 )
 """Quantities by depth: id, words, values of a run, key of its intervals in `RunSummary.spread`, the
@@ -662,56 +590,33 @@ def _fallback(a: RunSummary, b: RunSummary) -> _Drawn:
     )
 
 
-def _by_label(pair: Pair) -> _Drawn | None:
-    """Return the differences by label, or by whatever else splits the runs, that both runs have."""
-    a, b = pair.runs
-    mine = {segment.label: segment for segment in a.segments}
-    both = [(mine[s.label], s) for s in b.segments if s.label in mine]
+def _by_circumstance(pair: Pair, circumstance: Circumstance) -> _Drawn | None:
+    """Return the differences of groups with enough requests in both runs. Those of labels are
+    tested together with everything else."""
+    a, b = ([g for g in groups_of(run, circumstance) if g.requests >= ENOUGH] for run in pair.runs)
+    mine = {group.name: group for group in a}
+    both = [(mine[group.name], group) for group in b if group.name in mine]
     if len(both) < 2:
         return None
-    cut = both[0][1].by
-    tested = pair.comparison if cut == "label" else None
+    labels = circumstance.field == SEGMENTS
+    tested = pair.comparison if labels and pair.runs[0].segments[0].by == "label" else None
     gaps = [
-        compared(tested, LENGTH, segment=y.label) or gap(*_length(x), *_length(y)) for x, y in both
+        compared(tested, LENGTH, segment=y.name) or gap(*_length(x), *_length(y)) for x, y in both
     ]
-    x_title = "workload label" if cut == "label" else cut
-    names = [y.label for _, y in both]
-    words = f"Tokens per round by {cut}"
-    return _lengths(words, "labels", names, gaps, x_title, "where-mean-length")
-
-
-def _by_circumstance(
-    a: RunSummary, b: RunSummary, field: str, words: str, x_title: str
-) -> _Drawn | None:
-    """Return the differences of groups with enough requests in both runs."""
-    mine: dict[str, Group] = {g.name: g for g in getattr(a.groups, field) if g.requests >= ENOUGH}
-    theirs: Sequence[Group] = getattr(b.groups, field)
-    both = [(mine[g.name], g) for g in theirs if g.requests >= ENOUGH and g.name in mine]
-    if len(both) < 2:
-        return None
-    gaps = [gap(*_length(x), *_length(y)) for x, y in both]
-    names = [short(y.name) for _, y in both]
-    title = f"Tokens per round by {words.lower()}"
-    drawn = _lengths(title, field, names, gaps, x_title, f"where-{field}")
-    return replace(drawn, names=[y.name for _, y in both])
-
-
-def _lengths(
-    words: str, name: str, at: Sequence[str], gaps: Sequence[Gap], x_title: str, both: str
-) -> _Drawn:
     return _Drawn(
-        id=name,
-        words=words,
+        id=circumstance.field,
+        words=f"Tokens per round by {circumstance.words.lower()}",
         how="Each group that both runs have:",
-        at=at,
+        at=[short(group.name) for _, group in both],
         gaps=gaps,
         goods=[Good.MORE] * len(gaps),
-        x_title=x_title,
+        x_title=circumstance.x_title,
         unit=Unit.NUMBER,
         definitions=(MEAN_LENGTH,),
-        both=both,
+        both=f"where-{circumstance.field}",
+        names=[group.name for _, group in both],
     )
 
 
-def _length(of: Segment | Group) -> _Value:
-    return of.mean_length, of.mean_length_interval
+def _length(group: Group) -> _Value:
+    return group.mean_length, group.mean_length_interval

@@ -7,10 +7,15 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise, zip_longest
 from typing import Any
 
-from driftscope.analysis.closeup import HEAD_CHAINS, Effect
-from driftscope.analysis.figures.requests import MAX_CLUSTERS
+from markupsafe import Markup
+
+from driftscope.analysis.closeup import HEAD_CHAINS
 from driftscope.analysis.figures.results import ByDepth
-from driftscope.analysis.number_words import NOTHING, between, listed, number, percent, times
+from driftscope.analysis.figures.verified_chains import WithinRequest, answers
+from driftscope.analysis.number_words import NOTHING, listed, number, percent, times
+from driftscope.analysis.statistics.association import MARGIN as LEAST_RELATION
+from driftscope.analysis.statistics.association import Answer as Relation
+from driftscope.analysis.statistics.association import Association
 from driftscope.analysis.statistics.drift import (
     MARGIN,
     Answer,
@@ -22,15 +27,14 @@ from driftscope.analysis.statistics.drift import (
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import capital
 from driftscope.findings.rules_attention import (
+    CAVEAT,
     clauses,
     has_sink,
     shift_words,
-    within_request_sentences,
 )
 from driftscope.metrics import attention, confidence, hidden
 from driftscope.metrics.acceptance import (
     CONDITIONAL,
-    DRIFT_COST,
     MARGINAL,
     MEAN_LENGTH,
     WITHIN_REQUEST,
@@ -42,6 +46,7 @@ from driftscope.trace.manifest import AUX_FROM_ENGINE
 from driftscope.vocabulary import CHOOSES_LENGTH
 from driftscope_reports.charts import (
     Axis,
+    Band,
     Unit,
     area,
     bars,
@@ -50,7 +55,6 @@ from driftscope_reports.charts import (
     figure,
     heat_rows,
     line,
-    points,
     scaled,
 )
 from driftscope_reports.model import (
@@ -61,6 +65,7 @@ from driftscope_reports.model import (
     axis_name,
     by_depth,
     by_run,
+    by_run_table,
     shares_by_depth,
 )
 
@@ -170,8 +175,14 @@ def _by_k(run: RunSummary, runs: _Runs) -> Picture:
     """Return the picture of acceptance for each K that the run drafted."""
     parts = run.acceptance.by_k
     lines = [
-        line(f"K = {p.k}", p.marginal, run=i, intervals=p.marginal_interval or ())
-        for i, p in enumerate(parts)
+        line(
+            f"K = {p.k}",
+            p.marginal,
+            run=runs.index(run),
+            look=look,
+            intervals=p.marginal_interval or (),
+        )
+        for look, p in enumerate(parts)
     ]
     lengths = [f"{number(p.mean_length)} at K = {p.k}" for p in parts]
     return Picture(
@@ -238,6 +249,7 @@ def _masses(runs: _Runs) -> list[Picture]:
             f"the nearest places.{_NO_SINK if has_sink(run) is False else ''}",
             chart=shares_by_depth([run], mass_areas(run), "share of attention"),
             definitions=tuple(definition for _, definition, _ in _CLASSES.values()),
+            hero=True,
         )
         for i, run in enumerate(runs)
         if run.attention.by_layer
@@ -276,12 +288,13 @@ def _masses_title(run: RunSummary, runs: _Runs) -> str:
 
 
 def _overlaid_masses(runs: _Runs) -> list[Picture]:
-    """Return each class of all runs as lines, because stacked areas cannot be compared between
-    runs; [] if fewer than two have masses."""
+    """Return the chain itself and the sink of all runs as lines, because stacked areas cannot be
+    compared between runs; [] if fewer than two have masses."""
     if sum(bool(run.attention.by_layer) for run in runs) < 2:
         return []
     out = []
-    for name, (words, definition, _) in _CLASSES.items():
+    for name, read in _READ.items():
+        words, definition, _ = _CLASSES[name]
         known = [(i, run, v) for i, run in enumerate(runs) if (v := _mass(run, name))]
         drawn = [(i, run, v) for i, run, v in known if any(map(math.isfinite, v))]
         if not drawn:
@@ -295,7 +308,7 @@ def _overlaid_masses(runs: _Runs) -> list[Picture]:
             Picture(
                 id=f"masses-{name}",
                 title=f"Attention on {_ON.get(name, words)}: {listed(ends)}",
-                how=f"One of the classes above, with all runs in one picture. {_READ[name]}",
+                how=f"One of the classes above, with all runs in one picture. {read}",
                 chart=shares_by_depth(runs, lines, "share of attention"),
                 definitions=(definition,),
             )
@@ -303,14 +316,11 @@ def _overlaid_masses(runs: _Runs) -> list[Picture]:
     return out
 
 
-_FALLS = "It falls a little by construction, because the chain takes its share."
 _READ = {
     "self": "It grows by construction, because the chain takes the nearest places.",
-    "generated": _FALLS,
-    "prompt": _FALLS,
     "sink": "A line that falls to less than half is a lost sink; its height alone means nothing.",
-    "null": "It is the share taken by a learned sink bias; few drafters have one.",
 }
+"""Classes that are drawn once more with all runs, and how to read them."""
 
 
 def _layers(index: int, run: RunSummary, runs: _Runs) -> list[Picture]:
@@ -319,7 +329,7 @@ def _layers(index: int, run: RunSummary, runs: _Runs) -> list[Picture]:
     if not by_layer or len(by_layer[0]) < 2:
         return []
     columns = list(zip(*by_layer, strict=True))
-    lines = [line(f"layer {n}", values, run=n) for n, values in enumerate(columns)]
+    lines = [line(f"layer {n}", values, run=index, look=n) for n, values in enumerate(columns)]
     ends = [(values[-1], n) for n, values in enumerate(columns) if math.isfinite(values[-1])]
     most = f"layer {max(ends)[1]} attends to it most" if ends else "by layer"
     return [
@@ -446,20 +456,22 @@ def _shifts(known: Sequence[tuple[int, RunSummary, AttentionDrift]], runs: _Runs
     if not drawn:
         return []
     lines = [_shift_line(i, run, values) for i, run, _, values in drawn]
-    longest = max(len(values) for *_, values in drawn)
-    for sign in (1, -1):
-        level = sign * _POINTS * MARGIN
-        words = f"margin, {level:+g} points"
-        lines.append(expectation(words, [level] * longest, colour="soft", tabled=False))
+    margin = _POINTS * MARGIN
     matched = any(found.source is Source.MATCHED for *_, found, _ in drawn)
     return [
         Picture(
             id="near-shift",
             title=f"Attention that moves to near tokens, by {axis_name(runs)}",
             how="Points of attention on the nearest places beyond those at the first depth, with "
-            "95% intervals. Between the dashed lines there is no drift; an interval above the "
-            "upper one at the last depth is drift.",
-            chart=by_depth([run for _, run, *_ in drawn], lines, "points of attention", level=0.0),
+            "95% intervals. In the shaded band there is no drift; an interval above it at the last "
+            "depth is drift.",
+            chart=by_depth(
+                [run for _, run, *_ in drawn],
+                lines,
+                "points of attention",
+                level=0.0,
+                band=Band(low=-margin, high=margin, text=f"within ±{margin:g} points: no drift"),
+            ),
             note=_MATCHED if matched else None,
             definitions=(attention.NEAR_SHIFT, attention.OWN_EXCESS),
         )
@@ -630,17 +642,18 @@ def _certainty(
 def effect(analysis: Analysis) -> Section:
     """Return what acceptance goes with inside the drafter, and the depths at which chains end."""
     runs = analysis.runs
-    measures = dict.fromkeys(e.measure for run in runs if run.closeup for e in run.closeup.effects)
-    scattered = [p for name in measures if (p := _scatter(runs, name))]
+    within = _within_requests(runs)
     return Section(
         id="effect",
         name="What goes with acceptance",
-        conclusion=_effect_conclusion(runs) if scattered else None,
-        lead=within_request_sentences(runs) if scattered else None,
-        pictures=[*scattered, _deaths(runs)],
+        conclusion=_effect_conclusion(runs) if within else None,
+        lead=CAVEAT if within else None,
+        pictures=[*([within] if within else []), _deaths(runs)],
+        below=[_answers(runs)] if within else (),
         missing=None
-        if scattered
-        else "Drift by request is not applicable: nothing was measured inside the drafter.",
+        if within
+        else "Whether acceptance goes with the drafter's inside cannot be told: too little was "
+        "measured inside the drafter.",
     )
 
 
@@ -653,68 +666,99 @@ def _effect_conclusion(runs: _Runs) -> str:
     return f"{capital('; '.join(named))}."
 
 
-def _scatter(runs: _Runs, measure: str) -> Picture | None:
-    effects = [
-        (i, run.label, e)
-        for i, run in enumerate(runs)
-        for e in (run.closeup.effects if run.closeup else ())
-        if e.measure == measure
-    ]
-    if not effects:
+def _within_requests(runs: _Runs) -> Picture | None:
+    """Return the change of acceptance with each measure, as the sentences above state it; None
+    without an estimate."""
+    known = [[r for r in run.within_request if r.alone] for run in runs]
+    if not any(known):
         return None
-    what = DEFINITIONS[measure]
-    grouped = any(runs[i].requests > MAX_CLUSTERS for i, _, _ in effects)
-    point = "group of requests" if grouped else "request"
-    known = [(f"{label}, " if len(runs) > 1 else "", e) for _, label, e in effects]
-    return Picture(
-        id=f"effect-{measure.replace('.', '-')}",
-        title=f"{what.title} and acceptance by {point}",
-        how=f"Each point is a {point}. Requests differ in prompt, label and length, so the line is "
-        "no answer to the question above.",
-        chart=figure(
-            [trace for i, label, e in effects for trace in _requests_and_trend(i, label, e)],
-            x_title=what.title.lower(),
-            y_title="tokens per round",
-            axis=Axis.NUMBER,
-        ),
-        definitions=(WITHIN_REQUEST, DRIFT_COST, what, MEAN_LENGTH),
-        note=f"{_slopes(known)} {_left_out(known, point)}".strip() or None,
-    )
-
-
-def _slopes(effects: Sequence[tuple[str, Effect]]) -> str:
-    known = [
-        f"{name}{number(e.slope)}{between(e.interval)}"
-        for name, e in effects
-        if e.slope is not None
+    measures = dict.fromkeys(relation.measure for of_run in known for relation in of_run)
+    drawn = [
+        bars(
+            run.label,
+            [_MEASURES[relation.measure] for relation in relations],
+            [_POINTS * a.per_sd for relation in relations if (a := relation.alone)],
+            run=i,
+            intervals=[scaled(a.interval, _POINTS) for r in relations if (a := r.alone)],
+        )
+        for i, (run, relations) in enumerate(zip(runs, known, strict=True))
+        if relations
     ]
-    return f"Slope of the line: {'; '.join(known)}." if known else ""
-
-
-_PLURAL = {"request": "requests", "group of requests": "groups of requests"}
-
-
-def _left_out(effects: Sequence[tuple[str, Effect]], point: str) -> str:
-    drawn, known = sum(len(e.drift) for _, e in effects), sum(e.requests for _, e in effects)
-    if drawn == known:
-        return ""
-    return (
-        f"{drawn:,} of {known:,} {_PLURAL[point]} are drawn, sampled evenly by drift; the line is "
-        "fitted to all of them."
+    least = _POINTS * LEAST_RELATION
+    return Picture(
+        id="effect-within",
+        title="Where a measure is higher within a request, acceptance changes by",
+        how="Each bar is the change of acceptance for one standard deviation of the measure, "
+        "between draft tokens of one request and one depth, with its 95% interval. Below 0, draft "
+        "tokens are accepted less where the measure is higher; an interval that contains 0 shows "
+        "neither.",
+        chart=figure(
+            drawn,
+            x_title="measure",
+            y_title="points of acceptance",
+            axis=Axis.CATEGORY,
+            from_zero=False,
+            level=0.0,
+            band=Band(low=-least, high=least, text=f"less than {least:g} points: no effect"),
+        ),
+        definitions=(WITHIN_REQUEST, *(DEFINITIONS[name] for name in measures)),
     )
 
 
-def _requests_and_trend(index: int, label: str, found: Effect) -> list[Any]:
-    notes = [f"tokens per round, {n} rounds" for n in found.rounds]
-    dots = points(label, found.drift, found.mean_length, run=index, notes=notes)
-    if found.slope is None:
-        return [dots]
-    total = sum(found.rounds)
-    x_mean = sum(x * n for x, n in zip(found.drift, found.rounds, strict=True)) / total
-    y_mean = sum(y * n for y, n in zip(found.mean_length, found.rounds, strict=True)) / total
-    ends = (found.drift[0], found.drift[-1])
-    fitted = [y_mean + found.slope * (x - x_mean) for x in ends]
-    return [dots, line(f"{label}, trend", fitted, x=ends, run=index, tabled=False)]
+_MEASURES = {
+    attention.SELF.name: "attention on the chain",
+    hidden.GROWTH.name: "growth of the state",
+}
+"""Names of the measures on an axis."""
+
+
+def _answers(runs: _Runs) -> Markup:
+    """Return the estimates as a table, and how many requests would answer what is open."""
+    rows = []
+    for run in runs:
+        for relation, answer in zip(run.within_request, answers(run.within_request), strict=True):
+            alone, beyond = relation.alone, relation.beyond_confidence
+            rows.append(
+                [
+                    run.label,
+                    _MEASURES.get(relation.measure, relation.measure),
+                    {"less": "accepts less", "more": "accepts more"}.get(answer, answer),
+                    _in_points(alone),
+                    _in_points(beyond),
+                    _one_sd(relation),
+                    f"{alone.clusters:,}" if alone else NOTHING,
+                    f"{alone.wanted_clusters:,}"
+                    if alone and answer == Relation.CANNOT_TELL
+                    else NOTHING,
+                ]
+            )
+    head = [
+        "run",
+        "where this is higher",
+        "acceptance",
+        "points, with 95% interval",
+        "beyond the drafter's confidence",
+        "for each",
+        "requests",
+        "requests that would tell",
+    ]
+    return by_run_table(head, rows, caption="What acceptance goes with", runs=len(runs))
+
+
+def _in_points(found: Association | None) -> str:
+    if found is None:
+        return NOTHING
+    low, high = (_POINTS * end for end in (found.interval.low, found.interval.high))
+    return f"{_POINTS * found.per_sd:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def _one_sd(relation: WithinRequest) -> str:
+    """Return one standard deviation of the measure in words."""
+    if relation.alone is None:
+        return NOTHING
+    if relation.measure == hidden.GROWTH.name:
+        return f"{math.expm1(relation.alone.sd):.0%} more growth"
+    return f"{_POINTS * relation.alone.sd:.1f} points of attention"
 
 
 def _deaths(runs: _Runs) -> Picture:

@@ -26,6 +26,7 @@ from driftscope.analysis.replays import (
 )
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.rules_compare import OUTCOME_WORDS
+from driftscope.findings.rules_data import requests_of
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.latency import (
     AGAINST,
@@ -83,7 +84,7 @@ def requests(analysis: Analysis) -> Section:
         conclusion=f"Single requests yield {number(lengths[0])} to {number(lengths[-1])} tokens "
         "per round.",
         lead=_requests_lead(runs),
-        below=[part("search"), _requests(runs), part("opened")],
+        below=[part("search"), _requests(runs)],
         affects=("requests",),
     )
 
@@ -444,6 +445,7 @@ def provenance_parts(run: RunSummary) -> dict[str, str]:
         "captured target layers": _captured(run),
         "drafter's tokens": _DRAFTED.get(manifest.draft_sampling or "", NOTHING),
         "K": f"{manifest.k}",
+        "requests": _requests_words(run),
         "attention backend": manifest.attention_backend,
         "masses by": _STRATEGIES.get(manifest.attention_strategy, manifest.attention_strategy),
         "sink set": _sink(manifest),
@@ -464,6 +466,14 @@ def _model(model: Model | None) -> str:
     weights = f", weights {model.weights_digest}" if model.weights_digest else ""
     config = f"config {model.config_digest}{weights}"
     return f"{model.name} ({model.architecture}, {model.dtype}, {config})"
+
+
+def _requests_words(run: RunSummary) -> str:
+    """Return the requests, and what they are worth if they are not independent of each other."""
+    known = run.independence
+    if known is None or not known.repeated or known.design_effect is None:
+        return requests_of(run)
+    return f"{requests_of(run)}; design effect {number(known.design_effect)}"
 
 
 def _captured(run: RunSummary) -> str:

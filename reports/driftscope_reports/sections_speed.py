@@ -270,9 +270,11 @@ def _distributions(runs: _Runs, baseline: Baseline | None) -> list[Picture]:
 
 
 def _quantiles(words: str, known: Sequence[tuple[int, str, Distribution]]) -> Markup:
-    picked = (0, 4, 10, 20, 30, 36, 38, 40)
-    rows = [[label, *(milliseconds(d.quantiles_s[at]) for at in picked)] for _, label, d in known]
-    head = ["", *(f"{100 * AT[at]:g}%" for at in picked)]
+    rows = [
+        [f"{100 * AT[at]:g}%", *(milliseconds(d.quantiles_s[at]) for _, _, d in known)]
+        for at in (0, 4, 10, 20, 30, 36, 38, 40)
+    ]
+    head = ["took at most", *(label for _, label, _ in known)]
     return table(head, rows, caption=f"Quantiles of: {words}")
 
 
@@ -386,10 +388,10 @@ def short_outcome(name: str) -> str:
 def _look(name: str, order: Sequence[str]) -> tuple[str, str]:
     """Return the colour and the fill pattern of an outcome's bars."""
     if name == ACCEPTED:
-        return "step-accepted", ""
+        return "good", ""
     if name == REJECTED:
-        return "step-rejected", "/"
-    colour = "step-deliberate" if deliberate(name) else "step-failed"
+        return "high", "/"
+    colour = "same" if deliberate(name) else "apart"
     return colour, ("-", "x", ".", "\\", "|")[order.index(name) % 5]
 
 
@@ -532,7 +534,7 @@ def _timeline(index: int, run: RunSummary, timeline: Timeline, runs: _Runs) -> P
         definitions=_DEFINITIONS,
         note=f"{len(middle)} windows of {_length(timeline.window_s)} each, from "
         f"{moment(timeline.start_s)}.",
-        wide=True,
+        hero=True,
     )
 
 

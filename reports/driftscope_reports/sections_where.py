@@ -27,12 +27,8 @@ from driftscope.analysis.number_words import (
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import MEAN_LENGTH
-from driftscope.metrics.attention import SELF
-from driftscope.metrics.definition import Definition
-from driftscope.metrics.hidden import GROWTH
-from driftscope.metrics.latency import TPOT
 from driftscope.pipeline import Analysis
-from driftscope_reports.charts import Axis, Mark, Unit, bars, figure, line, points
+from driftscope_reports.charts import Axis, Mark, bars, figure, line, points
 from driftscope_reports.model import Picture, Section, by_run_table, table
 from driftscope_reports.sections_speed import clock, moment, unit_of
 
@@ -45,19 +41,17 @@ _DRAWN = 12
 
 
 def where(analysis: Analysis) -> Section:
-    """Return small pictures by label and circumstance, the course over time, and a table of
-    labels."""
+    """Return the course over time, a picture for each circumstance, and a table of labels."""
     runs = analysis.runs
     labelled = any(segment.label != UNLABELLED for run in runs for segment in run.segments)
     rest = sum(max(len(run.segments) - MAX_SEGMENTS, 0) for run in runs)
-    drawn = [p for each in _BY_LABEL if (p := _by_label(runs, *each))] if labelled else []
-    circumstances = [p for kind in CIRCUMSTANCES if (p := _by_circumstance(runs, *kind))]
+    drawn = [p for kind in circumstances(runs) if (p := _by_circumstance(runs, kind))]
     missing = f"{rest:,} smaller segments are left out." if rest else None
     return Section(
         id="where",
         name="Where",
         lead=_lead(runs) if labelled else None,
-        pictures=[*drawn, *circumstances, *_over_time(runs)],
+        pictures=[*_over_time(runs), *drawn],
         below=[_segments(runs)] if labelled else (),
         affects=("segments",),
         missing=missing if labelled else _NO_LABEL,
@@ -97,85 +91,13 @@ def _widest(by_run: Mapping[str, Sequence[_Named]]) -> tuple[str, _Named, _Named
     return max(known)[1:] if known else None
 
 
-# ---- by label
-
-_BY_LABEL: tuple[tuple[str, str, str, Unit, Definition], ...] = (
-    ("mean_length", "Acceptance length", "tokens per round", Unit.NUMBER, MEAN_LENGTH),
-    ("growth", "Growth of the hidden state", "times", Unit.NUMBER, GROWTH),
-    ("self_mass", "Attention on the chain at the last depth", "share", Unit.SHARE, SELF),
-    ("tpot_s", "Time per output token", "milliseconds", Unit.MS, TPOT),
-)
-
-
-def _by_label(
-    runs: _Runs, field: str, words: str, y_title: str, unit: Unit, what: Definition
-) -> Picture | None:
-    labels = _largest(runs)
-    drawn = []
-    for i, run in enumerate(runs):
-        segments = {segment.label: segment for segment in run.segments}
-        known = [segments.get(label) for label in labels]
-        values = [getattr(segment, field) if segment else None for segment in known]
-        if any(v is not None for v in values):
-            factor = 1000 if unit is Unit.MS else 1
-            intervals = [segment.mean_length_interval if segment else None for segment in known]
-            drawn.append(
-                bars(
-                    run.label,
-                    labels,
-                    [v if v is None else factor * v for v in values],
-                    run=i,
-                    intervals=intervals if field == "mean_length" else (),
-                )
-            )
-    if not drawn:
-        return None
-    return Picture(
-        id=f"where-{field.removesuffix('_s').replace('_', '-')}",
-        title=_label_title(words, drawn, unit, len(runs)),
-        how=f"One bar per {_split_by(runs)}. Differences between bars of one run come from the "
-        "workload (or, with few requests, from chance), not from the drafter.",
-        chart=figure(
-            drawn, x_title=_split_by(runs), y_title=y_title, axis=Axis.CATEGORY, unit=unit
-        ),
-        definitions=(what,),
-    )
+# ---- parts of the workload
 
 
 def _split_by(runs: _Runs) -> str:
     """Return the criterion by which the runs were split."""
     ways = dict.fromkeys(segment.by for run in runs for segment in run.segments)
     return " or ".join("workload label" if way == "label" else way for way in ways)
-
-
-def _largest(runs: _Runs) -> list[str]:
-    rounds: dict[str, int] = {}
-    for run in runs:
-        for segment in run.segments:
-            rounds[segment.label] = rounds.get(segment.label, 0) + segment.rounds
-    most = sorted(rounds, key=lambda label: (-rounds[label], label))[:_DRAWN]
-    return sorted(most)
-
-
-def _label_title(words: str, drawn: Sequence[Any], unit: Unit, runs: int) -> str:
-    values = {
-        trace.name: [(y, str(x)) for x, y in zip(trace.x, trace.y, strict=True) if y is not None]
-        for trace in drawn
-    }
-    widest = _widest(values)
-    if widest is None:
-        return words
-    run, low, high = widest
-    if runs < 2 and _say(low[0], unit) == _say(high[0], unit):
-        return f"{words}: {_say(low[0], unit)} everywhere"
-    ends = [f"{_say(value, unit)} on {label}" for value, label in (low, high)]
-    return f"{words}: {f'{run}, ' if runs > 1 else ''}{', '.join(ends)}"
-
-
-def _say(value: float, unit: Unit) -> str:
-    if unit is Unit.SHARE:
-        return percent(value)
-    return f"{value:.2f} ms" if unit is Unit.MS else number(value)
 
 
 def _segments(runs: _Runs) -> Markup:
@@ -214,9 +136,19 @@ def _segment_row(run: RunSummary, segment: Segment) -> list[str]:
     ]
 
 
-# ---- by circumstance
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstance:
+    """What the rounds of a run are grouped by."""
 
-CIRCUMSTANCES = (
+    field: str
+    """Name of the groups in `RunSummary.groups`; SEGMENTS for the segments of a run."""
+    words: str
+    x_title: str
+    differ_in: str
+
+
+SEGMENTS = "segments"
+_CIRCUMSTANCES = (
     ("context", "Context length", "tokens of context, from", "how long the context was"),
     ("batch", "Batch size", "requests in the step", "how many requests were in the step"),
     ("temperature", "Temperature", "temperature", "the temperature of the request"),
@@ -226,27 +158,55 @@ CIRCUMSTANCES = (
     ("copied", "Copied text", "drafted text", "whether the text repeats an earlier passage"),
     ("finish", "How requests end", "finish reason", "how the request ended"),
 )
-"""Field of the groups, name, title of the x axis, and what the groups differ in."""
 ENOUGH = 5
 """Fewest requests with which a group is drawn: with fewer, the interval is uninformative."""
 _RunGroups = tuple[int, str, Sequence[Group]]
 
 
-def _by_circumstance(
-    runs: _Runs, field: str, words: str, x_title: str, differ_in: str
-) -> Picture | None:
+def circumstances(runs: _Runs) -> list[Circumstance]:
+    """Return everything that rounds are grouped by, the criterion of the segments first."""
+    split = _split_by(runs)
+    rows = ((SEGMENTS, split[:1].upper() + split[1:], split, f"its {split}"), *_CIRCUMSTANCES)
+    return [
+        Circumstance(field=field, words=words, x_title=x_title, differ_in=differ_in)
+        for field, words, x_title, differ_in in rows
+    ]
+
+
+def groups_of(run: RunSummary, circumstance: Circumstance) -> Sequence[Group]:
+    """Return the groups of a run; of its segments, the largest ones."""
+    if circumstance.field != SEGMENTS:
+        groups: Sequence[Group] = getattr(run.groups, circumstance.field)
+        return groups
+    return [
+        Group(
+            name=segment.label,
+            requests=segment.requests,
+            rounds=segment.rounds,
+            mean_length=segment.mean_length,
+            mean_length_interval=segment.mean_length_interval,
+            marginal=(),
+            marginal_interval=None,
+        )
+        for segment in sorted(run.segments, key=lambda s: (-s.rounds, s.label))[:_DRAWN]
+        if segment.mean_length is not None
+    ]
+
+
+def _by_circumstance(runs: _Runs, circumstance: Circumstance) -> Picture | None:
     """Return the picture of a circumstance in which some run has more than one group."""
-    whole = [(i, run.label, getattr(run.groups, field)) for i, run in enumerate(runs)]
+    words = circumstance.words
+    whole = [(i, run.label, groups_of(run, circumstance)) for i, run in enumerate(runs)]
     drawn = [(i, label, [g for g in groups if g.requests >= ENOUGH]) for i, label, groups in whole]
     drawn = [(i, label, groups) for i, label, groups in drawn if groups]
     if max((len(groups) for _, _, groups in drawn), default=0) < 2:
         return None
     small = sum(g.requests < ENOUGH for _, _, groups in whole for g in groups)
     return Picture(
-        id=f"where-{field}",
+        id=f"where-{circumstance.field}",
         title=_circumstance_title(words, drawn, len(runs)),
-        how=f"Tokens per round by {differ_in}, with 95% intervals. If the intervals of a run do "
-        "not overlap, the difference is more than chance explains.",
+        how=f"Tokens per round by {circumstance.differ_in}, with 95% intervals. If the intervals "
+        "of a run do not overlap, the difference is more than chance explains.",
         chart=figure(
             [
                 bars(
@@ -258,7 +218,7 @@ def _by_circumstance(
                 )
                 for index, label, groups in drawn
             ],
-            x_title=x_title,
+            x_title=circumstance.x_title,
             y_title="tokens per round",
             axis=Axis.CATEGORY,
         ),
@@ -370,7 +330,7 @@ def _over_time(runs: _Runs) -> list[Picture]:
             definitions=(MEAN_LENGTH,),
             note=_note([course.changes for course in courses if course.changes]),
             numbers=_level_numbers(courses) if any(c.changes for c in courses) else None,
-            wide=True,
+            hero=True,
         )
     ]
 

@@ -75,7 +75,7 @@ NOUNS = {
     "request": "request",
 }
 """Word for one unit, by the column that it comes from."""
-MIXED = "request group"
+MIXED = "independent group"
 """Word for units that come from several columns."""
 SUSPECTED = "likely prompt"
 Names = NDArray[np.object_]

@@ -316,13 +316,6 @@ class Sums:
         """Return the rounds of a pass by request; its rows belong to `request`."""
         return rounds_of(table, request, self.rounds.mix, self.requests.units)
 
-    @property
-    def cluster_of_cell(self) -> Codes:
-        """Cluster of each cell, [cells]."""
-        out = np.zeros(int(self.cells.max(initial=-1)) + 1, dtype=np.int64)
-        out[self.cells] = self.clusters
-        return out
-
     def strata(self, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return the cells of the requests that `wanted` selects, as a mask over cell numbers. A
         cell's requests are all selected or none, if `wanted` respects the strata from which cells

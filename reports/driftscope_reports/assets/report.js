@@ -86,14 +86,16 @@
       cursor.style.left = across(live) + "px";
     }
     for (const table of document.querySelectorAll('table[data-axis="depth"]'))
-      for (const row of table.rows)
-        [...row.cells].forEach((cell, at) => cell.classList.toggle("at", at > 0 && at === depth));
+      for (const row of table.tBodies[0].rows)
+        row.classList.toggle("at", Number(row.cells[0].textContent) === depth);
   };
   const say = (drawing) => {
     const figure = drawing.closest("figure");
-    const rows = [...figure.querySelectorAll("tbody tr")].map((row) =>
-      row.cells[0].textContent + " " + (row.cells[depth] ? row.cells[depth].textContent : ""));
-    byId("said").textContent = drawing.dataset.word + " " + depth + ": " + rows.join(", ");
+    const head = figure.querySelector("thead tr");
+    const row = figure.querySelector("tr.at");
+    const values = row ? [...row.cells].slice(1).map((cell, at) =>
+      head.cells[at + 1].textContent + " " + cell.textContent) : [];
+    byId("said").textContent = drawing.dataset.word + " " + depth + ": " + values.join(", ");
   };
   for (const drawing of document.querySelectorAll('.drawing[data-axis="depth"]')) {
     const last = Number(drawing.dataset.depths);
@@ -155,8 +157,9 @@
     });
   }
 
-  // ---- tables that sort
+  // ---- tables that sort, and that show a page of their rows
 
+  const PAGE = 20;
   const value = (row, at) => {
     const text = row.cells[at].textContent.trim();
     const number = parseFloat(text.replace(/[,%×]/g, ""));
@@ -168,62 +171,85 @@
     if (typeof a === "number" && typeof b === "number") return a - b;
     return String(a).localeCompare(String(b), "en", { numeric: true });
   };
+  const pages = new Map();
   for (const table of document.querySelectorAll("table[data-sortable]")) {
-    const heads = [...table.tHead.rows[0].cells];
-    heads.forEach((head, at) => {
+    const body = table.tBodies[0];
+    const more = make("button", "", { type: "button", class: "page" });
+    let limit = PAGE;
+    // Shows the rows that hold the words, and returns how many there are.
+    const show = (words) => {
+      closeStory();
+      let count = 0;
+      for (const row of body.rows) {
+        const text = [...row.querySelectorAll("th, td.words")].map((cell) => cell.textContent);
+        const fits = text.join(" ").toLowerCase().includes(words);
+        count += fits ? 1 : 0;
+        row.hidden = !fits || count > limit;
+      }
+      more.hidden = count <= limit;
+      more.textContent = `Show all ${count} rows`;
+      return count;
+    };
+    let wanted = "";
+    more.addEventListener("click", () => { limit = Infinity; show(wanted); });
+    pages.set(table, (words) => show(wanted = words));
+    table.after(more);
+    [...table.tHead.rows[0].cells].forEach((head, at, heads) => {
       if (head.tagName !== "TH") return;
       const button = make("button", head.textContent, { type: "button" });
       head.replaceChildren(button);
       button.addEventListener("click", () => {
+        closeStory();
         const up = head.getAttribute("aria-sort") !== "ascending";
         heads.forEach((other) => other.removeAttribute("aria-sort"));
         head.setAttribute("aria-sort", up ? "ascending" : "descending");
-        const body = table.tBodies[0];
         const text = (row) => row.cells[at].textContent.trim();
         const rows = [...body.rows];
         const known = rows.filter((row) => text(row) !== "–");
         known.sort((a, b) => order(value(a, at), value(b, at)) * (up ? 1 : -1));
         body.append(...known, ...rows.filter((row) => text(row) === "–"));
+        show(wanted);
       });
     });
   }
 
-  // ---- requests: search, and one opened
+  // ---- requests: search, and one opened below its row
 
   const requests = byId("request-table");
+  const closeStory = () => {
+    byId("opened")?.remove();
+    for (const button of document.querySelectorAll("button.open")) {
+      button.setAttribute("aria-expanded", "false");
+      button.closest("tr").classList.remove("opened");
+    }
+  };
+  for (const show of pages.values()) show("");
   if (requests) {
     const box = byId("search");
     box.closest("[hidden]").hidden = false;
     box.addEventListener("input", () => {
       const wanted = box.value.trim().toLowerCase();
-      let count = 0;
-      for (const row of requests.tBodies[0].rows) {
-        const words = [...row.querySelectorAll("th, td.words")].map((cell) => cell.textContent)
-          .join(" ").toLowerCase();
-        row.hidden = !words.includes(wanted);
-        count += row.hidden ? 0 : 1;
-      }
+      const count = pages.get(requests)(wanted);
       byId("found").textContent = wanted ? count + " found" : "";
     });
     let stories = null;
     for (const button of requests.querySelectorAll("button.open")) {
       button.disabled = false;
-      button.setAttribute("aria-expanded", "false");
-      button.setAttribute("aria-controls", "opened");
       button.addEventListener("click", () => {
         const was = button.getAttribute("aria-expanded") === "true";
-        for (const other of requests.querySelectorAll("button.open")) {
-          other.setAttribute("aria-expanded", "false");
-          other.closest("tr").classList.remove("opened");
-        }
-        byId("opened").replaceChildren();
+        closeStory();
         if (was) return;
         button.setAttribute("aria-expanded", "true");
-        button.closest("tr").classList.add("opened");
+        const row = button.closest("tr");
+        row.classList.add("opened");
         stories ??= data("stories");
         const run = stories[button.dataset.run];
-        byId("opened").replaceChildren(...story(run, run.opened[button.dataset.at]));
-        byId("opened").scrollIntoView({ block: "nearest" });
+        const cell = make("td", null, { colspan: row.cells.length });
+        const place = make("tr", null, { id: "opened" });
+        place.append(cell);
+        row.after(place);
+        cell.append(...story(run, run.opened[button.dataset.at], requests.clientWidth));
+        byId("said").textContent = cell.querySelector("h3").textContent;
       });
     }
   }
@@ -237,30 +263,37 @@
     return shape("text", { x: x + CELL / 2, y: y + CELL - 4, "text-anchor": "middle",
       "pointer-events": "none", style: "fill:var(--panel)" }, sign);
   };
-  const grid = (rounds, depths, paint) => {
-    const size = { width: LEFT + rounds * CELL + 4, height: TOP + depths * CELL + 4 };
-    const picture = shape("svg", { ...size, viewBox: `0 0 ${size.width} ${size.height}` });
-    for (let d = 1; d <= depths && depths > 1; d += 1)
-      picture.append(shape("text", { x: 4, y: TOP + d * CELL - 3 }, String(d)));
-    for (let r = 0; r < rounds; r += 1) {
-      if (r % 5 === 4)
-        picture.append(shape("text", { x: LEFT + r * CELL, y: 11 }, String(r + 1)));
-      for (let d = 1; d <= depths; d += 1) {
-        const [fill, title, sign] = paint(r, d);
-        if (!fill) continue;
-        const cell = shape("rect", {
-          x: LEFT + r * CELL, y: TOP + (d - 1) * CELL, width: CELL - 1, height: CELL - 1, fill });
-        cell.append(shape("title", {}, `round ${r + 1}, depth ${d}: ${title}`));
-        picture.append(cell);
-        if (sign) picture.append(signed(sign, LEFT + r * CELL, TOP + (d - 1) * CELL));
+  // Rounds across, as many as fit a line, and depths down.
+  const grid = (rounds, depths, paint, width) => {
+    const most = Math.max(5, 5 * Math.floor((width - LEFT - 24) / CELL / 5));
+    const out = [];
+    for (let start = 0; start < rounds; start += most) {
+      const count = Math.min(most, rounds - start);
+      const size = { width: LEFT + count * CELL + 4, height: TOP + depths * CELL + 4 };
+      const picture = shape("svg", { ...size, viewBox: `0 0 ${size.width} ${size.height}` });
+      for (let d = 1; d <= depths && depths > 1; d += 1)
+        picture.append(shape("text", { x: 4, y: TOP + d * CELL - 3 }, String(d)));
+      for (let at = 0; at < count; at += 1) {
+        const r = start + at, x = LEFT + at * CELL;
+        if (r % 5 === 4) picture.append(shape("text", { x, y: 11 }, String(r + 1)));
+        for (let d = 1; d <= depths; d += 1) {
+          const [fill, title, sign] = paint(r, d);
+          if (!fill) continue;
+          const y = TOP + (d - 1) * CELL;
+          const cell = shape("rect", { x, y, width: CELL - 1, height: CELL - 1, fill });
+          cell.append(shape("title", {}, `round ${r + 1}, depth ${d}: ${title}`));
+          picture.append(cell);
+          if (sign) picture.append(signed(sign, x, y));
+        }
       }
+      out.push(picture);
     }
-    return picture;
+    return out;
   };
-  const row = (name, picture, label) => {
+  const row = (name, pictures, label) => {
     const line = make("div", null, { class: "row" });
-    const strips = make("div", null, { class: "strips", tabindex: "0", role: "img", "aria-label": label });
-    strips.append(picture);
+    const strips = make("div", null, { class: "strips", role: "img", "aria-label": label });
+    strips.append(...pictures);
     line.append(make("span", name), strips);
     return line;
   };
@@ -285,22 +318,19 @@
   };
   const MASSES = [["self_mass", "the chain itself"], ["generated_mass", "verified output"],
     ["prompt_mass", "the prompt"], ["sink_mass", "the sink"], ["null_mass", "nothing (sink bias)"]];
-  const REGIONS = [["prose", "var(--soft)", "P"], ["code", "var(--class-prompt)", "C"],
-    ["diff", "var(--class-generated)", "D"], ["json", "var(--class-self)", "J"],
-    ["thinking", "var(--run-3)", "T"], ["markup", "var(--run-4)", "M"],
-    ["number", "var(--run-5)", "N"], ["template", "var(--class-null)", "S"],
-    ["guided", "var(--run-2)", "G"]];
-  const story = (run, opened) => {
+  const REGIONS = { prose: "P", code: "C", diff: "D", json: "J", thinking: "T", markup: "M",
+    number: "N", template: "S", guided: "G" };
+  const story = (run, opened, width) => {
     const rounds = opened.drafted.length;
     const depths = Math.max(run.k, ...opened.drafted);
     const fate = (r, d) => {
       if (!opened.drafted[r])
-        return [opened.reason[r] === "k_zero" ? "var(--step-deliberate)" : "var(--step-failed)",
+        return [opened.reason[r] === "k_zero" ? "var(--same)" : "var(--apart)",
           "no draft: " + (opened.reason[r] ?? "unknown").replaceAll("_", " "), DASH];
-      if (d <= opened.accepted[r]) return ["var(--step-accepted)", "accepted"];
+      if (d <= opened.accepted[r]) return ["var(--good)", "accepted"];
       if (d <= opened.drafted[r])
         return d === opened.accepted[r] + 1
-          ? ["var(--step-rejected)", "rejected", CROSS] : ["var(--grid)", "after the rejected one"];
+          ? ["var(--high)", "rejected", CROSS] : ["var(--grid)", "after the rejected one"];
       return [null, ""];
     };
     const ids = opened.token_ids;
@@ -310,22 +340,26 @@
     };
     const more = opened.steps > rounds ? `, the first ${rounds} of ${opened.steps}` : "";
     const out = [make("h3", `Request ${opened.request} of ${run.label}: ${rounds} rounds${more}`)];
-    out.push(key([["var(--step-accepted)", "accepted"], ["var(--step-rejected)", "rejected: the chain ends here", CROSS],
+    out.push(key([["var(--good)", "accepted"], ["var(--high)", "rejected: the chain ends here", CROSS],
       ["var(--grid)", "drafted after it, discarded"],
-      ["var(--step-deliberate)", "skipped on purpose: K = 0", DASH],
-      ["var(--step-failed)", "skipped: no draft", DASH]]));
+      ["var(--same)", "skipped on purpose: K = 0", DASH],
+      ["var(--apart)", "skipped: no draft", DASH]]));
     const maps = make("div", null, { class: "maps" });
-    maps.append(row("Rounds across, depths down", grid(rounds, depths, titled),
+    maps.append(row("Rounds across, depths down", grid(rounds, depths, titled, width),
       `Accepted by round: ${opened.accepted.join(", ")}`));
     if (opened.region?.length) {
-      const kinds = REGIONS.filter(([name]) => opened.region.includes(name));
       const paint = (r) => {
-        const [name, fill, letter] = REGIONS.find(([each]) => each === opened.region[r]);
-        return [fill, opened.copied[r] ? `${name}, repeats an earlier passage` : name, letter];
+        const name = opened.region[r];
+        return [name === "prose" ? "var(--same)" : "var(--apart)",
+          opened.copied[r] ? `${name}, repeats an earlier passage` : name, REGIONS[name]];
       };
-      maps.append(row("Kind of text", grid(rounds, 1, paint),
+      maps.append(row("Kind of text", grid(rounds, 1, paint, width),
         `Kind of text by round: ${opened.region.join(", ")}`));
-      out.push(maps, key(kinds.map(([name, fill, letter]) => [fill, name, letter])));
+      const kinds = [...new Set(opened.region)];
+      out.push(maps, key(kinds.map((name) => {
+        const [fill, , letter] = paint(opened.region.indexOf(name));
+        return [fill, name, letter];
+      })));
     } else out.push(maps);
     const most = (lists) =>
       Math.max(...lists.flatMap((each) => each ?? []).filter(Number.isFinite), 0);
@@ -343,7 +377,7 @@
         return typeof number === "number" ? [scale(number / top), `${words} ${say(number)}`] : [null, ""];
       };
       const ends = `${words}, up to ${say(top)}`;
-      maps.append(row(ends, grid(rounds, depths, paint), `${ends}, by round and depth`));
+      maps.append(row(ends, grid(rounds, depths, paint, width), `${ends}, by round and depth`));
     }
     if (drawn.length) out.push(key([[scale(0), "0"], [scale(0.5), "half"], [scale(1), "the most"]]));
     else out.push(make("p", "Nothing was recorded inside the drafter for this request."));

@@ -1,20 +1,17 @@
-"""Sentences on what acceptance goes with inside the drafter."""
+"""Clauses on what acceptance goes with inside the drafter."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from support.runs import Spec, write_run
 
 from driftscope.analysis.figures.verified_chains import WithinRequest
 from driftscope.analysis.statistics.association import Association
 from driftscope.analysis.statistics.intervals import Interval
-from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.findings.rules_attention import CAVEAT, within_request_sentences
+from driftscope.findings.rules_attention import clauses
 from driftscope.metrics.attention import SELF
 from driftscope.metrics.hidden import GROWTH
-from driftscope.pipeline import summarise
 
 
 def _association(per_sd: float, half: float, p: float, sd: float) -> Association:
@@ -34,52 +31,23 @@ OPEN = replace(OWN, alone=_association(-0.017, 0.04, 0.4, 0.11))
 MISSING = replace(OWN, alone=None)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
-    return summarise(write_run(tmp_path_factory.mktemp("run") / "run", Spec()), "run")
-
-
-SENTENCES = {
+CLAUSES = {
     "less": (
-        "With 11.0 points more attention on the chain itself, a draft token is accepted 1.7 points "
-        "less often (-2.9 to -0.5); beyond the drafter's own confidence it is -0.5 points (-1.6 to "
-        "+0.6)."
+        OWN,
+        (
+            "within a request, more attention on the chain itself goes with 1.7 points less "
+            "acceptance (-2.9 to -0.5)"
+        ),
     ),
-    "no": (
-        "Acceptance does not go with growth of the hidden state: a change of 2 points or more for "
-        "a hidden state that has grown 8% more can be excluded (-0.8 to +1.2 points)."
-    ),
-    "open": (
-        "Whether acceptance goes with attention on the chain itself cannot be told (-5.7 to +2.3 "
-        "points for 11.0 points more attention on the chain itself); about 160 requests would "
-        "tell, 40 were recorded."
-    ),
-    "missing": (
-        "Whether acceptance goes with attention on the chain itself cannot be told: fewer than 10 "
-        "requests, or fewer than 200 draft tokens in which both vary."
-    ),
+    "no": (NONE, "acceptance within a request does not go with growth of the hidden state"),
+    "open": (OPEN, None),
+    "missing": (MISSING, None),
 }
-RELATIONS = {"less": OWN, "no": NONE, "open": OPEN, "missing": MISSING}
 
 
-@pytest.mark.parametrize("name", SENTENCES)
-def test_each_answer_has_a_sentence(run: RunSummary, name: str) -> None:
-    found = within_request_sentences([replace(run, within_request=(RELATIONS[name],))])
-    assert found == f"{SENTENCES[name]} {CAVEAT}"
-
-
-def test_runs_are_named_if_there_are_several(run: RunSummary) -> None:
-    first = replace(run, label="a", within_request=(NONE,))
-    assert (
-        within_request_sentences([first, replace(first, label="b")]).count("Acceptance does not go")
-        == 2
-    )
-    assert within_request_sentences([first, replace(first, label="b")]).startswith("a: Acceptance")
-
-
-def test_no_sentence_says_cause(run: RunSummary) -> None:
-    for relation in RELATIONS.values():
-        words = within_request_sentences([replace(run, within_request=(relation,))]).replace(
-            CAVEAT, ""
-        )
-        assert not any(word in words for word in ("cost", "cause", "because"))
+@pytest.mark.parametrize("name", CLAUSES)
+def test_what_has_an_answer_has_a_clause_that_names_no_cause(name: str) -> None:
+    relation, words = CLAUSES[name]
+    found = clauses((relation,))
+    assert found == ([words] if words else [])
+    assert not any(word in str(found) for word in ("cost", "cause", "because"))

@@ -384,21 +384,23 @@ def test_the_page_does_not_grow_with_the_run(tmp_path: Path) -> None:
     assert sizes[1] <= MAX_BYTES
 
 
-def test_what_is_not_drawn_is_said_on_the_picture(analysis: Analysis) -> None:
-    """With many requests, points stand for groups of them, and only some are drawn."""
-    run = analysis.runs[0]
-    assert run.closeup is not None
-    effects = tuple(replace(e, requests=MAX_CLUSTERS) for e in run.closeup.effects)
-    many = replace(run, requests=3 * MAX_CLUSTERS, closeup=replace(run.closeup, effects=effects))
+def test_what_is_left_out_of_many_requests_is_said(analysis: Analysis) -> None:
+    many = replace(analysis.runs[0], requests=3 * MAX_CLUSTERS)
     words = Page(to_html(conclude([many]))).words
-    drawn = len(effects[0].drift)
-    assert f"{drawn:,} of {MAX_CLUSTERS:,} groups of requests are drawn" in words
-    assert "Each point is a group of requests." in words
     assert f"The {NAMED_EACH} worst and the {NAMED_EACH} best" in words
     assert f"Of {SAMPLED} requests, evenly from all" in words
-    few = Page(to_html(conclude([run]))).words
-    assert "Each point is a request." in few
-    assert "are drawn" not in few
+
+
+def test_the_picture_of_what_acceptance_goes_with_shows_its_answers() -> None:
+    """The bars are the estimates within requests, with the intervals that decide the answers."""
+    run = summarise(read_trace(GALLERY / "drifting"), "run")
+    pictures = {picture.id: picture for picture in drawn_of(conclude([run]))}
+    (bars,) = pictures["effect-within"].chart.data
+    estimates = [relation.alone for relation in run.within_request if relation.alone]
+    assert len(estimates) == 2
+    assert list(bars.y) == [100 * alone.per_sd for alone in estimates]
+    for ends, alone in zip(bars.meta["ends"], estimates, strict=True):
+        assert ends == pytest.approx((100 * alone.interval.low, 100 * alone.interval.high))
 
 
 def test_speed_is_held_against_a_baseline_without_speculation() -> None:
