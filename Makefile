@@ -13,7 +13,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test nightly unit dev dist size sizes docs pages lint type layers same truth harmless seeds situations inspect inspect-healthy ablate broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale cuda-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
+.PHONY: demo test nightly unit dev dist size sizes docs pages lint type layers same truth harmless seeds situations inspect inspect-healthy ablate broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -156,8 +156,8 @@ spark: $(VENV)/installed-dev ## install Spark (half a gigabyte, needs Java) and 
 calibration: $(VENV)/installed-dev ## intervals and gates on simulated runs of known truth, as tables
 	PYTHONPATH=.:tests $(BIN)/python -m benchmarks.calibration --json benchmarks/results/calibration.json
 
-cuda-smoke: $(VENV)/installed-dev ## every stage of the GPU benchmark on a CPU: does it run?
-	PYTHONPATH=. $(BIN)/python benchmarks/cuda/run.py --device cpu --out build/cuda-smoke
+gpu-smoke: $(VENV)/installed-dev ## every stage of the GPU benchmark on a CPU: does it run?
+	PYTHONPATH=. $(BIN)/python -m benchmarks.gpu --device cpu --out build/gpu-smoke
 
 gallery: $(VENV)/installed ## example reports, into reports/gallery
 	cd reports/gallery && for name in healthy long-context server one-head sglang; do \

@@ -24,7 +24,7 @@ pay: tools that hook modules force eager execution.
 
 The table also shows what the probe itself reports: its share of a step that is recorded, and of one
 that is not. The tiny trio's step takes tens of milliseconds, so these ratios are a worst case for
-Python's share. They say nothing about a GPU (benchmarks/cuda/overhead.py does).
+Python's share. They say nothing about a GPU (benchmarks/gpu does).
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class ResultsFile:
         Raises SystemExit for a file of another device.
         """
         self._path = path
-        self._device = device
+        self.device = device
         kept = {} if again else read(path)
         if kept.get("device", device) != device:
             raise SystemExit(f"{path} is of device {kept['device']}: use another file, or --again")
@@ -87,7 +87,7 @@ class ResultsFile:
         """Write the file atomically."""
         self.facts = {
             **provenance(),
-            "device": self._device,
+            "device": self.device,
             "complete": complete,
             "ok": ok,
             "verdict": verdict,

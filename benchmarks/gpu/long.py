@@ -1,18 +1,14 @@
 """Run minutes of mixed traffic at full recording, to detect memory growth and dropped rows.
 
-python3 benchmarks/cuda/long.py [--json FILE] [--seconds 300] [--device cpu] [--without-probe]
-
-One engine (Llama-3.1-8B's shape with dummy weights; on a CPU, or with `--shape trio`, the tiny
-trio) records every round while prompts of several lengths arrive at several temperatures and some
-are aborted. The resident memory of each process of the engine and the GPU's memory are read once a
-second. After a quarter of the time, in which caches fill, a line is fitted to the means of ten
-blocks, because neighbouring samples are not independent. `--without-probe` measures vLLM alone
-under the same traffic.
+One engine (Llama-3.1-8B's shape with dummy weights; on a CPU the tiny trio) records every round
+while prompts of several lengths arrive at several temperatures and some are aborted. The resident
+memory of each process of the engine and the GPU's memory are read once a second. After a quarter of
+the time, in which caches fill, a line is fitted to the means of ten blocks, because neighbouring
+samples are not independent.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
@@ -35,7 +31,8 @@ from benchmarks.results_file import ResultsFile, gpu_used_bytes
 from driftscope.trace.reader import read_trace
 from driftscope_lab.trio import trio_path
 
-K = {"llama-8b": 4, "trio": 8}
+SECONDS = {"cuda": 300, "cpu": 20}
+K = {"cuda": 4, "cpu": 8}
 WARM_UP = 0.25
 """Share of the time that is left out: prefix cache, allocators and lazy imports fill up in it."""
 BLOCKS = 10
@@ -45,10 +42,10 @@ RESOLVED_BYTES = 2_000_000
 arenas are allocated and freed in pieces of about a megabyte (M_MMAP_THRESHOLD grows to 32 MiB,
 M_TRIM_THRESHOLD to twice that)."""
 TRAFFIC: dict[str, dict[str, Any]] = {
-    "trio": {"concurrency": 8, "prompts": (20, 120, 400, 900), "outputs": (1, 16, 96)},
-    "llama-8b": {"concurrency": 24, "prompts": (200, 1000, 4000, 12_000), "outputs": (1, 64, 400)},
+    "cpu": {"concurrency": 8, "prompts": (20, 120, 400, 900), "outputs": (1, 16, 96)},
+    "cuda": {"concurrency": 24, "prompts": (200, 1000, 4000, 12_000), "outputs": (1, 64, 400)},
 }
-"""Shape -> number of concurrent requests, and the lengths from which they are drawn."""
+"""Device -> number of concurrent requests, and the lengths from which they are drawn."""
 CPU_BLOCKS = 96
 """Number of cache blocks of 128 tokens: what the requests need and little more. A CPU's cache
 becomes resident block by block as the prefix cache uses new blocks, which looks like a leak until
@@ -112,27 +109,27 @@ def growth(times: Sequence[float], values: Sequence[float]) -> dict[str, Any] | 
     }
 
 
-def serve(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def serve(device: str, folder: Path, *, probe: bool) -> dict[str, Any]:
     """Run the traffic; return samples by series, and the counts of the child."""
     job = folder / "job.json"
-    job.write_text(json.dumps(_job(options, folder)))
+    job.write_text(json.dumps(_job(device, folder)))
     env = {
         **os.environ,
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "HF_HUB_OFFLINE": "1",
     }
-    if options.device == "cpu":
+    if device == "cpu":
         env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
-    if options.without_probe:
-        env["DRIFTSCOPE_DISABLE"] = "1"
-    else:
+    if probe:
         env |= {"DRIFTSCOPE_TRACE": str(folder / "run"), "DRIFTSCOPE_EVERY": "1"}
+    else:
+        env["DRIFTSCOPE_DISABLE"] = "1"
     log = folder / "log.txt"
     samples: dict[str, list[tuple[float, float]]] = {}
     with log.open("wb") as sink:
         child = subprocess.Popen(
-            [sys.executable, "-P", __file__, "--job", str(job)], env=env, stdout=sink, stderr=sink
+            [sys.executable, "-P", __file__, str(job)], env=env, stdout=sink, stderr=sink
         )
         began = None
         while child.poll() is None:
@@ -141,7 +138,7 @@ def serve(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 began = time.time()
             if began is not None and not (folder / "done").exists():
                 series: dict[str, float] = dict(rss_bytes(child.pid))
-                if options.device == "cuda" and (used := gpu_used_bytes()) is not None:
+                if device == "cuda" and (used := gpu_used_bytes()) is not None:
                     series["GPU"] = used
                 for name, value in series.items():
                     samples.setdefault(name, []).append((time.time() - began, value))
@@ -151,20 +148,15 @@ def serve(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {"counts": json.loads((folder / "done").read_text()), "samples": samples}
 
 
-def _job(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    traffic = TRAFFIC[options.shape]
-    if options.shape == "trio":
+def _job(device: str, folder: Path) -> dict[str, Any]:
+    if device == "cpu":
         target, drafter = trio_path() / "target", trio_path() / "eagle31"
-        own: dict[str, Any] = {"max_model_len": 1100, "dtype": "float32"}
-        if options.device == "cuda":
-            own |= {
-                "dtype": "bfloat16",
-                "attention_backend": "FLASH_ATTN",
-                "gpu_memory_utilization": 0.1,
-                "kv_cache_memory_bytes": 1 << 30,
-            }
-        else:
-            own |= {"enforce_eager": True, "num_gpu_blocks_override": CPU_BLOCKS}
+        own: dict[str, Any] = {
+            "max_model_len": 1100,
+            "dtype": "float32",
+            "enforce_eager": True,
+            "num_gpu_blocks_override": CPU_BLOCKS,
+        }
     else:
         target, drafter = write_llama_shape(folder)
         own = {
@@ -178,41 +170,33 @@ def _job(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "llm": {
             "model": str(target),
             "skip_tokenizer_init": True,
-            "max_num_seqs": traffic["concurrency"],
+            "max_num_seqs": TRAFFIC[device]["concurrency"],
             **own,
             "speculative_config": {
                 "method": "eagle3",
                 "model": str(drafter),
-                "num_speculative_tokens": K[options.shape],
+                "num_speculative_tokens": K[device],
             },
         },
-        "vocabulary": 1000 if options.shape == "trio" else 100_000,
-        "seconds": options.seconds,
-        "temperatures": TEMPERATURES,
-        "aborted_share": ABORTED_SHARE,
-        **traffic,
+        "vocabulary": 1000 if device == "cpu" else 100_000,
+        "seconds": SECONDS[device],
+        **TRAFFIC[device],
     }
 
 
 def recorded(run: Path) -> dict[str, Any]:
     """Return the recording's counts from the status files."""
     trace = read_trace(run)
+    counts: dict[str, Counter[str]] = {name: Counter() for name in ("rows", "dropped", "errors")}
+    for status in trace.statuses:
+        for name, total in counts.items():
+            total.update(getattr(status, name))
     return {
-        "rows": _summed(status.rows for status in trace.statuses),
-        "dropped": _summed(status.dropped for status in trace.statuses),
-        "errors": _summed(status.errors for status in trace.statuses),
+        **counts,
         "closed": all(status.closed for status in trace.statuses),
         "problems": list(trace.problems),
         "run_bytes": sum(path.stat().st_size for path in run.iterdir()),
     }
-
-
-def _summed(counts: Any) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for one in counts:
-        for name, count in one.items():
-            found[name] = found.get(name, 0) + count
-    return found
 
 
 def judge(
@@ -242,8 +226,8 @@ async def _client(engine: Any, number: int, job: dict[str, Any], until: float) -
         length, size = chance.choice(job["prompts"]), job["vocabulary"]
         ids = [chance.randrange(100, size) for _ in range(length)]
         tokens = chance.choice(job["outputs"])
-        aborted = tokens > 1 and chance.random() < job["aborted_share"]
-        temperature = chance.choice(job["temperatures"])
+        aborted = tokens > 1 and chance.random() < ABORTED_SHARE
+        temperature = chance.choice(TEMPERATURES)
         params = SamplingParams(
             temperature=temperature, max_tokens=tokens, ignore_eos=True, detokenize=False
         )
@@ -283,20 +267,15 @@ async def _serve(folder: Path, job: dict[str, Any]) -> None:
     engine.shutdown()
 
 
-def main() -> None:
-    options = _parser().parse_args()
-    if options.job:
-        asyncio.run(_serve(options.job.parent, json.loads(options.job.read_text())))
-        return
-    options.shape = options.shape or ("trio" if options.device == "cpu" else "llama-8b")
-    file = ResultsFile(options.json, options.device, again=True)
+def run(file: ResultsFile, _out: Path, _deadline: float, *, probe: bool = True) -> None:
+    """Serve the traffic, and write what memory and recording did."""
     with tempfile.TemporaryDirectory(prefix="driftscope-long-") as name:
         folder = Path(name)
-        found = serve(options, folder)
-        trace = None if options.without_probe else recorded(folder / "run")
+        found = serve(file.device, folder, probe=probe)
+        trace = recorded(folder / "run") if probe else None
     memory = {}
     for series, points in found["samples"].items():
-        kept = [(t, v) for t, v in points if t >= WARM_UP * options.seconds]
+        kept = [(t, v) for t, v in points if t >= WARM_UP * SECONDS[file.device]]
         if fit := growth([t for t, _ in kept], [v for _, v in kept]):
             memory[series] = fit
             low, high = fit["interval"]
@@ -305,34 +284,25 @@ def main() -> None:
                 f"MB  {fit['bytes_per_s'] / 1e3:+8.2f} kB/s ({low / 1e3:+.2f} to "
                 f"{high / 1e3:+.2f})"
             )
-    ok, verdict = judge(memory, trace, smoke=options.device == "cpu")
-    if options.device == "cpu":
-        verdict = f"CPU: {verdict}"
+    smoke = file.device == "cpu"
+    ok, verdict = judge(memory, trace, smoke=smoke)
     file.write(
         complete=True,
         ok=ok,
-        verdict=verdict,
-        shape=options.shape,
-        seconds=options.seconds,
-        probe=not options.without_probe,
+        verdict=f"CPU: {verdict}" if smoke else verdict,
+        seconds=SECONDS[file.device],
+        probe=probe,
         traffic=found["counts"],
         memory=memory,
         trace=trace,
         samples={s: [(round(t, 1), v) for t, v in p] for s, p in found["samples"].items()},
     )
-    print(verdict)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--seconds", type=float, default=300, help="of traffic (%(default)s)")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--shape", choices=list(TRAFFIC), help="default: trio on a CPU")
-    parser.add_argument("--without-probe", action="store_true", help="vLLM alone")
-    return parser
+def run_without_probe(file: ResultsFile, out: Path, deadline: float) -> None:
+    """Serve the same traffic by vLLM alone: what grows there is not the probe's."""
+    run(file, out, deadline, probe=False)
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(_serve(Path(sys.argv[1]).parent, json.loads(Path(sys.argv[1]).read_text())))

@@ -1,28 +1,19 @@
 """Measure the taps' time on a GPU, kernel by kernel, against the minimum for their memory traffic.
 
-python3 benchmarks/cuda/kernel.py [--json FILE] [--device cpu]
-
 Uses Llama-3.1-8B's shapes in bf16. Each time is a CUDA-event median of a captured graph of 20
 launches, so that launch overhead of the host does not count. The lower bound is the number of bytes
 over the bandwidth of a large copy measured in the same process. A row gives the cost of one launch
 (`begin`, `rms`, `logits`, `outputs and logits`), of one chain without masses (`chain`: 1 + 3 K
 launches) or of its masses. `host` is what the same launches take of the host, one after another and
-outside of a graph. With `--device cpu` the kernels
-run in Triton's interpreter and are compared with their PyTorch equivalents, and nothing is timed.
+outside of a graph.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import torch
 
@@ -34,9 +25,6 @@ from driftscope_probes.triton_kernels import TritonKernels
 from driftscope_probes.triton_masses import paged_masses
 
 HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, PAGE, K = 4096, 32, 8, 128, 32_000, 16, 4
-REPO = Path(__file__).resolve().parents[2]
-TWINS = REPO / "tests" / "unit" / "probes" / "triton_twins.py"
-SHIM = REPO / "tests" / "support" / "engine_process" / "triton_on_cpu"
 LAUNCHES = 20
 REPEATS = 25
 
@@ -161,8 +149,12 @@ def masses(batch: int, context: int, use_lse: bool, generated: int = 256) -> dic
     }
 
 
-def on_gpu(file: ResultsFile) -> None:
-    """Measure, print and store the results."""
+def run(file: ResultsFile, _out: Path, _deadline: float) -> None:
+    """Measure, print and store the results; on a CPU there is nothing to measure."""
+    if file.device == "cpu":
+        words = "no times on a CPU; tests/unit/probes compares the kernels with their twins"
+        file.write(complete=True, verdict=words)
+        return
     rate = bandwidth()
     rows: list[dict[str, Any]] = []
     for batch in (1, 16, 64):
@@ -183,61 +175,3 @@ def on_gpu(file: ResultsFile) -> None:
         f"{slowest['seconds'] * 1e6:.1f} us"
     )
     file.write(complete=True, verdict=verdict, bytes_per_s=rate, rows=rows)
-
-
-def on_cpu(file: ResultsFile, selected: str) -> None:
-    """Run the kernels' test cases in the interpreter, in a separate process: Triton reads the
-    setting only once."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                str(TWINS),
-                f"--junitxml={report}",
-                "-p",
-                "no:cacheprovider",
-                "-W",
-                "ignore::RuntimeWarning",
-                "-k",
-                selected,
-            ],
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(SHIM), *sys.path]),
-                "TRITON_INTERPRET": "1",
-                "DRIFTSCOPE_TEST_TRITON_ON_CPU": "1",
-            },
-            cwd=REPO,
-            check=False,
-        )
-        if not report.exists():
-            raise SystemExit("the kernels' cases did not run: see above")
-        cases = {
-            str(case.get("name")): all(bad.tag == "system-out" for bad in case)
-            for case in ElementTree.parse(report).iter("testcase")
-        }
-    bad = [name for name, passed in cases.items() if not passed]
-    words = f"{len(cases) - len(bad)} of {len(cases)} cases agree with their twins; no times taken"
-    file.write(complete=True, ok=bool(cases) and not bad, verdict=words, cases=cases)
-    print(words)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--cases", default="test", help="on a CPU: pytest's -k (default: all)")
-    options = parser.parse_args()
-    file = ResultsFile(options.json, options.device, again=True)
-    if options.device == "cuda":
-        on_gpu(file)
-    else:
-        on_cpu(file, options.cases)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,323 @@
+"""Measure the probe's cost on a GPU: TPOT and throughput by concurrency and context, interleaved.
+
+Two engines of Llama-3.1-8B's shape (dummy weights) share one GPU and are measured in turn: one
+without driftscope, and one with it, whose sampling is changed between requests. Each ratio is of
+measurements adjacent in time. Then a profile of the worker, with the probe stopped and with every
+round recorded, leaves timelines in DIR/timelines, and what the probe's kernels take in the file. On
+a CPU the tiny trio shows that the code runs.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.engines import (
+    Engine,
+    Settings,
+    measure,
+    median_interval,
+    ratios,
+    write_llama_shape,
+)
+from benchmarks.results_file import ResultsFile
+from driftscope.trace.reader import read_trace
+from driftscope_lab.trio import trio_path
+
+Interval = tuple[float, float]
+GOALS = {"off": 0.005, "default": 0.005, "every round": 0.01}
+"""Setting -> largest share of TPOT that it may cost, at every point."""
+
+
+def point_lines(records: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield two lines per point: TPOT and throughput, as ratios to an engine without driftscope."""
+    for record in sorted(records, key=lambda r: (r["concurrency"], r["context"])):
+        head = f"x{record['concurrency']:<3} context {record['context']:7}"
+        absent = statistics.median(record["tpot_s"]["absent"])
+        yield f"{head}  TPOT   {absent * 1000:9.3f} ms  {_cells(record, 'tpot_s')}"
+        absent = statistics.median(record["tokens_per_s"]["absent"])
+        yield f"{'':{len(head)}}  tokens {absent:8.0f} /s  {_cells(record, 'tokens_per_s')}"
+
+
+def over_goal(records: list[dict[str, Any]]) -> list[str]:
+    """Return the settings and points whose median interval lies entirely above the allowed cost."""
+    found = []
+    for record in records:
+        for name, goal in GOALS.items():
+            low, _ = median_interval(ratios(record, name))
+            if low > 1 + goal:
+                found.append(f"{name} at {record['concurrency']} x {record['context']}")
+    return found
+
+
+def by_context(records: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield, by concurrency and setting, the addition to TPOT at the smallest and largest context.
+
+    `growth` is "grows" or "falls" if the two intervals do not overlap, else "flat".
+    """
+    for concurrency in sorted({r["concurrency"] for r in records}):
+        same = sorted(
+            (r for r in records if r["concurrency"] == concurrency), key=lambda r: r["context"]
+        )
+        if len(same) < 2:
+            continue
+        for name in GOALS:
+            (low, low_at), (high, high_at) = (_added(one, name) for one in (same[0], same[-1]))
+            growth = "falls" if high_at[1] < low_at[0] else "flat"
+            yield {
+                "concurrency": concurrency,
+                "setting": name,
+                "contexts": (same[0]["context"], same[-1]["context"]),
+                "added_s": (low, high),
+                "added_interval_s": (low_at, high_at),
+                "growth": "grows" if high_at[0] > low_at[1] else growth,
+            }
+
+
+def _added(record: dict[str, Any], name: str) -> tuple[float, Interval]:
+    """Return the time that a setting adds to TPOT, in seconds, paired by repeat: median and its
+    interval."""
+    pairs = zip(record["tpot_s"][name], record["tpot_s"]["absent"], strict=False)
+    added = [a - b for a, b in pairs]
+    return statistics.median(added), median_interval(added)
+
+
+def context_lines(records: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield one line per row of `by_context`."""
+    for row in by_context(records):
+        cells = [
+            f"{added * 1e6:+.0f} us ({low * 1e6:+.0f} to {high * 1e6:+.0f}) at {context}"
+            for context, added, (low, high) in zip(
+                row["contexts"], row["added_s"], row["added_interval_s"], strict=True
+            )
+        ]
+        yield f"x{row['concurrency']:<3} {row['setting']:12} {row['growth']}: {', '.join(cells)}"
+
+
+def _cells(record: dict[str, Any], figure: str) -> str:
+    cells = []
+    for name in SETTINGS:
+        found = ratios(record, name, figure)
+        cells.append(f"{name} {statistics.median(found):.3f} ({min(found):.3f}-{max(found):.3f})")
+    return "  ".join(cells)
+
+
+SETTINGS: Settings = {
+    "off": ("probe", {"stop": True}),
+    "default": ("probe", {"budget": 0.01}),
+    "every round": ("probe", {"every": 1}),
+}
+"""Setting -> engine and sampler settings; each is compared with "absent"."""
+POINTS = {
+    "cuda": ((1, 1000), (8, 1000), (64, 1000), (1, 8000), (8, 8000)),
+    "cpu": ((1, 64), (4, 200)),
+}
+"""Device -> (concurrency, context); the cache of one engine is the limit."""
+REPEATS, TOKENS = {"cuda": 12, "cpu": 2}, {"cuda": 33, "cpu": 17}
+K = 4
+CACHE_BYTES = 12_000_000_000
+"""An engine's KV cache: 91,000 tokens of the 8B shape, so that two engines fit into 78 GiB."""
+PROFILED = ((1, 1000), (64, 1000))
+"""Concurrency and context of the timelines."""
+PROFILED_TOKENS = 17
+
+
+def _start(folder: Path, device: str) -> dict[str, Engine]:
+    base = {
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "HF_HUB_OFFLINE": "1",
+    }
+    if device == "cpu":
+        # The default caches do not fit into the memory of a small machine, and eager engines
+        # start soon.
+        base["VLLM_CPU_KVCACHE_SPACE"] = "1"
+        target, drafter = trio_path() / "target", trio_path() / "eagle31"
+        own: dict[str, Any] = {
+            "max_model_len": 1200,
+            "dtype": "float32",
+            "max_num_seqs": 8,
+            "enforce_eager": True,
+        }
+    else:
+        target, drafter = write_llama_shape(folder)
+        own = {
+            "load_format": "dummy",
+            "max_model_len": 12_000,
+            "max_num_seqs": 64,
+            "kv_cache_memory_bytes": CACHE_BYTES,
+            "gpu_memory_utilization": 0.3,
+            "attention_backend": "FLASH_ATTN",
+        }
+    options = {
+        "model": str(target),
+        "skip_tokenizer_init": True,
+        "enable_prefix_caching": True,
+        **own,
+        "speculative_config": {
+            "method": "eagle3",
+            "model": str(drafter),
+            "num_speculative_tokens": K,
+        },
+    }
+    environments = {
+        "absent": {"DRIFTSCOPE_DISABLE": "1"},
+        "probe": {"DRIFTSCOPE_TRACE": str(folder / "run"), "DRIFTSCOPE_EVERY": "1"},
+    }
+    engines = {
+        name: Engine(name, options, {**base, **env}, folder / f"{name}.log")
+        for name, env in environments.items()
+    }
+    for engine in engines.values():
+        engine.ask()
+    return engines
+
+
+def _prompts(point: tuple[int, int], device: str) -> list[list[int]]:
+    concurrency, context = point
+    chance = random.Random(concurrency * 1_000_003 + context)
+    vocabulary = 1000 if device == "cpu" else 100_000
+    return [[chance.randrange(100, vocabulary) for _ in range(context)] for _ in range(concurrency)]
+
+
+def run(file: ResultsFile, out: Path, deadline: float) -> None:
+    """Measure the points that are missing from the file, and write it after each."""
+    device, points = file.device, POINTS[file.device]
+    records: list[dict[str, Any]] = file.facts.get("records", [])
+    facts = {name: file.facts.get(name) for name in ("timelines", "recorded")}
+    have = {(r["concurrency"], r["context"]) for r in records}
+    todo = [point for point in points if point not in have]
+    with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as name:
+        engines = _start(Path(name), device) if todo else {}
+        for point in todo:
+            # Measure at least one point, so that repeated starts make progress.
+            if point != todo[0] and time.time() > deadline:
+                break
+            prompts, repeats, tokens = _prompts(point, device), REPEATS[device], TOKENS[device]
+            records.append(measure(engines, point, repeats, tokens, prompts, SETTINGS, deadline))
+            print("\n".join(point_lines(records[-1:])), flush=True)
+            file.write(k=K, records=records, **facts)
+        if engines and device == "cuda":
+            facts["timelines"] = _timelines(engines["probe"], out / "timelines")
+        for engine in engines.values():
+            engine.close()
+        if engines:
+            facts["recorded"] = _recorded(Path(name) / "run")
+    print("Ratios to an engine without driftscope: median of paired repeats (least-most)")
+    print("\n".join(point_lines(records)))
+    print("What is added to TPOT, by context: median (its 95% interval; least to most of under 6)")
+    print("\n".join(context_lines(records)) or "one context only")
+    ok, verdict = judge(records)
+    if device == "cpu":
+        # The tiny trio on a CPU only shows that the code runs; the goals are for a GPU.
+        ok, verdict = bool(records), f"{len(records)} points ran; goals are not judged on a CPU"
+    rows = list(by_context(records))
+    complete = len(records) >= len(points)
+    file.write(
+        complete=complete,
+        ok=ok,
+        verdict=verdict,
+        k=K,
+        records=records,
+        cost_by_context=rows,
+        **facts,
+    )
+
+
+def _timelines(engine: Engine, folder: Path) -> list[dict[str, Any]]:
+    """Return what a profile of the engine's worker sums up, with the probe stopped and recording
+    every round; the timelines are left in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = []
+    for point in PROFILED:
+        prompts = _prompts(point, "cuda")
+        for name in ("off", "every round"):
+            engine.ask(set=SETTINGS[name][1])
+            path = folder / f"{name.replace(' ', '-')}-{point[0]}x{point[1]}.json.gz"
+            answer = engine.ask(prompts=prompts, tokens=PROFILED_TOKENS, calls=1, profile=str(path))
+            if name != "off":
+                answer["kernels"] = summary(device_events(path))
+            found.append({"setting": name, "concurrency": point[0], "context": point[1], **answer})
+    return found
+
+
+def _recorded(run: Path) -> dict[str, Any]:
+    """Return how much the probe recorded, dropped and failed at, by its last word."""
+    statuses = read_trace(run).statuses
+    return {
+        name: sum(sum(getattr(status, name).values()) for status in statuses)
+        for name in ("rows", "dropped", "errors")
+    }
+
+
+def judge(records: list[dict[str, Any]]) -> tuple[bool, str]:
+    """Return whether the goals hold wherever a violation could be detected, and a one-line
+    verdict."""
+    over, rows = over_goal(records), list(by_context(records))
+    growing = [f"{r['setting']} at {r['concurrency']}" for r in rows if r["growth"] == "grows"]
+    words = [f"{len(records)} points", f"above the goal: {', '.join(over) or 'none'}"]
+    words.append(f"cost grows with context: {', '.join(growing) or 'nowhere'}")
+    return not over and not growing, "; ".join(words)
+
+
+OURS = (
+    "clear_chain",
+    "enter_forward",
+    "measure_state",
+    "leave_forward",
+    "_partial",
+    "_combine",
+)
+"""Names of the probe's kernels."""
+ONCE = "_partial"
+"""Kernel that runs once a recorded round, for a drafter with one layer."""
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+NAME = 60
+
+
+def device_events(path: Path) -> list[dict[str, Any]]:
+    """Return what the device did, in order: name, start and duration in microseconds."""
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    kept = [
+        {"name": each["name"][:NAME], "start_us": each["ts"], "us": each["dur"]}
+        for each in events
+        if each.get("ph") == "X" and each.get("cat") in ON_DEVICE
+    ]
+    return sorted(kept, key=lambda each: float(each["start_us"]))
+
+
+def summary(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the probe's time per recorded round, by kernel, and the middle round's events.
+
+    Events between the masses of two recorded rounds are one round.
+    """
+    at = [number for number, each in enumerate(events) if each["name"] == ONCE]
+    total: dict[str, list[float]] = defaultdict(list)
+    for each in events[at[0] + 1 : at[-1] + 1]:
+        if each["name"] in OURS:
+            total[each["name"]].append(each["us"])
+    rounds = len(at) - 1
+    middle = len(at) // 2
+    first, last = at[middle - 1] + 1, at[middle]
+    begun = events[first]["start_us"]
+    return {
+        "rounds": rounds,
+        "us_per_round": {
+            name: {"launches": len(spent) / rounds, "us": round(sum(spent) / rounds, 2)}
+            for name, spent in sorted(total.items())
+        },
+        "one_round": [
+            [each["name"], round(each["start_us"] - begun, 1), round(each["us"], 1)]
+            for each in events[first : last + 3]
+        ],
+    }

@@ -1,0 +1,273 @@
+"""The GPU benchmark: criteria of its stages, and its one command."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from verification.situations import SITUATION_JOBS
+
+from benchmarks.gpu import long, overhead, truth
+from benchmarks.gpu.__main__ import DEFAULT
+from benchmarks.results_file import REPO
+
+CHECKED: dict[str, Any] = {
+    "tokens_sha256": "a",
+    "accepted": 9,
+    "accepted_by_vllm": 9,
+    "chains": 5,
+    "drafted_equal": 5,
+    "verified": 4,
+    "accepted_equal": 4,
+    "mass_error": 5e-4,
+    "problems": [],
+}
+
+
+def test_what_was_measured_on_a_gpu_is_the_truth() -> None:
+    results = REPO / "benchmarks" / "results" / "cuda-truth.json"
+    engines = json.loads(results.read_text())["engines"]
+    assert set(engines) <= set(truth.CUDA_JOBS)
+    assert truth.judge(engines) == (True, "12 engines, largest mass error 3.9e-03")
+    paired = [name for name in engines if truth.same_tokens(name, engines) is not None]
+    assert len([name for name in paired if not name.endswith("off")]) == 7
+
+
+@pytest.mark.parametrize(
+    ("engine", "changed", "words"),
+    [
+        ("fp32 v1 eager", {}, []),
+        ("fp32 v1 eager", {"mass_error": 2e-3}, ["mass error 2.0e-03"]),
+        ("fp32 v1 eager", {"mass_error": math.nan}, ["mass error nan"]),
+        ("fp32 v1 eager", {"accepted": 8}, ["8 accepted, vLLM says 9"]),
+        ("fp32 v1 eager", {"drafted_equal": 4}, ["1 chains drafted otherwise"]),
+        ("fp32 v1 eager", {"accepted_equal": 3}, ["1 counts differ"]),
+        ("fp32 v1 eager", {"problems": ["lost"]}, ["lost"]),
+        ("fp32 v1 eager", {"chains": 0, "drafted_equal": 0}, ["nothing recorded"]),
+        ("bf16 v2 graphs lse", {"drafted_equal": 4, "mass_error": 9e-3}, []),
+        ("bf16 v2 graphs lse", {"mass_error": 2e-2}, ["mass error 2.0e-02"]),
+        ("bf16 v2 graphs raising", {"errors": 0}, ["no hook failed"]),
+    ],
+)
+def test_each_deviation_from_the_truth_is_named(
+    engine: str, changed: dict[str, Any], words: list[str]
+) -> None:
+    found = {**CHECKED, **changed}
+    assert truth.faults(engine, found) == words
+    assert truth.judge({engine: found})[0] is not bool(words)
+
+
+def test_output_is_compared_with_the_engine_without_the_probe() -> None:
+    off = {"tokens_sha256": "a", "accepted_by_vllm": 9}
+    results = {"fp32 v2 graphs": CHECKED, "fp32 v2 graphs off": off}
+    assert truth.judge(results)[0]
+    ok, words = truth.judge({**results, "fp32 v2 graphs off": {**off, "tokens_sha256": "b"}})
+    assert not ok and "fp32 v2 graphs: other tokens than without" in words
+    ok, words = truth.judge({**results, "fp32 v2 eager": {"error": "no"}})
+    assert not ok and "fp32 v2 eager: did not run" in words
+
+
+SITUATION: dict[str, Any] = {
+    "situation": "preempted",
+    "right": 9,
+    "drafted_equal": 9,
+    "judged": 8,
+    "accepted_equal": 8,
+    "mass_error": 4e-4,
+    "wrong": 2,
+    "flagged": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"mass_error": math.nan}, "preempted: mass error nan"),
+        ({"drafted_equal": 8}, "preempted: 1 chains drafted otherwise"),
+        ({"accepted_equal": 7}, "preempted: 1 counts differ"),
+        ({"flagged": 1}, "preempted: 1 doubtful chains are not flagged"),
+    ],
+)
+def test_deviations_in_a_situation_are_named(changed: dict[str, Any], words: str) -> None:
+    engine = {"situations": [SITUATION], "requests": 6, "answered_alike": 6}
+    assert truth.judge({"tight v1": engine}) == (True, "1 engines, largest mass error 4.0e-04")
+    found = {**engine, "situations": [{**SITUATION, **changed}]}
+    assert truth.faults("tight v1", found) == [words]
+    other = {**engine, "answered_alike": 5}
+    assert truth.faults("tight v1", other) == ["5 of 6 answers as without the probe"]
+
+
+def test_a_gpu_runs_every_engine_with_options_that_its_vllm_knows() -> None:
+    pytest.importorskip("vllm")
+    jobs = truth.situations("cuda")
+    assert jobs.keys() == SITUATION_JOBS.keys()
+    assert all(job.device == "cuda" and job.compiled for job in jobs.values())
+    assert {job.llm["attention_backend"] for job in jobs.values()} == {"TRITON_ATTN"}
+
+
+def record(context: int, added_s: float, concurrency: int = 1) -> dict[str, Any]:
+    """Repeats that jitter by 10 us about 10 ms, and settings that add to them."""
+    absent = [0.010 + 1e-5 * (i % 3) for i in range(7)]
+    probe = [a + added_s + 1e-6 * i for i, a in enumerate(absent)]
+    tpot = {"absent": absent, "off": absent, "default": absent, "every round": probe}
+    return {
+        "concurrency": concurrency,
+        "context": context,
+        "tpot_s": tpot,
+        "tokens_per_s": {name: [1 / t for t in values] for name, values in tpot.items()},
+    }
+
+
+@pytest.mark.parametrize(
+    ("least_s", "most_s", "growth"),
+    [(5e-4, 5e-4, "flat"), (1e-4, 5e-4, "grows"), (5e-4, 1e-4, "falls")],
+)
+def test_cost_by_context(least_s: float, most_s: float, growth: str) -> None:
+    records = [record(8000, most_s), record(4000, 9.0), record(1000, least_s)]
+    rows = {row["setting"]: row for row in overhead.by_context(records)}
+    assert rows["every round"]["growth"] == growth
+    assert rows["every round"]["contexts"] == (1000, 8000)
+    assert rows["off"]["growth"] == "flat"
+    assert any(f"every round  {growth}" in line for line in overhead.context_lines(records))
+    assert list(overhead.by_context(records[:1])) == [], "one context says nothing of growth"
+
+
+def test_a_point_misses_the_goal_only_with_its_whole_interval() -> None:
+    assert overhead.over_goal([record(1000, 2e-4)]) == ["every round at 1 x 1000"]
+    assert overhead.over_goal([record(1000, 5e-5)]) == []
+    tpot, tokens = overhead.point_lines([record(1000, 1e-3)])
+    assert "every round 1.1" in tpot
+    assert "every round 0.9" in tokens
+
+
+def test_the_probes_kernels_are_summed_by_round(tmp_path: Path) -> None:
+    """Three recorded rounds; each enters twice, and the target's kernel lies in between."""
+
+    def event(name: str, at: float, took: float, cat: str = "kernel") -> dict[str, Any]:
+        return {"ph": "X", "cat": cat, "name": name, "ts": at, "dur": took}
+
+    events = [event("cudaLaunchKernel", 1.0, 5.0, "cuda_runtime")]
+    for first in (0.0, 100.0, 200.0):
+        events += [
+            event("target", first + 1, 50.0),
+            event("enter_forward", first + 60, 2.0),
+            event("enter_forward", first + 70, 3.0),
+            event("_partial", first + 80, 4.0),
+        ]
+    path = tmp_path / "timeline.json.gz"
+    with gzip.open(path, "wt") as file:
+        json.dump({"traceEvents": [*reversed(events), {"ph": "i", "name": "enter_forward"}]}, file)
+    found = overhead.summary(overhead.device_events(path))
+    assert found["us_per_round"] == {
+        "enter_forward": {"launches": 2.0, "us": 5.0},
+        "_partial": {"launches": 1.0, "us": 4.0},
+    }
+    assert found["one_round"][:4] == [
+        ["target", 0.0, 50.0],
+        ["enter_forward", 59.0, 2.0],
+        ["enter_forward", 69.0, 3.0],
+        ["_partial", 79.0, 4.0],
+    ]
+
+
+TIMES = [float(t) for t in range(200)]
+RNG = random.Random(0)
+NOISE = [RNG.gauss(0, 100_000) for _ in TIMES]
+TRACE = {"rows": {"draft": 10}, "dropped": {}, "errors": {}}
+
+
+@pytest.mark.parametrize(
+    ("level", "grows"),
+    [
+        (lambda t: 1e9 + 0 * t, False),
+        (lambda t: 1e9 + 50_000 * t, True),
+        (lambda t: 1e9 - 50_000 * t, False),
+        # Half a megabyte in all: within what an allocator comes and goes by.
+        (lambda t: 1e9 + 2500 * t, False),
+        # One step up and back.
+        (lambda t: 1e9 + 3e7 * (80 < t < 120), False),
+    ],
+    ids=["level", "leak", "falls", "small", "bump"],
+)
+def test_growth_of_memory(level: Callable[[float], float], grows: bool) -> None:
+    fit = long.growth(TIMES, [level(t) + noise for t, noise in zip(TIMES, NOISE, strict=True)])
+    assert fit is not None
+    assert fit["grows"] is grows
+    low, high = fit["interval"]
+    assert low <= fit["bytes_per_s"] <= high
+
+
+def test_a_run_is_judged_by_growth_drops_and_errors() -> None:
+    still, grown = {"worker": {"grows": False}}, {"worker": {"grows": True}}
+    assert long.judge(still, TRACE) == (True, "no growth; 10 chains, 0 dropped, 0 errors")
+    assert long.judge(still, None) == (True, "no growth")
+    assert long.judge(grown, TRACE)[0] is False
+    assert not long.judge(still, {**TRACE, "dropped": {"queue_full": 1}})[0]
+    assert not long.judge(still, {**TRACE, "errors": {"masses": 1}})[0]
+    assert not long.judge(still, {**TRACE, "rows": {}})[0]
+    assert long.growth(TIMES[: 2 * long.BLOCKS - 1], NOISE[: 2 * long.BLOCKS - 1]) is None
+    assert not long.judge({}, TRACE)[0]
+    assert long.judge({}, TRACE, smoke=True)[0], "a smoke need not"
+    (ours,) = [n for name, n in long.rss_bytes(os.getpid()).items() if f"{os.getpid()}" in name]
+    assert ours > 10_000_000
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(REPO), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def had(folder: Path, stage: str, **facts: object) -> None:
+    base = {"device": "cpu", "complete": True, "ok": True, "verdict": "fine before"}
+    (folder / f"{stage}.json").write_text(json.dumps({**base, **facts}))
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_stages_that_are_there_fail_or_cannot_run(tmp_path: Path) -> None:
+    for stage in DEFAULT:
+        had(tmp_path, stage)
+    done = run("--device", "cpu", "--out", tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.count("fine before") == len(DEFAULT)
+    assert not list(tmp_path.glob("*.log"))
+    had(tmp_path, "long", ok=False, verdict="growth: worker")
+    had(tmp_path, "kernel", device="cuda")
+    done = run("truth", "long", "kernel", "--device", "cpu", "--out", tmp_path)
+    assert done.returncode == 1
+    assert "MISSED" in done.stdout and "growth: worker" in done.stdout
+    assert "is of device cuda" in done.stdout
+    (tmp_path / "kernel.json").unlink()
+    done = run("kernel", "--out", tmp_path)
+    assert done.returncode == 1
+    assert "CANNOT RUN" in done.stdout and "no CUDA GPU" in done.stdout
+    done = run("speed", "--out", tmp_path)
+    assert done.returncode == 2
+    assert "no stage speed; there are truth, harmless, overhead" in done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_stage_out_of_time_is_ended_and_goes_on_later(tmp_path: Path) -> None:
+    cut = run("kernel", "--device", "cpu", "--out", tmp_path, "--seconds", 0.2)
+    assert cut.returncode == 1
+    assert "OUT OF TIME" in cut.stdout
+    whole = run("kernel", "--device", "cpu", "--out", tmp_path)
+    assert whole.returncode == 0, (tmp_path / "kernel.log").read_text()[-2000:]
+    assert json.loads((tmp_path / "kernel.json").read_text())["complete"]
