@@ -13,7 +13,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test nightly unit dev dist size sizes docs pages lint type layers same truth harmless seeds situations inspect inspect-healthy ablate broken faults faults-coverage disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
+.PHONY: demo test nightly unit dev dist size sizes docs pages lint type layers same truth harmless situations inspect inspect-healthy ablate broken faults disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -73,9 +73,6 @@ truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as
 harmless: $(VENV)/installed-dev ## greedy output with the probe on, sampled and failing, against without
 	PYTHONPATH=tests $(BIN)/python -m verification.harmless
 
-seeds: $(VENV)/installed-dev ## two seeds of one sampled run in vLLM, and what compare says of them (minutes)
-	PYTHONPATH=tests $(BIN)/python -m verification.seeds
-
 situations: $(VENV)/installed-dev $(OLDER_IN) ## batches, chunks, preemption, captured layers, K by batch size ... against the reference
 	PYTHONPATH=tests $(BIN)/python -m verification.situations_table $(OLDER_IN)
 
@@ -100,12 +97,6 @@ export-bench: $(VENV)/installed-dev ## what exporting metrics and spans costs
 faults: $(VENV)/installed-dev ## damaged runs, hostile peers, texts and disks by the thousand (5 minutes; FAULTS_MINUTES=60 for longer)
 	PYTHONPATH=tests $(BIN)/python -m verification.faults
 
-faults-coverage: $(VENV)/installed-dev ## bytes that coverage guides, through the readers (FAULTS_MINUTES as above)
-	$(BIN)/python -m pip install --quiet 'atheris>=3,<4'
-	mkdir -p build/faults
-	PYTHONPATH=tests $(BIN)/python -m verification.faults.coverage_guided -artifact_prefix=build/faults/ \
-	  -rss_limit_mb=1024 -timeout=10 -max_total_time=$$(( 60 * $${FAULTS_MINUTES:-5} ))
-
 disk-faults: $(VENV)/installed-dev ## live vLLM on a disk that is full, removed or read-only, as a table
 	PYTHONPATH=tests $(BIN)/python -m verification.disk_faults
 
@@ -123,8 +114,8 @@ oldest: $(VENV)/oldest/installed ## tests without an engine on the oldest depend
 alert-rules: $(VENV)/installed-dev prometheus ## what each alert does in incidents of days, played by promtool, as a table
 	PYTHONPATH=tests $(BIN)/python -m verification.alert_rules
 
-alerts: $(VENV)/installed-dev prometheus ## an alert fired by live traffic, kept, and resolved by the repair (6 minutes); PICTURES=docs/pictures draws the dashboards
-	PYTHONPATH=tests $(BIN)/python -m verification.alerts $(if $(PICTURES),--pictures $(PICTURES))
+alerts: $(VENV)/installed-dev prometheus ## an alert fired by live traffic, kept, and resolved by the repair (6 minutes)
+	PYTHONPATH=tests $(BIN)/python -m verification.alerts
 
 parallel: $(VENV)/installed-dev ## engines of several processes, on both runners (5 minutes)
 	DRIFTSCOPE_TEST_ALL_PARALLEL=1 $(BIN)/python -m pytest tests/engines/test_parallel.py
@@ -171,7 +162,7 @@ pictures: $(VENV)/installed-dev browser ## first screens of reports, into docs/p
 bench-scale: $(VENV)/installed-dev ## what analyze costs at 1e5, 1e6 and 1e7 rounds, beside a bare scan and pandas
 	PYTHONPATH=tests $(BIN)/python benchmarks/scale.py --json benchmarks/results/scale.json
 
-trio: $(VENV)/installed-dev ## train the shipped models again, and drafters of two more seeds (two hours), into build/trio
+trio: $(VENV)/installed-dev ## train the shipped models again, and drafters of two more (two hours), into build/trio
 	$(BIN)/python -m driftscope_lab.training.train -o build/trio
 
 phenomenon: $(VENV)/installed-dev ## attention drift in the shipped models: record the evidence again, print it and the criteria

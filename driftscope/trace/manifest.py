@@ -218,7 +218,6 @@ def _no_run(run: Path) -> str:
 _MAJOR = re.compile("[0-9]{1,6}")
 _SHOWN = 40
 """Number of characters of a version that an error shows."""
-_OLDER = "record the run again, or convert it with tests/support/convert_runs.py of the sources"
 
 
 def check_version(version: str, path: Path) -> None:
@@ -228,9 +227,10 @@ def check_version(version: str, path: Path) -> None:
     if not _MAJOR.fullmatch(major):
         raise DamagedTraceError(f"{path}: schema version {version[:_SHOWN]!r} is not a version")
     if int(major) != int(ours):
+        advice = "record the run again" if int(major) < int(ours) else "upgrade driftscope"
         raise SchemaVersionError(
             f"{path}: trace schema {ascii(version[:_SHOWN])[1:-1]}, but this driftscope reads "
-            f"{ours}.x only; {_OLDER if int(major) < int(ours) else 'upgrade driftscope'}"
+            f"{ours}.x only; {advice}"
         )
 
 

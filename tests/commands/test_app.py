@@ -111,12 +111,6 @@ def test_help_shows_no_type_of_python(name: str) -> None:
     assert not re.search(r"<(bool|str|int|float|path|list|file)", shown.output)
 
 
-def test_a_value_that_must_be_given_is_named_in_the_usage() -> None:
-    shown = CliRunner().invoke(app.app, ["analyze", "--help"], env={"COLUMNS": "80"})
-    assert re.search(r"Usage: \S+ analyze \[OPTIONS\] RUN", shown.output)
-    assert re.search(r"--quiet +-q +Print errors only", shown.output)
-
-
 WITHOUT_JSON = {"serve"}
 """Becomes vLLM's server, whose output it is then."""
 

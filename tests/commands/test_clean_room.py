@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from support.demonstration import LABELS, assert_shows_the_finding
 from support.distributions import PROJECTS, attempt, lent_packages, new_environment, run
-from support.newer import make_newer
 from support.runs import Spec, write_run
 
 from driftscope.trace.reader import read_trace
@@ -35,10 +34,6 @@ def test_there_is_no_engine_in_it(installed: Path, tmp_path: Path) -> None:
     run(installed / "python", "-m", "pip", "check", cwd=tmp_path)
 
 
-def test_help_answers(installed: Path, tmp_path: Path) -> None:
-    assert "analyze" in run(installed / "driftscope", "--help", cwd=tmp_path).stdout
-
-
 def test_a_run_is_analysed(installed: Path, tmp_path: Path) -> None:
     write_run(tmp_path / "run", Spec(requests=30))
     done = run(
@@ -56,12 +51,6 @@ def test_a_run_is_analysed(installed: Path, tmp_path: Path) -> None:
     assert content["runs"][0]["rounds"] == 300
     assert "<html" in (tmp_path / "report.html").read_text()
     assert "report.html" in done.stderr
-
-
-def test_a_run_of_a_newer_recorder_is_analysed(installed: Path, tmp_path: Path) -> None:
-    make_newer(write_run(tmp_path / "newer", Spec(requests=30)))
-    done = run(installed / "driftscope", "analyze", "newer", "--json", "-", cwd=tmp_path)
-    assert json.loads(done.stdout)["runs"][0]["rounds"] > 0
 
 
 def test_the_demo_runs_in_the_reference_engine_without_vllm(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from verification.truth import MASSES, worst
 from verification.zoo.engines import run_engines
-from verification.zoo.serve import prompts
+from verification.zoo.kind import prompts
 
 from driftscope.inspect.checkpoints import open_drafter
 from driftscope.inspect.reference.chain import Chain, draft_chains

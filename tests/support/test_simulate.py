@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from support.simulate import Cost, Prompts, Truth, simulate
+from support.simulate import Prompts, Truth, simulate
 
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import summarise
@@ -49,12 +48,6 @@ def test_masses_and_states_are_those_of_the_truth(run: RunSummary) -> None:
     assert run.hidden.aux_rms == pytest.approx(LARGE.aux, rel=0.01)
 
 
-def test_confidence_is_calibrated_but_for_what_is_stated(trace: Trace) -> None:
-    """At depth 1 every round counts: the mean confidence is the marginal rate."""
-    top1 = np.array(trace.draft.column("top1").to_pylist())[:, 0]
-    assert top1.mean() == pytest.approx(LARGE.marginal()[0], abs=0.02)
-
-
 def test_a_calibrated_drafter_has_no_calibration_error(run: RunSummary) -> None:
     assert run.confidence.ece is not None
     reached = run.confidence.ece[:3]  # with few tokens the error equals chance
@@ -87,34 +80,3 @@ def test_the_same_truth_gives_the_same_bytes(tmp_path: Path) -> None:
     names = sorted(path.name for path in first.iterdir())
     assert names == sorted(path.name for path in second.iterdir())
     assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
-
-
-def test_the_same_prompts_are_asked_whatever_the_seed(tmp_path: Path) -> None:
-    runs = [read_trace(simulate(tmp_path / str(i), Truth(requests=30, seed=i))) for i in (1, 2)]
-    first, second = (run.request.column("prompt_tokens").to_pylist() for run in runs)
-    assert sorted(first) == sorted(second)
-    assert not runs[0].verify.column("accepted").equals(runs[1].verify.column("accepted"))
-
-
-def test_a_run_that_goes_on_is_read_from_its_streams(tmp_path: Path) -> None:
-    truth = Truth(requests=20)
-    whole = summarise(read_trace(simulate(tmp_path / "a", truth)), "run")
-    goes_on = summarise(read_trace(simulate(tmp_path / "b", truth, sealed=False)), "run")
-    assert goes_on.acceptance == whole.acceptance
-    assert any("still recording" in problem for problem in goes_on.problems)
-
-
-def test_steps_cost_what_the_truth_says(tmp_path: Path) -> None:
-    cost = Cost(noise=0.0)
-    trace = read_trace(simulate(tmp_path / "run", Truth(requests=8, cost=cost, rounds_spread=0)))
-    step = trace.step.slice(0, 1).to_pylist()[0]
-    eight, tokens = np.array([8]), np.array([64])
-    drafting_s = cost.drafting_s(eight, 7)[0]
-    assert step["draft_s"] == pytest.approx(drafting_s, rel=1e-4)
-    assert step["step_s"] == pytest.approx(cost.verify_s(eight, tokens)[0] + drafting_s, rel=1e-4)
-
-
-def test_more_than_k_zero_above_is_not_drafted(tmp_path: Path) -> None:
-    truth = Truth(requests=16, batches=(4, 12), k_zero_above=8)
-    run = summarise(read_trace(simulate(tmp_path / "run", truth)), "run")
-    assert run.fallback.deliberate == run.fallback.undrafted > 0

@@ -3,14 +3,12 @@
 Traffic is first in the drafter's distribution, then has other names for its roles, for
 longer than the past that the rules look at and with a pause in the middle, then is normal again:
 "acceptance fell" has to reach the webhook as firing, must not be resolved while the fault lasts,
-and has to be resolved after it. Run by `make alerts`; it prints a log and fails otherwise. With
-`--pictures FOLDER` it then draws the dashboards as they show this incident. `make alert-rules`
-plays incidents of days.
+and has to be resolved after it. Run by `make alerts`; it prints a log and fails otherwise.
+`make alert-rules` plays incidents of days.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import subprocess
@@ -25,13 +23,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from support.chromium import chromium
-from support.dashboard_picture import Window, picture
 from support.engine_process.serving import Server, serve
 from support.prometheus import INTERVAL, KEEP, edited_rules, tool
 from support.waiting import free_port
 
-from driftscope.cli.dashboards import FILES
 from driftscope_lab.trio import load_prompts
 from driftscope_lab.trio.prompts import templated, with_other_roles
 
@@ -61,20 +56,12 @@ NEW = "DriftscopeNoReference"
 """Alert that a model without a past is new, as this one is at first."""
 
 
-DRAWN = ("overview", "drift")
-"""Dashboards of which there is a picture."""
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="an alert fired by live traffic, and resolved")
-    parser.add_argument("--pictures", type=Path, help="folder for pictures of the dashboards")
-    wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        _run(Path(folder), stack, wanted.pictures)
+        _run(Path(folder), stack)
 
 
-def _run(folder: Path, stack: contextlib.ExitStack, pictures: Path | None) -> None:
-    begun_s = time.time()
+def _run(folder: Path, stack: contextlib.ExitStack) -> None:
     ports = [free_port() for _ in range(4)]
     scrape, prometheus, alertmanager, hook = ports
     server = stack.enter_context(
@@ -128,22 +115,6 @@ def _run(folder: Path, stack: contextlib.ExitStack, pictures: Path | None) -> No
     _show(prometheus)
     _say(f"others that fired: {', '.join(sorted(_states(heard, 'firing') - {ALERT})) or 'none'}")
     assert traffic.failed == 0, f"{traffic.failed} requests failed"
-    if pictures is not None:
-        pictures.mkdir(parents=True, exist_ok=True)
-        _draw(
-            Window(url=f"http://127.0.0.1:{prometheus}", begin_s=begun_s, end_s=time.time()),
-            pictures,
-        )
-
-
-def _draw(window: Window, pictures: Path) -> None:
-    with chromium() as browser:
-        for name in DRAWN:
-            file = FILES / "grafana" / f"driftscope-{name}.json"
-            dashboard = json.loads(file.read_text())
-            path = pictures / f"dashboard-{name}.png"
-            shown = picture(browser, dashboard, window, path)
-            _say(f"{path}: {shown} of {len(dashboard['panels'])} panels have data")
 
 
 def _write_config(folder: Path, scrape: int, prometheus: int, alertmanager: int, hook: int) -> None:

@@ -177,14 +177,6 @@ def test_nothing_measured_leaves_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "w").exists()
 
 
-def test_the_file_of_another_request_is_refused_with_what_differs(tmp_path: Path) -> None:
-    path = tmp_path / "why.work"
-    with WorkFile(path, REQUEST) as work:
-        work.add(_measured("a"))
-    with pytest.raises(UsageError, match=r"why\.work: .* another --k; .*--output"):
-        WorkFile(path, {**REQUEST, "--k": 4})
-
-
 @pytest.mark.parametrize(
     "content", ["", "[]", '{"kind": "report"}', '{"kind": "ablation_work", "request": {}}']
 )
@@ -399,14 +391,6 @@ def test_what_only_runs_have_is_refused(run: Path, options: tuple[str, ...], wor
     done = _run("analyze", run, *named)
     assert isinstance(done.exception, UsageError)
     assert words in str(done.exception)
-
-
-def test_another_document_is_one_error(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('{"kind": "inspection", "schema_version": 1}')
-    done = _run("analyze", tmp_path / "a.json", "-o", tmp_path / "page.html")
-    assert isinstance(done.exception, UsageError)
-    assert "is no document of `driftscope ablate --json`" in str(done.exception)
-    assert not (tmp_path / "page.html").exists()
 
 
 @pytest.mark.parametrize("words", [("check", "--require", "rounds > 1"), ("advise",), ("watch",)])

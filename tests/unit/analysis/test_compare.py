@@ -139,7 +139,7 @@ def test_says_from_which_depth_on_a_run_is_better(tmp_path: Path) -> None:
 
 
 def test_says_nothing_of_two_seeds_of_a_real_engine() -> None:
-    """EAGLE-3.1 of the trio at temperature 0.8, as `make seeds` records it: without the chains."""
+    """EAGLE-3.1 of the trio at temperature 0.8, two seeds in vLLM, without the chains."""
     runs = [str(RECORDED / name) for name in ("seed-1", "seed-2")]
     done = CliRunner().invoke(app, ["compare", *runs, "--json"])
     assert done.exit_code == 0, done.output

@@ -7,7 +7,6 @@ import random
 import pytest
 
 from benchmarks.turns import (
-    ABSENT,
     AGAIN,
     BUDGET,
     COUNTED,
@@ -18,11 +17,9 @@ from benchmarks.turns import (
     Drawn,
     Round,
     Turns,
-    interval,
     losses,
     ratios,
     share,
-    trimmed_mean,
 )
 
 STEP_S, LOST_S, EACH = 0.02, 0.003, 40
@@ -62,20 +59,6 @@ def test_its_interval_holds_what_is_lost_nineteen_times_in_twenty() -> None:
         truth = len(flushes) * LOST_S / (steps[-1][1] - steps[0][0])
         inside += abs(value - truth) <= off
     assert inside >= 180
-
-
-def test_flushes_that_take_nothing_read_as_nothing() -> None:
-    steps, _ = _serve(4000, noise=0.002)
-    plain = [(begin, end) for i, (begin, end) in enumerate(steps) if i % EACH != EACH // 2]
-    value, off = share(losses(plain, [(begin + 0.001, begin + 0.002) for begin, _ in plain[::37]]))
-    assert abs(value) <= 2 * off
-
-
-def test_a_flush_between_two_steps_or_of_no_length_falls_into_none() -> None:
-    steps = [(float(i), i + 0.5) for i in range(20)]
-    assert losses(steps, [(3.6, 3.9), (7.2, 7.20005)])["hit"] == []
-    assert len(losses(steps, [(3.4, 4.1)])["hit"]) == 2
-    assert share(losses(steps, [])) == (0.0, 0.0)
 
 
 def _order(turns: Turns, rounds: int) -> list[str]:
@@ -135,30 +118,3 @@ def test_a_ratio_is_to_the_steps_of_its_own_round() -> None:
     ]
     for state, wanted in ((STOPPED, 1.02), (EVERY, 1.1), (AGAIN, 1.0)):
         assert ratios(rounds, state) == pytest.approx([wanted] * 40), "whatever the machine does"
-
-
-def test_both_turns_without_a_hook_are_the_measure_of_the_others() -> None:
-    rounds = [{**_round(1.0), ABSENT: (0.9, 0.9), AGAIN: (1.1, 1.1)}]
-    assert ratios(rounds, STOPPED) == [pytest.approx(1.0)]
-    assert ratios(rounds, AGAIN) == [pytest.approx(1.1 / 0.9)]
-
-
-def test_what_else_the_machine_did_is_left_out() -> None:
-    assert trimmed_mean([1.0, 1.0, 1.0, 1.0, 99.0]) == 1.0
-    assert trimmed_mean([2.0, 1.0]) == 1.5, "too few to leave any out"
-
-
-@pytest.mark.slow
-def test_the_interval_holds_the_truth_nineteen_times_in_twenty() -> None:
-    inside = 0
-    for seed in range(60):
-        generator = random.Random(seed)
-        low, high = interval([generator.gauss(1.01, 0.05) for _ in range(80)])
-        inside += low <= 1.01 <= high
-    assert inside >= 52
-
-
-def test_medians_or_means_of_a_turn() -> None:
-    rounds = [{**_round(1.0), EVERY: (1.1, 1.3)}]
-    assert ratios(rounds, EVERY) == [pytest.approx(1.1)]
-    assert ratios(rounds, EVERY, of_means=True) == [pytest.approx(1.3)]

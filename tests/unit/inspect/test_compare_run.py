@@ -67,11 +67,6 @@ def test_the_document_follows_its_schema(tmp_path: Path, run: RunSummary) -> Non
     assert any("prompts" in note for note in document["notes"])
 
 
-def test_another_k_names_the_option(tmp_path: Path, run: RunSummary) -> None:
-    with pytest.raises(MixedTraceError, match="--k 4"):
-        compare_run(read_inspection(inspection_document(tmp_path, RATES[:3])), run)
-
-
 @pytest.mark.parametrize(
     "content",
     [

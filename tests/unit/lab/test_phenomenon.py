@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from driftscope.analysis.statistics.drift import Answer
 from driftscope_lab.phenomenon.evidence import (
-    BY_DEPTH,
     Recorded,
     Sums,
     between_seeds,
     judged,
     of,
     robustness,
-    svg,
 )
 from driftscope_lab.phenomenon.recording import AS_TRAINED, FORMS, conditions, items
 from driftscope_lab.phenomenon.run import target_lines
@@ -116,49 +113,6 @@ def test_prompts_without_rounds_in_a_form_are_left_out_of_every_form() -> None:
     assert robustness(part, second) == robustness(
         part, {form: sums.of(kept) for form, sums in second.items()}
     )
-
-
-NAMES = ("EAGLE-3", "EAGLE-3.1")
-
-
-def _recorded(sink: float) -> Recorded:
-    return recorded(1, 1.0, np.linspace(sink, sink / 2, K), Answer.CANNOT_TELL)
-
-
-def _panels(text: str) -> list[list[list[float]]]:
-    """Return the heights of each line's points, by panel and line, downwards."""
-    root = ElementTree.fromstring(text)
-    name = "{http://www.w3.org/2000/svg}"
-    return [
-        [
-            [float(point.partition(",")[2]) for point in line.attrib["points"].split()]
-            for line in panel.findall(f"{name}polyline")
-        ]
-        for panel in root.findall(f"{name}g")
-    ]
-
-
-def test_each_figure_has_a_panel_with_a_line_for_each_drafter_and_seed() -> None:
-    evidence = {seed: {name: _recorded(0.2) for name in NAMES} for seed in ("seed-0", "seed-1")}
-    panels = _panels(svg(evidence))
-    assert len(panels) == len(BY_DEPTH)
-    assert all(len(lines) == 4 for lines in panels)
-    assert all(len(line) == K for lines in panels for line in lines)
-
-
-def test_a_line_falls_as_its_figure_does_and_the_larger_one_lies_above() -> None:
-    evidence = {"seed-0": dict(zip(NAMES, (_recorded(0.4), _recorded(0.2)), strict=True))}
-    large, small = _panels(svg(evidence))[0]
-    assert large == sorted(large) and large[0] < large[-1]
-    assert large[0] < small[0]
-    middle = (large[-1], small[0])
-    assert abs(middle[0] - middle[1]) < 0.2
-
-
-def test_the_colours_are_those_of_the_legend() -> None:
-    text = svg({"seed-0": {name: _recorded(0.2) for name in NAMES}})
-    assert [text.index(name) for name in NAMES] == sorted(text.index(name) for name in NAMES)
-    assert len(set(re.findall(r'stroke="(#[0-9a-f]{6})"', text))) == 2
 
 
 def tokens(text: str) -> int:

@@ -314,25 +314,6 @@ def test_off_unless_something_asks_for_a_trace() -> None:
     assert settings_from({"DRIFTSCOPE_TRACE": "", "DRIFTSCOPE_EVERY": "never"}) is None
 
 
-def test_the_defaults() -> None:
-    assert settings_from({"DRIFTSCOPE_TRACE": "/runs/a"}) == Settings(
-        trace=Path("/runs/a"),
-        every=None,
-        budget=0.01,
-        labels=(),
-        sink_tokens=4,
-        sink_source="default",
-        per_head=False,
-        distance_every=16,
-        recording="in-graph",
-        strategy="auto",
-        token_ids=False,
-        identifiers=True,
-        max_mb=2048,
-        test_raise="",
-    )
-
-
 def test_every_setting_can_be_given() -> None:
     """By a variable and in the file; the sink's source follows from whether it was, and four
     names together say where figures go."""

@@ -21,8 +21,8 @@ from support.prometheus import (
     rules_in,
 )
 from typer.testing import CliRunner
-from verification.alert_rules.play import Firing, faults, play, played
-from verification.alert_rules.scenarios import FELL, SCENARIOS, Expected, Scenario
+from verification.alert_rules.play import faults, play, played
+from verification.alert_rules.scenarios import SCENARIOS, Scenario
 
 from driftscope.cli.app import app
 from driftscope.cli.dashboards import FILES, KINDS, RULES
@@ -460,33 +460,3 @@ LONG_H = 100
 )
 def test_alerts_last_from_an_incident_to_its_repair(tmp_path: Path, scenario: Scenario) -> None:
     assert list(faults(scenario, played(tmp_path, scenario))) == []
-
-
-INCIDENT = Scenario(
-    name="", hours=100, engines=(), expected=(Expected(alert=FELL, from_h=10, until_h=40),)
-)
-
-
-LASTING_FIRING = Firing(begins_h=10.3, ends_h=40.5, gaps=0)
-
-
-@pytest.mark.parametrize(
-    ("fired", "words"),
-    [
-        ({FELL: LASTING_FIRING}, None),
-        ({}, "did not fire"),
-        ({FELL: Firing(begins_h=16, ends_h=40.5, gaps=0)}, "fired at hour 16.00"),
-        ({FELL: Firing(begins_h=10.3, ends_h=17, gaps=0)}, "ended at hour 17.00"),
-        ({FELL: Firing(begins_h=10.3, ends_h=40.5, gaps=9)}, "did not fire at 9 evaluations"),
-        ({FELL: Firing(begins_h=10.3, ends_h=99, gaps=0)}, "ended at hour 99.00"),
-        (
-            {FELL: LASTING_FIRING, "DriftscopeTraceFull": Firing(begins_h=1, ends_h=2, gaps=0)},
-            "DriftscopeTraceFull fired at hour 1.00",
-        ),
-    ],
-)
-def test_a_rule_that_fails_an_incident_is_noticed(
-    fired: dict[str, Firing], words: str | None
-) -> None:
-    found = list(faults(INCIDENT, fired))
-    assert (found == []) if words is None else any(words in fault for fault in found)

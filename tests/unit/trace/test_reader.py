@@ -31,7 +31,6 @@ from driftscope.trace.records import RECORDS, DraftRow, Row, StepRow, edges_of, 
 from driftscope.trace.schema import schema_of
 from driftscope.trace.segments import VERSION_KEY, seal, segment_path, segments
 from driftscope.trace.streams import StreamFile
-from driftscope.trace.writer import TraceWriter, WriterOptions
 from driftscope.trace.writer_files import RecordFiles
 
 SPEC = Spec(requests=3, rounds=2, layers=2, windowed=(1,), distance_every=2)
@@ -273,14 +272,6 @@ def test_a_cut_parquet_file(run: Path, keep: int) -> None:
     _fails(DamagedTraceError, run, path.name, "not a readable Parquet file", "move it away")
 
 
-def test_garbage_inside_a_parquet_file(run: Path) -> None:
-    path = _sealed(run, "draft")
-    content = bytearray(path.read_bytes())
-    content[40:400] = random.Random(5).randbytes(360)
-    path.write_bytes(bytes(content))
-    _fails(DamagedTraceError, run, path.name, "not a readable Parquet file")
-
-
 def test_a_stream_that_lacks_its_end_mark_can_be_sealed_by_hand(run: Path) -> None:
     content, _ = _in_batches(run, per_batch=5, batches=2)
     path = segment_path(run, "verify", SOURCE, 0)
@@ -288,24 +279,6 @@ def test_a_stream_that_lacks_its_end_mark_can_be_sealed_by_hand(run: Path) -> No
     assert seal(path) == path.with_suffix(".parquet")
     assert read_trace(run).verify.num_rows == 10
     assert not path.exists()
-
-
-def test_reading_while_segments_are_sealed_loses_no_row(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("driftscope.trace.writer_files.SEGMENT_BYTES", 1)
-    writer = TraceWriter(run, source=SOURCE, options=WriterOptions(flush_s=0.001))
-    seen = 0
-    try:
-        for step in range(60):
-            writer.put(verify(0, step, 0.0, step, 4, 1))
-            steps = read_trace(run).verify.column("step").to_pylist()
-            assert steps == list(range(len(steps)))
-            assert len(steps) >= seen
-            seen = len(steps)
-    finally:
-        writer.close()
-    assert read_trace(run).verify.num_rows == 60
 
 
 def _with_manifest(run: Path, **changes: object) -> None:

@@ -133,10 +133,6 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "driftscope-runs"
 
 
-def test_runs_are_listed_newest_first(runs: Path) -> None:
-    assert [run.name for run in runs_of([runs])] == ["asked", "new", "old"]
-
-
 def test_latest_is_the_newest_run_of_a_probe(runs: Path) -> None:
     assert found(Path("latest")) == Path("driftscope-runs/new")
     assert found(runs / "latest") == runs / "new"
@@ -146,14 +142,6 @@ def test_latest_is_the_newest_run_of_a_probe(runs: Path) -> None:
 def test_a_folder_called_latest_is_meant_where_there_is_one(runs: Path) -> None:
     _run(Path("latest"), 1.0)
     assert found(Path("latest")) == Path("latest")
-
-
-def test_a_parent_folder_offers_its_runs(runs: Path) -> None:
-    with pytest.raises(NotATraceError) as refused:
-        found(runs)
-    words = str(refused.value)
-    assert words.index("/asked") < words.index("/new") < words.index("/old")
-    assert f"or {runs / 'latest'}" in words and "has no manifest.json" in words
 
 
 def test_a_missing_run_names_its_neighbours_and_the_start_that_failed(runs: Path) -> None:
@@ -330,16 +318,6 @@ def test_ranks_join_to_what_one_rank_would_have_recorded(
             known = [[v for v in values if v is not None] for values in (found, wanted)]
             numbers = [np.array(v, dtype=np.float64) for v in known]
             assert np.allclose(*numbers, rtol=2e-5, atol=1e-5, equal_nan=True), name
-
-
-def test_heads_of_the_ranks_stand_in_rank_order(tmp_path: Path) -> None:
-    trace = read_trace(write_run(tmp_path / "run", TP2, closed=False))
-    masses = np.array(trace.draft.column("head_mass").to_pylist())
-    by_head = masses.reshape(-1, WHOLE.k, WHOLE.layers, WHOLE.heads, 5)
-    assert (np.diff(by_head[..., 1], axis=-1) > 0).all(), "the later, the more on the prompt"
-    assert set(trace.draft.column("heads").to_pylist()) == {5}
-    assert np.isnan(by_head[:, :, 1, :, 0]).all()
-    assert not np.isnan(by_head[:, :, 0]).any()
 
 
 @pytest.mark.slow

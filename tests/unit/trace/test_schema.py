@@ -394,24 +394,6 @@ def test_any_rows_come_back_as_they_were(flushes: list[list[Row]]) -> None:
         _expect(read_trace(run), put, sealed=True)
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_a_simulated_run_through_the_writer(run: Path, layers: int) -> None:
-    put = list(rows(Spec(requests=5, rounds=3, layers=layers, labels=("a", None))))
-    writer = TraceWriter(run, source="worker0-1")
-    for row in put:
-        assert writer.put(row)
-    writer.close()
-    trace = read_trace(run)
-    for record in RECORDS:
-        table = getattr(trace, record)
-        assert table.num_rows == sum(record_of(row) == record for row in put)
-    assert trace.problems == ()
-    assert [s.rows for s in trace.statuses] == [
-        {record: getattr(trace, record).num_rows for record in RECORDS if record != "client"}
-    ]
-    assert not list(run.glob("*.arrows"))
-
-
 def test_rows_are_made_on_the_writers_thread(run: Path) -> None:
     import threading
 

@@ -27,7 +27,6 @@ from driftscope.trace.segments import (
     RELATIVE_ERROR,
     VERSION_KEY,
     compact,
-    derived_of,
     restore,
     rounded,
     segment_path,
@@ -230,28 +229,8 @@ def _close(name: str, found: pa.ChunkedArray, wanted: pa.ChunkedArray) -> None:
     assert np.allclose(one, other, rtol=RELATIVE_ERROR, atol=absolute, equal_nan=True), name
 
 
-LISTS = pa.array([[1.0, 2.0]], pa.list_(pa.float32()))
-
-
 def table(derived: bytes, **columns: pa.Array) -> pa.Table:
     return pa.table(columns).replace_schema_metadata({DERIVED_KEY: derived})
-
-
-UNREADABLE = (b"{", b"[]", b"[" * 9000)
-UNFIT = (b'{"step": "x"}', b'{"fed_rms": 7}', b'{"fed_rms": "step"}', b'{"fed_rms": []}')
-
-
-@pytest.mark.parametrize("derived", [*UNREADABLE, *UNFIT])
-def test_metadata_that_no_writer_writes(derived: bytes) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        derived_of(table(derived, prenorm_rms=LISTS).schema)
-
-
-@pytest.mark.parametrize("column", [pa.array(["x"]), pa.array([1.5]), pa.nulls(1)])
-def test_a_column_of_another_type_is_named(column: pa.Array) -> None:
-    """It once was an AttributeError."""
-    with pytest.raises(ValueError, match="prenorm_rms holds"):
-        restore(table(b'{"fed_rms": "prenorm_rms"}', prenorm_rms=column))
 
 
 SOURCE = "worker0-1"

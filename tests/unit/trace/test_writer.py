@@ -99,19 +99,6 @@ def test_a_forked_process_does_not_write_for_its_parent(run: Path) -> None:
     assert _status(run).errors == {}
 
 
-@pytest.mark.slow
-def test_the_bound_on_the_disk_drops_and_counts(run: Path, until: Until) -> None:
-    writer = TraceWriter(run, source="worker0-1", options=WriterOptions(max_bytes=1, flush_s=0.005))
-    writer.put(_row(1))
-    until(lambda: _status(run).rows == {"verify": 1})
-    for step in (2, 3):
-        writer.put(_row(step))
-    until(lambda: _status(run).dropped == {"disk_limit": 2})
-    writer.close()
-    assert _steps(run) == [1]
-    assert _status(run).closed
-
-
 def test_sealed_segments_count_towards_the_bound(
     run: Path, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,20 +178,6 @@ def test_a_process_that_may_not_write_any_more_goes_on_in_a_new_segment(
     assert status.closed
     assert str(status.first_error).startswith("write: OSError")
     assert len(segments(run, "verify")) == 2, "no segment is left behind for a failed write"
-
-
-def test_a_run_directory_that_disappears_is_survived(run: Path, until: Until) -> None:
-    writer = TraceWriter(run, source="worker0-1", options=SOON)
-    shutil.rmtree(run)
-    writer.put(_row(1))
-    time.sleep(0.1)
-    run.mkdir()
-    (run / MANIFEST).write_text(manifest(Spec()).to_json())
-    writer.put(_row(2))
-    until(lambda: bool(segments(run, "verify")) and _steps(run) == [2])
-    writer.close()
-    assert _status(run).dropped == {"disk_error": 1}
-    assert "FileNotFoundError" in str(_status(run).first_error)
 
 
 def test_a_segment_that_is_full_is_sealed_and_the_next_begun(

@@ -1,7 +1,7 @@
 """Run the engines of the zoo, two in parallel.
 
-`python -m verification.zoo.engines [ARCTIC]` (`make kinds`) runs all kinds and prints the table.
-ARCTIC: see kinds_main.
+`python -m verification.zoo.engines [NAME...] [ARCTIC]` (`make kinds`) runs these kinds, or all, and
+prints the table. ARCTIC: see kinds_main.
 """
 
 from __future__ import annotations
@@ -112,11 +112,14 @@ def _read(path: Path) -> dict[str, Any] | None:
 def main() -> int:
     """Return 1 when an engine failed, served other tokens, or has counts that differ from
     vLLM's."""
-    engines = [(name, runner) for name, kind in ZOO.items() for runner in kind.runners]
-    engines.append(("suffix", "v1"))
+    names = [word for word in sys.argv[1:] if word in ZOO] or list(ZOO)
+    engines = [(name, runner) for name in names for runner in ZOO[name].runners]
+    arctic = [word for word in sys.argv[1:] if word not in ZOO]
+    if "suffix" in names:
+        engines.append(("suffix", "v1"))
     engines.sort(key=lambda engine: engine[1], reverse=True)
     with tempfile.TemporaryDirectory(prefix="driftscope-kinds-") as folder:
-        results = run_engines(engines, Path(folder), 3600, sys.argv[1:])
+        results = run_engines(engines, Path(folder), 3600, arctic)
     for name, found in results.items():
         print(line(*name, found))
     return int(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -21,6 +22,19 @@ ENGINE: dict[str, Any] = {
     "skip_tokenizer_init": True,
 }
 """Options that all kinds share."""
+PROMPT_LENGTHS = (6, 10, 15, 21)
+FIRST_PLAIN_ID = 6
+"""First id after the shipped target's special tokens."""
+MAX_TOKENS = 24
+
+
+def prompts() -> list[list[int]]:
+    """Return prompts of random ids that every target of the zoo knows."""
+    random = Random(0)
+    return [
+        [0, *(random.randrange(FIRST_PLAIN_ID, VOCABULARY) for _ in range(length - 1))]
+        for length in PROMPT_LENGTHS
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

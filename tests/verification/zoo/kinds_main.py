@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from verification.zoo import ZOO
-from verification.zoo.serve import MAX_TOKENS, prompts
+from verification.zoo.kind import MAX_TOKENS, prompts
 
 SAMPLING = {"temperature": 0, "max_tokens": MAX_TOKENS, "ignore_eos": True, "detokenize": False}
 
