@@ -79,7 +79,7 @@ def pandas(run: Path) -> int:
         frame.groupby(level=0).sum()
     verify = pd.concat([pd.read_parquet(path) for path in sorted(run.glob("verify-*.parquet"))])
     by_request = verify.groupby("request").agg(
-        {"accepted": "sum", "drafted": "sum", "time_s": ["min", "max"]}
+        {"accepted": "sum", "verified": "sum", "time_s": ["min", "max"]}
     )
     step = pd.concat([pd.read_parquet(path) for path in sorted(run.glob("step-*.parquet"))])
     step.groupby(["k", "requests"])[["step_s", "draft_s", "probe_s"]].sum()

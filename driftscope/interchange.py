@@ -79,18 +79,18 @@ def _metrics(run: Sums, request: int) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _acceptance(run: Sums, row: int) -> dict[str, Any]:
     rounds = run.rounds
-    steps, drafted = int(rounds.rounds[row]), int(rounds.drafted[row])
+    steps, verified = int(rounds.rounds[row]), int(rounds.verified[row])
     accepted = int(rounds.accepted[row])
     tokens = float(run.requests.output_tokens[int(rounds.request[row])])
     return {
         "engine": run.tables.manifest.engine,
         "mean_acceptance_length": 1.0 + accepted / steps,
-        **({"draft_acceptance_rate": accepted / drafted} if drafted else {}),
+        **({"draft_acceptance_rate": accepted / verified} if verified else {}),
         "acceptance_histogram": {
             str(tokens): int(number) for tokens, number in enumerate(rounds.histogram[row].tolist())
         },
         "num_accepted_draft_tokens": accepted,
-        "num_draft_tokens": drafted,
+        "num_draft_tokens": verified,
         "num_spec_steps": steps,
         "num_spec_tokens": run.tables.manifest.k,
         **({"completion_tokens": int(tokens)} if np.isfinite(tokens) else {}),

@@ -135,7 +135,7 @@ INGESTED_FIGURES = _object(
     {
         "part": TEXT,
         "period": TEXT,
-        **dict.fromkeys(("k", "requests", "rounds", "drafted", "accepted"), COUNT_OR_NULL),
+        **dict.fromkeys(("k", "requests", "rounds", "verified", "accepted"), COUNT_OR_NULL),
         "mean_length": NUMBER,
         "mean_length_interval": INTERVAL,
         "mean_length_by_request": NUMBER,

@@ -202,8 +202,9 @@ class RunState:
 
 
 class UndraftedReason:
-    """Values of VerifyRow.reason. `DELIBERATE` lists those that a setting asked for, `COUNTED`
-    those that an engine may count as rejected drafts."""
+    """Values of VerifyRow.reason: why a step had no draft to verify, or a cut one. `DELIBERATE`
+    lists those that a setting asked for, `COUNTED` those that an engine may count as rejected
+    drafts."""
 
     K_ZERO = "k_zero"
     """K = 0 on purpose: by the schedule (num_speculative_tokens_per_batch_size, adaptive K), or
@@ -212,19 +213,25 @@ class UndraftedReason:
     """No room left before the drafter's or the engine's context limit. vLLM's V1 runner then drafts
     for no request of the batch and has zeros verified, which its own counters call drafted."""
     STRUCTURED_OUTPUT = "structured_output"
-    """The grammar rejected the whole draft."""
+    """A grammar allows no, or no further, token of the draft."""
     PREEMPTED = "preempted"
     """First output after a preemption: its draft was thrown away."""
     TOKEN_BUDGET = "token_budget"  # noqa: S105  tokens of text, no secret
-    """The batch used up max_num_batched_tokens: the draft was thrown away unverified."""
+    """The batch used up max_num_batched_tokens: the draft, or its end, was not verified."""
+    CONFIDENCE = "confidence"
+    """The engine verified no token, or only the first ones, of a draft with low confidence
+    (vLLM's enable_adaptive_verification), which its own counters call rejected."""
     NO_DRAFT = "no_draft"
     """The drafter ran or could have run, but returned nothing, for none of the reasons above."""
 
-    DELIBERATE = (K_ZERO,)
-    COUNTED = (CONTEXT_LIMIT, STRUCTURED_OUTPUT, PREEMPTED)
+    DELIBERATE = (K_ZERO, CONFIDENCE)
+    COUNTED = (CONTEXT_LIMIT, STRUCTURED_OUTPUT, PREEMPTED, CONFIDENCE)
     """Reasons for which vLLM may verify padding or an emptied draft instead, which its own counters
     call a draft with nothing accepted (vllm#34734, vllm#58080, vllm#56977)."""
-    ALL = (K_ZERO, CONTEXT_LIMIT, STRUCTURED_OUTPUT, PREEMPTED, TOKEN_BUDGET, NO_DRAFT)
+    ALL = (
+        *(K_ZERO, CONTEXT_LIMIT, STRUCTURED_OUTPUT, PREEMPTED, TOKEN_BUDGET, CONFIDENCE),
+        NO_DRAFT,
+    )
 
 
 CHOOSES_LENGTH = ("ngram", "ngram_gpu", "suffix")

@@ -142,7 +142,7 @@ def _drawn(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray]:
     each row."""
     keys, accepted, kinds, first = [], [], [], 0
     for chunk in chunks(truth):
-        rows = (chunk.accepted >= 0) & (chunk.drafted > 0)
+        rows = (chunk.accepted >= 0) & (chunk.verified > 0)
         power = np.floor(np.log2(chunk.position[rows] + 1)).astype(np.int64)
         keys.append((first + chunk.request[rows]) * 64 + power)
         accepted.append(chunk.accepted[rows])
@@ -232,7 +232,7 @@ def _blocks(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray]:
     each row."""
     keys, accepted, first = [], [], 0
     for chunk in chunks(truth):
-        rows = (chunk.accepted >= 0) & (chunk.drafted > 0)
+        rows = (chunk.accepted >= 0) & (chunk.verified > 0)
         request = chunk.request[rows]
         token = chunk.position[rows] + 2 - chunk.tokens[request]
         block = token // truth.block_tokens

@@ -102,18 +102,18 @@ def _chance(world: World, shift: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _rounds(
     request: NDArray[np.int64],
-    drafted: NDArray[np.int64],
+    verified: NDArray[np.int64],
     accepted: NDArray[np.int64],
     requests: int,
 ) -> Rounds:
     sums = np.zeros((3, requests, K + 1), dtype=np.int64)
     np.add.at(sums[0], (request, accepted), 1)
-    np.add.at(sums[1], (request, drafted), 1)
-    np.add.at(sums[2], (request, drafted), accepted == drafted)
+    np.add.at(sums[1], (request, verified), 1)
+    np.add.at(sums[2], (request, verified), accepted == verified)
     return Rounds(
         request=np.arange(requests),
         rounds=sums[0].sum(axis=1),
-        drafted=np.bincount(request, drafted, requests).astype(np.int64),
+        verified=np.bincount(request, verified, requests).astype(np.int64),
         histogram=sums[0],
         lengths=sums[1],
         exhausted=sums[2],

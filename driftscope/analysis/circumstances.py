@@ -226,11 +226,11 @@ def whole_at_the_end(shape: Shape, last: int) -> ir.Table:
     import ibis
 
     rows = table("verify")
-    rows = rows.filter(rows.drafted > 0).join(clusters(SUSPECTS), REQUEST)
+    rows = rows.filter(rows.verified > 0).join(clusters(SUSPECTS), REQUEST)
     order = ibis.window(group_by="cluster", order_by=rows.time_s.desc())
     rows = rows.mutate(back=ibis.row_number().over(order))
     rows = rows.filter(rows.back < last)
-    taken = rows.drafted.isin(shape.ks) & (rows.accepted >= rows.drafted)
+    taken = rows.verified.isin(shape.ks) & (rows.accepted >= rows.verified)
     return rows.group_by("cluster").aggregate(whole=taken.sum())
 
 

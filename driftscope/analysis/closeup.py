@@ -195,9 +195,9 @@ def _counts(start_s: float, window_s: float) -> ir.Table:
     import ibis
 
     rows = table(SERVED, "verify")
-    drafted, accepted = rows.drafted.fill_null(0), rows.accepted.fill_null(0)
+    verified, accepted = rows.verified.fill_null(0), rows.accepted.fill_null(0)
     kind = ibis.cases(
-        (drafted > 0, ibis.ifelse(accepted > 0, ACCEPTED, REJECTED)),
+        (verified > 0, ibis.ifelse(accepted > 0, ACCEPTED, REJECTED)),
         else_=rows.reason.fill_null(UNKNOWN),
     )
     window = ((rows.time_s - start_s) / window_s).floor().cast("int64")
@@ -225,7 +225,7 @@ def regions_of(
     return tuple(name for name in found if name), copied
 
 
-ROUND_COLUMNS = (*REQUEST, "time_s", "position", "drafted", "accepted", "reason")
+ROUND_COLUMNS = (*REQUEST, "time_s", "position", "verified", "accepted", "reason")
 NOT_OPENED = ("top1", "entropy", *AUX, BY_HEAD, DISTANCE_MASS)
 """List columns of chains that a close-up of single requests does not show."""
 STEPS = 100_000
@@ -349,7 +349,7 @@ class OpenedRequest:
     steps: int
     """Decode steps of the request; the lists are shorter if it had more than are kept."""
     position: tuple[int, ...]
-    drafted: tuple[int, ...]
+    verified: tuple[int, ...]
     accepted: tuple[int, ...]
     reason: tuple[str | None, ...]
     masses: Mapping[str, tuple[Floats | None, ...]]
@@ -448,7 +448,7 @@ def _opened(
         request=name,
         steps=steps,
         position=tuple(position),
-        drafted=tuple(ints(rounds, "drafted").tolist()),
+        verified=tuple(ints(rounds, "verified").tolist()),
         accepted=tuple(ints(rounds, "accepted").tolist()),
         reason=tuple(rounds.column("reason").to_pylist()),
         masses={
@@ -478,11 +478,11 @@ def _mass(chain: Mapping[str, Any], column: str) -> Floats | None:
 
 def _strips(rounds: pa.Table, requests: Requests, chosen: NDArray[np.int64]) -> dict[int, str]:
     codes, wanted = requests.codes(rounds), set(chosen.tolist())
-    drafted, accepted = ints(rounds, "drafted").tolist(), ints(rounds, "accepted").tolist()
+    verified, accepted = ints(rounds, "verified").tolist(), ints(rounds, "accepted").tolist()
     signs: dict[int, list[str]] = {}
     for at, code in enumerate(codes.tolist()):
         if code in wanted:
-            signs.setdefault(code, []).append(str(accepted[at]) if drafted[at] else "-")
+            signs.setdefault(code, []).append(str(accepted[at]) if verified[at] else "-")
     return {
         code: " ".join(all_of[:MAX_ROUNDS]) + (" …" if len(all_of) > MAX_ROUNDS else "")
         for code, all_of in signs.items()

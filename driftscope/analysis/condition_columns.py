@@ -41,7 +41,7 @@ _OF_ROWS = {
     "position": _column("int64", "index of the last verified token in its request, from 0"),
     "context": _column("int64", "length of the context in tokens, position + 1"),
     "batch": _column("int64", "requests in the round's engine step"),
-    "k": _column("int64", "tokens that the round drafted, or that the chain has"),
+    "k": _column("int64", "draft tokens that the round verified, or that the chain has"),
     "replica": _column("int64", "data-parallel rank"),
     "request": _column("string", "the request's id"),
     "execution": _column("string", "how the drafter of a recorded chain ran, such as eager"),

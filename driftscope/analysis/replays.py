@@ -60,7 +60,7 @@ class FileTotals:
     k: DraftLength | None = None
     requests: Count | None = None
     rounds: Count | None = None
-    drafted: Count | None = None
+    verified: Count | None = None
     accepted: Count | None = None
     """Draft tokens that were accepted, without the target's own."""
     mean_length: Length | None = None
@@ -267,10 +267,10 @@ def _seen(server: Trace) -> dict[str, dict[str, Any]]:
     out: dict[str, dict[str, Any]] = {}
     for row in server.request.select(["request", "ttft_s"]).to_pylist():
         out[external_id(row["request"])] = {"ttft_s": row["ttft_s"], "accepted": []}
-    rounds = server.verify.select(["request", "drafted", "accepted"]).to_pylist()
+    rounds = server.verify.select(["request", "verified", "accepted"]).to_pylist()
     for row in rounds:
         known = out.get(external_id(row["request"]))
-        if known is not None and row["drafted"]:
+        if known is not None and row["verified"]:
             known["accepted"].append(row["accepted"])
     return out
 

@@ -43,7 +43,7 @@ class RequestCounts:
 
     rounds: int
     accepted: int
-    drafted: int | None = None
+    verified: int | None = None
     histogram: Histogram | None = None
     question: str | None = None
     """Identifier of the question, if the file names it: requests of two files with the same one are
@@ -63,7 +63,7 @@ class Figures:
     """Draft tokens per round as configured."""
     requests: int | None = None
     rounds: int | None = None
-    drafted: int | None = None
+    verified: int | None = None
     """Draft tokens that were verified."""
     accepted: int | None = None
     """Draft tokens that were accepted, without the target's own."""
@@ -90,10 +90,10 @@ class Figures:
 
     @property
     def token_rate(self) -> float | None:
-        """Accepted tokens as a share of the drafted ones."""
-        if not self.drafted or self.accepted is None:
+        """Accepted tokens as a share of the verified ones."""
+        if not self.verified or self.accepted is None:
             return None
-        return self.accepted / self.drafted
+        return self.accepted / self.verified
 
     @property
     def is_empty(self) -> bool:
@@ -338,15 +338,15 @@ def over_requests(
     """
     histograms = [request.histogram for request in requests if request.histogram is not None]
     whole = together(histograms) if len(histograms) == len(requests) else None
-    drafted = [request.drafted for request in requests]
+    verified = [request.verified for request in requests]
     return Figures(
         part=part,
         k=k,
         requests=len(requests) if number is None else number,
         rounds=sum(request.rounds for request in requests) if requests else None,
         accepted=sum(request.accepted for request in requests) if requests else None,
-        drafted=sum(tokens for tokens in drafted if tokens is not None)
-        if drafted and None not in drafted
+        verified=sum(tokens for tokens in verified if tokens is not None)
+        if verified and None not in verified
         else None,
         length_interval=interval_of(requests),
         length_by_request=mean_of(requests),
@@ -412,16 +412,16 @@ def total(rows: Iterable[Mapping[str, Any]], name: str) -> int | None:
 def counts_of(
     fields: Mapping[str, Any],
     accepted: str = "num_accepted_draft_tokens",
-    drafted: str = "num_draft_tokens",
+    verified: str = "num_draft_tokens",
 ) -> RequestCounts:
-    """Return the counts of a request, named as vLLM does; `accepted` and `drafted` name fields."""
+    """Return the counts of a request, named as vLLM does; `accepted` and `verified` name fields."""
     rounds, tokens = count(fields, "num_spec_steps"), count(fields, accepted)
     if rounds is None or tokens is None:
         raise BadFigureError(f"a request without num_spec_steps or {accepted}")
     return RequestCounts(
         rounds=rounds,
         accepted=tokens,
-        drafted=count(fields, drafted),
+        verified=count(fields, verified),
         histogram=histogram_of(fields.get("acceptance_histogram"), "acceptance_histogram"),
     )
 

@@ -77,7 +77,7 @@ def _figures(figures: Figures) -> dict[str, Any]:
         "k": figures.k,
         "requests": figures.requests,
         "rounds": figures.rounds,
-        "drafted": figures.drafted,
+        "verified": figures.verified,
         "accepted": figures.accepted,
         "mean_length": figures.length,
         "mean_length_interval": spread and {"low": spread.low, "high": spread.high},

@@ -93,7 +93,7 @@ def _sglang_counts(meta: Mapping[str, Any]) -> RequestCounts:
     return RequestCounts(
         rounds=sum(histogram),
         accepted=accepted_in(histogram),
-        drafted=count(meta, "spec_num_proposed_drafts"),
+        verified=count(meta, "spec_num_proposed_drafts"),
         histogram=histogram,
     )
 
@@ -120,7 +120,7 @@ def trtllm_iterations(file: ResultFile) -> Iterator[Figures]:
     stats = [inner(row, _STATS) for row in file.objects if inner(row, _STATS)]
     yield Figures(
         rounds=total(stats, "numRequestsWithDraftTokens"),
-        drafted=total(stats, "numDraftTokens"),
+        verified=total(stats, "numDraftTokens"),
         accepted=total(stats, "numAcceptedTokens"),
         assumptions=("a round is a request with draft tokens in one iteration",),
     )
@@ -170,7 +170,7 @@ def _timings(file: ResultFile) -> list[Mapping[str, Any]]:
 @reader(
     name="llamacpp-responses",
     title="llama.cpp or mlx-vlm server responses",
-    gives="drafted and accepted tokens, time per token; with mlx-vlm an acceptance length",
+    gives="verified and accepted tokens, time per token; with mlx-vlm an acceptance length",
     lacks="rounds in llama.cpp, rates by position",
     recognises=lambda file: bool(_timings(file)),
 )
@@ -190,7 +190,7 @@ def llamacpp_responses(file: ResultFile) -> Iterator[Figures]:
                 RequestCounts(
                     rounds=count(row, "draft_rounds") or 0,
                     accepted=count(row, "draft_n_accepted") or 0,
-                    drafted=count(row, "draft_n"),
+                    verified=count(row, "draft_n"),
                 )
                 for row in drafting
             ],
@@ -200,7 +200,7 @@ def llamacpp_responses(file: ResultFile) -> Iterator[Figures]:
         return
     yield Figures(
         requests=len(timings),
-        drafted=total(drafting, "draft_n"),
+        verified=total(drafting, "draft_n"),
         accepted=total(drafting, "draft_n_accepted"),
         tpot_s=mean(tpot),
         assumptions=(NO_ROUNDS,),
@@ -230,7 +230,7 @@ _IDLE = 1.0
 class _Line:
     length: float
     accepted: int
-    drafted: int
+    verified: int
 
     @property
     def rounds(self) -> int:
@@ -260,7 +260,7 @@ def server_log(file: ResultFile) -> Iterator[Figures]:
     if requests := [_line(m[4], m[2], m[3]) for m in _LLAMACPP.finditer(file.text)]:
         yield over_requests(
             [
-                RequestCounts(rounds=line.rounds, accepted=line.accepted, drafted=line.drafted)
+                RequestCounts(rounds=line.rounds, accepted=line.accepted, verified=line.verified)
                 for line in requests
             ],
             assumptions=("rounds are accepted tokens / (length - 1), rounded",),
@@ -269,7 +269,7 @@ def server_log(file: ResultFile) -> Iterator[Figures]:
         yield Figures(
             rounds=sum(line.rounds for line in lines) or None,
             accepted=sum(line.accepted for line in lines),
-            drafted=sum(line.drafted for line in lines),
+            verified=sum(line.verified for line in lines),
             assumptions=("rounds of a line are accepted tokens / (length - 1), rounded",),
         )
     else:
@@ -283,8 +283,8 @@ def server_log(file: ResultFile) -> Iterator[Figures]:
         )
 
 
-def _line(length: str, accepted: str, drafted: str) -> _Line:
-    return _Line(length=_length(length), accepted=int(accepted[:18]), drafted=int(drafted[:18]))
+def _line(length: str, accepted: str, verified: str) -> _Line:
+    return _Line(length=_length(length), accepted=int(accepted[:18]), verified=int(verified[:18]))
 
 
 def _length(text: str) -> float:

@@ -108,7 +108,7 @@ def _sums(figures: Figures) -> FileTotals:
         k=figures.k,
         requests=figures.requests,
         rounds=figures.rounds,
-        drafted=figures.drafted,
+        verified=figures.verified,
         accepted=figures.accepted,
         mean_length=figures.length,
         mean_length_interval=figures.length_interval,
@@ -155,7 +155,7 @@ def _row(figures: Figures, counts: RequestCounts, name: str, order: int) -> Clie
         waited_s=0.0,
         ttft_s=counts.ttft_s,
         tpot_s=counts.tpot_s,
-        drafted=_drafted(figures, counts),
+        verified=_drafted(figures, counts),
         accepted=accepted,
         **absent,
     )
@@ -169,6 +169,6 @@ def _accepted(counts: RequestCounts) -> tuple[int, ...]:
 def _drafted(figures: Figures, counts: RequestCounts) -> tuple[int, ...] | None:
     """Return K for each round if the counts say that every round drafted K."""
     k = figures.k
-    if k is None or counts.drafted != k * counts.rounds:
+    if k is None or counts.verified != k * counts.rounds:
         return None
     return (k,) * counts.rounds

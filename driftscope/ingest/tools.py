@@ -58,7 +58,7 @@ def vllm_bench(file: ResultFile) -> Iterator[Figures]:
         k=None if marginal is None else len(marginal),
         requests=count(fields, "completed"),
         rounds=count(fields, "spec_decode_num_drafts"),
-        drafted=count(fields, "spec_decode_draft_tokens"),
+        verified=count(fields, "spec_decode_draft_tokens"),
         accepted=count(fields, "spec_decode_accepted_tokens"),
         length=length(fields, "spec_decode_acceptance_length"),
         marginal=marginal,
@@ -184,7 +184,7 @@ def aiperf_summary(file: ResultFile) -> Iterator[Figures]:
         requests=_total(fields, "request_count"),
         rounds=steps,
         accepted=accepted,
-        drafted=_total(fields, "total_draft_tokens"),
+        verified=_total(fields, "total_draft_tokens"),
         length_by_request=_mean(fields, "spec_decode_acceptance_length", MOST_LENGTH),
         marginal=marginal_of(histogram) or None if histogram is not None else None,
         ttft_s=_seconds(fields, "time_to_first_token"),
@@ -255,7 +255,7 @@ def _choices(fields: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     name="spec-bench",
     title="Spec-Bench answers",
     gives="acceptance length with interval over questions, rates by depth",
-    lacks="drafted tokens, times to the first token",
+    lacks="verified tokens, times to the first token",
     recognises=lambda file: any(
         _LENGTHS in choice for row in file.objects[:10] for choice in _choices(row)
     ),
@@ -296,7 +296,7 @@ def _is_eagle_answers(file: ResultFile) -> bool:
     name="eagle-answers",
     title="answers of the EAGLE repository's evaluation",
     gives="acceptance length with interval over questions",
-    lacks="rates by depth, drafted tokens",
+    lacks="rates by depth, verified tokens",
     recognises=_is_eagle_answers,
 )
 def eagle_answers(file: ResultFile) -> Iterator[Figures]:
@@ -386,7 +386,7 @@ def speculators_csv(file: ResultFile) -> Iterator[Figures]:
             part=str(row.get("subset") or ""),
             k=len(marginal) or None,
             rounds=count(fields, "num_drafts"),
-            drafted=count(fields, "num_draft_tokens"),
+            verified=count(fields, "num_draft_tokens"),
             accepted=count(fields, "num_accepted_tokens"),
             length=accepted or None,
             marginal=marginal or None,
@@ -424,7 +424,7 @@ _SPEED_BENCH_HISTOGRAM = "Acceptance_Length_Histogram"
     name="speed-bench",
     title="SPEED-Bench acceptance_rate.json",
     gives="acceptance length over rounds and over turns, rates by depth",
-    lacks="drafted tokens, times, intervals",
+    lacks="verified tokens, times, intervals",
     recognises=lambda file: any(
         "Average_AL" in row and "Request_AL" in row for row in file.objects
     ),

@@ -1,17 +1,21 @@
 """Acceptance of drafts by depth.
 
-A round is one verified draft; `counts[i-1]` is the number of rounds with at least i tokens
-accepted. Rounds may draft fewer than K tokens: K may follow the batch size or change while the
-server runs, and no round drafts beyond a length limit. So there are two rates by depth:
+Drafted, verified and accepted tokens are three counts. A round is a draft of which at least one
+token was verified; `counts[i-1]` is the number of rounds with at least i tokens accepted. Rounds
+may verify fewer than K tokens: K may follow the batch size or change while the server runs, and a
+draft may be cut before verification by a grammar, a length limit, the step's token budget or a low
+confidence. So there are two rates by depth:
 
-- by risk sets: the conditional rate at depth i is taken among rounds that drafted at least i tokens
-  and had i-1 of them accepted; the marginal rate is the running product of conditional rates
-  (Kaplan and Meier 1958). It estimates how far a chain is accepted if it is drafted that far;
-- as counted: `counts[i-1]` over all rounds, so that a depth that was not drafted counts as not
+- by risk sets: the conditional rate at depth i is taken among rounds that verified at least i
+  tokens and had i-1 of them accepted; the marginal rate is the running product of conditional rates
+  (Kaplan and Meier 1958). It estimates how far a chain is accepted if it is verified that far,
+  unless what cuts drafts knows how likely their tokens are (a low confidence, a grammar): the
+  tokens that are verified are then the likely ones;
+- as counted: `counts[i-1]` over all rounds, so that a depth that was not verified counts as not
   accepted. vLLM's counters (`vllm:spec_decode_num_accepted_tokens_per_pos` over
   `vllm:spec_decode_num_drafts`) give this rate.
 
-They are equal where every round drafts K tokens.
+They are equal where every round verifies K tokens.
 
 Associations of acceptance with drift prove no cause.
 """
@@ -33,16 +37,16 @@ MARGINAL = Definition(
     name="acceptance.marginal",
     title="Marginal acceptance",
     meaning="Share of rounds in which the target accepts the draft up to this depth, if it is "
-    "drafted that far: the running product of the conditional rates. It can only fall with depth.",
+    "verified that far: the running product of the conditional rates. It can only fall with depth.",
     unit="1",
     range="0 to 1",
     source="driftscope; risk sets (Kaplan and Meier 1958). Equal to vLLM's counts if every round "
-    "drafts K tokens",
+    "verifies K tokens",
 )
 COUNTED = Definition(
     name="acceptance.counted",
     title="Acceptance as vLLM counts it",
-    meaning="Rounds accepted up to this depth over all rounds: a depth that a round did not draft "
+    meaning="Rounds accepted up to this depth over all rounds: a depth that a round did not verify "
     "counts as not accepted. 1 + the sum of these rates is the acceptance length.",
     unit="1",
     range="0 to 1",
@@ -51,11 +55,11 @@ COUNTED = Definition(
 CONDITIONAL = Definition(
     name="acceptance.conditional",
     title="Conditional acceptance",
-    meaning="Share of the rounds accepted up to the previous depth, and drafting this depth, that "
+    meaning="Share of the rounds accepted up to the previous depth, and verifying this depth, that "
     "are accepted at it. At large depths only a few easy rounds remain, so judge a drafter by the "
     "marginal rate.",
     unit="1",
-    range="0 to 1; empty where no round drafted this depth and was accepted up to the previous one",
+    range="0 to 1; empty where no round accepted up to the previous depth verified this one",
     source="ratio of neighbouring marginal rates",
 )
 MEAN_LENGTH = Definition(
@@ -87,9 +91,9 @@ MEAN_LENGTH_BY_TOKEN = Definition(
 )
 TOKEN_RATE = Definition(
     name="acceptance.token_rate",
-    title="Accepted share of drafted tokens",
-    meaning="Accepted tokens divided by drafted tokens. It falls when K grows, even for the same "
-    "drafter.",
+    title="Accepted share of verified tokens",
+    meaning="Accepted tokens divided by verified draft tokens. It falls when K grows, even for the "
+    "same drafter.",
     unit="1",
     range="0 to 1",
     source="vLLM's draft acceptance rate",
@@ -147,9 +151,9 @@ def mean_length_of(marginal: Sequence[float]) -> float:
     return 1.0 + sum(marginal)
 
 
-def token_rate(accepted_tokens: float, drafted_tokens: float) -> float | None:
-    """Return accepted over drafted tokens; None if nothing was drafted."""
-    return accepted_tokens / drafted_tokens if drafted_tokens else None
+def token_rate(accepted_tokens: float, verified_tokens: float) -> float | None:
+    """Return accepted over verified tokens; None if nothing was verified."""
+    return accepted_tokens / verified_tokens if verified_tokens else None
 
 
 def mean_length_by_request(accepted: ArrayLike, rounds: ArrayLike) -> float | None:

@@ -25,8 +25,8 @@ REJECTED = Definition(
 UNDRAFTED = Definition(
     name="fallback.undrafted",
     title="Undrafted steps",
-    meaning="Decode steps without a draft, by reason, as a share of all decode steps. Intended "
-    "ones (a setting asked for K = 0) are counted separately.",
+    meaning="Decode steps in which no draft token was verified, by reason, as a share of all "
+    "decode steps. Intended ones (a setting asked for it) are counted separately.",
     unit="1",
     range="0 to 1",
     source="driftscope",
@@ -34,7 +34,7 @@ UNDRAFTED = Definition(
 EFFECTIVE_K = Definition(
     name="fallback.effective_k",
     title="Effective K",
-    meaning="Tokens drafted per decode step of a request, including steps without a draft.",
+    meaning="Draft tokens verified per decode step of a request, including steps without a draft.",
     unit="{token}",
     range="0 to K",
     source="driftscope",
@@ -74,9 +74,9 @@ class Fallback:
         return self.undrafted / self.steps if self.steps else 0.0
 
 
-def effective_k(drafted: int, steps: int) -> float | None:
-    """Return tokens drafted over decode steps; None without decode steps."""
-    return drafted / steps if steps else None
+def effective_k(verified: int, steps: int) -> float | None:
+    """Return verified draft tokens over decode steps; None without decode steps."""
+    return verified / steps if steps else None
 
 
 def fallback(rejected_rounds: int, rounds: int, reasons: Mapping[str | None, int]) -> Fallback:

@@ -30,8 +30,8 @@ from driftscope.telemetry import instruments as i
 from driftscope.telemetry.instruments import (
     OTHER_LABEL,
     REGION_ACCEPTED,
-    REGION_PROPOSED,
     REGION_ROUNDS,
+    REGION_VERIFIED,
     REQUEST_LENGTH,
     Snapshot,
     Tally,
@@ -59,7 +59,7 @@ REMEMBERED_ROUNDS = 2_097_152
 """Most rounds of running requests that are kept, 24 bytes each. Those of the oldest requests are
 discarded beyond it, and are in no region."""
 _Rounds = tuple["array[int]", "array[int]", "array[int]"]
-"""Position, drafted and accepted tokens of a request's rounds so far."""
+"""Position, verified and accepted tokens of a request's rounds so far."""
 _PREFIX = "telemetry-"
 REMEMBERED_REQUESTS = 65_536
 """Most running requests that are tracked. The oldest is discarded, so that a request whose end is
@@ -112,7 +112,7 @@ class RegionCounter:
 
     def verified(self, batch: pa.RecordBatch) -> None:
         """Keep the rounds of a batch of `verify`."""
-        names = ("request", "position", "drafted", "accepted")
+        names = ("request", "position", "verified", "accepted")
         columns = (batch.column(name).to_pylist() for name in names)
         for request, *numbers in zip(*columns, strict=True):
             if numbers[1]:
@@ -140,7 +140,7 @@ class RegionCounter:
     def _count(self, row: Mapping[str, Any], rounds: _Rounds) -> None:
         if len(row["region_starts"]) != len(row["region_codes"] or ()):
             raise BadRowError("a row whose region_starts and region_codes differ in length")
-        position, drafted, accepted = rounds
+        position, verified, accepted = rounds
         places = regions_at(first_drafted(position, row["prompt_tokens"]), row["region_starts"])
         codes = np.asarray(row["region_codes"])[places]
         for code in np.unique(codes).tolist():
@@ -148,7 +148,7 @@ class RegionCounter:
                 continue
             mine, name = codes == code, Region.ALL[code]
             self._tally.add(REGION_ROUNDS, int(mine.sum()), region=name)
-            self._tally.add(REGION_PROPOSED, int(np.asarray(drafted)[mine].sum()), region=name)
+            self._tally.add(REGION_VERIFIED, int(np.asarray(verified)[mine].sum()), region=name)
             self._tally.add(REGION_ACCEPTED, int(np.asarray(accepted)[mine].sum()), region=name)
 
 
@@ -167,7 +167,7 @@ class Rounds:
     """Rounds of one request so far."""
 
     rounds: int = 0
-    drafted: int = 0
+    verified: int = 0
     accepted: int = 0
     rejected: int = 0
     undrafted: int = 0
@@ -205,15 +205,15 @@ class RequestLog:
         """Count a batch of `verify`."""
         if self._regions is not None:
             self._regions.verified(batch)
-        names = ("request", "drafted", "accepted", "time_s", "position")
+        names = ("request", "verified", "accepted", "time_s", "position")
         columns = (batch.column(name).to_pylist() for name in names)
-        for request, drafted, accepted, time_s, position in zip(*columns, strict=True):
+        for request, verified, accepted, time_s, position in zip(*columns, strict=True):
             counted = self._of(request)
-            if not drafted:
+            if not verified:
                 counted.undrafted += 1
                 continue
             counted.rounds += 1
-            counted.drafted += drafted
+            counted.verified += verified
             counted.accepted += accepted
             if not accepted:
                 counted.rejected += 1
@@ -284,18 +284,20 @@ def _indices(at: NDArray[Any]) -> pa.Array:
 
 
 def _verify(counter: BatchCounter, batch: pa.RecordBatch) -> None:
-    tally, drafted = counter.tally, _bounded(batch, "drafted", MAX_K)
-    is_round = drafted > 0
+    tally, verified = counter.tally, _bounded(batch, "verified", MAX_K)
+    is_round = verified > 0
+    if drafted := float(numbers(batch, "drafted").sum()):
+        tally.add(i.DRAFTED, drafted)
     accepted = numbers(batch, "accepted")[is_round]
     if len(accepted):
         tally.add(i.ROUNDS, len(accepted))
-        tally.add(i.PROPOSED, float(drafted.sum()))
+        tally.add(i.VERIFIED, float(verified.sum()))
         tally.add(i.ACCEPTED, float(accepted.sum()))
         tally.add(i.REJECTED_ROUNDS, int((accepted == 0).sum()))
         tally.observe(i.LENGTH, 1.0 + accepted)
-        for depth in range(1, int(drafted.max()) + 1):
+        for depth in range(1, int(verified.max()) + 1):
             tally.add(i.REACHED, int((accepted >= depth).sum()), depth=depth)
-            could = (drafted[is_round] >= depth) & (accepted >= depth - 1)
+            could = (verified[is_round] >= depth) & (accepted >= depth - 1)
             tally.add(i.AT_RISK, int(could.sum()), depth=depth)
     if not is_round.all():
         reasons = strings(rows_where(batch, ~is_round), "reason")

@@ -484,7 +484,7 @@ def _span_attributes(done: Finished) -> dict[str, Any]:
         "driftscope.rounds": rounds.rounds,
         "driftscope.rounds.rejected": rounds.rejected,
         "driftscope.steps.undrafted": rounds.undrafted,
-        "driftscope.tokens.proposed": rounds.drafted,
+        "driftscope.tokens.verified": rounds.verified,
         "driftscope.tokens.accepted": rounds.accepted,
         "driftscope.acceptance.length": rounds.mean_length,
     }

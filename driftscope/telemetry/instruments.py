@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driftscope.metrics import attention, confidence, hidden, latency
-from driftscope.metrics.acceptance import COUNTED, MEAN_LENGTH
+from driftscope.metrics.acceptance import COUNTED, MEAN_LENGTH, TOKEN_RATE
 from driftscope.metrics.fallback import REJECTED, UNDRAFTED
 from driftscope.metrics.overhead import BUDGETED, OVERHEAD
 
@@ -107,15 +107,22 @@ ROUNDS = _counter(
     "{round}",
     "Rounds: drafts that the target verified.",
 )
-PROPOSED = _counter(
-    "driftscope.tokens.proposed",
+DRAFTED = _counter(
+    "driftscope.tokens.drafted",
     "{token}",
-    "Tokens that the drafter proposed in verified rounds.",
+    "Tokens that the drafter proposed, whether or not they were verified.",
+)
+VERIFIED = _counter(
+    "driftscope.tokens.verified",
+    "{token}",
+    "Draft tokens that the target verified: those drafted, without those that a grammar, a length "
+    "limit, the step's budget or a low confidence cut.",
 )
 ACCEPTED = _counter(
     "driftscope.tokens.accepted",
     "{token}",
-    "Proposed tokens that the target accepted. One more token per round is the target's own.",
+    "Draft tokens that the target accepted. One more token per round is the target's own. "
+    f"Divided by driftscope.tokens.verified: {TOKEN_RATE.meaning}",
 )
 REACHED = _counter(
     "driftscope.rounds.reached",
@@ -127,9 +134,9 @@ REACHED = _counter(
 AT_RISK = _counter(
     "driftscope.rounds.at_risk",
     "{round}",
-    "Rounds that drafted this depth and had every earlier token accepted. Divide "
+    "Rounds that verified this depth and had every earlier token accepted. Divide "
     "driftscope.rounds.reached by it for the conditional acceptance at this depth, also if K "
-    "follows the batch size.",
+    "follows the batch size or drafts are cut.",
     DEPTH,
 )
 REJECTED_ROUNDS = _counter(
@@ -165,17 +172,17 @@ REGION_ROUNDS = _counter(
     f"or json. {_OF_REGIONS}",
     REGION,
 )
-REGION_PROPOSED = _counter(
-    "driftscope.region.tokens.proposed",
+REGION_VERIFIED = _counter(
+    "driftscope.region.tokens.verified",
     "{token}",
-    "Tokens that the drafter proposed in these rounds, by the kind of text that the "
+    "Draft tokens of these rounds that the target verified, by the kind of text that the "
     f"round drafts. {_OF_REGIONS}",
     REGION,
 )
 REGION_ACCEPTED = _counter(
     "driftscope.region.tokens.accepted",
     "{token}",
-    "Proposed tokens of these rounds that the target accepted, by the kind of text. "
+    "Draft tokens of these rounds that the target accepted, by the kind of text. "
     f"{_OF_REGIONS}"
     f" Divided by driftscope.region.rounds, plus 1: {MEAN_LENGTH.meaning}",
     REGION,
@@ -333,8 +340,8 @@ LISTENER_ERRORS = _counter(
 INSTRUMENTS: dict[str, Instrument] = {
     instrument.name: instrument
     for instrument in (
-        *(ROUNDS, PROPOSED, ACCEPTED, REACHED, AT_RISK, REJECTED_ROUNDS, UNDRAFTED_STEPS),
-        *(REGION_ROUNDS, REGION_PROPOSED, REGION_ACCEPTED),
+        *(ROUNDS, DRAFTED, VERIFIED, ACCEPTED, REACHED, AT_RISK, REJECTED_ROUNDS, UNDRAFTED_STEPS),
+        *(REGION_ROUNDS, REGION_VERIFIED, REGION_ACCEPTED),
         *(LENGTH, REQUEST_LENGTH, MASS, RMS, GROWTH, TOP1, ENTROPY),
         *(DRAFT_TIME, VERIFY_TIME, TTFT, TPOT, REQUESTS),
         *(CHAINS, DROPPED, ERRORS, PROBE_TIME, STEP_TIME, UP, RATE, PROBE_OVERHEAD, CONFIGURED_K),

@@ -57,7 +57,7 @@ class Depth:
     """Figures of one depth; None where nothing was measured or the quantity does not apply."""
 
     accepted: float | None
-    """Marginal acceptance over the rounds that drafted the depth."""
+    """Marginal acceptance over the rounds that verified the depth."""
     masses: dict[str, float | None]
     """Attention masses by class, see CLASSES."""
     fed_rms: float | None

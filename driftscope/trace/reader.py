@@ -61,6 +61,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "chains": (0, MAX_TOKENS),
     "k": (0, MAX_K),
     "drafted": (0, MAX_K),
+    "verified": (0, MAX_K),
     "accepted": (0, MAX_K),
     **dict.fromkeys(("known", "agreed", "served_agreed"), (0, MAX_K)),
     "layers": (0, MAX_LAYERS),

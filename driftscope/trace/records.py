@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from driftscope.vocabulary import Execution, Strategy
 
-SCHEMA_VERSION = "2.0"
+SCHEMA_VERSION = "3.0"
 """Version as major.minor: a new column raises minor, a changed meaning raises major."""
 
 Floats = Sequence[float]
@@ -150,12 +150,16 @@ class VerifyRow:
     position: int
     """p of the verified chain: joins to the latest DraftRow of this request and position."""
     drafted: int
-    """Number of tokens proposed; 0 for an undrafted step."""
+    """Number of tokens that the drafter proposed for this step; 0 for a step without a draft."""
+    verified: int
+    """Number of these tokens that the target verified: fewer if a grammar, a length limit, the
+    step's token budget or a low confidence cut the draft. Rates by depth are over these."""
     accepted: int
     """Number of leading draft tokens accepted, as the engine counts them, before stop
     conditions."""
     reason: str | None
-    """Reason why nothing was drafted, see `UndraftedReason`. None: tokens were drafted."""
+    """Reason why nothing was drafted, or why the draft was cut, see `UndraftedReason`. None: every
+    drafted token was verified."""
     replica: int = 0
     """Data-parallel replica, as in DraftRow."""
 
@@ -353,9 +357,9 @@ class ClientRow:
     """Requested sampling temperature. None: none was requested."""
     max_tokens: int | None
     """Requested largest number of tokens in the answer. None: no limit was requested."""
-    drafted: Ints | None
-    """Number of tokens drafted in each round, from the server's `metrics.speculative_decoding`.
-    None: the server did not report it."""
+    verified: Ints | None
+    """Number of draft tokens verified in each round, from the server's
+    `metrics.speculative_decoding`. None: the server did not report it."""
     accepted: Ints | None
     """Number of tokens accepted in each round; sorted if the server reports only a histogram. None:
     the server did not report it."""

@@ -109,7 +109,7 @@ def _began_s(pid: int) -> float | None:
 FRESH_S = 60.0
 """Age in seconds of a status file below which its process counts as alive wherever it runs: a
 process that records rewrites it every few seconds."""
-_DRAFTED = "drafted"
+_VERIFIED = "verified"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +220,7 @@ def _requests_of(manifest: Manifest, statuses: Sequence[Status]) -> int | None:
 
 
 def _rounds_of(run: Path) -> int | None:
-    """Return the rows in which something was drafted; None if they cannot be read."""
+    """Return the rows in which a draft was verified; None if they cannot be read."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -232,11 +232,11 @@ def _rounds_of(run: Path) -> int | None:
         for path in segments(run, "verify"):
             if path.suffix == SEALED:
                 with open_parquet(path) as file:
-                    column = file.read(columns=[_DRAFTED]).column(_DRAFTED)
+                    column = file.read(columns=[_VERIFIED]).column(_VERIFIED)
             else:
                 table = read_stream(path).table
                 empty = pa.chunked_array([], pa.int64())
-                column = table.column(_DRAFTED) if table.num_columns else empty
+                column = table.column(_VERIFIED) if table.num_columns else empty
             rounds += pc.sum(pc.greater(column, 0)).as_py() or 0
     except (OSError, ValueError, RuntimeError, KeyError):
         return None

@@ -356,7 +356,7 @@ MARKED: Mapping[str, Mapping[str, str]] = {
         "digest": CONTENT,
         "ended": FIGURE,
         "finish_reason": FIGURE,
-        "drafted": FIGURE,
+        "verified": FIGURE,
         "accepted": FIGURE,
     },
 }

@@ -33,14 +33,14 @@ def fed_column(run: Path) -> str:
 ACCEPTANCE = """
 SELECT depth, avg((accepted >= depth)::INT) AS marginal
 FROM '{run}/verify-*.parquet', range(1, {k} + 1) AS depths(depth)
-WHERE drafted > 0
+WHERE verified > 0
 GROUP BY depth ORDER BY depth
 """
 
 
 def acceptance(run: Path, k: int) -> pd.DataFrame:
     """Which share of all rounds is accepted up to each depth?"""
-    verify = rows(run, "verify").query("drafted > 0")
+    verify = rows(run, "verify").query("verified > 0")
     marginal = [(verify.accepted >= depth).mean() for depth in range(1, k + 1)]
     return pd.DataFrame({"depth": range(1, k + 1), "marginal": marginal})
 
@@ -48,14 +48,14 @@ def acceptance(run: Path, k: int) -> pd.DataFrame:
 BY_LABEL = """
 SELECT r.label, count(*) AS rounds, 1 + avg(v.accepted) AS mean_length
 FROM '{run}/verify-*.parquet' v JOIN '{run}/request-*.parquet' r USING (request)
-WHERE v.drafted > 0
+WHERE v.verified > 0
 GROUP BY r.label ORDER BY r.label
 """
 
 
 def by_label(run: Path, k: int) -> pd.DataFrame:
     """How many tokens does a round yield under each workload label?"""
-    verify = rows(run, "verify").query("drafted > 0")
+    verify = rows(run, "verify").query("verified > 0")
     labels = rows(run, "request")[["request", "label"]]
     grouped = verify.merge(labels, on="request").groupby("label").accepted
     found = pd.DataFrame({"rounds": grouped.size(), "mean_length": 1 + grouped.mean()})
@@ -65,14 +65,14 @@ def by_label(run: Path, k: int) -> pd.DataFrame:
 UNDRAFTED = """
 SELECT coalesce(reason, 'unknown') AS reason, count(*) AS steps
 FROM '{run}/verify-*.parquet'
-WHERE drafted = 0
+WHERE verified = 0
 GROUP BY 1 ORDER BY 1
 """
 
 
 def undrafted(run: Path, k: int) -> pd.DataFrame:
     """How many decode steps had no draft, and why?"""
-    without = rows(run, "verify").query("drafted == 0")
+    without = rows(run, "verify").query("verified == 0")
     counted = without.reason.fillna("unknown").astype(str).value_counts().sort_index()
     return counted.rename_axis("reason").reset_index(name="steps")
 

@@ -120,8 +120,11 @@ def _media(request: Any) -> bytes:
 
 REMEMBERED_REQUESTS = 65_536
 """Largest number of requests remembered at once, so that dropped ends leave no state for good."""
-Verified = tuple[int, float, str, int, int, int, str | None, int]
-_COLUMNS = ("step", "time_s", "request", "position", "drafted", "accepted", "reason", "replica")
+Verified = tuple[int, float, str, int, int, int, int, str | None, int]
+_COLUMNS = (
+    *("step", "time_s", "request", "position", "drafted", "verified", "accepted"),
+    *("reason", "replica"),
+)
 """Columns of a VerifyRow. Rows are plain tuples, because objects cost several times as much; a busy
 server creates thousands of rows a second."""
 

@@ -191,7 +191,7 @@ _CELLS = (
     "tokens/s in total",
     "time to first token",
 )
-_SUMS = ("replay", "condition", "period", "K", "rounds", "drafted", "accepted", "by depth")
+_SUMS = ("replay", "condition", "period", "K", "rounds", "verified", "accepted", "by depth")
 _MEMORY = (
     "replay",
     "KV cache, tokens",
@@ -307,7 +307,7 @@ def _figures(sums: FileTotals) -> list[str]:
     depths = sums.marginal
     return [
         sums.period,
-        *(_whole(n) for n in (sums.k, sums.rounds, sums.drafted, sums.accepted)),
+        *(_whole(n) for n in (sums.k, sums.rounds, sums.verified, sums.accepted)),
         NOT_RECORDED if depths is None else " ".join(number(rate) for rate in depths),
     ]
 

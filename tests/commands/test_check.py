@@ -156,7 +156,7 @@ def test_no_worse_than_before_is_required(driftscope: Driftscope, tmp_path: Path
 
 def test_a_replay_is_judged_by_what_is_about_replays(tmp_path: Path) -> None:
     rows = [client_row(n) for n in range(4)]
-    lost = [*rows, client_row(4, ended=Ended.TIMEOUT, tpot_s=None, accepted=None, drafted=None)]
+    lost = [*rows, client_row(4, ended=Ended.TIMEOUT, tpot_s=None, accepted=None, verified=None)]
     whole, broken = (write_replay(tmp_path / f"{n}", r) for n, r in enumerate((rows, lost)))
     server = write_run(tmp_path / "server")
 

@@ -14,9 +14,9 @@ RECORDED = [*JOBS, "v1 sampled"]
 def test_counters(outcomes: dict[str, Outcome], name: str) -> None:
     verify = read_trace(outcomes[name].run).verify.to_pandas()
     metrics = outcomes[name].metrics
-    rounds = verify[verify.drafted > 0]
+    rounds = verify[verify.verified > 0]
     assert metrics["vllm:spec_decode_num_drafts"] == len(rounds)
-    assert metrics["vllm:spec_decode_num_draft_tokens"] == rounds.drafted.sum()
+    assert metrics["vllm:spec_decode_num_draft_tokens"] == rounds.verified.sum()
     assert metrics["vllm:spec_decode_num_accepted_tokens"] == rounds.accepted.sum()
     per_position = metrics["vllm:spec_decode_num_accepted_tokens_per_pos"]
     assert per_position == [int((rounds.accepted > i).sum()) for i in range(K)]

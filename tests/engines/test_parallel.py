@@ -122,7 +122,7 @@ def test_rows_are_joined_and_counted_once(engines: dict[str, Outcome], kind: str
     step = trace.step.to_pandas()
     assert not step.duplicated(["replica", "step"]).any()
     assert step.chains.sum() == len(draft)
-    drafted = verify[verify.drafted > 0]
+    drafted = verify[verify.verified > 0]
     verified = set(zip(drafted.request, drafted.position, strict=True))
     assert len(verified) == len(drafted) >= CHAINS
     assert verified <= set(zip(draft.request, draft.position, strict=True))
@@ -147,7 +147,7 @@ def test_each_replica_speaks_for_itself(engines: dict[str, Outcome], collector: 
     assert set(batches) == {"0", "1"} and len(batches) > 2
     for replica in set(batches):
         last = max(n for n, each in enumerate(batches) if each == replica)
-        verified = ((verify.replica == int(replica)) & (verify.drafted > 0)).sum()
+        verified = ((verify.replica == int(replica)) & (verify.verified > 0)).sum()
         assert collector.value("driftscope.rounds", batch=last) == verified > 0
         assert collector.value("driftscope.chains.recorded", batch=last) >= verified
     instances = {collector.resource(n)["service.instance.id"] for n in range(len(batches))}

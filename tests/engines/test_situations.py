@@ -161,9 +161,9 @@ def test_each_step_and_each_chain_has_the_k_that_the_scheduler_asked_for(
 def test_a_round_drafts_no_more_than_its_chain(engines: dict[str, Outcome], name: str) -> None:
     trace = read_trace(engines[name].run)
     k = {(row["request"], row["position"]): row["k"] for row in trace.draft.to_pylist()}
-    rounds = [row for row in trace.verify.to_pylist() if row["drafted"]]
-    same = [row["drafted"] == k[row["request"], row["position"]] for row in rounds]
-    assert all(row["drafted"] <= k[row["request"], row["position"]] for row in rounds)
+    rounds = [row for row in trace.verify.to_pylist() if row["verified"]]
+    same = [row["verified"] == k[row["request"], row["position"]] for row in rounds]
+    assert all(row["verified"] <= k[row["request"], row["position"]] for row in rounds)
     assert sum(same) > len(rounds) * 3 / 4, "the rest were cut by a grammar or a limit"
 
 
@@ -184,7 +184,7 @@ def test_a_run_of_several_k_is_read_while_the_engine_serves(
 def _keys(table: Any) -> list[tuple[Any, ...]]:
     names = [
         n
-        for n in ("step", "request", "position", "k", "drafted", "accepted")
+        for n in ("step", "request", "position", "k", "verified", "accepted")
         if n in table.column_names
     ]
     return [tuple(row.values()) for row in table.select(names).to_pylist()]
@@ -197,7 +197,7 @@ def test_counts_equal_vllms_own(engines: dict[str, Outcome], name: str) -> None:
     unfilled = skipped_places(outcome)
     assert bool(unfilled) == (name == "tight v1")
     metrics = outcome.metrics
-    assert metrics["vllm:spec_decode_num_draft_tokens"] == verify.drafted.sum() + sum(unfilled)
+    assert metrics["vllm:spec_decode_num_draft_tokens"] == verify.verified.sum() + sum(unfilled)
     assert metrics["vllm:spec_decode_num_accepted_tokens"] == verify.accepted.sum()
     per_position = metrics["vllm:spec_decode_num_accepted_tokens_per_pos"]
     assert per_position == [int((verify.accepted > i).sum()) for i in range(K)]
@@ -210,10 +210,10 @@ def test_counts_per_request_equal_vllms_own(engines: dict[str, Outcome], name: s
         ask = key.partition("/")[0]
         if output["spec"] is None or ask.startswith(("context", "sampled0")):
             continue
-        rows = verify[(verify.name == ask) & (verify.drafted > 0)].sort_values("step")
+        rows = verify[(verify.name == ask) & (verify.verified > 0)].sort_values("step")
         spec = output["spec"]
         theirs = zip(spec["per_step_drafted"], spec["per_step_accepted"], strict=True)
-        ours = list(zip(rows.drafted, rows.accepted, strict=True))
+        ours = list(zip(rows.verified, rows.accepted, strict=True))
         assert ours == [one for one in theirs if one[0]], key
         seen += 1
     assert seen > 10

@@ -77,8 +77,8 @@ def test_what_a_kill_leaves_is_not_recorded(tmp_path: Path) -> None:
     run, _ = _run(tmp_path / "run", KILLED)
     assert set(_rows(run)) == {WHOLE, ABORTED}
     verify = read_trace(run).verify.to_pylist()
-    lost = sum(row["request"].startswith(RUNNING) and row["drafted"] > 0 for row in verify)
+    lost = sum(row["request"].startswith(RUNNING) and row["verified"] > 0 for row in verify)
     assert lost > 0
     found = {e.label: e.rounds for e in summarise(open_run(run), "run", by="region").segments}
     assert found["(not recorded)"] == lost
-    assert sum(found.values()) == sum(row["drafted"] > 0 for row in verify)
+    assert sum(found.values()) == sum(row["verified"] > 0 for row in verify)

@@ -69,7 +69,7 @@ def replay(folder: Path) -> Inputs:
             pair=f"p{n % 40}",
             condition=_ASKED[n // 40],
             accepted=[max(0, 3 - n // 40 - (n + turn) % 3) for turn in range(8)],
-            drafted=[4] * 8,
+            verified=[4] * 8,
         )
         for n in range(120)
     ]

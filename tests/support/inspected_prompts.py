@@ -36,7 +36,7 @@ def served_length(outcome: Outcome) -> float:
     lengths = [
         row["accepted"] + 1
         for row in trace.verify.to_pylist()
-        if row["drafted"] and row["position"] + 1 + K < ends[row["request"]]
+        if row["verified"] and row["position"] + 1 + K < ends[row["request"]]
     ]
     return sum(lengths) / len(lengths)
 

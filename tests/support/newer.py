@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.segments import VERSION_KEY
 
-VERSION = "2.99"
+VERSION = "3.99"
 
 
 def make_newer(run: Path) -> Path:

@@ -107,7 +107,7 @@ def _replay(run: Path) -> Path:
 
 
 def _unanswered(run: Path) -> Path:
-    silent = dict.fromkeys(("ttft_s", "tpot_s", "e2e_s", "output_tokens", "drafted", "accepted"))
+    silent = dict.fromkeys(("ttft_s", "tpot_s", "e2e_s", "output_tokens", "verified", "accepted"))
     return write_replay(run, [client_row(n, ended=Ended.TIMEOUT, **silent) for n in range(3)])
 
 

@@ -47,7 +47,7 @@ def client_row(order: int, **values: Any) -> ClientRow:
         "finish_reason": "stop",
         "temperature": 0.0,
         "max_tokens": 64,
-        "drafted": [4, 4],
+        "verified": [4, 4],
         "accepted": [1, 3],
         "digest": "d",
         "json_ok": None,

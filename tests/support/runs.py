@@ -238,17 +238,20 @@ def verify(
     step: int,
     time_s: float,
     position: int,
-    drafted: int,
+    verified: int,
     accepted: int,
     reason: str | None = None,
+    drafted: int | None = None,
 ) -> VerifyRow:
-    """Return one verify row of request number `request`."""
+    """Return one verify row of request number `request`, whose draft was not cut unless it says how
+    many tokens were `drafted`."""
     return VerifyRow(
         step=step,
         time_s=time_s,
         request=f"req-{request}",
         position=position,
-        drafted=drafted,
+        drafted=verified if drafted is None else drafted,
+        verified=verified,
         accepted=accepted,
         reason=reason,
     )
@@ -472,6 +475,7 @@ def noisy_rows(
             request=name,
             position=position,
             drafted=k,
+            verified=k,
             accepted=accepted,
             reason=None,
         )

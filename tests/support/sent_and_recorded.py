@@ -18,7 +18,7 @@ def assert_alike(client: Trace, server: Trace, suite: str) -> int:
     label_of = {external_id(row["request"]): row["label"] for row in labels}
     accepted: defaultdict[str, list[int]] = defaultdict(list)
     for row in server.verify.sort_by("step").to_pylist():
-        if row["drafted"]:
+        if row["verified"]:
             accepted[external_id(row["request"])].append(row["accepted"])
     for row in rows:
         assert label_of[row["response"]] == f"replay/{suite}/{row['condition']}"

@@ -55,8 +55,8 @@ def trace(run: Path) -> Trace:
 
 
 def _accepted(trace: Trace) -> list[int]:
-    rows = trace.verify.select(["drafted", "accepted"]).to_pylist()
-    return [row["accepted"] for row in rows if row["drafted"]]
+    rows = trace.verify.select(["verified", "accepted"]).to_pylist()
+    return [row["accepted"] for row in rows if row["verified"]]
 
 
 def _profile(run: Path, folder: Path) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def test_records_of_requests_are_those_of_the_rows(run: Path, trace: Trace, tmp_
     records = [json.loads(line) for line in file.read_text().splitlines()]
     counts: dict[str, list[int]] = {}
     for row in trace.verify.to_pylist():
-        if row["drafted"]:
+        if row["verified"]:
             counts.setdefault(row["request"], []).append(row["accepted"])
     assert {each["metadata"]["x_request_id"] for each in records} == counts.keys()
     requests = {row["request"]: row for row in trace.request.to_pylist()}

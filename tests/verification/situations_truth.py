@@ -88,14 +88,14 @@ class Compared:
     @property
     def judged(self) -> bool:
         """Whether the outputs determine how many of its tokens had to be accepted."""
-        return self.accepted is not None and bool(self.verified and self.verified["drafted"])
+        return self.accepted is not None and bool(self.verified and self.verified["verified"])
 
     @property
     def accepted_equal(self) -> bool:
         """Whether the accepted count is correct, for a judged chain; a grammar or a limit may have
         cut it earlier."""
         assert self.verified is not None and self.accepted is not None
-        expected: int = min(self.accepted, self.verified["drafted"])
+        expected: int = min(self.accepted, self.verified["verified"])
         return bool(self.verified["accepted"] == expected)
 
 

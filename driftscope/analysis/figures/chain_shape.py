@@ -208,9 +208,9 @@ def kinds_of_steps() -> ir.Table:
 
 @cache
 def lengths_of_rounds() -> ir.Table:
-    """Return the numbers of tokens that rounds drafted."""
+    """Return the numbers of tokens of which rounds verified a draft."""
     rows = table("verify")
-    return rows.filter(rows.drafted > 0).group_by("drafted").aggregate(rows=lambda t: t.count())
+    return rows.filter(rows.verified > 0).group_by("verified").aggregate(rows=lambda t: t.count())
 
 
 def captured_states(tables: Tables) -> int:
@@ -249,9 +249,9 @@ def shape_of(tables: Tables) -> Shape:
     rates = {rate for end in ("low", "high") for rate in kinds.column(end).to_pylist()}
     rate = rates.pop() if len(rates) == 1 else None
     asked = {*by_k, *whole(rows(kinds_of_steps()), "k").tolist()}
-    drafted = set(whole(rows(lengths_of_rounds()), "drafted").tolist())
+    verified = set(whole(rows(lengths_of_rounds()), "verified").tolist())
     ks = tuple(sorted(asked)) or (manifest.k,)
-    k = max(*ks, *drafted) if drafted else ks[-1]
+    k = max(*ks, *verified) if verified else ks[-1]
     if k > manifest.k:
         raise MixedTraceError(chains_too_long(tables, manifest.k, k))
     layers = sorted(set(whole(kinds, "layers").tolist()))
@@ -260,7 +260,7 @@ def shape_of(tables: Tables) -> Shape:
     return Shape(
         k=k,
         ks=ks,
-        shorter=tuple(sorted(n for n in drafted if n < k)),
+        shorter=tuple(sorted(n for n in verified if n < k)),
         depths=max(reached) if len(ks) > 1 and by_k else k,
         layers=max(layers[0], 1) if layers else 1,
         aux=captured_states(tables),
@@ -304,7 +304,7 @@ def check_rounds(tables: Tables, rounds: pa.Table) -> None:
     """Raise DamagedTraceError for impossible rounds, and NoDataError if there are no rounds."""
     if whole(rounds, "wrong").sum():
         raise DamagedTraceError(
-            f"{tables.path}: verify rows with more tokens accepted than drafted; "
+            f"{tables.path}: verify rows with more tokens accepted than verified; "
             "the run's files are damaged or not from one run"
         )
     if not whole(rounds, "rounds").sum() and tables.conditions:

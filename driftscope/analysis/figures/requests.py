@@ -401,7 +401,7 @@ def _beginnings(tables: Tables, requests: Requests, looked_at: Codes) -> Codes:
     rows = tables.engine.rows(first_rounds(FIRST_ROUNDS))
     rounds = np.full((len(looked_at), FIRST_ROUNDS, 2), -1, dtype=np.int64)
     place = whole(rows, "cluster"), whole(rows, "nth")
-    for at, name in enumerate(("drafted", "accepted")):
+    for at, name in enumerate(("verified", "accepted")):
         rounds[(*place, np.full(len(place[0]), at))] = whole(rows, name)
     flat = rounds.reshape(len(looked_at), -1)
     code = np.unique(flat, axis=0, return_inverse=True)[1].reshape(-1)
@@ -414,8 +414,8 @@ def first_rounds(first: int) -> ir.Table:
     import ibis
 
     rows = table("verify")
-    rows = rows.filter(rows.drafted > 0).join(clusters(SUSPECTS), REQUEST)
+    rows = rows.filter(rows.verified > 0).join(clusters(SUSPECTS), REQUEST)
     order = ibis.window(group_by="cluster", order_by=(rows.time_s, rows.position))
     rows = rows.mutate(nth=ibis.row_number().over(order))
     rows = rows.filter(rows.nth < first)
-    return rows.select("cluster", "nth", "drafted", accepted=rows.accepted.fill_null(0))
+    return rows.select("cluster", "nth", "verified", accepted=rows.accepted.fill_null(0))

@@ -36,7 +36,7 @@ Spread = tuple[Interval | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceAtK:
-    """Acceptance over the rounds that drafted exactly `k` tokens, including rounds that a length
+    """Acceptance over the rounds that verified exactly `k` tokens, including rounds that a length
     limit cut to this many."""
 
     k: int
@@ -57,7 +57,7 @@ class Acceptance:
     """Tokens per round as served."""
     marginal: ByDepth
     """Marginal acceptance by risk sets, like `conditional`; NaN where no round that reached the
-    depth drafted it."""
+    depth verified it."""
     conditional: tuple[float | None, ...]
     histogram: tuple[int, ...]
     """Number of rounds with exactly 0 .. K tokens accepted."""
@@ -171,7 +171,7 @@ class Recording:
     broken_chains: int
     """Recorded chains with a value that is not a finite number."""
     short_rounds: int
-    """Rounds that drafted fewer than K tokens."""
+    """Rounds that verified fewer than K draft tokens."""
     dropped: int
     """Rows lost, for all causes and in all processes."""
     errors: int
@@ -240,7 +240,7 @@ def acceptance_of(
         died=tuple(int(n) for n in at_risk - reached),
         by_k=by_k,
         histogram=tuple(int(count) for count in histogram),
-        token_rate=formula.token_rate(accepted, int(rounds.drafted.sum())),
+        token_rate=formula.token_rate(accepted, int(rounds.verified.sum())),
         mean_length_interval=length,
         marginal_interval=marginal,
         mean_length_by_request=formula.mean_length_by_request(rounds.accepted, rounds.rounds),

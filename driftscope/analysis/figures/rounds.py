@@ -1,4 +1,4 @@
-"""Rounds of a run by request: their queries, sums of tokens drafted and accepted, and the form in
+"""Rounds of a run by request: their queries, sums of tokens verified and accepted, and the form in
 which two runs are compared."""
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ if TYPE_CHECKING:
 
 
 def counts(
-    drafted: ir.IntegerColumn, accepted: ir.IntegerColumn, shape: Shape
+    verified: ir.IntegerColumn, accepted: ir.IntegerColumn, shape: Shape
 ) -> dict[str, ir.IntegerScalar]:
     """Return the sums that `driftscope.analysis.figures.rounds.rounds_of` reads. Lengths below
     K are counted one by one only if the run has them."""
-    is_round = drafted > 0
+    is_round = verified > 0
     return {
         "rounds": is_round.sum(),
-        "drafted": drafted.sum(),
-        **{f"drafted_{n}": (drafted == n).sum() for n in shape.shorter},
-        **{f"whole_{n}": ((drafted == n) & (accepted == n)).sum() for n in shape.shorter},
+        "verified": verified.sum(),
+        **{f"verified_{n}": (verified == n).sum() for n in shape.shorter},
+        **{f"whole_{n}": ((verified == n) & (accepted == n)).sum() for n in shape.shorter},
         **{f"accepted_{n}": (is_round & (accepted == n)).sum() for n in range(shape.k + 1)},
     }
 
 
 def _accepted(rows: ir.Table, shape: Shape) -> dict[str, ir.IntegerScalar]:
-    return counts(rows.drafted.fill_null(0), rows.accepted.fill_null(0), shape)
+    return counts(rows.verified.fill_null(0), rows.accepted.fill_null(0), shape)
 
 
 def _steps(rows: ir.Table) -> dict[str, Any]:
     """Return the number of impossible steps and of steps without a draft, by reason, and the times
     of the first and last step."""
-    drafted, accepted = rows.drafted.fill_null(0), rows.accepted.fill_null(0)
-    none = drafted <= 0
+    verified, accepted = rows.verified.fill_null(0), rows.accepted.fill_null(0)
+    none = verified <= 0
     lost = rows.reason == UndraftedReason.STRUCTURED_OUTPUT
     meant = rows.reason.isin(UndraftedReason.DELIBERATE)
     return {
-        "wrong": ((accepted > drafted) | (accepted < 0)).sum(),
+        "wrong": ((accepted > verified) | (accepted < 0)).sum(),
         "undrafted": none.sum(),
         "structured": (none & lost.fill_null(False)).sum(),
         "deliberate": (none & meant.fill_null(False)).sum(),
@@ -98,7 +98,7 @@ def by_batch(shape: Shape, *, narrowed: bool) -> ir.Table:
         rows = rows.join(every.group_by(*place).aggregate(size=every.count()), place)
     else:
         rows = rows.mutate(size=rows.count().over(ibis.window(group_by=place)))
-    rows = rows.filter(rows.drafted > 0)
+    rows = rows.filter(rows.verified > 0)
     rows = rows.mutate(bucket=rows.size.log2().floor().cast("int64"))
     return rows.group_by("bucket", *REQUEST).aggregate(**_accepted(rows, shape))
 
@@ -113,9 +113,9 @@ def rounds_in_buckets(shape: Shape) -> ir.Table:
 
 @cache
 def by_length(shape: Shape) -> ir.Table:
-    """Sum rounds by request and by the number of tokens that they drafted."""
+    """Sum rounds by request and by the number of tokens that they verified."""
     rows = table("verify")
-    rows = rows.filter(rows.drafted > 0).mutate(length=rows.drafted)
+    rows = rows.filter(rows.verified > 0).mutate(length=rows.verified)
     return rows.group_by("length", *REQUEST).aggregate(**_accepted(rows, shape))
 
 
@@ -123,7 +123,7 @@ def by_length(shape: Shape) -> ir.Table:
 def undrafted() -> ir.Table:
     """Count decode steps without a draft, by request and reason."""
     rows = table("verify")
-    none = rows.filter(rows.drafted.fill_null(0) == 0)
+    none = rows.filter(rows.verified.fill_null(0) == 0)
     return none.group_by("reason", *REQUEST).aggregate(rows=lambda t: t.count())
 
 
@@ -144,16 +144,16 @@ class Rounds:
     request: Codes
     """Request of each row, [rows]."""
     rounds: Counts
-    drafted: Counts
-    """Tokens drafted, [rows]."""
+    verified: Counts
+    """Tokens verified, [rows]."""
     histogram: Counts
     """Number of rounds with exactly 0 .. K tokens accepted, [rows, K + 1]."""
     lengths: Counts
-    """Number of rounds that drafted exactly 0 .. K tokens, [rows, K + 1]; none drafted 0."""
+    """Number of rounds that verified exactly 0 .. K tokens, [rows, K + 1]; none verified 0."""
     exhausted: Counts
     """Number of those rounds whose whole draft was accepted, [rows, K + 1]."""
     mix: Matrix
-    """Acceptance length of the run's rounds that drafted exactly 0 .. K tokens, minus that of all
+    """Acceptance length of the run's rounds that verified exactly 0 .. K tokens, minus that of all
     rounds, [K + 1]; 0 in a run of one K."""
     unit: Codes | None = None
     """Unit of the request of each row, [rows], see `figures.requests`; None: each request is
@@ -187,12 +187,12 @@ class Rounds:
 
     @cached_property
     def deep_enough(self) -> Counts:
-        """Number of rounds that drafted at least 1 .. K tokens, [rows, K]."""
+        """Number of rounds that verified at least 1 .. K tokens, [rows, K]."""
         return np.asarray(np.cumsum(self.lengths[:, ::-1], axis=1)[:, ::-1][:, 1:])
 
     @cached_property
     def at_risk(self) -> Counts:
-        """Number of rounds that drafted at least i tokens and had i-1 of them accepted, [rows,
+        """Number of rounds that verified at least i tokens and had i-1 of them accepted, [rows,
         K]."""
         before = np.concatenate([self.rounds[:, None], self.reached[:, :-1]], axis=1)
         return np.asarray(before - self.exhausted[:, :-1])
@@ -245,7 +245,7 @@ class Rounds:
         return ratio_over(make, rows, self.cluster[there], crossed)
 
     def comparable_ratio(self) -> Ratio:
-        """Return the acceptance length, [1], that the requests would have if their rounds drafted
+        """Return the acceptance length, [1], that the requests would have if their rounds verified
         like the run's: the effect of their own mix of K is removed.
 
         This is an indirect standardisation over K. In a run of one K it equals `length_ratio`.
@@ -268,7 +268,7 @@ class Rounds:
         return self.over_clusters(conditional_ratio, self.reached, self.at_risk)
 
 
-_SUMS = ("rounds", "drafted", "histogram", "lengths", "exhausted")
+_SUMS = ("rounds", "verified", "histogram", "lengths", "exhausted")
 _BY_ROW = ("request", *_SUMS)
 _UNITS = ("unit", "crossed")
 
@@ -286,13 +286,13 @@ def rounds_of(table: pa.Table, request: Codes, mix: Matrix, units: Units | None 
     k = len(mix) - 1
     rounds = whole(table, "rounds")
     histogram = _columns(table, "accepted", k)
-    lengths, exhausted = _columns(table, "drafted", k), _columns(table, "whole", k)
+    lengths, exhausted = _columns(table, "verified", k), _columns(table, "whole", k)
     lengths[:, k] = rounds - lengths[:, :k].sum(axis=1)
     exhausted[:, k] = histogram[:, k]
     return Rounds(
         request=request,
         rounds=rounds,
-        drafted=whole(table, "drafted"),
+        verified=whole(table, "verified"),
         histogram=histogram,
         lengths=lengths,
         exhausted=exhausted,
@@ -303,19 +303,19 @@ def rounds_of(table: pa.Table, request: Codes, mix: Matrix, units: Units | None 
 
 
 def mix_of(table: pa.Table, k: int) -> Matrix:
-    """Return `Rounds.mix` from a pass by the number of tokens drafted, see
+    """Return `Rounds.mix` from a pass by the number of tokens verified, see
     `by_length`."""
-    drafted = whole(table, "length")
+    verified = whole(table, "length")
     accepted = _columns(table, "accepted", k) @ np.arange(k + 1)
     tokens, rounds = np.zeros(k + 1), np.zeros(k + 1)
-    np.add.at(rounds, drafted, whole(table, "rounds"))
-    np.add.at(tokens, drafted, whole(table, "rounds") + accepted)
+    np.add.at(rounds, verified, whole(table, "rounds"))
+    np.add.at(tokens, verified, whole(table, "rounds") + accepted)
     return mix_over(rounds, tokens)
 
 
 def mix_over(rounds: NDArray[Any], tokens: NDArray[Any]) -> Matrix:
-    """Return `Rounds.mix` from the number of rounds and of their tokens, by tokens drafted, [K + 1]
-    each."""
+    """Return `Rounds.mix` from the number of rounds and of their tokens, by tokens verified,
+    [K + 1] each."""
     some = rounds > 0
     if some.sum() < 2:
         return np.zeros(len(rounds))

@@ -86,7 +86,7 @@ def lifetimes(view: str) -> ir.Table:
     of decode steps."""
     rows = table(view, "verify")
     return rows.group_by(*REQUEST).aggregate(
-        rounds=(rows.drafted.fill_null(0) > 0).sum(),
+        rounds=(rows.verified.fill_null(0) > 0).sum(),
         first_s=rows.time_s.min(),
         last_s=rows.time_s.max(),
     )
@@ -101,11 +101,11 @@ def ended_requests() -> ir.Table:
 @cache
 def outcomes() -> ir.Table:
     """Count all rounds that meet the run's conditions by tokens accepted, with the largest number
-    of tokens that one of them drafted."""
+    of tokens that one of them verified."""
     rows = table(SERVED, "verify")
-    rows = rows.filter(rows.drafted > 0).mutate(accepted=rows.accepted.fill_null(0))
+    rows = rows.filter(rows.verified > 0).mutate(accepted=rows.accepted.fill_null(0))
     return rows.group_by("accepted").aggregate(
-        rounds=lambda t: t.count(), longest=lambda t: t.drafted.max()
+        rounds=lambda t: t.count(), longest=lambda t: t.verified.max()
     )
 
 
@@ -285,7 +285,7 @@ class Sums:
     """Rounds by request and by `bucket`, the power of two at or below the number of requests in
     their step."""
     by_length: pa.Table | None
-    """Rounds by request and by tokens drafted, as `length`; None in a run of one K."""
+    """Rounds by request and by tokens verified, as `length`; None in a run of one K."""
     recorded: NDArray[np.int64]
     """Number of recorded chains of each request, [requests]."""
     drafted_in: NDArray[np.int64]

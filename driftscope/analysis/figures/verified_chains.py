@@ -132,7 +132,7 @@ def drawn(in_steps: bool = False) -> ir.Table:
 def done() -> ir.Table:
     """Return the rounds of these requests."""
     rows = table("verify")
-    rows = rows.filter(rows.drafted > 0).join(clusters(LOOKED_AT), REQUEST)
+    rows = rows.filter(rows.verified > 0).join(clusters(LOOKED_AT), REQUEST)
     return rows.select(*KEY, "accepted", "time_s")
 
 

@@ -537,7 +537,7 @@ def clusters(name: str = CLUSTERS) -> ir.Table:
 
 NAMED = 5
 """Largest number of files that an error names."""
-_LENGTHS = {"draft": "k", "step": "k", "verify": "drafted"}
+_LENGTHS = {"draft": "k", "step": "k", "verify": "verified"}
 
 
 def chains_too_long(tables: Tables, configured: int, longest: int) -> str:

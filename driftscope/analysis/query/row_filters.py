@@ -117,7 +117,7 @@ def wide(
         more.append("b.batch")
         joins.append(_with(_BATCHES, "b", ("replica", "step")))
     if "k" in missing:
-        more.append("t.drafted AS k")
+        more.append("t.verified AS k")
     more += [f"{constants[name]} AS {name}" for name in OF_RUNS if name in missing]
     of_requests = [name for name in OF_REQUESTS if name in missing]
     of_regions = [name for name in OF_REGIONS if name in missing]
@@ -183,7 +183,7 @@ _NEARNESS = {
 BY_LABEL = "label"
 """Way to split a run if no other is asked for."""
 BY_K = "k"
-"""Split by the number of tokens that a round drafted, or that a recorded chain has."""
+"""Split by the number of tokens that a round verified, or that a recorded chain has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

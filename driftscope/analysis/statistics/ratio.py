@@ -17,7 +17,7 @@ A figure has support if no cluster has more than half of the weight, and the clu
 least FEWEST_CLUSTERS of equal size. Without support, or with an end that is not finite, there is
 None instead of an interval: the figure is not known, see `Interval.of`.
 
-Acceptance at depth i is over the rounds that drafted at least i tokens and of which i-1 were
+Acceptance at depth i is over the rounds that verified at least i tokens and of which i-1 were
 accepted, its risk set. The conditional rate divides by their number, and the marginal rate is the
 running product of conditional rates (Kaplan and Meier 1958). If every round drafts K tokens, the
 product is the plain share of all rounds.
@@ -412,18 +412,18 @@ def conditional_ratio(accepted: Matrix, at_risk: Matrix) -> Ratio:
     return ratio_of(accepted, at_risk)
 
 
-def marginal_ratio(accepted: Matrix, at_risk: Matrix, drafted: Matrix) -> Ratio:
+def marginal_ratio(accepted: Matrix, at_risk: Matrix, verified: Matrix) -> Ratio:
     """Return the marginal rate at each depth; sums are by cluster, [clusters, K] each.
 
     `accepted`: rounds with at least i tokens accepted; `at_risk`: rounds in which token i could be
-    accepted; `drafted`: rounds that drafted at least i tokens, whose shares give the degrees of
+    accepted; `verified`: rounds that verified at least i tokens, whose shares give the degrees of
     freedom.
     """
     top, bottom = accepted.sum(axis=0), at_risk.sum(axis=0)
     value = running_product(top, bottom)
     left_out = running_product(top - accepted, bottom - at_risk)
-    units = drafted.sum(axis=0)
-    share = drafted / np.where(units > 0, units, np.nan)
+    units = verified.sum(axis=0)
+    share = verified / np.where(units > 0, units, np.nan)
     return Ratio(
         value=value,
         influence=np.where(share < 1, value - left_out, np.nan),

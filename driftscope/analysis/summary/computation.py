@@ -119,7 +119,7 @@ def summary_of(label: str, run: Sums, by: str = BY_LABEL) -> RunSummary:
             {name: int(number.sum()) for name, number in run.reasons.items()},
         ),
         fallback_spread=spread_of_fallback(run.rounds, run.reasons),
-        effective_k=effective_k(int(run.rounds.drafted.sum()), len(run.rounds) + undrafted),
+        effective_k=effective_k(int(run.rounds.verified.sum()), len(run.rounds) + undrafted),
         recording=_recording(run, verification, steps),
     )
 
@@ -311,7 +311,7 @@ IN_ORDER = "in_order"
 def match_runs() -> ir.Table:
     """Count the runs of matching tokens of the requests in IN_ORDER, by request and length.
 
-    A round that accepts fewer tokens than it drafted ends a run, with a miss. A round that accepts
+    A round that accepts fewer tokens than it verified ends a run, with a miss. A round that accepts
     all of them goes on: its tokens and the one that the target adds, which no drafter was asked
     for, count as matches. A step without a draft, and the end of the request, end a run without a
     miss.
@@ -319,9 +319,9 @@ def match_runs() -> ir.Table:
     import ibis
 
     rows = table("verify").join(clusters(IN_ORDER), REQUEST)
-    drafted, accepted = rows.drafted.fill_null(0), rows.accepted.fill_null(0)
-    whole = (drafted > 0) & (accepted >= drafted)
-    missed = (drafted > 0) & (accepted < drafted)
+    verified, accepted = rows.verified.fill_null(0), rows.accepted.fill_null(0)
+    whole = (verified > 0) & (accepted >= verified)
+    missed = (verified > 0) & (accepted < verified)
     rows = rows.select(
         "cluster",
         "time_s",

@@ -239,7 +239,7 @@ class RunFigures:
     """Number of depths of the figures of recorded chains, see `Shape.depths`; `k` in a run of one
     K."""
     effective_k: float | None = None
-    """Tokens drafted per decode step, including steps without a draft."""
+    """Draft tokens verified per decode step, including steps without a draft."""
     cells: tuple[StepCell, ...] = ()
     """Step times by K and batch size."""
     groups: Groups = NO_GROUPS

@@ -316,6 +316,7 @@ class ReferenceRun:
                 request=request,
                 position=done.chain.position,
                 drafted=done.drafted,
+                verified=done.drafted,
                 accepted=done.accepted,
                 reason=None,
             )

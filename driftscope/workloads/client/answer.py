@@ -270,8 +270,8 @@ class Counts:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
-    drafted: list[int] | None = None
-    """Drafted tokens by round."""
+    verified: list[int] | None = None
+    """Verified draft tokens by round."""
     accepted: list[int] | None = None
     """Accepted tokens by round."""
 
@@ -283,13 +283,13 @@ def counts_of(usage: Any, speculation: Any) -> Counts:
         drafting = Speculation.model_validate({} if speculation is None else speculation)
     except ValidationError as error:
         raise BrokenStreamError(f"impossible counts ({first_fault(error)})") from error
-    drafted, accepted = rounds_of(drafting)
+    verified, accepted = rounds_of(drafting)
     details = used.prompt_tokens_details
     return Counts(
         prompt_tokens=used.prompt_tokens,
         output_tokens=used.completion_tokens,
         cached_tokens=None if details is None else details.cached_tokens,
-        drafted=drafted,
+        verified=verified,
         accepted=accepted,
     )
 

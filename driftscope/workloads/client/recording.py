@@ -169,7 +169,7 @@ def row_of(
         finish_reason=answer.finish_reason,
         temperature=_number(body.get("temperature")),
         max_tokens=_count(body.get("max_completion_tokens", body.get("max_tokens"))),
-        drafted=counts.drafted,
+        verified=counts.verified,
         accepted=counts.accepted,
         digest=answer.digest() if sent.pieces else None,
         json_ok=checked.json_ok,

@@ -73,7 +73,7 @@ def sums_of(run: Path, k: int) -> dict[str, Sums]:
     drafts = trace.draft.to_pandas().merge(requests, on="request")
     return {
         str(condition): _sums(of_rounds, drafts[drafts["label"] == condition], k)
-        for condition, of_rounds in rounds[rounds["drafted"] == k].groupby("label")
+        for condition, of_rounds in rounds[rounds["verified"] == k].groupby("label")
     }
 
 

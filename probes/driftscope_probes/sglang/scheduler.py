@@ -236,7 +236,7 @@ class StepTracker(RequestTracker):
                 position, reason = served.prompt + served.outputs - 2, _reason(served)
                 drafted, accepted = served.drafted, served.accepted if served.drafted else 0
                 row = self._step, step.time_s, served.request, position
-                rows.append((*row, drafted, accepted, reason, 0))
+                rows.append((*row, drafted, drafted, accepted, reason, 0))
             first, _ = self._times.get(served.request, (step.time_s, 0.0))
             self._times[served.request] = first, step.time_s
         while len(self._times) > REMEMBERED_REQUESTS:

@@ -15,7 +15,7 @@ import os
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from driftscope.trace.records import RequestRow
 from driftscope.trace.status import OTHER, StartFault, read_faults
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import check_writable, has_begun
-from driftscope.vocabulary import Structured
+from driftscope.vocabulary import Structured, UndraftedReason
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control
 from driftscope_probes.engine import PAIR, SESSION, given_name
@@ -48,11 +48,12 @@ from driftscope_probes.start_guard import (
 )
 from driftscope_probes.vllm.plugin import report_down, served_name
 from driftscope_probes.vllm.schedule import (
+    ADMITTED,
     Limits,
     RequestRegions,
     Schedule,
     label_of,
-    undrafted_reason,
+    reason_for_less,
 )
 from driftscope_probes.vllm.support import run_id_of
 
@@ -63,9 +64,10 @@ Served = tuple[Any, int, int, Any, int]
 """A request as a step found it: vLLM's Request, its number of tokens before the step's, the number
 of prompt tokens among them, its RequestStatus at that time, and the number of tokens that the step
 gave it."""
-Step = tuple[float, Any, list[Served]]
-"""A step with known outcome: its time, vLLM's SchedulerOutput, and the served requests. These are
-plain tuples, because the serving thread creates them in every step."""
+Step = tuple[float, Any, list[Served], Mapping[str, int] | None]
+"""A step with known outcome: its time, vLLM's SchedulerOutput, the served requests, and how many
+draft tokens of each the worker verified, if it chooses that. These are plain tuples, because the
+serving thread creates them in every step."""
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ class VerificationTracker(RequestTracker):
         self._live: OrderedDict[str, _RunningRequest] = OrderedDict()
 
     def _verified(self, step: Step) -> list[Verified]:
-        time_s, scheduled, served = step
+        time_s, scheduled, served, admitted_drafts = step
         schedule = Schedule(scheduled, self._limits)
         self._step += 1
         rows: list[Verified] = []
@@ -117,13 +119,17 @@ class VerificationTracker(RequestTracker):
                 if has_output:
                     before = live.latest
                     filled = not again and (before is None or before.drafts)
-                    drafted = schedule.drafted(name) if filled else 0
-                    if drafted:
-                        accepted, reason = tokens - 1, None
-                    else:
-                        accepted = 0
-                        reason = undrafted_reason(schedule, before, request, again=again)
-                    rows.append((number, time_s, name, length - 2, drafted, accepted, reason, 0))
+                    drafted = schedule.drafted(name, before) if filled else 0
+                    verified, reason = schedule.verified(name) if filled else 0, None
+                    if verified < drafted or not verified:
+                        reason = reason_for_less(schedule, before, request, again=again)
+                    if reason == UndraftedReason.NO_DRAFT:  # the drafter proposed no more
+                        drafted, reason = verified, None if verified else reason
+                    if admitted_drafts is not None and admitted_drafts[name] < verified:
+                        verified, reason = admitted_drafts[name], UndraftedReason.CONFIDENCE
+                    accepted = tokens - 1 if verified else 0
+                    row = number, time_s, name, length - 2
+                    rows.append((*row, drafted, verified, accepted, reason, 0))
                 if live.first_token_s is None:
                     live.first_token_s = time_s
                 live.last_token_s = time_s
@@ -281,6 +287,8 @@ class EngineObserver:
         self._regions = RequestRegions(scheduler) if settings.regions else None
         tracker = VerificationTracker(scheduler, self._writer.count_error, digests, self._regions)
         self._rows = tracker.rows
+        speculation = scheduler.vllm_config.speculative_config
+        self._adaptive = bool(getattr(speculation, "enable_adaptive_verification", False))
 
     def before_update(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
         """Observe a step's outcome before it is applied to the requests."""
@@ -322,7 +330,15 @@ class EngineObserver:
                     len(sampled[index[name]]) if sampled else 0,
                 )
             )
-        self._writer.put((self._rows, (time.time(), scheduled, served)))
+        self._writer.put((self._rows, (time.time(), scheduled, served, self._admitted(output))))
+
+    def _admitted(self, output: Any) -> Mapping[str, int] | None:
+        """Return how many draft tokens of each request the worker verified; None unless it chooses
+        that by confidence."""
+        if not self._adaptive:
+            return None
+        counts = getattr(output, ADMITTED)
+        return dict(zip(output.req_ids, counts.tolist(), strict=True))
 
     def _finish(self, request: Any) -> None:
         sampling = request.sampling_params

@@ -23,6 +23,7 @@ from driftscope_probes.vllm.attach import (
     attach_recorder,
     begin_recording,
 )
+from driftscope_probes.vllm.schedule import ADMITTED
 
 ONE_MODULE_PER_DEPTH = "MultiModuleMTPSpeculator"
 LOOKUP = "NgramGPUSpeculator"
@@ -127,6 +128,7 @@ def _sample_tokens(original: Any) -> Callable[..., Any]:
         state = getattr(runner, "execute_model_state", None)
         if recorder is None or state is None:
             return original(runner, *args, **kwargs)
+        admitted = _admitted(runner, state.input_batch)
         if speculator is None:
             result = original(runner, *args, **kwargs)
         else:
@@ -136,9 +138,25 @@ def _sample_tokens(original: Any) -> Callable[..., Any]:
             finally:
                 speculator._driftscope_runner = None
         recorder.step_ended(state.input_batch.num_reqs)
+        if admitted is not None and result is not None:
+            setattr(getattr(result, "model_runner_output", result), ADMITTED, admitted)
         return result
 
     return sample_tokens
+
+
+def _admitted(runner: Any, batch: Any) -> torch.Tensor | None:
+    """Return the draft tokens of each request that this step verifies, [requests] int32 on the
+    host; None unless the runner chooses them by confidence.
+
+    The copy is on the main stream, for whose work vLLM's own copy of the step's tokens waits: they
+    are there when the scheduler reads these.
+    """
+    if getattr(runner, "adaptive_verification", None) is None:
+        return None
+    ends = batch.cu_num_logits[: batch.num_reqs + 1]
+    admitted: torch.Tensor = ends.diff() - runner.model_state.num_new_sampled_tokens_per_step
+    return admitted.to("cpu", non_blocking=True)
 
 
 def _propose(original: Any) -> Callable[..., Any]:

@@ -26,13 +26,19 @@ from functools import cached_property
 from typing import Any
 
 from driftscope.regions import CONSTRAINTS, AnswerRegions, TokenTexts, answer_regions
-from driftscope.vocabulary import UndraftedReason
+from driftscope.vocabulary import CHOOSES_LENGTH, UndraftedReason
 from driftscope_probes.engine import LABEL, NOBODY, given_name
 
 
 def label_of(sampling: Any) -> str | None:
     """Return the workload label in a request's vLLM SamplingParams, see `given_name`."""
     return given_name(getattr(sampling, "extra_args", None), LABEL)
+
+
+ADMITTED = "_driftscope_admitted"
+"""Attribute of a vLLM ModelRunnerOutput: [requests] int tensor on the host, draft tokens of each
+that the worker verified. Only the worker knows them if `enable_adaptive_verification` is set: it
+cuts drafts on the device, and the scheduler counts them whole."""
 
 
 class Limits:
@@ -51,6 +57,9 @@ class Limits:
         """Number of slots reserved for drafting, per request."""
         self.last_slot: int = scheduler.max_model_len - 1
         """Last slot that the context limit allows."""
+        chooses = getattr(speculation, "method", None) in (*CHOOSES_LENGTH, "custom_class")
+        self.k: int | None = None if chooses else scheduler.num_spec_tokens
+        """Number of tokens that each draft has as it is proposed; None: the drafter chooses it."""
         self.drafted_length: int | None = None
         """Length of the longest sequence with which a step still drafts; None: every step drafts.
         In V1's GPUModelRunner._input_fits_in_drafter one sequence too long for K more tokens
@@ -103,7 +112,15 @@ class Schedule:
         kept = used + limits.slots * len(self._output.num_scheduled_tokens)
         return bool(used >= limits.tokens or kept >= limits.kept_tokens)
 
-    def drafted(self, request: str) -> int:
+    def drafted(self, request: str, before: Schedule | None) -> int:
+        """Return how many tokens the drafter proposed for this step at the end of the step
+        `before`, whatever cut them since; a drafter that chooses the length, those in the step."""
+        places = len(self._places.get(request, ()))
+        asked = None if before is None else before.asked_k
+        k = self._limits.k
+        return places if k is None else max(places, k if asked is None else asked)
+
+    def verified(self, request: str) -> int:
         """Return how many of a request's places can hold a draft: not those a grammar emptied."""
         if request in self.admitted:
             return 0
@@ -140,8 +157,9 @@ class Schedule:
         return {name: computed[name] + n for name, n in output.num_scheduled_tokens.items()}
 
 
-def undrafted_reason(now: Schedule, before: Schedule | None, request: Any, *, again: bool) -> str:
-    """Return why `request` has no draft to verify in the step `now`; see UndraftedReason.
+def reason_for_less(now: Schedule, before: Schedule | None, request: Any, *, again: bool) -> str:
+    """Return why `request` has no draft to verify, or a cut one, in the step `now`; see
+    UndraftedReason, of which NO_DRAFT stands for none of the others.
 
     `before` is the request's previous step, which should have drafted; `again`: this is the first
     output since the request was preempted and its tokens were computed again.

@@ -321,14 +321,14 @@
   const REGIONS = { prose: "P", code: "C", diff: "D", json: "J", thinking: "T", markup: "M",
     number: "N", template: "S", guided: "G" };
   const story = (run, opened, width) => {
-    const rounds = opened.drafted.length;
-    const depths = Math.max(run.k, ...opened.drafted);
+    const rounds = opened.verified.length;
+    const depths = Math.max(run.k, ...opened.verified);
     const fate = (r, d) => {
-      if (!opened.drafted[r])
+      if (!opened.verified[r])
         return [opened.reason[r] === "k_zero" ? "var(--same)" : "var(--apart)",
           "no draft: " + (opened.reason[r] ?? "unknown").replaceAll("_", " "), DASH];
       if (d <= opened.accepted[r]) return ["var(--good)", "accepted"];
-      if (d <= opened.drafted[r])
+      if (d <= opened.verified[r])
         return d === opened.accepted[r] + 1
           ? ["var(--high)", "rejected", CROSS] : ["var(--grid)", "after the rejected one"];
       return [null, ""];

@@ -17,7 +17,7 @@ def test_a_tree_has_acceptance_and_no_masses(sglang_outcome: Outcomes) -> None:
     assert trace.draft.num_rows == 0
     assert any("not applicable" in note for note in trace.manifest.notes)
     assert all(ours == theirs for theirs, ours in histograms(outcome))
-    drafted = {row["drafted"] for row in trace.verify.to_pylist()}
+    drafted = {row["verified"] for row in trace.verify.to_pylist()}
     assert drafted == {TREE["speculative_num_steps"]}
     assert max(step["draft_s"] for step in trace.step.to_pylist()) > 0
 

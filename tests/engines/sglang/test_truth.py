@@ -43,7 +43,7 @@ def test_a_single_request_is_as_true_as_a_batch(sglang_outcome: Outcomes) -> Non
 def test_every_verified_draft_of_every_round_is_recorded(sglang_outcome: Outcomes) -> None:
     trace = read_trace(sglang_outcome("eagle3").run)
     chains = {(row["request"], row["position"]) for row in trace.draft.to_pylist()}
-    verified = {(r["request"], r["position"]) for r in trace.verify.to_pylist() if r["drafted"]}
+    verified = {(r["request"], r["position"]) for r in trace.verify.to_pylist() if r["verified"]}
     assert chains >= verified, "depth 1 comes from the round before, also after a prompt"
     assert not any(status.errors or status.dropped for status in trace.statuses)
 
@@ -59,5 +59,5 @@ def test_manifest_says_what_ran(sglang_outcome: Outcomes) -> None:
 
 def test_retracted_requests_have_a_step_without_a_draft(sglang_outcome: Outcomes) -> None:
     rows = read_trace(sglang_outcome("retracted").run).verify.to_pylist()
-    undrafted = [row for row in rows if not row["drafted"]]
+    undrafted = [row for row in rows if not row["verified"]]
     assert undrafted and {row["reason"] for row in undrafted} == {"preempted"}

@@ -69,7 +69,7 @@ class Chunk:
     step: Ints
     """[rows] index into the chunk's steps."""
     position: Ints
-    drafted: Ints
+    verified: Ints
     accepted: Ints
     """Accepted tokens, -1 if a chain was never verified."""
     reason: Ints
@@ -208,7 +208,7 @@ def _chunk(
         request=request,
         step=of_step,
         position=done[0],
-        drafted=np.where(reason < 0, k[of_step], 0),
+        verified=np.where(reason < 0, k[of_step], 0),
         accepted=np.where(last, -1, done[1]),
         reason=reason,
         top1=done[2],

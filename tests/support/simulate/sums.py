@@ -26,7 +26,7 @@ def side(truth: Truth, drafted: int | None = None) -> Side:
     rounds = Rounds(
         request=np.arange(len(there)),
         rounds=histogram.sum(axis=1),
-        drafted=lengths @ np.arange(truth.k + 1),
+        verified=lengths @ np.arange(truth.k + 1),
         histogram=histogram,
         lengths=lengths,
         exhausted=exhausted,
@@ -47,10 +47,10 @@ def unpaired(first: Side, second: Side) -> Comparison:
 def _counts(truth: Truth, chunk: Chunk, only: int | None) -> Ints:
     """Return [4, requests, K + 1]: rounds by tokens accepted, rounds by tokens drafted, the fully
     accepted ones of the latter, and the tokens that they yielded."""
-    rows = (chunk.accepted >= 0) & (chunk.drafted > 0)
-    rows &= True if only is None else chunk.drafted == only
+    rows = (chunk.accepted >= 0) & (chunk.verified > 0)
+    rows &= True if only is None else chunk.verified == only
     request, drafted, accepted = (
-        each[rows] for each in (chunk.request, chunk.drafted, chunk.accepted)
+        each[rows] for each in (chunk.request, chunk.verified, chunk.accepted)
     )
     out = np.zeros((4, len(chunk.kind), truth.k + 1), dtype=np.int64)
     np.add.at(out[0], (request, accepted), 1)
@@ -65,7 +65,7 @@ def marginal_at_k(truth: Truth, k: int) -> np.ndarray:
     sizes."""
     batches: list[int] = []
     for chunk in chunks(truth):
-        mine = (chunk.accepted >= 0) & (chunk.drafted == k)
+        mine = (chunk.accepted >= 0) & (chunk.verified == k)
         batches += chunk.batch[chunk.step[mine]].tolist()
     size, rounds = np.unique(batches, return_counts=True)
     return np.average([truth.marginal_at(int(b))[:k] for b in size], axis=0, weights=rounds)
@@ -98,7 +98,7 @@ def rounds_by_key(
     rounds = Rounds(
         request=key // per_request,
         rounds=each,
-        drafted=each * truth.k,
+        verified=each * truth.k,
         histogram=histogram,
         lengths=lengths,
         exhausted=whole,

@@ -138,7 +138,7 @@ def _names(chunk: Chunk) -> np.ndarray[Any, Any]:
 
 
 def _draft(truth: Truth, chunk: Chunk) -> Block:
-    kept = np.flatnonzero(chunk.recorded[chunk.step] & (chunk.drafted > 0))
+    kept = np.flatnonzero(chunk.recorded[chunk.step] & (chunk.verified > 0))
     random = np.random.default_rng(chunk.seed)
     request, step = chunk.request[kept], chunk.step[kept]
     own = chunk.own[request]
@@ -269,7 +269,8 @@ def _verify(truth: Truth, chunk: Chunk) -> Block:
         "time_s": chunk.time_s[step] + 0.8 * chunk.step_s[step],
         "request": _names(chunk)[request].tolist(),
         "position": chunk.position[kept],
-        "drafted": chunk.drafted[kept],
+        "drafted": chunk.verified[kept],
+        "verified": chunk.verified[kept],
         "accepted": chunk.accepted[kept],
         "reason": named[chunk.reason[kept]].tolist(),
         "replica": 0,

@@ -47,7 +47,7 @@ def test_batch_sizes_are_those_of_the_steps(trace: Trace, run: RunSummary) -> No
     size = Counter((row["replica"], row["step"]) for row in verify)
     rounds, tokens = Counter[int](), Counter[int]()
     for row in verify:
-        if row["drafted"]:
+        if row["verified"]:
             power = size[row["replica"], row["step"]].bit_length() - 1
             rounds[power] += 1
             tokens[power] += row["accepted"] + 1
@@ -165,7 +165,7 @@ def _looping(trace: Trace, share: float) -> Trace:
     rows = trace.verify.sort_by([("request", "ascending"), ("time_s", "ascending")])
     names = rows["request"].to_numpy(zero_copy_only=False)
     accepted = rows["accepted"].to_numpy().copy()
-    drafted = rows["drafted"].to_numpy()
+    drafted = rows["verified"].to_numpy()
     requests = np.unique(names)
     for name in requests[: int(share * len(requests))]:
         last = np.flatnonzero(names == name)[-LOOP_ROUNDS:]

@@ -82,7 +82,7 @@ def _conditions(count: int = 40, cost: float = 0.5, **values: Any) -> list[Clien
                     pair=f"p{pair}",
                     condition=condition,
                     accepted=accepted,
-                    drafted=[4] * 20,
+                    verified=[4] * 20,
                     **values,
                 )
             )
@@ -101,7 +101,7 @@ def _analysis(folder: Path, *replays: list[ClientRow]) -> Analysis:
 def test_figures_of_a_condition(tmp_path: Path) -> None:
     rows = [client_row(n, tpot_s=0.01 * (n + 1), output_tokens=10 * (n + 1)) for n in range(3)]
     rows.append(client_row(3, warmup=True, tpot_s=9.0, accepted=[0]))
-    rows.append(client_row(4, ended=Ended.REFUSED, tpot_s=None, accepted=None, drafted=None))
+    rows.append(client_row(4, ended=Ended.REFUSED, tpot_s=None, accepted=None, verified=None))
     summary = _summary(tmp_path / "run", rows)
     (cell,) = summary.cells
     assert summary.planned == 5 and summary.ended == {"answered": 4, "refused": 1}
@@ -145,14 +145,14 @@ def test_few_pairs_give_no_interval() -> None:
 
 
 def test_an_interval_leaves_out_what_cannot_be(tmp_path: Path) -> None:
-    rows = [client_row(n, accepted=[n % 2 * 3] * 4, drafted=[4] * 4) for n in range(6)]
+    rows = [client_row(n, accepted=[n % 2 * 3] * 4, verified=[4] * 4) for n in range(6)]
     (cell,) = _summary(tmp_path / "run", rows).cells
     assert cell.mean_length == 2.5 and cell.mean_length_interval.low == 1.0
 
 
 def _outcomes(bad: int, speculates: bool) -> list[ClientRow]:
-    rounds = {"accepted": [1], "drafted": [4]} if speculates else {}
-    plain = {"accepted": None, "drafted": None, **rounds}
+    rounds = {"accepted": [1], "verified": [4]} if speculates else {}
+    plain = {"accepted": None, "verified": None, **rounds}
     return [client_row(n, json_ok=n >= bad, digest=f"{n}", **plain) for n in range(30)]
 
 
@@ -162,7 +162,7 @@ def test_outcomes_are_counted_over_pairs(tmp_path: Path) -> None:
 
 
 def _failed(how: str) -> list[ClientRow]:
-    lost = {"ended": how, "tpot_s": None, "accepted": None, "drafted": None}
+    lost = {"ended": how, "tpot_s": None, "accepted": None, "verified": None}
     return [*_conditions(cost=0.0), client_row(99, **(lost if how != Ended.ANSWERED else {}))]
 
 
@@ -221,7 +221,7 @@ def test_a_replay_is_joined_with_the_probes_run(tmp_path: Path) -> None:
     """Acceptance is then known although the server did not tell the sender."""
     server = read_trace(write_run(tmp_path / "server", Spec(requests=4, rounds=6)))
     names = server.request.column("request").to_pylist()
-    silent = {"accepted": None, "drafted": None, "ttft_s": 5.0}
+    silent = {"accepted": None, "verified": None, "ttft_s": 5.0}
     rows = [client_row(n, response=external_id(name), **silent) for n, name in enumerate(names)]
     rows.append(client_row(4, **silent))
     client = read_trace(write_replay(tmp_path / "client", rows))
@@ -257,7 +257,7 @@ def test_a_report_of_a_server_and_its_replay(tmp_path: Path) -> None:
 
 
 def test_a_replay_without_any_answer_can_still_be_read(tmp_path: Path) -> None:
-    absent = dict.fromkeys(("tpot_s", "ttft_s", "accepted", "drafted", "garbled", "looping"))
+    absent = dict.fromkeys(("tpot_s", "ttft_s", "accepted", "verified", "garbled", "looping"))
     rows = [client_row(n, ended=Ended.UNREACHED, **absent) for n in range(3)]
     analysis = _analysis(tmp_path, rows)
     assert analysis.senders[0].cells[0].answered == 0

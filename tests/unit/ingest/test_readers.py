@@ -115,7 +115,7 @@ def test_times_are_in_seconds() -> None:
 def test_what_a_file_does_not_hold_is_none() -> None:
     llama = _one("llamacpp-responses.jsonl", "llamacpp-responses")
     assert (llama.rounds, llama.length, llama.marginal) == (None, None, None)
-    assert (llama.drafted, llama.accepted) == (110, 50)
+    assert (llama.verified, llama.accepted) == (110, 50)
     assert "no rounds" in llama.assumptions[0]
     bench = _one("vllm-bench.json", "vllm-bench")
     assert bench.length_interval is None and bench.length_by_request is None
@@ -316,7 +316,7 @@ def test_rounds_are_those_of_the_histogram(tmp_path: Path) -> None:
     run, _ = _run("vllm-requests.jsonl", tmp_path)
     first = read_trace(run).client.to_pylist()[0]
     assert first["accepted"] == [0, 1, 1, 2, 2, 2, 3, 3, 3, 3]
-    assert first["drafted"] == [3] * 10
+    assert first["verified"] == [3] * 10
 
 
 def test_commands_take_it(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ def test_it_has_the_figures_of_the_file_and_no_others(name: str, tmp_path: Path)
         assert cell.throughput == figures.output_per_s
         assert (cell.answered, cell.e2e_s, cell.length_ratio, cell.tpot_ratio) == (None,) * 4
         assert cell.totals is not None and cell.totals.marginal == figures.marginal
-        assert (cell.totals.k, cell.totals.drafted) == (figures.k, figures.drafted)
+        assert (cell.totals.k, cell.totals.verified) == (figures.k, figures.verified)
 
 
 def test_what_is_not_in_the_file_is_null_and_never_0(tmp_path: Path) -> None:
@@ -411,7 +411,7 @@ def test_what_is_not_in_the_file_is_null_and_never_0(tmp_path: Path) -> None:
     assert cell["mean_length"] == 2.9 and cell["totals"]["period"] == SINCE_START
     absent = ("rounds", "answered", "mean_length_interval", "e2e_s", "length_ratio")
     assert [cell[name] for name in absent] == [None] * len(absent)
-    assert [cell["totals"][name] for name in ("k", "drafted", "marginal")] == [None] * 3
+    assert [cell["totals"][name] for name in ("k", "verified", "marginal")] == [None] * 3
 
 
 def test_the_report_says_that_there_is_no_interval(tmp_path: Path) -> None:
@@ -469,8 +469,8 @@ def test_a_count_that_no_run_can_hold_is_one_error(tmp_path: Path) -> None:
     text = (SAMPLES / "vllm-bench.json").read_text()
     file.write_text(text.replace('draft_tokens": 600', f'draft_tokens": {2**60}'))
     reader, found = ingest(file)
-    assert found[0].drafted == 2**60
-    with pytest.raises(UsageError, match="drafted is 1152921504606846976"):
+    assert found[0].verified == 2**60
+    with pytest.raises(UsageError, match="verified is 1152921504606846976"):
         write_run(tmp_path / "run", file, reader, found)
     assert not (tmp_path / "run").exists()
 

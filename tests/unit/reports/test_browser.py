@@ -241,7 +241,7 @@ def test_one_request_opens(browser: Browser, report: Path, analysis: Analysis) -
     assert strips.count() == 1 + len(opened.masses) + 1
     titles = strips.first.locator("title").all_text_contents()
     assert sum("accepted" in t for t in titles) == sum(opened.accepted)
-    assert len(titles) == sum(opened.drafted) + 4 * opened.drafted.count(0)
+    assert len(titles) == sum(opened.verified) + 4 * opened.verified.count(0)
     assert page.wrong == []  # type: ignore[attr-defined]
     page.keyboard.press("Enter")
     assert story.count() == 0

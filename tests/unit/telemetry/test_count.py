@@ -179,7 +179,7 @@ def test_rounds_and_lengths_are_those_of_analyze(run: Path) -> None:
     for part in segments:
         accepted = found["driftscope_region_tokens_accepted"][part.label]
         assert 1 + accepted / part.rounds == pytest.approx(part.mean_length)
-        assert found["driftscope_region_tokens_proposed"][part.label] == 4 * part.rounds
+        assert found["driftscope_region_tokens_verified"][part.label] == 4 * part.rounds
 
 
 @pytest.mark.parametrize(("value", "some"), [("on", True), ("off", False), ("", False)])

@@ -131,7 +131,7 @@ def test_a_span_per_request_tells_of_the_chains_that_went_wrong(trace: Trace) ->
     assert set(spans) == set(trace.request.column("request").to_pylist())
     verify = trace.verify.to_pandas()
     for name, span in spans.items():
-        mine = verify[(verify.request == name) & (verify.drafted > 0)]
+        mine = verify[(verify.request == name) & (verify.verified > 0)]
         numbers = {a.key: a.value.int_value for a in span.attributes}
         assert numbers["driftscope.rounds"] == len(mine)
         assert numbers["driftscope.rounds.rejected"] == (mine.accepted == 0).sum()
@@ -285,7 +285,7 @@ def test_a_pause_is_flat_until_its_end(tmp_path: Path) -> None:
         ("VerifyRow", "time_s", float("inf")),
         ("VerifyRow", "time_s", -1.0),
         ("StepRow", "time_s", 1e300),
-        ("VerifyRow", "drafted", (1 << 31) - 1),
+        ("VerifyRow", "verified", (1 << 31) - 1),
         ("DraftRow", "layers", (1 << 15) - 1),
     ],
 )
@@ -374,7 +374,7 @@ def test_quantiles_are_right_within_a_bucket(
 ) -> None:
     verify = trace.verify.to_pandas()
     values = {
-        "accepted": 1.0 + verify[verify.drafted > 0].accepted,
+        "accepted": 1.0 + verify[verify.verified > 0].accepted,
         "tpot_s": trace.request.to_pandas().tpot_s,
         "draft_s": trace.step.to_pandas().draft_s,
     }[column]

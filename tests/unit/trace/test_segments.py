@@ -200,7 +200,7 @@ def test_metadata_that_the_columns_do_not_fit(run: Path) -> None:
     table = pq.read_table(path)
     for derived in (b'{"fed_rms": "x"}', b"{", b'{"in_rms": "fed_rms"}'):
         pq.write_table(
-            table.replace_schema_metadata({VERSION_KEY: b"2.0", DERIVED_KEY: derived}), path
+            table.replace_schema_metadata({VERSION_KEY: b"3.0", DERIVED_KEY: derived}), path
         )
         with pytest.raises(DamagedTraceError, match="cannot be derived from the others"):
             read_trace(run)

@@ -100,7 +100,7 @@ def histograms(outcome: Outcome, batch: int = 0) -> list[tuple[list[int], list[i
         theirs = meta["spec_correct_drafts_histogram"]
         ours = [0] * len(theirs)
         for row in rows:
-            if row["request"] == meta["id"] and row["drafted"]:
+            if row["request"] == meta["id"] and row["verified"]:
                 ours[row["accepted"]] += 1
         pairs.append((theirs, ours))
     return pairs

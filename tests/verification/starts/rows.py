@@ -31,7 +31,7 @@ def used(folder: Path) -> Iterator[Environment]:
     """Yield a run directory in which another engine is recording."""
     run = folder / "used"
     run.mkdir()
-    (run / "manifest.json").write_text('{"schema_version": "2.0", "run_id": "another"}')
+    (run / "manifest.json").write_text('{"schema_version": "3.0", "run_id": "another"}')
     yield {TRACE: str(run)}
 
 

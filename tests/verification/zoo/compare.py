@@ -84,10 +84,10 @@ def compare(run: Path, name: str, witness: Witness | None) -> dict[str, Any]:
         "distance_every": manifest.distance_every,
         "layers": manifest.drafter_layers,
         "chains": len(rows),
-        "drafts": sum(v["drafted"] > 0 for v in verify),
+        "drafts": sum(v["verified"] > 0 for v in verify),
         "accepted": [sum(a > d for a in accepted) for d in range(manifest.k)],
         "joined": len(
-            {(v["request"], v["position"]) for v in verify if v["drafted"]}
+            {(v["request"], v["position"]) for v in verify if v["verified"]}
             & {(r["request"], r["position"]) for r in rows}
         ),
         "steps": len(steps),

@@ -93,11 +93,11 @@ def test_figures_use_the_requests_that_began_in_time(whole: Trace) -> None:
     end_s = lives.replica.map(lives.groupby("replica")["last"].max())
     assert cohort.running == sum(key not in ended for key in lives.index)
     used = lives.index[lives["first"] < end_s - cohort.duration_s]
-    kept = rows[rows.key.isin(used) & (rows.drafted > 0)]
+    kept = rows[rows.key.isin(used) & (rows.verified > 0)]
     assert run.rounds == len(kept) < cohort.served.rounds
-    assert run.rounds + cohort.left_out == cohort.served.rounds == (rows.drafted > 0).sum()
+    assert run.rounds + cohort.left_out == cohort.served.rounds == (rows.verified > 0).sum()
     assert run.acceptance.mean_length == pytest.approx(1 + kept.accepted.mean())
-    served = rows[rows.drafted > 0].accepted
+    served = rows[rows.verified > 0].accepted
     assert cohort.served.mean_length == pytest.approx(1 + served.mean())
     assert cohort.served.counted[0] == pytest.approx((served >= 1).mean())
     assert run.recording.chains < trace.draft.num_rows
@@ -166,7 +166,7 @@ def test_a_cut_leaves_out_requests_that_had_begun(whole: Trace) -> None:
     rows = whole.verify.to_pandas()
     first = rows.groupby(["replica", "request"]).time_s.transform("min")
     begin_s = times.to_numpy().max() - lasted / 2
-    kept = rows[(first >= begin_s - 1e-6) & (rows.drafted > 0)]
+    kept = rows[(first >= begin_s - 1e-6) & (rows.verified > 0)]
     assert run.rounds == len(kept)
     assert "had begun before the cut" in _message(run)
 

@@ -235,7 +235,7 @@ def by_hand(of_regions: Path) -> list[tuple[str, int | None, str]]:
         at = bisect_right(mine["region_starts"], token) - 1
         before = bisect_right(mine["region_boundaries"], token)
         since = token - mine["region_boundaries"][before - 1] if before else None
-        if row["drafted"]:
+        if row["verified"]:
             language = Language.ALL[mine["region_languages"][at]]
             found.append((Region.ALL[mine["region_codes"][at]], since, language))
     return found
@@ -373,7 +373,7 @@ def test_columns_that_differ_in_case_only_are_refused(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", Spec(requests=4))
     file = next(path.glob("verify-*.parquet"))
     table = pq.read_table(file)
-    more = table.append_column("Accepted", table.column("drafted"))
+    more = table.append_column("Accepted", table.column("verified"))
     pq.write_table(more.replace_schema_metadata(table.schema.metadata), file)
     with pytest.raises(DamagedTraceError, match=f"{file.name}: has 2 columns named 'accepted'"):
         open_run(path)

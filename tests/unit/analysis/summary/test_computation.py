@@ -243,16 +243,16 @@ def test_chains_of_another_run_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("drafted", "accepted", "reason", "error", "words"),
+    ("verified", "accepted", "reason", "error", "words"),
     [
         (6, 0, None, MixedTraceError, "K = 6 in a run whose manifest says K = 4"),
-        (2, 3, None, DamagedTraceError, "accepted than drafted"),
+        (2, 3, None, DamagedTraceError, "accepted than verified"),
         (0, 0, "no_draft", NoDataError, "no round"),
     ],
 )
 def test_rounds_that_no_run_has_are_refused(
     tmp_path: Path,
-    drafted: int,
+    verified: int,
     accepted: int,
     reason: str | None,
     error: type[Exception],
@@ -260,7 +260,7 @@ def test_rounds_that_no_run_has_are_refused(
 ) -> None:
     trace = read_trace(write_run(tmp_path / "run", Spec(requests=1)))
     with pytest.raises(error, match=words):
-        summarise(_with_rounds(trace, [verify(0, 1, 1.0, 5, drafted, accepted, reason)]), "run")
+        summarise(_with_rounds(trace, [verify(0, 1, 1.0, 5, verified, accepted, reason)]), "run")
 
 
 def test_a_rate_that_changes_leaves_the_means_unbiased(tmp_path: Path) -> None:
@@ -451,7 +451,7 @@ def _long_if_easy(rounds: Rounds) -> Rounds:
     """Return the rounds with three times as many of each request that accepts more than most."""
     length = rounds.accepted / rounds.rounds
     times = np.where(length > np.median(length), 3, 1)
-    names = ("rounds", "drafted", "histogram", "lengths", "exhausted")
+    names = ("rounds", "verified", "histogram", "lengths", "exhausted")
     longer = {}
     for name in names:
         values = getattr(rounds, name)

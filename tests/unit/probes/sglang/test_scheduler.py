@@ -138,14 +138,14 @@ def test_a_prompt_is_no_verification() -> None:
 def test_a_round_is_joined_by_its_last_verified_slot() -> None:
     rows, _ = rows_of((2.0, served(0, 1, drafted=0)), (3.0, served(1, 3, accepted=2)))
     (row,) = rows
-    assert (row["position"], row["drafted"], row["accepted"], row["reason"]) == (9, 4, 2, None)
+    assert (row["position"], row["verified"], row["accepted"], row["reason"]) == (9, 4, 2, None)
     assert (row["step"], row["time_s"]) == (2, 3.0)
 
 
 @pytest.mark.parametrize(("decoding", "reason"), [(False, "preempted"), (True, "no_draft")])
 def test_a_token_without_a_draft_says_why(decoding: bool, reason: str) -> None:
     rows, _ = rows_of((3.0, served(5, 1, drafted=0, accepted=3, decoding=decoding)))
-    assert [(r["drafted"], r["accepted"], r["reason"]) for r in rows] == [(0, 0, reason)]
+    assert [(r["verified"], r["accepted"], r["reason"]) for r in rows] == [(0, 0, reason)]
 
 
 @pytest.mark.parametrize(("tokens", "tpot_s"), [(1, None), (5, 0.5)])

@@ -183,6 +183,8 @@ class FollowedCore:
         asked_k: int = K,
         invalid: dict[str, int] | None = None,
         status: Status = Status.RUNNING,
+        admitted: dict[str, int] | None = None,
+        structured: bool = False,
         **scheduled: Any,
     ) -> list[dict[str, Any]]:
         """Rows; `served`: request -> (its length before, tokens given); prompts are 10 long."""
@@ -192,12 +194,12 @@ class FollowedCore:
         step.num_invalid_spec_tokens = invalid
         step.num_spec_tokens_to_schedule = asked_k
         step.total_num_scheduled_tokens = sum(step.num_scheduled_tokens.values())
-        plain = {"use_structured_output": False}
+        plain = {"use_structured_output": structured}
         of = [
             (SimpleNamespace(request_id=name, **plain), length, 10, status, tokens)
             for name, (length, tokens) in served.items()
         ]
-        blocks = self.tracker.rows([(self.now, step, of)])
+        blocks = self.tracker.rows([(self.now, step, of, admitted)])
         assert all(isinstance(block, Block) for block in blocks)
         return [row for block in blocks for row in block.to_batch().to_pylist()]  # type: ignore[union-attr]
 
@@ -222,11 +224,12 @@ def test_a_row_for_each_request_that_verified(followed_core: FollowedCore) -> No
         "request": "a",
         "position": 9,
         "drafted": K,
+        "verified": K,
         "accepted": 2,
         "reason": None,
         "replica": 0,
     }
-    assert (second["request"], second["drafted"], second["accepted"]) == ("b", K, 0)
+    assert (second["request"], second["verified"], second["accepted"]) == ("b", K, 0)
     assert followed_core.errors == []
 
 
@@ -238,9 +241,49 @@ def test_no_draft_has_a_reason(followed_core: FollowedCore) -> None:
     (row,) = followed_core.step({"a": (13, 1)}, drafted=0, going_on={"a": 12})
     assert row["reason"] == UndraftedReason.K_ZERO
     (row,) = followed_core.step({"b": (11, 1)}, invalid={"b": K}, going_on={"b": 10})
-    assert (row["drafted"], row["reason"]) == (0, UndraftedReason.STRUCTURED_OUTPUT)
-    (row,) = followed_core.step({"b": (12, 2)}, invalid={"b": 1}, going_on={"b": 11})
-    assert (row["drafted"], row["accepted"], row["reason"]) == (K - 1, 1, None)
+    assert _counts(row) == (K, 0, 0, UndraftedReason.STRUCTURED_OUTPUT)
+
+
+def _counts(row: dict[str, Any]) -> tuple[int, int, int, str | None]:
+    return row["drafted"], row["verified"], row["accepted"], row["reason"]
+
+
+@pytest.mark.parametrize(
+    ("step", "counts"),
+    [
+        ({"invalid": {"a": 1}}, (K, K - 1, 1, UndraftedReason.STRUCTURED_OUTPUT)),
+        ({"drafted": 1, "structured": True}, (K, 1, 1, UndraftedReason.STRUCTURED_OUTPUT)),
+        ({"drafted": 1, "budget": 2}, (K, 1, 1, UndraftedReason.TOKEN_BUDGET)),
+        ({"admitted": {"a": 1}}, (K, 1, 1, UndraftedReason.CONFIDENCE)),
+        ({"admitted": {"a": 0}, "tokens": 1}, (K, 0, 0, UndraftedReason.CONFIDENCE)),
+        ({"admitted": {"a": K}}, (K, K, 1, None)),
+        ({"drafted": 1}, (1, 1, 1, None)),
+    ],
+)
+def test_drafted_verified_and_accepted_are_three_counts(
+    followed_core: FollowedCore, step: dict[str, Any], counts: tuple[int, int, int, str | None]
+) -> None:
+    followed_core.began("a")
+    tokens = step.pop("tokens", 2)
+    followed_core.tracker._limits.tokens = step.pop("budget", 64)
+    (row,) = followed_core.step({"a": (11, tokens)}, going_on={"a": 10}, **step)
+    assert _counts(row) == counts
+
+
+def test_a_draft_near_the_context_limit_is_cut(followed_core: FollowedCore) -> None:
+    """V2 drafts K there; V1 does not draft at all."""
+    followed_core.tracker._limits.drafted_length = None
+    followed_core.began("a")
+    followed_core.step({"a": (96, 1)}, going_on={"a": 95})
+    (row,) = followed_core.step({"a": (97, 1)}, drafted=2, going_on={"a": 96})
+    assert _counts(row) == (K, 2, 0, UndraftedReason.CONTEXT_LIMIT)
+
+
+def test_a_smaller_k_by_batch_size_cuts_no_draft(followed_core: FollowedCore) -> None:
+    followed_core.began("a")
+    followed_core.step({"a": (11, 1)}, asked_k=1, going_on={"a": 10})
+    (row,) = followed_core.step({"a": (12, 1)}, drafted=1, going_on={"a": 11})
+    assert _counts(row) == (1, 1, 0, None)
 
 
 def test_the_first_output_after_a_preemption_verifies_no_draft(followed_core: FollowedCore) -> None:
@@ -251,7 +294,7 @@ def test_the_first_output_after_a_preemption_verifies_no_draft(followed_core: Fo
     (row,) = followed_core.step({"a": (13, 1)}, going_on={"a": 9})
     assert (row["drafted"], row["reason"]) == (0, UndraftedReason.PREEMPTED)
     (row,) = followed_core.step({"a": (14, 2)}, going_on={"a": 13})
-    assert (row["drafted"], row["accepted"]) == (K, 1)
+    assert (row["verified"], row["accepted"]) == (K, 1)
 
 
 def test_the_context_limit_stops_drafts_for_all(followed_core: FollowedCore) -> None:
@@ -273,7 +316,7 @@ def test_times_of_a_request_that_ended(followed_core: FollowedCore) -> None:
 
 def test_a_step_that_cannot_be_read_costs_its_own_rows(followed_core: FollowedCore) -> None:
     followed_core.began("a")
-    assert followed_core.tracker.rows([(2.0, object(), [])]) == []
+    assert followed_core.tracker.rows([(2.0, object(), [], None)]) == []
     assert [type(error) for error in followed_core.errors] == [AttributeError]
     assert len(followed_core.step({"a": (11, 2)}, going_on={"a": 10})) == 1
 

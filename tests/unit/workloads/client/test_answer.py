@@ -63,7 +63,7 @@ def test_rounds_as_vllm_tells_them() -> None:
         "per_step_drafted": [4, 4],
         "acceptance_histogram": [1, 1, 0, 0, 0],
     }
-    assert counts_of(None, detailed) == Counts(drafted=[4, 4], accepted=[1, 0])
+    assert counts_of(None, detailed) == Counts(verified=[4, 4], accepted=[1, 0])
     summary = {"acceptance_histogram": [2, 1, 0]}
     assert counts_of(None, summary) == Counts(accepted=[0, 0, 1])
     assert counts_of(None, {"acceptance_histogram": [0, 0]}) == Counts()

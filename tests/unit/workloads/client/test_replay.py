@@ -85,7 +85,7 @@ def test_an_answer_is_measured_and_joined(tmp_path: Path) -> None:
     assert (row["status"], row["error"], row["attempts"]) == (200, None, 1)
     assert row["output_tokens"] == PIECES and row["finish_reason"] == "length"
     assert (row["prompt_tokens"], row["cached_tokens"]) == (11, 3)
-    assert row["accepted"] == ROUNDS and row["drafted"] == [4] * len(ROUNDS)
+    assert row["accepted"] == ROUNDS and row["verified"] == [4] * len(ROUNDS)
     assert 1 <= len(row["gaps_s"]) <= PIECES - 1
     assert row["tpot_s"] == pytest.approx(sum(row["gaps_s"]) / (PIECES - 1), rel=1e-4)
     assert 0 < row["ttft_s"] < row["ttft_s"] + sum(row["gaps_s"]) <= row["e2e_s"] + 1e-4
