@@ -44,6 +44,9 @@ def compare(
     where: WhereOption = None,
     cluster: ClusterOption = None,
     engine: EngineOption = DUCKDB,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show every figure, also those without a difference.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Show how run B differs from run A: acceptance by depth and by workload label.
@@ -96,4 +99,4 @@ def compare(
     if as_json:
         typer.echo(comparison_to_json(compared), nl=False)
     else:
-        show_comparison(compared)
+        show_comparison(compared, everything=everything)

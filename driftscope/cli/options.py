@@ -70,10 +70,16 @@ def rules(incomplete: str) -> list[Word]:
     """Return the severities and the ids of findings that begin like `incomplete`.
 
     The rules' source is read, not imported: their imports take most of a second."""
-    known = [(word, "findings of this severity") for word in GATED]
-    for path in sorted(Path(findings.__path__[0]).glob("rules_*.py")):
-        known += [(name, title) for title, name in _ENTRY.findall(path.read_text("utf-8"))]
-    return [word for word in known if word[0].startswith(incomplete)]
+    severities = [(word, "findings of this severity") for word in GATED]
+    named = [word for word in severities if word[0].startswith(incomplete)]
+    return [*named, *finding_names(incomplete)]
+
+
+def finding_names(incomplete: str) -> list[Word]:
+    """Return the ids of findings that begin like `incomplete`."""
+    paths = sorted(Path(findings.__path__[0]).glob("rules_*.py"))
+    known = (word for path in paths for word in _ENTRY.findall(path.read_text("utf-8")))
+    return [(name, title) for title, name in known if name.startswith(incomplete)]
 
 
 def columns(incomplete: str) -> list[Word]:

@@ -42,7 +42,7 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.time_per_token import WIDEST, Estimate
 from driftscope.boundary.text import output_console, shown
 from driftscope.findings.causes import none_accepted
-from driftscope.findings.finding import Finding, Severity
+from driftscope.findings.finding import URGENT, Finding, Severity
 from driftscope.findings.first_screen import FirstScreen, State
 from driftscope.json_report import DEAD
 from driftscope.pipeline import Analysis
@@ -100,7 +100,7 @@ def _action(screen: FirstScreen, action: Finding) -> list[str]:
     told = screen.is_told(action) or not action.title
     why = f"{sure}." if action == screen.lead else ""
     if not told:
-        why = f". Why: {action.titled}{about}{sure}."
+        why = f". Why: {action.title}{about}{sure}."
     option = [action.option] if action.option else []
     advice = action.short_advice
     return [f"{advice.removesuffix('.')}{why}" if why else advice, *option, *causes(action)]
@@ -128,6 +128,9 @@ def marked(severity: Severity | None) -> str:
 
 _LENGTH = "acceptance length"
 _ROUNDS = "rounds / requests"
+_TPOT = "time per output token"
+_TOLD = (_ROUNDS, _LENGTH, _TPOT)
+"""Figures that the first screen of a single run tells."""
 LEFT_OUT = "- rounds left out, of requests seen in part"
 FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     (_ROUNDS, lambda run: f"{run.rounds:,} / {run.requests:,}"),
@@ -136,17 +139,23 @@ FIGURES: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
         lambda run: _with_ends(run.acceptance.mean_length, run.acceptance.mean_length_interval),
     ),
     ("acceptance length over time", lambda run: over_time(run.changes)),
-    ("accepted to depth 1", lambda run: percent(run.acceptance.marginal[0])),
-    ("accepted to depth K", lambda run: percent(run.acceptance.marginal[-1])),
-    ("fed state RMS, depth 1 to K", lambda run: _ends(run.hidden.fed_rms)),
+    (
+        "accepted to depth 1, to depth K",
+        lambda run: (
+            f"{percent(run.acceptance.marginal[0])}, {percent(run.acceptance.marginal[-1])}"
+        ),
+    ),
     ("growth of the fed state", lambda run: times(run.hidden.growth)),
     ("attention on the chain, depth K", lambda run: _last(run.attention.self_mass)),
     ("top-1 probability, depth 1 to K", lambda run: _ends(run.confidence.top1)),
-    ("time per output token", lambda run: milliseconds(run.latency.tpot_s)),
+    (_TPOT, lambda run: milliseconds(run.latency.tpot_s)),
     ("time to first token", lambda run: milliseconds(run.latency.ttft_s)),
-    ("rejected rounds, share of steps", lambda run: percent(run.fallback.rejected_share)),
-    ("undrafted steps, share of steps", lambda run: percent(run.fallback.undrafted_share)),
-    ("rows dropped", lambda run: f"{run.recording.dropped:,}"),
+    (
+        "steps rejected, without a draft",
+        lambda run: (
+            f"{percent(run.fallback.rejected_share)}, {percent(run.fallback.undrafted_share)}"
+        ),
+    ),
     ("probe cost, all in", lambda run: percent(run.recording.overhead_fraction)),
 )
 
@@ -161,22 +170,31 @@ def render(analysis: Analysis) -> RenderableType:
         *first_screen(analysis),
         "",
         *_findings(analysis),
-        *((_table(analysis), "") if analysis.runs else ()),
-        *((_segments(analysis), "") if any(len(r.segments) > 1 for r in analysis.runs) else ()),
+        *((_table(analysis),) if analysis.runs else ()),
+        *(("", _segments(analysis)) if any(len(r.segments) > 1 for r in analysis.runs) else ()),
         *((_senders(analysis), "") if analysis.senders else ()),
         *((_versus(analysis), "") if analysis.versus else ()),
     )
 
 
 def _findings(analysis: Analysis) -> list[RenderableType]:
-    """Return the findings that the first screen does not tell, those with one title in a line."""
+    """Return the findings that the first screen does not tell: those that ask for something with
+    their figures, those of one title in a line, and the titles of the others."""
     others = analysis.other_findings
     lines: list[RenderableType] = []
-    for title in dict.fromkeys(finding.title for finding in others):
+    for title in dict.fromkeys(finding.title for finding in others if finding.severity in URGENT):
         same = [finding for finding in others if finding.title == title]
         stated = "; ".join(finding.line if len(same) > 1 else finding.statement for finding in same)
         runs = "" if len(same) > 1 else f" ({listed(same[0].runs)})"
         lines.append(Text(shown(f"{marked(same[0].severity)}: {title}{runs}: {stated}.")))
+    for severity in (Severity.INFO, Severity.GOOD):
+        titles: dict[str, list[str]] = {}
+        for finding in others:
+            if finding.severity is severity:
+                titles.setdefault(finding.title, []).extend(finding.runs)
+        several = len(analysis.runs) + len(analysis.senders) > 1
+        named = [f"{t} ({listed(runs)})" if several else t for t, runs in titles.items()]
+        lines += [Text(shown(f"{marked(severity)}: {'; '.join(named)}."))] if named else []
     return [*lines, ""] if lines else []
 
 
@@ -186,7 +204,8 @@ def _table(analysis: Analysis) -> Table:
     for run in analysis.runs:
         table.add_column(Text(shown(f"{run.label} ({ks_of(run.ks)})")), justify="right")
     for name, *cells in figure_rows(analysis.runs):
-        table.add_row(name, *cells)
+        if len(analysis.runs) > 1 or name not in _TOLD:
+            table.add_row(name, *cells)
     return table
 
 
@@ -224,7 +243,7 @@ def _segments(analysis: Analysis) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in (*(["run"] if len(analysis.runs) > 1 else []), f"by {runs[0].segments[0].by}"):
         table.add_column(Text(shown(name)))
-    for name in ("requests", "rounds", "acceptance length", "to depth K", "growth", "on the chain"):
+    for name in ("requests", "rounds", "acceptance length", "to depth K"):
         table.add_column(name, justify="right")
     for run in runs:
         who = [run.label] if len(analysis.runs) > 1 else []
@@ -235,8 +254,6 @@ def _segments(analysis: Analysis) -> Table:
                 f"{each.rounds:,}",
                 _with_ends(each.mean_length, each.mean_length_interval),
                 percent(each.reach),
-                times(each.growth),
-                percent(each.self_mass),
             )
             table.add_row(*(Text(shown(cell)) for cell in (*who, *cells)))
         if (left := len(run.segments) - _SEGMENTS) > 0:
@@ -329,15 +346,21 @@ def _last(values: tuple[float, ...] | None) -> str:
     return percent(None if values is None else values[-1])
 
 
-_COMPARISON_WIDTH = 110
+_COMPARISON_WIDTH = 80
 """Width in columns when the output is not a terminal and COLUMNS is not set."""
-_LONGEST = 12
+_ROWS_SHOWN = 20
+"""Most figures that are shown without --all: the screen of a terminal with the sentences."""
+_LONGEST = 8
 """Longest label that heads a column; columns of longer ones are called A and B."""
+_SEGMENT = 14
+"""Longest name of a workload label in a row."""
 _FIGURE_NAMES = {LENGTH: "acceptance length", **TIMES}
+_SURE, _UNSURE, _UNTESTED = "differs", "chance?", "untested"
 
 
-def show_comparison(comparison: Comparison) -> None:
-    """Print the comparison to stdout, the verdict first."""
+def show_comparison(comparison: Comparison, *, everything: bool = False) -> None:
+    """Print the comparison to stdout: the verdict, then the figures that differ first; those for
+    which no difference is shown are counted unless `everything` is wanted."""
     console = output_console(_COMPARISON_WIDTH)
     if comparison.where:
         console.print(f"Of both runs only --where {shown(comparison.where)}.", soft_wrap=True)
@@ -349,25 +372,51 @@ def show_comparison(comparison: Comparison) -> None:
     if max(map(len, labels)) > _LONGEST:
         console.print(f"A is {shown(labels[0])}, B is {shown(labels[1])}.", soft_wrap=True)
         labels = ("A", "B")
-    table = Table(
-        "", *labels, "difference", "95% interval", "p (adjusted)", "", box=None, pad_edge=False
-    )
-    for each in comparison.differences:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("", no_wrap=True, overflow="ellipsis")
+    for name in (*map(shown, labels), "difference (95% interval)"):
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("", no_wrap=True)
+    rows = sorted(comparison.differences, key=lambda row: (not row.differs, not _unsure(row)))
+    first = rows if everything else [row for row in rows if _first(row)][:_ROWS_SHOWN]
+    for row in first:
         table.add_row(
-            _figure_name(each),
-            milliseconds(each.first) if each.metric in TIMES else number(each.first, 3),
-            milliseconds(each.second) if each.metric in TIMES else number(each.second, 3),
-            signed(each, each.difference),
-            between_ends(each) if each.interval else "not tested",
-            _p(each.p_adjusted),
-            "differs" if each.differs else "",
+            shown(_figure_name(row)),
+            milliseconds(row.first) if row.metric in TIMES else number(row.first, 3),
+            milliseconds(row.second) if row.metric in TIMES else number(row.second, 3),
+            f"{signed(row, row.difference)} ({between_ends(row).replace(' ms', '')})",
+            _mark(row),
         )
     console.print(table)
+    if any(_unsure(row) for row in first):
+        console.print(f"{_UNSURE} Among {len(rows)} figures, an interval without 0 may be chance.")
+    if left := len(rows) - len(first):
+        console.print(f"{count(left, 'other figure')}: --all shows them.")
 
 
-def _figure_name(each: Difference) -> str:
-    what = _FIGURE_NAMES.get(each.metric, f"accepted to depth {each.depth}")
-    return what if each.segment == WHOLE else f"{each.segment}: {what}"
+def _mark(row: Difference) -> str:
+    if row.p_adjusted is None:
+        return _UNTESTED if row.interval is None else ""
+    return _SURE if row.differs else _UNSURE if _unsure(row) else ""
+
+
+def _unsure(row: Difference) -> bool:
+    """Return whether the interval excludes 0, but not once the other figures are considered."""
+    return row.interval is not None and row.interval.excludes_zero() and not row.differs
+
+
+def _first(row: Difference) -> bool:
+    """Return whether a figure is shown without --all: it differs, or is of all requests as a
+    whole."""
+    whole = row.segment == WHOLE and row.metric in _FIGURE_NAMES
+    return row.differs or _unsure(row) or whole
+
+
+def _figure_name(row: Difference) -> str:
+    if row.segment == WHOLE:
+        return _FIGURE_NAMES.get(row.metric, f"accepted to depth {row.depth}")
+    name = row.segment if len(row.segment) <= _SEGMENT else f"{row.segment[: _SEGMENT - 1]}…"
+    return f"{name}: {f'to depth {row.depth}' if row.depth else 'length'}"
 
 
 def _pairing(comparison: Comparison) -> str:
@@ -380,12 +429,6 @@ def _pairing(comparison: Comparison) -> str:
         return f"{words} {shown(mix_words(comparison))}".rstrip()
     alone = f"; {comparison.alone:,} without a counterpart left out" if comparison.alone else ""
     return f"Paired by {comparison.pairing}: {count(comparison.pairs, 'pair')}{alone}."
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return "<0.0001" if value < 1e-4 else f"{value:.4f}"
 
 
 _ADVICE_WIDTH = 160

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from support.analyses import analysis_of, pair
 from support.runs import Spec
 
-from driftscope.pipeline import Analysis
-from driftscope_reports.terminal import render
+from driftscope.pipeline import Analysis, Inputs, analyze, compare
+from driftscope_reports.terminal import render, show_comparison
+
+GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
 
 
 def _text(analysis: Analysis) -> str:
@@ -81,3 +84,34 @@ def test_what_to_do_has_its_option_on_a_line_of_its_own(tmp_path: Path) -> None:
     option = next(each.option for each in found.screen.actions if each.option)
     screen = _text(found).partition("\n\n")[0]
     assert option in [line.strip() for line in screen.split("\n")]
+
+
+def test_one_run_fits_a_screen_and_states_each_finding_once() -> None:
+    """The gallery's server has seven findings, three of which ask for something."""
+    made = analyze(Inputs(sources=[GALLERY / "server"], labels=["server"]))
+    out = io.StringIO()
+    Console(file=out, width=100).print(render(made))
+    text = " ".join(out.getvalue().split())
+    assert len(out.getvalue().splitlines()) <= 45
+    assert {text.count(finding.title) for finding in made.findings} == {1}
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_comparison_fits_a_screen_and_what_differs_is_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, everything: bool
+) -> None:
+    """Of runs with several labels, at 80 columns and 40 lines; what is left out is counted."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    paths = [GALLERY / name for name in ("drifting", "server")]
+    compared = compare(*paths, ("a drafter that drifts", "server"))
+    show_comparison(compared, everything=everything)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 40
+    assert "…" not in "".join(lines)
+    marks = [line.split()[-1] == "differs" for line in lines if " to " in line and "(" in line]
+    assert marks == sorted(marks, reverse=True)
+    shown = sum("accepted to depth" in line or ": to depth" in line for line in lines)
+    depths = [row for row in compared.differences if row.depth]
+    assert (shown == len(depths)) == everything
+    assert lines[-1].endswith("--all shows them.") != everything
