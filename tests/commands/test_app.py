@@ -136,7 +136,8 @@ def test_version(driftscope: Driftscope, version: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["analyse"], ["--no-such-option"], ["compare", "a", "b", "c"], ["serve"], ["analyze"]]
+    "arguments",
+    [["analyse"], ["--no-such-option"], ["findings", "sink_lost", "extra"], ["serve"], ["analyze"]],
 )
 def test_what_is_not_understood_exits_2(driftscope: Driftscope, arguments: list[str]) -> None:
     done = driftscope(*arguments)
