@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -198,75 +199,15 @@ MAY_WAIT = {
     },
 }
 """Reason why a call waits for nothing -> module -> functions with such calls."""
+OF_REQUESTS = re.compile(
+    r"\b(requests|req_ids|num_reqs|batch|chains|rows|prefilling|lengths|position)\b"
+)
+"""Names of what there is one of for each request."""
 MAY_LOOP = {
-    "at start-up, or once": {
-        "buffers": "ChainBuffers.nbytes Layout._sizes Layout.columns Layout.width",
-        "cpu_kernels": "CompiledKernels.__init__ PackedMeter.__init__",
-        "kernels": "TorchKernels.__init__ TorchKernels._places",
-        "meter": "Meter.__init__",
-        "recorder": "with_sinks",
-        "taps": "Taps._module_hooks tap_residual",
-        "vllm/drafter": "CpuAttnKeys._find_order CpuAttnKeys._round_trip VllmDrafter.__post_init__ "
-        "VllmDrafter.backend VllmDrafter.final_norms VllmDrafter.shares_cache _extent "
-        "_numbers_apart open_drafter",
-        "vllm/runner_v2": "install_speculator",
-    },
-    "on the writer's thread": {
-        "step_record": "StepTimer._rows _on_device prefilling_of step_rows",
-    },
-    "over depths": {
-        "cpu_kernels": "CompiledKernels._described_logits",
-        "kernels": "TorchKernels._gather_layer",
-    },
-    "over hooks and what they have seen": {
-        "cpu_kernels": "CompiledKernels._described_states CompiledKernels._description",
-        "guard": "Guard.run_all",
-        "kernels": "TorchKernels._measure_states",
-        "taps": "HookSet._remove_all HookSet.install",
-    },
-    "over jobs, on its own thread": {
-        "cpu_kernels": "SideThread._work",
-    },
-    "over layers": {
-        "cpu_kernels": "CompiledKernels._described_queries PackedMeter.plan PackedMeter.plan.fill",
-        "kernels": "TorchKernels._gather_queries",
-        "meter": "Meter.heads Meter.measure Meter.plan Meter.slot_weights",
-        "triton_kernels": "TritonKernels.begin",
-        "vllm/runner_v2": "_ModelCall.on_device",
-    },
-    "over passes whose scores fit into memory, on a CPU": {
-        "meter": "Meter._layer",
-    },
-    "over quantities": {
-        "buffers": "fold",
-    },
-    "over requests that decode and those that do not: two parts": {
-        "vllm/runner_v2": "_block_table",
-    },
-    "over the accounts of its time, at most one": {
-        "guard": "Guard.run",
-    },
-    "over the bins that hold several distances": {
-        "torch_masses": "_by_distance",
-    },
-    "over the fields of vLLM's metadata": {
-        "vllm/runner_v1": "_ModelCall.without_graphs",
-    },
-    "over two quantities": {
-        "kernels": "TorchKernels._put_confidence",
-    },
-    "over two tensors": {
-        "triton_kernels": "TritonKernels._enter",
-    },
-    "over what a forward returned": {
-        "kernels": "TorchKernels.rms_of_outputs",
-        "taps": "ForwardObserver._on_forward_out",
-        "triton_kernels": "TritonKernels._launch_outputs TritonKernels._leave "
-        "TritonKernels.rms_of_outputs _alike",
-    },
+    "on the writer's thread": {"step_record": "step_rows"},
+    "over passes whose scores fit into memory": {"meter": "Meter._layer Meter.slot_weights"},
 }
-"""Subject of the loop, never the requests -> module -> functions."""
-LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+"""Reason why such a name is looped over -> module -> functions."""
 
 
 def _functions(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.AST]]:
@@ -298,8 +239,21 @@ def _waits(call: ast.Call) -> bool:
 
 
 def loops(nodes: list[tuple[str, ast.AST]]) -> set[str]:
-    """Functions with a loop or a comprehension."""
-    return {function for function, node in nodes if isinstance(node, LOOPS)}
+    """Functions that loop over requests."""
+    return {
+        function
+        for function, node in nodes
+        for over in _looped_over(node)
+        if OF_REQUESTS.search(ast.unparse(over))
+    }
+
+
+def _looped_over(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.For):
+        return [node.iter]
+    if isinstance(node, ast.While):
+        return [node.test]
+    return [part.iter for part in getattr(node, "generators", ())]
 
 
 def _excused(table: dict[str, dict[str, str]], module: str) -> set[str]:
