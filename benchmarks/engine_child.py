@@ -9,31 +9,32 @@ import signal
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
 
-def main() -> None:
+def serve(start: Callable[[Any], Callable[[dict[str, Any]], dict[str, Any]]]) -> None:
+    """Load the engine, and answer each line with what `start(engine)` returns for it."""
     # Do not outlive the parent process, however it ends.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    options = json.loads(sys.argv[1])
     # Output of vLLM must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     from vllm import LLM
 
-    llm = LLM(**options)
+    answer = start(LLM(**json.loads(sys.argv[1])))
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
-        if "set" in asked:
-            answer = _set(llm, asked["set"])
-        elif "profile" in asked:
-            answer = _profile(llm, asked)
-        else:
-            answer = _measure(llm, asked)
-        print(json.dumps(answer), file=answers, flush=True)
+        print(json.dumps(answer(json.loads(line))), file=answers, flush=True)
+
+
+def _answer(llm: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    if "set" in asked:
+        return _set(llm, asked["set"])
+    return _profile(llm, asked) if "profile" in asked else _measure(llm, asked)
 
 
 def _set(llm: Any, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -126,4 +127,4 @@ def _measure(llm: Any, ask: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda llm: partial(_answer, llm))

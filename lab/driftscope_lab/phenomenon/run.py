@@ -3,8 +3,8 @@
 python -m driftscope_lab.phenomenon.run [--weights DIR] [-o OUT] [--prompts N]
 
 Every drafter of every seed under DIR answers the held-out prompts in every condition. Runs that
-OUT already has are not recorded again. OUT/figure.svg shows the figures by depth. First, the
-target's heads are examined for an attention sink.
+OUT already has are not recorded again. First, the target's heads are examined for an attention
+sink.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from driftscope.inspect.reference.drafter import Target, load_target
 from driftscope.inspect.reference.layers import TargetLayer
 from driftscope.pipeline import summarise
 from driftscope_lab.phenomenon import evidence as tables
-from driftscope_lab.phenomenon.evidence import Recorded, judged, sums_of, svg
+from driftscope_lab.phenomenon.evidence import Recorded, judged, sums_of
 from driftscope_lab.phenomenon.recording import AS_TRAINED, K, record, seeds_of
 from driftscope_lab.trio import encode, load_prompts, trio_path
 from driftscope_lab.trio.prompts import fitting, templated
@@ -125,7 +125,6 @@ def report(weights: Path, out: Path, prompts: int | None) -> Iterator[str]:
     for part in parts:
         yield ""
         yield from part
-    (out / "figure.svg").write_text(svg(found), encoding="utf-8")
     (out / "criteria.json").write_text(
         json.dumps({s: {c.name: c.met for c in found} for s, found in criteria.items()}, indent=1)
         + "\n",
