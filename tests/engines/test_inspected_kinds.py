@@ -1,0 +1,196 @@
+"""Drafters of other kinds: what the inspection promises is what real vLLM accepts and records."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.checkpoints import eagle1_drafter, mtp_checkpoint
+from support.engine_process.job import PROMPTS, Job, Outcome, run_jobs
+from support.inspected_prompts import inspected, served_length
+from typer.testing import CliRunner
+from verification.truth import MASSES, RECORD, V2, compare, worst
+from verification.zoo.engines import run_engines
+from verification.zoo.kind import prompts
+
+from driftscope.cli.app import app
+from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK
+from driftscope.inspect.checkpoints import open_drafter
+from driftscope.inspect.reference.chain import Chain, draft_chains
+from driftscope.inspect.reference.config import DEFAULT_N_SINK, EOS_ID
+from driftscope.inspect.reference.drafter import Drafter
+from driftscope.inspect.trial.drafting import as_served
+from driftscope.inspect.trial.target import ANSWER_TOKENS
+from driftscope.trace.reader import read_trace
+from driftscope_lab.trio import trio_path
+from engines.test_truth import assert_true
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.nightly]
+RUNNERS = "v1", "v2"
+CLOSE = 1e-3
+"""Largest difference of acceptance lengths over the same rounds: the document is rounded."""
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return eagle1_drafter(tmp_path_factory.mktemp("eagle1") / "drafter")
+
+
+def _served(folder: Path, **models: str) -> dict[str, Outcome]:
+    sampling = {"max_tokens": ANSWER_TOKENS, "ignore_eos": False, "stop_token_ids": [EOS_ID]}
+    one_batch: dict[str, Any] = {name: V2[name] for name in ("sizes", "llm")}
+    jobs = {
+        runner: Job(**models, runner=runner, probe=RECORD, sampling=sampling, **one_batch)
+        for runner in RUNNERS
+    }
+    return run_jobs(jobs, folder)
+
+
+@pytest.fixture(scope="module")
+def served(drafter: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    return _served(tmp_path_factory.mktemp("served"), drafter=str(drafter), method="eagle")
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_every_measured_quantity_equals_the_reference(
+    served: dict[str, Outcome], runner: str
+) -> None:
+    assert_true(compare(served[runner]))
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_vllm_accepts_what_the_inspection_promises(
+    drafter: Path, served: dict[str, Outcome], runner: str, tmp_path: Path
+) -> None:
+    document = inspected(drafter, trio_path() / "target", tmp_path)
+    trial = document["trial"]
+    assert document["exit_code"] == EXIT_OK
+    assert trial["prompts"] == PROMPTS
+    assert trial["acceptance"]["mean_length"] > 1.5, "otherwise the test shows little"
+    assert abs(served_length(served[runner]) - trial["acceptance"]["mean_length"]) < CLOSE
+
+
+def test_a_head_of_its_own_is_refused_by_vllm_and_named_by_the_inspection(
+    drafter: Path, tmp_path: Path
+) -> None:
+    own = shutil.copytree(drafter, tmp_path / "own")
+    head = load_file(trio_path() / "target" / "model.safetensors")["model.embed_tokens.weight"]
+    state = load_file(own / "model.safetensors")
+    save_file({**state, "lm_head.weight": head.float()}, own / "model.safetensors")
+    job = Job(drafter=str(own), method="eagle", requests=2)
+    with pytest.raises(RuntimeError, match="no module or parameter named 'lm_head'"):
+        run_jobs({"own": job}, tmp_path / "engines")
+    found = CliRunner().invoke(app, ["inspect", str(own), "--json"])
+    assert found.exit_code == EXIT_GATE_FAILED
+    (result,) = (each for each in json.loads(found.stdout)["results"] if each["level"] == "error")
+    assert result["id"] == "unexpected_tensor"
+    assert "lm_head.weight" in result["there"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = mtp_checkpoint(tmp_path_factory.mktemp("mtp") / "mimo", normed=False)
+    for file in (trio_path() / "target").glob("*token*"):
+        shutil.copy(file, path / file.name)
+    return path
+
+
+@pytest.fixture(scope="module")
+def served_head(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    models = {"target": str(checkpoint), "drafter": str(checkpoint)}
+    return _served(tmp_path_factory.mktemp("served"), **models, method="mtp")
+
+
+def _as_published(checkpoint: Path, path: Path) -> Path:
+    """Return a copy with the model type of MiMo, which vLLM knows from the repository's code only,
+    and for which transformers takes the tokenizer as it is, not as Qwen2's."""
+    shutil.copytree(checkpoint, path)
+    fields = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**fields, "model_type": "mimo"}))
+    return path
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_vllm_accepts_what_the_inspection_promises_of_a_head(
+    checkpoint: Path, served_head: dict[str, Outcome], runner: str, tmp_path: Path
+) -> None:
+    published = _as_published(checkpoint, tmp_path / "published")
+    trial = inspected(published, published, tmp_path)["trial"]
+    assert trial["prompts"] == PROMPTS
+    assert trial["acceptance"]["mean_length"] > 1.5, "otherwise the test shows little"
+    assert abs(served_length(served_head[runner]) - trial["acceptance"]["mean_length"]) < CLOSE
+
+
+KIND = "eagle3_mla"
+TIMEOUT_S = 900
+"""Time for one engine: without a GPU the V2 runner interprets its kernels."""
+NORMS = "in_rms", "prenorm_rms", "postnorm_rms", "fed_rms"
+LATENT_CLOSE = 5e-5
+"""Tolerance of masses, absolute, and of RMS, relative. All compute in float32, and transformers has
+another epsilon in the norms inside the target's attention."""
+
+
+@pytest.fixture(scope="module", params=RUNNERS)
+def pairs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[tuple[dict[str, Any], Chain, int]]:
+    """Recorded row and reference of each chain that the answers contain."""
+    from transformers import AutoModelForCausalLM
+
+    folder: Path = tmp_path_factory.mktemp("latent")
+    engine = KIND, request.param
+    result = run_engines([engine], folder, TIMEOUT_S)[engine]
+    assert "error" not in result, result["error"]
+    models = folder / "models" / KIND
+    target = AutoModelForCausalLM.from_pretrained(models / "target", dtype=torch.float32).eval()
+    layers = target.config.num_hidden_layers
+    drafter = as_served(open_drafter(str(models / "drafter")), layers).build("cpu")
+    rows = read_trace(folder / f"{'-'.join(engine)}-run").draft.to_pylist()
+    found = []
+    for at, (prompt, output) in enumerate(zip(prompts(), result["tokens"], strict=True)):
+        tokens = [*prompt, *output]
+        mine = [
+            row
+            for row in rows
+            if row["request"].partition("-")[0] == str(at) and row["position"] < len(tokens) - 1
+        ]
+        chains = _drafted(target, drafter, tokens, len(prompt), mine)
+        found += [(row, chain, 0) for row, chain in zip(mine, chains, strict=True)]
+    return found
+
+
+@torch.no_grad()
+def _drafted(
+    target: Any, drafter: Drafter, tokens: list[int], prompt_tokens: int, rows: list[dict[str, Any]]
+) -> list[Chain]:
+    ids, anchors = torch.tensor([tokens]), torch.tensor([row["position"] for row in rows])
+    hidden = target(ids[:, :-1], output_hidden_states=True).hidden_states
+    aux = tuple(hidden[layer] for layer in drafter.config.aux_layers)
+    embeds: Any = SimpleNamespace(embed=target.get_input_embeddings())
+    return draft_chains(
+        embeds,
+        drafter,
+        anchors=anchors,
+        next_ids=ids[0, anchors + 1],
+        aux=tuple(layer[:, anchors] for layer in aux),
+        context=drafter.context(drafter.embed(ids[:, 1:], embeds), drafter.fuse(aux)),
+        prompt_tokens=prompt_tokens,
+        k=rows[0]["k"],
+        n_sink=DEFAULT_N_SINK,
+    )
+
+
+def test_every_token_is_drafted_alike(pairs: list[tuple[dict[str, Any], Chain, int]]) -> None:
+    assert len(pairs) > 50
+    assert [row["token_ids"] for row, _, _ in pairs] == [list(c.token_ids) for _, c, _ in pairs]
+
+
+def test_masses_and_states_are_alike(pairs: list[tuple[dict[str, Any], Chain, int]]) -> None:
+    assert worst(pairs, MASSES, relative=False) < LATENT_CLOSE
+    assert worst(pairs, NORMS, relative=True) < LATENT_CLOSE
