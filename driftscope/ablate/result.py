@@ -288,6 +288,59 @@ class Ablation:
     """Interventions that change nothing in this drafter, with the reason."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What an ablation says about acceptance, and what to do."""
+
+    costs: bool
+    """Whether something along the chain surely costs acceptance."""
+    headline: str
+    advice: str
+
+
+def conclusion_of(result: Ablation) -> Conclusion:
+    """Return what can raise acceptance: the states, if right ones raise it, and else depth 1.
+
+    Wrong tokens that a chain reads cost agreement, but no acceptance: a chain ends at its first
+    wrong token. So the parts of the lost agreement say nothing about acceptance.
+    """
+    served = result.effects[0].acceptance.mean_length
+    states = next((e for e in result.effects if e.intervention.id == RIGHT_STATES), None)
+    if states is None:
+        words = "; ".join(effect.words for effect in result.effects[1:]) or "nothing was changed"
+        return Conclusion(
+            costs=False,
+            headline=f"What the drafter's own states cost was not asked: {words}.",
+            advice=f"Add {RIGHT_STATES} to --interventions.",
+        )
+    ends = states.interval
+    interval = f" ({ends.low:+.2f} to {ends.high:+.2f})" if ends else ""
+    yields = (
+        f"with the target's states the {served:.2f} tokens per round change by "
+        f"{states.difference:+.2f}{interval}"
+    )
+    if ends is None:
+        return Conclusion(
+            costs=False,
+            headline=f"Whether the drafter's own states cost acceptance cannot be told: {yields}.",
+            advice="Give more prompts.",
+        )
+    if ends.low > 0:
+        return Conclusion(
+            costs=True,
+            headline=f"The drafter's own states cost acceptance: {yields}.",
+            advice="Train the drafter on its own states at every depth that you draft, or use one "
+            "with norm_output and fc_norm (EAGLE-3.1). Until then a smaller K may serve faster: "
+            "record a run, and `driftscope advise RUN` says so.",
+        )
+    return Conclusion(
+        costs=False,
+        headline=f"The drafter's own states cost no acceptance that shows: {yields}.",
+        advice="Nothing along the chain has to change. What can raise acceptance is depth 1: train "
+        "the drafter on your own traffic and templates.",
+    )
+
+
 def ablation_of(
     drafts: Sequence[Drafts],
     vocabulary: VocabularyCoverage,

@@ -16,6 +16,7 @@ from driftscope.ablate.result import (
     Part,
     RegionCoverage,
     VocabularyCoverage,
+    conclusion_of,
 )
 from driftscope.metrics.confidence import AGREEMENT, LOSS_PARTS
 from driftscope.trace.manifest import BY_DEPTH
@@ -208,14 +209,14 @@ def loss(parts: Decomposition, k: int) -> Section:
     )
 
 
-_LABELS = ("tokens", "states", "rest", "in all")
+_LABELS = ("states", "tokens", "rest", "in all")
 """Short names of the parts, in the order of `_named`."""
 
 
 def _named(parts: Decomposition) -> tuple[tuple[str, Part], ...]:
     return (
-        ("wrong tokens read", parts.tokens),
         ("the drafter's own states", parts.states),
+        ("wrong tokens read (cost no acceptance)", parts.tokens),
         ("the rest (later positions)", parts.rest),
         ("lost in all", parts.loss),
     )
@@ -229,7 +230,7 @@ def _loss_picture(parts: Decomposition) -> Picture:
         _LABELS,
         [part.value for _, part in named],
         intervals=ends,
-        colours=("same", "run-0", "same", "apart"),
+        colours=("run-0", "same", "same", "apart"),
     )
     return Picture(
         id="loss",
@@ -282,35 +283,31 @@ def _sections(result: Ablation) -> list[Section]:
 
 
 def _opening(result: Ablation, name: str) -> Markup:
-    """Return the first screen: the result in one sentence."""
+    """Return the first screen: what costs acceptance, and what to do."""
+    found = conclusion_of(result)
     where = f"{result.positions:,} positions of {result.prompts} prompts, K = {result.k}"
-    loss = _loss(result.decomposition, result.k)
-    details = [f"{name} beside {result.target}: {where}", _changes(result) if loss else None]
-    return part("opening", "Why acceptance falls", "info", loss or _changes(result), details)
+    return part(
+        "opening",
+        *_STATES[found.costs],
+        found.headline,
+        [f"{name} beside {Path(result.target).name}: {where}.", _loss(result)],
+        found.advice,
+    )
 
 
-def _loss(parts: Decomposition | None, k: int) -> str | None:
+_STATES = {True: ("◆ Worth a look", "medium"), False: ("✓ Nothing found", "info")}
+
+
+def _loss(result: Ablation) -> str | None:
+    """Return how agreement falls, without a share for what costs no acceptance."""
+    parts = result.decomposition
     if parts is None:
         return None
-    lost, tokens, states, rest = (
-        100 * part.value for part in (parts.loss, parts.tokens, parts.states, parts.rest)
-    )
     return (
-        f"{lost:.1f} points of agreement are lost between depth 1 and {k}: {tokens:+.1f} by wrong "
-        f"tokens read, {states:+.1f} by the drafter's own states, {rest:+.1f} by later positions"
+        f"The drafted token is the target's in {parts.first:.1%} of the positions at depth 1 and "
+        f"in {parts.last:.1%} at depth {result.k}. Part of that fall is that a chain reads its own "
+        "wrong tokens, which costs no acceptance."
     )
-
-
-def _changes(result: Ablation) -> str:
-    tried = [effect for effect in result.effects if effect.intervention.id != AS_SERVED]
-    changing = [effect for effect in tried if effect.interval and effect.interval.excludes_zero()]
-    if not changing:
-        return f"None of {len(tried)} interventions changes acceptance length beyond chance."
-    listed = ", ".join(
-        f"{effect.intervention.changes} ({effect.difference:+.2f})"
-        for effect in sorted(changing, key=lambda effect: effect.difference)
-    )
-    return f"Acceptance length changes beyond chance with {listed}."
 
 
 def _origin(result: Ablation, command: str | None) -> Section:

@@ -15,6 +15,7 @@ from driftscope.ablate.result import (
     PairedBy,
     Part,
     VocabularyCoverage,
+    conclusion_of,
 )
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.boundary.text import shown
@@ -132,7 +133,10 @@ def print_ablation(result: Ablation) -> None:
     """Print an ablation to stdout."""
     console = Console(highlight=False)
     where = f"{result.positions:,} positions of {result.prompts} prompts, K = {result.k}"
-    console.print(Text(f"{shown(result.drafter)}: {where}", "bold"))
+    found = conclusion_of(result)
+    console.print(Text(shown(found.headline), "bold"))
+    console.print(Text(f"What to do: {found.advice}"))
+    console.print(Text(f"{shown(result.drafter)}: {where}", "dim"))
     if result.decomposition is not None:
         _print_decomposition(console, result.decomposition, result.k)
     table = Table(box=None, pad_edge=False)
@@ -180,8 +184,8 @@ def _print_decomposition(console: Console, parts: Decomposition, k: int) -> None
     )
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, part in (
-        ("wrong tokens read", parts.tokens),
         ("the drafter's own states", parts.states),
+        ("wrong tokens read (cost no acceptance)", parts.tokens),
         ("the rest (later positions)", parts.rest),
     ):
         table.add_row(f"  {name}", *_part_cells(part))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser
 from support.ablations import constructed_ablation
 from support.chromium import assert_drawn_alone
 
+from driftscope.ablate.result import conclusion_of
 from driftscope_reports.ablation_page import to_html
 
 HOSTILE = "</script><img src=x onerror=boom()>"
@@ -20,7 +23,7 @@ FIGURES = re.compile(r'<figure id="([\w-]+)"')
 def _words(page: str) -> str:
     """Return the page's text without scripts, styles and tags."""
     body = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
-    return " ".join(re.sub(r"<[^>]+>", " ", body).replace("&#x27;", "'").split())
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
 def _figure(page: str, name: str) -> dict[str, object]:
@@ -69,11 +72,29 @@ def test_the_vocabulary_is_shown_only_if_it_lacks_tokens() -> None:
     assert "draft vocabulary" not in _words(to_html(constructed_ablation(lacking=0)))
 
 
-def test_without_the_factors_the_changes_are_the_result() -> None:
+def test_without_the_factors_the_page_says_what_to_ask() -> None:
     result = constructed_ablation()
     page = to_html(replace(result, decomposition=None, effects=result.effects[:1]))
-    assert "None of 0 interventions changes acceptance length" in _words(page)
+    assert "states cost was not asked" in _words(page)
+    assert "Add right-states to --interventions" in _words(page)
     assert FIGURES.findall(page) == ["agreement-factors"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "costs", "advice"),
+    [("states", True, "Train the drafter"), ("tokens", False, "depth 1")],
+)
+def test_the_headline_gives_a_share_only_to_what_costs_acceptance(
+    cause: str, costs: bool, advice: str
+) -> None:
+    """Wrong tokens that a chain reads cost agreement, and no acceptance."""
+    result = constructed_ablation(cause)
+    found, words = conclusion_of(result), _words(to_html(result))
+    assert found.costs == costs
+    assert found.headline.startswith("The drafter's own states cost")
+    assert ("no acceptance that shows" in found.headline) != costs
+    assert "wrong tokens" not in found.headline
+    assert found.headline in words and advice in words
 
 
 def test_hostile_names_are_text() -> None:
