@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from driftscope.analysis.compare import Comparison, compare_times
 from driftscope.analysis.compare import compare as compare_sums
@@ -32,7 +32,13 @@ from driftscope.analysis.query.column_arrays import floats
 from driftscope.analysis.query.query_engine import DuckDB, Engine
 from driftscope.analysis.query.record_views import Tables, narrow, open_run, tables_of
 from driftscope.analysis.query.row_filters import BY_LABEL, Filter
-from driftscope.analysis.replays import ReplaySummary, is_replay, summarise_replay
+from driftscope.analysis.replays import (
+    CONTENDER,
+    SERVER_RUN,
+    ReplaySummary,
+    is_replay,
+    summarise_replay,
+)
 from driftscope.analysis.summary.computation import summary_of
 from driftscope.analysis.summary.run_summary import (
     RunSummary,
@@ -42,7 +48,7 @@ from driftscope.analysis.summary.run_summary import (
 )
 from driftscope.errors import NoDataError, UsageError
 from driftscope.findings.catalogue import Analysis, Baseline, conclude
-from driftscope.trace.manifest import read_manifest
+from driftscope.trace.manifest import MANIFEST, read_manifest
 from driftscope.trace.reader import Trace, read_trace
 
 __all__ = [
@@ -118,10 +124,11 @@ def measure(
     for a filter, a way to split or a second baseline, UsageError.
     """
     servers = _servers_of_replays(inputs.sources)
-    parts = [
-        _measured(source, label, inputs, servers)
-        for source, label in progress(list(zip(inputs.sources, inputs.labels, strict=True)))
-    ]
+    later = _later_rounds(inputs.sources)
+    labelled = list(zip(inputs.sources, inputs.labels, strict=True))
+    again = [run for runs in later.values() for run in runs]
+    first = [(run, label) for run, label in labelled if not any(run is one for one in again)]
+    parts = [_measured(source, label, inputs, servers, later) for source, label in progress(first)]
     if inputs.baseline is not None:
         parts.append(_baseline(inputs.baseline, inputs))
     baselines = [part for part in parts if part.baseline is not None]
@@ -181,9 +188,17 @@ def summarise(
     return summary_of(label, sums, by)
 
 
-def _measured(source: Run, label: str, inputs: Inputs, servers: Sequence[Trace]) -> MeasuredRuns:
+def _measured(
+    source: Run,
+    label: str,
+    inputs: Inputs,
+    servers: Sequence[Trace],
+    later: Mapping[Path, Sequence[Path]],
+) -> MeasuredRuns:
     if _is_replay(source):
-        return MeasuredRuns(replays=(summarise_replay(_trace(source), label, servers),))
+        rounds = map(_trace, later.get(source, ()) if isinstance(source, Path) else ())
+        replay = summarise_replay(_trace(source), label, servers, tuple(rounds))
+        return MeasuredRuns(replays=(replay,))
     with closing(_open(source, inputs.engine, inputs.cluster)) as tables:
         if is_plain(tables):
             return _plain(tables, label, inputs.only)
@@ -193,7 +208,8 @@ def _measured(source: Run, label: str, inputs: Inputs, servers: Sequence[Trace])
 
 def _baseline(run: Run, inputs: Inputs) -> MeasuredRuns:
     if _is_replay(run):
-        return MeasuredRuns(baseline=summarise_replay(_trace(run), BASELINE))
+        servers = _servers_of_replays([run])
+        return MeasuredRuns(baseline=summarise_replay(_trace(run), BASELINE, servers))
     with closing(_open(run, inputs.engine, inputs.cluster)) as tables:
         if not speculates(tables):
             return _plain(tables, BASELINE, inputs.baseline_only)
@@ -238,9 +254,36 @@ def _whole(run: Sums) -> Sums:
 
 
 def _servers_of_replays(sources: Sequence[Run]) -> list[Trace]:
-    """Return the probes' runs among the sources if there is a replay, whose requests they have."""
-    servers = [run for run in sources if not _is_replay(run)]
-    return [_trace(run) for run in servers] if len(servers) < len(sources) else []
+    """Return the probes' runs that have the requests of the replays among the sources: other
+    sources, and the runs that `driftscope pays` recorded beside them."""
+    replays = [run for run in sources if _is_replay(run)]
+    if not replays:
+        return []
+    others = [run for run in sources if not _is_replay(run)]
+    beside = [
+        run.parent / str(name)
+        for run in replays
+        if isinstance(run, Path) and (name := _workload(run).get(SERVER_RUN)) is not None
+    ]
+    recorded = [run for run in beside if (run / MANIFEST).is_file()]
+    paths = {run.resolve() for run in recorded}
+    alone = [run for run in others if isinstance(run, Trace) or run.resolve() not in paths]
+    return [_trace(run) for run in (*recorded, *alone)]
+
+
+def _later_rounds(sources: Sequence[Run]) -> dict[Path, list[Path]]:
+    """Return the replays in which `driftscope pays` asked a server again, by its first one."""
+    first: dict[tuple[Path, str], Path] = {}
+    later: dict[Path, list[Path]] = {}
+    for run in sources:
+        if isinstance(run, Path) and _is_replay(run) and (name := _workload(run).get(CONTENDER)):
+            known = first.setdefault((run.parent.parent, str(name)), run)
+            later.setdefault(known, []).extend([] if known is run else [run])
+    return later
+
+
+def _workload(run: Run) -> Mapping[str, Any]:
+    return (run.manifest if isinstance(run, Trace) else read_manifest(run)).workload
 
 
 def _is_replay(run: Run) -> bool:

@@ -67,10 +67,11 @@ def schedule_option(run: RunSummary, schedule: Sequence[Range]) -> str:
     return _config(run, {FIXED: most, BY_BATCH: [list(part) for part in schedule]})
 
 
-def search_command(run: RunSummary) -> str:
-    """Return the command that measures the next K, and the ones after it, on the user's server."""
-    config = _config(run, {FIXED: run.k})
-    return f"driftscope bench {shlex.quote(run.manifest.target.name)} --best-k {config}"
+def pays_command(run: RunSummary, *options: str) -> str:
+    """Return the command that serves the run's models with and without speculation, and compares
+    them; with --best-k the one that measures the next K, and the ones after it."""
+    words = ["driftscope", "pays", shlex.quote(run.manifest.target.name), *options]
+    return " ".join([*words, _config(run, {FIXED: run.k})])
 
 
 def _config(run: RunSummary, options: Mapping[str, Any]) -> str:
@@ -445,7 +446,7 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
         tokens_per_s=_tokens_per_s(model, run),
         fixed_command=None if choice.k is None else fixed_option(run, choice.k),
         schedule_command=schedule_option(run, schedule.ranges) if several else None,
-        measure_command=None if choice.next is None else search_command(run),
+        measure_command=None if choice.next is None else pays_command(run, "--best-k"),
         doubt=_doubt(run, model, overall),
         least_gain=_least_gain(run),
     )

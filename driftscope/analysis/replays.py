@@ -40,6 +40,10 @@ from driftscope.trace.manifest import CLIENT, Manifest
 from driftscope.trace.reader import Trace
 from driftscope.vocabulary import Ended
 
+START, CONTENDER, SERVER_RUN, SPECULATION = "start", "contender", "server_run", "speculation"
+"""Keys below `Manifest.workload` by which `driftscope pays` tells which server a replay saw: the
+time of its start, its name, the folder beside the replay's into which it recorded, and how it
+speculated, if it did."""
 INGESTED, TOTALS = "ingested", "totals"
 """Keys of the sums below `Manifest.workload`."""
 MOST_PARTS = 10_000
@@ -180,12 +184,27 @@ class ReplaySummary(ReplayFigures):
     """Summary of one replay."""
 
     rows: tuple[Row, ...]
-    """Rows that figures count: answered and not warm-up."""
+    """Rows that figures count: answered and not warm-up; `round` numbers the replay of one server
+    that they belong to."""
+    starts: int = 1
+    """Number of starts of the server that the replays of it saw."""
 
     @property
     def speculates(self) -> bool:
-        """Whether any request reports a round."""
-        return any(cell.rounds or cell.mean_length is not None for cell in self.cells)
+        """Whether the server drafts: it was started so, says so, or some request reports a
+        round."""
+        workload = self.manifest.workload
+        if SPECULATION in workload:
+            return bool(workload[SPECULATION])
+        facts = workload.get("server")
+        told = facts.get("speculates") if isinstance(facts, Mapping) else None
+        rounds = any(cell.rounds or cell.mean_length is not None for cell in self.cells)
+        return told if isinstance(told, bool) else rounds
+
+    @property
+    def server_ids(self) -> set[str]:
+        """Ids of the probes' runs that have some of its requests."""
+        return {row["server_run_id"] for row in self.rows if row.get("server_run_id")}
 
     @property
     def has_rows(self) -> bool:
@@ -259,14 +278,19 @@ def _more(row: Row, seen: Row) -> dict[str, Any]:
     return {
         "accepted": row["accepted"] or seen["accepted"] or None,
         "outside_s": mine - theirs if known else None,
+        "server_ttft_s": theirs,
+        "server_tpot_s": seen["tpot_s"],
+        "server_run_id": seen["server_run_id"],
     }
 
 
 def _seen(server: Trace) -> dict[str, dict[str, Any]]:
     """Return a probe's requests by the id that the client received."""
     out: dict[str, dict[str, Any]] = {}
-    for row in server.request.select(["request", "ttft_s"]).to_pylist():
-        out[external_id(row["request"])] = {"ttft_s": row["ttft_s"], "accepted": []}
+    for row in server.request.select(["request", "ttft_s", "tpot_s"]).to_pylist():
+        times = {"ttft_s": row["ttft_s"], "tpot_s": row["tpot_s"]}
+        seen = {**times, "server_run_id": server.manifest.run_id, "accepted": []}
+        out[external_id(row["request"])] = seen
     rounds = server.verify.select(["request", "verified", "accepted"]).to_pylist()
     for row in rounds:
         known = out.get(external_id(row["request"]))
@@ -302,7 +326,7 @@ def cells_of(
     loads: dict[tuple[int | None, float | None], list[Row]] = {}
     for row in answered:
         loads.setdefault((row["concurrency"], row["rate"]), []).append(row)
-    speeds = {load: _throughput(some) for load, some in loads.items()}
+    speeds = {load: throughput_of(some) for load, some in loads.items()}
     return tuple(
         _cell(
             key,
@@ -340,13 +364,19 @@ def _cell(
     )
 
 
-def _throughput(rows: Sequence[Row]) -> float | None:
+def throughput_of(rows: Sequence[Row]) -> float | None:
+    """Return the output tokens per second of all `rows` of one load together, over the time in
+    which each round of them was served; None if a server did not count its tokens."""
     if any(row["output_tokens"] is None for row in rows):
         return None
-    begun = min(row["sent_s"] for row in rows)
-    return tokens_per_second(
-        sum(row["output_tokens"] for row in rows), max(row["time_s"] for row in rows) - begun
+    rounds: dict[int, list[Row]] = {}
+    for row in rows:
+        rounds.setdefault(row["round"], []).append(row)
+    lasted_s = sum(
+        max(row["time_s"] for row in some) - min(row["sent_s"] for row in some)
+        for some in rounds.values()
     )
+    return tokens_per_second(sum(row["output_tokens"] for row in rows), lasted_s)
 
 
 def _length_interval(sums: PairSums) -> Interval | None:
@@ -369,9 +399,17 @@ def _counted(rows: Iterable[Row], name: str) -> tuple[int, int]:
     return sum(recorded), len(recorded)
 
 
-def summarise_replay(trace: Trace, label: str, servers: Sequence[Trace] = ()) -> ReplaySummary:
-    """Summarise a replay; `servers` are probes' runs, which may contain some of its requests."""
-    rows: list[Row] = trace.client.sort_by("order").to_pylist()
+def summarise_replay(
+    trace: Trace, label: str, servers: Sequence[Trace] = (), later: Sequence[Trace] = ()
+) -> ReplaySummary:
+    """Summarise a replay, and the `later` rounds of it against the same server; `servers` are
+    probes' runs, which may contain some of its requests."""
+    traces = (trace, *later)
+    rows: list[Row] = [
+        {**row, "round": number}
+        for number, one in enumerate(traces)
+        for row in one.client.sort_by("order").to_pylist()
+    ]
     sums = _totals(trace)
     measured = [row for row in rows if not row["warmup"]]
     answered = [row for row in measured if row["ended"] == Ended.ANSWERED]
@@ -391,9 +429,10 @@ def summarise_replay(trace: Trace, label: str, servers: Sequence[Trace] = ()) ->
         ),
         joined=joined,
         outside_s=mean_s(outside),
-        **_gpus(trace),
+        **_gpus(traces),
         rows=tuple(answered),
-        problems=trace.problems,
+        starts=len({one.manifest.workload.get(START, number) for number, one in enumerate(traces)}),
+        problems=tuple(problem for one in traces for problem in one.problems),
     )
 
 
@@ -429,12 +468,12 @@ def _cell_of_sums(sums: FileTotals) -> Cell:
     )
 
 
-def _gpus(trace: Trace) -> dict[str, Any]:
+def _gpus(traces: Sequence[Trace]) -> dict[str, Any]:
     """Return the largest memory and mean power; a sample is one row per GPU, all with the same
     time."""
     used: dict[float, int] = {}
     power: dict[float, float] = {}
-    for row in trace.resource.to_pylist():
+    for row in (row for trace in traces for row in trace.resource.to_pylist()):
         when = row["time_s"]
         if row["gpu_used_bytes"] is not None:
             used[when] = used.get(when, 0) + row["gpu_used_bytes"]
@@ -491,8 +530,8 @@ def versus(first: ReplaySummary, other: ReplaySummary) -> tuple[ReplayComparison
     return tuple(out)
 
 
-def _pair(row: Row) -> tuple[str, int]:
-    return row["pair"], row["repeat"]
+def _pair(row: Row) -> tuple[str, int, int]:
+    return row["pair"], row["repeat"], row["round"]
 
 
 def _row_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[tuple[Row, Row]]:

@@ -38,7 +38,7 @@ def advise(
 
     A K is advised only if it was measured or is surely within 5% of the fastest. Further runs of
     the same models at another K, or without speculation, are measured times of theirs.
-    `driftscope bench MODEL --best-k` records them one after another.
+    `driftscope pays MODEL --best-k` records them one after another.
     """
     from driftscope.analysis.advice import advise as advice_on
     from driftscope.analysis.advice import left_out_because

@@ -19,7 +19,6 @@ from driftscope.boundary.text import shown
 from driftscope.cli.ablate import ablate
 from driftscope.cli.advise import advise
 from driftscope.cli.analyze import analyze
-from driftscope.cli.bench import bench
 from driftscope.cli.check import check
 from driftscope.cli.compare import compare
 from driftscope.cli.dashboards import dashboards
@@ -31,6 +30,7 @@ from driftscope.cli.findings import findings
 from driftscope.cli.help_pages import EPILOG, PAGES, PlainCommand, PlainGroup, epilog, settings_of
 from driftscope.cli.ingest import ingest
 from driftscope.cli.inspect import inspect
+from driftscope.cli.pays import pays
 from driftscope.cli.probe import probe
 from driftscope.cli.replay import replay
 from driftscope.cli.runs import ls, prune, rm
@@ -66,6 +66,7 @@ def driftscope_command(
 
 
 COMMANDS: Mapping[str, Callable[..., Any]] = {
+    "pays": pays,
     "demo": demo,
     "doctor": doctor,
     "findings": findings,
@@ -82,13 +83,12 @@ COMMANDS: Mapping[str, Callable[..., Any]] = {
     "rm": rm,
     "prune": prune,
     "replay": replay,
-    "bench": bench,
     "export": export,
     "dashboards": dashboards,
 }
 PASSES_OPTIONS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """vLLM's options pass through untouched."""
-TO_VLLM = ("serve", "bench", "doctor")
+TO_VLLM = ("serve", "pays", "doctor")
 for name, page in PAGES.items():
     if name == "probe":
         app.add_typer(

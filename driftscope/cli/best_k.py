@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from driftscope.analysis.advice import Advice, answer
 from driftscope.analysis.number_words import between, count, milliseconds, number
 from driftscope.cli.screens.replay import Bar, say
-from driftscope.errors import EXIT_INTERRUPTED, EXIT_OK, DriftscopeError, UsageError
+from driftscope.errors import EXIT_INTERRUPTED, EXIT_OK, DriftscopeError
 from driftscope.json_report import advice_to_json
 from driftscope.trace.records import ClientRow
-from driftscope.workloads.bench import Contender, Found, Listener, search
 from driftscope.workloads.client.replay import Order
+from driftscope.workloads.contenders import Contender, Found, Listener, search
 from driftscope.workloads.suites.plan import Shot
 from driftscope_reports.terminal import show_advice
 
@@ -117,10 +116,6 @@ def why_it_ended(advice: Advice, runs: int, most_runs: int) -> str:
     return f"stopped {after}, and it is not settled"
 
 
-OPTION = "--speculative-config"
-K = "num_speculative_tokens"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """A search that the user asked for."""
@@ -130,27 +125,6 @@ class Search:
     folder: Path
     start: int
     most_runs: int
-
-
-def speculation_in(options: Sequence[str]) -> tuple[Mapping[str, Any] | None, list[str]]:
-    """Return the value of vLLM's --speculative-config and the other options; None without it.
-    Raises UsageError."""
-    left, given = list(options), None
-    for at, option in enumerate(options):
-        name, equals, value = option.partition("=")
-        if name in (OPTION, "-sc"):
-            given = value if equals else "".join(options[at + 1 : at + 2])
-            del left[at : at + (1 if equals else 2)]
-            break
-    if given is None:
-        return None, left
-    try:
-        config = json.loads(given)
-    except ValueError as error:
-        raise UsageError(f"{OPTION}: not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise UsageError(f"{OPTION}: give a JSON object, as for `vllm serve`")
-    return config, left
 
 
 def find_best_k(asked: Search, *, as_json: bool, quiet: bool) -> int:

@@ -85,6 +85,7 @@ PAGES: Mapping[str, Page] = MappingProxyType(
             example="driftscope doctor MODEL --speculative-config "
             '\'{"method": "eagle3", "model": "DRAFTER"}\'',
         ),
+        "pays": Page(group=BEGIN, example="driftscope pays trio"),
         "findings": Page(group=BEGIN, example="driftscope findings --json"),
         "inspect": Page(group=BEFORE, example="driftscope inspect DRAFTER --target TARGET"),
         "ablate": Page(group=BEFORE, example="driftscope ablate DRAFTER --target TARGET"),
@@ -110,7 +111,6 @@ PAGES: Mapping[str, Page] = MappingProxyType(
         "replay": Page(
             group=SEND, example="driftscope replay http://localhost:8000 --suite template"
         ),
-        "bench": Page(group=SEND, example="driftscope bench trio --drafter eagle3 --no-spec"),
         "export": Page(
             group=WATCH, example="driftscope export latest --otlp http://localhost:4318"
         ),

@@ -26,7 +26,7 @@ Folders = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="FOLDER",
-        help="Folders to search, three levels deep; default: driftscope-runs, driftscope-bench and "
+        help="Folders to search, three levels deep; default: driftscope-runs, driftscope-pays and "
         "driftscope-demo.",
     ),
 ]

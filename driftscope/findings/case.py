@@ -18,6 +18,7 @@ from driftscope.analysis.comparability import (
 from driftscope.analysis.compare import Comparison, accepts_less, accepts_more, compare_sides
 from driftscope.analysis.figures.change_points import Level
 from driftscope.analysis.replays import ReplayComparison, ReplaySummary, versus
+from driftscope.analysis.speed import SpeedAtLoad, speeds_of
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary, tokens_are_wrong
 from driftscope.findings.finding import Finding, Topic
@@ -43,6 +44,9 @@ class Case:
     """Run of the same target without speculation."""
     plain_comparability: Comparability = NO_DIFFERENCE
     """What differs between `plain` and this run, apart from speculation."""
+    replayed: ReplayCase | None = None
+    """Replay that this run answered, if it is compared with one of a server that does not
+    speculate."""
     advice: Advice | None = None
     found: tuple[Finding, ...] = ()
     """What the rules found; for rules and questions that are evaluated after them."""
@@ -93,26 +97,43 @@ class ReplayCase:
     """Replay that this one is compared with: a baseline, or the first of several."""
     pairs: tuple[ReplayComparison, ...] = ()
     """Comparisons of the reference with this replay, by condition, on the same prompts."""
+    speeds: tuple[SpeedAtLoad, ...] = ()
+    """Speed compared with the reference, by condition and load, on the same prompts."""
+
+    @property
+    def with_and_without(self) -> bool:
+        """Whether it speculates, and its reference does not."""
+        return self.reference is not None and self.run.speculates and not self.reference.speculates
 
 
 def replay_cases_of(
     runs: Sequence[ReplaySummary], baseline: ReplaySummary | None
 ) -> tuple[ReplayCase, ...]:
-    """Return one case per replay, compared with `baseline` or, without one, the first replay."""
-    reference = baseline or next(iter(runs), None)
-    cases = []
-    for run in runs:
-        compared_with = None if run is reference else reference
-        pairs = () if compared_with is None else versus(compared_with, run)
-        cases.append(ReplayCase(run=run, reference=compared_with, pairs=pairs))
-    return tuple(cases)
+    """Return one case per replay, compared with `baseline` or, without one, with the first replay
+    of a server that does not speculate; if there is none, with the first replay."""
+    plain = next((run for run in runs if not run.speculates), None)
+    reference = baseline or plain or next(iter(runs), None)
+    return tuple(
+        ReplayCase(run=run)
+        if reference is None or run is reference
+        else ReplayCase(
+            run=run,
+            reference=reference,
+            pairs=versus(reference, run),
+            speeds=speeds_of(reference, run),
+        )
+        for run in runs
+    )
 
 
 def cases_of(
-    runs: Sequence[RunSummary], baseline: RunSummary | BaselineRun | None
+    runs: Sequence[RunSummary],
+    baseline: RunSummary | BaselineRun | None,
+    replays: Sequence[ReplayCase] = (),
 ) -> tuple[Case, ...]:
     """Return one case per run; all use the step times of the other runs of the same models. A run
-    whose tokens are wrong is compared with nothing."""
+    whose tokens are wrong is compared with nothing. `replays` may be of requests that the runs
+    answered."""
     plain = baseline if isinstance(baseline, BaselineRun) else None
     given = [baseline] if isinstance(baseline, RunSummary) else []
     around = [run for run in (*runs, *given) if not tokens_are_wrong(run)]
@@ -137,6 +158,14 @@ def cases_of(
                 else any(accepts_more(other) for other in compared),
                 plain=mine,
                 plain_comparability=_comparability(mine, run),
+                replayed=next(
+                    (
+                        replay
+                        for replay in replays
+                        if replay.with_and_without and run.manifest.run_id in replay.run.server_ids
+                    ),
+                    None,
+                ),
                 advice=advise(run, others, mine),
             )
         )

@@ -129,10 +129,11 @@ def conclude(
         return _alone(baseline)
     of_replays = baseline if isinstance(baseline, ReplaySummary) else None
     of_runs = None if isinstance(baseline, ReplaySummary) else baseline
-    cases = tuple(
-        replace(case, found=tuple(findings_about(case))) for case in cases_of(runs, of_runs)
-    )
     replays = replay_cases_of(senders, of_replays)
+    cases = tuple(
+        replace(case, found=tuple(findings_about(case)))
+        for case in cases_of(runs, of_runs, replays)
+    )
     every = [finding for case in cases for finding in case.found]
     of_replay = [rule(case) for case in replays for rule in REPLAYS.values()]
     every += [finding for finding in of_replay if finding is not None]
@@ -187,19 +188,29 @@ def findings_about(case: Case) -> list[Finding]:
 
 
 def _answers(cases: Sequence[Case], replays: Sequence[ReplayCase]) -> tuple[Finding, ...]:
-    """Return the answers about runs or, without one, about replays, in the order of topics. A run
-    about which nothing may be concluded gets none."""
+    """Return the answers about runs and replays, in the order of topics. A run about which nothing
+    may be concluded gets none."""
     open_cases = [
         case for case in cases if not any(_entry(finding).blocks for finding in case.found)
     ]
-    asked: Sequence[Case | ReplayCase] = open_cases if cases else replays
     answers = [
         answer
         for question in _QUESTIONS
-        for subject in asked
-        if question.about is type(subject) and (answer := question(subject)) is not None
+        for subject in (*open_cases, *replays)
+        if question.about is type(subject)
+        and _is_asked(question, subject, cases)
+        and (answer := question(subject)) is not None
     ]
     return tuple(sorted(answers, key=lambda answer: list(Topic).index(answer.topic)))
+
+
+def _is_asked(question: Question[Any], subject: Case | ReplayCase, cases: Sequence[Case]) -> bool:
+    """Whether a question is put to a case. Beside runs, a replay is only asked whether speculation
+    pays, unless a run is that answered it."""
+    if isinstance(subject, Case) or not cases:
+        return True
+    answered = any(case.replayed is subject for case in cases)
+    return question.topic is Topic.PAYS and not answered
 
 
 def _entry(finding: Finding) -> Entry[Any]:

@@ -82,14 +82,18 @@ class Headline(IntEnum):
 
     TOO_LITTLE_DATA = 0
     NOTHING_ACCEPTED = 1
-    FASTER = 2
+    MEASURED_LOSS = 2
+    """Slower than without speculation, which was measured, too."""
+    MEASURED = 3
+    """Other answers by a run without speculation."""
+    FASTER = 4
     """Faster than the run that it is compared with."""
-    COSTS_TIME = 3
-    WORSE = 4
-    PAYS = 5
-    NO_WORSE = 6
-    LENGTH = 7
-    NEVER = 8
+    COSTS_TIME = 5
+    WORSE = 6
+    PAYS = 7
+    NO_WORSE = 8
+    LENGTH = 9
+    NEVER = 10
 
 
 Number = float | int | None

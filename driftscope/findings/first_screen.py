@@ -20,6 +20,7 @@ from driftscope.analysis.advice import (
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.number_words import ks_of, listed, milliseconds, number, percent
 from driftscope.analysis.replays import NOT_RECORDED, Cell, ReplaySummary
+from driftscope.analysis.speed import speed_ratio
 from driftscope.analysis.statistics.ratio import PairedRatio
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.findings.case import Case
@@ -33,7 +34,7 @@ from driftscope.findings.finding import (
     capital,
 )
 from driftscope.findings.rules_compare import without_interval
-from driftscope.findings.rules_speed import model_ratio, speed_ratio
+from driftscope.findings.rules_speed import model_ratio
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.latency import CLIENT_TPOT, PREDICTED_TPOT, TPOT, TTFT
 from driftscope.vocabulary import Ended

@@ -3,7 +3,10 @@ execution lose drafts."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from driftscope.analysis.advice import (
     GAINS_AT_LEAST,
@@ -12,10 +15,11 @@ from driftscope.analysis.advice import (
     Advice,
     by_batch,
     faster,
+    pays_command,
     to_measure,
 )
 from driftscope.analysis.comparability import Question
-from driftscope.analysis.figures.results import Latency
+from driftscope.analysis.cost import RUN_EFFECT
 from driftscope.analysis.number_words import (
     between_percent,
     count,
@@ -24,11 +28,20 @@ from driftscope.analysis.number_words import (
     number,
     percent,
 )
-from driftscope.analysis.statistics.intervals import Interval, difference, ratio
+from driftscope.analysis.speed import (
+    AT_ONCE,
+    CLOCKS_APART,
+    MARGIN,
+    TPOT,
+    SpeedAtLoad,
+    is_faster,
+    speed_ratio,
+)
+from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.analysis.time_per_token import Estimate
-from driftscope.findings.case import ALWAYS, Case, Need, Threshold, entry, question
+from driftscope.findings.case import ALWAYS, Case, Need, ReplayCase, Threshold, entry, question
 from driftscope.findings.finding import (
     Answer,
     Finding,
@@ -46,15 +59,36 @@ _NONE = (
     "Serve without speculation, or fix the drafter first: the other findings show what is wrong "
     "with it. Drafting costs more time than the accepted tokens save."
 )
-_NEED = Need[Case](
-    words="step times of 20 or more comparable steps that drafted",
-    met=lambda case: case.advice is not None,
+_SGLANG = "sglang"
+_PARTLY = (
+    "Leave drafts out at the loads at which they cost time: "
+    "num_speculative_tokens_per_batch_size, a list of [first batch size, last, K], with K = 0."
 )
 _WORTH = Threshold(
     name="WORTH_SAYING",
     value=WORTH_SAYING,
     means="gain in tokens per second, whose 95% interval is above 0",
     source="driftscope: runs of one server differ by as much (run effect)",
+)
+_RUN_EFFECT = Threshold(
+    name="RUN_EFFECT",
+    value=RUN_EFFECT,
+    means="relative standard deviation of one server's speed from one start to the next, which the "
+    "interval of every ratio of two runs includes; servers that were started in turn several times "
+    "show it",
+    source="driftscope: 1 % on a GPU under CUDA graphs, 8 to 13 % on a busy CPU",
+)
+_MARGIN = Threshold(
+    name="MARGIN",
+    value=MARGIN,
+    means="relative difference in speed below which neither is called faster",
+    source="driftscope: nobody changes a server for less",
+)
+_CLOCKS = Threshold(
+    name="CLOCKS_APART",
+    value=CLOCKS_APART,
+    means="relative difference of the speedup by the server's clock from that by its clients'",
+    source="driftscope: twice RUN_EFFECT, which both clocks share",
 )
 _OTHER = Need[Case](
     words="step times of 20 or more comparable steps that drafted, of runs at two or more K",
@@ -98,7 +132,11 @@ _ADVICE = {
     "known reason",
 }
 _MORE_OF_BOTH = "Record more requests of both."
-_PLACES = {Answer.NO: Headline.COSTS_TIME, Answer.YES: Headline.PAYS}
+_WORDS = {
+    Answer.YES: "speculation pays",
+    Answer.NO: "speculation costs time",
+    Answer.CANNOT_TELL: "whether speculation pays cannot be told",
+}
 _PLACES_COMPARED = {Answer.NO: Headline.COSTS_TIME, Answer.YES: Headline.FASTER}
 
 
@@ -213,79 +251,217 @@ def _twins(case: Case, other: RunSummary) -> bool:
 @entry(
     title="Serving is slower with speculation than without",
     topic=Topic.PAYS,
-    meaning="The time per output token is longer with speculation than without: measured "
-    "against a baseline run if one is given, otherwise bounded by step times: what the drafter "
-    "takes, or what steps with more tokens take. The finding states which.",
-    thresholds=(_WORTH,),
-    need=_NEED,
+    meaning="The time per output token is longer with speculation than without: measured on the "
+    "same prompts at the same load, or else bounded by step times: what the drafter takes, or what "
+    "steps with more tokens take. The finding states which.",
+    thresholds=(_RUN_EFFECT, _MARGIN, _CLOCKS, _WORTH),
+    need=Need[Case](
+        words="a run without speculation, or step times of 20 comparable steps with a draft",
+        met=lambda case: bool(case.advice or case.plain or case.replayed),
+    ),
 )
 def slower_than_none(case: Case) -> Finding | None:
-    """Find that speculation serves slower than no speculation: by a baseline if there is one,
-    otherwise by the cost model."""
-    if case.plain is None or case.plain.latency.tpot_s_interval is None:
-        return _by_model(case)
-    return _by_baseline(case) if case.plain_comparability.decides(Question.SPEED) else None
+    """Find that speculation serves slower than no speculation."""
+    found = does_it_pay(case)
+    return found if found.answer is Answer.NO else None
 
 
-def _by_baseline(case: Case) -> Finding | None:
-    plain, run = case.plain, case.run
-    assert plain is not None  # noqa: S101  the caller looks at its interval
-    a, b = run.latency, plain.latency
-    if a.tpot_s is None or b.tpot_s is None or not a.tpot_s_interval or not b.tpot_s_interval:
-        return None
-    apart = difference(a.tpot_s, a.tpot_s_interval, b.tpot_s, b.tpot_s_interval)
-    if not apart.low > 0:
-        return None
-    trust, because = judged(
-        min(run.requests, plain.requests),
-        apart,
-        above=0.0,
-    )
-    speedup = speed_ratio(b, a)
+def does_it_pay(case: Case) -> Finding:
+    """Return whether speculation pays, as every command answers it: measured on the same prompts by
+    their senders, else against a run without speculation, else bounded by step times. A no is a
+    finding, and has a severity."""
+    if case.replayed is not None:
+        return _measured_at_loads(case.replayed, case)
+    compared = None if case.plain is None else speed_ratio(case.plain.latency, case.run.latency)
+    if case.plain is not None and compared is not None:
+        return _measured_as_served(case, case.plain, *compared)
+    return _by_model(case)
+
+
+def _measured_as_served(
+    case: Case, plain: BaselineRun, speedup: float, interval: Interval
+) -> Finding:
+    """Return the answer by a run without speculation, over all that both served."""
+    a, b, comparable = case.run.latency, plain.latency, case.plain_comparability
+    decides = comparable.decides(Question.SPEED)
+    answer = _answer(speedup, interval) if decides else Answer.CANNOT_TELL
+    trust, because = _judged(min(case.run.requests, plain.requests), interval, answer)
     return Finding(
-        severity=Severity.HIGH,
-        answer=Answer.NO,
-        headline=Headline.COSTS_TIME,
-        statement=_measured(case, plain, Answer.NO, *speedup)
-        if speedup
-        else f"measured against the baseline {plain.label}: {milliseconds(a.tpot_s)} per output "
-        f"token with speculation, {milliseconds(b.tpot_s)} without",
-        estimate=b.tpot_s / a.tpot_s,
-        interval=speedup[1] if speedup else None,
+        **_measured(answer),
+        statement=f"{_WORDS[answer]}: {speedup:.2f}× as fast as without ({interval.low:.2f}× to "
+        f"{interval.high:.2f}×, measured: {milliseconds(a.tpot_s)} per token, "
+        f"{milliseconds(b.tpot_s)} without){comparable.doubt(Question.SPEED)}",
+        estimate=speedup,
+        interval=interval,
         evidence={
             **figure("tpot_s", a.tpot_s, a.tpot_s_interval),
             **figure("baseline_tpot_s", b.tpot_s, b.tpot_s_interval),
-            **figure("difference_s", a.tpot_s - b.tpot_s, apart),
+            **figure("speedup", speedup, interval),
         },
         confidence=trust,
         because=f"by a baseline run; {because}",
-        advice=_NONE,
-        option=NO_SPECULATION,
-        cost_tps=case.cost_of_gain(a.tpot_s / b.tpot_s - 1.0),
+        advice=_to_do(answer, case),
+        option=NO_SPECULATION if answer is Answer.NO else None,
+        cost_tps=case.cost_of_gain(1.0 / speedup - 1.0) if answer is Answer.NO else None,
     )
 
 
-def _by_model(case: Case) -> Finding | None:
-    advice = case.advice
-    if advice is None or not advice.none_is_faster:
-        return None
-    drafter = advice.useless or advice.surely_slower
-    trust, because = (_by_drafter if drafter else _by_bounds)(case.run.requests, advice)
-    gain = advice.least_gain if drafter else advice.gains[0].value
-    least, words = _without(advice)
+def _measured_at_loads(replay: ReplayCase, case: Case | None = None) -> Finding:
+    """Return the answer by the senders of the same prompts, at each load."""
+    if not replay.speeds:
+        return Finding(
+            **_measured(Answer.CANNOT_TELL),
+            statement=f"{_WORDS[Answer.CANNOT_TELL]}: too few prompts were answered both with and "
+            "without speculation, and timed",
+            advice=_to_do(Answer.CANNOT_TELL, case or replay),
+        )
+    by_answer: dict[Answer, list[SpeedAtLoad]] = {answer: [] for answer in Answer}
+    for at_load in replay.speeds:
+        by_answer[_answer(at_load.decisive.value, at_load.decisive.interval)].append(at_load)
+    slower, unknown, faster = (by_answer[answer] for answer in Answer)
+    answer = Answer.NO if slower else Answer.YES if faster else Answer.CANNOT_TELL
+    several = len(replay.speeds) > 1
+    parts = [
+        f"{_WORDS[about]}{f' at {_loads(some)}' if several else ''}: "
+        f"{listed([_speed_words(one) for one in some])}"
+        for about, some in (
+            (Answer.YES, faster),
+            (Answer.NO, slower),
+            (Answer.CANNOT_TELL, unknown),
+        )
+        if some
+    ]
+    speed = min((one.decisive for one in by_answer[answer]), key=lambda one: one.value)
+    pairs = min(one.pairs for one in replay.speeds)
+    trust, because = _judged(pairs, speed.interval, answer)
+    partly = bool(slower and faster)
     return Finding(
-        severity=Severity.HIGH,
-        answer=Answer.NO,
-        headline=Headline.COSTS_TIME,
-        statement=words,
-        estimate=None if least is None else 1 / (1 + least),
-        evidence=_evidence(case, advice, 0, advice.gains[0]),
+        **_measured(answer),
+        statement="; ".join([*parts, *_disagreements(replay.speeds)]),
+        estimate=speed.value,
+        interval=speed.interval,
+        evidence=_evidence_at_loads(replay.speeds),
         confidence=trust,
-        because=because,
-        advice=_NONE,
-        assumed=advice.assumed,
-        option=NO_SPECULATION,
-        cost_tps=None if gain is None else case.cost_of_gain(gain),
+        because=f"by replays of the same {count(pairs, 'prompt')}; {because}",
+        advice=_PARTLY if partly else _to_do(answer, case or replay),
+        option=NO_SPECULATION if answer is Answer.NO and not partly else None,
+        cost_tps=case.cost_of_gain(1.0 / speed.value - 1.0)
+        if case is not None and answer is Answer.NO
+        else None,
+    )
+
+
+def _measured(answer: Answer) -> dict[str, Any]:
+    """Return what a measured answer is; only a no is a finding."""
+    if answer is Answer.NO:
+        return {
+            "answer": answer,
+            "severity": Severity.HIGH,
+            "headline": Headline.MEASURED_LOSS,
+        }
+    return {"answer": answer, "headline": Headline.MEASURED}
+
+
+def _judged(requests: int, interval: Interval, answer: Answer) -> tuple[Trust, str]:
+    if answer is Answer.NO:
+        return judged(requests, interval, below=1.0)
+    return judged(requests, interval, above=1.0)
+
+
+def _to_do(answer: Answer, case: Case | ReplayCase) -> str:
+    if answer is Answer.CANNOT_TELL:
+        return f"To know more surely, run `{to_tell(case)}` again, with more --rounds or prompts."
+    return _NONE if answer is Answer.NO else ""
+
+
+def to_tell(case: Case | ReplayCase) -> str:
+    """Return the command that measures whether speculation pays on the same server."""
+    if isinstance(case, ReplayCase):
+        server = case.run.manifest.workload.get("server")
+        url = server.get("url") if isinstance(server, Mapping) else None
+        return f"driftscope pays {shlex.quote(str(url or 'http://localhost:8000'))}"
+    if case.run.manifest.engine == _SGLANG:
+        return "driftscope pays http://localhost:30000"
+    return pays_command(case.run)
+
+
+def _loads(speeds: Sequence[SpeedAtLoad]) -> str:
+    """Return the loads in words: "1 and 4 at once"."""
+    closed = [one.load.removesuffix(AT_ONCE) for one in speeds]
+    if all(one.load.endswith(AT_ONCE) for one in speeds):
+        return f"{listed(closed)}{AT_ONCE}"
+    return listed([one.load for one in speeds])
+
+
+def _speed_words(at_load: SpeedAtLoad) -> str:
+    speed = at_load.decisive
+    return (
+        f"{speed.value:.2f}× as fast as without ({speed.interval.low:.2f}× to "
+        f"{speed.interval.high:.2f}×; {milliseconds(speed.own)} per token, "
+        f"{milliseconds(speed.other)} without)"
+    )
+
+
+def _disagreements(speeds: Sequence[SpeedAtLoad]) -> list[str]:
+    """Return in words where the servers' own clocks show another speedup than the clients'."""
+    return [
+        f"at {one.load} the server alone is {one.by_server[TPOT].value:.2f}× as fast, but its "
+        f"clients get {one.by_client[TPOT].value:.2f}×: the difference arises outside the engine, "
+        "in its front end, the network or the sender"
+        for one in speeds
+        if one.disagree
+    ]
+
+
+def _evidence_at_loads(speeds: Sequence[SpeedAtLoad]) -> dict[str, float | int | None]:
+    return {
+        name: value
+        for one in speeds
+        for clock, by_quantity in (("client", one.by_client), ("server", one.by_server))
+        for quantity, speed in by_quantity.items()
+        for name, value in figure(
+            f"{clock}_{quantity.removesuffix('_s')}_speed_{one.load.replace(' ', '_')}",
+            speed.value,
+            speed.interval,
+        ).items()
+    }
+
+
+def _by_model(case: Case) -> Finding:
+    advice = case.advice
+    bounds = None if advice is None else model_ratio(advice)
+    if advice is not None and advice.none_is_faster:
+        drafter = advice.useless or advice.surely_slower
+        trust, because = (_by_drafter if drafter else _by_bounds)(case.run.requests, advice)
+        gain = advice.least_gain if drafter else advice.gains[0].value
+        least, words = _without(advice)
+        return Finding(
+            severity=Severity.HIGH,
+            answer=Answer.NO,
+            headline=Headline.COSTS_TIME,
+            statement=words,
+            estimate=None if least is None else 1 / (1 + least),
+            evidence=_evidence(case, advice, 0, advice.gains[0]),
+            confidence=trust,
+            because=because,
+            advice=_NONE,
+            assumed=advice.assumed,
+            option=NO_SPECULATION,
+            cost_tps=None if gain is None else case.cost_of_gain(gain),
+        )
+    if bounds is None or not bounds[1].low > 1:
+        return Finding(
+            answer=Answer.CANNOT_TELL,
+            statement="whether speculation pays is not known, because there is no run without it",
+            advice=f"To know, run `{to_tell(case)}`: the same prompts with and without it.",
+        )
+    return Finding(
+        answer=Answer.YES,
+        headline=Headline.PAYS,
+        statement=f"speculation pays: at least {bounds[1].low:.2f}× as fast as without (at most "
+        f"{bounds[1].high:.2f}×, bounded by step times)",
+        estimate=bounds[0],
+        interval=bounds[1],
     )
 
 
@@ -597,7 +773,7 @@ def faster_than_reference(case: Case) -> Finding | None:
     if compared is None:
         return None
     value, interval = compared
-    comparable, faster_is = case.comparability, _faster(interval)
+    comparable, faster_is = case.comparability, _answer(value, interval)
     words = {
         Answer.YES: f"serves {_change(value)} faster than {other.label}",
         Answer.NO: f"serves {_change(1 / value)} slower than {other.label}",
@@ -623,25 +799,8 @@ def faster_than_reference(case: Case) -> Finding | None:
 
 @question("Does speculation serve faster than no speculation?", Topic.PAYS)
 def pays(case: Case) -> Finding | None:
-    """Return whether speculation pays: measured against a baseline without it, or else estimated
-    from the step times. None if a rule found that it does not."""
-    if case.is_answered(Topic.PAYS):
-        return None
-    compared = None if case.plain is None else speed_ratio(case.plain.latency, case.run.latency)
-    if case.plain is None or compared is None:
-        return _estimated(case)
-    comparable = case.plain_comparability
-    answer = _faster(compared[1]) if comparable.decides(Question.SPEED) else Answer.CANNOT_TELL
-    record = comparable.settle(Question.SPEED) or _MORE_OF_BOTH
-    return Finding(
-        answer=answer,
-        headline=_PLACES.get(answer, Headline.NEVER),
-        statement=f"{_measured(case, case.plain, answer, *compared)}"
-        f"{comparable.doubt(Question.SPEED)}",
-        estimate=compared[0],
-        interval=compared[1],
-        advice=record if answer is Answer.CANNOT_TELL else "",
-    )
+    """Return whether speculation pays; None if a rule found that it does not."""
+    return None if case.is_answered(Topic.PAYS) else does_it_pay(case)
 
 
 def without_speculation(run: BaselineRun) -> Finding:
@@ -660,52 +819,11 @@ def without_speculation(run: BaselineRun) -> Finding:
     )
 
 
-def _measured(
-    case: Case, plain: BaselineRun, answer: Answer, speedup: float, interval: Interval
-) -> str:
-    """Return the measured speed compared with no speculation in words."""
-    words = {
-        Answer.YES: "speculation pays",
-        Answer.NO: "speculation costs time",
-        Answer.CANNOT_TELL: "whether speculation pays cannot be told",
-    }[answer]
-    return (
-        f"{words}: {speedup:.2f}× as fast as without ({interval.low:.2f}× to "
-        f"{interval.high:.2f}×, measured: {milliseconds(case.run.latency.tpot_s)} per token, "
-        f"{milliseconds(plain.latency.tpot_s)} without)"
-    )
-
-
-def speed_ratio(slow: Latency, fast: Latency) -> tuple[float, Interval] | None:
-    """Return the time per token of the first over that of the second, with its 95% interval; None
-    if either is not known."""
-    return ratio(slow.tpot_s, slow.tpot_s_interval, fast.tpot_s, fast.tpot_s_interval)
-
-
-def _estimated(case: Case) -> Finding:
-    bounds = None if case.advice is None else model_ratio(case.advice)
-    if case.advice is not None and case.advice.none_is_faster:
-        gain, words = _without(case.advice)
-        return Finding(
-            answer=Answer.NO,
-            headline=Headline.COSTS_TIME,
-            statement=words,
-            estimate=None if gain is None else 1 / (1 + gain),
-        )
-    if bounds is None or not bounds[1].low > 1:
-        return Finding(
-            answer=Answer.CANNOT_TELL,
-            statement="the speedup is not known, because there is no run without speculation",
-            advice="To know, record the same prompts without speculation and add --baseline RUN.",
-        )
-    return Finding(
-        answer=Answer.YES,
-        headline=Headline.PAYS,
-        statement=f"speculation pays: at least {bounds[1].low:.2f}× as fast as without (at most "
-        f"{bounds[1].high:.2f}×, bounded by step times)",
-        estimate=bounds[0],
-        interval=bounds[1],
-    )
+@question("Does speculation serve faster than no speculation?", Topic.PAYS, ReplayCase)
+def pays_for_clients(case: ReplayCase) -> Finding | None:
+    """Return whether speculation pays for the senders of the same prompts; None without a replay of
+    a server that does not speculate."""
+    return _measured_at_loads(case) if case.with_and_without else None
 
 
 def _without(advice: Advice) -> tuple[float | None, str]:
@@ -730,10 +848,9 @@ def model_ratio(advice: Advice) -> tuple[float, Interval] | None:
     return None if interval is None else (1 / (1 + none.value), interval)
 
 
-def _faster(interval: Interval) -> Answer:
-    if interval.low > 1.0:
-        return Answer.YES
-    return Answer.NO if interval.high < 1.0 else Answer.CANNOT_TELL
+def _answer(speed: float, interval: Interval) -> Answer:
+    faster = is_faster(speed, interval)
+    return Answer.CANNOT_TELL if faster is None else Answer.YES if faster else Answer.NO
 
 
 def _change(speed: float) -> str:

@@ -31,10 +31,10 @@ from driftscope.vocabulary import MANIFEST, RunState
 
 LATEST = "latest"
 """Name that stands for the newest run."""
-DEFAULT_FOLDERS = (Path("driftscope-runs"), Path("driftscope-bench"), Path("driftscope-demo"))
-"""Folders that `serve`, `replay`, `bench` and `demo` write to."""
+DEFAULT_FOLDERS = (Path("driftscope-runs"), Path("driftscope-pays"), Path("driftscope-demo"))
+"""Folders that `serve`, `replay`, `pays` and `demo` write to."""
 DEPTH = 3
-"""Levels below a folder that are searched: `bench` writes FOLDER/TIME/LABEL/server."""
+"""Levels below a folder that are searched: `pays` writes FOLDER/TIME/LABEL/server."""
 MAX_FOLDERS = 10_000
 """Directories that one search opens at most."""
 

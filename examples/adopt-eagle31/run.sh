@@ -15,11 +15,11 @@ with open(sys.argv[1], "w") as log:
         log.write(json.dumps({"custom_id": prompt.key, "body": body}) + "\n")
 PYTHON
 
-driftscope bench trio \
-  --drafter EAGLE-3=eagle3 --drafter EAGLE-3.1=eagle31 --no-spec -k 4 --every 1 \
+driftscope pays trio \
+  --drafter EAGLE-3=eagle3 --drafter EAGLE-3.1=eagle31 -k 4 --every 1 \
   --suite concurrency --prompts "$OUT/traffic.jsonl" --limit "$LIMIT" \
-  --concurrency 1,4 --repeat 1 -o "$OUT/bench"
+  --concurrency 1,4 --rounds 1 -o "$OUT/pays" || [ $? -ge 3 ]
 
 # The gate: a round of the new drafter must not yield fewer tokens than one of the old. Exits 3 then.
-driftscope check "$OUT/bench/EAGLE-3.1/server" --baseline "$OUT/bench/EAGLE-3/server" \
+driftscope check "$OUT/pays/EAGLE-3.1/server" --baseline "$OUT/pays/EAGLE-3/server" \
   --fail-on "acceptance.mean_length < baseline.acceptance.mean_length"

@@ -4,5 +4,6 @@ set -eu
 OUT=${OUT:-template-change-out}
 LIMIT=${LIMIT:-24}
 
-driftscope bench trio --drafter EAGLE-3=eagle3 -k 8 --every 1 \
-  --suite template --prompts trio --limit "$LIMIT" -o "$OUT/bench"
+driftscope pays trio --drafter EAGLE-3=eagle3 -k 8 --every 1 \
+  --suite template --prompts trio --limit "$LIMIT" --rounds 1 -o "$OUT/pays" ||
+  [ $? -ge 3 ] # its answer about speed, which is not the question here

@@ -1,4 +1,4 @@
-"""`driftscope bench --best-k` with a stand-in for vLLM that leaves a simulated run of the K that it
+"""`driftscope pays --best-k` with a stand-in for vLLM that leaves a simulated run of the K that it
 is started with. Real servers: tests/engines/test_best_k.py."""
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pytest
 from support.simulate import Cost, Truth
 from support.standin_engine import write_engine
 
-from driftscope.cli.bench import drafting_contender
+from driftscope.cli.pays import contenders_of, draft_tokens
 from driftscope.errors import UsageError
-from driftscope.workloads.bench import Contender, at_k
+from driftscope.workloads.contenders import Contender, at_k
 
 TIMEOUT_S = 600
 """Longest time of one search on a busy machine; no test waits for it."""
@@ -82,7 +82,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 def _bench(folder: Path, environ: dict[str, str], *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "driftscope", "bench", *COMMAND, *more],
+        [sys.executable, "-m", "driftscope", "pays", *COMMAND, *more],
         cwd=folder,
         env={**os.environ, **environ},
         capture_output=True,
@@ -143,7 +143,7 @@ def test_a_server_that_does_not_start_leaves_what_was_measured(
 
 @pytest.mark.process
 def test_ctrl_c_leaves_what_was_measured(environ: dict[str, str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "driftscope", "bench", *COMMAND]
+    command = [sys.executable, "-m", "driftscope", "pays", *COMMAND]
     process = subprocess.Popen(
         [*command, "-k", "4", "--json"],
         cwd=tmp_path,
@@ -170,9 +170,8 @@ def test_ctrl_c_leaves_what_was_measured(environ: dict[str, str], tmp_path: Path
 @pytest.mark.parametrize(
     ("drafters", "options", "words"),
     [
-        ([], [], "give one --drafter"),
-        (["a", "b"], [], "give one --drafter"),
-        (["a"], ["--speculative-config", "{}"], "give one --drafter"),
+        ([], [], "give --drafter"),
+        (["a"], ["--speculative-config", "{}"], "give either --drafter"),
         ([], ["--speculative-config", "{"], "not JSON"),
     ],
 )
@@ -182,7 +181,7 @@ def test_what_cannot_be_searched(drafters: list[str], options: list[str], words:
 
 
 def _contender(drafters: list[str], k: str | None, options: list[str]) -> Contender:
-    return drafting_contender("m", drafters, k, options, method="eagle3", every=None, api_key=None)
+    return contenders_of("m", drafters, draft_tokens(k), options)[1]
 
 
 def test_the_users_own_options_are_kept() -> None:

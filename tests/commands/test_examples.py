@@ -75,11 +75,11 @@ def test_every_example_is_listed_and_can_be_run() -> None:
 @slow
 def test_template_change(tmp_path: Path) -> None:
     """Also that sender and probe tell the same of every request, round by round."""
-    out = _run("template-change", tmp_path, 6) / "bench"
+    out = _run("template-change", tmp_path, 6) / "pays"
     client, server = (read_trace(out / "EAGLE-3" / name) for name in ("client", "server"))
     assert assert_alike(client, server, "template") == 8 * 6 + 4
     report = _report(out / "report.json")
-    (replay,) = report["replays"]
+    _, replay = report["replays"]
     assert replay["joined"] == 48 and replay["outside_s"] > 0
     assert len(replay["conditions"]) == 8
     assert [run["label"] for run in report["runs"]] == ["EAGLE-3"]
@@ -88,19 +88,19 @@ def test_template_change(tmp_path: Path) -> None:
 
 @slow
 def test_adopt_eagle31(tmp_path: Path) -> None:
-    out = _run("adopt-eagle31", tmp_path, 12) / "bench"
+    out = _run("adopt-eagle31", tmp_path, 12) / "pays"
     report = _report(out / "report.json")
     assert [run["label"] for run in report["runs"]] == ["EAGLE-3", "EAGLE-3.1"]
-    plain = report["replays"][-1]
+    plain = report["replays"][0]
     assert plain["label"] == "no speculation (client)"
     assert {cell["rounds"] for cell in plain["conditions"]} == {0}
-    compared = [pair for pair in report["replays_compared"] if pair["other"] == plain["label"]]
+    compared = [pair for pair in report["replays_compared"] if pair["first"] == plain["label"]]
     assert compared and all(pair["same_text"][1] == 12 for pair in compared)
 
 
 @slow
 def test_choose_k(tmp_path: Path) -> None:
-    report = _report(_run("choose-k", tmp_path, 6) / "bench" / "report.json")
+    report = _report(_run("choose-k", tmp_path, 6) / "pays" / "report.json")
     assert [run["k"] for run in report["runs"]] == [2, 4, 8]
     lengths = [run["acceptance"]["mean_length"] for run in report["runs"]]
     assert lengths == sorted(lengths), "a longer draft is accepted at least as far"

@@ -19,7 +19,7 @@ OF_THE_OTHER_HALF = (
     ("advise", "run"),
     ("compare", "run", "run"),
     ("findings",),
-    ("bench", "trio", "--no-spec"),
+    ("pays", "trio"),
     ("demo",),
 )
 SIZE_MIB = 200

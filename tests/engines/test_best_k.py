@@ -1,4 +1,4 @@
-"""`driftscope bench --best-k` with real servers of the shipped trio, one after another."""
+"""`driftscope pays --best-k` with real servers of the shipped trio, one after another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.nightly]
 START, RUNS = 3, 2
 CONFIG = {"method": "eagle3", "model": "eagle31", "num_speculative_tokens": START}
 COMMAND = (
-    *("bench", "trio", "--best-k", "--most-runs", str(RUNS), "--limit", "12", "--repeat", "1"),
+    *("pays", "trio", "--best-k", "--most-runs", str(RUNS), "--limit", "12"),
     *("--concurrency", "2", "--prompts", "trio", "--warmup", "2", "--json", "-o", "out"),
     *("--speculative-config", json.dumps(CONFIG)),
 )

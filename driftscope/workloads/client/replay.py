@@ -62,7 +62,7 @@ class Order:
     prompts: Sequence[Prompt] | None = None
     """Prompts that replace the suite's own."""
     note: Mapping[str, Any] = field(default_factory=dict)
-    """Additional workload fields for the manifest, such as what `driftscope bench` knows of the
+    """Additional workload fields for the manifest, such as what `driftscope pays` knows of the
     server."""
 
 

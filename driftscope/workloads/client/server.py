@@ -61,6 +61,11 @@ MAX_NAME_CHARS = 4096
 """Longest model name, in characters: some models are served under their path."""
 _MOST_DIGITS = 12
 _BLOCKS = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
+DRAFTS, _VLLM = "vllm:spec_decode_num_drafts", "vllm:num_requests_running"
+"""Names of metrics: vLLM has the first one only if it was started with a drafter."""
+_STARTED = re.compile(
+    r"^process_start_time_seconds ([0-9.]{1,20}(?:e\+?[0-9]{1,2})?)$", re.MULTILINE
+)
 _PAIR = re.compile(r'(\w+)="([^"]*)"')
 Checked = TypeVar("Checked", bound=BaseModel)
 
@@ -267,13 +272,22 @@ async def look(lookup: Lookup, access: Access, model: str | None) -> Facts:
         raise UsageError(f"{access.base}: the server names no model; give --model")
     chosen = model or served[0].id
     entry = next((entry for entry in served if entry.id == chosen), None)
+    metrics = await _metrics(lookup)
     return Facts(
         url=access.base,
         model=chosen,
         max_model_len=None if entry is None else entry.max_model_len,
         version=await _version(lookup),
-        kv_tokens=_kv_tokens(await _metrics(lookup)),
+        kv_tokens=_kv_tokens(metrics),
+        speculates=DRAFTS in metrics if _VLLM in metrics else None,
+        started_s=min(map(float, _STARTED.findall(metrics)), default=None),
     )
+
+
+def facts_of(url: str, api_key_env: str | None = None) -> Facts:
+    """Return the facts that the server at `url` reports; raises what `look` raises."""
+    access = Access.to(url, api_key_env=api_key_env)
+    return asyncio.run(look(Lookup(access), access, None))
 
 
 async def _version(lookup: Lookup) -> str | None:

@@ -142,6 +142,10 @@ class Facts:
     version: str | None = None
     kv_tokens: int | None = None
     """Number of tokens that its KV cache holds, those of the drafter included."""
+    speculates: bool | None = None
+    """Whether it was started with a drafter."""
+    started_s: float | None = None
+    """Time of its start, in seconds since the Unix epoch."""
     characters_per_token: float = 4.0
     """Characters of driftscope's filler text per token; 4, the rule of thumb for English, if the
     server has no /tokenize."""

@@ -1,8 +1,9 @@
-"""Benchmark several servers, one after another, under the same suite."""
+"""Servers that are compared: started in turn, or running already, and asked the same."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -17,15 +18,19 @@ from typing import Any
 
 from driftscope.analysis.advice import BY_BATCH, FIXED, Advice, advise
 from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.replays import CONTENDER, SERVER_RUN, SPECULATION, START
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary, baseline_of
 from driftscope.boundary import strict_json
 from driftscope.boundary.http_peer import OK, Limits, ask
 from driftscope.errors import DriftscopeError, NoDataError, PeerError
 from driftscope.pipeline import summarise
-from driftscope.trace.manifest import MANIFEST
+from driftscope.trace.manifest import MANIFEST, read_manifest
 from driftscope.workloads.client.replay import Done, Order, Watcher, replay
-from driftscope_probes.server.start import vllm_command
 
+NO_SPECULATION = "no speculation"
+"""Label of the server without a drafter."""
+SERVER_FOLDER = "server"
+"""Folder, beside the replay's, into which a server records."""
 READY_S = 900.0
 """Longest start-up time of a server, in seconds: enough for a large model that is read from a cold
 disk and compiled."""
@@ -37,48 +42,70 @@ class Result:
 
     label: str
     server: Path | None
-    """Run directory of the server; None without speculation."""
+    """Run directory of the server; None if it records none, or not here."""
     client: Path
     done: Done
 
 
-def bench(
-    contenders: Sequence[Contender],
+def ask_in_turn(
+    contenders: Sequence[Contender | Running],
     order: Order,
     folder: Path,
     *,
     rounds: int = 1,
     watcher: Watcher | None = None,
 ) -> Iterator[Result]:
-    """Serve each contender and replay `order` to it; yield each result when its replay ends.
+    """Replay `order` to each server, in `rounds`, and yield each result when its replay ends.
 
-    With `rounds` above 1 all contenders are served in turn, repeatedly, so that slow changes over
-    time affect all of them equally. Stops after a replay that the user stopped. Raises
-    DriftscopeError.
+    A contender is started for each of its replays and stopped after it. Every second round goes the
+    other way round, so that what changes with time affects all of them alike. Stops after a replay
+    that the user stopped. Raises DriftscopeError.
     """
-    for number in range(1, rounds + 1):
-        for contender in contenders:
-            label = contender.label if rounds == 1 else f"{contender.label} ({number})"
-            place = folder / label.replace("/", "_")
-            with running(contender, place, ready_s=READY_S) as server:
-                done = replay(_order(order, contender, server, place / "client"), watcher)
-            recorded = (server.trace / MANIFEST).is_file()
+    for number in range(rounds):
+        for contender in contenders[::-1] if number % 2 else contenders:
+            place = _unused(folder, contender.label.replace("/", "_"))
+            with _running(contender, place) as server:
+                note = _note(order, contender, server)
+                asked = replace(order, url=server.url, run=place / "client", note=note)
+                done = replay(asked, watcher)
+            recorded = server.trace is not None and (server.trace / MANIFEST).is_file()
             yield Result(
-                label=label, server=server.trace if recorded else None, client=done.run, done=done
+                label=contender.label,
+                server=server.trace if recorded else None,
+                client=done.run,
+                done=done,
             )
             if done.stopped:
                 return
 
 
-def _order(order: Order, contender: Contender, server: Running, run: Path) -> Order:
-    note: dict[str, Any] = {
-        **order.note,
-        "contender": contender.label,
-        "speculation": dict(contender.speculation) if contender.speculation else None,
+def _unused(folder: Path, name: str) -> Path:
+    """Return the first folder of that name, then "name (2)" and so on, that no round has used."""
+    names = (name if number == 1 else f"{name} ({number})" for number in itertools.count(1))
+    return next(folder / one for one in names if not (folder / one).exists())
+
+
+@contextlib.contextmanager
+def _running(contender: Contender | Running, place: Path) -> Iterator[Running]:
+    if isinstance(contender, Running):
+        yield contender
+        return
+    with running(contender, place, ready_s=READY_S) as server:
+        yield server
+
+
+def _note(order: Order, contender: Contender | Running, server: Running) -> dict[str, Any]:
+    """Return what is known of the server, for the manifest of a replay of it."""
+    note = {**order.note, CONTENDER: contender.label, START: server.start}
+    if isinstance(contender, Running):
+        return {**note, SPECULATION: contender.label != NO_SPECULATION}
+    return {
+        **note,
+        SERVER_RUN: SERVER_FOLDER,
+        SPECULATION: dict(contender.speculation) if contender.speculation else None,
         "drafter_bytes": _weights(contender),
         "server_start_s": round(server.start_s, 1),
     }
-    return replace(order, url=server.url, run=run, note=note)
 
 
 def _weights(contender: Contender) -> int | None:
@@ -86,6 +113,23 @@ def _weights(contender: Contender) -> int | None:
     folder = Path(str((contender.speculation or {}).get("model", "")))
     sizes = [path.stat().st_size for path in folder.glob("*.safetensors")] if folder.name else []
     return sum(sizes) or None
+
+
+def recorded_in(folder: Path) -> list[tuple[Path, str]]:
+    """Return the runs below the folder of `ask_in_turn`, each with its label: of each server the
+    replays of all rounds, and what a server with a drafter recorded in the first one."""
+    found: list[tuple[Path, str]] = []
+    seen: set[str] = set()
+    for client in sorted(folder.glob("*/client"), key=lambda run: read_manifest(run).created_s):
+        label = str(read_manifest(client).workload[CONTENDER])
+        server = client.parent / SERVER_FOLDER
+        if label not in seen and label != NO_SPECULATION and (server / MANIFEST).is_file():
+            found.append((server, label))
+        found.append(
+            (client, f"{label} (client)" if label not in seen else f"{label} ({len(found)})")
+        )
+        seen.add(label)
+    return found
 
 
 POLL_S = 0.5
@@ -99,44 +143,29 @@ VLLM_KEY = "VLLM_API_KEY"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """One server of a benchmark."""
+    """A server to start, and to compare with others."""
 
     label: str
     model: str
     speculation: Mapping[str, Any] | None
     """Value of vLLM's --speculative-config; None: served without speculation."""
     options: Sequence[str] = ()
-    """Further options of vLLM."""
+    """Further options of `driftscope serve` and vLLM."""
     environ: Mapping[str, str] = field(default_factory=dict)
     api_key_env: str | None = None
     """Variable of the caller's environment with the key that the server requires."""
-    every: int | None = None
-    """Record every n-th draft step; None: as many as the probe's overhead budget allows."""
 
     def command(self, port: int, trace: Path) -> list[str]:
-        """Return the start command: `driftscope serve`, or plain vLLM if there is no drafter to
-        record."""
+        """Return the start command, `driftscope serve`."""
+        serve = [sys.executable, "-m", "driftscope", "serve", self.model, "--trace", str(trace)]
         where = ["--host", HOST, "--port", str(port), *self.options]
         if self.speculation is None:
-            return vllm_command(self.model, where)
-        every = [] if self.every is None else ["--every", str(self.every)]
+            return [*serve, "--no-speculation", *where]
         metrics = ["--per-request-spec-decode-metrics", "detailed"]
         if any(option.startswith(metrics[0]) for option in self.options):
             metrics = []
-        return [
-            sys.executable,
-            "-m",
-            "driftscope",
-            "serve",
-            self.model,
-            "--trace",
-            str(trace),
-            *every,
-            "--speculative-config",
-            strict_json.dumps(self.speculation),
-            *metrics,
-            *where,
-        ]
+        config = strict_json.dumps(self.speculation)
+        return [*serve, "--speculative-config", config, *metrics, *where]
 
     def environment(self) -> dict[str, str]:
         """Return the caller's environment without its DRIFTSCOPE_* settings: each server writes a
@@ -150,11 +179,13 @@ class Contender:
 class Running:
     """A server that answers requests."""
 
+    label: str
     url: str
-    trace: Path
-    """Run directory of the server; it does not exist without speculation."""
-    log: Path
-    start_s: float
+    trace: Path | None = None
+    """Run directory of a server that was started here."""
+    start: float = 0.0
+    """Time of its start, in seconds since the Unix epoch; 0 if it was running already."""
+    start_s: float = 0.0
     """Time from start to the first answer, in seconds."""
 
 
@@ -167,8 +198,8 @@ def running(contender: Contender, folder: Path, *, ready_s: float) -> Iterator[R
     not start.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    trace, log, port = folder / "server", folder / "server.log", _free_port()
-    begun = time.monotonic()
+    trace, log, port = folder / SERVER_FOLDER, folder / "server.log", _free_port()
+    begun, started = time.monotonic(), time.time()
     with _sigterm_as_exit():
         with log.open("wb") as sink:
             # Use a separate session: Ctrl-C goes to the replay, which then stops the server in
@@ -183,7 +214,13 @@ def running(contender: Contender, folder: Path, *, ready_s: float) -> Iterator[R
         url = f"http://{HOST}:{port}"
         try:
             _wait(process, url, contender.label, log, begun + ready_s)
-            yield Running(url=url, trace=trace, log=log, start_s=time.monotonic() - begun)
+            yield Running(
+                label=contender.label,
+                url=url,
+                trace=trace,
+                start=started,
+                start_s=time.monotonic() - begun,
+            )
         finally:
             _stop(process)
 
@@ -292,7 +329,7 @@ def search(
     k: int | None = start
     while k is not None and len(summaries) < most_runs:
         listener.serving(len(summaries) + 1, k)
-        (result,) = bench([at_k(contender, k)], order, folder, watcher=listener)
+        (result,) = ask_in_turn([at_k(contender, k)], order, folder, watcher=listener)
         if result.done.stopped:
             return
         summaries[k] = _summary(result, k)

@@ -1,4 +1,4 @@
-"""`driftscope bench` starts servers, asks them, stops them and compares; here with a stand-in for
+"""`driftscope pays` starts servers, asks them, stops them and compares; here with a stand-in for
 vLLM that listens on a real socket. Real ones: test_examples."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from support.command import Driftscope
 from support.standin_engine import write_engine
 
-from driftscope.cli.bench import contenders_of, draft_tokens, key_variable
+from driftscope.cli.pays import contenders_of, draft_tokens, key_variable
 from driftscope.errors import UsageError
 from driftscope_lab.trio import trio_path
 
@@ -49,8 +49,8 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def bench(driftscope: Driftscope, environ: dict[str, str]) -> Driftscope:
-    return lambda *arguments: driftscope("bench", *arguments, **environ)
+def pays(driftscope: Driftscope, environ: dict[str, str]) -> Driftscope:
+    return lambda *arguments: driftscope("pays", *arguments, **environ)
 
 
 def _alive(pid: int) -> bool:
@@ -60,40 +60,45 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_every_contender_is_served_asked_and_stopped(bench: Driftscope, tmp_path: Path) -> None:
-    options = "--drafter old=a/drafter --drafter b --no-spec -k 3 --limit 4 --concurrency 2"
-    done = bench("model", *options.split(), *["--repeat", "1", "--dtype", "float32", "-o", "out"])
-    assert done.returncode == 0, done.stderr
+def test_every_contender_is_served_asked_and_stopped(pays: Driftscope, tmp_path: Path) -> None:
+    options = "--drafter old=a/drafter --drafter b -k 3 --limit 6 --concurrency 2 --rounds 2"
+    done = pays("model", *options.split(), *["--dtype", "float32", "-o", "out"])
+    assert done.returncode == 4, done.stderr
     started = [json.loads(path.read_text()) for path in (tmp_path / "log").iterdir()]
-    assert len(started) == 3 and not any(_alive(each["pid"]) for each in started)
+    assert len(started) == 6 and not any(_alive(each["pid"]) for each in started)
     speculation = [
         json.loads(each["argv"][each["argv"].index("--speculative-config") + 1])["model"]
         for each in started
         if "--speculative-config" in each["argv"]
     ]
-    assert sorted(speculation) == ["a/drafter", "b"]
+    assert sorted(speculation) == ["a/drafter", "a/drafter", "b", "b"]
     for each in started:
         at = each["argv"].index("--dtype")
         assert each["argv"][at : at + 2] == ["--dtype", "float32"]
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert [replay["label"] for replay in report["replays"]] == [
+        "no speculation (client)",
         "old (client)",
         "b (client)",
-        "no speculation (client)",
     ]
-    assert [replay["ended"] for replay in report["replays"]] == [{"answered": 8}] * 3
-    assert {pair["other"] for pair in report["replays_compared"]} == {
-        "b (client)",
-        "no speculation (client)",
-    }
+    assert [replay["ended"] for replay in report["replays"]] == [{"answered": 20}] * 3
+    pairs = {(pair["first"], pair["other"]) for pair in report["replays_compared"]}
+    assert pairs == {("no speculation (client)", name) for name in ("old (client)", "b (client)")}
+    answers = [each for each in report["answers"] if each["topic"] == "pays"]
+    assert [each["answer"] for each in answers] == ["cannot tell"] * 2
+    assert done.stdout.count("pays: cannot tell. ") == 2
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
 
 
-def test_a_server_that_does_not_come_up(bench: Driftscope) -> None:
-    done = bench("broken", "--drafter", "d", "-o", "out")
+def test_a_server_that_does_not_come_up(pays: Driftscope) -> None:
+    done = pays("broken", "--drafter", "d", "-o", "out")
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if "error: the server" in line]
-    for word in ("of d ended with code 1", "ValueError: no such model", "its log is out/d"):
+    for word in (
+        "of no speculation ended with code 1",
+        "ValueError: no such model",
+        "its log is out/no",
+    ):
         assert word in line
 
 
@@ -102,7 +107,7 @@ def test_no_server_is_left_when_the_benchmark_is_told_to_end(
 ) -> None:
     """Here before it answers; while it is asked, a replay stops as by Ctrl-C."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "driftscope", "bench", "slow", "--drafter", "d", "-o", "out"],
+        [sys.executable, "-m", "driftscope", "pays", "slow", "--drafter", "d", "-o", "out"],
         cwd=tmp_path,
         env={**os.environ, **environ},
         stderr=subprocess.DEVNULL,
@@ -117,28 +122,30 @@ def test_no_server_is_left_when_the_benchmark_is_told_to_end(
     assert not _alive(json.loads(found[0].read_text())["pid"])
 
 
-def test_nothing_to_serve(bench: Driftscope) -> None:
-    done = bench("model")
-    assert done.returncode == 2 and "--drafter or --no-spec" in done.stderr
+def test_nothing_to_serve(pays: Driftscope) -> None:
+    done = pays("model")
+    assert done.returncode == 2 and "give --drafter, or --speculative-config" in done.stderr
 
 
 def test_contenders() -> None:
-    found = contenders_of("m", ["a/b"], [2, 8], ["--x", "1"], method="mtp", every=1, no_spec=True)
-    assert [each.label for each in found] == ["b, K = 2", "b, K = 8", "no speculation"]
-    assert found[1].speculation == {"method": "mtp", "model": "a/b", "num_speculative_tokens": 8}
-    assert found[2].speculation is None and list(found[0].options) == ["--x", "1"]
+    found = contenders_of("m", ["a/b"], [2, 8], ["--x", "1"])
+    assert [each.label for each in found] == ["no speculation", "b, K = 2", "b, K = 8"]
+    assert found[2].speculation == {"method": "eagle3", "model": "a/b", "num_speculative_tokens": 8}
+    assert found[0].speculation is None and list(found[0].options) == ["--x", "1"]
+
+
+def test_a_drafter_as_vllm_names_it() -> None:
+    config = {"method": "mtp", "num_speculative_tokens": 2}
+    (_, found) = contenders_of(
+        "m", [], [], ["--x", "1", "--speculative-config", json.dumps(config)]
+    )
+    assert found.speculation == config and list(found.options) == ["--x", "1"]
+    (_, found) = contenders_of("trio", [], [], [])
+    assert (found.speculation or {})["model"] == str(trio_path() / "eagle31")
 
 
 def test_the_shipped_trio_by_name() -> None:
-    (found,) = contenders_of(
-        "trio",
-        ["eagle31"],
-        [4],
-        ["--max-model-len", "512"],
-        method="eagle3",
-        every=None,
-        no_spec=False,
-    )
+    (_, found) = contenders_of("trio", ["eagle31"], [4], ["--max-model-len", "512"])
     assert found.model == str(trio_path() / "target")
     assert (found.speculation or {})["model"] == str(trio_path() / "eagle31")
     options = list(found.options)
@@ -153,9 +160,7 @@ def test_draft_tokens_that_are_none(text: str) -> None:
 
 def test_a_key_is_in_no_argument_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINE", "sk-0123456789")
-    (drafting, plain) = contenders_of(
-        "target", ["a"], [4], [], method="eagle3", every=None, no_spec=True, api_key_env="MINE"
-    )
+    (plain, drafting) = contenders_of("target", ["a"], [4], [], api_key_env="MINE")
     for contender in (drafting, plain):
         assert contender.environment()["VLLM_API_KEY"] == "sk-0123456789"
         assert "sk-0123456789" not in " ".join(contender.command(8000, Path("trace")))

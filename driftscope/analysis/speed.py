@@ -1,0 +1,207 @@
+"""Speed of one server over another's: at each load, by the clients' clock and by the server's own.
+
+A server that is started again differs from itself by RUN_EFFECT, so that every ratio of two runs
+has that in its interval. Rounds in which both were started in turn show how large it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from driftscope.analysis.cost import RUN_EFFECT, Z95
+from driftscope.analysis.figures.results import Latency
+from driftscope.analysis.replays import ReplaySummary, Row, grouped, load_words, throughput_of
+from driftscope.analysis.statistics.intervals import Interval, ratio
+from driftscope.analysis.statistics.ratio import PairSums, paired_ratio
+
+MARGIN = 0.02
+"""Relative difference in speed below which neither server is called faster, however certain the
+difference is. This is driftscope's own bound: nobody changes a server for less."""
+ASSUMED_ROUNDS = 4
+"""Number of rounds that RUN_EFFECT counts like, beside those that were measured: fewer would let
+two rounds that agree by chance make a difference certain."""
+CLOCKS_APART = 0.1
+"""Relative difference of the speedup by the server's clock from that by the clients' from which
+they disagree. This is driftscope's own bound: twice RUN_EFFECT, which both clocks share."""
+TPOT, TTFT, THROUGHPUT = "tpot_s", "ttft_s", "throughput"
+"""Quantities in which servers are compared: time per output token, time to first token, and output
+tokens per second of all requests at once."""
+AT_ONCE = " at once"
+"""End of the words for a load that keeps a number of requests running."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Speed of one server over another's in one quantity."""
+
+    value: float
+    """Above 1: faster than the other."""
+    interval: Interval
+    """95% interval, which includes the run effect."""
+    other: float
+    """The other server's quantity: a time in seconds, or tokens per second."""
+    own: float
+    """This server's quantity."""
+
+    @property
+    def faster(self) -> bool | None:
+        """Whether this server is faster; None if that cannot be told, or does not matter."""
+        return is_faster(self.value, self.interval)
+
+
+def is_faster(value: float, interval: Interval) -> bool | None:
+    """Whether a speed of `value` over another's is faster, by more than MARGIN; None if that cannot
+    be told, or if the difference is smaller."""
+    if interval.low > 1.0 and value >= 1.0 + MARGIN:
+        return True
+    return False if interval.high < 1.0 and value <= 1.0 / (1.0 + MARGIN) else None
+
+
+def with_run_effect(
+    value: float, interval: Interval, *, effect: float = RUN_EFFECT, starts: int = 1
+) -> Interval:
+    """Return the interval of a ratio of two servers' times, each started `starts` times, with the
+    run effect in addition to what it holds."""
+    half = Z95 * effect * math.sqrt(2.0 / starts)
+    down = math.hypot(math.log(value / interval.low), half)
+    up = math.hypot(math.log(interval.high / value), half)
+    return Interval(
+        low=value * math.exp(-down), high=value * math.exp(up), clusters=interval.clusters
+    )
+
+
+def speed_ratio(slow: Latency, fast: Latency) -> tuple[float, Interval] | None:
+    """Return the time per token of the first run over that of the second, with its 95% interval;
+    None if either is not known."""
+    found = ratio(slow.tpot_s, slow.tpot_s_interval, fast.tpot_s, fast.tpot_s_interval)
+    return None if found is None else (found[0], with_run_effect(*found))
+
+
+def measured_effect(rounds: Sequence[float]) -> float:
+    """Return the relative standard deviation of one start of a server from the next, from the
+    logarithm of the speed in each of several rounds."""
+    mean = math.fsum(rounds) / max(len(rounds), 1)
+    squares = math.fsum((one - mean) ** 2 for one in rounds) / 2.0
+    return math.sqrt(
+        (ASSUMED_ROUNDS * RUN_EFFECT**2 + squares) / (ASSUMED_ROUNDS + max(len(rounds) - 1, 0))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedAtLoad:
+    """Speed of one server over another's at one load, on the same prompts."""
+
+    decisive: Speed
+    """Speed that decides: in the time per output token as users get it, or else as the server
+    recorded it."""
+    condition: str
+    load: str
+    """Load in words, such as "4 at once"."""
+    pairs: int
+    """Number of prompts that both answered."""
+    by_client: Mapping[str, Speed]
+    """Speeds by the clients' clock, by quantity."""
+    by_server: Mapping[str, Speed]
+    """Speeds by the servers' own clock; {} unless both servers recorded these requests."""
+
+    @property
+    def disagree(self) -> bool:
+        """Whether the clients saw another speedup than the server."""
+        client, server = self.by_client.get(TPOT), self.by_server.get(TPOT)
+        if client is None or server is None:
+            return False
+        return abs(math.log(server.value / client.value)) > math.log1p(CLOCKS_APART)
+
+
+def speeds_of(other: ReplaySummary, own: ReplaySummary) -> tuple[SpeedAtLoad, ...]:
+    """Return the speed of the second replay's server over that of the first one's, at each load at
+    which both answered the same prompts; in the baseline's condition, if there is one."""
+    first, second = grouped(other.rows), grouped(own.rows)
+    baseline = own.manifest.workload.get("baseline")
+    both = first.keys() & second.keys()
+    both = {key for key in both if key[0] == baseline} or both
+    starts = min(other.starts, own.starts)
+    return tuple(
+        found
+        for key in sorted(both, key=lambda k: (k[1] or 0, k[2] or 0, k[0]))
+        if (found := _at_load(first[key], second[key], starts)) is not None
+    )
+
+
+def _at_load(other: Sequence[Row], own: Sequence[Row], starts: int) -> SpeedAtLoad | None:
+    closed = own[0]["rate"] is None and own[0]["concurrency"] is not None
+    client = {
+        name: found
+        for name in (TPOT, TTFT, *([THROUGHPUT] if closed else []))
+        if (found := _speed(other, own, name, "", starts)) is not None
+    }
+    server = {
+        name: found
+        for name in (TPOT, TTFT)
+        if (found := _speed(other, own, name, "server_", starts)) is not None
+    }
+    decisive = client.get(TPOT) or server.get(TPOT)
+    if decisive is None:
+        return None
+    return SpeedAtLoad(
+        decisive=decisive,
+        condition=own[0]["condition"],
+        load=f"{load_words(own[0])}{AT_ONCE if closed else ''}",
+        pairs=len({row["pair"] for row in other} & {row["pair"] for row in own}),
+        by_client=client,
+        by_server=server,
+    )
+
+
+def _speed(
+    other: Sequence[Row], own: Sequence[Row], quantity: str, clock: str, starts: int
+) -> Speed | None:
+    """Return the speed in a quantity, paired by prompt; None if it has no interval."""
+    sums = [_sums(rows, quantity, clock) for rows in (other, own)]
+    # Throughput is better if it is larger, and a time if it is smaller.
+    pair = (sums[1], sums[0]) if quantity == THROUGHPUT else (sums[0], sums[1])
+    found = paired_ratio(*pair)
+    if found is None or found.interval is None:
+        return None
+    effect = measured_effect(_by_round(other, own, quantity, clock))
+    interval = with_run_effect(found.value, found.interval, effect=effect, starts=starts)
+    values = [_value(rows, quantity, some) for rows, some in zip((other, own), sums, strict=True)]
+    return Speed(value=found.value, interval=interval, other=values[0], own=values[1])
+
+
+def _sums(rows: Sequence[Row], quantity: str, clock: str) -> PairSums:
+    """Return the numerator and denominator of a quantity's mean by prompt. A request's throughput
+    is its tokens over its duration, of which as many as run at once make up the load's."""
+    out: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        if quantity == THROUGHPUT:
+            top, bottom = row["output_tokens"], row["e2e_s"]
+        else:
+            top, bottom = row.get(f"{clock}{quantity}"), 1.0
+        if top is not None and bottom is not None:
+            before = out.get(row["pair"], (0.0, 0.0))
+            out[row["pair"]] = (before[0] + top, before[1] + bottom)
+    return out
+
+
+def _value(rows: Sequence[Row], quantity: str, sums: PairSums) -> float:
+    if quantity == THROUGHPUT:
+        return throughput_of(rows) or math.nan
+    return sum(top for top, _ in sums.values()) / sum(bottom for _, bottom in sums.values())
+
+
+def _by_round(other: Sequence[Row], own: Sequence[Row], quantity: str, clock: str) -> list[float]:
+    """Return the logarithm of the speed in each round."""
+    rounds = sorted({row["round"] for row in other} & {row["round"] for row in own})
+    found = [
+        paired_ratio(
+            *(
+                _sums([row for row in rows if row["round"] == number], quantity, clock)
+                for rows in (other, own)
+            )
+        )
+        for number in rounds
+    ]
+    return [math.log(speed.value) for speed in found if speed is not None and speed.value > 0]

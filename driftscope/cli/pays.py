@@ -1,0 +1,410 @@
+"""The `driftscope pays` command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from driftscope.cli.options import real_folder
+from driftscope.distributions import TRIO, needs_lab
+
+if TYPE_CHECKING:
+    from driftscope.workloads.client.replay import Order
+    from driftscope.workloads.contenders import Contender, Running
+
+FOLDER = "driftscope-pays"
+K, DEFAULT_K = "num_speculative_tokens", 4
+SPECULATION = ("--speculative-config", "-sc")
+"""Names of vLLM's option for the drafter."""
+WITH = "with speculation"
+"""Label of a running server that drafts."""
+
+
+def pays(
+    context: typer.Context,
+    server: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|URL",
+            help="Target model, as for `vllm serve` (`trio` is the small shipped one), or the URL "
+            "of a running server.",
+        ),
+    ],
+    without: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A running server of the same model without a drafter."),
+    ] = None,
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|LABEL=NAME",
+            help="EAGLE-3 drafter to serve it with; repeatable. For others, give vLLM's "
+            "--speculative-config.",
+        ),
+    ] = None,
+    k: Annotated[
+        str | None,
+        typer.Option("-k", metavar="4|2,4,8", help="Draft tokens per round; default: 4."),
+    ] = None,
+    best_k: Annotated[
+        bool,
+        typer.Option(
+            "--best-k",
+            help="Search for the fastest K instead: serve with -k, then with each K that "
+            "`driftscope advise` names next, until its neighbours are slower.",
+        ),
+    ] = False,
+    most_runs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Largest number of runs of that search.")
+    ] = 8,
+    suite: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="A shipped suite (see `driftscope replay --list-suites`), or a YAML file.",
+        ),
+    ] = "concurrency",
+    prompts: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Prompts to use instead of the suite's."),
+    ] = None,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(
+            metavar="1,4,16", help="Numbers of concurrent requests; each is one load level."
+        ),
+    ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(metavar="R,...", help="Requests per second, sent at random times."),
+    ] = None,
+    repeat: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Number of times that each prompt is sent."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Largest number of prompts.")
+    ] = None,
+    warmup: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Warm-up requests before each level, which no figure counts."
+        ),
+    ] = 4,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Number of rounds in which all of them are asked in turn."
+        ),
+    ] = 2,
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0.1, help="Seconds allowed for one complete answer."),
+    ] = 600.0,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Environment variable with an API key: each server is started with it, through "
+            "its environment, and each request carries it. Default: VLLM_API_KEY if it is set.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            callback=real_folder,
+            help="Folder for runs, logs and report; default: driftscope-pays/TIME, for one URL "
+            "driftscope-pays/HOST-PORT.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Also print the report as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+) -> None:
+    """Say whether speculation pays: the same prompts at the same load, with and without it.
+
+    Starts vLLM by itself, without a drafter and with each one in turn, twice; every other option
+    goes to vLLM unchanged. Two running servers are asked in turn. One running server is asked
+    once: restart it without its drafter, or with it, and give the same command again. Writes one
+    report.
+
+    Exits 0 if it pays, 3 if it does not, 4 if that cannot be told, 1 when a request was not
+    answered or rows were lost, 130 after Ctrl-C; the report then covers the finished requests.
+
+    With --best-k it prints the advice on K, also on what was measured before an error or Ctrl-C.
+    Exits 1 when a server does not start or does not answer, 4 when a run has too few steps.
+    """
+    from driftscope.cli.failures import needs
+    from driftscope.errors import UsageError
+
+    with needs("replay"):
+        from driftscope.cli.replay import levels, run_path
+        from driftscope.workloads.client.replay import Order
+        from driftscope.workloads.client.sending import Patience
+        from driftscope.workloads.suites.readers import prompts_of
+        from driftscope.workloads.suites.suite import load_suite
+    is_url = "://" in server or without is not None
+    if is_url and (drafter or k or best_k or context.args):
+        raise UsageError(f"{server}: a running server takes no options of a server to start")
+    api_key_env = key_variable(api_key_env, context.args)
+    prompts = TRIO if prompts is None and server == TRIO and suite == "concurrency" else prompts
+    one = is_url and without is None
+    folder = run_path(output or Path(FOLDER) / (_place(server) if one else "{time}"))
+    order = Order(
+        url="",
+        suite=load_suite(suite),
+        run=folder,
+        levels=levels(concurrency, rate),
+        repeat=repeat,
+        limit=limit,
+        warmup=warmup,
+        prompts=None if prompts is None else prompts_of(prompts),
+        patience=Patience(timeout_s=timeout),
+        api_key_env=api_key_env,
+        note={} if prompts is None else {"prompts": prompts},
+    )
+    if is_url:
+        raise typer.Exit(
+            _ask(
+                _servers(server, without, order),
+                order,
+                folder,
+                1 if one else rounds,
+                as_json,
+                quiet,
+            )
+        )
+    contenders = contenders_of(
+        server, drafter or [], draft_tokens(k), context.args, api_key_env=api_key_env
+    )
+    if best_k:
+        from driftscope.cli.best_k import Search, find_best_k
+
+        if len(contenders) != 2:
+            raise UsageError("--best-k: give one drafter and one K to start with")
+        drafting = contenders[1]
+        asked = Search(
+            contender=drafting,
+            order=order,
+            folder=folder,
+            start=int((drafting.speculation or {}).get(K, DEFAULT_K)),
+            most_runs=most_runs,
+        )
+        raise typer.Exit(find_best_k(asked, as_json=as_json, quiet=quiet))
+    raise typer.Exit(_ask(contenders, order, folder, rounds, as_json, quiet))
+
+
+def _ask(
+    contenders: Sequence[Contender | Running],
+    order: Order,
+    folder: Path,
+    rounds: int,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Ask the servers in turn, write the report, print the answer, and return the exit code."""
+    from driftscope.cli.run_reports import ReportFiles, RunChoice, write_reports
+    from driftscope.cli.screens import replay as talk
+    from driftscope.cli.screens.pays import exit_code, say_answer
+    from driftscope.errors import EXIT_ERROR, EXIT_INTERRUPTED
+    from driftscope.workloads.client.replay import require_answers
+    from driftscope.workloads.contenders import ask_in_turn, recorded_in
+
+    done = []
+    with talk.watched(quiet=quiet) as watcher:
+        for result in ask_in_turn(contenders, order, folder, rounds=rounds, watcher=watcher):
+            done.append(result.done)
+            talk.say_lost(result.done)
+            if not quiet:
+                talk.say(f"{result.label}: {talk.counted(result.done)}")
+    for each in done:
+        require_answers(each)
+    named = recorded_in(folder)
+    analysis = write_reports(
+        RunChoice(
+            paths=tuple(path for path, _ in named), labels=tuple(label for _, label in named)
+        ),
+        ReportFiles(path=folder / "report.html", json_path=folder / "report.json"),
+        quiet=True,
+    )
+    if as_json:
+        typer.echo((folder / "report.json").read_text(encoding="utf-8"), nl=False)
+    else:
+        say_answer(analysis)
+    if not quiet:
+        talk.say(f"written: {folder / 'report.html'}")
+    if any(each.stopped for each in done):
+        return EXIT_INTERRUPTED
+    return exit_code(analysis) if all(each.whole for each in done) else EXIT_ERROR
+
+
+def _place(url: str) -> str:
+    """Return the name of the folder for a running server."""
+    from urllib.parse import urlsplit
+
+    return urlsplit(url).netloc.rpartition("@")[2].replace(":", "-")
+
+
+def _servers(url: str, without: str | None, order: Order) -> list[Running]:
+    """Return the running servers, labelled by whether they draft. Raises DriftscopeError."""
+    import time
+
+    from driftscope.errors import UsageError
+    from driftscope.workloads.client.server import facts_of
+    from driftscope.workloads.contenders import NO_SPECULATION, Running
+
+    now, found = time.time(), []
+    for place, given in enumerate([url] if without is None else [without, url]):
+        facts = facts_of(given, order.api_key_env)
+        drafts = bool(place) if without is not None else facts.speculates
+        if drafts is None:
+            raise UsageError(
+                f"{given}: it does not say whether it was started with a drafter; start it once "
+                f"with and once without, and give --without URL"
+            )
+        if facts.speculates not in (None, drafts):
+            raise UsageError(
+                f"{given}: it was started {'with' if facts.speculates else 'without'} a drafter; "
+                "give first the URL of the server that has one, then --without that of the other"
+            )
+        label = WITH if drafts else NO_SPECULATION
+        found.append(Running(label=label, url=given, start=facts.started_s or now))
+    return found
+
+
+def key_variable(named: str | None, options: Sequence[str]) -> str | None:
+    """Return the name of the environment variable with the servers' key; None if they need no key.
+
+    Raises UsageError for `--api-key`, and for a key that no header can carry.
+    """
+    import os
+
+    from driftscope.boundary.text import key_from
+    from driftscope.errors import UsageError
+    from driftscope.workloads.contenders import VLLM_KEY
+
+    if any(option.partition("=")[0] == "--api-key" for option in options):
+        raise UsageError("--api-key: the list of processes would show it; give --api-key-env NAME")
+    variable = named or (VLLM_KEY if os.environ.get(VLLM_KEY) else None)
+    if variable is not None:
+        key_from(variable, os.environ)
+    return variable
+
+
+def draft_tokens(text: str | None) -> list[int]:
+    """Return the numbers of a text such as "2,4,8"; [] for None. Raises UsageError."""
+    from driftscope.errors import UsageError
+
+    try:
+        counts = [] if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        counts = [0]
+    if any(number < 1 for number in counts):
+        raise UsageError(f"-k {text}: give whole numbers from 1, separated by commas")
+    return counts
+
+
+def contenders_of(
+    model: str,
+    drafters: Sequence[str],
+    k: Sequence[int],
+    options: Sequence[str],
+    *,
+    api_key_env: str | None = None,
+) -> list[Contender]:
+    """Return the server without speculation, then one per drafter and K. The drafters are those
+    named, or the one of --speculative-config among the `options`. Raises UsageError."""
+    from driftscope.errors import UsageError
+    from driftscope.workloads.contenders import NO_SPECULATION, Contender
+
+    target, left, environ = _resolved(model, options, drafters)
+    config, left = speculation_in(left)
+    if not drafters and config is None:
+        raise UsageError(f"{model}: give --drafter, or --speculative-config as for `vllm serve`")
+    if drafters and config is not None:
+        raise UsageError("give either --drafter or --speculative-config")
+    plain = Contender(
+        label=NO_SPECULATION,
+        model=target,
+        speculation=None,
+        options=left,
+        environ=environ,
+        api_key_env=api_key_env,
+    )
+    named: list[tuple[str, Mapping[str, Any]]] = []
+    for given in drafters:
+        label, _, path = given.rpartition("=")
+        drafter = {"method": "eagle3", "model": _drafter(model, path)}
+        named.append((label or Path(path).name, drafter))
+    if config is not None:
+        named.append((Path(str(config.get("model") or config.get("method") or WITH)).name, config))
+    return [
+        plain,
+        *(
+            replace(
+                plain,
+                label=label if len(k) < 2 else f"{label}, K = {tokens}",
+                speculation={**config, K: tokens},
+            )
+            for label, config in named
+            for tokens in k or [int(config.get(K, DEFAULT_K))]
+        ),
+    ]
+
+
+def speculation_in(options: Sequence[str]) -> tuple[Mapping[str, Any] | None, list[str]]:
+    """Return the value of vLLM's --speculative-config and the other options; None without it.
+    Raises UsageError."""
+    import json
+
+    from driftscope.errors import UsageError
+
+    left, given = list(options), None
+    for at, option in enumerate(options):
+        name, equals, value = option.partition("=")
+        if name in SPECULATION:
+            given = value if equals else "".join(options[at + 1 : at + 2])
+            del left[at : at + (1 if equals else 2)]
+            break
+    if given is None:
+        return None, left
+    try:
+        config = json.loads(given)
+    except ValueError as error:
+        raise UsageError(f"{SPECULATION[0]}: not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise UsageError(f"{SPECULATION[0]}: give a JSON object, as for `vllm serve`")
+    return config, left
+
+
+def _resolved(
+    model: str, options: Sequence[str], drafters: Sequence[str]
+) -> tuple[str, Sequence[str], Mapping[str, str]]:
+    """Return the model's path, with the options and environment that the shipped small model
+    adds."""
+    if model != TRIO:
+        return model, options, {}
+    with needs_lab():
+        from driftscope_lab.trio import serving
+
+    completed = serving.completed(options)
+    return (
+        serving.target_path(),
+        completed if drafters else serving.with_speculation(completed),
+        serving.ENVIRONMENT,
+    )
+
+
+def _drafter(model: str, name: str) -> str:
+    if model != TRIO:
+        return name
+    with needs_lab():
+        from driftscope_lab.trio.serving import drafter_path
+
+    return drafter_path(name)
