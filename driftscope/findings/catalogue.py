@@ -193,10 +193,11 @@ def _answers(cases: Sequence[Case], replays: Sequence[ReplayCase]) -> tuple[Find
     open_cases = [
         case for case in cases if not any(_entry(finding).blocks for finding in case.found)
     ]
+    asked: tuple[Case | ReplayCase, ...] = (*open_cases, *replays)
     answers = [
         answer
         for question in _QUESTIONS
-        for subject in (*open_cases, *replays)
+        for subject in asked
         if question.about is type(subject)
         and _is_asked(question, subject, cases)
         and (answer := question(subject)) is not None

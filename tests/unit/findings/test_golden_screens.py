@@ -114,6 +114,7 @@ def _beside_none(run: RunSummary, mine_ms: float, without_ms: float) -> Analysis
         requests=40,
         latency=_latency(without_ms),
         cells=(),
+        side=run.side,
     )
     return conclude([replace(run, latency=_latency(mine_ms))], baseline=plain)
 
