@@ -409,7 +409,7 @@ def side_without_rounds(requests: Requests) -> Side:
     rounds = Rounds(
         request=none,
         rounds=none,
-        drafted=none,
+        verified=none,
         histogram=sums,
         lengths=sums,
         exhausted=sums,
