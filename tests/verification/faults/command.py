@@ -176,3 +176,41 @@ def _set(environ: Any, values: Mapping[str, str]) -> Iterator[None]:
                 environ.pop(name, None)
             else:
                 environ[name] = value
+
+
+_REPLACED = b'0123456789"[{'
+_VALUES = (
+    *("-1", "1e999", "9" * 40, "null", "NaN", "[]", "[" * 2000, "{}", '"x"', '"\\ud800"', "0"),
+    str(2**60),
+)
+
+
+def damaged(content: bytes, random: Random) -> bytes:
+    """Return the content with one to three of: a value replaced, a text put in, bytes changed, a
+    part missing."""
+    raw = bytearray(content)
+    for _ in range(random.randint(1, 3)):
+        random.choice((_value, _text, _flip, _cut))(raw, random)
+    return bytes(raw)
+
+
+def _value(raw: bytearray, random: Random) -> None:
+    places = [at for at, octet in enumerate(raw) if octet in _REPLACED]
+    if places:
+        at = random.choice(places)
+        raw[at : at + random.choice((1, 1, 3))] = random.choice(_VALUES).encode()
+
+
+def _text(raw: bytearray, random: Random) -> None:
+    at = random.randrange(len(raw) + 1)
+    raw[at:at] = encodable(text_of(random)[:2000]).encode()
+
+
+def _flip(raw: bytearray, random: Random) -> None:
+    if raw:
+        raw[random.randrange(len(raw))] ^= 1 << random.randrange(8)
+
+
+def _cut(raw: bytearray, random: Random) -> None:
+    at = random.randrange(len(raw) + 1)
+    del raw[at : at + random.choice((1, 20, len(raw)))]

@@ -19,7 +19,7 @@ from verification.faults.command import (
     Outcome,
     argument_of,
     check_files,
-    encodable,
+    damaged,
     outcome_of,
     text_of,
 )
@@ -27,8 +27,6 @@ from verification.faults.command import (
 ANSWER_TOKENS = 8
 """Tokens of the target's answers, in place of those of a real ablation."""
 SAMPLES = ROOT / "tests/unit/ingest/samples"
-_DIGITS = "0123456789"
-_VALUES = ("-1", "1e999", "9" * 40, "null", "NaN", "[]", "{}", '"x"', "0", str(2**60))
 _LEAST = ("--prompts", "trio", "--k", "1", "--most-prompts", "5", "--positions", "1")
 _INTERVENTIONS = ("--interventions", "hide-sink")
 
@@ -69,37 +67,6 @@ def _use(path: Path, folder: Path) -> None:
     check_files(out)
     outcome_of(["check", run, "--fail-on", "cells[0].mean_length < 2", "--json"])
     outcome_of(["compare", run, run, "--json"])
-
-
-def damaged(content: bytes, random: Random) -> bytes:
-    """Return the content with one to three of: a number replaced, a text put in, bytes changed, a
-    part missing."""
-    raw = bytearray(content)
-    for _ in range(random.randint(1, 3)):
-        random.choice((_number, _text, _flip, _cut))(raw, random)
-    return bytes(raw)
-
-
-def _number(raw: bytearray, random: Random) -> None:
-    places = [at for at, octet in enumerate(raw) if chr(octet) in _DIGITS]
-    if places:
-        at = random.choice(places)
-        raw[at : at + random.choice((1, 1, 3))] = random.choice(_VALUES).encode()
-
-
-def _text(raw: bytearray, random: Random) -> None:
-    at = random.randrange(len(raw) + 1)
-    raw[at:at] = encodable(text_of(random)[:2000]).encode()
-
-
-def _flip(raw: bytearray, random: Random) -> None:
-    if raw:
-        raw[random.randrange(len(raw))] ^= 1 << random.randrange(8)
-
-
-def _cut(raw: bytearray, random: Random) -> None:
-    at = random.randrange(len(raw) + 1)
-    del raw[at : at + random.choice((1, 20, len(raw)))]
 
 
 def ablate(random: Random, _: Path, folder: Path) -> None:

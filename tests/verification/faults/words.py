@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -25,7 +24,7 @@ from driftscope_probes.settings import settings_from
 from verification.faults.command import (
     argument_of,
     check_files,
-    encodable,
+    damaged,
     file_name_of,
     outcome_of,
     text_of,
@@ -186,47 +185,11 @@ def read_file(random: Random, run: Path, folder: Path) -> None:
     name = random.choice(sorted(SEEDS))
     content, read = SEEDS[name]
     path = folder / name
-    path.write_bytes(_damaged(content, random))
+    path.write_bytes(damaged(content.encode(), random))
     try:
         read(path)
     except DriftscopeError as error:
         _check_line(error)
-
-
-def _damaged(content: str, random: Random) -> bytes:
-    for _ in range(random.randint(1, 3)):
-        at = random.randrange(len(content) + 1)
-        kind = random.randrange(6)
-        if kind == 0:
-            content = content[:at] + encodable(text_of(random)) + content[at:]
-        elif kind == 1:
-            content = content[:at] + content[at + random.choice((1, 5, 50)) :]
-        elif kind == 2:
-            content = content.replace(
-                random.choice(("a", "1", "4", "x", '"b"')), json.dumps(text_of(random)), 1
-            )
-        elif kind == 3:
-            word = random.choice(("a", "1", "4", '"a"', '"b"', "[]", "{}"))
-            value = (
-                "null",
-                "-1",
-                "1e999",
-                "9" * 5000,
-                "[" * 2000,
-                "{}",
-                "true",
-                '"\\ud800"',
-                "nan",
-            )
-            content = content.replace(word, random.choice(value), 1)
-        elif kind == 4:
-            content = content[:at] + content[random.randrange(len(content) + 1) :] + content[at:]
-        else:
-            content = content * 2
-    raw = bytearray(content.encode("utf-8", "replace"))
-    if raw and random.random() < 0.2:
-        raw[random.randrange(len(raw))] ^= 1 << random.randrange(8)
-    return bytes(raw)
 
 
 Line = Callable[[str, Path, Path], Sequence[object]]
