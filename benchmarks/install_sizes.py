@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import importlib.metadata as metadata
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from benchmarks.results_file import ResultsFile
 
@@ -106,7 +106,7 @@ def installed(folder: Path, wheels: Sequence[Path]) -> dict[str, int]:
     pip = (python, "-m", "pip", "install", "--quiet")
     subprocess.run([*pip, *map(str, wheels)], check=True)
     done = subprocess.run([python, "-c", FILES], check=True, capture_output=True, text=True)
-    sizes = {canonical(name): size for name, size in json.loads(done.stdout).items()}
+    sizes = {canonicalize_name(name): size for name, size in json.loads(done.stdout).items()}
     return {name: sizes[name] for name in sorted(sizes) if name not in OF_PIP}
 
 
@@ -131,7 +131,7 @@ def closure(name: str) -> frozenset[str]:
     seen: set[tuple[str, frozenset[str]]] = set()
     while todo:
         wanted = todo.pop()
-        key = (canonical(wanted.name), frozenset(wanted.extras))
+        key = (canonicalize_name(wanted.name), frozenset(wanted.extras))
         if key in seen:
             continue
         seen.add(key)
@@ -148,11 +148,6 @@ def applies(requirement: Requirement, extras: set[str]) -> bool:
     """Return whether a requirement holds here, given the extras that were asked for."""
     marker = requirement.marker
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
-
-
-def canonical(name: str) -> str:
-    """Return a distribution's name as indexes compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def table(measured: Mapping[str, Installed], engine: str) -> str:
