@@ -82,7 +82,8 @@ class Manifest:
     """"vllm", "sglang" or "reference"; CLIENT for a replay's view of any server."""
     engine_version: Text
     runner: Text
-    """"v1", "v2" (vLLM's model runner generations), "eagle v2" (SGLang's worker) or "reference"."""
+    """"v1", "v2" (vLLM's model runner generations), "eagle v2" (SGLang, whatever
+    drafts) or "reference"."""
     mode: Text
     """Execution mode of the drafter: "eager", "compiled", "piecewise graphs", "full graphs";
     ABLATION for an experiment outside any engine."""

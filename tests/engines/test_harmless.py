@@ -1,10 +1,12 @@
 """The engine's output does not depend on the probe: off, on, sampled, or failing in every hook."""
 
 import pytest
-from support.engine_process.job import Outcome
+from support.engine_process.job import MAX_TOKENS, Outcome
 from verification.harmless import SAMPLED_EVERY
 
+from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.reader import Trace, read_trace
+from driftscope.vocabulary import UndraftedReason
 
 pytestmark = pytest.mark.vllm
 
@@ -24,6 +26,31 @@ def test_v2_output_is_token_identical(outcomes: dict[str, Outcome], probe: str) 
 
 def test_compiled_output_is_token_identical(outcomes: dict[str, Outcome]) -> None:
     assert outcomes["v1-compiled eagle31"].tokens() == outcomes["v1 compiled off"].tokens()
+
+
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+def test_an_engine_without_a_drafter_is_recorded_and_serves_the_same(
+    outcomes: dict[str, Outcome], runner: str
+) -> None:
+    outcome = outcomes[f"{runner} plain"]
+    assert outcome.tokens() == outcomes[f"{runner} plain off"].tokens()
+    lines = [line for line in outcome.log.splitlines() if "driftscope: " in line]
+    assert not lines, "nothing is wrong, so nothing is said"
+    trace, requests = read_trace(outcome.run), outcome.job.requests
+    manifest = trace.manifest
+    assert (manifest.drafter, manifest.k, manifest.runner) == (None, 0, runner)
+    assert trace.problems == () and trace.draft.num_rows == 0
+    ended = trace.request.to_pandas()
+    assert ended.output_tokens.tolist() == [MAX_TOKENS] * requests
+    assert (ended.ttft_s > 0).all() and (ended.tpot_s > 0).all() and ended.prompt_digest.is_unique
+    verified = trace.verify.to_pandas()
+    assert len(verified) == requests * (MAX_TOKENS - 1), "a row for each token after the first"
+    assert set(verified.reason) == {UndraftedReason.K_ZERO} and not verified.drafted.any()
+    steps = trace.step.to_pandas()
+    assert len(steps) >= MAX_TOKENS and steps.requests.max() == requests and not steps.k.any()
+    assert (steps.step_s > steps.probe_s).all() and not steps.recorded.any()
+    plain = analyze(Inputs(sources=[trace], labels=["plain"])).plain
+    assert plain is not None and plain.requests == requests and plain.cells
 
 
 WORKER_HOOKS = {

@@ -14,10 +14,6 @@ pytestmark = pytest.mark.vllm
 ON = {"EVERY": "1", "STRICT": "1"}
 PARALLEL = {"method": "draft_model", "num_speculative_tokens": 4, "parallel_drafting": True}
 CASES = {
-    "no speculation": (
-        Job(drafter="eagle31", probe=ON, llm={"speculative_config": None}),
-        "this engine does not speculate",
-    ),
     "a kind that is not in the list": (
         Job(drafter="eagle31", probe=ON, llm={"speculative_config": PARALLEL}),
         "drafter LlamaForCausalLM of method draft_model with parallel drafting is not supported",

@@ -16,6 +16,8 @@ from verification.truth import V2, WITHOUT_AOT
 
 SAMPLED_EVERY = 3
 BOTH_SIZES = {"drafter": "eagle31", "sizes": (8, 1)}
+PLAIN = {"drafter": "", "requests": 4, "llm": {"speculative_config": None}}
+"""A server without a drafter."""
 JOBS = {
     "v1 off": Job(**BOTH_SIZES),
     "v1 sampled": Job(**BOTH_SIZES, probe={"EVERY": str(SAMPLED_EVERY)}),
@@ -23,6 +25,10 @@ JOBS = {
     "v1 compiled off": Job(drafter="eagle31", compiled=True, env=WITHOUT_AOT),
     "v2 off": Job(drafter="eagle31", **V2),
     "v2 raising": Job(drafter="eagle31", **V2, probe={"TEST_RAISE": "before", "EVERY": "1"}),
+    "v1 plain": Job(**PLAIN, probe={"EVERY": "1"}, processes=True),
+    "v1 plain off": Job(**PLAIN),
+    "v2 plain": Job(**PLAIN, runner="v2", probe={"EVERY": "1"}),
+    "v2 plain off": Job(**PLAIN, runner="v2"),
 }
 WITHOUT = {
     "v1-eager eagle31": "v1 off",
@@ -31,6 +37,8 @@ WITHOUT = {
     "v1-compiled eagle31": "v1 compiled off",
     "v2 eagle31": "v2 off",
     "v2 raising": "v2 off",
+    "v1 plain": "v1 plain off",
+    "v2 plain": "v2 plain off",
 }
 """Engine with the probe -> the equivalent one without it."""
 

@@ -37,6 +37,7 @@ def check_version(version: str) -> None:
 
 
 _WORKER = "sglang.srt.speculative.eagle_worker_v2"
+_TARGET = "sglang.srt.managers.tp_worker"
 _PROCESSOR = "sglang.srt.managers.scheduler_components.batch_result_processor"
 RECORDED = (
     "EAGLE-1, 3 and 3.1 of Llama's layout, with speculative_eagle_topk 1: attention mass, RMS, "
@@ -61,6 +62,12 @@ HOOKS = {
             _WORKER, "EagleDraftWorker._draft_extend_for_decode", "depth 1 after a verification"
         ),
         HookPoint("sglang.srt.layers.radix_attention", "RadixAttention.forward", "queries"),
+        HookPoint(
+            _TARGET,
+            "TpModelWorker.init_attention_backends",
+            "start of the run of an engine that does not speculate",
+        ),
+        HookPoint(_TARGET, "TpModelWorker.forward_batch_generation", "step time of such an engine"),
         HookPoint(
             f"{_MODELS}.llama_eagle3",
             "LlamaForCausalLMEagle3",
@@ -98,6 +105,7 @@ _SCHEDULER = "driftscope_probes.sglang.scheduler"
 SEAMS = (
     (_WORKER, "driftscope_probes.sglang.worker", "install_worker"),
     ("sglang.srt.speculative.ngram_worker", "driftscope_probes.sglang.worker", "install_ngram"),
+    (_TARGET, "driftscope_probes.sglang.worker", "install_target"),
     (_PROCESSOR, _SCHEDULER, "install_processor"),
     ("sglang.srt.managers.scheduler", _SCHEDULER, "install_scheduler"),
 )

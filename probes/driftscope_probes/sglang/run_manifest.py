@@ -63,14 +63,15 @@ def manifest_of(worker: Any, drafter: SglangDrafter, settings: Settings, meter: 
 
 
 def manifest_of_timed(worker: Any, settings: Settings, note: str) -> Manifest:
-    """Return the manifest of a run in which only acceptance and timing are recorded."""
+    """Return the manifest of a run in which only acceptance and timing are recorded, or timing
+    alone if nothing drafts."""
     return _manifest(
         worker,
         settings,
         norm_flags={},
         drafter_layers=0,
         attention_strategy=Strategy.NONE,
-        notes=(note,),
+        notes=(note,) if note else (),
     )
 
 
@@ -84,7 +85,11 @@ def _manifest(
     worker: Any, settings: Settings, *, notes: tuple[str, ...], **of_drafter: Any
 ) -> Manifest:
     target, arguments = worker.target_worker.model_runner, worker.server_args
-    draft, method = worker.draft_runner or target, str(arguments.speculative_algorithm).lower()
+    draft, k = worker.draft_runner or target, int(worker.speculative_num_steps)
+    method = str(arguments.speculative_algorithm).lower() if k else ""
+    drafter = _model(draft.model_config, draft.model) if k else None
+    if k and draft is target:
+        drafter = Model(name=method, architecture="", config_digest="", dtype="")
     return Manifest(
         run_id=run_id(),
         created_s=time.time(),
@@ -95,11 +100,9 @@ def _manifest(
         mode="eager" if _without_graphs(worker) else "full graphs",
         recording="sampled eager",
         method=method,
-        k=int(worker.speculative_num_steps),
+        k=k,
         target=_model(target.model_config, target.model),
-        drafter=Model(name=method, architecture="", config_digest="", dtype="")
-        if draft is target
-        else _model(draft.model_config, draft.model),
+        drafter=drafter,
         attention_backend=_attention_backend(draft, arguments),
         kv_cache_dtype=str(draft.kv_cache_dtype).removeprefix("torch."),
         draft_sampling=None if draft is target else _draft_sampling(arguments),

@@ -221,8 +221,11 @@ class StepTracker(RequestTracker):
         count_error: Callable[[str, BaseException], None],
         digests: PromptDigests | None = None,
         regions: RequestRegions | None = None,
+        *,
+        speculates: bool = True,
     ) -> None:
         super().__init__(count_error, digests, regions)
+        self._speculates = speculates
         self._times: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """Time of each running request's first and latest token."""
 
@@ -233,7 +236,8 @@ class StepTracker(RequestTracker):
             if not served.gained:
                 continue
             if served.outputs:
-                position, reason = served.prompt + served.outputs - 2, _reason(served)
+                position = served.prompt + served.outputs - 2
+                reason = _reason(served) if self._speculates else UndraftedReason.K_ZERO
                 drafted, accepted = served.drafted, served.accepted if served.drafted else 0
                 row = self._step, step.time_s, served.request, position
                 rows.append((*row, drafted, drafted, accepted, reason, 0))
@@ -296,7 +300,10 @@ class SchedulerObserver:
         Control(settings.trace, self._writer, self._selection).watch()
         digests = PromptDigests(prompt_key(settings)) if settings.prompt_digests else None
         regions = RequestRegions() if settings.regions else None
-        self._rows = StepTracker(self._writer.count_error, digests, regions).rows
+        speculates = bool(self._worker.speculative_num_steps)
+        self._rows = StepTracker(
+            self._writer.count_error, digests, regions, speculates=speculates
+        ).rows
         self._keeps = None if settings.regions else ANSWER_TOKENS
         """Number of an answer's tokens that are handed over; None: all."""
 

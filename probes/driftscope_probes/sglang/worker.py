@@ -1,10 +1,10 @@
-"""Hooks SGLang's EAGLE and n-gram workers, and reports their steps and chains to a recorder; the
-only module that knows their methods' arguments.
+"""Hooks SGLang's EAGLE and n-gram workers, and the target's if nothing drafts, and reports their
+steps and chains to a recorder; the only module that knows their methods' arguments.
 
 A step is one `forward_batch_generation`: it drafts from depth 2 on, verifies, and extends the
 drafter's cache by the verified tokens, which is depth 1 of the next step's chains. The n-gram
 worker drafts without a model: acceptance and timing. Written against
-sglang.srt.speculative.eagle_worker_v2 and ngram_worker, 0.5.23.
+sglang.srt.speculative.eagle_worker_v2 and ngram_worker, and sglang.srt.managers.tp_worker, 0.5.23.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def _quietly_settings() -> Settings | None:
 def _attach(worker: Any, settings: Settings) -> None:
     check_parallelism(worker.server_args)
     check_unused(settings.trace, run_id())  # before anything is written or hooked
-    drafter, lost = _drafter_of(worker)
+    drafter, lost = _drafter_of(worker) if worker.speculative_num_steps else (None, "")
     writer = open_writer(settings, ROLE)
     with contextlib.ExitStack() as undo:
         undo.callback(writer.close)
@@ -309,10 +309,12 @@ def _drafter_of(worker: Any) -> tuple[SglangDrafter | None, str]:
 
 
 def _timed(worker: Any, settings: Settings, writer: TraceWriter, note: str) -> TimedWorker:
-    """Begin a run of acceptance and timing."""
+    """Begin a run of acceptance and timing; without a `note` nothing is missing, because nothing
+    drafts."""
     create_run(settings.trace, manifest_of_timed(worker, settings, note), join=True)
-    writer.set_gauges(reason=note)
-    warn(f"{note}; acceptance and timing are recorded")
+    if note:
+        writer.set_gauges(reason=note)
+        warn(f"{note}; acceptance and timing are recorded")
     return TimedWorker(StepTimer(settings, writer, SglangSchedules()))
 
 
@@ -442,37 +444,62 @@ def _extend_for_decode(original: Any) -> Callable[..., Any]:
 
 
 VIEW = "_driftscope_view"
-"""Attribute of an NGRAMWorker that holds its NgramDrafts."""
+"""Attribute of a worker without a drafting model that holds its WorkerView."""
 
 
-class NgramDrafts:
-    """An NGRAMWorker with the attributes of an EagleDraftWorker that a recording reads."""
+class WorkerView:
+    """The attributes of an EagleDraftWorker that a recording reads, of another worker, whose
+    drafts come from no model or which has none."""
 
     topk = 1
     draft_runner = None
     """No model drafts."""
 
-    def __init__(self, worker: Any) -> None:
+    def __init__(self, worker: Any, target_worker: Any, k: int) -> None:
+        """`k`: nodes of the tree that is verified, without its root; 0 if nothing drafts."""
         self.server_args, self.device = worker.server_args, worker.device
-        self.target_worker = worker.target_worker
-        self.speculative_num_draft_tokens = int(worker.draft_token_num)
-        self.speculative_num_steps = int(worker.draft_token_num) - 1
-        """Nodes of the tree that is verified, without its root."""
+        self.target_worker = target_worker
+        self.speculative_num_draft_tokens = k + 1
+        self.speculative_num_steps = k
+
+
+def install_target(module: Any) -> None:
+    """Hook sglang.srt.managers.tp_worker, for an engine that does not speculate."""
+    hook_method(module, "TpModelWorker.init_attention_backends", _init_target)
+    hook_method(module, "TpModelWorker.forward_batch_generation", _step_of_view)
+
+
+def _init_target(original: Any) -> Callable[..., Any]:
+    def init_attention_backends(worker: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(worker, *args, **kwargs)
+        with StartGuard():
+            generates = worker.model_config.is_generation
+            if generates and worker.server_args.speculative_algorithm is None:
+                _view(worker, worker, 0)
+        return result
+
+    return init_attention_backends
+
+
+def _view(worker: Any, target_worker: Any, k: int) -> None:
+    """Attach a timer to a worker without a drafting model."""
+    view = WorkerView(worker, target_worker, k)
+    attach(view)
+    setattr(worker, VIEW, view)
 
 
 def install_ngram(module: Any) -> None:
     """Hook sglang.srt.speculative.ngram_worker."""
     hook_method(module, "NGRAMWorker.alloc_memory_pool", _alloc_memory_pool)
-    hook_method(module, "NGRAMWorker.forward_batch_generation", _ngram_step)
+    hook_method(module, "NGRAMWorker.forward_batch_generation", _step_of_view)
     hook_method(module, "NGRAMWorker._prepare_for_speculative_decoding", _ngram_draft)
 
 
 def _alloc_memory_pool(original: Any) -> Callable[..., Any]:
     def alloc_memory_pool(worker: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(worker, *args, **kwargs)
-        view = NgramDrafts(worker)
-        attach(view)
-        setattr(worker, VIEW, view)
+        with StartGuard():
+            _view(worker, worker.target_worker, int(worker.draft_token_num) - 1)
         return result
 
     return alloc_memory_pool
@@ -484,7 +511,7 @@ def _probe_of(worker: Any, batch: Any) -> Any:
     return probe if getattr(batch, "reqs", None) else None
 
 
-def _ngram_step(original: Any) -> Callable[..., Any]:
+def _step_of_view(original: Any) -> Callable[..., Any]:
     def forward_batch_generation(worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         probe = _probe_of(worker, batch)
         if probe is None:

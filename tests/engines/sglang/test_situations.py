@@ -4,6 +4,7 @@ import pytest
 from verification.sglang.situations import TREE
 from verification.sglang.truth import histograms
 
+from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Region
 from engines.sglang.conftest import Outcomes
@@ -65,9 +66,28 @@ def test_one_depth_is_the_one_of_the_round_before(sglang_outcome: Outcomes) -> N
     assert all(ours == theirs for theirs, ours in histograms(outcome))
 
 
-def test_an_engine_that_does_not_speculate_records_nothing(sglang_outcome: Outcomes) -> None:
+def test_an_engine_without_a_drafter_is_recorded_and_serves_the_same(
+    sglang_outcome: Outcomes,
+) -> None:
     outcome = sglang_outcome("no speculation")
-    assert not outcome.run.exists() and all(outcome.tokens())
+    assert outcome.tokens() == sglang_outcome("no speculation, off").tokens()
+    trace = read_trace(outcome.run)
+    manifest = trace.manifest
+    assert (manifest.drafter, manifest.k, manifest.notes) == (None, 0, ())
+    assert trace.draft.num_rows == 0 and not any(status.errors for status in trace.statuses)
+    rows = {row["request"]: row for row in trace.request.to_pylist()}
+    assert set(rows) == {meta["id"] for meta in outcome.meta()}
+    for meta in outcome.meta():
+        row = rows[meta["id"]]
+        assert row["output_tokens"] == meta["completion_tokens"] and len(row["prompt_digest"]) == 16
+        assert 0 < row["tpot_s"] < row["ttft_s"] + meta["e2e_latency"]
+    verified = trace.verify.to_pylist()
+    assert len(verified) == sum(row["output_tokens"] - 1 for row in rows.values())
+    assert {(row["drafted"], row["reason"]) for row in verified} == {(0, "k_zero")}
+    steps = trace.step.to_pylist()
+    assert {step["k"] for step in steps} == {0} and all(step["step_s"] > 0 for step in steps)
+    plain = analyze(Inputs(sources=[trace], labels=["plain"])).plain
+    assert plain is not None and plain.requests == len(rows)
 
 
 def test_structured_output_is_recorded_like_other_answers(sglang_outcome: Outcomes) -> None:

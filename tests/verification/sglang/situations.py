@@ -36,4 +36,5 @@ JOBS = {
         abort=3,
     ),
     "no speculation": Job(drafter="", probe={"EVERY": "1"}),
+    "no speculation, off": Job(drafter=""),
 }

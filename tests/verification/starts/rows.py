@@ -231,9 +231,7 @@ ROWS: Mapping[str, Row] = {
         said=f"{NOTHING}DRIFTSCOPE_EVERY='often'",
         processes=True,
     ),
-    "an engine that does not speculate": Row(
-        drafter=NONE, said=f"{NOTHING}DRIFTSCOPE_TRACE is set, but this engine does not speculate"
-    ),
+    "an engine that does not speculate": Row(drafter=NONE, said="", records=True),
     "a drafter that is not in the list": Row(
         drafter=PARALLEL,
         said=f"{INTERNALS}drafter LlamaForCausalLM of method draft_model with parallel",

@@ -360,6 +360,46 @@ def test_a_batch_without_requests_is_no_step(worker: Any) -> None:
     assert worker.sink.calls == []
 
 
+class TpModelWorker:
+    """A target's worker with the methods and attributes that are hooked or read."""
+
+    device = "cpu"
+
+    def __init__(self, algorithm: str | None, *, generates: bool = True) -> None:
+        self.server_args = SimpleNamespace(speculative_algorithm=algorithm)
+        self.model_config = SimpleNamespace(is_generation=generates)
+
+    def init_attention_backends(self) -> str:
+        return "initialised"
+
+    def forward_batch_generation(self, *_: Any) -> str:
+        return "served"
+
+
+@pytest.mark.parametrize(
+    ("how", "calls"),
+    [
+        ({"algorithm": None}, ["started None", "ended 2"]),
+        ({"algorithm": "EAGLE3"}, []),
+        ({"algorithm": None, "generates": False}, []),
+    ],
+    ids=["no drafter", "a drafter", "embeddings"],
+)
+def test_steps_of_an_engine_without_a_drafter_are_timed(
+    monkeypatch: pytest.MonkeyPatch, how: dict[str, Any], calls: list[str]
+) -> None:
+    hooked, sink = type("TpModelWorker", (TpModelWorker,), dict(vars(TpModelWorker))), Sink()
+    monkeypatch.setattr(
+        worker_module, "attach", lambda view: setattr(view, PROBE, TimedWorker(sink))
+    )
+    worker_module.install_target(SimpleNamespace(__name__="tp_worker", TpModelWorker=hooked))
+    made = hooked(**how)
+    assert made.init_attention_backends() == "initialised"
+    assert made.forward_batch_generation(None, "a forward batch of a drafter") == "served"
+    assert made.forward_batch_generation(ngram_batch(decode=True)) == "served"
+    assert sink.calls == calls
+
+
 REGISTER = "import os, sys; from driftscope_probes.sglang.plugin import register; register(); "
 
 
