@@ -104,7 +104,6 @@ class MeasuredRuns:
     baseline: Baseline | None = None
     sums: Mapping[str, Sums] = field(default_factory=dict)
     """Sums by label of the runs that were read here; their query engines are closed."""
-    baseline_sums: Sums | None = None
 
 
 def analyze(inputs: Inputs) -> Analysis:
@@ -142,7 +141,6 @@ def measure(
         runs=tuple(run for part in parts for run in part.runs),
         replays=tuple(replay for part in parts for replay in part.replays),
         baseline=baselines[0].baseline if baselines else None,
-        baseline_sums=baselines[0].baseline_sums if baselines else None,
         sums={label: sums for part in parts for label, sums in part.sums.items()},
     )
 
@@ -214,7 +212,7 @@ def _baseline(run: Run, inputs: Inputs) -> MeasuredRuns:
         if not speculates(tables):
             return _plain(tables, BASELINE, inputs.baseline_only)
         sums = _sums(tables, inputs.baseline_only, for_summary=True)
-        return MeasuredRuns(baseline=summarise(sums, BASELINE), baseline_sums=sums)
+        return MeasuredRuns(baseline=summarise(sums, BASELINE))
 
 
 def _plain(tables: Tables, label: str, only: Filter) -> MeasuredRuns:

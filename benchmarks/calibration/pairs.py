@@ -18,8 +18,8 @@ from support.simulate.sums import side
 
 from benchmarks.calibration.estimates import RUNS, run_of
 from benchmarks.calibration.table import Rate, Table, false, power
-from driftscope.analysis.baseline_relation import Relation, at_one_mix, of_acceptance
-from driftscope.analysis.comparability import BY_ID, UNPAIRED, Pairing
+from driftscope.analysis.baseline_relation import Relation, relation_of
+from driftscope.analysis.comparability import BY_DIGEST, NO_DIFFERENCE, UNPAIRED, Pairing
 from driftscope.analysis.compare import Comparison, comparison
 from driftscope.analysis.figures.results import acceptance_of
 from driftscope.analysis.figures.rounds import Side
@@ -55,9 +55,7 @@ def false_calls(name: str, truth: Truth, trials: int, *, paired: bool) -> Calls:
     """Return how often two runs of one truth are called different."""
     called = 0
     for first, second in twice(truth, trials, paired=paired):
-        rows = np.arange(len(first.labels) if paired else 0)
-        how = Pairing(how=BY_ID if paired else UNPAIRED, first=rows, second=rows, alone=0)
-        found = comparison(first, second, ("a", "b"), how)
+        found = comparison(first, second, ("a", "b"), _pairing(first, paired=paired))
         called += any(row.differs for row in found.differences)
     return Calls(run=name, pairing=PAIRED[paired], called=called / trials)
 
@@ -70,12 +68,20 @@ def false_gates(name: str, truth: Truth, trials: int, *, paired: bool) -> Calls:
             run=figures_of(run),
             baseline=figures_of(baseline),
             has_finding=lambda _: None,
-            relation=Relation(
-                correlated=of_acceptance(run.rounds, baseline.rounds) if paired else {}
-            ),
+            relation=_relation(baseline, run, paired=paired),
         )
         failed += any(row.outcome is Outcome.BROKEN for row in judge(rules, [(name, facts)]))
     return Calls(run=name, pairing=PAIRED[paired], called=failed / trials)
+
+
+def _pairing(first: Side, *, paired: bool) -> Pairing:
+    rows = np.arange(len(first.labels) if paired else 0)
+    return Pairing(how=BY_DIGEST if paired else UNPAIRED, first=rows, second=rows, alone=0)
+
+
+def _relation(baseline: Side, run: Side, *, paired: bool) -> Relation:
+    compared = comparison(baseline, run, ("baseline", "run"), _pairing(run, paired=paired))
+    return relation_of([compared], NO_DIFFERENCE)
 
 
 def figures_of(run: Side) -> dict[str, Any]:
@@ -170,9 +176,7 @@ def _compared(truth: Truth, other: Truth, trial: int, *, paired: bool) -> Compar
     seeds, prompts = 10_000 + 2 * trial, 50_000 + 2 * trial
     first = side(replace(truth, seed=seeds, prompts_seed=prompts))
     second = side(replace(other, seed=seeds + 1, prompts_seed=prompts + (not paired)))
-    rows = np.arange(len(first.labels) if paired else 0)
-    how = Pairing(how=BY_ID if paired else UNPAIRED, first=rows, second=rows, alone=0)
-    return comparison(first, second, ("healthy", "other"), how)
+    return comparison(first, second, ("healthy", "other"), _pairing(first, paired=paired))
 
 
 def parted_runs(trials: int) -> Iterator[Parted]:
@@ -247,9 +251,7 @@ def _unlabelled(run: Side) -> Side:
 
 
 def _share(pairs: list[tuple[Side, Side]]) -> float:
-    none = np.zeros(0, dtype=np.int64)
-    how = Pairing(how=UNPAIRED, first=none, second=none, alone=0)
-    found = [comparison(a, b, ("a", "b"), how) for a, b in pairs]
+    found = [comparison(a, b, ("a", "b"), _pairing(a, paired=False)) for a, b in pairs]
     return sum(any(each.differs for each in one.differences) for one in found) / len(found)
 
 
@@ -261,7 +263,7 @@ def _broken(pairs: list[tuple[Side, Side]]) -> float:
             run=_figures(run),
             baseline=_figures(baseline),
             has_finding=lambda _: None,
-            relation=at_one_mix(run, baseline),
+            relation=_relation(baseline, run, paired=False),
         )
         broken += judge([rule], [("run", facts)])[0].outcome is Outcome.BROKEN
     return broken / len(pairs)

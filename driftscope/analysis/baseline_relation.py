@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from driftscope.analysis.comparability import UNPAIRED, Pairing, common_mix, pair
-from driftscope.analysis.compare import figures_at
-from driftscope.analysis.figures.rounds import Rounds, Side
-from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.column_arrays import Codes, Matrix
-from driftscope.analysis.statistics.intervals import student
-from driftscope.analysis.statistics.ratio import Ratio
+from driftscope.analysis.comparability import NO_DIFFERENCE, UNPAIRED, Comparability, K
+from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison, Difference
+from driftscope.analysis.number_words import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +134,6 @@ def _times(a: float, b: float) -> float:
     return 0.0 if a == 0 or b == 0 else a * b
 
 
-LENGTH, MARGINAL = "acceptance.mean_length", "acceptance.marginal"
 AT_MIX = " at one mix of labels"
 """Words after the path of a figure that is taken at a mix of labels."""
 
@@ -149,114 +142,86 @@ AT_MIX = " at one mix of labels"
 class Relation:
     """Relation of a run to its baseline. Figures are named by their path in the JSON report."""
 
-    correlated: Mapping[str, float] = field(default_factory=dict)
-    """Correlation of a figure's errors in run and baseline; {} if they did not answer the same
-    prompts."""
-    mix: Mapping[str, float] = field(default_factory=dict)
-    """Share of each label at which the runs are compared; {} if they are compared as served."""
     run: Mapping[str, Quantity] = field(default_factory=dict)
-    """The run's figures at the mix, or from the part of it that a baseline has; {} if its own
+    """The run's figures as they are compared: over pairs, or at one mix of labels; {} if its own
     figures are compared."""
     baseline: Mapping[str, Quantity] = field(default_factory=dict)
-    basis: str = AT_MIX
+    basis: Mapping[str, str] = field(default_factory=dict)
     """Words after the path of a figure in `run` or `baseline`."""
     fixed: bool = False
     """Whether the baseline's intervals stay as they are, however many requests the run has."""
+    comparability: Comparability = NO_DIFFERENCE
+    """What can explain a difference from the baseline."""
 
-    def at_mix(self, figure: str, *, baseline: bool) -> Quantity | None:
-        """Return a figure of the run, or of the baseline, at the mix; None if it has none there."""
+    def compared(self, figure: str, *, baseline: bool) -> Quantity | None:
+        """Return a figure of the run, or of the baseline, as it is compared; None if it has none
+        there."""
         return (self.baseline if baseline else self.run).get(figure)
 
 
-def relation_of(run: Sums, baseline: Sums) -> Relation:
-    """Return how a run's figures compare with its baseline's: their correlation if requests are
-    paired; otherwise both runs' figures at one mix of labels, if they served labels in other
-    shares."""
-    there = [np.zeros(len(sums.requests), dtype=np.bool_) for sums in (run, baseline)]
-    for mine, sums in zip(there, (run, baseline), strict=True):
-        mine[sums.rounds.request[sums.rounds.rounds > 0]] = True
-    pairing = pair(run.requests, baseline.requests, *there)
-    if pairing.how != UNPAIRED:
-        share = len(pairing.first) / np.sqrt(float(there[0].sum()) * float(there[1].sum()))
-        return Relation(correlated=_correlations(run, baseline, pairing, float(share)))
-    return at_one_mix(run.side, baseline.side)
+def relation_of(comparisons: Iterable[Comparison], comparability: Comparability) -> Relation:
+    """Return the relation of a run to its baseline, the first run of each comparison: a rule takes
+    the figures, the pairs and the intervals that `driftscope compare` shows."""
+    run: dict[str, Quantity] = {}
+    baseline: dict[str, Quantity] = {}
+    basis: dict[str, str] = {}
+    for comparison in comparisons:
+        words = AT_MIX if comparison.mix else ""
+        if comparison.pairing != UNPAIRED:
+            words = f" over {count(comparison.pairs, 'pair')}"
+        for row in comparison.differences:
+            if (figures := compared_figures(row)) is None:
+                continue
+            for name in _paths(row, comparison):
+                baseline[name], run[name] = figures
+                basis[name] = words
+    return Relation(run=run, baseline=baseline, basis=basis, comparability=comparability)
 
 
-def at_one_mix(run: Side, baseline: Side) -> Relation:
-    """Return how a run compares with a baseline that did not answer the same prompts."""
-    sides = run, baseline
-    mix, k = common_mix(*sides), min(side.rounds.k for side in sides)
-    if not mix or not k:
-        return Relation()
-    same_k = len({side.rounds.k for side in sides}) == 1
-    ours, theirs = (_named(figures_at(side, mix, k), same_k=same_k) for side in sides)
-    return Relation(mix=mix, run=ours, baseline=theirs)
-
-
-def _named(figures: Ratio, *, same_k: bool) -> dict[str, Quantity]:
-    """Return the acceptance length and the marginal rates by path, also counted from the last depth
-    if both runs have the same one; figures without an interval are left out."""
-    half, k = student(figures.df) * figures.error, len(figures.value) - 1
-    names = {LENGTH: 0} | {f"{MARGINAL}[{d}]": d + 1 for d in range(k)}
-    if same_k:
-        names |= {f"{MARGINAL}[{d - k}]": d + 1 for d in range(k)}
-    return {
-        name: Quantity(
-            value=float(figures.value[at]),
-            low=float(figures.value[at] - half[at]),
-            high=float(figures.value[at] + half[at]),
+def compared_figures(row: Difference) -> tuple[Quantity, Quantity] | None:
+    """Return the figures of both runs, whose difference has the interval of `row`; None without
+    one."""
+    if row.interval is None or row.first_interval is None or row.second_interval is None:
+        return None
+    halves = [(ends.high - ends.low) / 2 for ends in (row.first_interval, row.second_interval)]
+    apart, both = (row.interval.high - row.interval.low) / 2, 2 * halves[0] * halves[1]
+    same = (halves[0] ** 2 + halves[1] ** 2 - apart**2) / both if both else 0.0
+    figure = f"{row.segment}/{row.metric}/{row.depth}"
+    correlation = min(max(same, -1.0), 1.0)
+    first, second = (
+        Quantity(
+            value=value,
+            low=ends.low,
+            high=ends.high,
+            shared=Shared(figure=figure, baseline=baseline, correlation=correlation),
         )
-        for name, at in names.items()
-        if figures.supported[at] and np.isfinite(half[at])
-    }
-
-
-def _correlations(run: Sums, baseline: Sums, pairing: Pairing, share: float) -> Mapping[str, float]:
-    """Return correlations from the jackknife's influences over pairs of requests.
-
-    Requests without a partner, which the figures also count, have nothing in common, so the
-    correlation is reduced by the `share` of those that have one.
-    """
-    return {
-        name: share * value
-        for name, value in _correlations_of_pairs(run, baseline, pairing).items()
-    }
-
-
-def _correlations_of_pairs(run: Sums, baseline: Sums, pairing: Pairing) -> dict[str, float]:
-    ours, theirs = _rounds(run, pairing.first), _rounds(baseline, pairing.second)
-    out = of_acceptance(ours, theirs.grouped_like(ours))
-    times = run.requests.tpot_s[pairing.first], baseline.requests.tpot_s[pairing.second]
-    known = np.isfinite(times[0]) & np.isfinite(times[1])
-    if known.sum() > 1:
-        same = _influence_correlation(*(values[known] - values[known].mean() for values in times))
-        out |= {"latency.tpot_s": same} if np.isfinite(same) else {}
-    return out
-
-
-def of_acceptance(ours: Rounds, theirs: Rounds) -> dict[str, float]:
-    """Return the correlations of the acceptance length and of the rate at each depth, for rounds
-    whose rows are pairs; a figure that does not vary is left out."""
-    deep = ours.k, theirs.k
-    k = min(deep)
-    a, b = (
-        np.hstack([rounds.length_ratio().influence, rounds.marginal_ratio().influence[:, :k]])
-        for rounds in (ours, theirs)
+        for value, ends, baseline in (
+            (row.first, row.first_interval, True),
+            (row.second, row.second_interval, False),
+        )
     )
-    names = [LENGTH, *(f"{MARGINAL}[{d}]" for d in range(k))]
-    out = {name: _influence_correlation(a[:, at], b[:, at]) for at, name in enumerate(names)}
-    if deep[0] == deep[1]:  # otherwise their last depths differ
-        out |= {f"{MARGINAL}[{d - k}]": out[names[d + 1]] for d in range(k)}
-    return {name: value for name, value in out.items() if np.isfinite(value)}
+    return first, second
 
 
-def _rounds(run: Sums, requests: Codes) -> Rounds:
-    """Return the rows of these requests, in this order."""
-    place = np.zeros(len(run.requests), dtype=np.int64)
-    place[run.rounds.request] = np.arange(len(run.rounds.request))
-    return run.rounds.where(place[requests])
+def change_of(row: Difference) -> Quantity | None:
+    """Return the second figure over the first, minus 1; None without an interval."""
+    figures = compared_figures(row)
+    if figures is None or not figures[0].value > 0:
+        return None
+    return figures[1] / figures[0] - Quantity.exact(1.0)
 
 
-def _influence_correlation(a: Matrix, b: Matrix) -> float:
-    size = float(np.sqrt(np.square(a).sum() * np.square(b).sum()))
-    return float((a * b).sum() / size) if size > 0 else float("nan")
+def _paths(row: Difference, comparison: Comparison) -> Iterator[str]:
+    """Yield the paths of a compared figure in the JSON report; that of a depth also counted from
+    the last one, if both runs drafted the same K."""
+    if row.segment:
+        if row.metric == LENGTH:
+            label = f".{row.segment}" if row.segment.isidentifier() else f"[{row.segment!r}]"
+            yield f"segments{label}.mean_length"
+        return
+    if row.depth is None:
+        yield row.metric
+        return
+    yield f"{row.metric}[{row.depth - 1}]"
+    if not any(found.name == K for found in comparison.comparability.differences):
+        yield f"{row.metric}[{row.depth - 1 - len(comparison.at(MARGINAL))}]"

@@ -33,14 +33,14 @@ from driftscope.metrics.latency import life_s
 from driftscope.trace.manifest import Manifest, Model
 
 
-class Question(StrEnum):
-    """Question about two runs that a difference can decide in place of the drafter."""
+class Claim(StrEnum):
+    """What is claimed of two runs, which more than drafter and K can explain."""
 
     ACCEPTANCE = "acceptance"
     SPEED = "speed"
 
 
-BOTH = (Question.ACCEPTANCE, Question.SPEED)
+BOTH = (Claim.ACCEPTANCE, Claim.SPEED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +51,15 @@ class RunDifference:
     first: str = ""
     second: str = ""
     """Values in the two runs, in words; empty if the name says it all."""
-    explains: tuple[Question, ...] = ()
-    """Questions whose result it can explain; () for what runs are compared for, and for what the
+    explains: tuple[Claim, ...] = ()
+    """Claims that it can explain; () for what runs are compared for, and for what the
     comparison removes."""
     removed: str = ""
     """Way in which the comparison removes it, in words; empty if it does not."""
     settle: str = ""
     """Sentence that says what to record or to type so that it explains nothing."""
+    of_server: bool = False
+    """Whether it is a setting of the server, rather than what the server was asked."""
 
     @property
     def words(self) -> str:
@@ -72,22 +74,35 @@ class Comparability:
 
     differences: tuple[RunDifference, ...] = ()
 
-    def explaining(self, question: Question) -> tuple[RunDifference, ...]:
-        """Return the differences that can explain the answer to a question."""
-        return tuple(found for found in self.differences if question in found.explains)
+    def explaining(self, claim: Claim) -> tuple[RunDifference, ...]:
+        """Return the differences that can explain a claim."""
+        return tuple(found for found in self.differences if claim in found.explains)
 
-    def decides(self, question: Question) -> bool:
-        """Whether the runs can answer a question."""
-        return not self.explaining(question)
+    def decides(self, claim: Claim) -> bool:
+        """Whether nothing else can explain a claim."""
+        return not self.explaining(claim)
 
-    def doubt(self, question: Question) -> str:
-        """Return a clause on what can explain the answer; "" if nothing can."""
-        words = [found.words for found in self.explaining(question)]
+    def doubt(self, claim: Claim) -> str:
+        """Return a clause on what can explain a claim; "" if nothing can."""
+        words = [found.words for found in self.explaining(claim)]
         return f", but the runs also differ in {listed(words)}" if words else ""
 
-    def settle(self, question: Question) -> str:
-        """Return what to record or to type so that the runs answer a question; "" if they do."""
-        return " ".join(dict.fromkeys(found.settle for found in self.explaining(question)))
+    def settle(self, claim: Claim) -> str:
+        """Return what to record or to type so that nothing else explains a claim;
+        "" if nothing does."""
+        return " ".join(dict.fromkeys(found.settle for found in self.explaining(claim)))
+
+    @property
+    def of_requests(self) -> Comparability:
+        """The same without settings of the server, which a gate may be about."""
+        return Comparability(
+            differences=tuple(found for found in self.differences if not found.of_server)
+        )
+
+    @property
+    def other_drafting(self) -> bool:
+        """Whether the runs differ in what they are compared for: drafter or K."""
+        return any(found.name in (DRAFTER, K) for found in self.differences)
 
     @property
     def warning(self) -> str | None:
@@ -111,8 +126,8 @@ NO_DIFFERENCE = Comparability()
 SOME = 0.05
 """Smallest share of the rounds for which a number of drafted tokens counts as a K of the run: close
 to a length limit a few rounds draft fewer tokens than K."""
-DRAFTER = "drafter"
-"""Name of the difference that a comparison is usually about."""
+DRAFTER, K = "drafter", "K"
+"""Names of the differences that a comparison is usually about."""
 TARGET = "target"
 _MIMO = "MiMoMTP"
 """Begin of the head's architecture: MiMoMTPModel in vLLM, MiMoMTP in SGLang."""
@@ -162,9 +177,9 @@ def _unequal(
     first: object,
     second: object,
     *,
-    explains: tuple[Question, ...] = BOTH,
+    explains: tuple[Claim, ...] = BOTH,
     removed: str = "",
-    settle: str = "",
+    of_server: bool = True,
 ) -> Iterator[RunDifference]:
     """Yield the difference if both values are known and differ."""
     if first in (None, "") or second in (None, "") or first == second:
@@ -175,7 +190,8 @@ def _unequal(
         second=str(second),
         explains=explains,
         removed=removed,
-        settle=settle or f"Record both runs with the same {name}.",
+        settle=f"Record both runs with the same {name}.",
+        of_server=of_server,
     )
 
 
@@ -194,7 +210,7 @@ def _of_servers(a: Manifest, b: Manifest) -> Iterator[RunDifference]:
     if a.engine == b.engine:
         yield from _unequal("engine version", a.engine_version, b.engine_version)
     for name, of in _OF_EXECUTION.items():
-        yield from _unequal(name, of(a), of(b), explains=(Question.SPEED,))
+        yield from _unequal(name, of(a), of(b), explains=(Claim.SPEED,))
 
 
 _OF_EXECUTION: Mapping[str, Callable[[Manifest], object]] = {
@@ -217,12 +233,12 @@ def _of_drafting(
     yield from _unequal(
         "rule of verification",
         *(getattr(manifest, "verification", None) for manifest in manifests),
-        settle="Serve both runs with the same rule of verification.",
+        of_server=False,
     )
     drafted = [_drafted(side) for side in sides]
     shallow = min(side.rounds.k for side in sides)
     yield from _unequal(
-        "K",
+        K,
         *drafted,
         explains=(),
         removed=f"acceptance is compared at the {shallow} depths that both drafted",

@@ -20,8 +20,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from driftscope.analysis.comparability import (
+    ASSUMED,
     NO_DIFFERENCE,
     UNPAIRED,
+    Claim,
     Comparability,
     Pairing,
     common_mix,
@@ -66,13 +68,14 @@ from driftscope.trace.manifest import Manifest
 
 
 def figures_at(side: Side, mix: Mapping[str, float], k: int) -> Ratio:
-    """Return the acceptance length, then the marginal rate at each depth, [1 + k], at `mix`;
+    """Return the acceptance length of the first `k` depths, then the marginal rate at each of them,
+    [1 + k], at `mix`;
     clusters without a round are left out."""
     rounds, label = side.rounds, merged_labels(side, mix)
     parts = []
     for name in mix:
         mine = np.asarray(label == name, dtype=np.int64)[:, None]
-        tokens = (rounds.rounds + rounds.accepted)[:, None]
+        tokens = (rounds.rounds + rounds.accepted_to(k))[:, None]
         length = rounds.over_clusters(ratio_of, tokens * mine, rounds.rounds[:, None] * mine)
         sums = (counts * mine for counts in (rounds.reached, rounds.at_risk, rounds.deep_enough))
         parts.append(joined(length, rounds.over_clusters(marginal_ratio, *sums).first(k)))
@@ -86,6 +89,13 @@ them says little."""
 OF_LABELS = 0.2
 """Share of the permitted error that is kept for single labels if there are several; they get all of
 it if the runs differ over all requests."""
+MATTERS = 0.01
+"""Smallest difference that is called one: a point of acceptance at a depth, or this share of an
+acceptance length or a time. A large enough recording is sure of smaller ones, which change nothing
+that a user sees."""
+MATTERS_OF_OTHER_K = 0.05
+"""The same where the runs drafted different K: rounds of another K begin at other places in the
+text, which alone makes an acceptance length up to 6 % shorter."""
 LENGTH, MARGINAL = "acceptance.mean_length", "acceptance.marginal"
 WHOLE = ""
 """Segment name of a difference over all requests."""
@@ -106,18 +116,24 @@ class Difference:
     interval: Interval | None
     """95% interval of this difference alone; None if it is not known. It is exact if a run accepts
     nothing, or everything, at the depth."""
+    first_interval: Interval | None = None
+    second_interval: Interval | None = None
+    """95% intervals of the two figures, each alone."""
     p: float | None
     """p-value, adjusted for the other figures of its segment; None if it is not tested."""
     p_adjusted: float | None
     """p-value, adjusted for the other segments of the comparison, too."""
+    least: float = 0.0
+    """Smallest difference that matters, see MATTERS."""
     simultaneous: Interval | None = None
     """Simultaneous 95% interval for all figures over all requests; None for a label, and if not
     known."""
 
     @written_property
     def differs(self) -> bool:
-        """Whether the runs differ here, adjusted for the other tests."""
-        return self.p_adjusted is not None and self.p_adjusted < ALPHA
+        """Whether the runs differ here, adjusted for the other tests, by enough to matter."""
+        surely = self.p_adjusted is not None and self.p_adjusted < ALPHA
+        return surely and abs(self.difference) >= self.least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +175,16 @@ class Comparison:
         """First depth at which the runs' marginal acceptance differs; None if it differs at
         none."""
         return next(iter(self.apart_at), None)
+
+    @property
+    def claim(self) -> Claim:
+        """What the comparison is about."""
+        return Claim.SPEED if self.at(TPOT) else Claim.ACCEPTANCE
+
+    @property
+    def assumed(self) -> bool:
+        """Whether the runs are only assumed to have answered the same prompts."""
+        return self.pairing in ASSUMED
 
     @property
     def tested(self) -> bool:
@@ -269,7 +295,7 @@ def _whole(a: Side, b: Side, paired: bool, mix: Mapping[str, float]) -> Iterator
         ratios = figures_of(a.rounds, k), figures_of(b.rounds, k)
     joint_test = joint(*ratios, paired=paired)
     edges = _Edges(a.rounds, b.rounds, ratios)
-    for at, row in enumerate(_differences(ratios, paired, WHOLE)):
+    for at, row in enumerate(_differences(ratios, paired, WHOLE, _least(a, b))):
         exact = at > 0 and edges.at(at)
         if at and not exact and paired and joint_test.gap[at] == 0 and joint_test.error[at] == 0:
             # The rate is equal in both requests of each pair. The share of pairs in which it is not
@@ -278,8 +304,11 @@ def _whole(a: Side, b: Side, paired: bool, mix: Mapping[str, float]) -> Iterator
             same = Interval.of(-most, most)
             yield replace(row, interval=same, simultaneous=same)
             continue
+        own = edges.own(at) if exact else (row.first_interval, row.second_interval)
         yield replace(
             row,
+            first_interval=own[0],
+            second_interval=own[1],
             interval=edges.difference(at, None, 1) if exact else row.interval,
             p=float(joint_test.p[at]) if np.isfinite(joint_test.p[at]) else None,
             simultaneous=edges.difference(at, float(joint_test.critical[at]), k)
@@ -299,7 +328,7 @@ def _by_label(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
         gap, error, df = gap_of(*ratios, paired=paired)
         p = p_values(gap, error, df)
         usable = [True, *_testable(mine.rounds.by_cluster(), theirs.rounds.by_cluster(), k)]
-        for at, row in enumerate(_differences(ratios, paired, label)):
+        for at, row in enumerate(_differences(ratios, paired, label, _least(a, b))):
             known = usable[at] and bool(np.isfinite(p[at]))
             yield replace(
                 row, interval=row.interval if known else None, p=float(p[at]) if known else None
@@ -311,10 +340,18 @@ def _depths(a: Side, b: Side) -> int:
     return min(a.rounds.k, b.rounds.k)
 
 
-def _differences(ratios: tuple[Ratio, Ratio], paired: bool, segment: str) -> Iterator[Difference]:
-    """Yield the difference of each figure, untested."""
+def _least(a: Side, b: Side) -> float:
+    return MATTERS if a.rounds.k == b.rounds.k else MATTERS_OF_OTHER_K
+
+
+def _differences(
+    ratios: tuple[Ratio, Ratio], paired: bool, segment: str, least: float
+) -> Iterator[Difference]:
+    """Yield the difference of each figure, untested; one below `least`, a share of the length or of
+    the rounds, does not matter."""
     gap, error, df = gap_of(*ratios, paired=paired)
     half = student(df) * error
+    own = [_own_intervals(ratio) for ratio in ratios]
     for at in range(len(gap)):
         known = error[at] > 0 and all(bool(ratio.supported[at]) for ratio in ratios)
         clusters = float(min(ratio.df[at] for ratio in ratios)) + 1.0
@@ -325,12 +362,22 @@ def _differences(ratios: tuple[Ratio, Ratio], paired: bool, segment: str) -> Ite
             first=float(ratios[0].value[at]),
             second=float(ratios[1].value[at]),
             difference=float(gap[at]),
+            least=least if at else least * float(ratios[0].value[at]),
+            first_interval=own[0][at],
+            second_interval=own[1][at],
             interval=Interval.of(gap[at] - half[at], gap[at] + half[at], clusters)
             if known
             else None,
             p=None,
             p_adjusted=None,
         )
+
+
+def _own_intervals(ratio: Ratio) -> tuple[Interval | None, ...]:
+    """Return the interval of each ratio alone; None without support."""
+    half = student(ratio.df) * ratio.error
+    ends = zip(ratio.value - half, ratio.value + half, ratio.supported, strict=True)
+    return tuple(Interval.of(low, high) if there else None for low, high, there in ends)
 
 
 def accepts_less(compared_runs: Comparison | None) -> bool:
@@ -350,9 +397,9 @@ def _parts(compared_runs: Comparison | None, sign: float) -> bool:
 
 
 def figures_of(rounds: Rounds, k: int) -> Ratio:
-    """Return the acceptance length, then the marginal rate at each depth, [1 + k]; clusters without
-    a round are left out."""
-    return joined(rounds.length_ratio(), rounds.marginal_ratio().first(k))
+    """Return the acceptance length of the first `k` depths, then the marginal rate at each of them,
+    [1 + k]; clusters without a round are left out."""
+    return joined(rounds.length_ratio(k), rounds.marginal_ratio().first(k))
 
 
 def p_values(gap: Matrix, error: Matrix, df: Matrix) -> Matrix:
@@ -380,6 +427,10 @@ class _Edges:
     def at(self, depth: int) -> bool:
         """Whether either run is at an edge at this depth."""
         return any(self._is_edge(run, depth) for run in (0, 1))
+
+    def own(self, depth: int) -> tuple[Interval | None, Interval | None]:
+        """Return the intervals of both runs' rates."""
+        return self._interval(0, depth, None, 1 - ALPHA), self._interval(1, depth, None, 1 - ALPHA)
 
     def difference(self, depth: int, critical: float | None, figures: int) -> Interval | None:
         """Return the interval of the second run minus the first, at the level of one of `figures`;
@@ -505,6 +556,9 @@ def _difference(name: str, means: list[Ratio], paired: bool) -> Difference:
         first=float(means[0].value[0]),
         second=float(means[1].value[0]),
         difference=float(gap[0]),
+        least=MATTERS * float(means[0].value[0]),
+        first_interval=_own_intervals(means[0])[0],
+        second_interval=_own_intervals(means[1])[0],
         interval=Interval.of(float((gap - half)[0]), float((gap + half)[0])) if known else None,
         p=float(p[0]) if known else None,
         p_adjusted=None,
@@ -519,10 +573,18 @@ TIMES = {TPOT: "time per output token", TTFT: "time to first token"}
 
 def verdict(comparison: Comparison) -> str:
     """Return one sentence: from which depth which run accepts more, or that no difference is
-    shown."""
-    if times := comparison.at(TPOT):
-        return _faster(comparison, times[0])
-    return _of_acceptance(comparison) + (", at one mix of labels" if comparison.mix else "")
+    shown; or that it cannot be told, because something else that differs can explain it."""
+    times = comparison.at(TPOT)
+    said = _faster(comparison, times[0]) if times else _of_acceptance(comparison)
+    said += ", at one mix of labels" if comparison.mix else ""
+    explaining = comparison.comparability.explaining(comparison.claim)
+    if not explaining:
+        return said
+    what = "serves faster" if times else "accepts more"
+    return (
+        f"which run {what} cannot be told: they differ in "
+        f"{listed([circumstance.words for circumstance in explaining])}; as recorded, {said}"
+    )
 
 
 def mix_words(comparison: Comparison) -> str:

@@ -21,7 +21,8 @@ from typing import Any
 
 from sqlglot import exp
 
-from driftscope.analysis.baseline_relation import Quantity, Relation, Shared
+from driftscope.analysis.baseline_relation import Quantity, Relation
+from driftscope.analysis.comparability import Claim
 from driftscope.analysis.conditions import (
     ARITHMETIC,
     BASELINE,
@@ -34,6 +35,8 @@ from driftscope.analysis.conditions import (
     steps_of,
     tree_of,
 )
+from driftscope.analysis.number_words import listed
+from driftscope.analysis.statistics.intervals import FOR_POWER
 from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import first_line, read_text
 from driftscope.errors import UsageError
@@ -139,8 +142,8 @@ class Facts:
     other name."""
     relation: Relation = field(default_factory=Relation)
     """Relation of the run's figures to the baseline's."""
-    at_mix: bool = False
-    """Whether figures are taken at the relation's mix of labels, as far as they are known at it."""
+    compared: bool = False
+    """Whether figures are taken as the relation compares them, as far as they are known so."""
     countable: frozenset[str] = field(default=frozenset())
     """Known keys of the objects in COUNTED, present or not."""
     lacks: str = ""
@@ -229,7 +232,7 @@ def _open_factor(compares: _Compares, apart: Quantity) -> float | None:
     if apart.is_exact or _surely(compares, apart) is not None:
         return None
     half = (apart.high - apart.low) / 2
-    return float((half / apart.value) ** 2) if apart.value else math.inf
+    return float((half / apart.value) ** 2 * FOR_POWER) if apart.value else math.inf
 
 
 def _joined(answers: Sequence[bool | None], *, every: bool) -> bool | None:
@@ -244,14 +247,16 @@ def _comparison(
     node: exp.Expression, facts: Facts, values: Values
 ) -> tuple[_Compares, Quantity | str, Quantity | str] | None:
     """Return what compares, and both sides; None if one is not known. A comparison with the
-    baseline is made at the relation's mix."""
+    baseline is that of the relation, and None if anything else can explain a difference."""
     if _names_baseline(node):
-        facts = replace(facts, at_mix=True)
+        facts = replace(facts, compared=True)
     if isinstance(node, exp.Anonymous):
         figure, margin = node.expressions
         return _no_worse(figure, float(number_of(margin)), facts, values)
     left, right = (_value(side, facts, values) for side in (node.this, node.expression))
-    return None if left is None or right is None else (COMPARISONS[type(node)], left, right)
+    if left is None or right is None or _unsettled(node, facts):
+        return None
+    return COMPARISONS[type(node)], left, right
 
 
 def _no_worse(
@@ -264,7 +269,7 @@ def _no_worse(
         _number(_figure_at(FigurePath(steps=steps, baseline=baseline), facts, values))
         for baseline in (False, True)
     )
-    if ours is None or theirs is None or theirs.value == 0:
+    if ours is None or theirs is None or theirs.value == 0 or _unsettled(figure, facts):
         return None
     names = [step for step in steps if isinstance(step, str)]
     if names[-1].endswith(_SECONDS):
@@ -277,6 +282,26 @@ def _names_baseline(node: exp.Expression) -> bool:
     if isinstance(node, exp.Anonymous):
         return bool(node.name == NO_WORSE)
     return any(column.parts[0].name == BASELINE for column in node.find_all(exp.Column))
+
+
+_CLAIMS = {"acceptance": Claim.ACCEPTANCE, "segments": Claim.ACCEPTANCE, "latency": Claim.SPEED}
+"""Claims about two runs that a figure is about, by the first step of its path."""
+
+
+def _unsettled(node: exp.Expression, facts: Facts) -> str:
+    """Return what else can explain that figures of a comparison differ from the baseline's, and
+    what to record instead; "" if nothing can."""
+    columns = [column.parts[:2] for column in node.find_all(exp.Column)]
+    steps = {part.name for parts in columns for part in parts}
+    claims = dict.fromkeys(_CLAIMS[step] for step in _CLAIMS if step in steps)
+    comparability = facts.relation.comparability
+    for claim in claims:
+        if explaining := comparability.explaining(claim):
+            return (
+                f"the runs also differ in {listed([found.words for found in explaining])}. "
+                f"{comparability.settle(claim)}"
+            )
+    return ""
 
 
 def _surely(compares: _Compares, apart: Quantity) -> bool | None:
@@ -341,9 +366,9 @@ def _figure_at(path: FigurePath, facts: Facts, values: Values) -> Quantity | str
         raise UsageError(f"{path}: there is no baseline; give --baseline RUN")
     value = _at(root, path, path.steps, facts.countable)
     name = str(replace(path, baseline=False))
-    if facts.at_mix and (mixed := facts.relation.at_mix(name, baseline=path.baseline)):
-        values[f"{path}{facts.relation.basis}"] = mixed
-        return mixed
+    if facts.compared and (known := facts.relation.compared(name, baseline=path.baseline)):
+        values[f"{path}{facts.relation.basis.get(name, '')}"] = known
+        return known
     estimated, spread = _spread(root, path)
     if isinstance(value, Mapping) and value.keys() == {"value", "interval"}:  # an estimate
         estimated, spread, value = True, _ends(value["interval"]), value["value"]
@@ -355,11 +380,7 @@ def _figure_at(path: FigurePath, facts: Facts, values: Values) -> Quantity | str
     elif spread is None:
         figure = None if estimated else Quantity.exact(float(value))
     else:
-        same = facts.relation.correlated.get(name)
-        shared = (
-            None if same is None else Shared(figure=name, baseline=path.baseline, correlation=same)
-        )
-        figure = Quantity(value=float(value), low=spread[0], high=spread[1], shared=shared)
+        figure = Quantity(value=float(value), low=spread[0], high=spread[1])
     values[str(path)] = figure
     return figure
 
@@ -472,7 +493,8 @@ class Judgement:
         line += f"; {self.because}" if self.because else ""
         if self.wanted_requests is None:
             return line
-        return f"{line}; about {self.wanted_requests:,} requests would decide it"
+        wanted = f"about {self.wanted_requests:,} requests would decide it"
+        return f"{line}; {wanted} in four of five recordings"
 
 
 def judge(rules: Sequence[Rule], runs: Iterable[tuple[str, Facts]]) -> list[Judgement]:
@@ -486,13 +508,18 @@ def _judge(rule: Rule, label: str, facts: Facts) -> Judgement:
     broken = None if answer is None else answer is not rule.required
     outcome = {True: Outcome.BROKEN, False: Outcome.HELD, None: Outcome.UNDECIDED}[broken]
     wanted = _wanted_requests(rule, facts) if answer is None else None
+    unsettled = (
+        _unsettled(node, facts)
+        for node in rule.condition.walk()
+        if isinstance(node, (*COMPARISONS, exp.Anonymous)) and _names_baseline(node)
+    )
     return Judgement(
         rule=rule,
         run=label,
         outcome=outcome,
         values=values,
         wanted_requests=wanted,
-        because=facts.lacks if answer is None else "",
+        because=facts.lacks or next(filter(None, unsettled), "") if answer is None else "",
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from driftscope.analysis.baseline_relation import Quantity, Relation, relation_of
+from driftscope.analysis.compare import Comparison, compare_times
 from driftscope.analysis.gate import (
     Facts,
     Judgement,
@@ -21,12 +22,13 @@ from driftscope.analysis.gate import (
 )
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.replays import ReplaySummary
+from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.boundary.text import shown as printable
 from driftscope.cli.inspection_baseline import inspection_of, relations_to
 from driftscope.cli.options import DUCKDB, named_run_or_inspection
 from driftscope.cli.run_reports import RunChoice, labels_of
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, NoDataError, UsageError
-from driftscope.findings.case import Deciding, Entry
+from driftscope.findings.case import Case, Deciding, Entry
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.findings.finding import Finding, Severity, Trust
 from driftscope.inspect.compare_run import InspectedAcceptance, figures_like
@@ -163,12 +165,37 @@ def facts_of(
                     facts,
                     baseline=like or facts.baseline,
                     countable=_REASONS,
-                    relation=relations.get(label, Relation()),
+                    relation=relations.get(label) or _relation(case, baseline),
                 )
             elif not case.run.has_rows:
                 facts = replace(facts, lacks=NO_ROWS)
             out[kind].append((label, facts))
     return out
+
+
+def _relation(case: Case, baseline: Baseline | InspectedAcceptance | None) -> Relation:
+    """Return the relation of a run to a baseline, by the comparisons that `driftscope compare`
+    makes."""
+    plain = case.plain is not None and case.plain is baseline
+    if not plain and (case.reference is None or case.reference is not baseline):
+        return Relation()
+    reference = case.plain if plain else case.reference
+    comparisons = [] if plain or case.comparison is None else [case.comparison]
+    if (times := _times(reference, case.run)) is not None:
+        comparisons.append(times)
+    comparability = case.plain_comparability if plain else case.comparability
+    return relation_of(comparisons, comparability.of_requests)
+
+
+def _times(reference: RunSummary | BaselineRun | None, run: RunSummary) -> Comparison | None:
+    """Return the comparison of the times of two runs; None if a run has none."""
+    if reference is None or reference.side is None or run.side is None:
+        return None
+    sides, manifests = (reference.side, run.side), (reference.manifest, run.manifest)
+    try:
+        return compare_times(sides, manifests, (reference.label, run.label))
+    except NoDataError:
+        return None
 
 
 def run_gate(
@@ -221,11 +248,7 @@ def run_gate(
     if inspected is not None:
         relations = relations_to(inspected, choice.inputs())
         return judge_analysis(asked, analysis, inspected, relations)
-    reference = measured.baseline_sums
-    relations = {
-        label: relation_of(sums, reference) for label, sums in measured.sums.items() if reference
-    }
-    return judge_analysis(asked, analysis, measured.baseline, relations)
+    return judge_analysis(asked, analysis, measured.baseline)
 
 
 def judge_analysis(
@@ -234,8 +257,8 @@ def judge_analysis(
     baseline: Baseline | InspectedAcceptance | None = None,
     relations: Mapping[str, Relation] | None = None,
 ) -> list[Judgement]:
-    """Evaluate `rules` for runs that are already analysed; `relations` to the baseline
-    are by label.
+    """Evaluate `rules` for runs that are already analysed; `relations` to a baseline that is no
+    run are by label.
 
     A rule that is the id of a finding is evaluated for the kind of subject that such findings are
     about. Any other rule is evaluated for replays only if there is no run of a probe.

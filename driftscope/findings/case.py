@@ -10,6 +10,7 @@ from driftscope.analysis.advice import Advice, advise, same_models
 from driftscope.analysis.circumstances import Group
 from driftscope.analysis.comparability import (
     NO_DIFFERENCE,
+    Claim,
     Comparability,
     comparability_of,
     pair_sides,
@@ -153,9 +154,9 @@ def cases_of(
                 reference=None if reference is run or tokens_are_wrong(run) else reference,
                 comparison=comparison,
                 comparability=_comparability(reference, run, comparison),
-                accepts_less=accepts_less(comparison)
+                accepts_less=_comparable(comparison) and accepts_less(comparison)
                 if run is not reference
-                else any(accepts_more(other) for other in compared),
+                else any(_comparable(other) and accepts_more(other) for other in compared),
                 plain=mine,
                 plain_comparability=_comparability(mine, run),
                 replayed=next(
@@ -170,6 +171,10 @@ def cases_of(
             )
         )
     return tuple(cases)
+
+
+def _comparable(comparison: Comparison | None) -> bool:
+    return comparison is not None and comparison.comparability.decides(Claim.ACCEPTANCE)
 
 
 def _comparability(

@@ -162,7 +162,7 @@ def first_screen_of(
     asks = lead.answer is Answer.NO or _better(lead) is not None
     few = lead.headline is Headline.TOO_LITTLE_DATA
     return FirstScreen(
-        state=_state(lead, subject, answers, vouched),
+        state=_state(cases, lead, subject, answers, vouched),
         headline=f"Too little to conclude. {text}" if few else text,
         lead=lead,
         subject=None if asks else subject,
@@ -241,7 +241,18 @@ def _subject(lead: Finding, findings: Sequence[Finding]) -> Finding | None:
     return next(urgent, None)
 
 
+def _other_drafting(cases: Sequence[Case], lead: Finding) -> bool:
+    """Return whether the two runs that the headline compares differ in drafter or K."""
+    pair = {lead.reference, lead.runs[-1]}
+    return any(
+        case.comparability.other_drafting
+        for case in cases
+        if case.reference is not None and {case.reference.label, case.run.label} == pair
+    )
+
+
 def _state(
+    cases: Sequence[Case],
     lead: Finding,
     subject: Finding | None,
     answers: Sequence[Finding],
@@ -250,6 +261,8 @@ def _state(
     """Return the state: of the headline if it asks for something, or else of the subject."""
     if lead.headline is Headline.TOO_LITTLE_DATA:
         return State.TOO_LITTLE
+    if _better(lead) and not _other_drafting(cases, lead):
+        return State.LOOK
     if lead.answer is Answer.NO or (_better(lead) and lead.topic is Topic.PAYS):
         return State.ACT
     if _better(lead):
@@ -278,7 +291,10 @@ def _actions(
     if better is None or better[0] not in runs:
         alone = _measured_next(cases[0].advice) if len(cases) == 1 else None
         return _advised(subject, left) or (alone or _nothing_to_change(answers),)
-    switch = _switch(runs[better[0]], better[1], faster=lead.topic is Topic.PAYS)
+    if _other_drafting(cases, lead):
+        switch = _switch(runs[better[0]], better[1], faster=lead.topic is Topic.PAYS)
+    else:
+        switch = _same_drafting(*better)
     own = [finding for finding in left if finding.runs == (better[0],)]
     return (switch, *_advised(None, own))[:MOST_ACTIONS]
 
@@ -317,6 +333,18 @@ def _switch(run: RunSummary, other: str, *, faster: bool) -> Finding:
         if faster
         else f"Try the drafter of {run.label} instead of that of {other}, and compare the time per "
         "token under your own load.",
+    )
+
+
+def _same_drafting(better: str, other: str) -> Finding:
+    """Return that neither drafter nor K makes one of two runs better."""
+    return Finding(
+        id="same_drafting",
+        topic=Topic.DO,
+        runs=(better,),
+        reference=other,
+        advice=f"{better} and {other} serve with the same drafter and K: find out what else "
+        "changed between them, such as the machine or an option of the server.",
     )
 
 

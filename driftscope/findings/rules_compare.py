@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 
-from driftscope.analysis.comparability import UNPAIRED, Question
+from driftscope.analysis.baseline_relation import change_of
+from driftscope.analysis.comparability import Claim, K
 from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison, Difference, accepts_less
 from driftscope.analysis.number_words import (
     between,
@@ -18,7 +19,7 @@ from driftscope.analysis.number_words import (
     runs_of_numbers,
 )
 from driftscope.analysis.replays import GOOD, NO_INTERVAL, Cell, ReplayComparison, ReplaySummary
-from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.intervals import FOR_POWER, Interval
 from driftscope.analysis.statistics.permutation import ALPHA, LEAST
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.run_summary import RunSummary
@@ -82,8 +83,12 @@ def runs_part(case: Case) -> Finding | None:
     here, last = by_depth[depth - 1], by_depth[-1]
     better = comparison.first if accepts_less(comparison) else comparison.second
     trust, because = _trust(comparison, here)
+    comparable = comparison.comparability
+    sure = comparable.decides(Claim.ACCEPTANCE)
+    if not sure:
+        trust, because = Trust.LOW, "something else that differs can explain it"
     return Finding(
-        severity=Severity.MEDIUM,
+        severity=Severity.MEDIUM if sure else Severity.INFO,
         runs=(comparison.first, comparison.second),
         reference=comparison.first,
         title=f"Acceptance differs from depth {depth} on",
@@ -93,7 +98,8 @@ def runs_part(case: Case) -> Finding | None:
             f"; at depth {last.depth} it is {_both_rates(comparison, last)}"
             if last is not here
             else ""
-        ),
+        )
+        + comparable.doubt(Claim.ACCEPTANCE),
         evidence={
             "depth": depth,
             "depths_apart": len(comparison.apart_at),
@@ -109,7 +115,9 @@ def runs_part(case: Case) -> Finding | None:
         },
         confidence=trust,
         because=because,
-        advice=f"{better} accepts more over all depths. {_same_prompts(comparison)}",
+        advice=f"{better} accepts more over all depths. {_same_prompts(comparison)}"
+        if sure
+        else comparable.settle(Claim.ACCEPTANCE),
         causes=suspects.causes,
         ruled_out=suspects.ruled_out,
     )
@@ -158,8 +166,7 @@ def runs_alike(case: Case) -> Finding | None:
 
 
 def _trust(comparison: Comparison, here: Difference) -> tuple[Trust, str]:
-    unpaired = comparison.pairing == UNPAIRED
-    assumed = ["the two runs may have answered different prompts"] if unpaired else []
+    assumed = ["that the prompts are the same is assumed"] if comparison.assumed else []
     below = 0.0 if here.difference < 0 else None
     above = 0.0 if here.difference > 0 else None
     return judged(
@@ -168,13 +175,9 @@ def _trust(comparison: Comparison, here: Difference) -> tuple[Trust, str]:
 
 
 def _same_prompts(comparison: Comparison) -> str:
-    if comparison.pairing != UNPAIRED:
-        pairs = count(comparison.pairs, "pair")
-        return f"Both answered the same prompts: {pairs}, by {comparison.pairing}."
-    return (
-        "The runs did not answer the same prompts, as far as the traces show: make sure that they "
-        "did before you draw a conclusion."
-    )
+    how = "are assumed to have answered" if comparison.assumed else "answered"
+    pairs = count(comparison.pairs, "pair")
+    return f"Both {how} the same prompts: {pairs}, by {comparison.pairing}."
 
 
 def _depths(comparison: Comparison) -> str:
@@ -215,16 +218,14 @@ def acceptance_kept(case: Case) -> Finding | None:
 def _relative(comparison: Comparison) -> tuple[float, Interval] | None:
     """Return the change of the acceptance length as a share of the reference's, with its interval;
     None without an interval."""
-    at = comparison.at(LENGTH)[0]
-    if at.interval is None or not at.first > 0:
-        return None
-    interval = Interval.of(at.interval.low / at.first, at.interval.high / at.first)
-    return None if interval is None else (at.difference / at.first, interval)
+    change = change_of(comparison.at(LENGTH)[0])
+    interval = None if change is None else Interval.of(change.low, change.high)
+    return None if change is None or interval is None else (change.value, interval)
 
 
 def _compared(case: Case, comparison: Comparison, change: float, interval: Interval) -> Finding:
     comparable, change_is = case.comparability, no_worse(interval)
-    sure = comparable.decides(Question.ACCEPTANCE)
+    sure = comparable.decides(Claim.ACCEPTANCE)
     answer = change_is if sure else Answer.CANNOT_TELL
     other, at = comparison.first, comparison.at(LENGTH)[0]
     verb = {
@@ -233,18 +234,26 @@ def _compared(case: Case, comparison: Comparison, change: float, interval: Inter
         Answer.CANNOT_TELL: "it cannot be told whether acceptance is worse than",
     }[change_is]
     places = {Answer.NO: Headline.WORSE, Answer.YES: Headline.NO_WORSE}
-    record = comparable.settle(Question.ACCEPTANCE) or _more_requests(comparison, change, interval)
+    record = comparable.settle(Claim.ACCEPTANCE) or _more_requests(comparison, change, interval)
     return Finding(
         answer=answer,
         headline=places.get(answer, Headline.LENGTH),
-        statement=f"{verb} {other}'s: {number(at.second)} tokens per round, compared with "
-        f"{number(at.first)} ({100 * change:+.0f}%, {100 * interval.low:+.0f}% to "
-        f"{100 * interval.high:+.0f}%){comparable.doubt(Question.ACCEPTANCE)}",
+        statement=f"{verb} {other}'s: {number(at.second)} tokens per round"
+        f"{_depths_of(comparison)}, compared with {number(at.first)} ({100 * change:+.0f}%, "
+        f"{100 * interval.low:+.0f}% to "
+        f"{100 * interval.high:+.0f}%){comparable.doubt(Claim.ACCEPTANCE)}",
         estimate=change,
         interval=interval,
         reference=other,
         advice=record if answer is Answer.CANNOT_TELL else "",
     )
+
+
+def _depths_of(comparison: Comparison) -> str:
+    """Return the depths that an acceptance length is of, if the runs drafted different K."""
+    if not any(found.name == K for found in comparison.comparability.differences):
+        return ""
+    return f" at the first {count(len(comparison.at(MARGINAL)), 'depth')}"
 
 
 def no_worse(change: Interval) -> Answer:
@@ -256,7 +265,7 @@ def no_worse(change: Interval) -> Answer:
 
 def _more_requests(comparison: Comparison, change: float, interval: Interval) -> str:
     half, away = (interval.high - interval.low) / 2, abs(change + NO_WORSE)
-    factor = math.inf if not away else (half / away) ** 2
+    factor = math.inf if not away else (half / away) ** 2 * FOR_POWER
     if factor > MOST_MORE:
         return "Record more requests of the same prompts."
     wanted = math.ceil(min(comparison.requests) * max(factor, 1.0) / 10) * 10

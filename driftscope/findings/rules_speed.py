@@ -18,7 +18,7 @@ from driftscope.analysis.advice import (
     pays_command,
     to_measure,
 )
-from driftscope.analysis.comparability import Question
+from driftscope.analysis.comparability import Claim
 from driftscope.analysis.cost import RUN_EFFECT
 from driftscope.analysis.number_words import (
     between_percent,
@@ -283,14 +283,14 @@ def _measured_as_served(
 ) -> Finding:
     """Return the answer by a run without speculation, over all that both served."""
     a, b, comparable = case.run.latency, plain.latency, case.plain_comparability
-    decides = comparable.decides(Question.SPEED)
+    decides = comparable.decides(Claim.SPEED)
     answer = _answer(speedup, interval) if decides else Answer.CANNOT_TELL
     trust, because = _judged(min(case.run.requests, plain.requests), interval, answer)
     return Finding(
         **_measured(answer),
         statement=f"{_WORDS[answer]}: {speedup:.2f}× as fast as without ({interval.low:.2f}× to "
         f"{interval.high:.2f}×, measured: {milliseconds(a.tpot_s)} per token, "
-        f"{milliseconds(b.tpot_s)} without){comparable.doubt(Question.SPEED)}",
+        f"{milliseconds(b.tpot_s)} without){comparable.doubt(Claim.SPEED)}",
         estimate=speedup,
         interval=interval,
         evidence={
@@ -782,14 +782,14 @@ def faster_than_reference(case: Case) -> Finding | None:
     low, high = interval.low, interval.high
     if faster_is is Answer.NO:
         low, high = 1 / high, 1 / low
-    answer = faster_is if comparable.decides(Question.SPEED) else Answer.CANNOT_TELL
-    record = comparable.settle(Question.SPEED) or _MORE_OF_BOTH
+    answer = faster_is if comparable.decides(Claim.SPEED) else Answer.CANNOT_TELL
+    record = comparable.settle(Claim.SPEED) or _MORE_OF_BOTH
     return Finding(
         answer=answer,
         headline=_PLACES_COMPARED.get(answer, Headline.NEVER),
         statement=f"{words} ({_change(low)} to {_change(high)}; "
         f"{milliseconds(case.run.latency.tpot_s)} per token, compared with "
-        f"{milliseconds(other.latency.tpot_s)}){comparable.doubt(Question.SPEED)}",
+        f"{milliseconds(other.latency.tpot_s)}){comparable.doubt(Claim.SPEED)}",
         estimate=value,
         interval=interval,
         reference=other.label,

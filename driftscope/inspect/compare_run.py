@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from driftscope.analysis.baseline_relation import LENGTH, MARGINAL, Quantity, Relation
+from driftscope.analysis.baseline_relation import Quantity, Relation
+from driftscope.analysis.compare import LENGTH, MARGINAL
 from driftscope.analysis.figures.results import Acceptance, AcceptanceAtK
 from driftscope.analysis.number_words import number
 from driftscope.analysis.statistics.intervals import Interval, difference
@@ -233,7 +234,7 @@ def relation_to(inspected: InspectedAcceptance, run: RunSummary) -> Relation:
         for place in (depth, depth - k):  # counted from the first one, and from the last
             named[f"{MARGINAL}[{place}]"] = _quantity(value, interval)
     known = {name: figure for name, figure in named.items() if figure is not None}
-    return Relation(run=known, basis=f" over rounds of K = {k}", fixed=True)
+    return Relation(run=known, basis=dict.fromkeys(known, f" over rounds of K = {k}"), fixed=True)
 
 
 def _quantity(value: float, interval: Interval | None) -> Quantity | None:

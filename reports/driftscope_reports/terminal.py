@@ -366,7 +366,9 @@ def show_comparison(comparison: Comparison, *, everything: bool = False) -> None
         console.print(f"Of both runs only --where {shown(comparison.where)}.", soft_wrap=True)
     console.print(f"{verdict(comparison)}.")
     console.print(_pairing(comparison))
-    if warning := comparison.comparability.warning:
+    if settle := comparison.comparability.settle(comparison.claim):
+        console.print(f"To know: {shown(settle)}")
+    elif warning := comparison.comparability.warning:
         console.print(f"Note: {shown(warning)}.")
     labels = (comparison.first, comparison.second)
     if max(map(len, labels)) > _LONGEST:
@@ -428,7 +430,8 @@ def _pairing(comparison: Comparison) -> str:
         )
         return f"{words} {shown(mix_words(comparison))}".rstrip()
     alone = f"; {comparison.alone:,} without a counterpart left out" if comparison.alone else ""
-    return f"Paired by {comparison.pairing}: {count(comparison.pairs, 'pair')}{alone}."
+    how = "Assumed to be the same prompts, paired by" if comparison.assumed else "Paired by"
+    return f"{how} {comparison.pairing}: {count(comparison.pairs, 'pair')}{alone}."
 
 
 _ADVICE_WIDTH = 160

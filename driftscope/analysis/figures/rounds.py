@@ -231,10 +231,16 @@ class Rounds:
         out: dict[str, Any] = {name: _grouped(getattr(self, name), group, groups) for name in _SUMS}
         return replace(self, request=np.arange(groups), unit=None, crossed=None, **out)
 
-    def length_ratio(self) -> Ratio:
-        """Return the acceptance length as served, [1], over clusters that have a round."""
+    def length_ratio(self, k: int | None = None) -> Ratio:
+        """Return the acceptance length as served, [1], over clusters that have a round; of the
+        first `k` depths, if given."""
         rounds = self.rounds[:, None]
-        return self.over_clusters(ratio_of, rounds + self.accepted[:, None], rounds)
+        return self.over_clusters(ratio_of, rounds + self.accepted_to(k)[:, None], rounds)
+
+    def accepted_to(self, k: int | None) -> Counts:
+        """Return the number of tokens accepted, [rows], at the first `k` depths; at all, if
+        None."""
+        return self.accepted if k is None else np.asarray(self.reached[:, :k].sum(axis=1))
 
     def over_clusters(self, make: Make, *columns: Matrix | Counts) -> Ratio:
         """Return the ratios that `make` makes of the columns, [rows, m] each, over clusters that

@@ -121,7 +121,8 @@ SIDE: Side = side(Truth(requests=8, rounds=4, k=2))
 def test_several_things_are_listed_by_every_command(tmp_path: Path) -> None:
     other = replace(TRUTH, prompts=WARM, k=2, drafter="another-drafter")
     a, b = map(str, _pair(tmp_path, other))
-    words = (
+    words = "they differ in temperature (0 against 0.7)"
+    warning = (
         "these runs differ in more than one thing: K (4 against 2), drafter (simulated-drafter "
         "against another-drafter) and temperature (0 against 0.7)"
     )
@@ -129,11 +130,13 @@ def test_several_things_are_listed_by_every_command(tmp_path: Path) -> None:
     compared = run.invoke(app, ["compare", a, b])
     assert words in " ".join(compared.output.split())
     assert json.loads(run.invoke(app, ["compare", a, b, "--json"]).output)["warning"].startswith(
-        words
+        warning
     )
-    assert words in run.invoke(app, ["check", b, "--baseline", a, "--fail-on", "runs_part"]).stderr
+    assert (
+        warning in run.invoke(app, ["check", b, "--baseline", a, "--fail-on", "runs_part"]).stderr
+    )
     report = run.invoke(app, ["analyze", a, b, "-o", str(tmp_path / "r.html")])
-    assert words in " ".join(report.output.split())
+    assert warning in " ".join(report.output.split())
 
 
 def _warnings(folder: Path, truth: Truth, **changed: str | None) -> set[str]:

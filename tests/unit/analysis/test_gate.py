@@ -156,8 +156,9 @@ def test_no_worse_needs_a_figure_and_a_margin(text: str) -> None:
 def test_an_open_comparison_says_how_much_would_decide_it() -> None:
     (judged,) = judge([rule_of("acceptance.mean_length < 2.0")], [("run", _with_requests(50))])
     assert judged.outcome is Outcome.UNDECIDED
-    assert judged.wanted_requests == 450, "the half-width is three times the distance"
-    assert judged.line().endswith("about 450 requests would decide it")
+    times = 9 * 2.04
+    assert judged.wanted_requests == pytest.approx(50 * times, rel=0.01), "for a power of 80 %"
+    assert judged.line().endswith("919 requests would decide it in four of five recordings")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,9 @@ EVEN = Spec(
     sink=(0.11, 0.1),
     norm_output=True,
 )
-FALLING = Spec(conditional=(0.9, 0.9, 0.4, 0.4), growth=1.0, self_last=0.05, seed=8)
+FALLING = Spec(
+    conditional=(0.9, 0.9, 0.4, 0.4), growth=1.0, self_last=0.05, seed=8, drafter="falls"
+)
 DEAD = Spec(conditional=(0.0, 0.0, 0.0, 0.0), rounds=30)
 STAYS = (
     "Attention does not drift over depth: at depth 4 the last 3 tokens get +0.0 points (+0.0 to "

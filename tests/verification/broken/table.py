@@ -17,8 +17,6 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
-from driftscope.analysis.baseline_relation import relation_of
-from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.gate import rule_of
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.cli.gate_run import judge_analysis, outcome
@@ -93,11 +91,10 @@ def _record(folder: Path, names: Sequence[str]) -> None:
 
 
 def _row(folder: Path, name: str, healthy: str) -> Row:
-    (run, mine), (same, theirs) = (_measured(folder, each) for each in (name, healthy))
+    run, same = (_measured(folder, each) for each in (name, healthy))
     baseline = replace(same, label=BASELINE)
     alone, beside = conclude([run]), conclude([run], (), baseline)
-    relations = {run.label: relation_of(mine, theirs)}
-    judged = judge_analysis([rule_of("runs_part")], beside, baseline, relations)
+    judged = judge_analysis([rule_of("runs_part")], beside, baseline)
     return Row(
         name=name,
         healthy=healthy,
@@ -111,10 +108,9 @@ def _row(folder: Path, name: str, healthy: str) -> Row:
 
 
 @functools.cache  # each healthy run stands beside several broken ones
-def _measured(folder: Path, name: str) -> tuple[RunSummary, Sums]:
-    """Return the summary of a run and its sums, as `check` reads them."""
-    measured = measure(Inputs(sources=[_place(folder, name)], labels=[name]))
-    return measured.runs[0], measured.sums[name]
+def _measured(folder: Path, name: str) -> RunSummary:
+    """Return the summary of a run, as `check` reads it."""
+    return measure(Inputs(sources=[_place(folder, name)], labels=[name])).runs[0]
 
 
 def _place(folder: Path, name: str) -> Path:
