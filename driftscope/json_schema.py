@@ -44,6 +44,7 @@ from driftscope.boundary.json_document import (
     written_names,
     written_property,
 )
+from driftscope.ingest.base import IngestedFigures
 from driftscope.inspect.compare_run import InspectionComparison
 from driftscope.inspect.inspection import InspectionDocument
 from driftscope.json_report import Check, ComparisonDocument, Report
@@ -111,13 +112,12 @@ COUNT: Schema = {"type": "integer", "minimum": 0}
 NUMBER: Schema = {"type": ["number", "null"]}
 FLAG: Schema = {"type": "boolean"}
 COUNTS: Schema = {"type": "object", "additionalProperties": COUNT}
-BY_DEPTH: Schema = {"type": ["array", "null"], "items": NUMBER}
-"""One number for each depth, from depth 1 on."""
+_DEFINITIONS = "#/$defs/{model}"
 
 
-def _object(properties: Mapping[str, Schema], *, nullable: bool = False) -> Schema:
+def _object(properties: Mapping[str, Schema]) -> Schema:
     return {
-        "type": ["object", "null"] if nullable else "object",
+        "type": "object",
         "required": sorted(properties),
         "properties": dict(properties),
     }
@@ -127,28 +127,7 @@ def _list(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
-INTERVAL = _object({"low": {"type": "number"}, "high": {"type": "number"}}, nullable=True)
-"""A 95 % interval; null where the data support none."""
-INTERVALS: Schema = {"type": ["array", "null"], "items": INTERVAL}
-COUNT_OR_NULL: Schema = {"type": ["integer", "null"]}
-INGESTED_FIGURES = _object(
-    {
-        "part": TEXT,
-        "period": TEXT,
-        **dict.fromkeys(("k", "requests", "rounds", "verified", "accepted"), COUNT_OR_NULL),
-        "mean_length": NUMBER,
-        "mean_length_interval": INTERVAL,
-        "mean_length_by_request": NUMBER,
-        "token_rate": NUMBER,
-        "marginal": BY_DEPTH,
-        "ttft_s": NUMBER,
-        "tpot_s": NUMBER,
-        "output_tokens_per_s": NUMBER,
-        "assumptions": _list(TEXT),
-        "contradictions": _list(TEXT),
-    }
-)
-"""Figures of another tool's file; null for what it does not hold."""
+INGESTED_FIGURES: Schema = {"$ref": _DEFINITIONS.format(model=IngestedFigures.__name__)}
 CONTENTS: Mapping[str, Schema] = {
     INGESTED: _object(
         {
@@ -211,13 +190,10 @@ CONTENTS: Mapping[str, Schema] = {
 """Properties of each kind of document, apart from its kind and version."""
 
 
-_DEFINITIONS = "#/$defs/{model}"
-
-
 @cache
 def _records() -> tuple[dict[str, Schema], Schema]:
     """Return the schema of each record's document, by kind, and the definitions that they use."""
-    adapters = {**RECORDS, ADVICE: Advice, "drift": AttentionDrift}
+    adapters = {**RECORDS, ADVICE: Advice, "drift": AttentionDrift, "part": IngestedFigures}
     mode: Literal["validation"] = "validation"
     inputs = [(kind, mode, TypeAdapter[Any](record)) for kind, record in adapters.items()]
     schemas, shared = TypeAdapter.json_schemas(

@@ -139,7 +139,7 @@ def _notes(figures: Figures) -> Iterator[Text]:
         yield Text(f"  {part}{shown(words)}", "dim")
     if figures.period != THIS_RUN:
         yield Text(f"  {part}acceptance covers: {figures.period}", "yellow")
-    if figures.length is not None and figures.length_interval is None:
+    if figures.mean_length is not None and figures.mean_length_interval is None:
         yield Text(f"  {part}no interval: the file has sums only", "dim")
 
 
@@ -148,13 +148,13 @@ def _name(path: Path, figures: Figures) -> str:
 
 
 def _cells(figures: Figures) -> tuple[str, ...]:
-    spread = figures.length_interval
+    spread = figures.mean_length_interval
     ends = _UNKNOWN if spread is None else f"{spread.low:.2f} to {spread.high:.2f}"
     rates = " ".join(f"{rate:.2f}" for rate in figures.marginal or ()) or _UNKNOWN
     return (
         _UNKNOWN if figures.k is None else str(figures.k),
         _UNKNOWN if figures.rounds is None else f"{figures.rounds:,}",
-        _UNKNOWN if figures.length is None else f"{figures.length:.2f}",
+        _UNKNOWN if figures.mean_length is None else f"{figures.mean_length:.2f}",
         ends,
         rates,
         _ms(figures.ttft_s),

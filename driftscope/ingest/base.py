@@ -20,6 +20,7 @@ from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import ratio_intervals
 from driftscope.boundary.bounds import MAX_COUNT, MAX_JSON_BYTES, MAX_K, MAX_SECONDS
 from driftscope.boundary.files import first_line, parse_json, read_text
+from driftscope.boundary.json_document import written_property
 from driftscope.errors import UsageError
 
 MOST_LENGTH = MAX_K + 1
@@ -53,8 +54,9 @@ class RequestCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """Figures of one run, or of one part of it that the file names."""
+class IngestedFigures:
+    """Figures of one run, or of one part of it that the file names; None for what it does not
+    hold."""
 
     part: str = ""
     """Name of the part, such as a benchmark or a category; empty for the whole file."""
@@ -67,11 +69,11 @@ class Figures:
     """Draft tokens that were verified."""
     accepted: int | None = None
     """Draft tokens that were accepted, without the target's own."""
-    length: float | None = None
+    mean_length: float | None = None
     """Acceptance length, over rounds."""
-    length_interval: Interval | None = None
+    mean_length_interval: Interval | None = None
     """95% interval over requests; None without figures of single requests."""
-    length_by_request: float | None = None
+    mean_length_by_request: float | None = None
     """Mean of the requests' acceptance lengths."""
     marginal: tuple[float, ...] | None = None
     """Share of the rounds accepted at least up to each depth."""
@@ -79,27 +81,33 @@ class Figures:
     """Mean time to the first token."""
     tpot_s: float | None = None
     """Mean time per output token after the first."""
-    output_per_s: float | None = None
+    output_tokens_per_s: float | None = None
     """Output tokens per second, of all requests together."""
-    single: tuple[RequestCounts, ...] = field(default=(), repr=False)
-    """Counts of single requests; () if the file has sums only."""
     assumptions: tuple[str, ...] = ()
     """Assumptions and conversions of the reader."""
     contradictions: tuple[str, ...] = ()
     """Figures of the file that do not fit together."""
 
-    @property
+    @written_property
     def token_rate(self) -> float | None:
         """Accepted tokens as a share of the verified ones."""
         if not self.verified or self.accepted is None:
             return None
         return self.accepted / self.verified
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures(IngestedFigures):
+    """Figures, and the requests that they come from."""
+
+    single: tuple[RequestCounts, ...] = field(default=(), repr=False)
+    """Counts of single requests; () if the file has sums only."""
+
     @property
     def is_empty(self) -> bool:
         """Whether the file says nothing of acceptance or times."""
-        held = (self.length, self.length_by_request, self.marginal, self.ttft_s, self.tpot_s)
-        return all(value is None for value in held)
+        lengths = (self.mean_length, self.mean_length_by_request, self.marginal)
+        return all(value is None for value in (*lengths, self.ttft_s, self.tpot_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,17 +293,17 @@ def completed(figures: Figures) -> Figures:
     counted = None
     if figures.rounds and figures.accepted is not None:
         counted = 1.0 + figures.accepted / figures.rounds
-    length = figures.length if counted is None else counted
+    length = figures.mean_length if counted is None else counted
     if length is None and figures.marginal is not None:
         length = 1.0 + sum(figures.marginal)
     found = tuple(_contradictions(figures, length))
-    return replace(figures, length=length, contradictions=(*figures.contradictions, *found))
+    return replace(figures, mean_length=length, contradictions=(*figures.contradictions, *found))
 
 
 def _contradictions(figures: Figures, length: float | None) -> Iterator[str]:
     """Yield where two figures of the file say different things; the identity is length = 1 + sum of
     marginal rates."""
-    given = figures.length
+    given = figures.mean_length
     if given is not None and length is not None and abs(given - length) > OFF_BY:
         yield (
             f"the file's acceptance length is {given:.2f}, its counts give {length:.2f}: "
@@ -348,8 +356,8 @@ def over_requests(
         verified=sum(tokens for tokens in verified if tokens is not None)
         if verified and None not in verified
         else None,
-        length_interval=interval_of(requests),
-        length_by_request=mean_of(requests),
+        mean_length_interval=interval_of(requests),
+        mean_length_by_request=mean_of(requests),
         marginal=marginal_of(whole) or None if whole is not None else None,
         ttft_s=mean(ttft_s or [request.ttft_s for request in requests]),
         tpot_s=mean(tpot_s or [request.tpot_s for request in requests]),

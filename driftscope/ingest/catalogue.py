@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from driftscope.boundary.json_document import INGESTED, text
+from driftscope.boundary.json_document import INGESTED, text, written_names
 from driftscope.errors import UsageError
 from driftscope.ingest import engines, prometheus, tools
 from driftscope.ingest.base import (
     REGISTERED,
     BadFigureError,
     Figures,
+    IngestedFigures,
     Reader,
     ResultFile,
     completed,
@@ -58,35 +58,13 @@ def _chosen(file: ResultFile) -> Reader:
 
 def to_json(found: Sequence[tuple[Path, Reader, tuple[Figures, ...]]]) -> str:
     """Return the figures of all files as text, newline at the end."""
+    names = written_names(IngestedFigures)
     files = [
         {
             "file": path.name,
             "format": reader.name,
-            "figures": list(map(_figures, every)),
+            "figures": [{name: getattr(part, name) for name in names} for part in parts],
         }
-        for path, reader, every in found
+        for path, reader, parts in found
     ]
     return text(INGESTED, {"files": files})
-
-
-def _figures(figures: Figures) -> dict[str, Any]:
-    spread = figures.length_interval
-    return {
-        "part": figures.part,
-        "period": figures.period,
-        "k": figures.k,
-        "requests": figures.requests,
-        "rounds": figures.rounds,
-        "verified": figures.verified,
-        "accepted": figures.accepted,
-        "mean_length": figures.length,
-        "mean_length_interval": spread and {"low": spread.low, "high": spread.high},
-        "mean_length_by_request": figures.length_by_request,
-        "token_rate": figures.token_rate,
-        "marginal": figures.marginal,
-        "ttft_s": figures.ttft_s,
-        "tpot_s": figures.tpot_s,
-        "output_tokens_per_s": figures.output_per_s,
-        "assumptions": figures.assumptions,
-        "contradictions": figures.contradictions,
-    }

@@ -276,7 +276,7 @@ def server_log(file: ResultFile) -> Iterator[Figures]:
         lengths = [_length(match[1]) for match in _SGLANG.finditer(file.text)]
         known = [value for value in lengths if value != _IDLE]
         yield Figures(
-            length=mean(known),
+            mean_length=mean(known),
             assumptions=(
                 "the mean of the lines: SGLang logs no counts; 1.00 is left out as an idle batch",
             ),

@@ -124,7 +124,7 @@ def figures_of(page: EnginePage, period: str, *assumptions: str) -> Figures:
         requests=seen.requests or None,
         rounds=seen.rounds or None,
         accepted=None if accepted is None or not seen.rounds else int(accepted.value),
-        length=seen.length if page.length is None else page.length,
+        mean_length=seen.length if page.length is None else page.length,
         marginal=tuple(known) if known and len(known) == len(rates) else None,
         ttft_s=seen.ttft_s,
         tpot_s=seen.tpot_s,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -95,28 +95,19 @@ def _notes(found: Sequence[Figures]) -> tuple[str, ...]:
     notes += [
         f"acceptance covers: {figures.period}"
         for figures in found
-        if figures.period != THIS_RUN and figures.length is not None
+        if figures.period != THIS_RUN and figures.mean_length is not None
     ]
     notes += [words for figures in found for words in figures.contradictions]
     return tuple(dict.fromkeys(notes))
 
 
 def _sums(figures: Figures) -> FileTotals:
+    """Return a part's figures as sums, which have most of their names."""
+    alike = {field.name for field in fields(FileTotals)} & {field.name for field in fields(Figures)}
     return FileTotals(
         condition=figures.part or WHOLE,
-        period=figures.period,
-        k=figures.k,
-        requests=figures.requests,
-        rounds=figures.rounds,
-        verified=figures.verified,
-        accepted=figures.accepted,
-        mean_length=figures.length,
-        mean_length_interval=figures.length_interval,
-        mean_length_by_request=figures.length_by_request,
-        marginal=figures.marginal,
-        ttft_s=figures.ttft_s,
-        tpot_s=figures.tpot_s,
-        throughput=figures.output_per_s,
+        throughput=figures.output_tokens_per_s,
+        **{name: getattr(figures, name) for name in alike},
     )
 
 

@@ -60,11 +60,11 @@ def vllm_bench(file: ResultFile) -> Iterator[Figures]:
         rounds=count(fields, "spec_decode_num_drafts"),
         verified=count(fields, "spec_decode_draft_tokens"),
         accepted=count(fields, "spec_decode_accepted_tokens"),
-        length=length(fields, "spec_decode_acceptance_length"),
+        mean_length=length(fields, "spec_decode_acceptance_length"),
         marginal=marginal,
         ttft_s=milliseconds(fields, "mean_ttft_ms"),
         tpot_s=milliseconds(fields, "mean_tpot_ms"),
-        output_per_s=number(fields, "output_throughput"),
+        output_tokens_per_s=number(fields, "output_throughput"),
         assumptions=("K is the number of its rates by position",) if marginal else (),
     )
 
@@ -93,10 +93,10 @@ def sglang_bench(file: ResultFile) -> Iterator[Figures]:
             part=f"run {at + 1}" if len(file.objects) > 1 else "",
             period=THIS_RUN if accepted is None else SINCE_START,
             requests=count(fields, "completed"),
-            length=accepted,
+            mean_length=accepted,
             ttft_s=milliseconds(fields, "mean_ttft_ms"),
             tpot_s=milliseconds(fields, "mean_tpot_ms"),
-            output_per_s=number(fields, "output_throughput"),
+            output_tokens_per_s=number(fields, "output_throughput"),
             assumptions=() if accepted is None else (_SINCE,),
         )
 
@@ -185,11 +185,11 @@ def aiperf_summary(file: ResultFile) -> Iterator[Figures]:
         rounds=steps,
         accepted=accepted,
         verified=_total(fields, "total_draft_tokens"),
-        length_by_request=_mean(fields, "spec_decode_acceptance_length", MOST_LENGTH),
+        mean_length_by_request=_mean(fields, "spec_decode_acceptance_length", MOST_LENGTH),
         marginal=marginal_of(histogram) or None if histogram is not None else None,
         ttft_s=_seconds(fields, "time_to_first_token"),
         tpot_s=_seconds(fields, "inter_token_latency"),
-        output_per_s=_mean(fields, "output_token_throughput"),
+        output_tokens_per_s=_mean(fields, "output_token_throughput"),
     )
 
 
@@ -351,8 +351,8 @@ def specforge_results(file: ResultFile) -> Iterator[Figures]:
                 part=f"{name}, batch {count(entry, 'batch_size')}",
                 k=count(entry, "steps"),
                 requests=count(entry, "num_samples"),
-                length=length(metrics, "accept_length"),
-                output_per_s=number(metrics, "output_throughput"),
+                mean_length=length(metrics, "accept_length"),
+                output_tokens_per_s=number(metrics, "output_throughput"),
                 assumptions=(_COUNTED, "K is its number of steps"),
             )
 
@@ -388,7 +388,7 @@ def speculators_csv(file: ResultFile) -> Iterator[Figures]:
             rounds=count(fields, "num_drafts"),
             verified=count(fields, "num_draft_tokens"),
             accepted=count(fields, "num_accepted_tokens"),
-            length=accepted or None,
+            mean_length=accepted or None,
             marginal=marginal or None,
         )
 
@@ -445,7 +445,7 @@ def speed_bench(file: ResultFile) -> Iterator[Figures]:
             requests=len(inner(fields, "Request_AL")) or None,
             rounds=sum(accepted) if accepted else None,
             accepted=accepted_in(accepted) if accepted else None,
-            length_by_request=number(fields, "Average_AL", MOST_LENGTH),
+            mean_length_by_request=number(fields, "Average_AL", MOST_LENGTH),
             marginal=marginal_of(accepted) or None if accepted else None,
             assumptions=("Average_AL is the mean of turns, not of rounds",),
         )
@@ -472,7 +472,7 @@ def speculation_profile(file: ResultFile) -> Iterator[Figures]:
     rates = fields.get(_MARGINAL)
     yield Figures(
         k=count(fields, "num_speculative_tokens"),
-        length=length(fields, "mean_accept_length"),
-        length_by_request=length(fields, "mean_accept_length_per_request"),
+        mean_length=length(fields, "mean_accept_length"),
+        mean_length_by_request=length(fields, "mean_accept_length_per_request"),
         marginal=None if rates is None else numbers(rates, _MARGINAL, 1.0),
     )

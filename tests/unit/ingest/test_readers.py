@@ -56,11 +56,11 @@ def _one(name: str, reader: str) -> Figures:
 def test_requests_with_a_histogram_each(name: str, reader: str) -> None:
     found = _one(name, reader)
     assert (found.rounds, found.accepted) == (ROUNDS, ACCEPTED)
-    assert found.length == pytest.approx(1 + ACCEPTED / ROUNDS)
+    assert found.mean_length == pytest.approx(1 + ACCEPTED / ROUNDS)
     assert found.marginal == pytest.approx(MARGINAL)
-    assert found.length_by_request == pytest.approx(1 + ACCEPTED / ROUNDS)  # 10 rounds each
-    assert found.length_interval is not None
-    assert found.length_interval.low < 1 + ACCEPTED / ROUNDS < found.length_interval.high
+    assert found.mean_length_by_request == pytest.approx(1 + ACCEPTED / ROUNDS)  # 10 rounds each
+    assert found.mean_length_interval is not None
+    assert found.mean_length_interval.low < 1 + ACCEPTED / ROUNDS < found.mean_length_interval.high
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_sums(
     marginal: tuple[float, ...] | None,
 ) -> None:
     found = _one(name, reader)
-    assert found.rounds == rounds and found.length == pytest.approx(length)
+    assert found.rounds == rounds and found.mean_length == pytest.approx(length)
     assert marginal is None or found.marginal == pytest.approx(marginal)
 
 
 def test_times_are_in_seconds() -> None:
     found = _one("vllm-bench.json", "vllm-bench")
-    assert (found.ttft_s, found.tpot_s, found.output_per_s) == (0.04, 0.0075, 130.0)
+    assert (found.ttft_s, found.tpot_s, found.output_tokens_per_s) == (0.04, 0.0075, 130.0)
     assert found.token_rate == pytest.approx(0.5) and found.k == 3
     records = _one("aiperf-records.jsonl", "aiperf-records")
     assert records.ttft_s == pytest.approx(0.0425) and records.tpot_s == pytest.approx(0.008)
@@ -114,18 +114,18 @@ def test_times_are_in_seconds() -> None:
 
 def test_what_a_file_does_not_hold_is_none() -> None:
     llama = _one("llamacpp-responses.jsonl", "llamacpp-responses")
-    assert (llama.rounds, llama.length, llama.marginal) == (None, None, None)
+    assert (llama.rounds, llama.mean_length, llama.marginal) == (None, None, None)
     assert (llama.verified, llama.accepted) == (110, 50)
     assert "no rounds" in llama.assumptions[0]
     bench = _one("vllm-bench.json", "vllm-bench")
-    assert bench.length_interval is None and bench.length_by_request is None
+    assert bench.mean_length_interval is None and bench.mean_length_by_request is None
 
 
 def test_the_period_is_said() -> None:
     assert _one("sglang-bench.jsonl", "sglang-bench").period == SINCE_START
     assert _one("prometheus-vllm.txt", "prometheus").period == SINCE_START
     gauge = _one("prometheus-sglang.txt", "prometheus")
-    assert gauge.period == LAST_INTERVAL and gauge.length == 2.75
+    assert gauge.period == LAST_INTERVAL and gauge.mean_length == 2.75
     assert _one("vllm-bench.json", "vllm-bench").period == THIS_RUN
     ranged = _one("prometheus-range.json", "prometheus-range")
     assert ranged.period == "2025-11-25 20:00:00 to 2025-11-25 20:03:00 UTC"
@@ -140,15 +140,15 @@ def test_requests_that_aiperf_makes_up_are_left_out() -> None:
 
 def test_parts_of_a_file_are_apart() -> None:
     _, forge = ingest(SAMPLES / "specforge.json")
-    assert [(item.part, item.length) for item in forge] == [
+    assert [(item.part, item.mean_length) for item in forge] == [
         ("mtbench, batch 1", 2.8),
         ("gsm8k, batch 1", 3.1),
     ]
     _, table = ingest(SAMPLES / "speculators.csv")
     math, empty = table
-    assert math.part == "math" and math.length == pytest.approx(2.5)
+    assert math.part == "math" and math.mean_length == pytest.approx(2.5)
     assert math.marginal == pytest.approx((0.75, 0.5, 0.25))
-    assert empty.length is None and empty.rounds == 0
+    assert empty.mean_length is None and empty.rounds == 0
 
 
 def test_every_format_has_a_sample() -> None:
@@ -165,7 +165,7 @@ def test_figures_that_use_the_other_definition_are_noticed(tmp_path: Path) -> No
         text.replace('"spec_decode_acceptance_length": 2.5', '"spec_decode_acceptance_length": 1.5')
     )
     (found,) = ingest(file)[1]
-    assert found.length == pytest.approx(2.5)
+    assert found.mean_length == pytest.approx(2.5)
     assert "does not count the target's own token" in found.contradictions[0]
 
 
@@ -217,7 +217,7 @@ def _read(content: bytes, name: str | None) -> tuple[Figures, ...]:
 
 
 def _possible(figures: Figures) -> bool:
-    lengths = (figures.length, figures.length_by_request)
+    lengths = (figures.mean_length, figures.mean_length_by_request)
     return all(length is None or length >= 1.0 or figures.accepted is None for length in lengths)
 
 
@@ -301,8 +301,8 @@ def test_its_summary_has_the_figures_of_the_file(name: str, tmp_path: Path) -> N
     (cell,) = replay.cells
     assert cell.condition == WHOLE and cell.load == "not recorded"
     assert (cell.requests, cell.answered, cell.rounds) == (6, 6, figures.rounds)
-    assert cell.mean_length == pytest.approx(figures.length)
-    assert cell.mean_length_interval == figures.length_interval
+    assert cell.mean_length == pytest.approx(figures.mean_length)
+    assert cell.mean_length_interval == figures.mean_length_interval
     assert cell.throughput is None and cell.e2e_s is None
     if name in ("aiperf-records.jsonl", "guidellm.json"):
         assert cell.ttft_s == pytest.approx(figures.ttft_s)
@@ -395,10 +395,10 @@ def test_it_has_the_figures_of_the_file_and_no_others(name: str, tmp_path: Path)
     for cell, figures in zip(replay.cells, found, strict=True):
         assert cell.condition == (figures.part or WHOLE) and cell.load == "not recorded"
         assert (cell.requests, cell.rounds) == (figures.requests, figures.rounds)
-        assert cell.mean_length == figures.length
-        assert cell.mean_length_interval == figures.length_interval
+        assert cell.mean_length == figures.mean_length
+        assert cell.mean_length_interval == figures.mean_length_interval
         assert (cell.ttft_s, cell.tpot_s) == (figures.ttft_s, figures.tpot_s)
-        assert cell.throughput == figures.output_per_s
+        assert cell.throughput == figures.output_tokens_per_s
         assert (cell.answered, cell.e2e_s, cell.length_ratio, cell.tpot_ratio) == (None,) * 4
         assert cell.totals is not None and cell.totals.marginal == figures.marginal
         assert (cell.totals.k, cell.totals.verified) == (figures.k, figures.verified)
@@ -427,7 +427,7 @@ def test_the_report_says_that_there_is_no_interval(tmp_path: Path) -> None:
 
 def test_a_log_of_requests_keeps_its_interval(tmp_path: Path) -> None:
     run, (figures,) = _sums_run("server-log-llamacpp.log", tmp_path)
-    assert figures.length_interval is not None
+    assert figures.mean_length_interval is not None
     done = _cli("analyze", run, "-o", tmp_path / "page.html")
     assert NO_INTERVAL not in done.output and "2.55 [2.09, 3.01]" in done.output
 
@@ -514,7 +514,7 @@ def test_figures_are_the_increase(tmp_path: Path) -> None:
     after = _page(tmp_path, "b.prom", 1100, (950, 825), ttft=14)
     _, (found,) = ingest_window(before, after)
     assert (found.rounds, found.accepted, found.k) == (100, 75, 2)
-    assert found.length == pytest.approx(1.75) and found.marginal == pytest.approx((0.5, 0.25))
+    assert found.mean_length == pytest.approx(1.75) and found.marginal == pytest.approx((0.5, 0.25))
     assert found.ttft_s == pytest.approx(0.5)
     assert found.period == "from a.prom to b.prom"
     assert not found.contradictions
@@ -525,7 +525,7 @@ def test_a_restart_is_noticed_where_a_counter_fell(tmp_path: Path) -> None:
     after = _page(tmp_path, "b.prom", 100, (50, 25))  # the accepted ones grew past their old value
     _, (found,) = ingest_window(before, after)
     assert (found.rounds, found.accepted) == (100, 75)
-    assert found.length == pytest.approx(1.75) and found.period == SINCE_RESTART
+    assert found.mean_length == pytest.approx(1.75) and found.period == SINCE_RESTART
     assert any("the server restarted" in words for words in found.assumptions)
 
 
@@ -541,7 +541,7 @@ def test_a_gauge_has_no_window(tmp_path: Path) -> None:
     after = tmp_path / "b.prom"
     after.write_text(page.replace("} 40", "} 90").replace("2.75", "3.25"))
     _, (found,) = ingest_window(SAMPLES / "prometheus-sglang.txt", after)
-    assert (found.rounds, found.length, found.period) == (50, 3.25, LAST_INTERVAL)
+    assert (found.rounds, found.mean_length, found.period) == (50, 3.25, LAST_INTERVAL)
 
 
 def test_files_that_are_no_window_are_one_error(tmp_path: Path) -> None:
