@@ -46,6 +46,7 @@ def check(
     cannot be read or where only `driftscope-probe` is installed, TraceError or NoDataError for a
     run.
     """
+    __tracebackhide__ = True  # pytest then shows the line of the test
     _of_the_analysis("driftscope.cli.gate_run").assert_gate(
         runs, fail_on, require, rules=rules, baseline=baseline, undecided=undecided
     )

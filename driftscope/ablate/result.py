@@ -24,7 +24,14 @@ from driftscope.ablate.intervention import (
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import Ratio, intervals, rate_intervals, ratio_of
 from driftscope.boundary.files import first_line, read_json, write_file
-from driftscope.boundary.json_document import ABLATION, SCHEMA_VERSION, text, written_property
+from driftscope.boundary.json_document import (
+    ABLATION,
+    INSPECTION,
+    REPORT,
+    SCHEMA_VERSION,
+    text,
+    written_property,
+)
 from driftscope.errors import UsageError
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 from driftscope.inspect.reference.config import DEFAULT_N_SINK
@@ -380,14 +387,27 @@ def read_ablation(path: Path) -> Ablation:
     path = path / DOCUMENT if path.is_dir() else path
     try:
         document = read_json(path)
-        if (document["kind"], document["schema_version"]) != (ABLATION, SCHEMA_VERSION):
-            raise UsageError(f"{path}: is no document of `driftscope ablate --json`")
+        kind = document.get("kind") if isinstance(document, dict) else None
+        if (kind, document.get("schema_version") if kind else None) != (ABLATION, SCHEMA_VERSION):
+            raise UsageError(f"{path}: {_OTHERS.get(kind, _FOREIGN)}")
         result = TypeAdapter(Ablation).validate_python(document)
         _check_depths(result)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else first_line(error)
         raise UsageError(f"{path}: is no ablation ({reason}); make it again") from error
     return result
+
+
+_OTHERS = {
+    REPORT: "is the JSON report of `driftscope analyze`; give the run directories that it is about",
+    INSPECTION: "is a document of `driftscope inspect`; `driftscope compare` reads it",
+    ABLATION: "is an ablation of another version; make it again",
+}
+"""Messages about other documents of driftscope, by kind."""
+_FOREIGN = (
+    "is no run and no document of `driftscope ablate --json`; `driftscope ingest` reads the files "
+    "of other tools"
+)
 
 
 def _check_depths(result: Ablation) -> None:

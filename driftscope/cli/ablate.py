@@ -226,9 +226,9 @@ def write_report(
     paths: Sequence[Path],
     output: Path,
     form: Format,
-    json_path: Path | None,
     options: Mapping[str, object],
     *,
+    as_json: bool,
     quiet: bool,
 ) -> None:
     """Write the report of an ablation for `driftscope analyze`: the page "Why"; and print its table
@@ -252,12 +252,12 @@ def write_report(
         raise UsageError(f"{given[0]}: does not apply to an ablation; leave it out")
     if form not in (Format.HTML, Format.JSON):
         raise UsageError(f"--format {form.value}: an ablation is written as html or json")
-    if json_path == output:
-        raise UsageError(f"--json and --output both name {output}; give two files")
+    if as_json and output == STDOUT:
+        raise UsageError("--json and --output - both print to stdout; give the page a file")
     result = read_ablation(paths[0])
     command = shlex.join(["driftscope", "analyze", str(paths[0]), "-o", str(output)])
     page = to_json(result) if form is Format.JSON else to_html(result, command=command)
-    written = {output: page, **({json_path: to_json(result)} if json_path else {})}
+    written = {output: page, **({STDOUT: to_json(result)} if as_json else {})}
     for path, content in written.items():
         write_text(path, content)
     if quiet:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from driftscope.boundary.files import STDOUT
 from driftscope.cli import options
 from driftscope.cli.options import (
     DUCKDB,
@@ -49,10 +50,9 @@ def analyze(
         Format,
         typer.Option("--format", help="html, json, or markdown (to paste)."),
     ] = Format.HTML,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", metavar="FILE", help="Also write the figures as JSON; - is stdout."),
-    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Also print the figures as JSON.")
+    ] = False,
     label: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Name of a run, once per run; default: directory name."),
@@ -101,7 +101,7 @@ def analyze(
         others = {"--label": label, "--baseline": baseline, "--where": where, "--since": since}
         others |= {"--by": by if by != "label" else None, "--cluster": cluster}
         place = output or DEFAULT[form]
-        ablate.write_report(runs, place, form, json_file, others, quiet=quiet)
+        ablate.write_report(runs, place, form, others, as_json=as_json, quiet=quiet)
         return
     write_reports(
         RunChoice(
@@ -113,6 +113,8 @@ def analyze(
             engine=engine,
             cluster=cluster,
         ),
-        ReportFiles(path=output or DEFAULT[form], format=form, json_path=json_file),
+        ReportFiles(
+            path=output or DEFAULT[form], format=form, json_path=STDOUT if as_json else None
+        ),
         quiet=quiet,
     )

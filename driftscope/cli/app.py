@@ -112,6 +112,8 @@ USAGE_ERROR: type[Exception] = next(
 """Base class of the errors of an argument parser, which typer does not export."""
 _ONLY_HELP = "NoArgsIsHelpError"
 """Name of the error of a command that prints its help if it is given no argument."""
+COMPLETION = "_DRIFTSCOPE_COMPLETE"
+"""Variable by which a shell asks for completions."""
 _MISSING = "MissingParameter"
 """Name of the error of an argument that is not given."""
 
@@ -145,6 +147,10 @@ def main() -> NoReturn:
     except ModuleNotFoundError as error:
         line = half_missing(error)
         _fail(line or unforeseen(error), EXIT_USAGE if line else EXIT_ERROR)
+    except KeyError as error:
+        if COMPLETION in os.environ:
+            _fail(f"{COMPLETION} is for a shell's completion, which sets {error}", EXIT_USAGE)
+        _fail(unforeseen(error), EXIT_ERROR)
     except Exception as error:  # last resort: any defect of driftscope
         _fail(unforeseen(error), EXIT_ERROR)
 

@@ -314,6 +314,7 @@ def assert_gate(
 ) -> None:
     """Raise AssertionError with the broken rules and, unless `undecided` is "pass", the undecided
     ones. Raises what `run_gate` raises."""
+    __tracebackhide__ = True  # pytest then shows the line of the test
     if undecided not in ("pass", "fail"):
         raise UsageError(f'undecided={undecided!r}: give "pass" or "fail"')
     judgements = run_gate(

@@ -161,11 +161,32 @@ def named_runs_or_ablations(value: list[Path] | None) -> list[Path] | None:
     return [run for each in value if (run := named_run_or_ablation(each))]
 
 
+_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/.*)?")
+
+
 def named_target(value: str) -> str:
-    """Return the run that a target names; a URL is returned as it is."""
+    """Return the run that a target names; a URL is returned as it is, HOST:PORT as a URL."""
     if value.startswith(("http://", "https://")):
         return value
+    if _HOST_AND_PORT.fullmatch(value) and not Path(value).exists():
+        return f"http://{value}"
     return str(named_run(Path(value)))
+
+
+SHIPPED = {"trio": "target", "eagle3": "eagle3", "eagle31": "eagle31"}
+"""Folder of each shipped small model, by the name that commands take."""
+
+
+def shipped_model(value: str | None) -> str | None:
+    """Return the folder of a shipped model that is named; any other name, and a name that is a
+    folder here, as it is."""
+    if value not in SHIPPED or Path(value).exists():
+        return value
+    from driftscope.distributions import needs_lab
+
+    with needs_lab():
+        from driftscope_lab.trio import trio_path
+    return str(trio_path() / SHIPPED[value])
 
 
 def real_folder(value: Path) -> Path:
@@ -181,10 +202,17 @@ DUCKDB = "duckdb"
 DrafterArgument = Annotated[
     str,
     typer.Argument(
-        metavar="DRAFTER", help="Folder of the drafter, or a repository in the local cache."
+        metavar="DRAFTER",
+        help="Folder of the drafter, or a repository in the local cache; eagle3 and eagle31 are "
+        "the small shipped ones.",
+        callback=shipped_model,
     ),
 ]
-TARGET = typer.Option(metavar="TARGET", help="Folder of its target, or a repository in the cache.")
+TARGET = typer.Option(
+    metavar="TARGET",
+    help="Folder of its target, or a repository in the cache; trio is the small shipped one.",
+    callback=shipped_model,
+)
 PromptsOption = Annotated[
     str, typer.Option(metavar="SET", help="A shipped set of prompts, or a file of prompts.")
 ]

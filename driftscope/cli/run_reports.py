@@ -30,7 +30,7 @@ from driftscope.pipeline import (
     conclude,
     measure,
 )
-from driftscope_reports.formats import write, write_text
+from driftscope_reports.formats import check_folder, write, write_text
 from driftscope_reports.terminal import render
 
 T = TypeVar("T")
@@ -195,7 +195,8 @@ def write_reports(choice: RunChoice, files: ReportFiles, *, quiet: bool = False)
     written.
     """
     if files.json_path == files.path:
-        raise UsageError(f"--json and --output both name {files.path}; give two files")
+        raise UsageError("--json and --output - both print to stdout; give the report a file")
+    check_folder(files.path)
     analysis = choice.analysis(quiet=quiet)
     named = [path for path in (files.path, files.json_path) if path is not None]
     existing = frozenset(path for path in named if path.is_file())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -123,6 +124,12 @@ def serve(
     except ControlValueError as error:
         raise UsageError(f"--{error}") from error
     options = list(context.args)
+    if model.startswith("-") or model.isdecimal():
+        raise UsageError(
+            "MODEL comes before the engine's options: driftscope serve MODEL --port 8000"
+        )
+    if model != TRIO and not Path(model).exists() and get_close_matches(model, [TRIO]):
+        raise UsageError(f"{model}: no such folder; did you mean {TRIO}?")
     if engine == "sglang":
         if control or model == TRIO:
             raise UsageError("--engine sglang: --control and trio are for vLLM only")

@@ -32,7 +32,15 @@ def write(analysis: Analysis, form: str, path: Path, *, command: str | None = No
     return [path]
 
 
+def check_folder(path: Path) -> None:
+    """Raise UsageError if the folder of a file to write is missing: it is not made, because a typo
+    would then hide the report."""
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: {path.parent} is no folder; make it first")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` atomically, see `driftscope.boundary.files.write_file`. Raises
-    OSError."""
-    write_file(path, text.encode("utf-8", "replace"), parents=True)
+    UsageError if its folder is missing, and OSError."""
+    check_folder(path)
+    write_file(path, text.encode("utf-8", "replace"))

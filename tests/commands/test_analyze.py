@@ -26,29 +26,26 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_writes_report_and_json_and_prints_a_table(runs: list[Path], tmp_path: Path) -> None:
-    done = driftscope(
-        "analyze", *runs, "-o", "out/report.html", "--json", "out/report.json", cwd=tmp_path
-    )
+    done = driftscope("analyze", *runs, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    content = json.loads((tmp_path / "out" / "report.json").read_text())
+    content = json.loads(driftscope("analyze", *runs, "-q", "--json", cwd=tmp_path).stdout)
     assert [run["label"] for run in content["runs"]] == ["eagle3", "eagle3.1"]
-    page = (tmp_path / "out" / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
     assert "driftscope analyze" in page
     lost = "missing: eagle3: worker0-1 dropped 3 rows (queue full)"
     headline = content["first_screen"]["headline"]
     assert " ".join(done.stdout.split()).startswith(f"{lost} [ACT] {headline}")
     for run in content["runs"]:
         assert f"{run['acceptance']['mean_length']:.2f}" in done.stdout
-    assert "written: out/report.html" in done.stderr
-    assert "written: out/report.json" in done.stderr
+    assert "written: report.html" in done.stderr
     assert "next: " in done.stderr
     assert "warning: eagle3: worker0-1 dropped 3 rows" in done.stderr
 
 
 def test_a_file_that_is_replaced_is_named_so(runs: list[Path], tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("an earlier report")
-    done = driftscope("analyze", runs[0], "--json", "new.json", cwd=tmp_path)
-    assert "replaced: report.html" in done.stderr and "written: new.json" in done.stderr
+    done = driftscope("analyze", runs[0], cwd=tmp_path)
+    assert "replaced: report.html" in done.stderr
 
 
 def test_a_report_on_stdout_is_alone_there(runs: list[Path], tmp_path: Path) -> None:
@@ -78,13 +75,13 @@ def test_labels(runs: list[Path], tmp_path: Path) -> None:
 
 
 def test_directories_of_the_same_name_are_told_apart(runs: list[Path], tmp_path: Path) -> None:
-    done = driftscope("analyze", runs[0], runs[0], "--json", "-", cwd=tmp_path)
+    done = driftscope("analyze", runs[0], runs[0], "--json", cwd=tmp_path)
     labels = [run["label"] for run in json.loads(done.stdout)["runs"]]
     assert labels == ["eagle3", "eagle3 (2)"]
 
 
 def test_json_on_stdout_is_only_json(runs: list[Path], tmp_path: Path) -> None:
-    done = driftscope("analyze", runs[0], "--json", "-", cwd=tmp_path)
+    done = driftscope("analyze", runs[0], "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["schema_version"] == 1
     assert "acceptance length" in done.stderr
     assert not (tmp_path / "-").exists()
@@ -99,8 +96,8 @@ def test_same_command_same_bytes(runs: list[Path], tmp_path: Path) -> None:
     made = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        assert driftscope("analyze", *runs, "--json", "j", cwd=tmp_path / name).returncode == 0
-        made.append([(tmp_path / name / f).read_bytes() for f in ("report.html", "j")])
+        done = driftscope("analyze", *runs, "--json", cwd=tmp_path / name)
+        made.append([(tmp_path / name / "report.html").read_bytes(), done.stdout])
     assert made[0] == made[1]
 
 
@@ -124,7 +121,7 @@ def test_a_run_that_broke_off_is_read_and_says_so(tmp_path: Path) -> None:
     stream = next(run.glob("draft-*.arrows"))
     stream.write_bytes(stream.read_bytes()[:-100])
     write_rows(run, "worker0-2", rows(Spec(requests=5)))
-    done = driftscope("analyze", run, "--json", "-", cwd=tmp_path)
+    done = driftscope("analyze", run, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     content = json.loads(done.stdout)
     assert any("ends after" in problem for problem in content["runs"][0]["problems"])
@@ -167,10 +164,9 @@ def test_a_condition_keeps_what_meets_it(runs: list[Path], tmp_path: Path) -> No
         "--where",
         "context > 100 and not label is null",
         "--json",
-        "-",
         cwd=tmp_path,
     )
-    whole = driftscope("analyze", runs[0], "--json", "-", cwd=tmp_path)
+    whole = driftscope("analyze", runs[0], "--json", cwd=tmp_path)
     rounds = [json.loads(each.stdout)["runs"][0]["rounds"] for each in (done, whole)]
     assert 0 < rounds[0] <= rounds[1]
 
@@ -216,15 +212,35 @@ def test_labels_that_do_not_fit(runs: list[Path], tmp_path: Path) -> None:
     assert_fails(driftscope("analyze", *runs, *same, cwd=tmp_path), 2, "same label")
 
 
-def test_report_and_json_in_one_file(runs: list[Path], tmp_path: Path) -> None:
-    assert_fails(
-        driftscope("analyze", runs[0], "-o", "x", "--json", "x", cwd=tmp_path), 2, "two files"
-    )
+def test_report_and_json_on_one_stdout(runs: list[Path], tmp_path: Path) -> None:
+    done = driftscope("analyze", runs[0], "-o", "-", "--json", cwd=tmp_path)
+    assert_fails(done, 2, "both print to stdout")
+
+
+def test_a_folder_that_is_missing_is_not_made(runs: list[Path], tmp_path: Path) -> None:
+    done = driftscope("analyze", runs[0], "-o", "nope/report.html", cwd=tmp_path)
+    assert_fails(done, 2, "nope is no folder")
+    assert not (tmp_path / "nope").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"kind": "report", "schema_version": 1}, "give the run directories"),
+        ({"backend": "vllm", "num_prompts": 40}, "`driftscope ingest` reads"),
+        ([], "`driftscope ingest` reads"),
+    ],
+)
+def test_a_file_that_is_no_run_names_the_command_that_reads_it(
+    tmp_path: Path, content: object, words: str
+) -> None:
+    (tmp_path / "file.json").write_text(json.dumps(content))
+    assert_fails(driftscope("analyze", "file.json", cwd=tmp_path), 2, words)
 
 
 def test_an_output_that_cannot_be_written(runs: list[Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert_fails(driftscope("analyze", runs[0], "-o", "file/report.html", cwd=tmp_path), 1, "file")
+    assert_fails(driftscope("analyze", runs[0], "-o", "file/report.html", cwd=tmp_path), 2, "file")
     assert_fails(driftscope("analyze", runs[0], "-o", tmp_path, cwd=tmp_path), 1, "is a directory")
 
 
@@ -232,7 +248,7 @@ def test_an_output_that_cannot_be_written(runs: list[Path], tmp_path: Path) -> N
 def test_a_full_disk_is_one_line(runs: list[Path], tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-c", MAIN, "analyze", str(runs[0]), "--json", "-", "-q"],
+            [sys.executable, "-c", MAIN, "analyze", str(runs[0]), "--json", "-q"],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=full,

@@ -38,7 +38,7 @@ Commands = Callable[[Path, Path, Path], list[list[object]]]
 def _reports(run: Path, usual: Path, out: Path) -> list[list[object]]:
     """`usual` is a run without anything odd."""
     return [
-        ["analyze", run, usual, "--by", "context", "-o", out / "r.html", "--json", "-"],
+        ["analyze", run, usual, "--by", "context", "-o", out / "r.html", "--json"],
         ["analyze", run, "--baseline", PLAIN, "--format", "markdown", "-o", out / "r.md"],
     ]
 
@@ -187,7 +187,7 @@ def test_a_run_that_one_request_decides_says_so(
     runs: Callable[[str], Path], tmp_path: Path
 ) -> None:
     run, report = runs("one-request-with-all-the-weight"), tmp_path / "r.html"
-    out = run_command("analyze", run, "-q", "-o", report, "--json", "-").stdout
+    out = run_command("analyze", run, "-q", "-o", report, "--json").stdout
     content = json.loads(out)
     assert content["runs"][0]["acceptance"]["mean_length_interval"] is None
     assert any("no 95% interval" in note["statement"] for note in content["notes"])

@@ -42,14 +42,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_alone_it_tells_its_speed_and_what_to_compare(
     folder: Path, tmp_path: Path, name: str
 ) -> None:
-    page, file = tmp_path / "r.html", tmp_path / "r.json"
-    done = run_command("analyze", folder / name, "-o", page, "--json", file)
+    page = tmp_path / "r.html"
+    done = run_command("analyze", folder / name, "-o", page)
     assert done.returncode == 0, done.stderr
     first = " ".join(done.stdout.split())
     assert first.startswith("[NO SPECULATION] Without speculation an output token takes ")
     assert "over 60 requests" in first and f"--baseline {name}" in first
     assert "No speculation" in page.read_text(encoding="utf-8")
-    content = json.loads(file.read_text(encoding="utf-8"))
+    content = json.loads(run_command("analyze", folder / name, "-o", page, "--json").stdout)
     schema = json.loads((ROOT / "docs" / "report.schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator(schema).validate(content)
     assert content["runs"] == [] and content["plain"]["requests"] == 60
@@ -61,9 +61,9 @@ def test_alone_it_tells_its_speed_and_what_to_compare(
 @pytest.mark.parametrize("name", PLAIN)
 def test_beside_a_run_it_is_the_baseline_wherever_it_stands(folder: Path, name: str) -> None:
     spec, plain = folder / "spec", folder / name
-    said = run_command("analyze", spec, "--baseline", plain, "--json", "-").stdout
+    said = run_command("analyze", spec, "--baseline", plain, "--json").stdout
     for order in ((spec, plain), (plain, spec)):
-        beside = json.loads(run_command("analyze", *order, "--json", "-").stdout)
+        beside = json.loads(run_command("analyze", *order, "--json").stdout)
         named = json.loads(said)
         assert beside["plain"].pop("label") == name and named["plain"].pop("label") == "baseline"
         assert beside == named

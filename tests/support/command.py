@@ -66,7 +66,7 @@ def assert_fails(done: subprocess.CompletedProcess[str], code: int, *words: str)
 
 def analyze_json(run: Path) -> subprocess.CompletedProcess[str]:
     """Run `driftscope analyze RUN --json -`; the report lies beside the run."""
-    return run_command("analyze", run, "--json", "-", "-o", run.parent / "analyzed.html")
+    return run_command("analyze", run, "--json", "-o", run.parent / "analyzed.html")
 
 
 def probe_answer(*arguments: str) -> dict[str, Any]:

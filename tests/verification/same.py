@@ -48,7 +48,7 @@ def commands(folder: Path) -> Iterator[tuple[str, list[object]]]:
         if not runs[name].exists():
             write(runs[name])
     usual, plain = runs["usual"], GALLERY / "without"
-    as_json = ["-q", "-o", folder / "r.html", "--json", "-"]
+    as_json = ["-q", "-o", folder / "r.html", "--json"]
     no_worse = ["--require", "no_worse(acceptance.mean_length, 5%)"]
     for name, run in runs.items():
         yield f"analyze {name}", ["analyze", run, *as_json]
@@ -155,7 +155,7 @@ def answers(folder: Path, only: str) -> dict[str, Answer]:
         with stub_server() as stub:
             found[name] = answer(["replay", stub.url, *options])
         found["analyze replay-of-stub"] = answer(
-            ["analyze", run, "-q", "-o", folder / "r.html", "--json", "-"]
+            ["analyze", run, "-q", "-o", folder / "r.html", "--json"]
         )
     print(file=sys.stderr)
     return found

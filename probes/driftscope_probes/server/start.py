@@ -203,10 +203,17 @@ def _speculation(options: Sequence[str]) -> Iterator[tuple[str, object]]:
 def _fields(text: str) -> Iterator[tuple[str, object]]:
     try:
         content = json.loads(text)
-    except (ValueError, RecursionError):
-        return
-    if isinstance(content, dict):
-        yield from content.items()
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{_SPECULATIVE} {text}: is not JSON ({error}); {_QUOTES}") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{_SPECULATIVE} {text}: is no JSON object; {_QUOTES}")
+    yield from content.items()
+
+
+_QUOTES = (
+    "write it in single quotes, with double quotes inside: "
+    '\'{"method": "eagle3", "model": "DRAFTER"}\''
+)
 
 
 DRAIN_S = "10"

@@ -31,7 +31,7 @@ WHOLE_RUN_S = 1e9
 one."""
 Arguments = Callable[[Path, Path, Path], Sequence[object]]
 COMMANDS: Mapping[str, Arguments] = {
-    "analyze": lambda run, _, out: ["analyze", run, "-q", "-o", out / "r.html", "--json", "-"],
+    "analyze": lambda run, _, out: ["analyze", run, "-q", "-o", out / "r.html", "--json"],
     "table": lambda run, _, out: ["analyze", run, "--format", "markdown", "-o", out / "r.md"],
     "check": lambda run, sound, _: ["check", run, "--baseline", sound, "--fail-on", "high"],
     "compare": lambda run, sound, _: ["compare", sound, run, "--json"],

@@ -62,7 +62,7 @@ def _use(path: Path, folder: Path) -> None:
     if outcome_of(["ingest", path, "-o", run]).code != EXIT_OK:
         assert not run.exists(), "a run that was refused was begun"
         return
-    done = outcome_of(["analyze", run, "-q", "-o", out / "r.html", "--json", out / "r.json"])
+    done = outcome_of(["analyze", run, "-q", "-o", out / "r.html", "--json"])
     assert done.code == EXIT_OK, f"an ingested run is not analysed: {done.err[:200]!a}"
     check_files(out)
     outcome_of(["check", run, "--fail-on", "cells[0].mean_length < 2", "--json"])

@@ -219,7 +219,7 @@ OPTIONS: Mapping[str, Line] = {
 
 
 def _analyze(run: Path, out: Path, *more: str) -> list[object]:
-    return ["analyze", run, "-o", out / "r.html", "--json", out / "r.json", *more]
+    return ["analyze", run, "-o", out / "r.html", "--json", *more]
 
 
 def say_option(random: Random, run: Path, folder: Path) -> None:
