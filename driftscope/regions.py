@@ -8,17 +8,20 @@
 `first_drafted`             places of a request's rounds among its regions
 ==========================  ====================================================================
 
-A block is a fence, an enclosure with which a chat template marks a tool call or thinking, a table,
-a JSON value with which the answer begins, or the prose between them. Fences follow CommonMark 0.31,
-section 4.5: a fence ends at a line of at least as many of the same characters and nothing else, or
-at the end of the text. Only numbers leave this module: places of tokens, and codes of
-`driftscope.vocabulary.Region` and `Language`.
+A block is a fence, a diff, a tool call or thinking between the marks of
+`driftscope.parser_marks`, a table, a JSON value that begins a line, or the prose between them.
+Fences follow CommonMark 0.31, section 4.5, but may be indented as list items are: a fence ends at a
+line of at least as many of the same characters and nothing else, or at the end of the text. Only
+numbers leave this module: places of tokens, and codes of `driftscope.vocabulary.Region` and
+`Language`.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -27,6 +30,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from driftscope.parser_marks import FORMATS, Enclosure, formats_of
 from driftscope.vocabulary import Language, Region
 
 _TAG = re.compile(r"[\s{.]*([^\s{}.,:=]*)")
@@ -58,59 +62,58 @@ def language_of(tag: str) -> str:
     return _CLASSES.get(tag, Language.OTHER) if tag else Language.NONE
 
 
-_START = re.compile(r"\s*(?:\{\s*(?:\"|\}|\Z)|\[\s*(?:[\[{\"\]\d-]|\Z))")
-_TOKEN = re.compile(r"\"(?:[^\"\\]|\\.)*(?:\"|\Z)|[\[{]|[\]}]", re.DOTALL)
+_DECODER = json.JSONDecoder(strict=False)
+_VALUE = re.compile(
+    r"\{\s*(?:\"(?:[^\"\\\n]|\\.)*(?:\"\s*(?::|\Z)|\Z)|\}|\Z)"
+    r"|\[\s*(?:[\[{\"\]]|\Z)|(?P<plain>\[\s*(?:[\d-]|true\b|false\b|null\b))"
+)
+"""Beginning of a JSON object or array; an array of numbers also looks like a reference."""
+_CALLS = re.compile(r"\[\s*[A-Za-z_][\w.]*\(")
+"""Beginning of a list of calls in Python's syntax."""
+_CUT_NUMBERS = re.compile(r"[\[\]\s\d.,eE+truefalsn-]*\Z")
+_TOKEN = re.compile(
+    r"\"(?:[^\"\\]|\\.)*(?:\"|\Z)|'(?:[^'\\\n]|\\.)*'|[\[{(]|[\]})]|\n[ \t]*\n", re.DOTALL
+)
+_NEXT_VALUE = re.compile(r"[;,]?[ \t]*\n?[ \t]*(?=[\[{])")
 
 
-def json_end(text: str) -> int:
-    """Return the index after the JSON object or array with which the text begins; 0 if it begins
-    with none. A value that is cut short ends with the text."""
-    if not _START.match(text):
+def value_end(text: str, at: int = 0, *, calls: bool = False) -> int:
+    """Return the index after the JSON object or array that begins at `at`, or with `calls` the list
+    of Python calls; 0 if none does. A value that is cut short ends with the text, if no blank line
+    comes before."""
+    match = _VALUE.match(text, at) or (_CALLS.match(text, at) if calls else None)
+    if match is None:
         return 0
+    try:
+        return int(_DECODER.raw_decode(text, at)[1])
+    except (ValueError, RecursionError):
+        if match.lastgroup:
+            return len(text) if _CUT_NUMBERS.match(text, at) else 0
     depth = 0
-    for match in _TOKEN.finditer(text):
-        if match[0] in "[{":
+    for token in _TOKEN.finditer(text, at):
+        sign = token[0][0]
+        if sign == "\n":
+            return 0
+        if sign in "[{(":
             depth += 1
-        elif match[0] in "]}":
+        elif sign in "]})":
             depth -= 1
             if depth <= 0:
-                return match.end()
+                return token.end()
     return len(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Enclosure:
-    """A pair of marks and the region between them."""
-
-    region: str
-    opening: str
-    closing: tuple[str, ...]
-    """Marks that end it, any of them; none: it lasts to the end of the answer."""
-
-
-def _tool(opening: str, *closing: str) -> Enclosure:
-    return Enclosure(region=Region.JSON, opening=opening, closing=closing)
-
-
-def _thinking(opening: str, *closing: str) -> Enclosure:
-    return Enclosure(region=Region.THINKING, opening=opening, closing=closing)
-
-
-ENCLOSURES: Sequence[Enclosure] = (
-    _tool("<tool_call>", "</tool_call>"),  # Hermes, Qwen
-    _tool("<|python_tag|>"),  # Llama 3
-    _tool("[TOOL_CALLS]"),  # Mistral
-    _tool("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),  # Kimi
-    _tool("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),  # DeepSeek
-    _tool("<|tool_call|>"),  # Granite
-    _tool("<function=", "</function>"),  # Qwen 3 Coder, Seed
-    _thinking("<think>", "</think>"),  # DeepSeek, Qwen
-    _thinking("[THINK]", "[/THINK]"),  # Mistral
-    _thinking("<seed:think>", "</seed:think>"),  # Seed
-    _thinking("<|channel|>analysis<|message|>", "<|end|>", "<|return|>"),  # gpt-oss
-)
-OPENED_BY: Mapping[str, Enclosure] = {pair.opening: pair for pair in ENCLOSURES}
-CLOSING = tuple(sorted({mark for pair in ENCLOSURES for mark in pair.closing}))
+def values_end(text: str, at: int = 0, *, calls: bool = False) -> int:
+    """Return the index after all values from `at` on, one a line or separated by a comma or a
+    semicolon; 0 if there is none."""
+    end = value_end(text, at, calls=calls)
+    while (
+        end
+        and (gap := _NEXT_VALUE.match(text, end))
+        and (after := value_end(text, gap.end(), calls=calls))
+    ):
+        end = after
+    return end
 
 
 Span: TypeAlias = tuple[int, int]
@@ -127,7 +130,7 @@ class TextRegion:
     """One of `Region.ALL`."""
     boundary: bool
     """Whether a block begins here, or prose after a block. Numbers and list marks begin none, nor
-    does the start of the text."""
+    does prose with which the text starts."""
     language: str = Language.NO_FENCE
     """Class of the language that the fence around it names, one of `Language.ALL`."""
 
@@ -138,20 +141,20 @@ def text_regions(
     *,
     inside: Enclosure | None = None,
     constraint: str | None = None,
+    marks: Marks | None = None,
 ) -> list[TextRegion]:
     """Return the regions of an answer's text in order, the first at 0; none if the text is empty.
 
     `special`: pieces that are special tokens of the tokenizer, in order; a mark that is one takes
     effect inside a fence too. `inside`: the enclosure that the prompt opened. `constraint`: the
-    region, JSON or GUIDED, to which all of the answer but its thinking was constrained.
+    region, JSON or GUIDED, to which all of the answer but its thinking was constrained. `marks`:
+    those of the engine's parsers; None: of all that need no name.
     """
-    scanner = _Scanner(text, special)
+    scanner = _Scanner(text, special, marks or marks_of())
     if inside is not None:
         scanner.enclosed(inside)
     elif constraint is not None:
         scanner.thinking()
-    elif end := json_end(text):
-        scanner.block(Region.JSON, end)
     if constraint is not None and scanner.at < len(text):
         scanner.block(constraint, len(text))
     while scanner.at < len(text):
@@ -159,116 +162,355 @@ def text_regions(
     return _with_special(scanner.regions, special, len(text))
 
 
-def enclosure_left_open(text: str) -> Enclosure | None:
-    """Return the enclosure that the end of a prompt leaves open; None if it leaves none."""
-    inside: Enclosure | None = None
-    for match in _MARK.finditer(text):
-        if inside is None:
-            inside = OPENED_BY.get(match[0])
-        elif match[0] in inside.closing:
-            inside = None
-    return inside
+class Marks:
+    """Patterns of the marks of an engine's parsers."""
+
+    def __init__(self, formats: Sequence[Enclosure]) -> None:
+        anywhere = [row for row in formats if not row.begins_line]
+        in_line = [row for row in formats if row.begins_line]
+        marks = [row for row in formats if row.has_mark]
+        self.anywhere = re.compile(f"{_any_of(anywhere)}|{_INLINE}")
+        signs = rf"(?=[<\[\]◁])(?:{_any_of(anywhere)})"
+        self.at_line = re.compile(rf"[ \t>]*(?:{signs}|{_any_of(in_line)}|{_LINE})")
+        """A block that begins a line."""
+        self.calls = re.compile(_any_of([row for row in anywhere if row.region == Region.JSON]))
+        opening = [row for row in marks if row.region != Region.PROSE]
+        self._at_end = re.compile(rf"(?:{_any_of(opening)})\s*\Z")
+        parts = [part for row in marks for part in (row.opening, row.closing) if part]
+        self._any = re.compile("|".join(parts))
+
+    def is_mark(self, text: str) -> bool:
+        """Return whether a text is a mark and nothing else."""
+        return self._any.fullmatch(text) is not None
+
+    def left_open(self, prompt: str) -> Enclosure | None:
+        """Return the enclosure that a prompt's very end opens; None if it opens none. What a
+        question mentions comes before the header of the answer's turn, and opens nothing."""
+        match = self._at_end.search(prompt)
+        return None if match is None else _row(match)
 
 
-def _any_of(marks: Sequence[str]) -> str:
-    return "|".join(map(re.escape, sorted(marks, key=len, reverse=True)))
+@functools.cache
+def marks_of(tool_parser: str | None = None, reasoning_parser: str | None = None) -> Marks:
+    """Return the marks of an engine with these parsers, see `formats_of`."""
+    return Marks(formats_of(tool_parser, reasoning_parser))
 
 
-_MARK = re.compile(_any_of((*OPENED_BY, *CLOSING)))
-_BLOCK = re.compile(
-    r"^ {0,3}(?P<fence>`{3,}(?=[^`\n]*$)|~{3,})(?P<info>[^\n]*)\n?"
-    rf"|(?P<mark>{_any_of(tuple(OPENED_BY))})"
-    r"|(?P<table>^[ \t]*\|[^\n]*(?:\n[ \t]*\|[^\n]*)*\n?)",
-    re.MULTILINE,
+_FIRST = re.compile(r"(?:\(\?[:=])?((?:\\[^\w\s]|[\w<◁])(?:(?:\\[^\w\s]|[\w/｜])(?![?*+{]))?)")
+"""First one or two characters of a mark, as they stand in its pattern."""
+
+
+def _any_of(rows: Sequence[Enclosure]) -> str:
+    """Return a pattern with one group for each row, named by its place in `FORMATS`. Rows of the
+    same first two characters are tried together: most text has none of them."""
+    groups: dict[str, list[str]] = {}
+    for row in rows:
+        first = _FIRST.match(row.opening)
+        group = f"(?P<_{FORMATS.index(row)}>{row.opening})"
+        groups.setdefault(first[1] if first else "", []).append(group)
+    return (
+        "|".join(f"(?={first})(?:{'|'.join(group)})" for first, group in groups.items()) or "(?!)"
+    )
+
+
+def _row(match: re.Match[str]) -> Enclosure:
+    return FORMATS[int(str(match.lastgroup)[1:])]
+
+
+_INLINE = r"(?P<inline>(?<=\s)(?=\{)|(?<=: )(?=\[))"
+_PIPE = r"(?=[^\n|]*\|)"
+_RULE = r"[ \t>]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*(?=\n|\Z)"
+"""Delimiter row of a table: GitHub Flavored Markdown 0.29, section 4.10."""
+_LINE = (
+    r"(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?"
+    r"(?P<fence>`{3,}(?=[^`\n]*(?:\n|\Z))|~{3,})(?P<info>[^\n]*)\n?"
+    rf"|(?P<table>{_PIPE}(?:[^\n]*\n(?=[^\n]*\|){_RULE}(?:\n{_PIPE}[^\n]*)*\n?"
+    r"|(?:\|[^\n]*\|[ \t]*(?:\n[ \t>]*|\Z)){2,}))"
+    r"|(?P<replacement>(?:<{5,9}|-{5,9}) SEARCH\b)"
+    r"|(?P<patch>\*\*\* Begin Patch\b)"
+    r"|(?P<diff>diff --git |--- [^\n]+\n\+\+\+ |@@[^\n]*\n(?=[-+ ]))"
+    r"|(?P<value>(?=[\[{]))"
+)
+"""Blocks that begin a line and need no mark."""
+_CANDIDATE = re.compile(r"[\n<\[\]◁{]")
+"""First characters of blocks; a line feed stands for the line after it."""
+_MATHS = (
+    r"(?:equation|align(?:at|ed)?|gather(?:ed)?|multline|eqnarray|flalign|split|array|d?cases"
+    r"|(?:[pbvBV]|small)?matrix)\*?"
 )
 _IN_PROSE = re.compile(
     r"(?P<markup>^[ \t]*(?:[-*+]|\d{1,9}[.)])(?=[ \t])|^#{1,6}(?=[ \t]))"
-    r"|\$\$[^$]+\$\$|\\\[.+?\\\]|\\\(.+?\\\)|\$[^$\n ](?:[^$\n]*[^$\n ])?\$"
+    r"|\$(?:\$[^$]+\$\$|[^$\n ](?:[^$\n]*[^$\n ])?\$"
+    r"|(?<![^\n]\$)\$(?:[^$\n]|\n(?![ \t]*\n))+\Z)"
+    r"|\\(?:\[.+?\\\]|\(.+?\\\)"
+    rf"|begin\{{(?P<maths>{_MATHS})\}}.*?(?:\\end\{{(?P=maths)\}}|(?=\n[ \t]*\n)|\Z)"
+    r"|(?<![^\n]\\)\[(?:[^\n]|\n(?![ \t]*\n))+\Z)"
     r"|\d(?:[\d.,:/%]*[\d%])?",
     re.MULTILINE | re.DOTALL,
 )
 _CHANGED_LINES = re.compile(r"^(?:(?:[+-]|@@)[^\n]*(?:\n|\Z))+", re.MULTILINE)
-_DIFF_TAGS, _JSON_TAGS = ("diff", "patch"), ("json", "jsonc", "json5", "jsonl")
+_HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_DIFF_LINE = re.compile(
+    r"[-+ @\\]|diff --git |index |(?:new|deleted) file|(?:old|new) mode|(?:dis)?similarity "
+    r"|rename |copy |Binary files "
+)
+"""Lines between the hunks of a diff, as git and GNU diff write them."""
+_PATCH_END = re.compile(r"\n\*\*\* End Patch[^\n]*(?:\n|\Z)")
+_REPLACEMENT_END = re.compile(r"\n(?:>{5,9}|\+{5,9}) REPLACE[^\n]*(?:\n|\Z)")
+_FENCED_DIFF = re.compile(r"\n(?:diff --git |--- [^\n]+\n\+\+\+ |@@ |\*\*\* Begin Patch\b)")
+_FENCED_REPLACEMENT = re.compile(r"\n(?:<{5,9}|-{5,9}) SEARCH\b")
+_DIFF_TAGS, _JSON_TAGS = ("diff", "patch"), ("json", "jsonc", "json5", "jsonl", "ndjson")
+_NESTING_TAGS = ("markdown", "md", "mdx")
+"""Languages whose fences models let hold fences of the same length, which CommonMark does not."""
+_KEYED = re.compile(r"(?:\[\s*)?\{\s*\"")
+_AFTER_VALUE = re.compile(r"[;,]?[ \t]*(?:\n|\Z|<)")
+_SENTENCE_END = ".!?:;…。！？：)]}>」』"
+_QUOTES = "`'\"(“‘*_"
+_AFTER_MENTION = tuple(" \t`'\").,;:!?”’*_")
 
 
 class _Scanner:
     """Reads a text block by block."""
 
-    def __init__(self, text: str, special: Sequence[Span]) -> None:
-        self._text = text
-        self._special = frozenset(begin for begin, _ in special)
+    def __init__(self, text: str, special: Sequence[Span], marks: Marks) -> None:
+        self._text, self._marks = text, marks
+        self._special = [begin for begin, _ in special]
         self.at = 0
         """Index of the first character that is in no region yet."""
         self.regions: list[TextRegion] = []
+        self._had_block = False
+        self._no_value = 0
+        """Index before which no JSON value begins."""
 
     def next_block(self) -> None:
         """Read the prose up to the next block, and the block."""
-        match = _BLOCK.search(self._text, self.at)
-        self._prose(len(self._text) if match is None else match.start())
-        if match is None:
+        at_line, anywhere = self._marks.at_line, self._marks.anywhere
+        if self._read_block(at_line, self.at):
             return
-        if match["fence"]:
-            self._fence(match)
-        elif match["table"]:
-            self.block(Region.MARKUP, match.end())
-        else:
-            self.block(Region.TEMPLATE, match.end())
-            self.enclosed(OPENED_BY[match["mark"]])
+        for candidate in _CANDIDATE.finditer(self._text, self.at):
+            if candidate[0] == "\n":
+                found = self._read_block(at_line, candidate.end())
+            else:
+                found = self._read_block(anywhere, candidate.start())
+            if found:
+                return
+        self._prose(len(self._text))
 
     def block(self, region: str, end: int) -> None:
         """Read a whole block up to `end`."""
         self._add(self.at, region, boundary=True)
+        self._had_block = True
         self.at = end
 
     def thinking(self) -> None:
         """Read the thinking with which the text begins, if it does."""
-        match = _BLOCK.match(self._text, len(self._text) - len(self._text.lstrip()))
-        inside = OPENED_BY.get(match["mark"]) if match and match["mark"] else None
-        if match and inside and inside.region == Region.THINKING:
+        match = self._marks.at_line.match(self._text, len(self._text) - len(self._text.lstrip()))
+        if match and str(match.lastgroup)[0] == "_" and _row(match).region == Region.THINKING:
             self.block(Region.TEMPLATE, match.end())
-            self.enclosed(inside)
+            self.enclosed(_row(match))
 
     def enclosed(self, inside: Enclosure) -> None:
         """Read to the end of an enclosure, and its closing mark."""
-        closing = re.compile(_any_of(inside.closing)).search if inside.closing else None
-        match = closing(self._text, self.at) if closing else None
-        end = len(self._text) if match is None else match.start()
+        end, after = self._end_of_enclosure(inside)
+        self._had_block = True
         if end > self.at:
             self._add(self.at, inside.region, boundary=False)
-            self.at = end
-        if match is not None:
+        if after > end:
             self._add(end, Region.TEMPLATE, boundary=False)
+        self.at = after
+
+    def _read_block(self, pattern: re.Pattern[str], at: int) -> bool:
+        """Read the prose before the block that begins at `at`, and the block, if there is one."""
+        match = pattern.match(self._text, at)
+        if match is None:
+            return False
+        kind = str(match.lastgroup)
+        if kind[0] == "_":
+            return self._mark(match)
+        if kind in ("value", "inline"):
+            return self._value(match.end(), in_line=kind == "inline")
+        # A list mark before a fence is none of the fence's.
+        begin = match.start("fence") if kind == "info" and match["fence"] else at
+        self._prose(at if not self._text[at:begin].strip(" \t>") else begin)
+        if kind == "info":
+            self._fence(match)
+        elif kind == "table":
+            self.block(Region.MARKUP, match.end())
+        else:
+            end = self._end_of_diff(kind, at)
+            self.block(Region.DIFF if kind == "replacement" else Region.CODE, end)
+            if kind != "replacement":
+                self._changed_lines(at, end, end)
+        return True
+
+    def _mark(self, match: re.Match[str]) -> bool:
+        row, begin = _row(match), match.start()
+        if not row.has_mark and not row.closing:
+            return self._value(match.end(), calls=True)
+        if row.has_mark and not self._counts(begin, match.end(), opens=True):
+            return False
+        self._prose(begin)
+        if row.region == Region.PROSE:
+            self._add(begin, Region.TEMPLATE, boundary=False)
             self.at = match.end()
+            return True
+        self.block(Region.TEMPLATE if row.has_mark else row.region, match.end())
+        self.enclosed(row)
+        return True
+
+    def _counts(self, begin: int, end: int, *, opens: bool) -> bool:
+        """Return whether a mark takes effect, and is not one that the text mentions.
+
+        It does where it begins the text, a line or what follows another mark. In the middle of a
+        line, what surrounds it decides: a mention stands between words, quotes or parentheses. A
+        mark that is one token or has the signs of a control token needs one sign that it is not
+        mentioned; one that opens an enclosure and is spelled out needs both.
+        """
+        text = self._text
+        line = text[max(text.rfind("\n", self.at, begin) + 1, self.at) : begin].strip(" \t>")
+        if not line or begin == end:
+            return True
+        before, after = text[begin - 1], text[end : end + 1]
+        if before == "`":
+            return False
+        if before in " \t":
+            good_before = line[-1] in _SENTENCE_END
+        else:
+            good_before = before in _SENTENCE_END or not (opens or before in _QUOTES)
+        good_after = after not in _AFTER_MENTION
+        mark = text[begin:end]
+        is_token = "|" in mark or mark[0] in "]◁" or "｜" in mark or self._is_special(begin)
+        if is_token or not opens:
+            return good_before or good_after
+        return good_before and good_after
+
+    def _is_special(self, begin: int) -> bool:
+        at = bisect_left(self._special, begin)
+        return at < len(self._special) and self._special[at] == begin
+
+    def _end_of_enclosure(self, inside: Enclosure) -> tuple[int, int]:
+        """Return the end of an enclosure's content, and that of its closing mark."""
+        text, begin, value = self._text, self.at, 0
+        if inside.region == Region.JSON:
+            content = (
+                len(text) - len(text[begin:].lstrip())
+                if text[begin : begin + 1].isspace()
+                else begin
+            )
+            value = values_end(text, content, calls=True)
+        if inside.closing:
+            for match in re.compile(inside.closing).finditer(text, value or begin):
+                if self._counts(*match.span(), opens=False):
+                    return match.span()
+        if inside.region == Region.THINKING:
+            # A call ends thinking that has no end of its own, as for the engines' parsers.
+            for match in self._marks.calls.finditer(text, begin):
+                if self._counts(*match.span(), opens=True):
+                    return match.start(), match.start()
+        end = value or len(text)
+        return end, end
+
+    def _value(self, begin: int, *, in_line: bool = False, calls: bool = False) -> bool:
+        """Read the JSON values or Python calls that begin at `begin`, if they do."""
+        text = self._text
+        if begin < self._no_value:
+            return False
+        end = values_end(text, begin, calls=calls)
+        if end == 0:
+            if calls or _KEYED.match(text, begin):
+                blank = text.find("\n\n", begin)
+                self._no_value = len(text) if blank < 0 else blank
+            return False
+        ends_line = _AFTER_VALUE.match(text, end) or self._is_special(end)
+        if not ends_line and (in_line or not (calls or _KEYED.match(text, begin))):
+            return False
+        self._prose(begin)
+        self.block(Region.JSON, end)
+        return True
 
     def _fence(self, opening: re.Match[str]) -> None:
         end, after = self._end_of_fence(opening)
-        tag = fence_tag(opening["info"])
-        region, language = Region.JSON if tag in _JSON_TAGS else Region.CODE, language_of(tag)
+        content, tag = opening.end(), fence_tag(opening["info"])
+        is_json = tag in _JSON_TAGS or (not tag and self._holds_values(content, end))
+        region, language = Region.JSON if is_json else Region.CODE, language_of(tag)
         self._add(self.at, region, boundary=True, language=language)
+        self._had_block = True
         if tag in _DIFF_TAGS:
-            for match in _CHANGED_LINES.finditer(self._text, opening.end(), end):
-                self._add(match.start(), Region.DIFF, boundary=False, language=language)
-                if match.end() < after:
-                    self._add(match.end(), Region.CODE, boundary=False, language=language)
+            self._changed_lines(content, end, after, language)
+        elif match := _FENCED_DIFF.search(self._text, content - 1, end):
+            self._changed_lines(match.start() + 1, end, after, language)
+        at = content - 1
+        while match := _FENCED_REPLACEMENT.search(self._text, at, end):
+            at = min(self._end_of_diff("replacement", match.start() + 1), end)
+            self._add(match.start() + 1, Region.DIFF, boundary=False, language=language)
+            if at < after:
+                self._add(at, Region.CODE, boundary=False, language=language)
+            at -= 1
         self.at = after
+
+    def _holds_values(self, begin: int, end: int) -> bool:
+        """Return whether a fence's content is JSON."""
+        content = self._text[begin:end].strip()
+        return bool(content) and values_end(content) == len(content)
+
+    def _changed_lines(
+        self, begin: int, end: int, after: int, language: str = Language.NO_FENCE
+    ) -> None:
+        """Mark the changed lines of a diff up to `end`, in a block of code up to `after`."""
+        for match in _CHANGED_LINES.finditer(self._text, begin, end):
+            self._add(match.start(), Region.DIFF, boundary=False, language=language)
+            if match.end() < after:
+                self._add(match.end(), Region.CODE, boundary=False, language=language)
+
+    def _end_of_diff(self, kind: str, begin: int) -> int:
+        """Return the end of a patch or diff that begins at `begin`."""
+        text = self._text
+        if kind != "diff":
+            closing = _PATCH_END if kind == "patch" else _REPLACEMENT_END
+            match = closing.search(text, begin)
+            return len(text) if match is None else match.end()
+        at, old, new = begin, 0, 0
+        while at < len(text):
+            sign = text[at]
+            if hunk := _HUNK.match(text, at):
+                old, new = int(hunk[1] or 1), int(hunk[2] or 1)
+            elif old > 0 or new > 0:
+                if sign not in "-+ \n\\":
+                    break
+                old -= sign in "- \n"
+                new -= sign in "+ \n"
+            elif not _DIFF_LINE.match(text, at):
+                break
+            at = text.find("\n", at) + 1 or len(text)
+        return at
 
     def _end_of_fence(self, opening: re.Match[str]) -> tuple[int, int]:
         """Return the end of a fence's content and of its closing line: that of the text if it is
-        unclosed, the first special token that opens an enclosure if that comes first."""
-        fence = opening["fence"]
-        closing = re.compile(rf"^ {{0,3}}{re.escape(fence)}{fence[0]}*[ \t]*$\n?", re.MULTILINE)
-        match = closing.search(self._text, opening.end())
-        end, after = (len(self._text),) * 2 if match is None else match.span()
-        for mark in _MARK.finditer(self._text, opening.end(), end) if self._special else ():
-            if mark.start() in self._special and mark[0] in OPENED_BY:
-                return mark.start(), mark.start()
+        unclosed, the token that opens an enclosure if that comes first."""
+        text, fence = self._text, opening["fence"]
+        nests = fence_tag(opening["info"]) in _NESTING_TAGS
+        lines = re.compile(rf"\n[ \t>]*{fence[0]}{{{len(fence)},}}([^`\n]*)(?=\n|\Z)")
+        end = after = len(text)
+        depth = 1
+        for match in lines.finditer(text, opening.end() - 1):
+            depth += (1 if nests else 0) if match[1].strip() else -1
+            if depth == 0:
+                end, after = match.start() + 1, min(match.end() + 1, len(text))
+                break
+        for begin in self._special[bisect_left(self._special, opening.end()) :]:
+            if begin >= end:
+                break
+            mark = self._marks.anywhere.match(text, begin)
+            opens = mark and mark.end() > begin and _row(mark).region != Region.PROSE
+            if mark and opens and (end == after or "|" in mark[0] or "｜" in mark[0]):
+                return begin, begin
         return end, after
 
     def _prose(self, end: int) -> None:
         begin, self.at = self.at, end
         if begin == end:
             return
-        self._add(begin, Region.PROSE, boundary=True)
+        self._add(begin, Region.PROSE, boundary=self._had_block)
         for match in _IN_PROSE.finditer(self._text, begin, end):
             region = Region.MARKUP if match["markup"] else Region.NUMBER
             self._add(match.start(), region, boundary=False)
@@ -279,7 +521,6 @@ class _Scanner:
         self, start: int, region: str, *, boundary: bool, language: str = Language.NO_FENCE
     ) -> None:
         """Add a region; one that begins where the last one does replaces it."""
-        boundary = boundary and start > 0
         if self.regions and self.regions[-1].start == start:
             boundary |= self.regions.pop().boundary
         if self.regions and self.regions[-1].region == region and not boundary:
@@ -291,10 +532,13 @@ def _with_special(
     regions: Sequence[TextRegion], special: Sequence[Span], length: int
 ) -> list[TextRegion]:
     """Return the regions with each special token as a piece of the template."""
-    cut: list[TextRegion] = []
+    if not special:
+        return list(regions)
+    first = bisect_right(regions, special[0][0], key=lambda region: region.start) - 1
+    cut = list(regions[:first])
     tokens = iter((*special, (length, length)))
     begin, end = next(tokens)
-    for at, region in enumerate(regions):
+    for at, region in enumerate(regions[first:], first):
         stop = regions[at + 1].start if at + 1 < len(regions) else length
         cut.append(region)
         while begin < stop:
@@ -324,17 +568,16 @@ _SPACE = "\u2581"
 """SentencePiece's mark for a space before a piece, which decoding a single token drops."""
 
 
-_MARKS = frozenset((*OPENED_BY, *CLOSING))
-
-
 class TokenTexts:
     """Texts of a tokenizer's tokens; each id is decoded once."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, marks: Marks | None = None) -> None:
         """`tokenizer`: has `decode`, `convert_ids_to_tokens` and `all_special_ids`, as tokenizers
-        of transformers and vLLM have, and may have `added_tokens_decoder`."""
+        of transformers and vLLM have, and may have `added_tokens_decoder`. `marks`: those of the
+        engine's parsers; None: of all that need no name."""
+        self.marks = marks or marks_of()
         self._tokenizer = tokenizer
-        self._special = frozenset(_special_ids(tokenizer))
+        self._special = frozenset(_special_ids(tokenizer, self.marks))
         self._texts: dict[int, str] = {}
 
     def of(self, ids: Sequence[int]) -> list[str]:
@@ -348,7 +591,7 @@ class TokenTexts:
             return [known[token] for token in ids]
 
     def is_special(self, token: int) -> bool:
-        """Return whether the token is special, or a mark of `markers` that is one token."""
+        """Return whether the token is special, or a mark that is one token."""
         return token in self._special
 
     def _decoded(self, token: int) -> str:
@@ -359,11 +602,11 @@ class TokenTexts:
         return text
 
 
-def _special_ids(tokenizer: Any) -> Iterator[int]:
+def _special_ids(tokenizer: Any, marks: Marks) -> Iterator[int]:
     yield from map(int, tokenizer.all_special_ids)
     added = getattr(tokenizer, "added_tokens_decoder", None) or {}
     for token, text in added.items():
-        if getattr(text, "special", False) or str(text) in _MARKS:
+        if getattr(text, "special", False) or marks.is_mark(str(text)):
             yield int(token)
 
 
@@ -460,6 +703,7 @@ def answer_regions(
         _special(texts, answer, ends),
         inside=None if constraint and from_start else _left_open(texts, prompt),
         constraint=constraint,
+        marks=texts.marks,
     )
     places = np.searchsorted(ends, [region.start for region in regions], side="right").tolist()
     # Of several regions that begin in one token, the last is that of most of what follows.
@@ -475,7 +719,7 @@ def answer_regions(
 
 
 def _left_open(texts: TokenTexts, prompt: Sequence[int]) -> Enclosure | None:
-    return enclosure_left_open("".join(texts.of(prompt[-PROMPT_TAIL:])))
+    return texts.marks.left_open("".join(texts.of(prompt[-PROMPT_TAIL:])))
 
 
 def _special(texts: TokenTexts, answer: Sequence[int], ends: Sequence[int]) -> list[Span]:

@@ -108,11 +108,14 @@ class Region:
 
     PROSE = "prose"
     CODE = "code"
-    """A fenced block, its fences included, of any language but JSON."""
+    """A fenced block, its fences included, of any language but JSON, and the lines of a diff or
+    patch that change nothing."""
     DIFF = "diff"
-    """Lines of a fenced diff that begin with +, - or @@."""
+    """Lines of a diff or patch that begin with +, - or @@, in a fence or not, and blocks from
+    SEARCH to REPLACE."""
     JSON = "json"
-    """Arguments of a tool call, a fenced block of JSON, or an answer that is a JSON value."""
+    """A tool call between its marks, a fenced block of JSON, or JSON values that begin a line or
+    follow a colon."""
     THINKING = "thinking"
     """Text between the marks that a model puts around its thinking."""
     MARKUP = "markup"

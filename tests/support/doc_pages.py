@@ -17,10 +17,12 @@ import pyarrow as pa
 
 from driftscope.findings.case import Entry
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
+from driftscope.parser_marks import NOT_COVERED, parsers_of
 from driftscope.telemetry.instruments import COUNTER, INSTRUMENTS, Instrument
 from driftscope.telemetry.prometheus import metric_name
 from driftscope.trace.records import RECORDS
 from driftscope.trace.schema import FIGURE, HASHED, TRACEPARENT, kind_of, schema_of
+from driftscope.vocabulary import Region
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROBE_RECORDS = ("draft", "verify", "step", "request", "resource")
@@ -111,10 +113,24 @@ def _finding(entry: Entry[Any]) -> str:
     )
 
 
+def parsers() -> str:
+    """Return the parsers of vLLM and SGLang whose marks the probe knows."""
+    rows = (
+        ("tool calls", parsers_of(Region.JSON)),
+        ("thinking", parsers_of(Region.THINKING)),
+        ("neither: their marks stand in the checkpoint", NOT_COVERED),
+    )
+    return table(
+        ("recognised", "with these parsers"),
+        ((what, ", ".join(f"`{name}`" for name in sorted(names))) for what, names in rows),
+    )
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "metrics": metrics,
     "columns": columns,
     "findings": findings,
+    "parsers": parsers,
 }
 """Tables by the names in their markers."""
 _MARKED = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)

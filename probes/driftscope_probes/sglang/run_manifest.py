@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from driftscope.inspect.weights_digest import weights_digest
+from driftscope.parser_marks import unrecognised
 from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
@@ -33,6 +34,7 @@ from driftscope_probes.recorder import (
 )
 from driftscope_probes.settings import RUN_ID, Settings
 from driftscope_probes.sglang.drafter import SglangDrafter
+from driftscope_probes.sglang.scheduler import parsers_of
 
 RUNNER = "eagle v2"
 """`Manifest.runner`: SGLang's EAGLEWorkerV2."""
@@ -107,7 +109,11 @@ def _manifest(
         kv_cache_dtype=str(draft.kv_cache_dtype).removeprefix("torch."),
         draft_sampling=None if draft is target else _draft_sampling(arguments),
         **settings_in_manifest(settings),
-        notes=(*(() if settings.identifiers else (IDENTIFIERS_OFF,)), *notes),
+        notes=(
+            *(() if settings.identifiers else (IDENTIFIERS_OFF,)),
+            *(unrecognised(*parsers_of(arguments)) if settings.regions else ()),
+            *notes,
+        ),
         **of_drafter,
     )
 

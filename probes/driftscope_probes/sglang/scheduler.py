@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from driftscope.regions import CONSTRAINTS, AnswerRegions, TokenTexts, answer_regions
+from driftscope.regions import CONSTRAINTS, AnswerRegions, TokenTexts, answer_regions, marks_of
 from driftscope.trace.records import RequestRow
 from driftscope.vocabulary import UndraftedReason
 from driftscope_probes import process_writer
@@ -104,10 +104,20 @@ def label_of(sampling: Any) -> str | None:
     return given_name(getattr(sampling, "custom_params", None), LABEL)
 
 
+def parsers_of(arguments: Any) -> tuple[str | None, str | None]:
+    """Return the names of the tool parser and reasoning parser in a server's arguments; None: none
+    is named, or SGLang chooses one by the chat template."""
+    names = (getattr(arguments, name, None) for name in ("tool_call_parser", "reasoning_parser"))
+    tool, reasoning = (None if name == "auto" else name for name in names)
+    return tool, reasoning
+
+
 class RequestRegions:
     """Regions of the answers of one scheduler."""
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: Any = None) -> None:
+        """`arguments`: SGLang's ServerArgs."""
+        self._marks = marks_of(*parsers_of(arguments))
         self._tokenizer: Any = None
         self._texts: TokenTexts | None = None
 
@@ -117,7 +127,10 @@ class RequestRegions:
         if tokens.tokenizer is None:
             return None
         if self._texts is None or self._tokenizer is not tokens.tokenizer:
-            self._tokenizer, self._texts = tokens.tokenizer, TokenTexts(tokens.tokenizer)
+            self._tokenizer, self._texts = (
+                tokens.tokenizer,
+                TokenTexts(tokens.tokenizer, self._marks),
+            )
         prompt, answer = tokens.prompt_token_ids, list(tokens.output_token_ids)
         constraint = CONSTRAINTS.get(structured or "")
         return answer_regions(self._texts, prompt, answer, constraint=constraint)
@@ -299,7 +312,7 @@ class SchedulerObserver:
         self._selection = RequestSelection(settings.labels)
         Control(settings.trace, self._writer, self._selection).watch()
         digests = PromptDigests(prompt_key(settings)) if settings.prompt_digests else None
-        regions = RequestRegions() if settings.regions else None
+        regions = RequestRegions(self._worker.server_args) if settings.regions else None
         speculates = bool(self._worker.speculative_num_steps)
         self._rows = StepTracker(
             self._writer.count_error, digests, regions, speculates=speculates

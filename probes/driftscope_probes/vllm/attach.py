@@ -14,6 +14,7 @@ import torch
 
 from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.inspect.weights_digest import weights_digest
+from driftscope.parser_marks import unrecognised
 from driftscope.trace.manifest import Manifest, Model
 from driftscope.trace.status import StartFault
 from driftscope.trace.writer import TraceWriter
@@ -53,7 +54,7 @@ from driftscope_probes.start_guard import (
 from driftscope_probes.step_record import StepTimer
 from driftscope_probes.vllm import support
 from driftscope_probes.vllm.drafter import VllmDrafter, open_drafter
-from driftscope_probes.vllm.schedule import CacheFaultTracker, VllmSchedules
+from driftscope_probes.vllm.schedule import CacheFaultTracker, VllmSchedules, parsers_of
 from driftscope_probes.vllm.support import place_in, run_id_of
 
 WRONG_TOKENS = (
@@ -161,7 +162,11 @@ def _manifest(
         pipeline_parallel=getattr(parallel, "pipeline_parallel_size", 1),
         **settings_in_manifest(settings),
         samples_wrongly=speculation is not None and _samples_wrongly(runner),
-        notes=notes if settings.identifiers else (IDENTIFIERS_OFF, *notes),
+        notes=(
+            *(() if settings.identifiers else (IDENTIFIERS_OFF,)),
+            *(unrecognised(*parsers_of(config)) if settings.regions else ()),
+            *notes,
+        ),
         **of_drafter,
     )
 

@@ -19,13 +19,15 @@ vllm.v1.request, 0.27 to 0.32.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from driftscope.regions import CONSTRAINTS, AnswerRegions, TokenTexts, answer_regions
+from driftscope.parser_marks import named_parser
+from driftscope.regions import CONSTRAINTS, AnswerRegions, TokenTexts, answer_regions, marks_of
 from driftscope.vocabulary import CHOOSES_LENGTH, UndraftedReason
 from driftscope_probes.engine import LABEL, NOBODY, given_name
 
@@ -327,11 +329,23 @@ AT_END_S = 2.0
 it asked it to end, and a thousand tokens take about 1 ms."""
 
 
+def parsers_of(config: Any) -> tuple[str | None, str | None]:
+    """Return the names of a server's tool parser and reasoning parser; None: none is named.
+
+    VllmConfig has no tool parser, which is the front end's: the engine's processes know it from the
+    command line, which they inherit.
+    """
+    constraints = getattr(config, "structured_outputs_config", None)
+    reasoning = getattr(constraints, "reasoning_parser", None)
+    return named_parser(sys.argv, "--tool-call-parser"), reasoning or None
+
+
 class RequestRegions:
     """Regions of the answers of one engine core, with the tokenizer that vLLM loaded for it."""
 
     def __init__(self, scheduler: Any) -> None:
         self._manager = getattr(scheduler, "structured_output_manager", None)
+        self._marks = marks_of(*parsers_of(getattr(scheduler, "vllm_config", None)))
         self._texts: TokenTexts | None = None
         self._until = math.inf
 
@@ -363,5 +377,5 @@ class RequestRegions:
     def _token_texts(self) -> TokenTexts | None:
         if self._texts is None:
             tokenizer = getattr(self._manager, "tokenizer", None)
-            self._texts = None if tokenizer is None else TokenTexts(tokenizer)
+            self._texts = None if tokenizer is None else TokenTexts(tokenizer, self._marks)
         return self._texts

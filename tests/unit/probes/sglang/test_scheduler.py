@@ -33,6 +33,7 @@ from driftscope_probes.sglang.scheduler import (
     StepTracker,
     WarmUp,
     is_own_name,
+    parsers_of,
 )
 from driftscope_probes.sglang.worker import (
     PROBE,
@@ -157,17 +158,24 @@ def test_times_of_a_request(tokens: int, tpot_s: float | None) -> None:
     assert row.prompt_digest is None
 
 
-TOKENIZER = WordTokenizer("word ", "<tool_call>", '{"a": 1}', "</tool_call>")
+TOKENIZER = WordTokenizer("word\n", "<tool_call>", '{"a": 1}', "</tool_call>")
+
+
+def test_parsers_are_those_of_the_server_unless_it_chooses_them_by_the_template() -> None:
+    arguments = SimpleNamespace(tool_call_parser="mine", reasoning_parser="auto")
+    assert parsers_of(arguments) == ("mine", None)
+    assert parsers_of(None) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("tokenizer", "regions", "kinds"),
     [
         (TOKENIZER, RequestRegions(), ["prose", "template", "json", "template"]),
+        (TOKENIZER, RequestRegions(SimpleNamespace(tool_call_parser="mine")), ["prose"] * 2),
         (None, RequestRegions(), None),
         (TOKENIZER, None, None),
     ],
-    ids=["with a tokenizer", "without one", "switched off"],
+    ids=["with a tokenizer", "with an unknown parser", "without one", "switched off"],
 )
 def test_an_answer_has_its_kinds_of_text(
     tokenizer: Any, regions: RequestRegions | None, kinds: list[str] | None

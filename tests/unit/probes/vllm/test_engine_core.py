@@ -28,6 +28,7 @@ from driftscope_probes.vllm.schedule import (
     CacheFaultTracker,
     PromptTracker,
     RequestRegions,
+    parsers_of,
     prompt_lengths,
 )
 
@@ -447,6 +448,22 @@ def scheduler(tokenizer: Any) -> Any:
 
 def regions(codes: list[int]) -> list[str]:
     return [Region.ALL[each] for each in codes]
+
+
+def test_marks_are_those_of_the_parsers_that_the_server_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["vllm", "serve", "M", "--tool-call-parser", "mistral"])
+    core = scheduler(TOKENIZER)
+    core.vllm_config = SimpleNamespace(
+        structured_outputs_config=SimpleNamespace(reasoning_parser="qwen3")
+    )
+    assert parsers_of(core.vllm_config) == ("mistral", "qwen3")
+    found = RequestRegions(core).of(request([6], [1, 2, 3, 4]), "none")
+    assert found is not None
+    assert regions(found.codes) == ["thinking"], "no call of Hermes ends it"
+    core.vllm_config.structured_outputs_config.reasoning_parser = ""
+    assert parsers_of(core.vllm_config) == ("mistral", None)
 
 
 def test_an_answer_has_its_regions() -> None:
