@@ -48,7 +48,7 @@ from driftscope.analysis.summary.run_summary import (
 )
 from driftscope.errors import NoDataError, UsageError
 from driftscope.findings.catalogue import Analysis, Baseline, conclude
-from driftscope.trace.manifest import MANIFEST, read_manifest
+from driftscope.trace.manifest import MANIFEST, WAS_SIMULATED, read_manifest
 from driftscope.trace.reader import Trace, read_trace
 
 __all__ = [
@@ -161,6 +161,9 @@ def compare(
     """
     runs = (_open(run, engine, cluster) for run in (first, second))
     with closing(next(runs)) as a, closing(next(runs)) as b:
+        for label, tables in zip(labels, (a, b), strict=True):
+            if tables.manifest.is_simulated:
+                raise NoDataError(f"{label}: {WAS_SIMULATED}; it is compared with nothing")
         if speculates(a) and speculates(b):
             compared = compare_sums(_whole(_sums(a, only)), _whole(_sums(b, only)), labels)
             return replace(compared, where=only.where)

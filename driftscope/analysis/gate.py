@@ -148,6 +148,8 @@ class Facts:
     """Known keys of the objects in COUNTED, present or not."""
     lacks: str = ""
     """Reason why many rules cannot be decided, in words; empty for a run with all of its rows."""
+    decides: bool = True
+    """Whether any rule can be decided about the run."""
 
 
 Values = dict[str, Quantity | str | None]
@@ -505,9 +507,11 @@ def judge(rules: Sequence[Rule], runs: Iterable[tuple[str, Facts]]) -> list[Judg
 def _judge(rule: Rule, label: str, facts: Facts) -> Judgement:
     values: Values = {}
     answer = holds(rule.condition, facts, values)
+    if not facts.decides:
+        answer = None
     broken = None if answer is None else answer is not rule.required
     outcome = {True: Outcome.BROKEN, False: Outcome.HELD, None: Outcome.UNDECIDED}[broken]
-    wanted = _wanted_requests(rule, facts) if answer is None else None
+    wanted = _wanted_requests(rule, facts) if answer is None and facts.decides else None
     unsettled = (
         _unsettled(node, facts)
         for node in rule.condition.walk()

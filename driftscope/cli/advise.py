@@ -48,6 +48,7 @@ def advise(
     from driftscope.errors import NoDataError
     from driftscope.findings.causes import is_dead
     from driftscope.json_report import advice_to_json, dead_to_json
+    from driftscope.trace.manifest import WAS_SIMULATED
     from driftscope_reports.terminal import show_advice, show_dead
 
     measured = RunChoice(
@@ -69,6 +70,9 @@ def advise(
             f"{runs[0]}: a run without speculation, of which no K is known; give it as --baseline "
             "of a run with speculation"
         )
+    for run in measured.runs:
+        if run.manifest.is_simulated:
+            raise NoDataError(f"{run.label}: {WAS_SIMULATED} or the best K")
     first, *others = measured.runs
     guards = [
         *(f"{run.label}: {problem}" for run in measured.runs for problem in run.problems),

@@ -35,6 +35,7 @@ from driftscope.inspect.compare_run import InspectedAcceptance, figures_like
 from driftscope.json_report import check_to_json, figures_of
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.pipeline import Analysis, Baseline, conclude
+from driftscope.trace.manifest import WAS_SIMULATED
 from driftscope.trace.runs import found
 from driftscope.vocabulary import GATED, UndraftedReason
 
@@ -169,6 +170,11 @@ def facts_of(
                 )
             elif not case.run.has_rows:
                 facts = replace(facts, lacks=NO_ROWS)
+            simulated = [
+                run.label for run in (case.run, baseline) if run is not None and _is_simulated(run)
+            ]
+            if simulated:
+                facts = replace(facts, lacks=f"{simulated[0]}: {WAS_SIMULATED}", decides=False)
             out[kind].append((label, facts))
     return out
 
@@ -196,6 +202,10 @@ def _times(reference: RunSummary | BaselineRun | None, run: RunSummary) -> Compa
         return compare_times(sides, manifests, (reference.label, run.label))
     except NoDataError:
         return None
+
+
+def _is_simulated(run: Any) -> bool:
+    return not isinstance(run, InspectedAcceptance) and run.manifest.is_simulated
 
 
 def run_gate(

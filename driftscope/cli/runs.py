@@ -251,6 +251,8 @@ def _show(
     stderr: bool = False,
 ) -> None:
     """Print the runs to stdout, or to stderr; say where runs come from if there is none."""
+    from driftscope.trace.manifest import WAS_SIMULATED
+
     out = sys.stderr if stderr else sys.stdout
     if not entries:
         sys.stderr.write("no runs here; `driftscope serve` and `driftscope demo` record some\n")
@@ -260,6 +262,8 @@ def _show(
         out.write(_line(_cells(entry)))
         finding = findings.get(entry.path)
         words = entry.problem or (finding.words() if finding else "")
+        if not words and entry.manifest is not None and entry.manifest.is_simulated:
+            words = WAS_SIMULATED
         out.write(shown(f"  {entry.path}{f'  {words}' if words else ''}") + "\n")
     if left_out:
         sys.stderr.write(f"and {left_out:,} more: --limit {len(entries) + left_out}\n")

@@ -21,7 +21,7 @@ from driftscope.analysis.figures.change_points import Level
 from driftscope.analysis.replays import ReplayComparison, ReplaySummary, versus
 from driftscope.analysis.speed import SpeedAtLoad, speeds_of
 from driftscope.analysis.statistics.intervals import Interval
-from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary, tokens_are_wrong
+from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary, shows_acceptance
 from driftscope.findings.finding import Finding, Topic
 
 
@@ -133,14 +133,14 @@ def cases_of(
     replays: Sequence[ReplayCase] = (),
 ) -> tuple[Case, ...]:
     """Return one case per run; all use the step times of the other runs of the same models. A run
-    whose tokens are wrong is compared with nothing. `replays` may be of requests that the runs
-    answered."""
+    that says nothing about its drafter is compared with nothing, and gets no advice. `replays` may
+    be of requests that the runs answered."""
     plain = baseline if isinstance(baseline, BaselineRun) else None
     given = [baseline] if isinstance(baseline, RunSummary) else []
-    around = [run for run in (*runs, *given) if not tokens_are_wrong(run)]
-    reference = next((run for run in (*given, *runs) if not tokens_are_wrong(run)), None)
+    around = [run for run in (*runs, *given) if shows_acceptance(run)]
+    reference = next((run for run in (*given, *runs) if shows_acceptance(run)), None)
     compared = [
-        None if run is reference or tokens_are_wrong(run) else comparison_of(reference, run)
+        None if run is reference or not shows_acceptance(run) else comparison_of(reference, run)
         for run in runs
     ]
     cases = []
@@ -151,7 +151,7 @@ def cases_of(
             Case(
                 run=run,
                 others=others,
-                reference=None if reference is run or tokens_are_wrong(run) else reference,
+                reference=None if reference is run or not shows_acceptance(run) else reference,
                 comparison=comparison,
                 comparability=_comparability(reference, run, comparison),
                 accepts_less=_comparable(comparison) and accepts_less(comparison)
@@ -167,7 +167,7 @@ def cases_of(
                     ),
                     None,
                 ),
-                advice=advise(run, others, mine),
+                advice=advise(run, others, mine) if shows_acceptance(run) else None,
             )
         )
     return tuple(cases)

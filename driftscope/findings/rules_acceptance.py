@@ -46,6 +46,7 @@ from driftscope.findings.finding import (
     figure,
     judged,
 )
+from driftscope.trace.manifest import WAS_SIMULATED
 
 DEAD_BELOW = Threshold(
     name="DEAD_BELOW",
@@ -128,6 +129,33 @@ def wrong_tokens(case: Case) -> Finding | None:
         "memory",
         advice="Send requests at temperature 0, or serve with Triton for the CPU or on a GPU, and "
         "record again. Do not judge the drafter by this run.",
+    )
+
+
+@entry(
+    title="Acceptance was simulated",
+    topic=Topic.ACCEPTANCE,
+    meaning="The engine drew the number of accepted tokens at a given rate, for a load test, and "
+    "did not ask the target (vLLM's rejection_sample_method: synthetic, SGLang's "
+    "SGLANG_SIMULATE_ACC_LEN). No other finding is made about such a run, and no rule of a gate is "
+    "decided.",
+    need=ALWAYS,
+    blocks=True,
+)
+def acceptance_simulated(case: Case) -> Finding | None:
+    """Find that accepted tokens were drawn at a given rate."""
+    if not case.run.manifest.is_simulated:
+        return None
+    return Finding(
+        severity=Severity.INFO,
+        answer=Answer.CANNOT_TELL,
+        headline=Headline.NOTHING_ACCEPTED,
+        statement=WAS_SIMULATED,
+        evidence={"mean_length": case.run.acceptance.mean_length},
+        confidence=Trust.HIGH,
+        because="the server's options say so, and are in the run's manifest",
+        advice="To judge the drafter, serve with the standard rule of verification and record "
+        "again.",
     )
 
 

@@ -235,6 +235,7 @@ class EngineFigures:
                 model = self._model or manifest.target.name
                 identity = Identity(manifest=manifest, model=model, replica=self.replica)
                 self.health.set(i.CONFIGURED_K, manifest.k)
+                self.health.set(i.SIMULATED, int(manifest.is_simulated))
                 self.spans.start(identity.resource(), identity.attributes)
                 self._identity = identity
             return self._identity

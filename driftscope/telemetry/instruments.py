@@ -312,6 +312,12 @@ CONFIGURED_K = _gauge(
     "{token}",
     "K: number of tokens that the drafter is configured to draft per round.",
 )
+SIMULATED = _gauge(
+    "driftscope.acceptance.simulated",
+    "1",
+    "1 if the engine draws accepted tokens at a given rate, for a load test: acceptance then says "
+    "nothing about the drafter. 0 if it verifies drafts.",
+)
 EXPORTS = _counter(
     "driftscope.export.attempts",
     "{export}",
@@ -344,7 +350,8 @@ INSTRUMENTS: dict[str, Instrument] = {
         *(REGION_ROUNDS, REGION_VERIFIED, REGION_ACCEPTED),
         *(LENGTH, REQUEST_LENGTH, MASS, RMS, GROWTH, TOP1, ENTROPY),
         *(DRAFT_TIME, VERIFY_TIME, TTFT, TPOT, REQUESTS),
-        *(CHAINS, DROPPED, ERRORS, PROBE_TIME, STEP_TIME, UP, RATE, PROBE_OVERHEAD, CONFIGURED_K),
+        *(CHAINS, DROPPED, ERRORS, PROBE_TIME, STEP_TIME, UP, RATE, PROBE_OVERHEAD),
+        *(CONFIGURED_K, SIMULATED),
         *(EXPORTS, BEHIND, SPANS_LOST, LISTENER_ERRORS),
     )
 }

@@ -97,6 +97,7 @@ def _replay(
     counter.notable = type(counter.notable)()
     log = RequestLog(tally, labels, regions=regions)
     tally.set(i.CONFIGURED_K, manifest.k)
+    tally.set(i.SIMULATED, int(manifest.is_simulated))
     tables = {name: _sorted(getattr(trace, name), replica) for name in _RECORDS}
     times = {name: _times(table) for name, table in tables.items()}
     every = np.concatenate(list(times.values()))

@@ -72,6 +72,8 @@ class View:
     requests: int
     chains: int
     k: int
+    simulated: bool
+    """Whether accepted tokens are drawn at a given rate."""
     length: float | None
     speedup: float | None
     tpot_s: float | None
@@ -187,6 +189,7 @@ class FollowedRun:
             if not 0 <= manifest.k <= MAX_K:
                 raise DamagedTraceError(f"{self._run}: its manifest has k = {manifest.k}")
             self._tally.set(i.CONFIGURED_K, manifest.k)
+            self._tally.set(i.SIMULATED, int(manifest.is_simulated))
         self.over = bool(statuses) and all(status.closed for status in statuses)
         return self._tally.snapshot()
 
@@ -274,6 +277,7 @@ def view(now: Snapshot, before: Snapshot | None = None) -> View:
         requests=int(new.total(i.REQUESTS)),
         chains=int(new.total(i.CHAINS)),
         k=k,
+        simulated=whole.total(i.SIMULATED) > 0,
         length=length,
         speedup=_speedup(length, draft_s, verify_s),
         tpot_s=new.mean(i.TPOT),

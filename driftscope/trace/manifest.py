@@ -53,6 +53,18 @@ GREEDY = "greedy"
 PROBABILISTIC = "probabilistic"
 """`Manifest.draft_sampling`: a token sampled from the drafter's distribution at the request's
 temperature, which is greedy at temperature 0."""
+EXACT = "exact"
+"""`Manifest.verification`: tokens are accepted so that the target's distribution is kept, one by
+one: at temperature 0 if they are the target's own."""
+BLOCK = "block"
+"""`Manifest.verification`: as EXACT, but the tokens of a draft are judged together, so that more of
+them are accepted by the same target."""
+RELAXED = "relaxed"
+"""Begin of `Manifest.verification`, before the thresholds: tokens that the target would not have
+chosen are accepted, too."""
+SIMULATED = "simulated"
+"""`Manifest.verification`: accepted tokens are drawn at a given rate, whatever the target says."""
+WAS_SIMULATED = "acceptance was simulated, which says nothing about the drafter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +123,9 @@ class Manifest:
     draft_sampling: Text | None = None
     """Rule by which the drafter chooses its tokens: GREEDY or PROBABILISTIC. None: not recorded, or
     no model drafts."""
+    verification: Text | None = None
+    """Rule by which drafts are verified: EXACT, BLOCK, RELAXED with its thresholds, or SIMULATED.
+    None: not recorded, or nothing is drafted."""
     samples_wrongly: bool = False
     """Whether the engine verifies drafts at other temperatures than the requests': tokens of
     sampled requests are then wrong. False also if this is not known."""
@@ -167,6 +182,12 @@ class Manifest:
     def sinkless(self) -> bool:
         """Whether a sink search found that there is no sink."""
         return self.sink_source == SINK_FOUND and not self.sink_slots
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether accepted tokens were drawn at a given rate, so that the run says nothing about
+        its drafter."""
+        return self.verification == SIMULATED
 
     def to_json(self) -> str:
         """Return stable JSON: sorted keys, indented, newline at the end."""

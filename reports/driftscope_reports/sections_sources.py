@@ -444,6 +444,7 @@ def provenance_parts(run: RunSummary) -> dict[str, str]:
         "norm flags": ", ".join(flags) or "none",
         "captured target layers": _captured(run),
         "drafter's tokens": _DRAFTED.get(manifest.draft_sampling or "", NOTHING),
+        "rule of verification": manifest.verification or NOTHING,
         "K": f"{manifest.k}",
         "requests": _requests_words(run),
         "attention backend": manifest.attention_backend,

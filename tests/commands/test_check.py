@@ -18,6 +18,7 @@ from driftscope.errors import NoDataError, UsageError
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.findings.finding import Severity
 from driftscope.pipeline import conclude, summarise
+from driftscope.trace.manifest import WAS_SIMULATED
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Ended
 
@@ -327,3 +328,39 @@ def test_too_few_requests_are_undecided(driftscope: Driftscope, tmp_path: Path) 
     ]
     done = driftscope("check", runs[0], "--baseline", runs[1], "--fail-on", "runs_part")
     assert done.returncode == 4
+
+
+@pytest.mark.parametrize(
+    "rule", ["--fail-on high", "--fail-on acceptance_dies", "--require acceptance.mean_length>1"]
+)
+@pytest.mark.parametrize("against", [False, True])
+def test_simulated_acceptance_decides_nothing(
+    driftscope: Driftscope, tmp_path: Path, rule: str, *, against: bool
+) -> None:
+    """Neither of the run nor of one that is compared with it."""
+    simulated = write_run(tmp_path / "simulated", Spec(requests=4, verification="simulated"))
+    real = write_run(tmp_path / "real", Spec(requests=4, verification="exact"))
+    asked = [real, "--baseline", simulated] if against else [simulated]
+    done = driftscope("check", *asked, *rule.split())
+    assert done.returncode == 4 and done.stdout.startswith("undecided: ")
+    assert WAS_SIMULATED in done.stdout
+
+
+def test_simulated_acceptance_is_said_everywhere_and_compared_nowhere(
+    driftscope: Driftscope, tmp_path: Path
+) -> None:
+    simulated = write_run(tmp_path / "simulated", Spec(requests=4, verification="simulated"))
+    real = write_run(tmp_path / "real", Spec(requests=4, verification="exact"))
+    page = tmp_path / "report.html"
+    for command, code in (
+        (("analyze", simulated, "-o", page), 0),
+        (("watch", simulated, "--once"), 0),
+        (("compare", real, simulated), 4),
+        (("advise", simulated), 4),
+        (("analyze", simulated, "--json", "-"), 0),
+    ):
+        done = driftscope(*command)
+        assert done.returncode == code, command
+        assert WAS_SIMULATED in " ".join((done.stdout + done.stderr).lower().split()), command
+    assert "cceptance was simulated" in page.read_text()
+    assert "Acceptance was simulated" in driftscope("ls", tmp_path).stdout

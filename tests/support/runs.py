@@ -85,6 +85,7 @@ class Spec:
     """Layers that the manifest names; the chains have states of three layers in any case."""
     aux_layers_source: str | None = None
     draft_sampling: str | None = None
+    verification: str | None = None
     norm_output: bool = False
     mode: str = "eager"
     execution: str = "eager"
@@ -145,6 +146,7 @@ def manifest(spec: Spec) -> Manifest:
         aux_layers=spec.aux_layers,
         aux_layers_source=spec.aux_layers_source,
         draft_sampling=spec.draft_sampling,
+        verification=spec.verification,
         attention_backend="CPU_ATTN",
         kv_cache_dtype="auto",
         every=spec.every,

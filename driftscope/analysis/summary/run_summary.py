@@ -333,6 +333,12 @@ def tokens_are_wrong(run: RunSummary) -> bool:
     return run.manifest.samples_wrongly and (warmest(run) or 0.0) > 0
 
 
+def shows_acceptance(run: RunSummary) -> bool:
+    """Whether what was accepted says something about the drafter: its tokens are not wrong, and
+    acceptance was not simulated."""
+    return not (run.manifest.is_simulated or tokens_are_wrong(run))
+
+
 def drafts_greedily(manifest: Manifest) -> bool:
     """Whether the model drafts its likeliest tokens whatever the request's temperature: as recorded
     or, for an older run, whether it ran on vLLM's V1 runner."""

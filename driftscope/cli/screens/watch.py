@@ -23,6 +23,7 @@ from driftscope.boundary.text import output_console
 from driftscope.boundary.text import shown as printed
 from driftscope.telemetry.instruments import Snapshot
 from driftscope.telemetry.watch import CLASSES, Depth, Followed, View, follow, view
+from driftscope.trace.manifest import WAS_SIMULATED
 from driftscope.vocabulary import EngineName
 
 EVERY = 4
@@ -111,6 +112,7 @@ def screen(
         style="dim",
     )
     lines = why_no_chains(target, shown, budget, over=state == CLOSED)
+    lines = [*([WAS_SIMULATED] if shown.simulated else []), *lines]
     why = [Text(printed(line), style="yellow") for line in lines]
     drift = [Text(drift_line(shown))] if shown.chains else []
     notes = Text("\n".join(_NOTES), style="dim")

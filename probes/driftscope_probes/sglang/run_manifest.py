@@ -16,8 +16,12 @@ from driftscope.parser_marks import unrecognised
 from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
+    BLOCK,
+    EXACT,
     GREEDY,
     PROBABILISTIC,
+    RELAXED,
+    SIMULATED,
     Manifest,
     Model,
 )
@@ -107,6 +111,7 @@ def _manifest(
         drafter=drafter,
         attention_backend=_attention_backend(draft, arguments),
         kv_cache_dtype=str(draft.kv_cache_dtype).removeprefix("torch."),
+        verification=verification_of(arguments),
         draft_sampling=None if draft is target else _draft_sampling(arguments),
         **settings_in_manifest(settings),
         notes=(
@@ -127,6 +132,23 @@ def _attention_backend(runner: Any, arguments: Any) -> str:
 def _draft_sampling(arguments: Any) -> str:
     sampled = getattr(arguments, "speculative_use_rejection_sampling", False)
     return PROBABILISTIC if sampled else GREEDY
+
+
+def verification_of(arguments: Any) -> str:
+    """Return the rule by which SGLang verifies drafts: thresholds below 1 accept tokens of sampled
+    requests that the target would not have chosen, and an environment variable replaces the target
+    by a given acceptance length (sglang.srt.speculative.spec_utils)."""
+    if float(os.environ.get(_SIMULATES) or -1) > 0:
+        return SIMULATED
+    thresholds = [float(getattr(arguments, name, 1.0)) for name in _THRESHOLDS]
+    if min(thresholds) >= 1.0:
+        return BLOCK if getattr(arguments, _JUDGES_BLOCKS, False) else EXACT
+    return f"{RELAXED} (thresholds {' and '.join(f'{value:g}' for value in thresholds)})"
+
+
+_JUDGES_BLOCKS = "speculative_use_block_verification"
+_SIMULATES = "SGLANG_SIMULATE_ACC_LEN"
+_THRESHOLDS = ("speculative_accept_threshold_single", "speculative_accept_threshold_acc")
 
 
 def _without_graphs(worker: Any) -> bool:

@@ -15,7 +15,7 @@ import torch
 from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.inspect.weights_digest import weights_digest
 from driftscope.parser_marks import unrecognised
-from driftscope.trace.manifest import Manifest, Model
+from driftscope.trace.manifest import BLOCK, EXACT, SIMULATED, Manifest, Model
 from driftscope.trace.status import StartFault
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import (
@@ -161,6 +161,7 @@ def _manifest(
         data_parallel=getattr(parallel, "data_parallel_size", 1),
         pipeline_parallel=getattr(parallel, "pipeline_parallel_size", 1),
         **settings_in_manifest(settings),
+        verification=None if speculation is None else verification_of(speculation),
         samples_wrongly=speculation is not None and _samples_wrongly(runner),
         notes=(
             *(() if settings.identifiers else (IDENTIFIERS_OFF,)),
@@ -169,6 +170,16 @@ def _manifest(
         ),
         **of_drafter,
     )
+
+
+_RULES = {"standard": EXACT, "block": BLOCK, "synthetic": SIMULATED}
+
+
+def verification_of(speculation: Any) -> str:
+    """Return the rule by which both runners verify drafts; for one that is not known here, vLLM's
+    own name of it. vLLM before 0.31 has one rule only."""
+    rule = str(getattr(speculation, "rejection_sample_method", "standard"))
+    return _RULES.get(rule, rule)
 
 
 def _samples_wrongly(runner: str) -> bool:

@@ -135,6 +135,7 @@ class Truth:
     """Exponent of the batch size by which every RMS is multiplied, equal at all depths."""
     norm_output: bool = False
     samples_wrongly: bool = False
+    verification: str | None = None
     """Whether the engine verifies sampled requests at wrong temperatures."""
     aux: tuple[float, ...] = (1.0, 4.0, 9.0)
     """RMS of the captured target layers."""

@@ -106,6 +106,7 @@ def manifest(truth: Truth) -> Manifest:
         aux_layers=tuple(range(1, len(truth.aux) + 1)),
         attention_backend="FLASH_ATTN",
         samples_wrongly=truth.samples_wrongly,
+        verification=truth.verification,
         kv_cache_dtype="auto",
         attention_strategy="lse",
         distance_every=1 if truth.near else 0,

@@ -98,6 +98,10 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
         ),
         (replace(HEALTHY, prompts=(Prompts(temperature=0.0),), samples_wrongly=True),),
     ),
+    "acceptance_simulated": (
+        (replace(HEALTHY, verification="simulated"),),
+        (replace(HEALTHY, verification="exact"),),
+    ),
     "nothing_accepted": (
         (replace(HEALTHY, conditional=(0.01, 0.01, 0.01, 0.01), between=0.0, within=0.0),),
         (replace(HEALTHY, conditional=(0.2, 0.01, 0.01, 0.01)),),

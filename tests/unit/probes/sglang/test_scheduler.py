@@ -25,6 +25,7 @@ from driftscope_probes.request_rows import EndedRequest
 from driftscope_probes.sglang import worker as worker_module
 from driftscope_probes.sglang.chain import AheadSampler, FirstDepths
 from driftscope_probes.sglang.plugin import TESTED, check_version
+from driftscope_probes.sglang.run_manifest import verification_of
 from driftscope_probes.sglang.scheduler import (
     Outcome,
     RequestRegions,
@@ -480,3 +481,21 @@ def test_entry_point_is_installed() -> None:
     assert 'entry-points."sglang.srt.plugins"' in text
     for entry in importlib.metadata.entry_points(group="sglang.srt.plugins", name="driftscope"):
         assert entry.value == "driftscope_probes.sglang.plugin:register"
+
+
+@pytest.mark.parametrize(
+    ("options", "simulates", "rule"),
+    [
+        ({}, "", "exact"),
+        ({"speculative_accept_threshold_single": 1.0}, "-1", "exact"),
+        ({"speculative_use_block_verification": True}, "", "block"),
+        ({"speculative_accept_threshold_acc": 0.5}, "", "relaxed (thresholds 1 and 0.5)"),
+        ({"speculative_accept_threshold_single": 0.0}, "", "relaxed (thresholds 0 and 1)"),
+        ({}, "3.5", "simulated"),
+    ],
+)
+def test_the_rule_of_verification(
+    options: dict[str, Any], simulates: str, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", simulates)
+    assert verification_of(SimpleNamespace(**options)) == rule

@@ -1,0 +1,55 @@
+"""The rule by which vLLM verifies drafts, and what commands say of one that asks no target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command import run_command
+from support.engine_process.job import Job, K, Outcome, engine, run_jobs
+from verification.truth import V2
+
+from driftscope.trace.manifest import BLOCK, SIMULATED, WAS_SIMULATED
+from driftscope.trace.reader import read_trace
+
+pytestmark = pytest.mark.vllm
+RATES = [0.95, 0.9, 0.85, 0.8, 0.8, 0.8, 0.8, 0.8]
+
+
+def _job(rule: str, **more: Any) -> Job:
+    job = Job(
+        drafter="eagle31", requests=4, sampling={"max_tokens": 24}, probe={"EVERY": "1"}, **more
+    )
+    drawn = {"synthetic_acceptance_rates": RATES} if rule == "synthetic" else {}
+    speculation = {**engine(job)["speculative_config"], "rejection_sample_method": rule, **drawn}
+    return replace(job, llm={"speculative_config": speculation})
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    folder: Path = tmp_path_factory.mktemp("rules")
+    jobs = {"v1 synthetic": _job("synthetic"), "v2 synthetic": _job("synthetic", **V2)}
+    return run_jobs({**jobs, "v2 block": _job("block", **V2)}, folder)
+
+
+def test_the_rule_is_in_the_manifest(rules: dict[str, Outcome]) -> None:
+    found = {name: read_trace(rules[name].run).manifest.verification for name in rules}
+    assert found == {"v1 synthetic": SIMULATED, "v2 synthetic": SIMULATED, "v2 block": BLOCK}
+
+
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+def test_commands_say_that_acceptance_was_simulated(
+    rules: dict[str, Outcome], runner: str, tmp_path: Path
+) -> None:
+    run, other = rules[f"{runner} synthetic"].run, rules["v2 block"].run
+    rounds = [row for row in read_trace(run).verify.to_pylist() if row["verified"]]
+    assert sum(row["accepted"] for row in rounds) > 0.5 * K * len(rounds), "as drawn"
+    analyzed = run_command("analyze", run, "-o", tmp_path / "report.html")
+    assert WAS_SIMULATED in analyzed.stdout.lower() and analyzed.returncode == 0
+    assert "tokens (" not in analyzed.stdout, "no answer about acceptance"
+    checked = run_command("check", run, "--fail-on", "high", "--require", "k = 8")
+    assert (checked.returncode, checked.stdout.count(WAS_SIMULATED)) == (4, 2)
+    compared = run_command("compare", other, run)
+    assert compared.returncode == 4 and WAS_SIMULATED in compared.stderr
