@@ -160,6 +160,12 @@ def common_name(name: str) -> str:
     return f"layers.0.{name.removeprefix('midlayer.')}" if name.startswith("midlayer.") else name
 
 
+def _text_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a config with the fields of its text model, if that has its own, at the top level."""
+    nested = config.get("text_config")
+    return {**config, **nested} if isinstance(nested, dict) else config
+
+
 COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 """Fields of a config that say how many heads there are."""
 MIMO = "MiMo"
@@ -249,8 +255,7 @@ class MtpHeads:
 
 def heads_wanted(config: Mapping[str, Any]) -> int | None:
     """Return how many heads a config says that there are; None if it says nothing."""
-    nested = config.get("text_config")
-    for fields in (config, nested if isinstance(nested, dict) else {}):
+    for fields in (config, _text_fields(config)):
         for name in COUNTS:
             value = fields.get(name)
             if isinstance(value, int) and not isinstance(value, bool):
@@ -260,9 +265,7 @@ def heads_wanted(config: Mapping[str, Any]) -> int | None:
 
 def find_heads(config: Mapping[str, Any], names: Collection[str]) -> MtpHeads | None:
     """Return the heads of a checkpoint; None if no tensor is one of a known layout."""
-    nested = config.get("text_config")
-    fields = {**config, **nested} if isinstance(nested, dict) else config
-    layers = fields.get("num_hidden_layers")
+    layers = _text_fields(config).get("num_hidden_layers")
     for layout in LAYOUTS:
         first = layers if layout.after_layers else 0
         if not isinstance(first, int):
@@ -294,6 +297,15 @@ AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
 _USUAL_STATES = 3
 _SIZES = ("hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 _MLA_SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+
+def _size(folder: Path, fields: Mapping[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise CheckpointError(
+            f"{folder / 'config.json'}: {name} is {value!r}; a positive whole number is needed"
+        )
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,15 +388,9 @@ class DrafterFiles:
     def size(self, name: str, usual: int | None = None) -> int:
         """Return a size; `usual` if it is absent or null. Raises CheckpointError if it is neither
         given nor a positive whole number."""
-        value = self.fields.get(name)
-        if value is None and usual is not None:
+        if usual is not None and self.fields.get(name) is None:
             return usual
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise CheckpointError(
-                f"{self.folder / 'config.json'}: {name} is {value!r}; a positive whole number is "
-                "needed"
-            )
-        return value
+        return _size(self.folder, self.fields, name)
 
     def named(self, prefix: str) -> dict[str, StoredTensor]:
         """Return the tensors whose common name starts with `prefix`."""
@@ -427,12 +433,11 @@ def _target_with_heads(
         raise CheckpointError(
             f"{folder}: its index names {lost[0]}, which no shard holds; copy the checkpoint again"
         )
-    nested = raw.get("text_config")
     drafter = DrafterFiles(
         folder=folder,
         format=found,
         raw=raw,
-        fields={**raw, **nested} if isinstance(nested, dict) else raw,
+        fields=_text_fields(raw),
         tensors={name: tensor for name, tensor in stored.items() if tensor is not None},
     )
     _ = drafter.hidden_size
@@ -470,17 +475,17 @@ class TargetFiles:
     @property
     def layers(self) -> int:
         """Number of decoder layers."""
-        return self._size("num_hidden_layers")
+        return _size(self.folder, self.fields, "num_hidden_layers")
 
     @property
     def hidden_size(self) -> int:
         """Width of its states."""
-        return self._size("hidden_size")
+        return _size(self.folder, self.fields, "hidden_size")
 
     @property
     def vocab_size(self) -> int:
         """Size of its vocabulary."""
-        return self._size("vocab_size")
+        return _size(self.folder, self.fields, "vocab_size")
 
     @property
     def quantized(self) -> bool:
@@ -514,15 +519,6 @@ class TargetFiles:
         names = [name for name in self.files.names if name.endswith(endings)]
         return self.files.tensor(min(names, key=len)) if names else None
 
-    def _size(self, name: str) -> int:
-        value = self.fields.get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise CheckpointError(
-                f"{self.folder / 'config.json'}: {name} is {value!r}; a positive whole number is "
-                "needed"
-            )
-        return value
-
 
 def open_target(name: str, opening: Opening = CAREFUL) -> TargetFiles:
     """Open a target checkpoint: a folder, or a repository in the local cache.
@@ -531,12 +527,12 @@ def open_target(name: str, opening: Opening = CAREFUL) -> TargetFiles:
     """
     folder = open_folder(name, opening)
     raw = read_config(folder)
-    nested = raw.get("text_config")
-    fields = {**raw, **nested} if isinstance(nested, dict) else raw
     safe = any(folder.glob("*.safetensors*"))
     pickled = not safe and opening.read_pickle is not None and bool(weight_pickles(folder))
     files = find_tensors(folder, opening) if safe or pickled else None
-    target = TargetFiles(folder=folder, raw=raw, fields=fields, files=files, pickled=pickled)
+    target = TargetFiles(
+        folder=folder, raw=raw, fields=_text_fields(raw), files=files, pickled=pickled
+    )
     _ = target.layers, target.hidden_size, target.vocab_size
     return target
 
