@@ -198,7 +198,7 @@ def test_metadata_that_the_columns_do_not_fit(run: Path) -> None:
     files.seal()
     path = segment_path(run, "draft", "worker0-1", 0).with_suffix(".parquet")
     table = pq.read_table(path)
-    for derived in (b'{"fed_rms": "x"}', b"{", b'{"in_rms": "fed_rms"}'):
+    for derived in (b'{"fed_rms": "x"}', b"{", b"[]", b'{"step": "x"}', b'{"in_rms": "fed_rms"}'):
         pq.write_table(
             table.replace_schema_metadata({VERSION_KEY: b"3.0", DERIVED_KEY: derived}), path
         )
@@ -229,8 +229,12 @@ def _close(name: str, found: pa.ChunkedArray, wanted: pa.ChunkedArray) -> None:
     assert np.allclose(one, other, rtol=RELATIVE_ERROR, atol=absolute, equal_nan=True), name
 
 
-def table(derived: bytes, **columns: pa.Array) -> pa.Table:
-    return pa.table(columns).replace_schema_metadata({DERIVED_KEY: derived})
+@pytest.mark.parametrize("column", [pa.array(["x"]), pa.array([1.5]), pa.nulls(1)])
+def test_a_column_of_another_type_is_named(column: pa.Array) -> None:
+    """It once was an AttributeError."""
+    table = pa.table({"prenorm_rms": column})
+    with pytest.raises(ValueError, match="prenorm_rms holds"):
+        restore(table.replace_schema_metadata({DERIVED_KEY: b'{"fed_rms": "prenorm_rms"}'}))
 
 
 SOURCE = "worker0-1"
