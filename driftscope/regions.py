@@ -2,6 +2,8 @@
 
 ==========================  ====================================================================
 `text_regions`              regions of a text: fences, tool calls, thinking, tables, numbers
+`marks_of`                  marks of tool calls and thinking that an engine's parsers look for
+`value_end`                 end of a JSON value
 `language_of`               the class of the language that a fence names
 `copied_tokens`             tokens that repeat an earlier passage of prompt or answer
 `answer_regions`            all of these, for the token ids of one request
@@ -241,14 +243,18 @@ _MATHS = (
 _IN_PROSE = re.compile(
     r"(?P<markup>^[ \t]*(?:[-*+]|\d{1,9}[.)])(?=[ \t])|^#{1,6}(?=[ \t]))"
     r"|\$(?:\$[^$]+\$\$|[^$\n ](?:[^$\n]*[^$\n ])?\$"
-    r"|(?<![^\n]\$)\$(?:[^$\n]|\n(?![ \t]*\n))+\Z)"
+    r"|(?:(?<![^\n]\$)|(?=\$[^$]*[\\^]))\$(?:[^$\n]|\n(?![ \t]*\n))+\Z)"
     r"|\\(?:\[.+?\\\]|\(.+?\\\)"
     rf"|begin\{{(?P<maths>{_MATHS})\}}.*?(?:\\end\{{(?P=maths)\}}|(?=\n[ \t]*\n)|\Z)"
     r"|(?<![^\n]\\)\[(?:[^\n]|\n(?![ \t]*\n))+\Z)"
     r"|\d(?:[\d.,:/%]*[\d%])?",
     re.MULTILINE | re.DOTALL,
 )
-_CHANGED_LINES = re.compile(r"^(?:(?:[+-]|@@)[^\n]*(?:\n|\Z))+", re.MULTILINE)
+_CHANGED_LINES = re.compile(
+    r"^(?:(?:<{5,9}|-{5,9}) SEARCH\b(?s:.*?)(?:^(?:>{5,9}|\+{5,9}) REPLACE[^\n]*(?:\n|\Z)|\Z)"
+    r"|(?:(?:[+-]|@@)[^\n]*(?:\n|\Z))+)",
+    re.MULTILINE,
+)
 _HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _DIFF_LINE = re.compile(
     r"[-+ @\\]|diff --git |index |(?:new|deleted) file|(?:old|new) mode|(?:dis)?similarity "
@@ -257,8 +263,9 @@ _DIFF_LINE = re.compile(
 """Lines between the hunks of a diff, as git and GNU diff write them."""
 _PATCH_END = re.compile(r"\n\*\*\* End Patch[^\n]*(?:\n|\Z)")
 _REPLACEMENT_END = re.compile(r"\n(?:>{5,9}|\+{5,9}) REPLACE[^\n]*(?:\n|\Z)")
-_FENCED_DIFF = re.compile(r"\n(?:diff --git |--- [^\n]+\n\+\+\+ |@@ |\*\*\* Begin Patch\b)")
-_FENCED_REPLACEMENT = re.compile(r"\n(?:<{5,9}|-{5,9}) SEARCH\b")
+_FENCED_DIFF = re.compile(
+    r"\n(?:diff --git |--- [^\n]+\n\+\+\+ |@@ |\*\*\* Begin Patch\b|(?:<{5,9}|-{5,9}) SEARCH\b)"
+)
 _DIFF_TAGS, _JSON_TAGS = ("diff", "patch"), ("json", "jsonc", "json5", "jsonl", "ndjson")
 _NESTING_TAGS = ("markdown", "md", "mdx")
 """Languages whose fences models let hold fences of the same length, which CommonMark does not."""
@@ -329,22 +336,21 @@ class _Scanner:
             return self._mark(match)
         if kind in ("value", "inline"):
             return self._value(match.end(), in_line=kind == "inline")
-        # A list mark before a fence is none of the fence's.
-        begin = match.start("fence") if kind == "info" and match["fence"] else at
-        self._prose(at if not self._text[at:begin].strip(" \t>") else begin)
+        begin = match.start("fence") if kind == "info" else at
+        self._prose(begin if self._text[at:begin].strip(" \t>") else at)  # not past a list mark
         if kind == "info":
             self._fence(match)
         elif kind == "table":
             self.block(Region.MARKUP, match.end())
         else:
-            end = self._end_of_diff(kind, at)
-            self.block(Region.DIFF if kind == "replacement" else Region.CODE, end)
-            if kind != "replacement":
-                self._changed_lines(at, end, end)
+            self.block(Region.CODE, self._end_of_diff(kind, at))
+            self._changed_lines(at, self.at, self.at)
         return True
 
     def _mark(self, match: re.Match[str]) -> bool:
-        row, begin = _row(match), match.start()
+        row, begin = _row(match), match.start(str(match.lastgroup))
+        if self._text[match.start() : begin].isspace():
+            begin = match.start()
         if not row.has_mark and not row.closing:
             return self._value(match.end(), calls=True)
         if row.has_mark and not self._counts(begin, match.end(), opens=True):
@@ -367,9 +373,9 @@ class _Scanner:
         mentioned; one that opens an enclosure and is spelled out needs both.
         """
         text = self._text
-        line = text[max(text.rfind("\n", self.at, begin) + 1, self.at) : begin].strip(" \t>")
-        if not line or begin == end:
-            return True
+        line = text[max(text.rfind("\n", self.at, begin) + 1, self.at) : begin].strip()
+        if not line.strip("> ") or begin == end:
+            return not line or begin == end
         before, after = text[begin - 1], text[end : end + 1]
         if before == "`":
             return False
@@ -392,12 +398,8 @@ class _Scanner:
         """Return the end of an enclosure's content, and that of its closing mark."""
         text, begin, value = self._text, self.at, 0
         if inside.region == Region.JSON:
-            content = (
-                len(text) - len(text[begin:].lstrip())
-                if text[begin : begin + 1].isspace()
-                else begin
-            )
-            value = values_end(text, content, calls=True)
+            blanks = re.compile(r"\s*").match(text, begin)
+            value = values_end(text, blanks.end() if blanks else begin, calls=True)
         if inside.closing:
             for match in re.compile(inside.closing).finditer(text, value or begin):
                 if self._counts(*match.span(), opens=False):
@@ -421,6 +423,8 @@ class _Scanner:
                 blank = text.find("\n\n", begin)
                 self._no_value = len(text) if blank < 0 else blank
             return False
+        if in_line and text[end - 1] not in "]}" and "\n" in text[begin:end]:
+            return False
         ends_line = _AFTER_VALUE.match(text, end) or self._is_special(end)
         if not ends_line and (in_line or not (calls or _KEYED.match(text, begin))):
             return False
@@ -437,15 +441,8 @@ class _Scanner:
         self._had_block = True
         if tag in _DIFF_TAGS:
             self._changed_lines(content, end, after, language)
-        elif match := _FENCED_DIFF.search(self._text, content - 1, end):
+        elif not is_json and (match := _FENCED_DIFF.search(self._text, content - 1, end)):
             self._changed_lines(match.start() + 1, end, after, language)
-        at = content - 1
-        while match := _FENCED_REPLACEMENT.search(self._text, at, end):
-            at = min(self._end_of_diff("replacement", match.start() + 1), end)
-            self._add(match.start() + 1, Region.DIFF, boundary=False, language=language)
-            if at < after:
-                self._add(at, Region.CODE, boundary=False, language=language)
-            at -= 1
         self.at = after
 
     def _holds_values(self, begin: int, end: int) -> bool:
