@@ -14,6 +14,7 @@ import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,36 +78,33 @@ class Instrument:
     """Upper bounds of a histogram's buckets except the last; () for a count and a sum only."""
 
 
-def _counter(name: str, unit: str, description: str, *attributes: str) -> Instrument:
-    return Instrument(
-        name=name, kind=COUNTER, unit=unit, description=description, attributes=attributes
-    )
+INSTRUMENTS: dict[str, Instrument] = {}
+"""Every instrument by its name."""
 
 
-def _gauge(name: str, unit: str, description: str, *attributes: str) -> Instrument:
-    return Instrument(
-        name=name, kind=GAUGE, unit=unit, description=description, attributes=attributes
-    )
-
-
-def _histogram(
-    name: str, unit: str, description: str, *attributes: str, bounds: tuple[float, ...] = ()
+def _entered(
+    kind: str,
+    name: str,
+    unit: str,
+    description: str,
+    *attributes: str,
+    bounds: tuple[float, ...] = (),
 ) -> Instrument:
-    return Instrument(
+    """Return an instrument, which is in INSTRUMENTS from then on."""
+    INSTRUMENTS[name] = Instrument(
         name=name,
-        kind=HISTOGRAM,
+        kind=kind,
         unit=unit,
         description=description,
         attributes=attributes,
         bounds=bounds,
     )
+    return INSTRUMENTS[name]
 
 
-ROUNDS = _counter(
-    "driftscope.rounds",
-    "{round}",
-    "Rounds: drafts that the target verified.",
-)
+_counter, _gauge, _histogram = (partial(_entered, kind) for kind in (COUNTER, GAUGE, HISTOGRAM))
+
+ROUNDS = _counter("driftscope.rounds", "{round}", "Rounds: drafts that the target verified.")
 DRAFTED = _counter(
     "driftscope.tokens.drafted",
     "{token}",
@@ -152,19 +150,6 @@ UNDRAFTED_STEPS = _counter(
     f" Divided by the sum of driftscope.rounds and driftscope.steps.undrafted: {UNDRAFTED.meaning}",
     REASON,
 )
-LENGTH = _histogram(
-    "driftscope.acceptance.length",
-    MEAN_LENGTH.unit,
-    f"{MEAN_LENGTH.meaning} One observation per round.",
-    bounds=TOKEN_BOUNDS,
-)
-REQUEST_LENGTH = _histogram(
-    "driftscope.request.acceptance_length",
-    MEAN_LENGTH.unit,
-    f"{MEAN_LENGTH.meaning} One observation per finished request: the mean of its rounds.",
-    LABEL,
-    bounds=TOKEN_BOUNDS,
-)
 REGION_ROUNDS = _counter(
     "driftscope.region.rounds",
     "{round}",
@@ -186,6 +171,19 @@ REGION_ACCEPTED = _counter(
     f"{_OF_REGIONS}"
     f" Divided by driftscope.region.rounds, plus 1: {MEAN_LENGTH.meaning}",
     REGION,
+)
+LENGTH = _histogram(
+    "driftscope.acceptance.length",
+    MEAN_LENGTH.unit,
+    f"{MEAN_LENGTH.meaning} One observation per round.",
+    bounds=TOKEN_BOUNDS,
+)
+REQUEST_LENGTH = _histogram(
+    "driftscope.request.acceptance_length",
+    MEAN_LENGTH.unit,
+    f"{MEAN_LENGTH.meaning} One observation per finished request: the mean of its rounds.",
+    LABEL,
+    bounds=TOKEN_BOUNDS,
 )
 MASS = _histogram(
     "driftscope.attention.mass",
@@ -210,16 +208,10 @@ GROWTH = _histogram(
     bounds=RATIO_BOUNDS,
 )
 TOP1 = _histogram(
-    "driftscope.confidence.top1",
-    confidence.TOP1.unit,
-    confidence.TOP1.meaning,
-    DEPTH,
+    "driftscope.confidence.top1", confidence.TOP1.unit, confidence.TOP1.meaning, DEPTH
 )
 ENTROPY = _histogram(
-    "driftscope.confidence.entropy",
-    confidence.ENTROPY.unit,
-    confidence.ENTROPY.meaning,
-    DEPTH,
+    "driftscope.confidence.entropy", confidence.ENTROPY.unit, confidence.ENTROPY.meaning, DEPTH
 )
 DRAFT_TIME = _histogram(
     "driftscope.draft.duration",
@@ -249,16 +241,8 @@ TPOT = _histogram(
     PROVIDER,
     bounds=TPOT_BOUNDS_S,
 )
-REQUESTS = _counter(
-    "driftscope.requests",
-    "{request}",
-    "Finished requests.",
-)
-CHAINS = _counter(
-    "driftscope.chains.recorded",
-    "{chain}",
-    "Chains that the probe recorded.",
-)
+REQUESTS = _counter("driftscope.requests", "{request}", "Finished requests.")
+CHAINS = _counter("driftscope.chains.recorded", "{chain}", "Chains that the probe recorded.")
 DROPPED = _counter(
     "driftscope.rows.dropped",
     "{row}",
@@ -281,11 +265,7 @@ PROBE_TIME = _counter(
     f" Divided by driftscope.step.time: {OVERHEAD.meaning}",
     SOURCE,
 )
-STEP_TIME = _counter(
-    "driftscope.step.time",
-    "s",
-    "Wall time of the worker's model steps.",
-)
+STEP_TIME = _counter("driftscope.step.time", "s", "Wall time of the worker's model steps.")
 UP = _gauge(
     "driftscope.probe.up",
     "{process}",
@@ -301,12 +281,7 @@ RATE = _gauge(
     "Share of draft steps that are currently recorded.",
     SOURCE,
 )
-PROBE_OVERHEAD = _gauge(
-    "driftscope.probe.overhead",
-    BUDGETED.unit,
-    BUDGETED.meaning,
-    SOURCE,
-)
+PROBE_OVERHEAD = _gauge("driftscope.probe.overhead", BUDGETED.unit, BUDGETED.meaning, SOURCE)
 CONFIGURED_K = _gauge(
     "driftscope.draft.tokens_configured",
     "{token}",
@@ -342,19 +317,6 @@ LISTENER_ERRORS = _counter(
     "{error}",
     "Exceptions inside telemetry itself; they lose figures but do not affect serving.",
 )
-
-INSTRUMENTS: dict[str, Instrument] = {
-    instrument.name: instrument
-    for instrument in (
-        *(ROUNDS, DRAFTED, VERIFIED, ACCEPTED, REACHED, AT_RISK, REJECTED_ROUNDS, UNDRAFTED_STEPS),
-        *(REGION_ROUNDS, REGION_VERIFIED, REGION_ACCEPTED),
-        *(LENGTH, REQUEST_LENGTH, MASS, RMS, GROWTH, TOP1, ENTROPY),
-        *(DRAFT_TIME, VERIFY_TIME, TTFT, TPOT, REQUESTS),
-        *(CHAINS, DROPPED, ERRORS, PROBE_TIME, STEP_TIME, UP, RATE, PROBE_OVERHEAD),
-        *(CONFIGURED_K, SIMULATED),
-        *(EXPORTS, BEHIND, SPANS_LOST, LISTENER_ERRORS),
-    )
-}
 
 _LONG = {
     name.rpartition(".")[2]: name
