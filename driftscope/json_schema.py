@@ -48,6 +48,7 @@ from driftscope.ingest.base import IngestedFigures
 from driftscope.inspect.compare_run import InspectionComparison
 from driftscope.inspect.inspection import InspectionDocument
 from driftscope.json_report import Check, ComparisonDocument, Report
+from driftscope.workloads.client.replay import Done
 
 Schema = dict[str, Any]
 RECORDS: Mapping[str, type] = {
@@ -57,6 +58,7 @@ RECORDS: Mapping[str, type] = {
     INSPECTION: InspectionDocument,
     INSPECTION_COMPARISON: InspectionComparison,
     ABLATION: Ablation,
+    REPLAY: Done,
 }
 """Record of each kind of document that follows from one."""
 
@@ -138,16 +140,6 @@ CONTENTS: Mapping[str, Schema] = {
     ),
     ADVICE: _object({"run": TEXT, "ran_k": COUNT, "command": {"type": ["string", "null"]}}),
     PROBE: _object({"target": TEXT, "processes": _list(_object({"source": TEXT}))}),
-    REPLAY: _object(
-        {
-            "run": TEXT,
-            "planned": COUNT,
-            "ended": COUNTS,
-            "stopped": FLAG,
-            "notes": _list(TEXT),
-            "lost": COUNTS,
-        }
-    ),
     WATCH: _object(
         {
             "rounds": COUNT,

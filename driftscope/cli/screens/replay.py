@@ -78,15 +78,7 @@ def tell(done: Done, *, as_json: bool, quiet: bool) -> int:
     Rows missing from the run directory are reported even when `quiet`.
     """
     if as_json:
-        content = {
-            "run": str(done.run),
-            "planned": done.planned,
-            "ended": dict(done.ended),
-            "stopped": done.stopped,
-            "notes": list(done.notes),
-            "lost": dict(done.lost),
-        }
-        sys.stdout.write(text(REPLAY, content, digits=None))
+        sys.stdout.write(text(REPLAY, done, digits=None))
     say_lost(done)
     if not quiet:
         _say(done)

@@ -74,12 +74,12 @@ class Done:
     planned: int
     """Number of planned requests, warm-up included."""
     ended: Mapping[str, int]
-    """Number of requests by `Ended`."""
+    """Number of requests by how they ended."""
     stopped: bool
     """Whether the user stopped the replay."""
     notes: tuple[str, ...]
     lost: Mapping[str, int] = field(default_factory=dict)
-    """Rows missing from the run directory, by cause, see `driftscope.trace.status`."""
+    """Rows missing from the run directory, by cause."""
 
     @property
     def whole(self) -> bool:
