@@ -389,7 +389,7 @@ def read_ablation(path: Path) -> Ablation:
         document = read_json(path)
         kind = document.get("kind") if isinstance(document, dict) else None
         if (kind, document.get("schema_version") if kind else None) != (ABLATION, SCHEMA_VERSION):
-            raise UsageError(f"{path}: {_OTHERS.get(kind, _FOREIGN)}")
+            raise UsageError(f"{path}: {_OTHERS.get(str(kind), _FOREIGN)}")
         result = TypeAdapter(Ablation).validate_python(document)
         _check_depths(result)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

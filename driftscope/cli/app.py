@@ -161,7 +161,10 @@ def _fail_usage(error: Any) -> NoReturn:
     if type(error).__name__ == _ONLY_HELP:
         error.show()
         sys.exit(error.exit_code)
-    path = error.ctx.command_path if getattr(error, "ctx", None) else "driftscope"
+    named = [word for word in sys.argv[1:2] if word in PAGES]
+    path = (
+        error.ctx.command_path if getattr(error, "ctx", None) else " ".join(["driftscope", *named])
+    )
     no_run = type(error).__name__ == _MISSING and getattr(error.param, "metavar", None) == "RUN"
     hint = "; `driftscope ls` lists the runs, and `latest` names the newest" if no_run else ""
     _fail(f"{error.format_message().rstrip('.')}{hint}; see {path} --help", error.exit_code)

@@ -110,7 +110,7 @@ class FirstScreen:
         Sentences that are equal for several runs, and what to record, stand once; what an action
         advises is left to it.
         """
-        rows = []
+        rows, told = [], set[str]()
         for topic in Topic:
             about = [answer for answer in self.answers if answer.topic is topic]
             runs: dict[str, list[str]] = {}
@@ -121,7 +121,9 @@ class FirstScreen:
                 f"{listed(labels)}: {statement}." if self.several else f"{capital(statement)}."
                 for statement, labels in runs.items()
             ]
-            records = dict.fromkeys(answer.advice for answer in about if not self._advises(answer))
+            advised = dict.fromkeys(answer.advice for answer in about if not self._advises(answer))
+            records = [words for words in advised if words not in told]
+            told |= advised.keys()
             if texts or records:
                 rows.append((topic, (*texts, *records)))
         return tuple(rows)

@@ -290,24 +290,12 @@ def _opening(result: Ablation, name: str) -> Markup:
         "opening",
         *_STATES[found.costs],
         found.headline,
-        [f"{name} beside {Path(result.target).name}: {where}.", _loss(result)],
+        [f"{name} beside {Path(result.target).name}: {where}."],
         found.advice,
     )
 
 
 _STATES = {True: ("◆ Worth a look", "medium"), False: ("✓ Nothing found", "info")}
-
-
-def _loss(result: Ablation) -> str | None:
-    """Return how agreement falls, without a share for what costs no acceptance."""
-    parts = result.decomposition
-    if parts is None:
-        return None
-    return (
-        f"The drafted token is the target's in {parts.first:.1%} of the positions at depth 1 and "
-        f"in {parts.last:.1%} at depth {result.k}. Part of that fall is that a chain reads its own "
-        "wrong tokens, which costs no acceptance."
-    )
 
 
 def _origin(result: Ablation, command: str | None) -> Section:

@@ -93,18 +93,16 @@ def expectation(
     y: Values,
     *,
     x: Sequence[float | str] = (),
-    colour: str = "ink",
-    tabled: bool = True,
 ) -> go.Scatter:
     """Return a thin dashed line without markers, for what is expected or compared with."""
-    paint = {"color": _paint(colour), "dash": "dash", "width": 2}
+    paint = {"color": _paint("ink"), "dash": "dash", "width": 2}
     return go.Scatter(
         name=name,
         x=list(x) or depths(y),
         y=list(y),
         mode="lines",
         line=paint,
-        meta=_meta((), tabled=tabled),
+        meta={**_meta(()), "expected": True},
     )
 
 
@@ -217,7 +215,7 @@ def scaled(interval: Interval | None, factor: float) -> Interval | None:
 
 def _meta(intervals: Intervals, *, tabled: bool = True) -> dict[str, Any]:
     ends = [None if each is None else (each.low, each.high) for each in intervals]
-    return {"ends": ends, "tabled": tabled}
+    return {"ends": ends, "tabled": tabled, "expected": False}
 
 
 def _error_bars(y: Values, intervals: Intervals, paint: str) -> dict[str, Any] | None:
@@ -485,6 +483,12 @@ _LABELLED = 0.07
 def _note(text: str) -> dict[str, Any]:
     font = {"size": 12, "color": _paint("ink")}
     return {"text": text, "showarrow": False, "font": font, "bgcolor": _paint("panel")}
+
+
+def has_values(made: go.Figure) -> bool:
+    """Return whether any series has a value, apart from what it is compared with."""
+    values = [y for trace in made.data if not trace.meta["expected"] for y in trace.y or ()]
+    return any(map(is_number, values))
 
 
 # ---- what a page and a notebook make of a figure

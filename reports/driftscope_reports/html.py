@@ -8,6 +8,7 @@ from driftscope.analysis.number_words import listed
 from driftscope.findings.finding import note
 from driftscope.pipeline import Analysis
 from driftscope_reports import conclusions
+from driftscope_reports.charts import has_values
 from driftscope_reports.model import Picture, Section, figures_of, section_html
 from driftscope_reports.page import Content, framed
 from driftscope_reports.sections_compare import compare
@@ -31,9 +32,14 @@ def to_html(analysis: Analysis, *, command: str | None = None) -> str:
 
 def sections(analysis: Analysis, command: str | None = None) -> list[Section]:
     """Return every section, in the order of the page."""
-    made = [make(analysis) for make in _SECTIONS] if analysis.runs else []
+    made = [_without_empty(make(analysis)) for make in _SECTIONS] if analysis.runs else []
     sent = replays(analysis)
     return [*([sent] if sent else []), *made, provenance(analysis, command)]
+
+
+def _without_empty(section: Section) -> Section:
+    """Return a section without pictures in which no run has a value."""
+    return replace(section, pictures=[p for p in section.pictures if has_values(p.chart)])
 
 
 def pictures(analysis: Analysis) -> list[Picture]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
 from markupsafe import Markup
 
@@ -424,9 +425,14 @@ def _provenance_conclusion(analysis: Analysis) -> str:
     manifests = [run.manifest for run in analysis.runs] or [s.manifest for s in analysis.senders]
     manifests = manifests or ([analysis.plain.manifest] if analysis.plain else [])
     engines = dict.fromkeys(f"{each.engine} {each.engine_version}".strip() for each in manifests)
-    drafters = dict.fromkeys(m.drafter.name for m in manifests if m.drafter and m.drafter.name)
-    targets = dict.fromkeys(each.target.name for each in manifests if each.target.name)
+    drafters = dict.fromkeys(_name(m.drafter) for m in manifests if m.drafter and m.drafter.name)
+    targets = dict.fromkeys(_name(each.target) for each in manifests if each.target.name)
     return f"{listed([*engines])}: {listed([*targets])} with {listed([*drafters]) or 'no drafter'}."
+
+
+def _name(model: Model) -> str:
+    """Return a model's name; of a folder on the server, its last part."""
+    return Path(model.name).name if model.name.startswith("/") else model.name
 
 
 def provenance_parts(run: RunSummary) -> dict[str, str]:

@@ -14,6 +14,7 @@ from driftscope_reports.charts import (
     bars,
     expectation,
     figure,
+    has_values,
     heat_rows,
     legend,
     line,
@@ -130,3 +131,11 @@ def test_an_empty_picture_is_drawn() -> None:
     empty = figure([], x_title="x", y_title="y", axis=Axis.CATEGORY)
     assert plain(empty)["data"] == []
     assert number_rows(empty) == (["x"], [], 1)
+
+
+def test_a_picture_has_values_only_if_a_run_has_one() -> None:
+    """What runs are compared with is none of them."""
+    alone = expectation("baseline", [1.0, 1.0])
+    gaps = line("run", [None, float("nan")])
+    assert not has_values(figure([alone, gaps], x_title="K", y_title="ms"))
+    assert has_values(figure([alone, line("run", [None, 2.0])], x_title="K", y_title="ms"))

@@ -152,7 +152,7 @@ def test_each_picture_explains_itself(analysis: Analysis, page: Page) -> None:
 def test_it_says_plainly_what_the_shipped_trio_shows(page: Page) -> None:
     assert "acceptance falls along the chain, most at depth 2" in page.words
     assert "but the runs also differ in runner (vllm v1 against vllm v2) and prompts" in page.words
-    assert "Use a drafter with norm_output and fc_norm (EAGLE-3.1)" in page.words
+    assert "Nothing to change. Record both runs with the same runner." in page.words
 
 
 def test_every_section_is_folded_to_its_conclusion(page: Page, text: str) -> None:

@@ -27,7 +27,7 @@ def test_verdict_first_then_the_report_s_figures(tmp_path: Path) -> None:
     text = _text(found)
     lost, verdict = text.split("\n")[:2]
     assert lost == "missing: eagle3: worker0-1 dropped 3 rows (queue full)", "before any figure"
-    assert verdict.startswith("[ACT] eagle3.1: acceptance is better than eagle3's")
+    assert verdict.startswith("[NOTHING FOUND] eagle3.1: acceptance is better than eagle3's")
     for run in found.runs:
         assert f"{run.acceptance.mean_length:.2f}" in text
         assert f"{run.hidden.growth:.2f}×" in text
@@ -39,11 +39,10 @@ def test_the_findings_stand_before_the_table_and_fit_80_columns(tmp_path: Path) 
     text = out.getvalue()
     assert max(map(len, text.split("\n"))) <= 80
     order = (
-        "[ACT]",
-        "But: ",
+        "[NOTHING FOUND]",
         "per output token;",
         "Data",
-        "What to do, 1",
+        "What to do",
     )
     places = [text.index(each) for each in (*order, "rounds / requests")]
     assert places == sorted(places)
