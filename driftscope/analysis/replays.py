@@ -73,8 +73,9 @@ class FileTotals:
     """95% interval over requests, for a file that lists requests without their rounds."""
     mean_length_by_request: Length | None = None
     """Mean of the requests' acceptance lengths."""
-    marginal: Annotated[tuple[Share, ...], MaxLen(MAX_K)] | None = None
-    """Share of the rounds accepted at least up to each depth, depth 1 first."""
+    marginal: Annotated[tuple[Share | None, ...], MaxLen(MAX_K)] | None = None
+    """Share of the rounds accepted at least up to each depth, depth 1 first; None for a depth that
+    no round is known to have verified."""
     ttft_s: Seconds | None = None
     tpot_s: Seconds | None = None
     throughput: Rate | None = None

@@ -53,7 +53,8 @@ def ingest(
 ) -> None:
     """Read acceptance and times from other tools' result files, in one convention.
 
-    Lengths count the target's own token of each round, rates are shares of all rounds. What a
+    Lengths count the target's own token of each round, rates are over the rounds that
+    verified the depth. What a
     reader took for granted is printed with its figures, and so are figures of one file that do not
     fit together. What a file does not hold is a dash.
     """
@@ -150,7 +151,7 @@ def _name(path: Path, figures: Figures) -> str:
 def _cells(figures: Figures) -> tuple[str, ...]:
     spread = figures.mean_length_interval
     ends = _UNKNOWN if spread is None else f"{spread.low:.2f} to {spread.high:.2f}"
-    rates = " ".join(f"{rate:.2f}" for rate in figures.marginal or ()) or _UNKNOWN
+    rates = " ".join(map(_rate, figures.marginal or ())) or _UNKNOWN
     return (
         _UNKNOWN if figures.k is None else str(figures.k),
         _UNKNOWN if figures.rounds is None else f"{figures.rounds:,}",
@@ -160,6 +161,10 @@ def _cells(figures: Figures) -> tuple[str, ...]:
         _ms(figures.ttft_s),
         _ms(figures.tpot_s),
     )
+
+
+def _rate(rate: float | None) -> str:
+    return _UNKNOWN if rate is None else f"{rate:.2f}"
 
 
 def _ms(seconds: float | None) -> str:

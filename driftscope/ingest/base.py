@@ -2,12 +2,15 @@
 
 Numbers come from untrusted JSON: absent is None, and anything that cannot be right is refused. A
 length counts the target's own token of each round, so that a round of which nothing is accepted
-yields 1. Rates are shares from 0 to 1; marginal rates are over all rounds, depth 1 first.
+yields 1. Rates are shares from 0 to 1, depth 1 first. A marginal rate is over the rounds that
+verified the depth; tools count a depth that was not verified as rejected, so that where drafts were
+cut their rates are replaced, as far as the file says what was verified.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -16,16 +19,20 @@ from typing import Any
 
 import numpy as np
 
+from driftscope.analysis.number_words import count as number_of
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import ratio_intervals
 from driftscope.boundary.bounds import MAX_COUNT, MAX_JSON_BYTES, MAX_K, MAX_SECONDS
 from driftscope.boundary.files import first_line, parse_json, read_text
 from driftscope.boundary.json_document import written_property
 from driftscope.errors import UsageError
+from driftscope.metrics.acceptance import running_product
 
 MOST_LENGTH = MAX_K + 1
 Histogram = tuple[int, ...]
 """Rounds with 0, 1, ... tokens accepted."""
+ByVerified = Mapping[int, Histogram]
+"""Rounds by the number of draft tokens that they verified."""
 OFF_BY = 0.02
 """Difference of two lengths above which they contradict each other: files round to two digits."""
 THIS_RUN, SINCE_START, LAST_INTERVAL = "this run", "since the server's start", "last log interval"
@@ -46,6 +53,8 @@ class RequestCounts:
     accepted: int
     verified: int | None = None
     histogram: Histogram | None = None
+    by_verified: ByVerified | None = None
+    """The same rounds by what they verified; None if the file does not say it."""
     question: str | None = None
     """Identifier of the question, if the file names it: requests of two files with the same one are
     compared in pairs."""
@@ -75,8 +84,9 @@ class IngestedFigures:
     """95% interval over requests; None without figures of single requests."""
     mean_length_by_request: float | None = None
     """Mean of the requests' acceptance lengths."""
-    marginal: tuple[float, ...] | None = None
-    """Share of the rounds accepted at least up to each depth."""
+    marginal: tuple[float | None, ...] | None = None
+    """Share of the rounds accepted at least up to each depth, if they verified it; None for a depth
+    that no round is known to have verified."""
     ttft_s: float | None = None
     """Mean time to the first token."""
     tpot_s: float | None = None
@@ -102,6 +112,8 @@ class Figures(IngestedFigures):
 
     single: tuple[RequestCounts, ...] = field(default=(), repr=False)
     """Counts of single requests; () if the file has sums only."""
+    by_verified: ByVerified | None = field(default=None, repr=False)
+    """Rounds of all requests; None if the file does not say what single rounds verified."""
 
     @property
     def is_empty(self) -> bool:
@@ -289,34 +301,91 @@ def mean_of(requests: Sequence[RequestCounts]) -> float | None:
 
 
 def completed(figures: Figures) -> Figures:
-    """Return the figures with the length that counts give, and with what contradicts it."""
+    """Return the figures with the length that counts give, with what contradicts it, and with rates
+    over what was verified."""
     counted = None
     if figures.rounds and figures.accepted is not None:
         counted = 1.0 + figures.accepted / figures.rounds
     length = figures.mean_length if counted is None else counted
-    if length is None and figures.marginal is not None:
-        length = 1.0 + sum(figures.marginal)
-    found = tuple(_contradictions(figures, length))
-    return replace(figures, mean_length=length, contradictions=(*figures.contradictions, *found))
+    rates = _counted_rates(figures)
+    if length is None and rates is not None:
+        length = 1.0 + sum(rates)
+    found = tuple(_contradictions(figures, length, rates))
+    marginal, words = _over_verified(figures)
+    return replace(
+        figures,
+        mean_length=length,
+        marginal=marginal,
+        assumptions=(*figures.assumptions, *words),
+        contradictions=(*figures.contradictions, *found),
+    )
 
 
-def _contradictions(figures: Figures, length: float | None) -> Iterator[str]:
+def _counted_rates(figures: Figures) -> tuple[float, ...] | None:
+    """Return the shares of all rounds, as the file counts them."""
+    return None if figures.marginal is None else tuple(rate or 0.0 for rate in figures.marginal)
+
+
+def _over_verified(figures: Figures) -> tuple[tuple[float | None, ...] | None, tuple[str, ...]]:
+    """Return the rates over the rounds that verified each depth, and in words what was not
+    verified.
+
+    A file that says only how many draft tokens were verified in all, fewer than K in each round,
+    leaves open in which rounds a depth was verified, except the first.
+    """
+    k, rounds, verified = figures.k, figures.rounds, figures.verified
+    if figures.marginal is None or not k or not rounds or verified is None:
+        return figures.marginal, ()
+    if verified >= k * rounds:
+        return figures.marginal, ()
+    said = f"{verified / rounds:.1f} of K = {k} draft tokens were verified in a round"
+    if figures.by_verified is None:
+        only = (figures.marginal[0], *(None for _ in figures.marginal[1:]))
+        return only, (f"{said}, and in which rounds is not in the file: no rate beyond depth 1",)
+    deepest = max((n for n, rounds in figures.by_verified.items() if sum(rounds)), default=0)
+    beyond = f"depth {k}" if deepest == k - 1 else f"depths {deepest + 1} to {k}"
+    unseen = f"; {beyond} never" if deepest < k else ""
+    return _rates_over_verified(figures.by_verified, k), (
+        f"{said}{unseen}: rates are over the rounds that verified the depth",
+    )
+
+
+def _rates_over_verified(rounds: ByVerified, k: int) -> tuple[float | None, ...]:
+    depths = range(1, k + 1)
+    at_risk = [sum(sum(h[d - 1 :]) for n, h in rounds.items() if n >= d) for d in depths]
+    reached = [sum(sum(h[d:]) for n, h in rounds.items() if n >= d) for d in depths]
+    some = [any(sum(h) for n, h in rounds.items() if n >= d) for d in depths]
+    rates = running_product(reached, at_risk).tolist()
+    return tuple(
+        rate if there and math.isfinite(rate) else None
+        for rate, there in zip(rates, some, strict=True)
+    )
+
+
+def _contradictions(
+    figures: Figures, length: float | None, rates: tuple[float, ...] | None
+) -> Iterator[str]:
     """Yield where two figures of the file say different things; the identity is length = 1 + sum of
-    marginal rates."""
+    the rates over all rounds."""
+    k, rounds, verified = figures.k, figures.rounds, figures.verified
+    if k and rounds and verified is not None and verified > k * rounds:
+        yield f"{verified:,} draft tokens in {rounds:,} rounds are more than K = {k} in each"
+    if verified is not None and figures.accepted is not None and figures.accepted > verified:
+        yield f"{figures.accepted:,} tokens were accepted of {verified:,} that were verified"
     given = figures.mean_length
     if given is not None and length is not None and abs(given - length) > OFF_BY:
         yield (
             f"the file's acceptance length is {given:.2f}, its counts give {length:.2f}: "
             f"{_definition(given, length)}"
         )
-    if figures.marginal is not None and length is not None:
-        implied = 1.0 + sum(figures.marginal)
+    if rates is not None and length is not None:
+        implied = 1.0 + sum(rates)
         if abs(implied - length) > OFF_BY:
             yield (
                 f"its rates by position give a length of {implied:.2f}, not {length:.2f}: "
                 "these are rates of another kind, or of fewer positions"
             )
-    if figures.marginal is not None and not _falls(figures.marginal):
+    if rates is not None and not _falls(rates):
         yield "its rates by position rise with depth, which shares of all rounds cannot do"
 
 
@@ -347,6 +416,9 @@ def over_requests(
     histograms = [request.histogram for request in requests if request.histogram is not None]
     whole = together(histograms) if len(histograms) == len(requests) else None
     verified = [request.verified for request in requests]
+    requests, taken = _of_one_length(requests, k)
+    split = [request.by_verified for request in requests if request.by_verified is not None]
+    odd = [request for request in requests if not _fits_together(request)]
     return Figures(
         part=part,
         k=k,
@@ -362,8 +434,60 @@ def over_requests(
         ttft_s=mean(ttft_s or [request.ttft_s for request in requests]),
         tpot_s=mean(tpot_s or [request.tpot_s for request in requests]),
         single=tuple(requests),
-        assumptions=assumptions,
+        by_verified=_summed(split) if len(split) == len(requests) and not odd else None,
+        assumptions=(*assumptions, *taken),
+        contradictions=(f"{len(odd):,} requests whose rounds by draft length are not their rounds",)
+        if odd
+        else (),
     )
+
+
+def _of_one_length(
+    requests: Sequence[RequestCounts], k: int | None
+) -> tuple[Sequence[RequestCounts], tuple[str, ...]]:
+    """Return the requests with their rounds by what they verified, where all verified equally many
+    tokens in each round on average, a whole number that no round exceeds: then each round is taken
+    to have verified that many. The second value says so in words."""
+    means = {
+        None if request.verified is None else request.verified / request.rounds
+        for request in requests
+        if request.rounds
+    }
+    n = means.pop() if len(means) == 1 else None
+    histograms = [request.histogram for request in requests if request.histogram is not None]
+    if n is None or n != int(n) or len(histograms) < len(requests):
+        return requests, ()
+    if any(request.by_verified is not None for request in requests) or any(
+        sum(histogram[int(n) + 1 :]) for histogram in histograms
+    ):
+        return requests, ()
+    same = [
+        replace(request, by_verified={int(n): histogram})
+        for request, histogram in zip(requests, histograms, strict=True)
+    ]
+    tokens = number_of(int(n), "draft token")
+    return same, () if n == k else (
+        f"each round is taken to have verified {tokens}, as on average",
+    )
+
+
+def _fits_together(request: RequestCounts) -> bool:
+    """Whether the rounds of a request by what they verified are those that its counts say."""
+    split = request.by_verified
+    if split is None or request.histogram is None:
+        return True
+    most = max(len(request.histogram), *(len(h) for h in split.values()), 1)
+    padded = (*request.histogram, *(0 for _ in range(most - len(request.histogram))))
+    whole = together(list(split.values()))
+    tokens = sum(n * sum(histogram) for n, histogram in split.items())
+    return (*whole, *(0 for _ in range(most - len(whole)))) == padded and (
+        request.verified is None or tokens == request.verified
+    )
+
+
+def _summed(every: Sequence[ByVerified]) -> ByVerified:
+    lengths = sorted({n for rounds in every for n in rounds})
+    return {n: together([rounds[n] for rounds in every if n in rounds]) for n in lengths}
 
 
 def open_result(path: Path) -> ResultFile:
@@ -431,7 +555,35 @@ def counts_of(
         accepted=tokens,
         verified=count(fields, verified),
         histogram=histogram_of(fields.get("acceptance_histogram"), "acceptance_histogram"),
+        by_verified=_by_verified(fields),
     )
+
+
+_BY_LENGTH = "acceptance_histogram_by_draft_length"
+
+
+def _by_verified(fields: Mapping[str, Any]) -> ByVerified | None:
+    """Return a request's rounds by what they verified: from vLLM's histograms by draft length
+    (0.34), or from the rounds, which its level "detailed" lists; None without either."""
+    if by_length := inner(fields, _BY_LENGTH):
+        if not all(name.isascii() and name.isdecimal() and len(name) < 6 for name in by_length):
+            raise BadFigureError(f"{_BY_LENGTH} has a key that is no number of tokens")
+        found = {int(n): histogram_of(by_length[n], _BY_LENGTH) or () for n in by_length}
+    else:
+        steps = (fields.get("per_step_drafted"), fields.get("per_step_accepted"))
+        if not all(steps):
+            return None
+        drafted, accepted = (numbers(values, "per_step counts", MAX_K) for values in steps)
+        if len(drafted) != len(accepted):
+            raise BadFigureError("per_step_drafted and per_step_accepted differ in length")
+        rounds = Counter(zip(map(int, drafted), map(int, accepted), strict=True))
+        found = {
+            n: tuple(rounds[n, tokens] for tokens in range(MAX_K + 1)) for n in {*map(int, drafted)}
+        }
+    for n, histogram in found.items():
+        if n > MAX_K or sum(histogram[n + 1 :]):
+            raise BadFigureError(f"{_BY_LENGTH} has rounds that accept more than {n} tokens")
+    return found
 
 
 def most_k(rows: Iterable[Mapping[str, Any]]) -> int | None:

@@ -117,12 +117,15 @@ def figures_of(page: EnginePage, period: str, *assumptions: str) -> Figures:
     seen = view(page.points)
     rates = [depth.accepted for depth in seen.depths]
     known = [rate for rate in rates if rate is not None]
-    accepted = page.points.get((i.ACCEPTED.name, attributes({})))
+    accepted, verified = (
+        page.points.get((item.name, attributes({}))) for item in (i.ACCEPTED, i.VERIFIED)
+    )
     return Figures(
         period=period if page.length is None else LAST_INTERVAL,
         k=seen.k or None,
         requests=seen.requests or None,
         rounds=seen.rounds or None,
+        verified=None if verified is None or not seen.rounds else int(verified.value),
         accepted=None if accepted is None or not seen.rounds else int(accepted.value),
         mean_length=seen.length if page.length is None else page.length,
         marginal=tuple(known) if known and len(known) == len(rates) else None,

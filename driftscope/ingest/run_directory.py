@@ -16,7 +16,7 @@ from typing import Any
 
 from driftscope.analysis.replays import INGESTED, TOTALS, FileTotals, to_workload
 from driftscope.errors import TraceError, UsageError
-from driftscope.ingest.base import THIS_RUN, Figures, Reader, RequestCounts
+from driftscope.ingest.base import THIS_RUN, Figures, Histogram, Reader, RequestCounts
 from driftscope.trace.manifest import CLIENT, MANIFEST, Manifest
 from driftscope.trace.records import ClientRow
 from driftscope.trace.writer import TraceWriter, WriterOptions
@@ -124,7 +124,7 @@ def _rows(path: Path, found: Sequence[Figures]) -> Iterator[ClientRow]:
 
 
 def _row(figures: Figures, counts: RequestCounts, name: str, order: int) -> ClientRow:
-    accepted = _accepted(counts)
+    verified, accepted = _rounds(figures, counts)
     absent: dict[str, Any] = dict.fromkeys(
         (
             *("response", "concurrency", "rate", "due_s", "sent_s", "status", "error", "e2e_s"),
@@ -146,20 +146,23 @@ def _row(figures: Figures, counts: RequestCounts, name: str, order: int) -> Clie
         waited_s=0.0,
         ttft_s=counts.ttft_s,
         tpot_s=counts.tpot_s,
-        verified=_drafted(figures, counts),
+        verified=verified,
         accepted=accepted,
         **absent,
     )
 
 
-def _accepted(counts: RequestCounts) -> tuple[int, ...]:
-    histogram = counts.histogram or ()
-    return tuple(tokens for tokens, rounds in enumerate(histogram) for _ in range(rounds))
+def _rounds(
+    figures: Figures, counts: RequestCounts
+) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
+    """Return the tokens verified in each round, None if they are not known, and those accepted."""
+    split = counts.by_verified if figures.by_verified is not None else None
+    if split is None:
+        return None, tuple(_repeated(counts.histogram or ()))
+    pairs = [(n, tokens) for n, rounds in split.items() for tokens in _repeated(rounds)]
+    pairs.sort(key=lambda pair: pair[1])
+    return tuple(n for n, _ in pairs), tuple(tokens for _, tokens in pairs)
 
 
-def _drafted(figures: Figures, counts: RequestCounts) -> tuple[int, ...] | None:
-    """Return K for each round if the counts say that every round drafted K."""
-    k = figures.k
-    if k is None or counts.verified != k * counts.rounds:
-        return None
-    return (k,) * counts.rounds
+def _repeated(histogram: Histogram) -> Iterator[int]:
+    return (tokens for tokens, rounds in enumerate(histogram) for _ in range(rounds))

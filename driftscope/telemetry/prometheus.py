@@ -110,6 +110,8 @@ class EngineMetrics:
     """Name of the engine as it is written."""
     rounds: str | None = None
     """Counter of drafts that were verified."""
+    verified: str | None = None
+    """Counter of draft tokens that were verified."""
     accepted: str | None = None
     """Counter of accepted draft tokens, without the target's own token of each round."""
     accepted_at: str | None = None
@@ -130,10 +132,12 @@ class EngineMetrics:
     @property
     def names(self) -> frozenset[str]:
         """Names of the samples on a page."""
-        plain = (self.rounds, self.accepted, self.accepted_at, self.drafted_at, self.length)
+        plain = (self.rounds, self.verified, self.accepted, self.accepted_at)
         histograms = (name for name in (self.ttft, self.tpot) if name)
         parts = (f"{name}{part}" for name in histograms for part in ("_sum", "_count"))
-        return frozenset(name for name in (*plain, self.requests, *parts) if name)
+        return frozenset(
+            name for name in (*plain, self.drafted_at, self.length, self.requests, *parts) if name
+        )
 
     @property
     def of_speculation(self) -> frozenset[str]:
@@ -151,6 +155,7 @@ def _counters(title: str, prefix: str, **more: str) -> EngineMetrics:
     return EngineMetrics(
         title=title,
         rounds=f"{prefix}:spec_decode_num_drafts_total",
+        verified=f"{prefix}:spec_decode_num_draft_tokens_total",
         accepted=f"{prefix}:spec_decode_num_accepted_tokens_total",
         accepted_at=f"{prefix}:spec_decode_num_accepted_tokens_per_pos_total",
         **more,
@@ -524,6 +529,7 @@ def _points(
     rounds = first if metrics.rounds is None else totals.get(metrics.rounds)
     for instrument, value in (
         (i.ROUNDS, rounds),
+        (i.VERIFIED, totals.get(metrics.verified or "")),
         (i.ACCEPTED, totals.get(metrics.accepted or "")),
         (i.REQUESTS, totals.get(metrics.requests or "")),
     ):

@@ -237,6 +237,10 @@ Drafted = Annotated[int, Field(ge=0, le=MAX_K)]
 Rounds = Annotated[int, Field(ge=0, le=MAX_ROUNDS)]
 
 
+_Histogram = Annotated[list[Rounds], Field(max_length=MAX_K + 1)]
+_Length = Annotated[str, Field(pattern="^[0-9]{1,5}$")]
+
+
 class _Checked(BaseModel):
     """Base model with strict JSON types; unknown fields are ignored."""
 
@@ -260,7 +264,9 @@ class Speculation(_Checked):
 
     per_step_drafted: Annotated[list[Drafted], Field(max_length=MAX_ROUNDS)] | None = None
     per_step_accepted: Annotated[list[Drafted], Field(max_length=MAX_ROUNDS)] | None = None
-    acceptance_histogram: Annotated[list[Rounds], Field(max_length=MAX_K + 1)] | None = None
+    acceptance_histogram: _Histogram | None = None
+    acceptance_histogram_by_draft_length: dict[_Length, _Histogram] | None = None
+    """Histogram of the rounds that verified so many tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,19 +301,28 @@ def counts_of(usage: Any, speculation: Any) -> Counts:
 
 
 def rounds_of(speculation: Speculation) -> tuple[list[int] | None, list[int] | None]:
-    """Return drafted and accepted tokens per round; raise BrokenStreamError for more than
+    """Return verified and accepted tokens per round; raise BrokenStreamError for more than
     MAX_ROUNDS.
 
-    Without `per_step_...` (vLLM's level "summary") the accepted tokens come from the histogram and
-    the drafted tokens of a round are unknown: (None, accepted).
+    Without `per_step_...` (vLLM's level "summary") they come from the histograms by draft length;
+    of a server that has only one for all rounds, what a round verified is unknown: (None,
+    accepted).
     """
-    drafted, accepted = speculation.per_step_drafted, speculation.per_step_accepted
-    if accepted and drafted and len(accepted) == len(drafted):
-        return drafted, accepted
-    histogram = speculation.acceptance_histogram or []
-    if sum(histogram) > MAX_ROUNDS:
+    verified, accepted = speculation.per_step_drafted, speculation.per_step_accepted
+    if accepted and verified and len(accepted) == len(verified):
+        return verified, accepted
+    by_length = speculation.acceptance_histogram_by_draft_length
+    split = by_length or {"": speculation.acceptance_histogram or []}
+    if sum(map(sum, split.values())) > MAX_ROUNDS:
         raise BrokenStreamError(f"impossible counts (more than {MAX_ROUNDS:,} rounds)")
-    return None, [n for n, rounds in enumerate(histogram) for _ in range(rounds)] or None
+    rounds = sorted(
+        (tokens, length)
+        for length, histogram in split.items()
+        for tokens, number in enumerate(histogram)
+        for _ in range(number)
+    )
+    lengths = [int(length) for _, length in rounds] if by_length else None
+    return lengths or None, [tokens for tokens, _ in rounds] or None
 
 
 def first_fault(error: ValidationError) -> str:

@@ -99,6 +99,83 @@ def test_sums(
     assert marginal is None or found.marginal == pytest.approx(marginal)
 
 
+def _responses(path: Path, *rounds: list[tuple[int, int]], **more: Any) -> Path:
+    """Write vLLM responses at K = 7: their rounds by tokens verified and accepted."""
+    rows = []
+    for pairs in rounds:
+        accepted = [tokens for _, tokens in pairs]
+        counts = {
+            "num_spec_steps": len(pairs),
+            "num_accepted_draft_tokens": sum(accepted),
+            "num_draft_tokens": sum(n for n, _ in pairs),
+            "num_spec_tokens": 7,
+            "acceptance_histogram": [accepted.count(tokens) for tokens in range(8)],
+            **{name: value(pairs) for name, value in more.items()},
+        }
+        rows.append(json.dumps({"metrics": {"speculative_decoding": counts}}))
+    path.write_text("\n".join(rows))
+    return path
+
+
+def _by_length(pairs: list[tuple[int, int]]) -> dict[str, list[int]]:
+    lengths = {n for n, _ in pairs}
+    return {str(n): [pairs.count((n, tokens)) for tokens in range(n + 1)] for n in lengths}
+
+
+CUT = [(1, 1)] * 20 + [(2, 0)] * 10 + [(2, 2)] * 10
+DETAILED = {
+    "per_step_drafted": lambda pairs: [n for n, _ in pairs],
+    "per_step_accepted": lambda pairs: [tokens for _, tokens in pairs],
+}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "more", "marginal", "words"),
+    [
+        ([(1, 1)] * 100, {}, [1.0], "1.0 of K = 7 draft tokens were verified"),
+        ([(2, 2)] * 30 + [(2, 1)] * 10, {}, [1.0, 0.75], "depths 3 to 7 never"),
+        (CUT, {}, [0.75], "in which rounds is not in the file: no rate beyond depth 1"),
+        (CUT, {"acceptance_histogram_by_draft_length": _by_length}, [0.75, 0.75], "3 to 7 never"),
+        (CUT, DETAILED, [0.75, 0.75], "rates are over the rounds that verified the depth"),
+        ([(7, 1)] * 40, {}, [1.0, *[0.0] * 6], ""),
+    ],
+)
+def test_a_depth_that_was_not_verified_was_not_rejected(
+    rounds: list[tuple[int, int]],
+    more: dict[str, Any],
+    marginal: list[float],
+    words: str,
+    tmp_path: Path,
+) -> None:
+    file = _responses(tmp_path / "cut.jsonl", rounds, rounds, **more)
+    (figures,) = ingest(file)[1]
+    assert figures.marginal == (*marginal, *[None] * (7 - len(marginal)))
+    assert words in "; ".join(figures.assumptions) and figures.contradictions == ()
+    counted = 1 + sum(tokens for _, tokens in rounds) / len(rounds)
+    assert figures.mean_length == pytest.approx(counted), "as served"
+
+
+def test_rounds_by_length_that_are_not_the_rounds_are_said(tmp_path: Path) -> None:
+    wrong = {"acceptance_histogram_by_draft_length": lambda pairs: {"2": [len(pairs) - 1, 0, 1]}}
+    (figures,) = ingest(_responses(tmp_path / "cut.jsonl", CUT, **wrong))[1]
+    assert "whose rounds by draft length are not their rounds" in figures.contradictions[0]
+    assert figures.marginal == (0.75, *[None] * 6)
+
+
+def test_counters_of_a_server_that_cut_drafts_give_no_rate_beyond_depth_1(tmp_path: Path) -> None:
+    page = (SAMPLES / "prometheus-vllm.txt").read_text()
+    whole = ingest(SAMPLES / "prometheus-vllm.txt")[1][0]
+    assert whole.marginal is not None and whole.rounds and whole.k
+    name = 'vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"}'
+    for tokens, rates in (
+        (whole.k * whole.rounds, whole.marginal),
+        (whole.k * whole.rounds - 50, (whole.marginal[0], *[None] * (whole.k - 1))),
+    ):
+        (tmp_path / "page.txt").write_text(f"{page}\n{name} {tokens}.0\n")
+        (figures,) = ingest(tmp_path / "page.txt")[1]
+        assert (figures.verified, figures.marginal) == (tokens, rates)
+
+
 def test_times_are_in_seconds() -> None:
     found = _one("vllm-bench.json", "vllm-bench")
     assert (found.ttft_s, found.tpot_s, found.output_tokens_per_s) == (0.04, 0.0075, 130.0)

@@ -67,6 +67,8 @@ def test_rounds_as_vllm_tells_them() -> None:
     summary = {"acceptance_histogram": [2, 1, 0]}
     assert counts_of(None, summary) == Counts(accepted=[0, 0, 1])
     assert counts_of(None, {"acceptance_histogram": [0, 0]}) == Counts()
+    cut = {**summary, "acceptance_histogram_by_draft_length": {"1": [2, 0], "2": [0, 1, 0]}}
+    assert counts_of(None, cut) == Counts(verified=[1, 1, 2], accepted=[0, 0, 1])
 
 
 @pytest.mark.parametrize(
