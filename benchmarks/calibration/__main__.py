@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.calibration.attention_drift import ATTENTION_DRIFT
 from benchmarks.calibration.causes import ABLATIONS, CIRCUMSTANCES, TEXT_KINDS
 from benchmarks.calibration.changes import CHANGES, OVER_TIME, UNFINISHED
+from benchmarks.calibration.comparisons import COMPARISONS
 from benchmarks.calibration.depths import MIX_CHANGES, RISK_SETS, SEVERAL_K
 from benchmarks.calibration.estimates import CLUSTERS, COVERAGE, SHARED_STEPS
 from benchmarks.calibration.high_findings import HIGH_FINDINGS
@@ -31,6 +32,7 @@ TABLES = {
         COVERAGE,
         FALSE_CALLS,
         GATE_FAILURES,
+        COMPARISONS,
         CHANGES,
         CIRCUMSTANCES,
         PARTING,

@@ -53,9 +53,9 @@ def covered(name: str, value: float, trials: int) -> Rate:
     return Rate(name=name, value=value, least=least)
 
 
-def power(name: str, value: float, trials: int) -> Rate:
+def power(name: str, value: float, trials: int, *, least: float = POWER_AT_LEAST) -> Rate:
     """Return the share of the trials in which what is there is found."""
-    return Rate(name=name, value=value, least=POWER_AT_LEAST - slack(POWER_AT_LEAST, trials))
+    return Rate(name=name, value=value, least=least - slack(least, trials))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

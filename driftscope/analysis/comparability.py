@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.figures.requests import Requests
+from driftscope.analysis.figures.requests import UNLABELLED, Requests
 from driftscope.analysis.figures.rounds import Side
 from driftscope.analysis.number_words import listed, percent
 from driftscope.analysis.query.column_arrays import Codes, Matrix
@@ -679,6 +679,8 @@ def _of_mixes(a: Side, b: Side) -> Iterator[RunDifference]:
     """Yield that two runs served labels in other shares, and whether a common mix removes that: it
     does not for labels of too few requests."""
     shares = [_shares(side, np.array(side.labels)) for side in (a, b)]
+    if any(set(share) <= {UNLABELLED} for share in shares):
+        return
     apart = {
         name: abs(shares[0].get(name, 0.0) - shares[1].get(name, 0.0))
         for name in {*shares[0], *shares[1]}

@@ -17,6 +17,7 @@ from driftscope.analysis.advice import (
     served_option,
     to_measure,
 )
+from driftscope.analysis.compare import MATTERS
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.number_words import ks_of, listed, milliseconds, number, percent
 from driftscope.analysis.replays import NOT_RECORDED, Cell, ReplaySummary
@@ -224,7 +225,9 @@ def _better(lead: Finding) -> tuple[str, str] | None:
     if lead.answer is Answer.NO:
         return lead.reference, lead.runs[-1]
     equal = 1.0 if lead.topic is Topic.PAYS else 0.0
-    return (lead.runs[-1], lead.reference) if lead.interval.low > equal else None
+    matters = (lead.estimate or 0.0) >= equal + MATTERS
+    better = lead.interval.low > equal and matters
+    return (lead.runs[-1], lead.reference) if better else None
 
 
 def _subject(lead: Finding, findings: Sequence[Finding]) -> Finding | None:

@@ -7,7 +7,14 @@ import math
 
 from driftscope.analysis.baseline_relation import change_of
 from driftscope.analysis.comparability import Claim, K
-from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison, Difference, accepts_less
+from driftscope.analysis.compare import (
+    LENGTH,
+    MARGINAL,
+    MATTERS,
+    Comparison,
+    Difference,
+    accepts_less,
+)
 from driftscope.analysis.number_words import (
     between,
     count,
@@ -228,8 +235,9 @@ def _compared(case: Case, comparison: Comparison, change: float, interval: Inter
     sure = comparable.decides(Claim.ACCEPTANCE)
     answer = change_is if sure else Answer.CANNOT_TELL
     other, at = comparison.first, comparison.at(LENGTH)[0]
+    better = interval.low > 0 and change >= MATTERS
     verb = {
-        Answer.YES: f"acceptance is {'better than' if interval.low > 0 else 'no worse than'}",
+        Answer.YES: f"acceptance is {'better' if better else 'no worse'} than",
         Answer.NO: "acceptance is worse than",
         Answer.CANNOT_TELL: "it cannot be told whether acceptance is worse than",
     }[change_is]

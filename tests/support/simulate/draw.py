@@ -107,9 +107,18 @@ def chunks(truth: Truth) -> Iterator[Chunk]:
             yield chunk
 
 
+def difficulty(truth: Truth) -> NDArray[np.float64]:
+    """Return the logit shift of each request of a run of one replica, [requests]; higher is
+    easier."""
+    return _prompted(truth, 0, truth.requests).shift
+
+
 def _prompted(truth: Truth, replica: int, requests: int) -> Prompted:
     random = np.random.default_rng((truth.prompts_seed, replica))
     kind = random.choice(len(truth.prompts), size=requests, p=truth.shares())
+    session = np.arange(requests) * truth.sessions // max(requests, 1)
+    if truth.kind_by_session:
+        kind = kind[np.searchsorted(session, session)]
     low, high = np.array([each.tokens for each in truth.prompts]).T
     spread = truth.rounds * truth.rounds_spread
     rounds = random.uniform(truth.rounds - spread, truth.rounds + spread, requests)
@@ -119,7 +128,6 @@ def _prompted(truth: Truth, replica: int, requests: int) -> Prompted:
     tokens = random.integers(low[kind], high[kind], endpoint=True)
     prompt = np.arange(requests) % -(-requests // truth.repeats)
     kind, rounds, shift, tokens = (each[prompt] for each in (kind, rounds, shift, tokens))
-    session = np.arange(requests) * truth.sessions // max(requests, 1)
     own = random.standard_normal(max(truth.sessions, 1)) if truth.alike else np.zeros(1)
     shift = shift + truth.alike * own[session if truth.alike else 0] + truth.decay * progress
     if truth.change:

@@ -89,6 +89,8 @@ class Truth:
     length, number of rounds and `between`."""
     sessions: int = 0
     """Number of sessions, each of them a sequence of requests; 0: there are none."""
+    kind_by_session: bool = False
+    """Whether all prompts of a session are of one kind."""
     alike: float = 0.0
     """Standard deviation of a session's logit shift."""
     digests: bool = True
