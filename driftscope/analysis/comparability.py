@@ -196,7 +196,7 @@ def _unequal(
 
 
 def _of_servers(a: Manifest, b: Manifest) -> Iterator[RunDifference]:
-    """Yield the differences of what served: target, engine and hardware."""
+    """Yield the differences of what served: target, engine and its settings."""
     if models_differ(a, b, TARGET):
         yield RunDifference(
             name=TARGET,
@@ -220,7 +220,6 @@ _OF_EXECUTION: Mapping[str, Callable[[Manifest], object]] = {
     "tensor parallelism": lambda manifest: manifest.tensor_parallel,
     "pipeline parallelism": lambda manifest: manifest.pipeline_parallel,
     "data parallelism": lambda manifest: manifest.data_parallel,
-    "hardware": lambda manifest: getattr(manifest, "hardware", None),
 }
 """Settings of a server that change how long its steps take, by name."""
 
@@ -232,7 +231,7 @@ def _of_drafting(
     a, b = manifests
     yield from _unequal(
         "rule of verification",
-        *(getattr(manifest, "verification", None) for manifest in manifests),
+        *(manifest.verification for manifest in manifests),
         of_server=False,
     )
     drafted = [_drafted(side) for side in sides]
@@ -414,7 +413,7 @@ def _of_lengths(a: _Asked, b: _Asked, *, paired: bool) -> Iterator[RunDifference
     error = math.sqrt(sum(float(np.var(values, ddof=1)) / len(values) for values in apart))
     if abs(means[0] - means[1]) <= _SURE_ERRORS * error:
         return
-    short = math.floor(min(np.median(first), np.median(second)))
+    short = math.floor(min(np.quantile(values, _SHORTER) for values in (first, second)))
     yield RunDifference(
         name="answer length",
         first=f"{means[0]:.0f}",
@@ -425,6 +424,8 @@ def _of_lengths(a: _Asked, b: _Asked, *, paired: bool) -> Iterator[RunDifference
     )
 
 
+_SHORTER = 0.1
+"""Share of the shorter answers that may end before the positions at which both are compared."""
 _FEWEST_LENGTHS = 5
 _SURE_ERRORS = 2.0
 """Number of standard errors from which a difference in length is more than chance."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.command import run_command
 from support.runs import Spec, manifest
 from support.simulate import Prompts, Truth, simulate
 from support.simulate.sums import side
@@ -16,13 +18,19 @@ from typer.testing import CliRunner
 from driftscope.analysis.comparability import (
     BY_DIGEST,
     DRAFTER,
+    Claim,
+    Load,
     Pairing,
     comparability_of,
     models_differ,
 )
+from driftscope.analysis.compare import verdict
 from driftscope.analysis.figures.rounds import Side
+from driftscope.analysis.gate import Outcome, rule_of
 from driftscope.cli.app import app
-from driftscope.pipeline import conclude, summarise
+from driftscope.cli.gate_run import judge_analysis, run_gate
+from driftscope.findings.finding import Answer, Topic
+from driftscope.pipeline import Inputs, compare, conclude, measure, summarise
 from driftscope.trace.manifest import Manifest
 from driftscope.trace.reader import read_trace
 
@@ -115,6 +123,104 @@ def test_another_drafter_may_capture_other_layers() -> None:
 
 
 SIDE: Side = side(Truth(requests=8, rounds=4, k=2))
+
+
+ALONG = replace(TRUTH, prompts=(Prompts(tokens=(40, 60)),), context=-0.4)
+"""Acceptance that falls with the position in the answer."""
+ONE_LENGTH = replace(TRUTH, prompts=(Prompts(tokens=(512, 512)),))
+
+
+def _sampled(share: float) -> tuple[Prompts, ...]:
+    return Prompts(temperature=0.0, share=1 - share), Prompts(temperature=1.0, share=share)
+
+
+CONFOUNDED = {
+    "answer length": (ALONG, replace(ALONG, rounds=40)),
+    "temperature": (
+        replace(TRUTH, prompts=_sampled(0.2)),
+        replace(TRUTH, prompts=_sampled(0.6)),
+    ),
+    "load": (replace(TRUTH, batches=(1,)), replace(TRUTH, batches=(10,))),
+    "prompts": (ONE_LENGTH, replace(ONE_LENGTH, prompts_seed=12)),
+    "rule of verification": (
+        replace(TRUTH, verification="exact"),
+        replace(TRUTH, verification="block"),
+    ),
+}
+GATE = "no_worse(acceptance.mean_length, 50%)"
+
+
+@pytest.mark.parametrize("name", CONFOUNDED)
+def test_what_explains_a_difference_is_told_by_every_command(tmp_path: Path, name: str) -> None:
+    first, second = CONFOUNDED[name]
+    new, old = (
+        simulate(tmp_path / "new", replace(second, seed=9)),
+        simulate(tmp_path / "old", first),
+    )
+    measured = measure(Inputs(sources=[new], labels=["new"], baseline=old))
+    found = conclude(measured.runs, (), measured.baseline)
+    (answer,) = [about for about in found.answers if about.topic is Topic.ACCEPTANCE]
+    assert answer.answer is Answer.CANNOT_TELL
+    assert f"but the runs also differ in {name}" in answer.statement
+    assert answer.advice
+    assert not [f for f in found.findings if f.id == "runs_part" and f.asks]
+    (comparison,) = [case.comparison for case in found.cases if case.comparison]
+    assert verdict(comparison).startswith("which run accepts more cannot be told: they differ in")
+    (judged,) = judge_analysis([rule_of(GATE, required=True)], found, measured.baseline)
+    assert judged.outcome is Outcome.UNDECIDED
+    assert f"the runs also differ in {name}" in judged.line()
+
+
+def test_the_same_positions_of_answers_of_other_lengths_are_compared(tmp_path: Path) -> None:
+    """What the advice says, typed as it says it."""
+    first, second = CONFOUNDED["answer length"]
+    runs = simulate(tmp_path / "a", first), simulate(tmp_path / "b", replace(second, seed=9))
+    said = run_command("compare", *runs).stdout
+    (option,) = re.findall(r"--where '([^']+)'", " ".join(said.split()))
+    again = run_command("compare", *runs, "--where", option)
+    assert "cannot be told" not in again.stdout
+    assert "no difference" in again.stdout
+
+
+def test_a_gate_is_about_another_engine_and_compare_is_not(tmp_path: Path) -> None:
+    new, old = (
+        simulate(tmp_path / "new", replace(TRUTH, runner="v1")),
+        simulate(tmp_path / "old", TRUTH),
+    )
+    (judged,) = run_gate([new], (), baseline=old, require=(GATE,))
+    assert judged.outcome is Outcome.HELD
+    assert "cannot be told" in run_command("compare", old, new).stdout
+
+
+def test_requests_of_one_length_are_no_evidence_and_others_are(tmp_path: Path) -> None:
+    """Without digests, equal ids of requests of other lengths show that the prompts are equal."""
+    unknown = replace(TRUTH, digests=False)
+    for name, truth, assumed in (
+        ("a", unknown, True),
+        ("b", replace(ONE_LENGTH, digests=False), False),
+    ):
+        runs = [simulate(tmp_path / f"{name}{seed}", replace(truth, seed=seed)) for seed in (1, 2)]
+        found = compare(runs[0], runs[1], ("a", "b"))
+        assert found.assumed is assumed
+        assert found.comparability.decides(Claim.ACCEPTANCE) is assumed
+
+
+def test_equal_requests_at_another_speed_are_one_load() -> None:
+    """Requests that arrive in one rhythm: a slower server has more of them at once."""
+    arrival_s = np.arange(100.0)
+    loads = [
+        Load(at_once=at_once, met=at_once, gaps_s=np.diff(arrival_s)) for at_once in (2.0, 4.0)
+    ]
+    assert loads[0].is_like(loads[1])
+    assert not loads[0].is_like(replace(loads[1], gaps_s=np.diff(3 * arrival_s)))
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_drafter_is_advised_only_if_it_is_another_one(tmp_path: Path, same: bool) -> None:
+    worse = replace(TRUTH, conditional=(0.5,) * 4, drafter=TRUTH.drafter if same else "worse")
+    runs = [summarise(read_trace(path), path.name) for path in _pair(tmp_path, worse)]
+    advice = conclude(runs).screen.actions[0].advice
+    assert advice.startswith("a and b serve with the same drafter and K") is same
 
 
 @pytest.mark.slow
