@@ -160,7 +160,7 @@ FORMATS: Sequence[Enclosure] = (
     _tool("<function_call>", "", "granite-20b-fc"),
     _tool(r"<\|python_tag\|>", "", "llama3_json llama4_json llama3"),
     _tool(r"<\|python_start\|>", r"<\|python_end\|>", "llama4_pythonic"),
-    _tool(r"\[TOOL_CALLS\]", r"(?=\[TOOL_CALLS\])", "mistral xlam"),
+    _tool(r"\[TOOL_CALLS\](?=\s*[\w.-]*(?:[\[{]|\Z))", r"(?=\[TOOL_CALLS\])", "mistral xlam"),
     _tool(r"<\|function_call\|>", r"<\|message_sep\|>", "gigachat3"),
     _tool(r"function call<\|role_sep\|>\n", r"<\|message_sep\|>", "gigachat3"),
     _tool(r"functools(?=\[)", "", "phi4_mini_json"),

@@ -250,11 +250,6 @@ _IN_PROSE = re.compile(
     r"|\d(?:[\d.,:/%]*[\d%])?",
     re.MULTILINE | re.DOTALL,
 )
-_CHANGED_LINES = re.compile(
-    r"^(?:(?:<{5,9}|-{5,9}) SEARCH\b(?s:.*?)(?:^(?:>{5,9}|\+{5,9}) REPLACE[^\n]*(?:\n|\Z)|\Z)"
-    r"|(?:(?:[+-]|@@)[^\n]*(?:\n|\Z))+)",
-    re.MULTILINE,
-)
 _HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _DIFF_LINE = re.compile(
     r"[-+ @\\]|diff --git |index |(?:new|deleted) file|(?:old|new) mode|(?:dis)?similarity "
@@ -264,16 +259,27 @@ _DIFF_LINE = re.compile(
 _PATCH_END = re.compile(r"\n\*\*\* End Patch[^\n]*(?:\n|\Z)")
 _REPLACEMENT_END = re.compile(r"\n(?:>{5,9}|\+{5,9}) REPLACE[^\n]*(?:\n|\Z)")
 _FENCED_DIFF = re.compile(
-    r"\n(?:diff --git |--- [^\n]+\n\+\+\+ |@@ |\*\*\* Begin Patch\b|(?:<{5,9}|-{5,9}) SEARCH\b)"
+    r"\n[ ]*(?:diff --git |--- [^\n]+\n\+\+\+ |@@ |\*\*\* Begin Patch\b|(?:<{5,9}|-{5,9}) SEARCH\b)"
 )
 _DIFF_TAGS, _JSON_TAGS = ("diff", "patch"), ("json", "jsonc", "json5", "jsonl", "ndjson")
 _NESTING_TAGS = ("markdown", "md", "mdx")
 """Languages whose fences models let hold fences of the same length, which CommonMark does not."""
-_KEYED = re.compile(r"(?:\[\s*)?\{\s*\"")
+_KEYED = re.compile(r"\s*(?:\[\s*)?\{\s*\"")
 _AFTER_VALUE = re.compile(r"[;,]?[ \t]*(?:\n|\Z|<)")
 _SENTENCE_END = ".!?:;…。！？：)]}>」』"
 _QUOTES = "`'\"(“‘*_"
 _AFTER_MENTION = tuple(" \t`'\").,;:!?”’*_")
+
+
+@functools.cache
+def _changes(indentation: str) -> re.Pattern[str]:
+    """Return the pattern of the changed lines of a diff that is indented."""
+    return re.compile(
+        rf"^{indentation}(?:(?:<{{5,9}}|-{{5,9}}) SEARCH\b(?s:.*?)"
+        rf"(?:^{indentation}(?:>{{5,9}}|\+{{5,9}}) REPLACE[^\n]*(?:\n|\Z)|\Z)"
+        rf"|(?:[+-]|@@)[^\n]*(?:\n|\Z)(?:{indentation}(?:[+-]|@@)[^\n]*(?:\n|\Z))*)",
+        re.MULTILINE,
+    )
 
 
 class _Scanner:
@@ -353,7 +359,7 @@ class _Scanner:
             begin = match.start()
         if not row.has_mark and not row.closing:
             return self._value(match.end(), calls=True)
-        if row.has_mark and not self._counts(begin, match.end(), opens=True):
+        if row.has_mark and not self._counts(begin, match.end(), opens=row):
             return False
         self._prose(begin)
         if row.region == Region.PROSE:
@@ -364,13 +370,13 @@ class _Scanner:
         self.enclosed(row)
         return True
 
-    def _counts(self, begin: int, end: int, *, opens: bool) -> bool:
+    def _counts(self, begin: int, end: int, *, opens: Enclosure | None = None) -> bool:
         """Return whether a mark takes effect, and is not one that the text mentions.
 
         It does where it begins the text, a line or what follows another mark. In the middle of a
-        line, what surrounds it decides: a mention stands between words, quotes or parentheses. A
-        mark that is one token or has the signs of a control token needs one sign that it is not
-        mentioned; one that opens an enclosure and is spelled out needs both.
+        line, what surrounds it decides: a mention stands between words, quotes or parentheses, and
+        no JSON follows it. A mark that is one token or has the signs of a control token needs one
+        sign that it is not mentioned; one that opens an enclosure and is spelled out needs both.
         """
         text = self._text
         line = text[max(text.rfind("\n", self.at, begin) + 1, self.at) : begin].strip()
@@ -379,6 +385,8 @@ class _Scanner:
         before, after = text[begin - 1], text[end : end + 1]
         if before == "`":
             return False
+        if opens and opens.region == Region.JSON and _KEYED.match(text, end):
+            return True
         if before in " \t":
             good_before = line[-1] in _SENTENCE_END
         else:
@@ -402,12 +410,12 @@ class _Scanner:
             value = values_end(text, blanks.end() if blanks else begin, calls=True)
         if inside.closing:
             for match in re.compile(inside.closing).finditer(text, value or begin):
-                if self._counts(*match.span(), opens=False):
+                if self._counts(*match.span()):
                     return match.span()
         if inside.region == Region.THINKING:
             # A call ends thinking that has no end of its own, as for the engines' parsers.
             for match in self._marks.calls.finditer(text, begin):
-                if self._counts(*match.span(), opens=True):
+                if self._counts(*match.span(), opens=_row(match)):
                     return match.start(), match.start()
         end = value or len(text)
         return end, end
@@ -439,10 +447,12 @@ class _Scanner:
         region, language = Region.JSON if is_json else Region.CODE, language_of(tag)
         self._add(self.at, region, boundary=True, language=language)
         self._had_block = True
+        line = self._text[self._text.rfind("\n", 0, content - 1) + 1 : content]
+        indentation = " " * (len(line) - len(line.lstrip(" ")))
         if tag in _DIFF_TAGS:
-            self._changed_lines(content, end, after, language)
+            self._changed_lines(content, end, after, language, indentation)
         elif not is_json and (match := _FENCED_DIFF.search(self._text, content - 1, end)):
-            self._changed_lines(match.start() + 1, end, after, language)
+            self._changed_lines(match.start() + 1, end, after, language, indentation)
         self.at = after
 
     def _holds_values(self, begin: int, end: int) -> bool:
@@ -451,10 +461,15 @@ class _Scanner:
         return bool(content) and values_end(content) == len(content)
 
     def _changed_lines(
-        self, begin: int, end: int, after: int, language: str = Language.NO_FENCE
+        self,
+        begin: int,
+        end: int,
+        after: int,
+        language: str = Language.NO_FENCE,
+        indentation: str = "",
     ) -> None:
         """Mark the changed lines of a diff up to `end`, in a block of code up to `after`."""
-        for match in _CHANGED_LINES.finditer(self._text, begin, end):
+        for match in _changes(indentation).finditer(self._text, begin, end):
             self._add(match.start(), Region.DIFF, boundary=False, language=language)
             if match.end() < after:
                 self._add(match.end(), Region.CODE, boundary=False, language=language)

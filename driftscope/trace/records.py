@@ -258,8 +258,8 @@ class RequestRow:
     """Class of the language that the fence around each of these regions names: its place in
     `Language.ALL`, 0 outside fences. None: not recorded."""
     region_boundaries: Ints | None = None
-    """Places in the answer at which a block of text begins (a fence, a tool call, thinking, a
-    table) or prose after one, ascending. None: not recorded."""
+    """Places in the answer at which a block of text begins (a fence, a diff, a tool call, thinking,
+    a table) or prose after one, ascending. None: not recorded."""
     region_copies: Ints | None = None
     """Begin and end of each passage of the answer that repeats at least 8 tokens of the prompt or
     of the answer before it, alternating. None: not recorded."""

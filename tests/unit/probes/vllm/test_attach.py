@@ -178,6 +178,16 @@ def test_on_a_run_begins_with_what_the_loaded_engine_says(loaded: Loaded, run: P
     assert loaded.config.additional_config, "compiled graphs with hooks have a cache of their own"
 
 
+def test_a_run_says_that_calls_of_an_unknown_parser_are_not_recognised(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["vllm", "serve", "M", "--tool-call-parser=mine"])
+    loaded.attach()
+    _one_step(loaded)
+    note = "tool calls of parser mine are not recognised: they count as prose"
+    assert read_manifest(run).notes == (note,)
+
+
 def test_ranks_join_one_run_and_the_first_says_what_all_have_alike(
     make_drafter: Callable[..., VllmDrafter], run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
