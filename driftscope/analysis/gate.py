@@ -48,7 +48,7 @@ _INTERVAL = "_interval"
 """Suffix of the JSON key of a figure's interval; without the suffix it is the figure's key."""
 _SECONDS = "_s"
 """Ending of the names of times, of which less is better."""
-COUNTED = {("fallback", "by_reason")}
+COUNTED = {("fallback", "by_reason"), ("fallback", "cut")}
 """Objects in which a missing key counts as 0, if it is a known key."""
 
 

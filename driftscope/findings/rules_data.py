@@ -22,9 +22,11 @@ from driftscope.findings.finding import Answer, Finding, Headline, Topic, capita
 from driftscope.findings.rules_compare import FEWEST_REQUESTS
 from driftscope.vocabulary import CHOOSES_LENGTH, UndraftedReason
 
-MANY_SHORT = 0.05
-"""Share of rounds that drafted fewer than K tokens above which a warning about deep rates is
-given."""
+SOME_CUT = 0.01
+"""Share of the drafts that were cut from which it is said."""
+MANY_UNCOUNTED = 0.05
+"""Steps without a draft, as a share of the rounds, from which the engine's own counters may
+differ."""
 
 
 def notes_on(run: RunSummary) -> list[Finding]:
@@ -164,26 +166,36 @@ def _span(cohort: Cohort) -> str:
 
 def _short_rounds(run: RunSummary) -> str | None:
     short = run.recording.short_rounds / run.rounds
-    if run.manifest.method in CHOOSES_LENGTH and short > 0:
-        return (
-            f"the length of a draft is chosen by the drafter ({run.manifest.method}): "
-            f"{percent(short)} of the rounds drafted fewer than K tokens. Rates by depth count "
-            "only the rounds that drafted that depth and were accepted up to it; they hold for "
-            "drafts that this drafter makes that long, while vLLM's counters divide by all rounds"
-        )
-    if short <= MANY_SHORT:
+    if run.manifest.method not in CHOOSES_LENGTH or not short:
         return None
     return (
-        f"{percent(short)} of the rounds drafted fewer than K tokens (close to a length limit); "
-        "rates by depth count only the rounds that drafted that depth, while vLLM's counters "
-        "divide by all rounds"
+        f"the length of a draft is chosen by the drafter ({run.manifest.method}): "
+        f"{percent(short)} of the rounds drafted fewer than K tokens. Rates by depth count "
+        "only the rounds that drafted that depth and were accepted up to it; they hold for "
+        "drafts that this drafter makes that long, while vLLM's counters divide by all rounds"
+    )
+
+
+def _cut_drafts(run: RunSummary) -> str | None:
+    """Say how many drafts were cut before verification, and why."""
+    counts = run.fallback
+    if counts.cut_share < SOME_CUT:
+        return None
+    reasons = [
+        f"{name.replace('_', ' ')} {percent(n / counts.drafts)}"
+        for name, n in sorted(counts.cut.items(), key=lambda cut: -cut[1])
+    ]
+    return (
+        f"{percent(counts.cut_share)} of the drafts were cut before verification "
+        f"({listed(reasons)}): rates by depth count only the tokens that were verified, while "
+        "vLLM's counters call the others rejected"
     )
 
 
 def _counted_undrafted(run: RunSummary) -> str | None:
     """Warn that the engine's own counters may be lower than the figures, and why."""
     counted = run.fallback.counted
-    if counted <= MANY_SHORT * run.rounds:
+    if counted <= MANY_UNCOUNTED * run.rounds:
         return None
     reasons = [
         f"{name.replace('_', ' ')} {n:,}"
@@ -271,6 +283,7 @@ _DOUBTS: tuple[tuple[str, str, Callable[[RunSummary], str | None]], ...] = (
     ("length_goes_with_ease", "acceptance", _length_goes_with_ease),
     ("greedy_drafts", "acceptance", _greedy_drafts),
     ("short_rounds", "acceptance", _short_rounds),
+    ("cut_drafts", "acceptance", _cut_drafts),
     ("counted_undrafted", "acceptance", _counted_undrafted),
     ("several_k", "acceptance", _several_k),
     ("several_k", "masses", _several_depths),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from driftscope.boundary.json_document import written_property
 from driftscope.metrics.definition import Definition
@@ -52,6 +52,10 @@ class Fallback:
     undrafted: int
     by_reason: dict[str, int]
     """Undrafted steps by reason, sorted by name."""
+    drafts: int = 0
+    """Drafts, whether or not any of their tokens were verified."""
+    cut: dict[str, int] = field(default_factory=dict)
+    """Drafts of which fewer tokens were verified than drafted, by reason, sorted by name."""
 
     @written_property
     def deliberate(self) -> int:
@@ -62,6 +66,11 @@ class Fallback:
     def counted(self) -> int:
         """Number of undrafted steps that an engine may count as drafts with nothing accepted."""
         return sum(self.by_reason.get(reason, 0) for reason in UndraftedReason.COUNTED)
+
+    @written_property
+    def cut_share(self) -> float:
+        """Drafts that were cut over all drafts; 0 without drafts."""
+        return sum(self.cut.values()) / self.drafts if self.drafts else 0.0
 
     @written_property
     def rejected_share(self) -> float:

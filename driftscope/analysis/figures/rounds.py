@@ -59,6 +59,7 @@ def _steps(rows: ir.Table) -> dict[str, Any]:
     meant = rows.reason.isin(UndraftedReason.DELIBERATE)
     return {
         "wrong": ((accepted > verified) | (accepted < 0)).sum(),
+        "drafts": (rows.drafted.fill_null(0) > 0).sum(),
         "undrafted": none.sum(),
         "structured": (none & lost.fill_null(False)).sum(),
         "deliberate": (none & meant.fill_null(False)).sum(),
@@ -120,11 +121,16 @@ def by_length(shape: Shape) -> ir.Table:
 
 
 @cache
-def undrafted() -> ir.Table:
-    """Count decode steps without a draft, by request and reason."""
+def reasons() -> ir.Table:
+    """Count decode steps in which nothing was verified, and drafts that were cut, by request and
+    reason."""
     rows = table("verify")
-    none = rows.filter(rows.verified.fill_null(0) == 0)
-    return none.group_by("reason", *REQUEST).aggregate(rows=lambda t: t.count())
+    none = rows.verified.fill_null(0) == 0
+    cut = rows.drafted.fill_null(0) > rows.verified.fill_null(0)
+    rows = rows.mutate(none=none, cut=cut).filter(none | cut)
+    return rows.group_by("reason", *REQUEST).aggregate(
+        none=lambda t: t.none.sum(), cut=lambda t: t.cut.sum()
+    )
 
 
 @cache

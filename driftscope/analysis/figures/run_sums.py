@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,9 +38,9 @@ from driftscope.analysis.figures.rounds import (
     by_length,
     mix_of,
     over_buckets,
+    reasons,
     rounds_of,
     side_of_rounds,
-    undrafted,
 )
 from driftscope.analysis.number_words import count
 from driftscope.analysis.query.column_arrays import (
@@ -274,6 +274,10 @@ class Sums:
     last_s: Matrix
     reasons: Mapping[str, NDArray[np.int64]]
     """Steps without a draft by reason, sorted by name."""
+    drafts: int
+    """Number of drafts, whether or not any of their tokens were verified."""
+    cut: Mapping[str, int]
+    """Drafts of which fewer tokens were verified than drafted, by reason, sorted by name."""
     cells: Codes
     """Cell of each request, [requests]: chains are summed by cell."""
     clusters: Codes
@@ -362,7 +366,8 @@ def collect(tables: Tables, cohort: Cohort | None = None, *, for_summary: bool =
         deliberate=whole(verify, "deliberate"),
         first_s=floats(verify, "first_s"),
         last_s=floats(verify, "last_s"),
-        reasons=_reasons(tables, requests, requests.codes(verify)),
+        **_reasons(tables, requests, requests.codes(verify)),
+        drafts=total(verify, "drafts"),
         cells=cells,
         clusters=clusters,
         chain_sums=chain_sums,
@@ -425,16 +430,17 @@ def _shallower(tables: Tables, shape: Shape) -> Shallower:
     )
 
 
-def _reasons(tables: Tables, requests: Requests, rows: Codes) -> dict[str, NDArray[np.int64]]:
-    """Return the steps without a draft by reason, [rows] each; `rows` are the requests of the
-    rounds."""
-    undrafted_steps = tables.engine.rows(undrafted())
-    number, request = whole(undrafted_steps, "rows"), requests.codes(undrafted_steps)
-    reason = np.asarray(
-        [name or UNKNOWN for name in undrafted_steps.column("reason").to_pylist()], object
-    )
+def _reasons(tables: Tables, requests: Requests, rows: Codes) -> dict[str, Any]:
+    """Return `Sums.reasons`, whose `rows` are the requests of the rounds, and `Sums.cut`."""
+    steps = tables.engine.rows(reasons())
+    none, cut, request = whole(steps, "none"), whole(steps, "cut"), requests.codes(steps)
+    reason = np.asarray([name or UNKNOWN for name in steps.column("reason").to_pylist()], object)
+    named = [(name, reason == name) for name in sorted(set(reason.tolist()))]
     return {
-        name: np.bincount(request[mine], number[mine], len(requests)).astype(np.int64)[rows]
-        for name in sorted(set(reason.tolist()))
-        for mine in (reason == name,)
+        "reasons": {
+            name: np.bincount(request[mine], none[mine], len(requests)).astype(np.int64)[rows]
+            for name, mine in named
+            if none[mine].any()
+        },
+        "cut": {name: int(cut[mine].sum()) for name, mine in named if cut[mine].any()},
     }

@@ -113,10 +113,14 @@ def summary_of(label: str, run: Sums, by: str = BY_LABEL) -> RunSummary:
         latency=_latency(requests, steps.cost),
         cost=steps.cost,
         cells=steps.cells,
-        fallback=fallback(
-            int(run.rounds.histogram[:, 0].sum()),
-            len(run.rounds),
-            {name: int(number.sum()) for name, number in run.reasons.items()},
+        fallback=replace(
+            fallback(
+                int(run.rounds.histogram[:, 0].sum()),
+                len(run.rounds),
+                {name: int(number.sum()) for name, number in run.reasons.items()},
+            ),
+            drafts=run.drafts,
+            cut=dict(run.cut),
         ),
         fallback_spread=spread_of_fallback(run.rounds, run.reasons),
         effective_k=effective_k(int(run.rounds.verified.sum()), len(run.rounds) + undrafted),

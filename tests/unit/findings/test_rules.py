@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
+from driftscope.analysis.number_words import percent
 from driftscope.analysis.statistics.drift import Answer
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings import rules_attention
@@ -185,7 +187,23 @@ def test_without_step_rows_depths_count_only_rounds_that_drafted_them(trace: Tra
         estimate = run.acceptance.conditional[depth]
         assert estimate == pytest.approx(_true_conditional()[depth], abs=0.03)
     assert run.acceptance.counted[2] < 0.7 * run.acceptance.marginal[2]
-    assert "drafted fewer than K tokens" in _messages(run)["short_rounds"]
+
+
+def test_cut_drafts_are_counted_apart_with_the_reason(trace: Trace) -> None:
+    """A grammar that cuts drafts is no length limit."""
+    verify = trace.verify.to_pandas()
+    cut = verify.verified == 2
+    verify.loc[cut, ["drafted", "reason"]] = (4, UndraftedReason.STRUCTURED_OUTPUT)
+    some = cut & (verify.index % 4 == 0)
+    verify.loc[some, ["verified", "accepted"]] = 0
+    rows = pa.Table.from_pandas(verify, schema=trace.verify.schema, preserve_index=False)
+    run = summarise(replace(_without(trace, "step", "draft"), verify=rows), "run")
+    counts = run.fallback
+    assert (counts.drafts, counts.cut) == (len(verify), {"structured_output": cut.sum()})
+    assert counts.by_reason == {"structured_output": some.sum()}
+    said = f"{percent(cut.mean())} of the drafts were cut before verification (structured output"
+    assert _messages(run)["cut_drafts"].startswith(said)
+    assert "cut_drafts" not in _messages(summarise(trace, "run"))
 
 
 def test_lengths_that_the_drafter_chooses_are_named(trace: Trace) -> None:
