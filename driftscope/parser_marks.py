@@ -62,6 +62,8 @@ def _frame(mark: str, parsers: str) -> Enclosure:
 _SUFFIX = r"(?::[^\s<>]+)?"
 """Suffix of Hunyuan's tokens, such as `:opensource`."""
 _TURN = r"(?:<\|start\|>\s*assistant)"
+_HARMONY_END = r"<\|(?:call|end|return)\|>|(?=<\|start\|>)"
+_MUSE_END = r"<\|eo[mt]\|>|(?=<\|start\|>)"
 _MESSAGE = r"(?:<\|constrain\|>[^<]*)?<\|message\|>"
 _CALL = r"[A-Za-z_][\w.]*\((?:\s*\w+\s*=|\s*\))"
 """Beginning of a call in Python's syntax; tools have keyword arguments only."""
@@ -129,32 +131,20 @@ FORMATS: Sequence[Enclosure] = (
     _tool("<｜GCML｜tool_calls>", "</｜GCML｜tool_calls>", "gigachat35"),
     _tool("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", "step3"),
     # OpenAI's Harmony: the recipient stands before or after the channel.
-    _tool(
-        rf"{_TURN}?<\|channel\|>[^<]*?\bto=[^<]*{_MESSAGE}",
-        r"<\|(?:call|end|return)\|>|(?=<\|start\|>)",
-        "openai gpt-oss",
-    ),
+    _tool(rf"{_TURN}?<\|channel\|>[^<]*?\bto=[^<]*{_MESSAGE}", _HARMONY_END, "openai gpt-oss"),
     _tool(
         rf"{_TURN}\s?to=[^\s<]+\s?<\|channel\|>[^<]*{_MESSAGE}",
-        r"<\|(?:call|end|return)\|>|(?=<\|start\|>)",
+        _HARMONY_END,
         "openai gpt-oss beam",
     ),
-    _tool(
-        rf"to=[^\s<]+\s?<\|channel\|>[^<]*{_MESSAGE}",
-        r"<\|(?:call|end|return)\|>|(?=<\|start\|>)",
-        "openai gpt-oss beam",
-    ),
+    _tool(rf"to=[^\s<]+\s?<\|channel\|>[^<]*{_MESSAGE}", _HARMONY_END, "openai gpt-oss beam"),
     # Muse Glimmer: a message's recipient is a tool.
     _tool(
         rf"{_TURN}\s?to=(?!(?:self|user|commentary)<)[\w.-]+<\|message\|>",
-        r"<\|eo[mt]\|>|(?=<\|start\|>)",
+        _MUSE_END,
         "muse_glimmer muse",
     ),
-    _tool(
-        r"to=(?!(?:self|user|commentary)<)[\w.-]+<\|message\|>",
-        r"<\|eo[mt]\|>|(?=<\|start\|>)",
-        "muse_glimmer muse",
-    ),
+    _tool(r"to=(?!(?:self|user|commentary)<)[\w.-]+<\|message\|>", _MUSE_END, "muse_glimmer muse"),
     # Tool calls that end with their value.
     _tool(r"<\|tool_call\|>", "", "granite"),
     _tool("<function_call>", "", "granite-20b-fc"),
@@ -191,13 +181,11 @@ FORMATS: Sequence[Enclosure] = (
     _thinking(r"<\|content_thinking\|>", r"<\|end_message\|>", "inkling"),
     _thinking(
         rf"{_TURN}?<\|channel\|>analysis[^<]*<\|message\|>",
-        r"<\|(?:end|return)\|>|(?=<\|start\|>)",
+        _HARMONY_END,
         "openai_gptoss gpt-oss beam",
     ),
-    _thinking(
-        rf"{_TURN}\s?to=self<\|message\|>", r"<\|eo[mt]\|>|(?=<\|start\|>)", "muse_glimmer muse"
-    ),
-    _thinking(r"to=self<\|message\|>", r"<\|eo[mt]\|>|(?=<\|start\|>)", "muse_glimmer muse"),
+    _thinking(rf"{_TURN}\s?to=self<\|message\|>", _MUSE_END, "muse_glimmer muse"),
+    _thinking(r"to=self<\|message\|>", _MUSE_END, "muse_glimmer muse"),
     _thinking(
         r"Here(?:'s| is) my thought process:(?=[\s\S]*?Here(?:'s| is) my response:)",
         r"Here(?:'s| is) my response:",
@@ -269,6 +257,6 @@ def named_parser(arguments: Sequence[str], option: str) -> str | None:
     arguments, which may be written with underscores or "="; None if it is not there."""
     for place, argument in enumerate(arguments):
         name, _, value = argument.partition("=")
-        if re.sub("_", "-", name) == option:
+        if name.replace("_", "-") == option:
             return value or next(iter(arguments[place + 1 : place + 2]), None)
     return None
