@@ -23,6 +23,7 @@ from benchmarks.calibration.estimates import CLUSTERS, COVERAGE, SHARED_STEPS
 from benchmarks.calibration.high_findings import HIGH_FINDINGS
 from benchmarks.calibration.k_advice import CUT_ANEW, K_ADVICE
 from benchmarks.calibration.pairs import FALSE_CALLS, GATE_FAILURES, LABEL_MIX, PARTING
+from benchmarks.calibration.speed import SPEED
 from benchmarks.calibration.within_request import WITHIN_REQUEST
 
 TRIALS = 1000
@@ -51,6 +52,7 @@ TABLES = {
         HIGH_FINDINGS,
         ABLATIONS,
         SHARED_STEPS,
+        SPEED,
     )
 }
 

@@ -45,6 +45,7 @@ from driftscope.analysis.number_words import (
     runs_of_numbers,
 )
 from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.speed import is_faster, with_run_effect
 from driftscope.analysis.statistics.changes import OTHER
 from driftscope.analysis.statistics.intervals import (
     Interval,
@@ -636,14 +637,30 @@ def _opposite(comparison: Comparison, at: Difference, length: Difference) -> str
     return f"; {_better(comparison, length)} has the longer acceptance length: {_ends(length)}"
 
 
+def speed_of(comparison: Comparison) -> tuple[float, Interval] | None:
+    """Return how many times as fast the second run serves as the first one, with its 95% interval,
+    which includes the run effect; None if it is not known."""
+    tpot = next(iter(comparison.at(TPOT)), None)
+    if tpot is None or tpot.interval is None or not min(tpot.first, tpot.second) > 0:
+        return None
+    value = tpot.first / tpot.second
+    half = (tpot.interval.high - tpot.interval.low) / 2 / math.sqrt(tpot.first * tpot.second)
+    interval = Interval.of(value * math.exp(-half), value * math.exp(half), tpot.interval.clusters)
+    return None if interval is None else (value, with_run_effect(value, interval))
+
+
 def _faster(comparison: Comparison, tpot: Difference) -> str:
-    if not tpot.differs:
+    known, second = speed_of(comparison), comparison.second
+    if known is None:
         return "no difference in time per output token is shown"
-    better = comparison.second if tpot.difference < 0 else comparison.first
-    low, high = sorted((tpot.first, tpot.second))
+    value, interval = known
+    comparable = comparison.comparability
+    faster = is_faster(value, interval) if comparable.decides(Claim.SPEED) else None
+    how = {True: "faster", False: "slower", None: "neither surely faster nor slower"}[faster]
     return (
-        f"{better} serves faster: {milliseconds(low)} per output token compared with "
-        f"{milliseconds(high)} (95% interval of the difference {between_ends(tpot)})"
+        f"{second} serves {how}: {value:.2f}× as fast as {comparison.first} ({interval.low:.2f}× "
+        f"to {interval.high:.2f}×; {milliseconds(tpot.second)} per output token compared with "
+        f"{milliseconds(tpot.first)}){comparable.doubt(Claim.SPEED)}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -16,12 +17,20 @@ from driftscope.analysis.comparability import (
     pair_sides,
     prompts_not_known,
 )
-from driftscope.analysis.compare import Comparison, accepts_less, accepts_more, compare_sides
+from driftscope.analysis.compare import (
+    Comparison,
+    accepts_less,
+    accepts_more,
+    compare_sides,
+    compare_times,
+    speed_of,
+)
 from driftscope.analysis.figures.change_points import Level
 from driftscope.analysis.replays import ReplayComparison, ReplaySummary, versus
-from driftscope.analysis.speed import SpeedAtLoad, speeds_of
+from driftscope.analysis.speed import SpeedAtLoad, speed_ratio, speeds_of
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary, shows_acceptance
+from driftscope.errors import NoDataError
 from driftscope.findings.finding import Finding, Topic
 
 
@@ -45,6 +54,8 @@ class Case:
     """Run of the same target without speculation."""
     plain_comparability: Comparability = NO_DIFFERENCE
     """What differs between `plain` and this run, apart from speculation."""
+    speedup: tuple[float, Interval] | None = None
+    """Speed compared with `plain`, with its 95% interval, as `driftscope compare` has it."""
     replayed: ReplayCase | None = None
     """Replay that this run answered, if it is compared with one of a server that does not
     speculate."""
@@ -159,6 +170,7 @@ def cases_of(
                 else any(_comparable(other) and accepts_more(other) for other in compared),
                 plain=mine,
                 plain_comparability=_comparability(mine, run),
+                speedup=_speedup(mine, run),
                 replayed=next(
                     (
                         replay
@@ -175,6 +187,20 @@ def cases_of(
 
 def _comparable(comparison: Comparison | None) -> bool:
     return comparison is not None and comparison.comparability.decides(Claim.ACCEPTANCE)
+
+
+def _speedup(plain: BaselineRun | None, run: RunSummary) -> tuple[float, Interval] | None:
+    """Return the speed of a run over one without speculation: request by request if both have
+    theirs, otherwise by their means."""
+    if plain is None:
+        return None
+    sides = plain.side, run.side
+    if sides[0] is None or sides[1] is None or not all(s and s.requests for s in sides):
+        return speed_ratio(plain.latency, run.latency)
+    with contextlib.suppress(NoDataError):
+        manifests = plain.manifest, run.manifest
+        return speed_of(compare_times((sides[0], sides[1]), manifests, (plain.label, run.label)))
+    return None
 
 
 def _comparability(

@@ -135,7 +135,12 @@ def conclude(
         for case in cases_of(runs, of_runs, replays)
     )
     every = [finding for case in cases for finding in case.found]
-    of_replay = [rule(case) for case in replays for rule in REPLAYS.values()]
+    of_replay = [
+        rule(case)
+        for case in replays
+        for rule in REPLAYS.values()
+        if _is_asked(rule, case, cases) or rule.topic is not Topic.PAYS
+    ]
     every += [finding for finding in of_replay if finding is not None]
     findings, answers = ranked(every), _answers(cases, replays)
     vouched = {run for finding in findings if _entry(finding).vouches for run in finding.runs}
@@ -205,7 +210,7 @@ def _answers(cases: Sequence[Case], replays: Sequence[ReplayCase]) -> tuple[Find
     return tuple(sorted(answers, key=lambda answer: list(Topic).index(answer.topic)))
 
 
-def _is_asked(question: Question[Any], subject: Case | ReplayCase, cases: Sequence[Case]) -> bool:
+def _is_asked(question: Entry[Any], subject: Case | ReplayCase, cases: Sequence[Case]) -> bool:
     """Whether a question is put to a case. Beside runs, a replay is only asked whether speculation
     pays, unless a run is that answered it."""
     if isinstance(subject, Case) or not cases:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from driftscope.analysis.advice import (
@@ -272,9 +272,8 @@ def does_it_pay(case: Case) -> Finding:
     finding, and has a severity."""
     if case.replayed is not None:
         return _measured_at_loads(case.replayed, case)
-    compared = None if case.plain is None else speed_ratio(case.plain.latency, case.run.latency)
-    if case.plain is not None and compared is not None:
-        return _measured_as_served(case, case.plain, *compared)
+    if case.plain is not None and case.speedup is not None:
+        return _measured_as_served(case, case.plain, *case.speedup)
     return _by_model(case)
 
 
@@ -284,13 +283,14 @@ def _measured_as_served(
     """Return the answer by a run without speculation, over all that both served."""
     a, b, comparable = case.run.latency, plain.latency, case.plain_comparability
     decides = comparable.decides(Claim.SPEED)
+    speedup, interval, taken_off = _without_probe(case, speedup, interval)
     answer = _answer(speedup, interval) if decides else Answer.CANNOT_TELL
     trust, because = _judged(min(case.run.requests, plain.requests), interval, answer)
     return Finding(
         **_measured(answer),
         statement=f"{_WORDS[answer]}: {speedup:.2f}× as fast as without ({interval.low:.2f}× to "
         f"{interval.high:.2f}×, measured: {milliseconds(a.tpot_s)} per token, "
-        f"{milliseconds(b.tpot_s)} without){comparable.doubt(Claim.SPEED)}",
+        f"{milliseconds(b.tpot_s)} without{taken_off}){comparable.doubt(Claim.SPEED)}",
         estimate=speedup,
         interval=interval,
         evidence={
@@ -316,11 +316,19 @@ def _measured_at_loads(replay: ReplayCase, case: Case | None = None) -> Finding:
             advice=_to_do(Answer.CANNOT_TELL, case or replay),
         )
     by_answer: dict[Answer, list[SpeedAtLoad]] = {answer: [] for answer in Answer}
-    for at_load in replay.speeds:
+    speeds, taken_off = replay.speeds, ""
+    if case is not None:
+        eased = [_without_probe(case, one.decisive.value, one.decisive.interval) for one in speeds]
+        taken_off = eased[0][2]
+        speeds = tuple(
+            replace(one, decisive=replace(one.decisive, value=value, interval=interval))
+            for one, (value, interval, _) in zip(speeds, eased, strict=True)
+        )
+    for at_load in speeds:
         by_answer[_answer(at_load.decisive.value, at_load.decisive.interval)].append(at_load)
     slower, unknown, faster = (by_answer[answer] for answer in Answer)
     answer = Answer.NO if slower else Answer.YES if faster else Answer.CANNOT_TELL
-    several = len(replay.speeds) > 1
+    several = len(speeds) > 1
     parts = [
         f"{_WORDS[about]}{f' at {_loads(some)}' if several else ''}: "
         f"{listed([_speed_words(one) for one in some])}"
@@ -332,15 +340,15 @@ def _measured_at_loads(replay: ReplayCase, case: Case | None = None) -> Finding:
         if some
     ]
     speed = min((one.decisive for one in by_answer[answer]), key=lambda one: one.value)
-    pairs = min(one.pairs for one in replay.speeds)
+    pairs = min(one.pairs for one in speeds)
     trust, because = _judged(pairs, speed.interval, answer)
     partly = bool(slower and faster)
     return Finding(
         **_measured(answer),
-        statement="; ".join([*parts, *_disagreements(replay.speeds)]),
+        statement="; ".join([*parts, *_disagreements(speeds)]) + taken_off,
         estimate=speed.value,
         interval=speed.interval,
-        evidence=_evidence_at_loads(replay.speeds),
+        evidence=_evidence_at_loads(speeds),
         confidence=trust,
         because=f"by replays of the same {count(pairs, 'prompt')}; {because}",
         advice=_PARTLY if partly else _to_do(answer, case or replay),
@@ -348,6 +356,23 @@ def _measured_at_loads(replay: ReplayCase, case: Case | None = None) -> Finding:
         cost_tps=case.cost_of_gain(1.0 / speed.value - 1.0)
         if case is not None and answer is Answer.NO
         else None,
+    )
+
+
+def _without_probe(case: Case, speedup: float, interval: Interval) -> tuple[float, Interval, str]:
+    """Return the speedup without the probe's own time, which a recording of every draft step makes
+    long, with an interval that holds either way, and a clause that says so; unchanged if the probe
+    took less than MARGIN."""
+    share = case.run.recording.overhead_fraction or 0.0
+    if share <= MARGIN:
+        return speedup, interval, ""
+    high = Interval(
+        low=interval.low, high=interval.high / (1.0 - share), clusters=interval.clusters
+    )
+    return (
+        speedup / (1.0 - share),
+        high,
+        f"; the probe's own time, {percent(share)} of it, taken off the first",
     )
 
 
@@ -819,11 +844,30 @@ def without_speculation(run: BaselineRun) -> Finding:
     )
 
 
+@entry(
+    about=ReplayCase,
+    title="Clients are served slower with speculation than without",
+    topic=Topic.PAYS,
+    meaning="The time per output token as clients see it is longer with speculation than without, "
+    "on the same prompts at the same load.",
+    thresholds=(_RUN_EFFECT, _MARGIN, _CLOCKS),
+    need=Need(
+        words="a second replay of the same prompts, of a server without speculation",
+        met=lambda case: case.with_and_without,
+    ),
+)
+def slower_for_clients(case: ReplayCase) -> Finding | None:
+    """Find that speculation serves clients slower than no speculation."""
+    found = _measured_at_loads(case) if case.with_and_without else None
+    return found if found is not None and found.answer is Answer.NO else None
+
+
 @question("Does speculation serve faster than no speculation?", Topic.PAYS, ReplayCase)
 def pays_for_clients(case: ReplayCase) -> Finding | None:
     """Return whether speculation pays for the senders of the same prompts; None without a replay of
-    a server that does not speculate."""
-    return _measured_at_loads(case) if case.with_and_without else None
+    a server that does not speculate, or if a rule found that it does not."""
+    found = _measured_at_loads(case) if case.with_and_without else None
+    return None if found is not None and found.answer is Answer.NO else found
 
 
 def _without(advice: Advice) -> tuple[float | None, str]:

@@ -24,7 +24,7 @@ DEFINITIONS: dict[str, Definition] = {
         *(latency.CLIENT_TTFT, latency.CLIENT_TPOT, latency.THROUGHPUT, latency.PER_USER),
         *(latency.AGAINST, latency.OUTCOME),
         *(overhead.OVERHEAD, overhead.BUDGETED),
-        *(latency.PREDICTED_TPOT, latency.SPEEDUP),
+        latency.PREDICTED_TPOT,
         a.WITHIN_REQUEST,
     )
 }

@@ -139,16 +139,6 @@ PREDICTED_TPOT = Definition(
     range="more than 0",
     source="driftscope, from measured acceptance and step times",
 )
-SPEEDUP = Definition(
-    name="throughput.speedup",
-    title="Estimated speed against no speculation",
-    meaning="Tokens per second with the drafter, relative to the target alone; below 1 speculation "
-    "costs more time than it saves. An estimate: it assumes that verifying takes as long as a step "
-    "of the target alone, which holds best for small batches.",
-    unit="1",
-    range="more than 0",
-    source="driftscope, from measured acceptance and step times",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,8 +204,3 @@ def mcnemar(only_first: int, only_second: int) -> float:
 def tpot_s(step_s: Array, tokens_per_round: Array) -> Array:
     """Return the seconds per output token of a request that takes part in every step."""
     return step_s / tokens_per_round
-
-
-def speedup(mean_length: float, cost: StepCost) -> float:
-    """Return the speed with the drafter over the target's alone; needs a positive step time."""
-    return mean_length * (cost.step_s - cost.draft_s) / cost.step_s

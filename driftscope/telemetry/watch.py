@@ -15,7 +15,6 @@ from driftscope.boundary.text import shown
 from driftscope.errors import DamagedTraceError, NoDataError, PeerError, TelemetryError, UsageError
 from driftscope.metrics.acceptance import mean_length, running_product
 from driftscope.metrics.fallback import UNKNOWN
-from driftscope.metrics.latency import StepCost, speedup
 from driftscope.metrics.overhead import all_in, cost_of
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.count import BadRowError, BatchCounter, record_status
@@ -75,7 +74,6 @@ class View:
     simulated: bool
     """Whether accepted tokens are drawn at a given rate."""
     length: float | None
-    speedup: float | None
     tpot_s: float | None
     ttft_s: float | None
     draft_s: float | None
@@ -279,7 +277,6 @@ def view(now: Snapshot, before: Snapshot | None = None) -> View:
         k=k,
         simulated=whole.total(i.SIMULATED) > 0,
         length=length,
-        speedup=_speedup(length, draft_s, verify_s),
         tpot_s=new.mean(i.TPOT),
         ttft_s=new.mean(i.TTFT),
         draft_s=draft_s,
@@ -335,12 +332,6 @@ def _depth(new: _Figures, depth: str, accepted: float | None) -> Depth:
         fed_rms=new.mean(i.RMS, **at, **{PLACE: "fed"}),
         top1=new.mean(i.TOP1, **at),
     )
-
-
-def _speedup(length: float | None, draft_s: float | None, verify_s: float | None) -> float | None:
-    if length is None or draft_s is None or not verify_s:
-        return None
-    return speedup(length, StepCost(step_s=draft_s + verify_s, draft_s=draft_s))
 
 
 def _budget_of(statuses: Iterable[Status]) -> float | None:

@@ -31,7 +31,7 @@ from driftscope.findings.case import Case
 from driftscope.findings.finding import capital
 from driftscope.metrics import fallback as definitions
 from driftscope.metrics import latency
-from driftscope.metrics.latency import PREDICTED_TPOT, SPEEDUP
+from driftscope.metrics.latency import PREDICTED_TPOT
 from driftscope.pipeline import Analysis
 from driftscope.vocabulary import UndraftedReason
 from driftscope_reports.charts import (
@@ -181,7 +181,7 @@ def _by_k(cases: Sequence[Case], baseline: Baseline | None) -> list[Picture]:
                 whole=True,
                 marks=_chosen(known),
             ),
-            definitions=(PREDICTED_TPOT, SPEEDUP),
+            definitions=(PREDICTED_TPOT,),
             assumed=f"Not measured: {'; '.join(assumed)}." if assumed else None,
         )
     ]

@@ -88,8 +88,8 @@ _HEADS = {"sink": "sink", "prompt": "prompt", "generated": "verified", "self": "
 
 _NOTES = (
     "chain: attention on the tokens of the chain itself",
-    "estimated speedup: if a round verifies in the time of a step without drafts;",
-    "a run without speculation measures it (driftscope analyze RUN --baseline PLAIN)",
+    "whether speculation pays is not known, because there is no run without it:",
+    "`driftscope pays` measures it",
 )
 """Lines that explain words of the screen."""
 
@@ -177,24 +177,24 @@ def _figures(shown: View, budget: float | None) -> Table:
         _percent(shown.rejected),
     )
     table.add_row(
-        "estimated speedup",
-        _number(shown.speedup, "x"),
+        "draft, verify",
+        f"{_ms(shown.draft_s).removesuffix(' ms')}, {_ms(shown.verify_s)}",
         "first token",
         _ms(shown.ttft_s),
         "undrafted",
         _percent(reasons),
     )
     table.add_row(
-        "draft, verify",
-        f"{_ms(shown.draft_s).removesuffix(' ms')}, {_ms(shown.verify_s)}",
+        "rows dropped",
+        f"{shown.dropped:,}",
         "sampling",
         _percent(shown.rate),
         "probe, all in",
         _percent(shown.all_in),
     )
     table.add_row(
-        "rows dropped",
-        f"{shown.dropped:,}",
+        "",
+        "",
         "",
         "",
         "budgeted",

@@ -1,0 +1,213 @@
+"""Speed: whether speculation pays, in worlds of known speedup.
+
+Wanted: one server that is started twice is called faster or slower than itself in at most 6.8 % of
+the pairs (COMPARISONS A5); servers that differ by a third are told apart, also on a machine that
+gets slower meanwhile; a speedup that the server's clock shows and its clients do not get is no yes
+(A15).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.calibration.table import Rate, Table, covered, false, power
+from driftscope.analysis.figures.results import Latency
+from driftscope.analysis.replays import SPECULATION, ReplaySummary, Row
+from driftscope.analysis.speed import is_faster, speed_ratio
+from driftscope.analysis.statistics.ratio import mean_interval
+from driftscope.findings.case import replay_cases_of
+from driftscope.findings.finding import Answer
+from driftscope.findings.rules_speed import pays_for_clients, slower_for_clients
+from driftscope.workloads.client.recording import manifest_of
+
+PROMPTS, TOKENS = 24, 128
+PLAIN_S = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """A server with and one without speculation, asked the same prompts in rounds."""
+
+    world: str
+    speedup: float
+    """True speed with speculation over that without, for clients."""
+    rounds: int = 1
+    at_server: float | None = None
+    """The same by the servers' own clock; None: they recorded nothing."""
+    between: float = 0.05
+    """Relative standard deviation of a server from start to start."""
+    slower: float = 0.0
+    """Relative growth of every time from one replay to the next: the machine gets slower."""
+    prompts: float = 0.2
+    """Standard deviation of the logarithm of the time per token between prompts, with
+    speculation."""
+    noise: float = 0.1
+    """The same between two answers to one prompt."""
+    answer: Answer = Answer.CANNOT_TELL
+
+
+WORLDS = (
+    Servers(world="one server twice", speedup=1.0),
+    Servers(world="one server twice, 2 rounds", speedup=1.0, rounds=2),
+    Servers(world="one server twice, slower meanwhile", speedup=1.0, rounds=2, slower=0.1),
+    Servers(world="1.5x in one round", speedup=1.5, answer=Answer.YES),
+    Servers(world="1.3x in 2 rounds", speedup=1.3, rounds=2, answer=Answer.YES),
+    Servers(world="1.3x, slower meanwhile", speedup=1.3, rounds=2, slower=0.1, answer=Answer.YES),
+    Servers(world="0.8x in 2 rounds", speedup=0.8, rounds=2, answer=Answer.NO),
+    Servers(world="2.28x at the server, 1x for clients", speedup=1.0, rounds=2, at_server=2.28),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decisions:
+    """How often speculation was said to pay, or to cost time, in one world."""
+
+    world: str
+    yes: float
+    no: float
+    held: float
+    """Share of the intervals that hold the true speedup."""
+    clocks: float | None
+    """Share in which server and clients were said to disagree; None without a server's clock."""
+
+
+def decisions(servers: Servers, trials: int) -> Decisions:
+    """Return the decisions in simulated measurements of these servers."""
+    told = [answer_of(servers, trial) for trial in range(trials)]
+    held = [found.interval.low <= servers.speedup <= found.interval.high for found in told]
+    return Decisions(
+        world=servers.world,
+        yes=sum(found.answer is Answer.YES for found in told) / trials,
+        no=sum(found.answer is Answer.NO for found in told) / trials,
+        held=sum(held) / trials,
+        clocks=None
+        if servers.at_server is None
+        else sum("the server alone is" in found.statement for found in told) / trials,
+    )
+
+
+def answer_of(servers: Servers, seed: int) -> Any:
+    """Return the answer on one simulated measurement."""
+    source = np.random.default_rng([seed, 4815])
+    hard = source.normal(0.0, servers.prompts, PROMPTS)
+    sides: dict[bool, list[Row]] = {False: [], True: []}
+    order = 0
+    for number in range(servers.rounds):
+        for drafts in (True, False) if number % 2 else (False, True):
+            sides[drafts] += _rows(servers, source, hard, number, drafts=drafts, order=order)
+            order += 1
+    plain, mine = (_replay(rows, drafts, servers.rounds) for drafts, rows in sides.items())
+    (case,) = replay_cases_of([mine], plain)
+    return slower_for_clients(case) or pays_for_clients(case)
+
+
+def _rows(
+    servers: Servers,
+    source: np.random.Generator,
+    hard: Any,
+    number: int,
+    *,
+    drafts: bool,
+    order: int,
+) -> list[Row]:
+    start = math.exp(source.normal(0.0, servers.between)) * (1.0 + servers.slower) ** order
+    own = hard if drafts else 0.0 * hard
+    times = PLAIN_S * start * np.exp(own + source.normal(0.0, servers.noise, PROMPTS))
+    # The mean over prompts is what the speedup is about.
+    scale = math.exp(servers.prompts**2 / 2) if drafts else 1.0
+    seen = times / (servers.speedup * scale if drafts else 1.0)
+    engine = times / ((servers.at_server or 1.0) * scale if drafts else 1.0)
+    return [
+        {
+            "condition": "as asked",
+            "concurrency": 1,
+            "rate": None,
+            "pair": f"p{at}",
+            "round": number,
+            "tpot_s": float(seen[at]),
+            "ttft_s": 0.05,
+            "e2e_s": 0.05 + TOKENS * float(seen[at]),
+            "output_tokens": TOKENS,
+            "sent_s": float(at),
+            "time_s": float(at) + 1.0,
+            "server_tpot_s": None if servers.at_server is None else float(engine[at]),
+        }
+        for at in range(PROMPTS)
+    ]
+
+
+def _replay(rows: list[Row], drafts: bool, starts: int) -> ReplaySummary:
+    workload = {"baseline": "as asked", SPECULATION: drafts}
+    return ReplaySummary(
+        label="with" if drafts else "without",
+        manifest=manifest_of("abc", {"model": "m"}, workload, ()),
+        planned=len(rows),
+        ended={},
+        cells=(),
+        joined=0,
+        outside_s=None,
+        gpu_used_bytes=None,
+        gpu_power_w=None,
+        problems=(),
+        rows=tuple(rows),
+        starts=starts,
+    )
+
+
+def runs_as_served(trials: int) -> Decisions:
+    """Return how often one of two runs of one server is called faster, by their means."""
+    servers = replace(WORLDS[0], world="two runs of one drafter, as served")
+    told, held = [], 0
+    for trial in range(trials):
+        source = np.random.default_rng([trial, 162])
+        hard = source.normal(0.0, servers.prompts, PROMPTS)
+        runs = [_rows(servers, source, hard, 0, drafts=True, order=0) for _ in range(2)]
+        times = [np.array([row["tpot_s"] for row in rows]) for rows in runs]
+        slow, fast = (
+            Latency(ttft_s=None, tpot_s=float(run.mean()), tpot_s_interval=mean_interval(run))
+            for run in times
+        )
+        found = speed_ratio(slow, fast)
+        assert found is not None
+        told.append(is_faster(*found))
+        held += found[1].low <= 1.0 <= found[1].high
+    return Decisions(
+        world=servers.world,
+        yes=told.count(True) / trials,
+        no=told.count(False) / trials,
+        held=held / trials,
+        clocks=None,
+    )
+
+
+def _all(trials: int) -> Iterator[Decisions]:
+    yield runs_as_served(trials)
+    yield from (decisions(servers, trials) for servers in WORLDS)
+
+
+def _rates(row: Decisions, trials: int) -> Iterator[Rate]:
+    truth = {servers.world: servers.answer for servers in WORLDS}.get(row.world)
+    if truth is Answer.YES:
+        yield power("said to pay", row.yes, trials)
+        yield false("said to cost time", row.no, trials)
+    elif truth is Answer.NO:
+        yield power("said to cost time", row.no, trials)
+        yield false("said to pay", row.yes, trials)
+    else:
+        yield false("said to pay or to cost time", row.yes + row.no, trials)
+    if row.clocks is not None:
+        yield power("clocks said to disagree", row.clocks, trials)
+    yield covered("intervals that hold the truth", row.held, trials)
+
+
+SPEED = Table(
+    name="speed",
+    title="Whether speculation pays: answers of {trials} measurements of 24 prompts",
+    rows=_all,
+    rates=_rates,
+)

@@ -1,0 +1,154 @@
+"""Speed of one server over another's, and the answer to whether speculation pays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.replays import client_row, write_replay
+
+from driftscope.analysis.compare import verdict
+from driftscope.analysis.replays import CONTENDER, SPECULATION
+from driftscope.analysis.speed import (
+    TPOT,
+    is_faster,
+    measured_effect,
+    speeds_of,
+    with_run_effect,
+)
+from driftscope.analysis.statistics.intervals import Interval
+from driftscope.findings.case import replay_cases_of
+from driftscope.findings.catalogue import Analysis
+from driftscope.findings.finding import Answer, Finding, Topic
+from driftscope.findings.rules_speed import slower_for_clients
+from driftscope.pipeline import Inputs, analyze, compare
+
+GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
+
+
+def _replay(run: Path, tpot_s: float, *, drafts: bool, **values: Any) -> Path:
+    """A replay of one server at two loads, whose prompts differ by a few percent."""
+    rows = [
+        client_row(
+            32 * load + at,
+            pair=f"p{at}",
+            concurrency=4 if load else 1,
+            tpot_s=tpot_s * (1 + 0.02 * (at % 3)) * (1.5 if load and drafts else 1.0),
+            accepted=[1, 3] if drafts else None,
+            verified=[4, 4] if drafts else None,
+            **values,
+        )
+        for load in (0, 1)
+        for at in range(32)
+    ]
+    return write_replay(
+        run, rows, **{SPECULATION: drafts, CONTENDER: run.parent.name.split(" ")[0]}
+    )
+
+
+def _pays(analysis: Analysis) -> Finding:
+    (found,) = [
+        one
+        for one in (*analysis.answers, *analysis.findings)
+        if one.topic is Topic.PAYS and not one.reference and one.answer is not None
+    ]
+    return found
+
+
+def test_the_answer_names_each_load(tmp_path: Path) -> None:
+    """Also for a replay that is given as the baseline of another one, which was ignored once."""
+    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False)
+    spec = _replay(tmp_path / "spec" / "client", 0.01, drafts=True)
+    found = _pays(analyze(Inputs(sources=[spec], labels=["spec"], baseline=plain)))
+    assert found.answer is Answer.YES
+    assert found.statement.startswith("speculation pays at 1 and 4 at once: 2.00× as fast as")
+    assert "1.33× as fast as without (1.16× to 1.53×; 15.3 ms per token, 20.4" in found.statement
+    together = analyze(Inputs(sources=[spec, plain], labels=["spec", "plain"]))
+    assert _pays(together).statement == found.statement
+    assert together.screen.lead == _pays(together), "a report that holds such a pair says so first"
+
+
+def test_a_load_that_loses_is_a_no_with_the_schedule_as_advice(tmp_path: Path) -> None:
+    plain = _replay(tmp_path / "plain" / "client", 0.013, drafts=False)
+    spec = _replay(tmp_path / "spec" / "client", 0.01, drafts=True)
+    analysis = analyze(Inputs(sources=[spec, plain], labels=["spec", "plain"]))
+    found = _pays(analysis)
+    assert found.answer is Answer.NO and found.option is None
+    assert "speculation pays at 1 at once: 1.30×" in found.statement
+    assert "speculation costs time at 4 at once: 0.87×" in found.statement
+    assert "num_speculative_tokens_per_batch_size" in analysis.screen.actions[0].advice
+    slow = _replay(tmp_path / "slow" / "client", 0.02, drafts=True)
+    found = _pays(analyze(Inputs(sources=[slow, plain], labels=["slow", "plain"])))
+    assert found.answer is Answer.NO
+    assert found.statement.startswith("speculation costs time at 1 and 4 at once: 0.65×")
+
+
+def test_rounds_of_one_server_are_one_replay(tmp_path: Path) -> None:
+    runs = [
+        _replay(
+            tmp_path / f"{name} ({number})" / "client",
+            tpot_s,
+            drafts=name == "spec",
+        )
+        for number in (1, 2)
+        for name, tpot_s in (("spec", 0.01), ("plain", 0.02))
+    ]
+    analysis = analyze(Inputs(sources=runs, labels=["a", "b", "c", "d"]))
+    assert [replay.label for replay in analysis.senders] == ["a", "b"]
+    assert [replay.planned for replay in analysis.senders] == [128, 128]
+    alone = speeds_of(*(analyze(Inputs(sources=[r], labels=["x"])).senders[0] for r in runs[1::-1]))
+    both = analysis.replay_cases[0].speeds
+    widths = [one[0].by_client[TPOT].interval for one in (alone, both)]
+    assert widths[1].high < widths[0].high, "two starts know more than one"
+
+
+def test_a_speedup_that_clients_do_not_get_is_no_yes(tmp_path: Path) -> None:
+    """The server's clock shows twice the speed, the clients' clock none at 1 at once."""
+    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False)
+    spec = _replay(tmp_path / "spec" / "client", 0.0199, drafts=True)
+    analysis = analyze(Inputs(sources=[spec, plain], labels=["spec", "plain"]))
+    sides = [
+        [{**row, "server_tpot_s": row["tpot_s"] / factor} for row in replay.rows]
+        for replay, factor in zip(analysis.senders[::-1], (1.0, 2.0), strict=True)
+    ]
+    other, own = (
+        replace(replay, rows=tuple(rows))
+        for replay, rows in zip(analysis.senders[::-1], sides, strict=True)
+    )
+    (case,) = replay_cases_of([own], other)
+    found = slower_for_clients(case)
+    assert found is not None and "pays cannot be told at 1 at once: 1.01×" in found.statement
+    assert "at 1 at once the server alone is 2.01× as fast, but its clients get 1.01×" in (
+        found.statement
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "faster"),
+    [
+        (1.3, 1.1, 1.5, True),
+        (1.3, 0.9, 1.8, None),
+        (1.01, 1.005, 1.015, None),
+        (0.7, 0.6, 0.9, False),
+    ],
+)
+def test_faster(value: float, low: float, high: float, faster: bool | None) -> None:
+    assert is_faster(value, Interval(low=low, high=high)) is faster
+
+
+def test_runs_of_one_server_differ_by_the_run_effect() -> None:
+    sure = Interval(low=1.1, high=1.1)
+    single, often = (with_run_effect(1.1, sure, starts=starts) for starts in (1, 8))
+    assert single.low == pytest.approx(1.1 / 1.149, abs=1e-3) and often.low > 1.0
+    assert measured_effect([0.1]) == pytest.approx(0.05), "one round shows nothing"
+    assert measured_effect([0.0, 0.4]) > 0.09 > 0.05 > measured_effect([0.1, 0.1]) > 0.04
+
+
+def test_compare_and_analyze_give_one_answer() -> None:
+    spec, plain = GALLERY / "drifting", GALLERY / "without"
+    found = _pays(analyze(Inputs(sources=[spec], labels=["spec"], baseline=plain)))
+    assert found.interval is not None and found.estimate is not None
+    said = verdict(compare(plain, spec, ("plain", "spec")))
+    assert f"{found.estimate:.2f}× as fast as plain ({found.interval.low:.2f}×" in said
