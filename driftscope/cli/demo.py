@@ -13,11 +13,10 @@ from driftscope.cli.options import real_folder
 DEFAULT_FOLDER = Path("driftscope-demo")
 PROMPTS = 64
 """Number of held-out prompts that are shipped."""
-NEXT = (
-    "driftscope serve trio, then driftscope replay http://localhost:8000 --prompts trio --limit 40"
-)
-"""Commands that record the shipped models in a server of one's own, with prompts enough for a
-conclusion."""
+SPEED, LOAD, SPEED_PROMPTS = "speed", 4, 24
+"""Folder, requests at once and prompts of the servers with and without a drafter."""
+NEXT = "driftscope pays trio"
+"""Command that answers more surely, and at three loads, whether speculation pays."""
 
 
 def demo(
@@ -45,13 +44,15 @@ def demo(
 ) -> None:
     """Record two small trained drafters, EAGLE-3 and EAGLE-3.1, and report how they drift.
 
-    Uses live vLLM if it can be imported, otherwise the plain PyTorch reference engine.
+    Uses live vLLM if it can be imported, otherwise the plain PyTorch reference engine. With vLLM it
+    also serves EAGLE-3.1's target with and without the drafter, to say whether speculation pays.
     """
     from driftscope.cli.run_reports import ReportFiles, RunChoice, write_reports
     from driftscope.distributions import needs_lab
 
     with needs_lab():
         runs = _record(output, prompts)
+        runs |= _speed(output / SPEED, min(prompts, SPEED_PROMPTS)) if _has_vllm() else {}
     files = ReportFiles(path=output / "report.html", json_path=output / "report.json")
     write_reports(RunChoice(paths=tuple(runs.values()), labels=tuple(runs)), files, quiet=as_json)
     if as_json:
@@ -99,6 +100,53 @@ def _record(folder: Path, prompts: int) -> dict[str, Path]:
 
         run_drafters(engine, folder, prompts, show)
     return runs
+
+
+def _has_vllm() -> bool:
+    from driftscope_lab.demo.launch import VLLM, choose_engine
+
+    return choose_engine().name == VLLM
+
+
+def _speed(folder: Path, prompts: int) -> dict[str, Path]:
+    """Ask a server with a drafter and one without the same prompts; return label -> replay. {} with
+    a word on what is missing if nothing can be sent."""
+    import shutil
+
+    from driftscope.cli.failures import MissingExtraError, needs
+    from driftscope.cli.pays import contenders_of
+    from driftscope.distributions import TRIO
+    from driftscope.errors import UsageError
+
+    try:
+        with needs("replay"):
+            from driftscope.cli.screens.replay import watched
+            from driftscope.workloads.client.replay import Order
+            from driftscope.workloads.contenders import ask_in_turn
+            from driftscope.workloads.suites.plan import Level
+            from driftscope.workloads.suites.readers import prompts_of
+            from driftscope.workloads.suites.suite import load_suite
+    except MissingExtraError as error:
+        sys.stderr.write(f"whether speculation pays is not measured: {error}\n")
+        return {}
+    for server in folder.glob("*"):
+        _clear(server / "client")
+        if {path.name for path in server.iterdir()} - {"server", "server.log"}:
+            raise UsageError(f"{server}: is no server of a demo; give -o another folder")
+        shutil.rmtree(server)
+    sys.stderr.write("driftscope demo: does it pay? A server without a drafter, then with one\n")
+    order = Order(
+        url="",
+        suite=load_suite("concurrency"),
+        run=folder,
+        levels=[Level(concurrency=LOAD)],
+        limit=prompts,
+        prompts=prompts_of(TRIO),
+        note={"prompts": TRIO},
+    )
+    with watched(quiet=False) as watcher:
+        results = ask_in_turn(contenders_of(TRIO, [], [], []), order, folder, watcher=watcher)
+        return {f"{result.label} (client)": result.client for result in results}
 
 
 def _clear(run: Path) -> None:

@@ -342,7 +342,7 @@ def _measured_at_loads(replay: ReplayCase, case: Case | None = None) -> Finding:
     speed = min((one.decisive for one in by_answer[answer]), key=lambda one: one.value)
     pairs = min(one.pairs for one in speeds)
     trust, because = _judged(pairs, speed.interval, answer)
-    partly = bool(slower and faster)
+    partly = answer is Answer.NO and len(slower) < len(speeds)
     return Finding(
         **_measured(answer),
         statement="; ".join([*parts, *_disagreements(speeds)]) + taken_off,

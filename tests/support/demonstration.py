@@ -26,5 +26,7 @@ def assert_shows_the_finding(report: dict[str, Any], folder: Path) -> None:
     assert parting["evidence"]["depth"] - 1 >= PARTS_AFTER
     sink = {label: run["attention"]["sink_mass"] for label, run in runs.items()}
     assert sink["eagle3"][7] / sink["eagle3"][0] < KEPT < sink["eagle3.1"][7] / sink["eagle3.1"][0]
+    headline = report["first_screen"]["headline"]
+    assert "speculation" in headline and "× as fast as without" in headline, "does it pay, first"
     page = (folder / "report.html").read_text()
     assert "This target has no attention sink" not in page

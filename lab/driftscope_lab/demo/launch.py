@@ -40,6 +40,8 @@ def engine_environment(run: Path, core: int, cores: int) -> dict[str, str]:
 
 
 POLL_S = 0.5
+VLLM, REFERENCE = "vllm", "reference"
+"""Names of the engines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class Engine:
     """The engine that the drafters run in, and the reason for its choice."""
 
     name: str
-    """"vllm" or "reference"."""
+    """VLLM or REFERENCE."""
     reason: str
 
 
@@ -75,16 +77,16 @@ def choose_engine() -> Engine:
             "or 'driftscope[reference]' (plain PyTorch)"
         )
     if importlib.util.find_spec("vllm") is None:
-        return Engine(name="reference", reason="no importable vLLM: using the reference engine")
+        return Engine(name=REFERENCE, reason="no importable vLLM: using the reference engine")
     import torch
 
     if torch.cuda.is_available():
         return Engine(
-            name="reference",
+            name=REFERENCE,
             reason="this driftscope records vLLM on CPU only, and this vLLM would use a GPU: "
             "using the reference engine",
         )
-    return Engine(name="vllm", reason="live vLLM on this CPU")
+    return Engine(name=VLLM, reason="live vLLM on this CPU")
 
 
 def run_drafters(
