@@ -194,13 +194,13 @@ def _speedup(plain: BaselineRun | None, run: RunSummary) -> tuple[float, Interva
     theirs, otherwise by their means."""
     if plain is None:
         return None
-    sides = plain.side, run.side
-    if sides[0] is None or sides[1] is None or not all(s and s.requests for s in sides):
-        return speed_ratio(plain.latency, run.latency)
+    found, means = None, speed_ratio(plain.latency, run.latency)
+    if plain.side is None or run.side is None or not (plain.side.requests and run.side.requests):
+        return means
+    sides, manifests = (plain.side, run.side), (plain.manifest, run.manifest)
     with contextlib.suppress(NoDataError):
-        manifests = plain.manifest, run.manifest
-        return speed_of(compare_times((sides[0], sides[1]), manifests, (plain.label, run.label)))
-    return None
+        found = speed_of(compare_times(sides, manifests, (plain.label, run.label)))
+    return found or means
 
 
 def _comparability(
