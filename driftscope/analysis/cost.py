@@ -25,12 +25,8 @@ from itertools import combinations
 import numpy as np
 
 from driftscope.analysis.figures.steps import GROUPS, StepCell
-
-RUN_EFFECT = 0.05
-"""Relative standard deviation of a step's time from one run to the next, until two runs of one K
-show it. driftscope's own choice: the same engine started again differs by about 1 % on a GPU under
-CUDA graphs and by 8 to 13 % on a busy CPU (benchmarks/results, overhead). It counts like one pair
-of runs beside those that are measured, because one pair may agree by chance."""
+from driftscope.analysis.speed import RUN_EFFECT
+from driftscope.analysis.statistics.intervals import Z95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +107,6 @@ def _within(cells: Sequence[StepCell]) -> float:
     return float(np.sqrt(np.average(np.square(spread), weights=[c.steps for c in cells])))
 
 
-Z95 = 1.959964
-"""Half-width of a 95% interval of a normal estimate, in standard errors."""
 FLOOR = 0.5
 """Share of the least measured verification time that fewer tokens take at least: most of a small
 step is reading the weights and the engine's own work, which no token saves. driftscope's own

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from driftscope.analysis.cost import Z95, CostModel, Span
+from driftscope.analysis.cost import CostModel, Span
 from driftscope.analysis.figures.results import LengthAtK
 from driftscope.analysis.figures.steps import StepCell
 from driftscope.analysis.number_words import ks_of, number, percent
-from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.intervals import Z95, Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.metrics.acceptance import mean_length_of
 

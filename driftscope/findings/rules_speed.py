@@ -19,7 +19,6 @@ from driftscope.analysis.advice import (
     to_measure,
 )
 from driftscope.analysis.comparability import Claim
-from driftscope.analysis.cost import RUN_EFFECT
 from driftscope.analysis.number_words import (
     between_percent,
     count,
@@ -32,6 +31,7 @@ from driftscope.analysis.speed import (
     AT_ONCE,
     CLOCKS_APART,
     MARGIN,
+    RUN_EFFECT,
     TPOT,
     SpeedAtLoad,
     is_faster,

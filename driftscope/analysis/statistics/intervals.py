@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from driftscope.analysis.query.column_arrays import Matrix
 
 CONFIDENCE = 0.95
+Z95 = 1.959964
+"""Half-width of a 95% interval of a normal estimate, in standard errors."""
 FOR_POWER = (1 + 0.84 / 1.96) ** 2
 """Factor of a number of requests at which a difference is decided in 80 % of recordings: at the
 number at which its interval just excludes 0, half of them do not decide it. 0.84 and 1.96 are the
