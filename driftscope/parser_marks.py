@@ -64,7 +64,8 @@ _SUFFIX = r"(?::[^\s<>]+)?"
 _TURN = r"(?:<\|start\|>\s*assistant)"
 _HARMONY_END = r"<\|(?:call|end|return)\|>|(?=<\|start\|>)"
 _MUSE_END = r"<\|eo[mt]\|>|(?=<\|start\|>)"
-_MESSAGE = r"(?:<\|constrain\|>[^<]*)?<\|message\|>"
+_HEADER = r"[^<\n]{0,200}?"
+_MESSAGE = rf"(?:<\|constrain\|>{_HEADER})?<\|message\|>"
 _CALL = r"[A-Za-z_][\w.]*\((?:\s*\w+\s*=|\s*\))"
 """Beginning of a call in Python's syntax; tools have keyword arguments only."""
 
@@ -131,13 +132,15 @@ FORMATS: Sequence[Enclosure] = (
     _tool("<｜GCML｜tool_calls>", "</｜GCML｜tool_calls>", "gigachat35"),
     _tool("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", "step3"),
     # OpenAI's Harmony: the recipient stands before or after the channel.
-    _tool(rf"{_TURN}?<\|channel\|>[^<]*?\bto=[^<]*{_MESSAGE}", _HARMONY_END, "openai gpt-oss"),
     _tool(
-        rf"{_TURN}\s?to=[^\s<]+\s?<\|channel\|>[^<]*{_MESSAGE}",
+        rf"{_TURN}?<\|channel\|>{_HEADER}\bto={_HEADER}{_MESSAGE}", _HARMONY_END, "openai gpt-oss"
+    ),
+    _tool(
+        rf"{_TURN}\s?to=[^\s<]+\s?<\|channel\|>{_HEADER}{_MESSAGE}",
         _HARMONY_END,
         "openai gpt-oss beam",
     ),
-    _tool(rf"to=[^\s<]+\s?<\|channel\|>[^<]*{_MESSAGE}", _HARMONY_END, "openai gpt-oss beam"),
+    _tool(rf"to=[^\s<]+\s?<\|channel\|>{_HEADER}{_MESSAGE}", _HARMONY_END, "openai gpt-oss beam"),
     # Muse Glimmer: a message's recipient is a tool.
     _tool(
         rf"{_TURN}\s?to=(?!(?:self|user|commentary)<)[\w.-]+<\|message\|>",
@@ -180,19 +183,19 @@ FORMATS: Sequence[Enclosure] = (
     _thinking(r"<\|plamo:begin_think:plamo\|>", r"<\|plamo:end_think:plamo\|>", "plamo3"),
     _thinking(r"<\|content_thinking\|>", r"<\|end_message\|>", "inkling"),
     _thinking(
-        rf"{_TURN}?<\|channel\|>analysis[^<]*<\|message\|>",
+        rf"{_TURN}?<\|channel\|>analysis{_HEADER}<\|message\|>",
         _HARMONY_END,
         "openai_gptoss gpt-oss beam",
     ),
     _thinking(rf"{_TURN}\s?to=self<\|message\|>", _MUSE_END, "muse_glimmer muse"),
     _thinking(r"to=self<\|message\|>", _MUSE_END, "muse_glimmer muse"),
     _thinking(
-        r"Here(?:'s| is) my thought process:(?=[\s\S]*?Here(?:'s| is) my response:)",
+        r"(?<![\s\S])Here(?:'s| is) my thought process:(?=[\s\S]*?Here(?:'s| is) my response:)",
         r"Here(?:'s| is) my response:",
         "granite",
     ),
     # Marks around ordinary text.
-    _frame(rf"{_TURN}?<\|channel\|>[^<]*{_MESSAGE}", "openai gpt-oss beam"),
+    _frame(rf"{_TURN}?<\|channel\|>{_HEADER}{_MESSAGE}", "openai gpt-oss beam"),
     _frame(rf"{_TURN}\s?(?:to=[\w.-]+)?<\|message\|>", "muse_glimmer muse"),
     _frame(r"to=[\w.-]+<\|message\|>", "muse_glimmer muse"),
     _frame(r"<\|(?:end|return|call|eom|eot)\|>", "openai gpt-oss beam muse_glimmer muse"),

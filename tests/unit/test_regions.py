@@ -155,7 +155,7 @@ def test_an_answer_that_is_a_call_begins_a_block_and_prose_does_not(
 
 
 @pytest.mark.parametrize(
-    "line", ["[", '[1,\n{"a":\n', '[{"a":\n\n', "[f(a=\n", "<think>\n", "| a\n"]
+    "line", ["[", '[1,\n{"a":\n', '[{"a":\n\n', "[f(a=\n", "<think>\n", "| a\n", "<|channel|> to="]
 )
 def test_what_nothing_closes_takes_no_long_time(line: str) -> None:
     begun = time.process_time()
