@@ -74,27 +74,17 @@ def _first_token(bos: int | None, prompts: Ids) -> Rendering | NotApplicable:
     begin = {len(ids) > 0 and ids[0] == bos for ids in prompts.values()}
     if len(begin) != 1:
         return NotApplicable(id=FIRST_TOKEN, reason="only some prompts begin with the first token")
-    if begin == {True} and any(len(ids) < 2 for ids in prompts.values()):
+    (there,) = begin
+    if there and any(len(ids) < 2 for ids in prompts.values()):
         return NotApplicable(id=FIRST_TOKEN, reason="a prompt is nothing but the first token")
-    return _without(prompts) if begin == {True} else _with(bos, prompts)
-
-
-def _without(prompts: Ids) -> Rendering:
+    name, how, flag = ("off", "without", "false") if there else ("on", "with", "true")
     change = Change(
-        id="first_token_off",
-        change="prompts without the first token (add_special_tokens: false, or another template)",
-        mistake="the drafter was trained without the first token",
+        id=f"{FIRST_TOKEN}_{name}",
+        change=f"prompts {how} the first token (add_special_tokens: {flag}, or another template)",
+        mistake=f"the drafter was trained {how} the first token",
     )
-    return Rendering(change=change, prompts={key: list(ids[1:]) for key, ids in prompts.items()})
-
-
-def _with(bos: int, prompts: Ids) -> Rendering:
-    change = Change(
-        id="first_token_on",
-        change="prompts with the first token (add_special_tokens: true, or another template)",
-        mistake="the drafter was trained with the first token",
-    )
-    return Rendering(change=change, prompts={key: [bos, *ids] for key, ids in prompts.items()})
+    made = {key: list(ids[1:]) if there else [bos, *ids] for key, ids in prompts.items()}
+    return Rendering(change=change, prompts=made)
 
 
 def _template(
