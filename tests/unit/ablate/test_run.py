@@ -334,11 +334,19 @@ def test_a_damaged_document_is_one_error(
         read_ablation(path)
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "null", '{"kind": "ablation"}'])
-def test_another_file_is_one_error(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "is no ablation"),
+        ("[1]", "is no run and no document of `driftscope ablate"),
+        ("null", "is no run and no document of `driftscope ablate"),
+        ('{"kind": "ablation"}', "is an ablation of another version"),
+    ],
+)
+def test_another_file_is_one_error(tmp_path: Path, content: str, words: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(content)
-    with pytest.raises(UsageError, match="is no ablation"):
+    with pytest.raises(UsageError, match=words):
         read_ablation(path)
     with pytest.raises(UsageError, match="is no ablation"):
         read_ablation(tmp_path / "none.json")

@@ -203,7 +203,7 @@ def test_the_worker_answers_by_rpc_and_never_raises(parts: Parts) -> None:
         assert recorder_of_runner(worker.model_runner) is parts
         assert getattr(worker, METHOD)("set", every=6)["control"]["every"] == 6
     worker.model_runner = SimpleNamespace(drafter=SimpleNamespace(_driftscope_recorder=object()))
-    assert "acceptance and timing only" in getattr(worker, METHOD)()["error"]
+    assert "records no chains" in getattr(worker, METHOD)()["error"]
     worker.model_runner = SimpleNamespace(
         drafter=SimpleNamespace(_driftscope_recorder=SimpleNamespace(control=object()))
     )

@@ -194,6 +194,9 @@ MAY_WAIT = {
     "for a job on a CPU, JOIN_S at most": {
         "cpu_kernels": "SideThread.join",
     },
+    "a copy into pinned memory, which vLLM's own copy of the step waits for": {
+        "vllm/runner_v2": "_admitted",
+    },
     "on the writer's thread": {
         "buffers": "Landing.failed Landing.spent_s Landing.take Marks.between",
     },

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from driftscope.errors import UsageError
 from driftscope_probes.server.label_header import LabelHeader
 from driftscope_probes.server.start import LABEL_HEADER, drafter_name
 
@@ -124,8 +125,6 @@ def test_vllm_can_import_it_by_its_name() -> None:
         (["-sc", '{"method": "ngram"}'], "ngram"),
         (["--speculative_config", '{"model": "d"}'], "d"),
         (["--speculative-config.model", "org/d", "--port", "1"], "d"),
-        (["--speculative-config", "no JSON"], "drafter"),
-        (["--speculative-config"], "drafter"),
         (["--config", "serve.yaml"], "drafter"),
         (["-sc", '{"model": "../../.."}'], "drafter"),
         (["-sc", '{"model": "' + "x" * 300 + '"}'], "x" * 40),
@@ -133,3 +132,9 @@ def test_vllm_can_import_it_by_its_name() -> None:
 )
 def test_the_last_part_of_the_drafter_s_path(options: list[str], name: str) -> None:
     assert drafter_name(options) == name
+
+
+@pytest.mark.parametrize("given", [["no JSON"], []])
+def test_what_is_no_json_is_said_before_anything_starts(given: list[str]) -> None:
+    with pytest.raises(UsageError, match=f"^--speculative-config {''.join(given)}: is not JSON"):
+        drafter_name(["--speculative-config", *given])
