@@ -161,10 +161,7 @@ def _fail_usage(error: Any) -> NoReturn:
     if type(error).__name__ == _ONLY_HELP:
         error.show()
         sys.exit(error.exit_code)
-    named = [word for word in sys.argv[1:2] if word in PAGES]
-    path = (
-        error.ctx.command_path if getattr(error, "ctx", None) else " ".join(["driftscope", *named])
-    )
+    path = " ".join(["driftscope", *(word for word in sys.argv[1:2] if word in PAGES)])
     no_run = type(error).__name__ == _MISSING and getattr(error.param, "metavar", None) == "RUN"
     hint = "; `driftscope ls` lists the runs, and `latest` names the newest" if no_run else ""
     _fail(f"{error.format_message().rstrip('.')}{hint}; see {path} --help", error.exit_code)
