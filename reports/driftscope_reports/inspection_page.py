@@ -22,13 +22,13 @@ from driftscope.inspect.trial.result import (
     by_reason,
 )
 from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
-from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
 from driftscope.metrics.confidence import TOP1
 from driftscope.metrics.hidden import FED_RMS, PRENORM_RMS
 from driftscope.trace.manifest import BY_DEPTH
 from driftscope_reports.charts import Unit, figure, line
 from driftscope_reports.model import Picture, Section, figures_of, section_html, table
 from driftscope_reports.page import Content, framed, part, render
+from driftscope_reports.sections_inside import CLASSES, mass_areas
 
 LEVELS = {
     Level.ERROR: ("▲ error", "high"),
@@ -44,12 +44,6 @@ def cards(inspection: Inspection) -> Markup:
     return render("inspection_results.jinja", results=results, checks=inspection.checks)
 
 
-_MASSES = (
-    ("sink_mass", "sink", SINK),
-    ("prompt_mass", "prompt", PROMPT),
-    ("generated_mass", "verified output", GENERATED),
-    ("self_mass", "the chain itself", SELF),
-)
 _RMS = (("prenorm_rms", "before the final norm"), ("fed_rms", "fed to the next depth"))
 
 
@@ -85,7 +79,7 @@ def _accepted(trial: Trial) -> Picture:
 
 
 def _masses(trial: Trial) -> Picture:
-    values = [(name, trial.figures[field]) for field, name, _ in _MASSES]
+    masses = {name: trial.figures.get(f"{name}_mass") for name in CLASSES}
     sink, own = trial.figures["sink_mass"], trial.figures["self_mass"]
     return Picture(
         id="masses",
@@ -93,8 +87,9 @@ def _masses(trial: Trial) -> Picture:
         f"{percent(own[-1])} on the chain itself at depth {trial.k}",
         how="Mean share of the drafter's attention by class of slot. The chain's own slots grow by "
         "one with each depth, so a rising share alone is no drift.",
-        chart=_chart(_lines(values), "share of attention", Unit.SHARE),
-        definitions=tuple(definition for _, _, definition in _MASSES),
+        chart=_chart(mass_areas(masses), "share of attention", Unit.SHARE),
+        definitions=tuple(definition for _, definition, _ in CLASSES.values()),
+        hero=True,
     )
 
 

@@ -37,8 +37,6 @@ class Picture:
     """The chart's numbers as a table, if it differs from the default table."""
     hero: bool = False
     """Whether the picture stands above the others of its section, at the full width."""
-    both: str | None = None
-    """For a difference: id of the picture that overlays the runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

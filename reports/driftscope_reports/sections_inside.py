@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise, zip_longest
 from typing import Any
 
@@ -221,7 +221,7 @@ def _conditional_title(runs: _Runs) -> str:
 
 # ---- attention
 
-_CLASSES = {
+CLASSES = {
     "self": ("the chain itself", attention.SELF, "/"),
     "generated": ("verified output", attention.GENERATED, ""),
     "prompt": ("prompt", attention.PROMPT, "."),
@@ -247,8 +247,12 @@ def _masses(runs: _Runs) -> list[Picture]:
             how="Share of the drafter's attention on its own draft tokens (bottom), on verified "
             "output, prompt and sink. Its own share grows by construction, because its tokens take "
             f"the nearest places.{_NO_SINK if has_sink(run) is False else ''}",
-            chart=shares_by_depth([run], mass_areas(run), "share of attention"),
-            definitions=tuple(definition for _, definition, _ in _CLASSES.values()),
+            chart=shares_by_depth(
+                [run],
+                mass_areas({name: _mass(run, name) for name in CLASSES}),
+                "share of attention",
+            ),
+            definitions=tuple(definition for _, definition, _ in CLASSES.values()),
             hero=True,
         )
         for i, run in enumerate(runs)
@@ -259,14 +263,14 @@ def _masses(runs: _Runs) -> list[Picture]:
 _NO_SINK = " This target has no attention sink, so statements about sink loss do not apply."
 
 
-def mass_areas(run: RunSummary) -> list[Any]:
-    """Return areas stacked to 1, the chain's own at the bottom. They are cut where the stack has
-    reached 1: the mean over only those layers to which a class applies can exceed its share of all
-    layers."""
+def mass_areas(masses: Mapping[str, ByDepth | None]) -> list[Any]:
+    """Return areas stacked to 1 from the masses by class, the chain's own at the bottom. They are
+    cut where the stack has reached 1: the mean over only those layers to which a class applies can
+    exceed its share of all layers."""
     traces: list[Any] = []
     base: list[float] = []
-    for name, (words, _, pattern) in _CLASSES.items():
-        mass = _mass(run, name)
+    for name, (words, _, pattern) in CLASSES.items():
+        mass = masses.get(name)
         if mass is None:
             continue
         base = base or [0.0] * len(mass)
@@ -294,7 +298,7 @@ def _overlaid_masses(runs: _Runs) -> list[Picture]:
         return []
     out = []
     for name, read in _READ.items():
-        words, definition, _ = _CLASSES[name]
+        words, definition, _ = CLASSES[name]
         known = [(i, run, v) for i, run in enumerate(runs) if (v := _mass(run, name))]
         drawn = [(i, run, v) for i, run, v in known if any(map(math.isfinite, v))]
         if not drawn:
@@ -352,7 +356,7 @@ def _heads(runs: _Runs) -> list[Picture]:
 
 def _head_maps(index: int, run: RunSummary, runs: _Runs) -> Iterable[Picture]:
     heads = run.closeup.heads if run.closeup else None
-    for name, (words, definition, _) in _CLASSES.items():
+    for name, (words, definition, _) in CLASSES.items():
         rows = heads.masses.get(name) if heads else None
         if heads is None or rows is None or name == "null":
             continue

@@ -34,7 +34,7 @@ from driftscope_reports.conclusions import split
 from driftscope_reports.html import MAX_BYTES, sections, to_html
 from driftscope_reports.html import pictures as drawn_of
 from driftscope_reports.page import LICENCE, asset, plotly
-from driftscope_reports.sections_inside import mass_areas
+from driftscope_reports.sections_inside import CLASSES, mass_areas
 from driftscope_reports.sections_sources import provenance_parts
 
 HOSTILE = (
@@ -345,7 +345,9 @@ def test_what_does_not_apply_is_a_dash_and_no_number(tmp_path: Path) -> None:
         assert not re.search(r' (?:[dxy]|points)="[^"]*\bnan', page)
     together = analysis_of(tmp_path / "together", specs)
     assert "no attention" in to_html(together)
-    heights = [[v or 0.0 for v in trace.y] for trace in mass_areas(together.runs[2])]
+    attention = together.runs[2].attention
+    masses = {name: getattr(attention, f"{name}_mass") for name in CLASSES}
+    heights = [[v or 0.0 for v in trace.y] for trace in mass_areas(masses)]
     assert max(map(sum, zip(*heights, strict=True))) <= 1.0 + 1e-5
 
 

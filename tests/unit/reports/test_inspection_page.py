@@ -46,7 +46,7 @@ def test_figures_by_depth_are_drawn_and_tabled(tmp_path: Path) -> None:
     inspection = broken(tmp_path)
     page = to_html(inspection)
     assert inspection.trial is not None
-    assert FIGURES.findall(page) == ["acceptance-marginal", "masses", "hidden", "confidence"]
+    assert FIGURES.findall(page) == ["masses", "acceptance-marginal", "hidden", "confidence"]
     assert f"{100 * inspection.trial.acceptance.marginal[0]:.0f}%" in _words(page)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,17 +11,22 @@ import pytest
 from support.runs import Spec, write_run
 from support.simulate import Prompts, Truth, simulate
 
-from driftscope.analysis.compare import MARGINAL
+from driftscope.analysis.compare import MARGINAL, Comparison
 from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import Analysis, conclude, summarise
 from driftscope.trace.reader import read_trace
 from driftscope_reports.charts import is_number
 from driftscope_reports.html import pictures as drawn_of
-from driftscope_reports.html import sections, to_html
+from driftscope_reports.html import sections
 from driftscope_reports.model import Picture
-from driftscope_reports.sections_compare import APART, BETTER, WORSE
-from driftscope_reports.sections_speed import outcome_share, outcomes_of, short_outcome
+from driftscope_reports.sections_compare import APART, BETTER, SAME, WORSE, Good, Row, rows_of
+from driftscope_reports.sections_speed import (
+    outcome_share,
+    outcome_words,
+    outcomes_of,
+    short_outcome,
+)
 
 GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
 
@@ -39,22 +46,23 @@ def _pictures(analysis: Analysis) -> dict[str, Picture]:
     return {p.id: p for p in drawn_of(analysis)}
 
 
-def _compared(analysis: Analysis) -> str:
-    """Names of what is compared, with or without a clear difference."""
+def _rows(runs: Sequence[RunSummary], comparison: Comparison | None = None) -> dict[str, Row]:
+    return {row.words: row for row in rows_of(*runs, comparison)}
+
+
+def _words(analysis: Analysis) -> str:
     (section,) = (each for each in sections(analysis) if each.id == "compare")
-    titles = [picture.title.partition(":")[0] for picture in section.pictures]
-    return f"{'; '.join(titles)} {section.below}".lower()
+    return str([section.conclusion, *section.below])
 
 
-def test_every_difference_leads_to_the_picture_with_both_runs(analysis: Analysis) -> None:
-    pictures = _pictures(analysis)
-    apart = [p for name, p in pictures.items() if name.startswith("compare-")]
-    assert {"compare-growth-1", "compare-fallback-1"} <= {picture.id for picture in apart}
-    assert "server shows no clear difference in acceptance" in to_html(analysis)
-    for picture in apart:
-        assert picture.both in pictures
-        names = {s.name for s in pictures[picture.both].chart.data}
-        assert {"drifting", "server"} <= names, picture.both
+def test_what_differs_comes_first_in_the_table(analysis: Analysis) -> None:
+    words = _words(analysis)
+    places = [words.rindex(word) for word in (WORSE, BETTER, APART, SAME, "no interval")]
+    assert places == sorted(places)
+    (counted,) = re.findall(r"'(\d+) of (\d+) figures of server differ clearly", words)
+    rows = _rows(analysis.runs, analysis.cases[1].comparison).values()
+    differ = [row for row in rows if row.word in (WORSE, BETTER, APART)]
+    assert counted == (str(len(differ)), str(len(rows)))
 
 
 def test_masses_lie_over_each_other_class_by_class(
@@ -89,11 +97,10 @@ def test_the_fallback_s_shares_stand_side_by_side_with_their_differences(
     assert outcome_share(runs[0], "k_zero")[0] == 0
     shares = pictures["fallback-shares"].chart.data
     assert [s.x for s in shares] == [tuple(short_outcome(n) for n in names)] * 2
-    bars = {s.name: s for s in pictures["compare-fallback-1"].chart.data}
-    at = bars[WORSE].x.index(short_outcome("accepted"))
-    assert (bars[WORSE].y[at] or 0) < 0
-    deliberate = bars[APART].x.index(short_outcome("k_zero"))
-    assert (bars[APART].y[deliberate] or 0) > 0
+    rows = _rows(runs)
+    assert rows["Steps: rejected round"].good is Good.LESS
+    deliberate = rows[f"Steps: {outcome_words('k_zero')}"]
+    assert deliberate.word == APART and (deliberate.gap.value or 0) > 0
 
 
 def test_slower_is_worse_and_faster_better_at_each_percentile(
@@ -107,31 +114,15 @@ def test_slower_is_worse_and_faster_better_at_each_percentile(
     }
     other = replace(first, label="slow", closeup=replace(first.closeup, durations=slow))
     for pair, word in (((first, other), WORSE), ((other, first), BETTER)):
-        made = _pictures(conclude(pair))["compare-tpot-1"]
-        (bars,) = made.chart.data
-        assert bars.name == word
-        assert made.both == "speed-tpot"
+        rows = _rows(pair)
+        assert rows["Time per output token, p50"].word == word
+        assert (rows["Time per output token, p90"].gap.value or 0) * (1, -1)[word == BETTER] > 0
 
 
-def test_no_level_of_attention_is_better_or_worse(analysis: Analysis) -> None:
-    (section,) = (each for each in sections(analysis) if each.id == "compare")
-    (table,) = (str(block) for block in section.above)
-    for name in ("Attention on the chain", "Attention on the sink"):
-        row = table.partition(name)[2].partition("</tr>")[0]
-        assert BETTER not in row and WORSE not in row
-    assert not {p.id for p in section.pictures} & {"compare-self-1", "compare-sink-1"}
-
-
-def test_predictions_of_one_cost_model_have_no_difference(
-    runs: tuple[RunSummary, RunSummary],
-) -> None:
-    first, second = runs
-    assert "predicted time per token" in _compared(conclude(runs))
-    same = replace(second, manifest=replace(first.manifest, k=second.k))
-    pictures = _pictures(conclude((first, same)))
-    assert "predicted time per token" not in _compared(conclude((first, same)))
-    drawn = [s for s in pictures["speed-by-k"].chart.data if "markers" in s.mode]
-    assert [s.name for s in drawn] == ["drifting", "server"]
+def test_no_level_of_attention_is_better_or_worse(runs: tuple[RunSummary, RunSummary]) -> None:
+    healthy = summarise(read_trace(GALLERY / "healthy"), "healthy")
+    for name in ("chain", "sink"):
+        assert _rows((runs[0], healthy))[f"Attention on the {name}, last depth"].word == APART
 
 
 def test_intervals_of_rounds_and_of_steps_hold_their_values(tmp_path: Path) -> None:
@@ -162,7 +153,7 @@ def test_acceptance_is_compared_as_compare_does(tmp_path: Path) -> None:
     found = conclude(runs)
     comparison = found.cases[1].comparison
     assert comparison is not None and comparison.pairs == 60
-    drawn = _pictures(found)["compare-acceptance-1"].chart.data
+    drawn = _pictures(found)["compare-acceptance"].chart.data
     low = {x: e[0] for s in drawn for x, e in zip(s.x, s.meta["ends"], strict=True) if e}
     for each in comparison.at(MARGINAL):
         assert each.interval is not None and each.depth is not None
@@ -186,7 +177,7 @@ def test_runs_that_served_other_labels_say_at_which_mix_they_differ(tmp_path: Pa
         )
         return summarise(simulate(tmp_path / name, truth), name)
 
-    words = _compared(conclude([run("a", 0.8, 1), run("b", 0.2, 2)]))
-    assert "b: they served labels in other shares" in words
+    words = _words(conclude([run("a", 0.8, 1), run("b", 0.2, 2)]))
+    assert "b: They served labels in other shares" in words
     assert "own figures are as served" in words
-    assert "other shares" not in _compared(conclude([run("c", 0.5, 3), run("d", 0.5, 3)]))
+    assert "other shares" not in _words(conclude([run("c", 0.5, 3), run("d", 0.5, 3)]))
