@@ -148,10 +148,9 @@ class StreamFile:
         self._batches += 1
 
     def close(self) -> None:
-        """End the stream and wait until it is on disk; raises OSError, but closes it anyway."""
+        """End the stream; raises OSError, but closes it anyway. Sealing waits for the disk."""
         try:
             write_all(self._file, [END])
-            os.fsync(self._file)
         finally:
             os.close(self._file)
 

@@ -333,7 +333,8 @@ class TraceWriter:
     `status()`              return the status of this process
     `watch(look)`           call `look` at each flush, on the writer's thread
     `subscribe(hear, ended)` call `hear` with what is written, on the writer's thread
-    `close()`               drain, seal, mark closed; idempotent, also at interpreter exit
+    `end()`                 refuse further items, and begin to drain, seal and mark closed
+    `close()`               `end`, and wait for it; idempotent, also at interpreter exit
     ======================  ===============================================================
 
     Raises TraceError only from the constructor, if the directory cannot be created or written.
@@ -393,11 +394,16 @@ class TraceWriter:
         raise are counted."""
         self._hear, self._ended = hear, ended
 
-    def close(self, timeout_s: float = 30.0) -> None:
-        """Write and seal everything in the queue, and mark the source closed."""
+    def end(self) -> None:
+        """Refuse further items; the writer's thread seals everything and marks the source
+        closed."""
         self._queue.close()
         self._open = False
         self.flush_soon()
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Write and seal everything in the queue, and mark the source closed."""
+        self.end()
         if self._writer_thread.is_another:
             self._over.wait(timeout_s)
         atexit.unregister(self.close)

@@ -231,19 +231,21 @@ def _free_request(original: Any) -> Callable[..., Any]:
 
 
 def _shutdown(original: Any) -> Callable[..., Any]:
-    """Close the trace first: vLLM then waits for its workers, and may be killed while it does."""
+    """Seal the trace while vLLM waits for its workers, which seal theirs: on a busy machine vLLM
+    kills an engine core that takes longer than `--shutdown-timeout`."""
 
     def shutdown(engine: Any, *args: Any, **kwargs: Any) -> Any:
         observer = getattr(getattr(engine, "scheduler", None), _ATTRIBUTE, None)
         if observer is not None:
             with contextlib.suppress(Exception):  # the border: an engine ends as it would without
-                observer.close()
+                observer.end()
         try:
             return original(engine, *args, **kwargs)
         finally:
             if observer is not None:
-                with contextlib.suppress(Exception):
-                    observer.workers_closed()
+                for finish in (observer.close, observer.workers_closed):
+                    with contextlib.suppress(Exception):
+                        finish()
 
     return shutdown
 
@@ -262,7 +264,7 @@ class EngineObserver:
         self._writer: TraceWriter = open_writer(settings, _role(scheduler))
         self._telemetry: EngineTelemetry | None = None
         self._regions: RequestRegions | None = None
-        self._closed = False
+        self._ended = False
         with contextlib.ExitStack() as undo:
             undo.callback(self._writer.close)
             self._begin(scheduler, settings)
@@ -298,12 +300,17 @@ class EngineObserver:
         """Observe a request before it is freed."""
         self._guard.run("request", self._finish, request)
 
+    def end(self) -> None:
+        """Write the requests that still run, and begin to seal the trace; idempotent."""
+        if self._ended:
+            return
+        self._ended = True
+        self._guard.run("request", self._finish_running)
+        self._writer.end()
+
     def close(self) -> None:
         """Write the requests that still run, and seal the trace; idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        self._guard.run("request", self._finish_running)
+        self.end()
         self._writer.close()
 
     def workers_closed(self) -> None:

@@ -83,6 +83,7 @@ HOOKS = {
             "Worker.load_model",
             "start of the run, once every model is loaded; drafters without a model",
         ),
+        HookPoint("vllm.v1.worker.gpu_worker", "Worker.shutdown", "closing the worker's trace"),
         HookPoint(
             "vllm.model_executor.models.interfaces",
             "EagleModelMixin.aux_hidden_state_layers",

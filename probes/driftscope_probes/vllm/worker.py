@@ -7,6 +7,7 @@ from them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from driftscope_probes.vllm.support import is_last_stage
 def install_worker(module: Any) -> None:
     """Hook vllm.v1.worker.gpu_worker."""
     hook_method(module, "Worker.load_model", _load_model)
+    hook_method(module, "Worker.shutdown", _shutdown)
 
 
 def _load_model(original: Any) -> Callable[..., Any]:
@@ -31,6 +33,18 @@ def _load_model(original: Any) -> Callable[..., Any]:
         return result
 
     return load_model
+
+
+def _shutdown(original: Any) -> Callable[..., Any]:
+    """Close the trace first: on a busy machine vLLM kills a worker that it still tears down."""
+
+    def shutdown(worker: Any, *args: Any, **kwargs: Any) -> Any:
+        with contextlib.suppress(Exception):  # the border: a worker ends as it would without
+            if (recorder := recorder_of_runner(worker.model_runner)) is not None:
+                recorder.close()
+        return original(worker, *args, **kwargs)
+
+    return shutdown
 
 
 def _begin(worker: Any) -> None:

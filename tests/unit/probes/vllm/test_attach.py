@@ -25,6 +25,7 @@ from driftscope_probes.sink_search import SinkSet
 from driftscope_probes.step_record import StepTimer
 from driftscope_probes.vllm.attach import (
     RANKS_EVERY,
+    RECORDER,
     LoadedModels,
     LoadedProposer,
     attach_recorder,
@@ -32,6 +33,8 @@ from driftscope_probes.vllm.attach import (
     recorder_of,
 )
 from driftscope_probes.vllm.drafter import VllmDrafter
+from driftscope_probes.vllm.engine_core import install_engine
+from driftscope_probes.vllm.worker import install_worker
 
 CAPTURED = CapturedLayers(layers=(2, 4, 5), source=AUX_FROM_ENGINE)
 
@@ -351,3 +354,51 @@ def test_a_process_whose_seam_failed_records_nothing_and_leaves_the_reason(
     (fault,) = read_faults(run)
     assert (fault.kind, fault.reason) == ("engine", "vLLM has no such method")
     assert not (run / "manifest.json").exists()
+
+
+class Ending:
+    """A recorder, or an observer of an engine core, that notes when it ends."""
+
+    def __init__(self, notes: list[str], *, fails: bool) -> None:
+        self._notes, self._fails = notes, fails
+
+    def note(self, word: str) -> None:
+        self._notes.append(word)
+        if self._fails:
+            raise OSError("a full disk")
+
+    def close(self) -> None:
+        self.note("closed")
+
+    def end(self) -> None:
+        self.note("sealing")
+
+    def workers_closed(self) -> None:
+        self.note("exported")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_traces_are_closed_before_vllm_tears_down(fails: bool) -> None:
+    """vLLM kills what is not torn down in time."""
+    notes: list[str] = []
+
+    class Worker:
+        model_runner = SimpleNamespace(drafter=None, **{RECORDER: Ending(notes, fails=fails)})
+
+        def load_model(self) -> None:
+            """Nothing is loaded."""
+
+        def shutdown(self) -> str:
+            notes.append("torn down")
+            return "over"
+
+    class EngineCore:
+        scheduler = SimpleNamespace(_driftscope_observer=Ending(notes, fails=fails))
+        shutdown = Worker.shutdown
+
+    install_worker(SimpleNamespace(__name__="worker", Worker=Worker))
+    install_engine(SimpleNamespace(__name__="core", EngineCore=EngineCore))
+    assert Worker().shutdown() == "over" and notes == ["closed", "torn down"]
+    notes.clear()
+    assert EngineCore().shutdown() == "over"  # type: ignore[misc]
+    assert notes == ["sealing", "torn down", "closed", "exported"]
