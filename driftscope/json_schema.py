@@ -48,6 +48,7 @@ from driftscope.ingest.base import IngestedFigures
 from driftscope.inspect.compare_run import InspectionComparison
 from driftscope.inspect.inspection import InspectionDocument
 from driftscope.json_report import Check, ComparisonDocument, Report
+from driftscope.telemetry.watch import View
 from driftscope.workloads.client.replay import Done
 
 Schema = dict[str, Any]
@@ -59,6 +60,7 @@ RECORDS: Mapping[str, type] = {
     INSPECTION_COMPARISON: InspectionComparison,
     ABLATION: Ablation,
     REPLAY: Done,
+    WATCH: View,
 }
 """Record of each kind of document that follows from one."""
 
@@ -111,8 +113,6 @@ def _meanings(kind: type) -> dict[str, str]:
 
 TEXT: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
-NUMBER: Schema = {"type": ["number", "null"]}
-FLAG: Schema = {"type": "boolean"}
 COUNTS: Schema = {"type": "object", "additionalProperties": COUNT}
 _DEFINITIONS = "#/$defs/{model}"
 
@@ -129,6 +129,8 @@ def _list(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
+BESIDE: Mapping[str, Mapping[str, Schema]] = {WATCH: {"over": {"type": "boolean"}, "engine": TEXT}}
+"""Keys of a kind of document beside those of its record."""
 INGESTED_FIGURES: Schema = {"$ref": _DEFINITIONS.format(model=IngestedFigures.__name__)}
 CONTENTS: Mapping[str, Schema] = {
     INGESTED: _object(
@@ -140,23 +142,6 @@ CONTENTS: Mapping[str, Schema] = {
     ),
     ADVICE: _object({"run": TEXT, "ran_k": COUNT, "command": {"type": ["string", "null"]}}),
     PROBE: _object({"target": TEXT, "processes": _list(_object({"source": TEXT}))}),
-    WATCH: _object(
-        {
-            "rounds": COUNT,
-            "requests": COUNT,
-            "chains": COUNT,
-            "k": COUNT,
-            "length": NUMBER,
-            "tpot_s": NUMBER,
-            "ttft_s": NUMBER,
-            "dropped": COUNT,
-            "overhead": NUMBER,
-            "all_in": NUMBER,
-            "down": TEXT,
-            "depths": _list({"type": "object"}),
-            "over": FLAG,
-        }
-    ),
     RUNS: _object(
         {
             "runs": _list(
@@ -208,15 +193,16 @@ def _content(kind: str) -> Schema:
 
 def _named(kind: str) -> Schema:
     content = _content(kind)
-    head: Mapping[str, Schema] = {
+    more: Mapping[str, Schema] = {
         "kind": {"const": kind},
         "schema_version": {"const": SCHEMA_VERSION},
+        **BESIDE.get(kind, {}),
     }
     return {
         "type": "object",
         "title": f"driftscope {kind}",
-        "required": sorted({*head, *content["required"]}),
-        "properties": {**head, **content["properties"]},
+        "required": sorted({*more, *content["required"]}),
+        "properties": {**more, **content["properties"]},
     }
 
 

@@ -581,7 +581,7 @@ def _by_verified(fields: Mapping[str, Any]) -> ByVerified | None:
             n: tuple(rounds[n, tokens] for tokens in range(MAX_K + 1)) for n in {*map(int, drafted)}
         }
     for n, histogram in found.items():
-        if n > MAX_K or sum(histogram[n + 1 :]):
+        if n > MAX_K or any(histogram[n + 1 :]):
             raise BadFigureError(f"{_BY_LENGTH} has rounds that accept more than {n} tokens")
     return found
 

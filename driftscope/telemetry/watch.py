@@ -58,7 +58,7 @@ class Depth:
     accepted: float | None
     """Marginal acceptance over the rounds that verified the depth."""
     masses: dict[str, float | None]
-    """Attention masses by class, see CLASSES."""
+    """Attention masses by class of slots."""
     fed_rms: float | None
     top1: float | None
 
