@@ -24,6 +24,7 @@ from benchmarks.calibration.high_findings import HIGH_FINDINGS
 from benchmarks.calibration.k_advice import CUT_ANEW, K_ADVICE
 from benchmarks.calibration.pairs import FALSE_CALLS, GATE_FAILURES, LABEL_MIX, PARTING
 from benchmarks.calibration.speed import SPEED
+from benchmarks.calibration.verified import CUT_DRAFTS
 from benchmarks.calibration.within_request import WITHIN_REQUEST
 
 TRIALS = 1000
@@ -44,6 +45,7 @@ TABLES = {
         UNFINISHED,
         OVER_TIME,
         RISK_SETS,
+        CUT_DRAFTS,
         K_ADVICE,
         CUT_ANEW,
         CLUSTERS,

@@ -93,19 +93,20 @@ def rounds_of_world(world: World, seed: int) -> Rounds:
     drafted = world.lengths(random, shift)
     hit = random.random_sample((len(request), K)) < _chance(world, shift)
     accepted = np.minimum(np.minimum.accumulate(hit, axis=1).sum(axis=1), drafted)
-    return _rounds(request, drafted, accepted, world.requests)
+    return rounds_by_length(request, drafted, accepted, world.requests)
 
 
 def _chance(world: World, shift: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(1 / (1 + np.exp(-(world.logits + shift[:, None]))))
 
 
-def _rounds(
+def rounds_by_length(
     request: NDArray[np.int64],
     verified: NDArray[np.int64],
     accepted: NDArray[np.int64],
     requests: int,
 ) -> Rounds:
+    """Return the sums of rounds, given by request, tokens verified and tokens accepted."""
     sums = np.zeros((3, requests, K + 1), dtype=np.int64)
     np.add.at(sums[0], (request, accepted), 1)
     np.add.at(sums[1], (request, verified), 1)
@@ -261,12 +262,13 @@ def _changes(world: str, truth: Truth, trials: int) -> MixChanges:
         for n, tokens in enumerate(
             (rounds.comparable_tokens()[:, 0], rounds.rounds + rounds.accepted)
         ):
-            made = changes(_series(rounds, np.asarray(tokens, dtype=np.float64)))
+            made = changes(series(rounds, np.asarray(tokens, dtype=np.float64)))
             found[n] += made is not None and bool(made.points)
     return MixChanges(world=world, comparable=found[0] / trials, served=found[1] / trials)
 
 
-def _series(rounds: Rounds, tokens: np.ndarray) -> Series:
+def series(rounds: Rounds, tokens: np.ndarray) -> Series:
+    """Return the tokens of requests that began one after another."""
     n = len(rounds.rounds)
     return Series(
         start_s=np.arange(n, dtype=np.float64),

@@ -235,7 +235,10 @@ def _of_drafting(
         of_server=False,
     )
     drafted = [_drafted(side) for side in sides]
-    shallow = min(side.rounds.k for side in sides)
+    shallow = min(side.rounds.comparable_k for side in sides)
+    at = f"acceptance is compared at the {shallow} depths that both verified of every draft"
+    if any(side.rounds.uncut is not None for side in sides):
+        yield RunDifference(name="drafts cut for low confidence", removed=at)
     yield from _unequal(
         K,
         *drafted,

@@ -216,8 +216,11 @@ def compare_sides(
 ) -> Comparison:
     """Compare two runs whose rounds by request are already available."""
     a, b = sides
-    if not min(a.rounds.k, b.rounds.k):
-        raise MixedTraceError(f"{labels[0]} and {labels[1]} have no drafted depth in common")
+    if not _depths(a, b):
+        raise MixedTraceError(
+            f"{labels[0]} and {labels[1]} have no depth in common at which drafts were verified "
+            "whatever their confidence"
+        )
     pairing = pair_sides(a, b)
     comparability = comparability_of(sides, manifests, pairing)
     if pairing.how != UNPAIRED:
@@ -337,12 +340,12 @@ def _by_label(a: Side, b: Side, paired: bool) -> Iterator[Difference]:
 
 
 def _depths(a: Side, b: Side) -> int:
-    """Return the number of depths that both runs drafted."""
-    return min(a.rounds.k, b.rounds.k)
+    """Return the number of depths at which both runs verified drafts."""
+    return min(a.rounds.comparable_k, b.rounds.comparable_k)
 
 
 def _least(a: Side, b: Side) -> float:
-    return MATTERS if a.rounds.k == b.rounds.k else MATTERS_OF_OTHER_K
+    return MATTERS if a.rounds.comparable_k == b.rounds.comparable_k else MATTERS_OF_OTHER_K
 
 
 def _differences(

@@ -43,6 +43,7 @@ def advise(
     from driftscope.analysis.advice import advise as advice_on
     from driftscope.analysis.advice import left_out_because
     from driftscope.analysis.replays import ReplaySummary
+    from driftscope.analysis.summary.run_summary import cuts_by_confidence
     from driftscope.boundary.text import shown as printable
     from driftscope.cli.run_reports import RunChoice, labels_of
     from driftscope.errors import NoDataError
@@ -73,6 +74,11 @@ def advise(
     for run in measured.runs:
         if run.manifest.is_simulated:
             raise NoDataError(f"{run.label}: {WAS_SIMULATED} or the best K")
+        if cuts_by_confidence(run):
+            raise NoDataError(
+                f"{run.label}: the engine cuts drafts by their confidence, and would cut others at "
+                "another K; record a run at each K that you consider, and compare their speed"
+            )
     first, *others = measured.runs
     guards = [
         *(f"{run.label}: {problem}" for run in measured.runs for problem in run.problems),

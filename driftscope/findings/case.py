@@ -29,7 +29,12 @@ from driftscope.analysis.figures.change_points import Level
 from driftscope.analysis.replays import ReplayComparison, ReplaySummary, versus
 from driftscope.analysis.speed import SpeedAtLoad, speed_ratio, speeds_of
 from driftscope.analysis.statistics.intervals import Interval
-from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary, shows_acceptance
+from driftscope.analysis.summary.run_summary import (
+    BaselineRun,
+    RunSummary,
+    cuts_by_confidence,
+    shows_acceptance,
+)
 from driftscope.errors import NoDataError
 from driftscope.findings.finding import Finding, Topic
 
@@ -179,7 +184,9 @@ def cases_of(
                     ),
                     None,
                 ),
-                advice=advise(run, others, mine) if shows_acceptance(run) else None,
+                advice=advise(run, others, mine)
+                if shows_acceptance(run) and not cuts_by_confidence(run)
+                else None,
             )
         )
     return tuple(cases)
@@ -223,7 +230,7 @@ def comparison_of(first: RunSummary | None, second: RunSummary) -> Comparison | 
         return None
     if not (first.seen_whole and second.seen_whole):
         return None
-    if not min(first.k, second.k):
+    if not min(run.side.rounds.comparable_k for run in (first, second) if run.side):
         return None
     return compare_sides(
         (first.side, second.side),

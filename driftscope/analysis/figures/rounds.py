@@ -134,6 +134,28 @@ def reasons() -> ir.Table:
 
 
 @cache
+def cut_for_confidence() -> ir.Table:
+    """Count drafts that were accepted up to where a low confidence cut them, by that depth."""
+    rows = table("verify")
+    verified, accepted = rows.verified.fill_null(0), rows.accepted.fill_null(0)
+    cut = rows.filter((rows.reason == UndraftedReason.CONFIDENCE) & (verified == accepted))
+    return cut.group_by("verified").aggregate(rows=lambda t: t.count())
+
+
+CUT_APART = 0.01
+"""Share of the drafts accepted up to a depth that may be cut before the next for those left to
+count as all: if the tokens cut are accepted half as often, the rate of the others is half a point
+too high."""
+
+
+def uncut_of(at_risk: Counts, cut: Counts) -> int | None:
+    """Return `Rounds.uncut` from the rounds in which token i could be accepted, [K], and the
+    drafts that were cut before it although all before it was accepted, [K]."""
+    some = np.flatnonzero(cut > CUT_APART * (at_risk + cut))
+    return int(some[0]) if len(some) else None
+
+
+@cache
 def duration() -> ir.Table:
     """Return the times of the first and the last decode step."""
     rows = table("verify")
@@ -161,6 +183,11 @@ class Rounds:
     mix: Matrix
     """Acceptance length of the run's rounds that verified exactly 0 .. K tokens, minus that of all
     rounds, [K + 1]; 0 in a run of one K."""
+    uncut: int | None = None
+    """Number of leading depths at which hardly a draft that reached them was cut for its low
+    confidence, see `CUT_APART`; None: all depths. Beyond, the tokens that were verified are the
+    likely ones, the more so the busier the engine is, so that no two sets of rounds are compared
+    there."""
     unit: Codes | None = None
     """Unit of the request of each row, [rows], see `figures.requests`; None: each request is
     one."""
@@ -175,6 +202,11 @@ class Rounds:
     def k(self) -> int:
         """Tokens of the longest chain."""
         return int(self.histogram.shape[1]) - 1
+
+    @property
+    def comparable_k(self) -> int:
+        """Number of leading depths at which rounds may be compared with others."""
+        return self.k if self.uncut is None else self.uncut
 
     @property
     def requests(self) -> int:
@@ -265,10 +297,10 @@ class Rounds:
         return self.over_clusters(ratio_of, self.comparable_tokens(), self.rounds[:, None])
 
     def comparable_tokens(self) -> Matrix:
-        """Return the tokens of the rounds, minus what their own mix of K adds, [rows, 1]; see
-        above."""
-        by_mix = self.lengths @ self.mix
-        return np.asarray((self.rounds + self.accepted - by_mix)[:, None], dtype=np.float64)
+        """Return the tokens of the rounds at the `comparable_k` first depths, minus what their own
+        mix of K adds, [rows, 1]; see above."""
+        tokens = self.rounds + self.accepted_to(self.uncut) - self.lengths @ self.mix
+        return np.asarray(tokens[:, None], dtype=np.float64)
 
     def marginal_ratio(self) -> Ratio:
         """Return the marginal acceptance at each depth, [K], over clusters that have a round."""
@@ -291,9 +323,15 @@ def _grouped(values: Counts, group: Codes, groups: int) -> Counts:
     return out
 
 
-def rounds_of(table: pa.Table, request: Codes, mix: Matrix, units: Units | None = None) -> Rounds:
-    """Return the rounds of a pass by request; its rows belong to `request`, `mix` is that of
-    `Rounds`, and `units` are those of all requests of the run."""
+def rounds_of(
+    table: pa.Table,
+    request: Codes,
+    mix: Matrix,
+    units: Units | None = None,
+    uncut: int | None = None,
+) -> Rounds:
+    """Return the rounds of a pass by request; its rows belong to `request`, `mix` and `uncut` are
+    those of `Rounds`, and `units` are those of all requests of the run."""
     crossed = None if units is None else units.crossed
     k = len(mix) - 1
     rounds = whole(table, "rounds")
@@ -309,16 +347,17 @@ def rounds_of(table: pa.Table, request: Codes, mix: Matrix, units: Units | None 
         lengths=lengths,
         exhausted=exhausted,
         mix=mix,
+        uncut=uncut,
         unit=None if units is None else units.unit[request],
         crossed=None if crossed is None else crossed[request],
     )
 
 
-def mix_of(table: pa.Table, k: int) -> Matrix:
-    """Return `Rounds.mix` from a pass by the number of tokens verified, see
-    `by_length`."""
+def mix_of(table: pa.Table, k: int, uncut: int | None) -> Matrix:
+    """Return `Rounds.mix` from a pass by the number of tokens verified, see `by_length`; of the
+    first `uncut` depths."""
     verified = whole(table, "length")
-    accepted = _columns(table, "accepted", k) @ np.arange(k + 1)
+    accepted = _columns(table, "accepted", k) @ np.minimum(np.arange(k + 1), uncut or k)
     tokens, rounds = np.zeros(k + 1), np.zeros(k + 1)
     np.add.at(rounds, verified, whole(table, "rounds"))
     np.add.at(tokens, verified, whole(table, "rounds") + accepted)

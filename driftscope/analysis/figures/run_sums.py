@@ -36,11 +36,13 @@ from driftscope.analysis.figures.rounds import (
     by_batch,
     by_context,
     by_length,
+    cut_for_confidence,
     mix_of,
     over_buckets,
     reasons,
     rounds_of,
     side_of_rounds,
+    uncut_of,
 )
 from driftscope.analysis.number_words import count
 from driftscope.analysis.query.column_arrays import (
@@ -318,7 +320,8 @@ class Sums:
 
     def rounds_of(self, table: pa.Table, request: Codes) -> Rounds:
         """Return the rounds of a pass by request; its rows belong to `request`."""
-        return rounds_of(table, request, self.rounds.mix, self.requests.units)
+        mine = self.rounds
+        return rounds_of(table, request, mine.mix, self.requests.units, mine.uncut)
 
     def strata(self, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return the cells of the requests that `wanted` selects, as a mask over cell numbers. A
@@ -342,8 +345,9 @@ def collect(tables: Tables, cohort: Cohort | None = None, *, for_summary: bool =
     if for_summary:
         in_batch.begin()
     by_drafted = in_order(rows(by_length(shape)), "length", *REQUEST) if shape.mixed else None
-    mix = np.zeros(shape.k + 1) if by_drafted is None else mix_of(by_drafted, shape.k)
     verify = over_buckets(in_context)
+    uncut = _uncut(tables, verify, shape)
+    mix = np.zeros(shape.k + 1) if by_drafted is None else mix_of(by_drafted, shape.k, uncut)
     drawn = rows(requests_of_chains())
     requests = with_suspected(tables, requests_of(tables, verify, drawn))
     strata = np.unique(requests.labels.astype(str), return_inverse=True)[1]
@@ -360,7 +364,7 @@ def collect(tables: Tables, cohort: Cohort | None = None, *, for_summary: bool =
         requests=requests,
         in_context=in_context,
         in_batch=in_batch,
-        rounds=rounds_of(verify, requests.codes(verify), mix, requests.units),
+        rounds=rounds_of(verify, requests.codes(verify), mix, requests.units, uncut),
         undrafted=whole(verify, "undrafted"),
         structured=whole(verify, "structured"),
         deliberate=whole(verify, "deliberate"),
@@ -428,6 +432,17 @@ def _shallower(tables: Tables, shape: Shape) -> Shallower:
     return Shallower(
         chains=total(totals, "chains"), weight=weight, chunked=total(totals, "chunked")
     )
+
+
+def _uncut(tables: Tables, verify: pa.Table, shape: Shape) -> int | None:
+    """Return `Rounds.uncut` of a run."""
+    found = tables.engine.rows(cut_for_confidence())
+    if not found.num_rows:
+        return None
+    cut = np.zeros(shape.k, np.int64)
+    np.add.at(cut, whole(found, "verified"), whole(found, "rows"))
+    rows = np.arange(verify.num_rows)
+    return uncut_of(rounds_of(verify, rows, np.zeros(shape.k + 1)).at_risk.sum(axis=0), cut)
 
 
 def _reasons(tables: Tables, requests: Requests, rows: Codes) -> dict[str, Any]:

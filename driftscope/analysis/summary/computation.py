@@ -96,7 +96,9 @@ def summary_of(label: str, run: Sums, by: str = BY_LABEL) -> RunSummary:
         requests=len(requests),
         acceptance=acceptance_of(run.rounds, spread=seen_whole, by_k=_by_k(run)),
         lengths_by_k=lengths.value,
-        changes=changes_of(run, by_batch=by_batch) if seen_whole else None,
+        changes=changes_of(run, by_batch=by_batch)
+        if seen_whole and run.rounds.comparable_k
+        else None,
         side=run.side,
         groups=groups_of(run, by_batch, verification.by_execution),
         segments=segments_of(run) if by == BY_LABEL else segments_by(run, by),

@@ -339,6 +339,12 @@ def shows_acceptance(run: RunSummary) -> bool:
     return not (run.manifest.is_simulated or tokens_are_wrong(run))
 
 
+def cuts_by_confidence(run: RunSummary) -> bool:
+    """Whether the engine chose by the drafter's confidence how much of the drafts it verified: at
+    another K it would choose otherwise, which no model of a run tells."""
+    return run.side is not None and run.side.rounds.uncut is not None
+
+
 def drafts_greedily(manifest: Manifest) -> bool:
     """Whether the model drafts its likeliest tokens whatever the request's temperature: as recorded
     or, for an older run, whether it ran on vLLM's V1 runner."""

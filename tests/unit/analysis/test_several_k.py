@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from support.simulate import Truth, simulate
 from support.simulate.sums import marginal_at_k, side
@@ -19,6 +20,7 @@ from driftscope.analysis.statistics.ratio import rate_intervals
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.pipeline import conclude, summarise
 from driftscope.trace.reader import read_trace
+from driftscope.vocabulary import UndraftedReason
 
 BY_BATCH = Truth(
     requests=120,
@@ -200,3 +202,26 @@ def test_no_advice_where_acceptance_goes_with_k(tmp_path: Path) -> None:
     assert advice is not None
     assert advice.command is None
     assert advice.doubt is not None and "goes with what decides K" in advice.doubt
+
+
+def test_drafts_cut_by_confidence_are_compared_where_none_was_cut(tmp_path: Path) -> None:
+    """vLLM's enable_adaptive_verification: the tokens that it verifies are the likely ones."""
+    whole = read_trace(simulate(tmp_path / "whole", Truth(requests=60, rounds=20, k=4)))
+    rows = whole.verify.to_pandas()
+    cut = (rows.verified == 4) & (rows.index % 2 == 0)
+    rows.loc[cut, "verified"] = 2
+    rows.loc[cut, "accepted"] = rows.accepted[cut].clip(upper=2)
+    rows.loc[cut, "reason"] = UndraftedReason.CONFIDENCE
+    verify = pa.Table.from_pandas(rows, schema=whole.verify.schema, preserve_index=False)
+    runs = summarise(whole, "whole"), summarise(replace(whole, verify=verify), "cut")
+    assert runs[1].acceptance.mean_length < 0.95 * runs[0].acceptance.mean_length, "as served"
+    assert [run.side.rounds.uncut for run in runs if run.side] == [None, 2]
+    found = conclude(runs)
+    compared = found.cases[1].comparison
+    assert compared is not None and [d.depth for d in compared.differences] == [None, 1, 2]
+    assert all(d.difference == 0 for d in compared.differences)
+    names = [difference.name for difference in compared.comparability.differences]
+    assert "drafts cut for low confidence" in names
+    assert found.cases[0].advice is not None and found.cases[1].advice is None
+    (said,) = (note.statement for note in found.notes if note.id == "cut_drafts")
+    assert "of the drafts were cut before verification (confidence " in said

@@ -67,7 +67,14 @@ def test_a_cause_that_is_mistaken_is_a_breach(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "trials"),
-    [("gate", 60), ("within_request", 200), ("k_advice", 20), ("cut_anew", 2), ("ablations", 10)],
+    [
+        ("gate", 60),
+        ("within_request", 200),
+        ("k_advice", 20),
+        ("cut_anew", 2),
+        ("ablations", 10),
+        ("cut_drafts", 10),
+    ],
 )
 def test_a_small_calibration_meets_its_bounds(table: str, trials: int) -> None:
     lines: list[str] = []
