@@ -286,8 +286,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 MOST_RUNS = 8
 """Largest number of runs of a search, if none is given. Simulated searches take 3.6 to 5.4 runs on
 average (`make calibration`)."""
-_FROM_ONE_ON = [[1, 1, 0]]
-"""Schedule that drafts nothing at any batch size: those above 1 take the K of the range before."""
 Summary = RunSummary | BaselineRun
 
 
@@ -339,13 +337,10 @@ def search(
 
 
 def at_k(contender: Contender, k: int) -> Contender:
-    """Return the server with K = `k`. Without a draft the drafter stays loaded, so that steps are
-    recorded."""
+    """Return the server with K = `k`, which for 0 has no drafter."""
     given: dict[str, Any] = dict(contender.speculation or {})
     given.pop(BY_BATCH, None)
-    speculation = {**given, FIXED: max(k, 1)}
-    if not k:
-        speculation[BY_BATCH] = _FROM_ONE_ON
+    speculation = {**given, FIXED: k} if k else None
     return replace(contender, label=f"K = {k}", speculation=speculation)
 
 

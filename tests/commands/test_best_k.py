@@ -43,17 +43,16 @@ from support.stub_server import stub_server
 sys.path.insert(0, os.environ["TRUTH_FOLDER"])
 from test_best_k import TRUTH
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-config = json.loads(given["--speculative-config"])
-k = config["num_speculative_tokens"]
-none = "num_speculative_tokens_per_batch_size" in config
+config = json.loads(given.get("--speculative-config", "null"))
+k = config["num_speculative_tokens"] if config else 0
 with open(os.environ["STUB_LOG"], "a") as log:
-    log.write(f"{0 if none else k}\\n")
+    log.write(f"{k}\\n")
 if str(k) == os.environ.get("STUB_FAILS"):
     raise ValueError(f"no graph for K = {k}")
 if os.environ.get("STUB_ANSWERS", str(k)) != str(k):
     time.sleep(600)
 trace = Path(os.environ["DRIFTSCOPE_TRACE"])
-truth = replace(TRUTH, k=k, k_zero_above=0 if none else None, seed=100 + k)
+truth = replace(TRUTH, k=k or TRUTH.k, k_zero_above=None if k else 0, seed=100 + k)
 with stub_server(port=int(given["--port"])):
     try:
         signal.pause()
@@ -193,8 +192,6 @@ def test_the_users_own_options_are_kept() -> None:
     assert _contender(["d"], "5", []).speculation == {**CONFIG, "num_speculative_tokens": 5}
 
 
-def test_without_a_draft_the_drafter_stays_loaded_so_that_steps_are_recorded() -> None:
-    contender = at_k(_contender(["d"], "5", []), 0)
-    assert contender.speculation is not None
-    assert contender.speculation["num_speculative_tokens"] == 1
-    assert contender.speculation["num_speculative_tokens_per_batch_size"] == [[1, 1, 0]]
+def test_without_a_draft_there_is_no_drafter() -> None:
+    command = at_k(_contender(["d"], "5", []), 0).command(1, Path("run"))
+    assert "--no-speculation" in command and "--speculative-config" not in command
