@@ -344,6 +344,12 @@ class Advice:
     """Option for a K by batch size, to paste; None if one K is best for all batch sizes."""
 
     @property
+    def tells_nothing(self) -> bool:
+        """Whether no time per token is known, at any K and batch size: the machine was too busy."""
+        known = (each.interval for at in (self.overall, *self.by_batch) for each in at.tpot_s)
+        return not self.useless and not any(known)
+
+    @property
     def command(self) -> str | None:
         """Option to set; None if nothing should change, or nothing is known to be faster."""
         if self.useless:

@@ -38,7 +38,8 @@ def advise(
 
     A K is advised only if it was measured or is surely within 5% of the fastest. Further runs of
     the same models at another K, or without speculation, are measured times of theirs.
-    `driftscope pays MODEL --best-k` records them one after another.
+    `driftscope pays MODEL --best-k` records them one after another. Exits 4 if the recording tells
+    nothing about any K.
     """
     from driftscope.analysis.advice import advise as advice_on
     from driftscope.analysis.advice import left_out_because
@@ -46,7 +47,7 @@ def advise(
     from driftscope.analysis.summary.run_summary import cuts_by_confidence
     from driftscope.boundary.text import shown as printable
     from driftscope.cli.run_reports import RunChoice, labels_of
-    from driftscope.errors import NoDataError
+    from driftscope.errors import EXIT_NO_DATA, NoDataError
     from driftscope.findings.causes import is_dead
     from driftscope.json_report import advice_to_json, dead_to_json
     from driftscope.trace.manifest import WAS_SIMULATED
@@ -103,3 +104,5 @@ def advise(
         typer.echo(advice_to_json(advice), nl=False)
     else:
         show_advice(advice)
+    if advice.tells_nothing:
+        raise typer.Exit(EXIT_NO_DATA)

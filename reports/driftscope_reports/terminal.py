@@ -445,6 +445,8 @@ def show_advice(advice: Advice) -> None:
     console = output_console(_ADVICE_WIDTH)
     for line in _choice(advice):
         console.print(Text(shown(line), style="bold"))
+    if advice.tells_nothing:
+        return
     console.print(_advice_table(advice))
     if any(each.interval is None for at in advice.by_batch for each in at.tpot_s):
         console.print(f"{NOTHING}: uncertain by more than a factor of {WIDEST:g}")

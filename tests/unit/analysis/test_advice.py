@@ -29,6 +29,7 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.time_per_token import WIDEST, Prediction, Times
 from driftscope.pipeline import summarise
 from driftscope.trace.reader import read_trace
+from driftscope_reports.terminal import show_advice
 
 BATCHES = (1, 4, 16)
 RATES = (0.1,)
@@ -227,6 +228,20 @@ def test_a_time_that_is_open_by_more_than_a_factor_is_none(seven: RunSummary) ->
         if each.interval is not None:
             assert 0 < each.interval.low <= each.value <= each.interval.high
             assert each.interval.high < WIDEST * each.interval.low
+
+
+def test_a_machine_that_was_too_busy_is_told_in_one_sentence(
+    seven: RunSummary, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table of dashes was printed, with how far its curve was off."""
+    noisy = replace(seven, cells=tuple(replace(c, step_error_s=c.step_s) for c in seven.cells))
+    advice, sure = advise(noisy), advise(seven)
+    assert advice is not None and advice.tells_nothing and advice.command is None
+    assert sure is not None and not sure.tells_nothing
+    show_advice(advice)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith("K = 7: it is not known which K is fastest: the step times leave")
+    assert printed.endswith("on a quieter machine, with 20 or more steps at each batch size")
 
 
 @pytest.mark.parametrize("accepted", [0.0, 0.002])
