@@ -67,11 +67,12 @@ def schedule_option(run: RunSummary, schedule: Sequence[Range]) -> str:
     return _config(run, {FIXED: most, BY_BATCH: [list(part) for part in schedule]})
 
 
-def pays_command(run: RunSummary, *options: str) -> str:
-    """Return the command that serves the run's models with and without speculation, and compares
-    them; with --best-k the one that measures the next K, and the ones after it."""
-    words = ["driftscope", "pays", shlex.quote(run.manifest.target.name), *options]
-    return " ".join([*words, _config(run, {FIXED: run.k})])
+def pays_command(*runs: RunSummary, best_k: bool = False) -> str:
+    """Return the command that serves a target without speculation and with the drafters of `runs`
+    in turn, and compares them; `best_k`: the one that measures the next K, and the ones after."""
+    words = ["driftscope", "pays", shlex.quote(runs[0].manifest.target.name)]
+    words += ["--best-k"] if best_k else []
+    return " ".join([*words, *dict.fromkeys(_config(run, {FIXED: run.k}) for run in runs)])
 
 
 def _config(run: RunSummary, options: Mapping[str, Any]) -> str:
@@ -452,7 +453,7 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
         tokens_per_s=_tokens_per_s(model, run),
         fixed_command=None if choice.k is None else fixed_option(run, choice.k),
         schedule_command=schedule_option(run, schedule.ranges) if several else None,
-        measure_command=None if choice.next is None else pays_command(run, "--best-k"),
+        measure_command=None if choice.next is None else pays_command(run, best_k=True),
         doubt=_doubt(run, model, overall),
         least_gain=_least_gain(run),
     )

@@ -236,7 +236,7 @@ def _ask(
     if as_json:
         typer.echo((folder / "report.json").read_text(encoding="utf-8"), nl=False)
     else:
-        say_answer(analysis)
+        say_answer(analysis, getattr(contenders[0], "url", "") if len(contenders) == 1 else "")
     if not quiet:
         talk.say(f"written: {folder / 'report.html'}")
     if any(each.stopped for each in done):
@@ -319,15 +319,15 @@ def contenders_of(
     api_key_env: str | None = None,
 ) -> list[Contender]:
     """Return the server without speculation, then one per drafter and K. The drafters are those
-    named, or the one of --speculative-config among the `options`. Raises UsageError."""
+    named, or those of --speculative-config among the `options`. Raises UsageError."""
     from driftscope.errors import UsageError
     from driftscope.workloads.contenders import NO_SPECULATION, Contender
 
     target, left, environ = _resolved(model, options, drafters)
-    config, left = speculation_in(left)
-    if not drafters and config is None:
+    configs, left = speculations_in(left)
+    if not drafters and not configs:
         raise UsageError(f"{model}: give --drafter, or --speculative-config as for `vllm serve`")
-    if drafters and config is not None:
+    if drafters and configs:
         raise UsageError("give either --drafter or --speculative-config")
     plain = Contender(
         label=NO_SPECULATION,
@@ -342,45 +342,50 @@ def contenders_of(
         label, _, path = given.rpartition("=")
         drafter = {"method": "eagle3", "model": _drafter(model, path)}
         named.append((label or Path(path).name, drafter))
-    if config is not None:
-        named.append((Path(str(config.get("model") or config.get("method") or WITH)).name, config))
+    named += [
+        (Path(str(config.get("model") or config.get("method") or WITH)).name, config)
+        for config in configs
+    ]
+    served = [
+        (label, {**config, K: tokens})
+        for label, config in named
+        for tokens in k or [int(config.get(K, DEFAULT_K))]
+    ]
+    labels = [label for label, _ in served]
     return [
         plain,
         *(
             replace(
                 plain,
-                label=label if len(k) < 2 else f"{label}, K = {tokens}",
-                speculation={**config, K: tokens},
+                label=label if labels.count(label) == 1 else f"{label}, K = {config[K]}",
+                speculation=config,
             )
-            for label, config in named
-            for tokens in k or [int(config.get(K, DEFAULT_K))]
+            for label, config in served
         ),
     ]
 
 
-def speculation_in(options: Sequence[str]) -> tuple[Mapping[str, Any] | None, list[str]]:
-    """Return the value of vLLM's --speculative-config and the other options; None without it.
-    Raises UsageError."""
+def speculations_in(options: Sequence[str]) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Return the values of every --speculative-config, and the other options. Raises UsageError."""
     import json
 
     from driftscope.errors import UsageError
 
-    left, given = list(options), None
-    for at, option in enumerate(options):
+    left, found = list[str](), list[Mapping[str, Any]]()
+    waiting = iter(options)
+    for option in waiting:
         name, equals, value = option.partition("=")
-        if name in SPECULATION:
-            given = value if equals else "".join(options[at + 1 : at + 2])
-            del left[at : at + (1 if equals else 2)]
-            break
-    if given is None:
-        return None, left
-    try:
-        config = json.loads(given)
-    except ValueError as error:
-        raise UsageError(f"{SPECULATION[0]}: not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise UsageError(f"{SPECULATION[0]}: give a JSON object, as for `vllm serve`")
-    return config, left
+        if name not in SPECULATION:
+            left.append(option)
+            continue
+        try:
+            config = json.loads(value if equals else next(waiting, ""))
+        except ValueError as error:
+            raise UsageError(f"{SPECULATION[0]}: not JSON: {error}") from error
+        if not isinstance(config, dict):
+            raise UsageError(f"{SPECULATION[0]}: give a JSON object, as for `vllm serve`")
+        found.append(config)
+    return found, left
 
 
 def _resolved(

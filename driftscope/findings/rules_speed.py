@@ -131,7 +131,6 @@ _ADVICE = {
     UndraftedReason.NO_DRAFT: "look at the engine's log: the drafter returned nothing, for no "
     "known reason",
 }
-_MORE_OF_BOTH = "Record more requests of both."
 _WORDS = {
     Answer.YES: "speculation pays",
     Answer.NO: "speculation costs time",
@@ -808,7 +807,7 @@ def faster_than_reference(case: Case) -> Finding | None:
     if faster_is is Answer.NO:
         low, high = 1 / high, 1 / low
     answer = faster_is if comparable.decides(Claim.SPEED) else Answer.CANNOT_TELL
-    record = comparable.settle(Claim.SPEED) or _MORE_OF_BOTH
+    record = f"To know, run `{pays_command(other, case.run)}`, which serves both in turn."
     return Finding(
         answer=answer,
         headline=_PLACES_COMPARED.get(answer, Headline.NEVER),

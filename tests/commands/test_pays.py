@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.command import Driftscope
 from support.standin_engine import write_engine
+from support.stub_server import stub_server
 
 from driftscope.cli.pays import contenders_of, draft_tokens, key_variable
 from driftscope.errors import UsageError
@@ -180,3 +181,41 @@ def test_which_variable_has_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(UsageError, match="give --api-key-env NAME") as caught:
             key_variable(None, option)
         assert "sk-x" not in str(caught.value)
+
+
+RUNNING = "vllm:num_requests_running 0\nprocess_start_time_seconds 1.79e+09\n"
+DRAFTS = f"{RUNNING}vllm:spec_decode_num_drafts_total 0\n"
+FEW = ("--limit", "6", "--concurrency", "2", "--warmup", "1", "--prompts", "chat")
+
+
+def test_two_running_servers_are_asked_in_turn(driftscope: Driftscope, tmp_path: Path) -> None:
+    with stub_server(metrics=DRAFTS) as drafting, stub_server(metrics=RUNNING) as plain:
+        done = driftscope("pays", drafting.url, "--without", plain.url, *FEW, "-o", "out")
+        turned = driftscope("pays", plain.url, "--without", drafting.url, *FEW, "-o", "other")
+    assert done.returncode in {0, 3, 4}, done.stderr
+    assert done.stdout.startswith("pays: ")
+    assert len(drafting.seen) == len(plain.seen) == 2 * 7
+    assert turned.returncode == 2 and "it was started with a drafter" in turned.stderr
+
+
+def test_one_server_is_compared_once_it_was_asked_both_ways(
+    driftscope: Driftscope, tmp_path: Path
+) -> None:
+    with stub_server(metrics=DRAFTS, piece_s=0.002) as server:
+        first = driftscope("pays", server.url, *FEW)
+        server.metrics = RUNNING
+        second = driftscope("pays", server.url, *FEW)
+    assert first.returncode == 4, first.stderr
+    assert "restart it without its drafter" in first.stdout
+    assert second.returncode in {0, 3, 4} and "× as fast as without" in second.stdout
+    (folder,) = (tmp_path / "driftscope-pays").iterdir()
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {
+        "with speculation",
+        "no speculation",
+    }
+
+
+def test_a_server_that_does_not_say_whether_it_drafts(driftscope: Driftscope) -> None:
+    with stub_server() as server:
+        done = driftscope("pays", server.url, *FEW)
+    assert done.returncode == 2 and "give --without URL" in done.stderr

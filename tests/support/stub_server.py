@@ -56,6 +56,8 @@ class Stub:
     max_model_len: int = 4096
     port: int = 0
     """Port; 0 for any free one."""
+    metrics: str = ""
+    """Text of its metrics; empty: it has none."""
 
 
 @contextlib.contextmanager
@@ -112,6 +114,11 @@ async def _request(
     if path == "/v1/models":
         model = {"id": "stub", "object": "model", "max_model_len": stub.max_model_len}
         return _json(writer, {"object": "list", "data": [model]})
+    if path == "/metrics" and stub.metrics:
+        content = stub.metrics.encode()
+        head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(content)}\r\n\r\n"
+        writer.write(head.encode() + content)
+        return True
     if path == "/health":
         return _json(writer, {})
     if path == "/tokenize":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from rich.table import Table
@@ -32,10 +33,21 @@ def exit_code(analysis: Analysis) -> int:
     return _CODES[best]
 
 
-def say_answer(analysis: Analysis) -> None:
-    """Print the answer, and the speeds at each load."""
+def say_answer(analysis: Analysis, url: str = "") -> None:
+    """Print the answer, and the speeds at each load. `url` is that of a single running server,
+    which is asked once with and once without its drafter."""
     console = output_console(_WIDTH)
     several = len(pays_answers(analysis)) > 1
+    if url and {replay.speculates for replay in analysis.senders} != {True, False}:
+        drafts = analysis.senders[0].speculates
+        console.print(
+            f"pays: cannot tell yet. The server with{'' if drafts else 'out'} speculation is "
+            f"recorded: restart it with{'out' if drafts else ''} its drafter, and run the same "
+            f"command again: driftscope pays {shlex.quote(url)}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return
     for finding in pays_answers(analysis):
         answer = finding.answer or Answer.CANNOT_TELL
         console.print(f"pays: {answer.value}. {finding.sentence(several)}", highlight=False)

@@ -13,7 +13,7 @@ import pytest
 import typer.main
 
 from driftscope.cli.app import app
-from driftscope.cli.pays import contenders_of, speculation_in
+from driftscope.cli.pays import contenders_of, speculations_in
 from driftscope.pipeline import Inputs, analyze
 
 ROOT = Path(__file__).parents[3]
@@ -67,8 +67,9 @@ def test_the_command_that_settles_whether_it_pays_serves_the_drafter_of_the_run(
     for command in started:
         _, context = _parsed(command)
         server, options = context.params["server"], context.args
-        plain, drafting = contenders_of(server, [], [], options)
-        config, _ = speculation_in(options)
-        assert plain.speculation is None and drafting.speculation == config
-        assert set(config or {}) == {"method", "model", "num_speculative_tokens"}
+        plain, *drafting = contenders_of(server, [], [], options)
+        configs, _ = speculations_in(options)
+        assert plain.speculation is None and [one.speculation for one in drafting] == configs
+        for config in configs:
+            assert set(config) == {"method", "model", "num_speculative_tokens"}
     assert {"driftscope pays http://localhost:30000"} >= set(settling) - set(started)
