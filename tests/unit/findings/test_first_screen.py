@@ -130,7 +130,8 @@ def test_a_faster_run_with_other_prompts_proves_nothing_about_its_drafter(run: R
     against = [each for each in screen.answers if each.reference]
     assert [each.answer for each in against] == [Answer.CANNOT_TELL] * 2
     assert all("but the runs also differ in prompts" in each.statement for each in against)
-    assert against[0].advice.startswith("To know, run `driftscope pays tiny-target ")assert screen.headline.endswith("but the runs also differ in prompts.")
+    assert against[0].advice.startswith("To know, run `driftscope pays tiny-target ")
+    assert screen.headline.endswith("but the runs also differ in prompts.")
     assert not screen.actions[0].short_advice.startswith("Serve with")
 
 
