@@ -170,9 +170,12 @@ def facts_of(
                 )
             elif not case.run.has_rows:
                 facts = replace(facts, lacks=NO_ROWS)
-            simulated = [
-                run.label for run in (case.run, baseline) if run is not None and _is_simulated(run)
+            served = [
+                run
+                for run in (case.run, baseline)
+                if run is not None and not isinstance(run, InspectedAcceptance)
             ]
+            simulated = [run.label for run in served if run.manifest.is_simulated]
             if simulated:
                 facts = replace(facts, lacks=f"{simulated[0]}: {WAS_SIMULATED}", decides=False)
             out[kind].append((label, facts))
@@ -202,10 +205,6 @@ def _times(reference: RunSummary | BaselineRun | None, run: RunSummary) -> Compa
         return compare_times(sides, manifests, (reference.label, run.label))
     except NoDataError:
         return None
-
-
-def _is_simulated(run: Any) -> bool:
-    return not isinstance(run, InspectedAcceptance) and run.manifest.is_simulated
 
 
 def run_gate(

@@ -111,9 +111,9 @@ def screen(
         f"{shown.chains:,} chains recorded",
         style="dim",
     )
-    lines = why_no_chains(target, shown, budget, over=state == CLOSED)
-    lines = [*([WAS_SIMULATED] if shown.simulated else []), *lines]
-    why = [Text(printed(line), style="yellow") for line in lines]
+    said = [WAS_SIMULATED] if shown.simulated else []
+    said += why_no_chains(target, shown, budget, over=state == CLOSED)
+    why = [Text(printed(line), style="yellow") for line in said]
     drift = [Text(drift_line(shown))] if shown.chains else []
     notes = Text("\n".join(_NOTES), style="dim")
     figures = [_figures(shown, budget), *_undrafted(shown)]

@@ -211,6 +211,7 @@ def test_a_password_of_an_endpoint_is_not_printed() -> None:
 
 def test_every_reason_for_a_missing_draft_is_named() -> None:
     tally = Tally()
+    tally.set(i.CONFIGURED_K, 1)
     reasons = ("k_zero", "preempted", "structured_output", "token_budget")
     for reason in reasons:
         tally.add(i.UNDRAFTED_STEPS, 1, reason=reason)
