@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.calibration.attention_drift import ATTENTION_DRIFT
+from benchmarks.calibration.attention_drift import ATTENTION_DRIFT, ATTENTION_SINKS
 from benchmarks.calibration.causes import ABLATIONS, CIRCUMSTANCES, TEXT_KINDS
 from benchmarks.calibration.changes import CHANGES, OVER_TIME, UNFINISHED
 from benchmarks.calibration.comparisons import COMPARISONS
@@ -42,6 +42,7 @@ TABLES = {
         MIX_CHANGES,
         WITHIN_REQUEST,
         ATTENTION_DRIFT,
+        ATTENTION_SINKS,
         UNFINISHED,
         OVER_TIME,
         RISK_SETS,

@@ -19,13 +19,16 @@ from numpy.random import RandomState
 from benchmarks.calibration.table import Rate, Table, false, power
 from driftscope.analysis.statistics.drift import (
     MARGIN,
+    SINK_FLOOR,
     SINK_LOST_BELOW,
+    SINK_TIMES_EVEN,
     Answer,
     AttentionDrift,
     DistanceSums,
+    LongSums,
     SinkSums,
     drift_by_distance,
-    sink_kept,
+    with_sink,
 )
 from driftscope.trace.records import edges_of
 
@@ -65,6 +68,10 @@ class World:
     sessions: int = 0
     """Number of sessions, whose requests share half of the variance; 0: every request is its
     own."""
+    opposite: float = 0.0
+    """Shift by depth K in half of the requests, and minus that in the others."""
+    contexts: tuple[int, int] = (CONTEXT, CONTEXT)
+    """Range of the visible slots, drawn for each request."""
 
 
 NULLS = {
@@ -84,7 +91,16 @@ WORLDS = {
         PRE_NORM, requests=10, chains=5
     ),
     "arXiv 2605.09992, with norm": POST_NORM,
+    "half of the requests +14, half -14 points": World(opposite=0.14),
 }
+SINKS = {
+    "a sink of 12 %, contexts of 64 to 300": World(sink=(0.12, 0.11), contexts=(64, 300)),
+    "a sink of 9 %, contexts of 24 to 130": World(sink=(0.09, 0.08), contexts=(24, 130)),
+    "a sink of 12 %, contexts of 300 to 2000": World(sink=(0.12, 0.11), contexts=(300, 2000)),
+    "even attention, contexts of 64 to 200": World(sink=(0.03, 0.03), contexts=(64, 200)),
+    "a sink of 1 %, contexts of 300 to 2000": World(sink=(0.01, 0.01), contexts=(300, 2000)),
+}
+"""Worlds of a drafter with a sink at depth 1, and of one without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +109,8 @@ class Drifts:
 
     world: str
     truth: str
-    """Answer that is right: "drift", "no drift", or "margin" for a shift equal to the margin."""
+    """Answer that is right: "drift", "no drift", "margin" for a shift equal to the margin, or
+    "drift of some", of which the mean shows nothing."""
     drift: float
     no_drift: float
     cannot_tell: float
@@ -113,7 +130,7 @@ def drift_of(world: World, seed: int) -> AttentionDrift:
     request = np.repeat(np.arange(world.requests), world.chains)
     along = np.arange(K) / (K - 1)
     near = world.recent + BETWEEN * level[request, None] + world.shift * along
-    near = near + MOVES * moves[request, None] * along
+    near = near + (MOVES * moves[request, None] + _apart(world)[request, None]) * along
     near = np.clip(near + WITHIN * random.standard_normal(near.shape), 0.0, 1.0)
     sink = np.linspace(*world.sink, K) * np.exp(0.1 * random.standard_normal(near.shape))
     near = np.minimum(near, 1.0 - sink)
@@ -124,7 +141,12 @@ def drift_of(world: World, seed: int) -> AttentionDrift:
     mine = np.cumsum(bins[:, :, :PLACES], axis=2)
     on_chain = np.stack([mine[:, d, d - 1] if d else np.zeros(len(request)) for d in range(K)], 1)
     found = drift_by_distance(_sums(cluster[request], bins, sink, on_chain), edges_of(K))
-    return replace(found, sink_kept=sink_kept(_sink_sums(cluster[request], sink)))
+    context = random.randint(world.contexts[0], world.contexts[1] + 1, world.requests)
+    return with_sink(found, _sink_sums(cluster[request], sink, context[request]))
+
+
+def _apart(world: World) -> np.ndarray:
+    return np.where(np.arange(world.requests) % 2, world.opposite, -world.opposite)
 
 
 def _sums(
@@ -145,17 +167,25 @@ def _sums(
         sink=by_cluster(sink),
         null=np.zeros((n, K)),
         own=by_cluster(on_chain),
+        squares=by_cluster(np.square((bins[:, -1, :PLACES] - bins[:, 0, :PLACES]).sum(axis=1))),
     )
 
 
-def _sink_sums(cluster: np.ndarray, sink: np.ndarray) -> SinkSums:
-    count = np.bincount(cluster)
+def _sink_sums(cluster: np.ndarray, sink: np.ndarray, context: np.ndarray) -> SinkSums:
+    count, n = np.bincount(cluster), int(cluster.max()) + 1
+    even = 4.0 / context
+    long = SINK_TIMES_EVEN * even <= SINK_FLOOR
     return SinkSums(
         chains=count,
         weight=count.astype(np.float64),
         first=np.bincount(cluster, sink[:, 0]),
         last=np.bincount(cluster, sink[:, -1]),
-        even=count * 4.0 / CONTEXT,
+        even=np.bincount(cluster, even),
+        long=LongSums(
+            chains=np.bincount(cluster[long], minlength=n),
+            weight=np.bincount(cluster[long], minlength=n).astype(np.float64),
+            first=np.bincount(cluster[long], sink[long, 0], n),
+        ),
     )
 
 
@@ -163,6 +193,8 @@ def truth_of(world: World) -> str:
     """Return the answer that is right in a world."""
     if world.shift == MARGIN:
         return "margin"
+    if world.opposite > MARGIN:
+        return "drift of some"
     lost = world.sink[1] < SINK_LOST_BELOW * world.sink[0]
     return "drift" if world.shift > MARGIN or lost else "no drift"
 
@@ -184,6 +216,8 @@ def drifts(trials: int) -> Iterator[Drifts]:
 def _answers(row: Drifts, trials: int) -> Iterator[Rate]:
     if row.truth != "drift":
         yield false("drift", row.drift, trials)
+        if row.truth == "drift of some":
+            yield false("no drift", row.no_drift, trials)
     else:
         yield false("no drift", row.no_drift, trials)
         yield power("drift", row.drift, trials)
@@ -194,4 +228,44 @@ ATTENTION_DRIFT = Table(
     title="Attention drift, {trials} recordings each: share of answers",
     rows=drifts,
     rates=_answers,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sinks:
+    """Shares of the trials of one world by whether the drafter is said to have a sink."""
+
+    world: str
+    there: bool
+    """Whether it has one."""
+    has: float
+    has_not: float
+    cannot_tell: float
+
+
+def sinks(trials: int) -> Iterator[Sinks]:
+    """Yield the results in each world."""
+    for name, world in SINKS.items():
+        answers = [drift_of(world, seed).has_sink for seed in range(trials)]
+        yield Sinks(
+            world=name,
+            there=world.sink[0] > SINK_FLOOR,
+            has=answers.count(True) / trials,
+            has_not=answers.count(False) / trials,
+            cannot_tell=answers.count(None) / trials,
+        )
+
+
+def _sink_answers(row: Sinks, trials: int) -> Iterator[Rate]:
+    wrong, right = (row.has_not, row.has) if row.there else (row.has, row.has_not)
+    yield false("wrong answer about the sink", wrong, trials)
+    if "2000" in row.world:
+        yield power("right answer in long contexts", right, trials)
+
+
+ATTENTION_SINKS = Table(
+    name="attention_sinks",
+    title="Whether a drafter has an attention sink, {trials} recordings each: share of answers",
+    rows=sinks,
+    rates=_sink_answers,
 )

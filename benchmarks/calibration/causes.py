@@ -23,6 +23,7 @@ from driftscope.analysis.circumstances import (
     Group,
     Groups,
     group_of,
+    place_in_answer,
     range_name,
     strata_of,
     within_requests_of,
@@ -70,6 +71,9 @@ WORLDS = {
     "context, some contexts shared": replace(BASE, **two(LOWER, UPPER), context=FARTHER),
     "context, no context shared": replace(BASE, **two(SHORT, LONG), context=FARTHER),
     "both, same contexts": replace(BASE, **two(WIDE, WIDE, HARDER), context=FARTHER),
+    "acceptance falls along the answer": replace(
+        BASE, rounds=100, prompts=(Prompts(label="chat", tokens=(60, 400)),), along=-0.3
+    ),
     "both, some contexts shared": replace(BASE, **two(LOWER, UPPER, HARDER), context=FARTHER),
 }
 
@@ -114,10 +118,11 @@ def _run(label: str, truth: Truth) -> Any:
 
 def groups_of(truth: Truth) -> Groups:
     """Return the groups of `truth` by context and label, as in a trace."""
-    rounds, power, label = _drawn(truth)
+    rounds, power, label, place = _drawn(truth)
     names = [str(kind.label) for kind in truth.prompts]
     powers, context = np.unique(power, return_inverse=True)
     cells = Cells(
+        place=place,
         request=rounds.request,
         label=label,
         context=context,
@@ -137,25 +142,41 @@ def _groups(rounds: Rounds, of: np.ndarray, names: list[str]) -> Iterator[Group]
         yield group_of(name, rounds.where(of == at))
 
 
-def _drawn(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray]:
-    """Return the rounds by request and range of contexts, with the power of two and the label of
-    each row."""
-    keys, accepted, kinds, first = [], [], [], 0
+def _drawn(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rounds by request and range of contexts, with the power of two, the label and the
+    place in the answer of each row."""
+    keys, accepted, kinds, lengths, first = [], [], [], [], 0
     for chunk in chunks(truth):
         rows = (chunk.accepted >= 0) & (chunk.verified > 0)
         power = np.floor(np.log2(chunk.position[rows] + 1)).astype(np.int64)
         keys.append((first + chunk.request[rows]) * 64 + power)
+        lengths.append(np.stack([chunk.tokens, chunk.output]))
         accepted.append(chunk.accepted[rows])
         kinds.append(chunk.kind)
         first += len(chunk.kind)
     rounds, key = rounds_by_key(truth, np.concatenate(keys), np.concatenate(accepted), 64)
-    return rounds, key % 64, np.concatenate(kinds)[key // 64]
+    tokens = np.concatenate(lengths, axis=1)[:, key // 64].astype(np.float64)
+    return rounds, key % 64, np.concatenate(kinds)[key // 64], place_in_answer(key % 64, *tokens)
+
+
+def _blamed(row: Named, trials: int) -> Iterator[Rate]:
+    cause = row.world.split(",")[0]
+    if cause not in ("context", "both"):
+        yield false("context blamed", row.long_context_collapse, trials)
+    if cause not in ("label", "both"):
+        yield false("label blamed", row.template_sensitivity, trials)
+    if row.world.endswith("same contexts") or row.world == "context, one label":
+        if cause in ("context", "both"):
+            yield power("context blamed", row.long_context_collapse, trials)
+        if cause in ("label", "both"):
+            yield power("label blamed", row.template_sensitivity, trials)
 
 
 CIRCUMSTANCES = Table(
     name="circumstances",
     title="Context length and label, {trials} runs each: share in which each rule speaks",
     rows=named,
+    rates=_blamed,
 )
 
 
@@ -177,6 +198,22 @@ TEXTS: dict[str, tuple[Truth, bool, bool]] = {
     ),
     "JSON is harder": (replace(TEXT_BASE, regions=HARDER_JSON), True, False),
     "begins are harder": (replace(TEXT_BASE, regions=ALIKE, boundary=DIP), False, True),
+    "JSON is last, and acceptance falls along the answer": (
+        replace(
+            TEXT_BASE,
+            regions={"prose": (0.8, 0.0), "code": (0.2, 0.0), "json": (0.1, 0.0)},
+            in_order=True,
+            along=-0.3,
+            rounds=80,
+        ),
+        False,
+        False,
+    ),
+    "JSON is harder, and acceptance falls along the answer": (
+        replace(TEXT_BASE, regions=HARDER_JSON, along=-0.2),
+        True,
+        False,
+    ),
     "both are harder": (replace(TEXT_BASE, regions=HARDER_JSON, boundary=DIP), True, True),
 }
 """Truths by name, and whether JSON and begins of blocks are harder."""
@@ -212,11 +249,11 @@ def text_kinds(trials: int) -> Iterator[TextKinds]:
 
 def case_of_text(truth: Truth) -> Case:
     """Return a run of which only the rounds by kind of text are known."""
-    rounds, region, near = _blocks(truth)
+    rounds, region, near, place = _blocks(truth)
     names = np.array(list(truth.regions))[region]
     groups = Groups(
         region=tuple(group_of(name, rounds.where(names == name)) for name in np.unique(names)),
-        **within_requests_of(rounds, names, near),
+        **within_requests_of(rounds, names, near, place),
     )
     run: Any = SimpleNamespace(
         label="run",
@@ -227,9 +264,9 @@ def case_of_text(truth: Truth) -> Case:
     return Case(run=run)
 
 
-def _blocks(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray]:
-    """Return the rounds by request and kind of text, with the region and the nearness to a begin of
-    each row."""
+def _blocks(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rounds by request and kind of text, with the region, the nearness to a begin and
+    the place in the answer of each row."""
     keys, accepted, first = [], [], 0
     for chunk in chunks(truth):
         rows = (chunk.accepted >= 0) & (chunk.verified > 0)
@@ -238,11 +275,12 @@ def _blocks(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray]:
         block = token // truth.block_tokens
         near = (token % truth.block_tokens < NEAR) & (block > 0)
         region = chunk.kinds[request, block]
-        keys.append(((first + request) * 8 + region) * 2 + near)
+        place = np.floor(np.log2(np.maximum(token, 1))).astype(np.int64)
+        keys.append((((first + request) * 8 + region) * 2 + near) * 16 + place)
         accepted.append(chunk.accepted[rows])
         first += len(chunk.kind)
-    rounds, key = rounds_by_key(truth, np.concatenate(keys), np.concatenate(accepted), 16)
-    return rounds, key // 2 % 8, key % 2 == 1
+    rounds, key = rounds_by_key(truth, np.concatenate(keys), np.concatenate(accepted), 256)
+    return rounds, key // 32 % 8, key // 16 % 2 == 1, key % 16
 
 
 def _kinds(row: TextKinds, trials: int) -> Iterator[Rate]:

@@ -18,14 +18,14 @@ from support.simulate import Truth
 from support.simulate.sums import series
 
 from benchmarks.calibration.estimates import RUNS
-from benchmarks.calibration.table import Rate, Table, false
+from benchmarks.calibration.table import Rate, Table, false, power
 from driftscope.analysis.figures.change_points import Changes, Series, changes
 from driftscope.analysis.statistics.changes import Lifetimes, selection_of
 from driftscope.findings.finding import Severity
 from driftscope.findings.rules_changes import (
+    drop_of,
     explanation_of,
     severity_of,
-    worst_drop,
 )
 
 STEP = -0.7
@@ -82,7 +82,6 @@ CHANGES = Table(
 K = 7
 LOGITS = (1.4, 0.94, 0.66, 0.41, 0.2, 0.0, -0.16)
 """Logit of acceptance at each depth, given the depth before."""
-"""Logit shift that lowers the acceptance length of these runs by about a quarter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +110,26 @@ class World:
     """Shift of all requests but the canary's from half of the run on."""
     step: float = 0.0
     """Shift of all requests from half of the run on: a change of the drafter."""
+    tenants: float = 0.0
+    """Shift of the sessions that begin in the second half: harder traffic, the same drafter."""
+    going: int = 0
+    """Number of sessions, beside those, that go on for the whole run."""
+    opposite: float = 0.0
+    """Shift of requests of one label, and minus that of the other's, from half of the run on."""
+    slopes: bool = False
+    """Whether that shift grows over the run instead."""
+    other_share: float = 0.5
+    """Share of the requests of the label that loses."""
 
     @property
     def drops(self) -> bool:
-        """Whether the drafter really loses acceptance."""
-        return self.step < 0
+        """Whether the drafter really loses acceptance, of all requests or of a label's."""
+        return self.step < 0 or self.opposite < 0
+
+    @property
+    def crossing(self) -> bool:
+        """Whether sessions that go on, or prompts that come again, can show it."""
+        return self.interleaved or bool(self.canary) or bool(self.going)
 
 
 WORLDS = {
@@ -139,6 +153,19 @@ WORLDS = {
         requests=400, sessions_of=10, interleaved=True, keyed=True, step=STEP
     ),
     "a step, canary": World(requests=400, canary=20, step=STEP),
+    "60 sessions of 4, new tenants": World(requests=240, sessions_of=4, keyed=True, tenants=-1.0),
+    "new tenants, 20 sessions go on as before": World(
+        requests=480, sessions_of=4, keyed=True, tenants=-1.0, going=20
+    ),
+    "a step, 20 sessions go on": World(
+        requests=480, sessions_of=4, keyed=True, step=-1.2, going=20
+    ),
+    "two labels, no change": World(alike=0.0, own=0.6, opposite=-1e-9),
+    "labels move apart": World(alike=0.0, own=0.6, opposite=-0.6),
+    "labels drift apart": World(alike=0.0, own=0.6, opposite=-0.9, slopes=True),
+    "a label of 20 % loses": World(
+        requests=400, alike=0.0, own=0.6, opposite=-1.2, other_share=0.2
+    ),
 }
 
 
@@ -149,6 +176,8 @@ class OverTime:
     world: str
     drops: bool
     """Whether the drafter really loses acceptance."""
+    crossing: bool
+    """Whether sessions that go on, or prompts that come again, can show it."""
     called: float
     """Share of runs with a drop, of any severity."""
     high: float
@@ -163,8 +192,13 @@ def drawn(world: World, seed: int) -> Series:
     n = world.requests
     sessions = -(-n // world.sessions_of)
     session = np.arange(n) % sessions if world.interleaved else np.arange(n) // world.sessions_of
+    going = (np.arange(n) % 4 == 0) & (world.going > 0)
+    session = np.where(going, sessions + np.arange(n) // 4 % max(world.going, 1), session)
+    sessions += world.going
     late, night = np.arange(n) >= n // 2, (np.arange(n) * 4 // n) % 2 == 1
     other = random.random_sample(n) < np.where(night, 0.9, 0.1)
+    loses = random.random_sample(n) < world.other_share
+    change = np.linspace(-1.0, 1.0, n) if world.slopes else late.astype(np.float64)
     prompt = np.where(np.arange(n) % 4 == 0, random.randint(0, max(world.canary, 1), n), -1)
     prompt = np.where(world.canary > 0, prompt, -1)
     shift = world.alike * random.standard_normal(sessions)[session]
@@ -172,6 +206,8 @@ def drawn(world: World, seed: int) -> Series:
     of_prompt = (world.alike + world.own) * random.standard_normal(max(world.canary, 1))
     shift = np.where(prompt >= 0, of_prompt[prompt], shift)
     shift += world.nights * other + world.step * late + world.traffic * (late & (prompt < 0))
+    shift += world.tenants * (late & ~going)
+    shift += world.opposite * change * np.where(loses, 1.0, -1.0 if world.other_share == 0.5 else 0)
     rounds = random.randint(world.rounds // 2, 3 * world.rounds // 2 + 1, n)
     of = np.repeat(np.arange(n), rounds)
     chance = 1 / (1 + np.exp(-(np.array(LOGITS) + shift[of][:, None])))
@@ -182,7 +218,9 @@ def drawn(world: World, seed: int) -> Series:
         end_s=float(n),
         tokens=tokens,
         rounds=rounds.astype(np.float64),
-        labels=np.where(other & world.labelled, "other", "usual"),
+        labels=np.where(loses, "a", "b")
+        if world.opposite
+        else np.where(other & world.labelled, "other", "usual"),
         cluster=session if world.keyed else None,
         prompt=prompt if world.canary else None,
     )
@@ -190,13 +228,13 @@ def drawn(world: World, seed: int) -> Series:
 
 def high(made: Changes | None) -> bool:
     """Whether a drop of high severity is reported."""
-    drop = worst_drop(made)
-    return made is not None and drop is not None and severity_of(made, drop) is Severity.HIGH
+    found = drop_of(made)
+    return found is not None and severity_of(found[1]) is Severity.HIGH
 
 
 def moves(made: Changes | None) -> bool:
     """Whether acceptance is said to move with the traffic, or not to be told from it."""
-    if made is None or worst_drop(made) is not None:
+    if made is None or drop_of(made) is not None:
         return False
     there = bool(made.points) or made.raw is not None
     return there and explanation_of(made) is not None
@@ -208,8 +246,9 @@ def over_time(trials: int) -> Iterator[OverTime]:
         made = [changes(drawn(world, seed)) for seed in range(trials)]
         yield OverTime(
             world=name,
-            drops=world.drops,
-            called=sum(worst_drop(each) is not None for each in made) / trials,
+            drops=world.drops and abs(world.opposite) != 1e-9,
+            crossing=world.crossing,
+            called=sum(drop_of(each) is not None for each in made) / trials,
             high=sum(map(high, made)) / trials,
             moves=sum(map(moves, made)) / trials,
         )
@@ -218,6 +257,12 @@ def over_time(trials: int) -> Iterator[OverTime]:
 def _high_drop(row: OverTime, trials: int) -> Iterator[Rate]:
     if not row.drops:
         yield false("high drop", row.high, trials)
+        if row.crossing:
+            yield false("drop", row.called, trials)
+    else:
+        yield power("drop", row.called, trials)
+        if row.crossing:
+            yield power("high drop", row.high, trials)
 
 
 OVER_TIME = Table(

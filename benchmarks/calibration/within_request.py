@@ -9,15 +9,17 @@ and in at least 90 % where there is one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import RandomState
 
-from benchmarks.calibration.table import Rate, Table, false, power
+from benchmarks.calibration.table import Rate, Table, covered, false, power
 from driftscope.analysis.statistics.association import Answer, Rows, association
 
 K = 6
+OFF_AT_MOST = 0.05
+"""Largest bias of the mean size, as a share of the true one, beside what chance allows."""
 FIRST, FALL = 1.2, 0.15
 """Logit of acceptance at depth 1, and its fall from depth to depth."""
 
@@ -36,6 +38,8 @@ class World:
     """Rise of the measure and fall of acceptance while the answer grows."""
     sessions: int = 0
     """Number of sessions that share their difficulty; 0: every request has its own."""
+    shortest: int = 0
+    """Fewest rounds of a request, if their number varies up to `rounds`; 0: all have as many."""
 
 
 WORLDS = {
@@ -44,6 +48,8 @@ WORLDS = {
     "15 sessions of 4": World(sessions=15),
     "12 requests": World(requests=12),
     "an effect": World(effect=-0.35),
+    "a small effect": World(requests=120, effect=0.15),
+    "an effect, answers of 6 to 15 rounds": World(requests=120, rounds=15, shortest=6, effect=0.35),
 }
 
 
@@ -58,10 +64,20 @@ class Related:
     """Share of trials in which a relation was reported."""
     excluded: float
     undecided: float
+    covered: float
+    """Share of the intervals that contain the true size of the relation."""
+    inflated: float
+    """Mean estimate over the true size; 1 without a relation."""
 
 
 def rows_of(world: World, seed: int) -> Rows:
-    """Return the rows of one run: a row for each depth that a round reached."""
+    """Return the rows of one run."""
+    return drawn(world, seed)[0]
+
+
+def drawn(world: World, seed: int) -> tuple[Rows, np.ndarray]:
+    """Return the rows of one run, a row for each depth that a round reached, and the true
+    probability of each row's outcome."""
     random = RandomState(seed)
     n, rounds = world.requests, world.rounds
     session = np.arange(n) % world.sessions if world.sessions else np.arange(n)
@@ -76,22 +92,33 @@ def rows_of(world: World, seed: int) -> Rows:
     measure = level[:, :, None] + 0.3 * random.standard_normal((n, rounds, K))
     logit = FIRST - world.difficulty * difficulty[:, None] - world.trend * progress
     logit = (logit + world.effect * movement)[:, :, None] - FALL * np.arange(K)
-    hit = random.random_sample((n, rounds, K)) < 1 / (1 + np.exp(-logit))
+    chance = 1 / (1 + np.exp(-logit))
+    hit = random.random_sample((n, rounds, K)) < chance
     accepted = np.minimum.accumulate(hit, axis=2).sum(axis=2)
-    request, at, depth = np.nonzero(np.arange(K) <= accepted[:, :, None])
-    return Rows(
+    lasts = random.randint(world.shortest or rounds, rounds + 1, n)
+    there = np.arange(rounds) < lasts[:, None]
+    request, at, depth = np.nonzero((np.arange(K) <= accepted[:, :, None]) & there[:, :, None])
+    rows = Rows(
         cluster=session[request],
         stratum=request * K + depth,
         y=hit[request, at, depth].astype(np.float64),
         x=measure[request, at, depth],
         covariates=progress[at][:, None],
     )
+    return rows, chance[request, at, depth]
 
 
 def related(trials: int) -> Iterator[Related]:
     """Yield the answers in each world."""
     for name, world in WORLDS.items():
-        relations = [association(rows_of(world, seed)) for seed in range(trials)]
+        runs = [drawn(world, seed) for seed in range(trials)]
+        relations = [association(rows) for rows, _ in runs]
+        # The truth is what the same fit gives for the probabilities behind the outcomes.
+        fits = [
+            association(replace(rows, y=chance)) if world.effect else None for rows, chance in runs
+        ]
+        true = [fit.per_sd if fit else 0.0 for fit in fits]
+        pairs = [(made, size) for made, size in zip(relations, true, strict=True) if made]
         answers = [each.answer() if each else Answer.CANNOT_TELL for each in relations]
         yield Related(
             world=name,
@@ -99,12 +126,23 @@ def related(trials: int) -> Iterator[Related]:
             called=sum(each in (Answer.LESS, Answer.MORE) for each in answers) / trials,
             excluded=answers.count(Answer.NO) / trials,
             undecided=answers.count(Answer.CANNOT_TELL) / trials,
+            covered=float(
+                np.mean([made.interval.low <= size <= made.interval.high for made, size in pairs])
+            ),
+            inflated=sum(made.per_sd for made, _ in pairs) / sum(true) if world.effect else 1.0,
         )
 
 
 def _relation(row: Related, trials: int) -> Iterator[Rate]:
     rate = power if row.relation else false
     yield rate("relation called", row.called, trials)
+    yield covered("true size", row.covered, trials)
+    yield Rate(
+        name="size over the true one",
+        value=row.inflated,
+        least=1 - OFF_AT_MOST - 1 / np.sqrt(trials),
+        most=1 + OFF_AT_MOST + 1 / np.sqrt(trials),
+    )
 
 
 WITHIN_REQUEST = Table(
@@ -112,4 +150,5 @@ WITHIN_REQUEST = Table(
     title="Acceptance against the drafter's internals, {trials} runs each: share of answers",
     rows=related,
     rates=_relation,
+    formats={"inflated": ".2f"},
 )

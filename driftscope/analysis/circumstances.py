@@ -17,7 +17,7 @@ from driftscope.analysis.figures.chains import Chains
 from driftscope.analysis.figures.results import acceptance_of
 from driftscope.analysis.figures.rounds import Rounds, rounds_in_buckets
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.column_arrays import in_order, whole
+from driftscope.analysis.query.column_arrays import Codes, Matrix, in_order, whole
 from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, clusters, cut, table
 from driftscope.analysis.query.row_filters import NEAR_TOKENS, TEXT, TEXT_SEPARATOR
 from driftscope.analysis.statistics.intervals import Interval, difference
@@ -267,7 +267,10 @@ def cells_of(run: Sums) -> tuple[Cells, list[str], list[str]]:
     mine = wanted & (rounds.rounds > 0)
     powers, context = np.unique(whole(run.in_context, "bucket")[mine], return_inverse=True)
     names, label = np.unique(run.requests.labels[request[mine]].astype(str), return_inverse=True)
+    prompt, output = run.requests.prompt_tokens, run.requests.output_tokens
+    power = whole(run.in_context, "bucket")[mine]
     cells = Cells(
+        place=place_in_answer(power, prompt[request[mine]], output[request[mine]]),
         request=run.clusters[request[mine]],
         label=label,
         context=context,
@@ -275,6 +278,16 @@ def cells_of(run: Sums) -> tuple[Cells, list[str], list[str]]:
         rounds=rounds.rounds[mine].astype(np.float64),
     )
     return cells, [f"{range_name(each)} tokens" for each in powers.tolist()], names.tolist()
+
+
+def place_in_answer(power: Codes, prompt_tokens: Matrix, output_tokens: Matrix) -> Codes:
+    """Return the range of places in its answer, as a power of four, that a request has about the
+    middle of a range of context lengths, 2^power to below 2^(power + 1); [rows] each. It is 0 if
+    the tokens are not known. Narrower ranges would leave too few requests in each."""
+    first = np.maximum(2.0**power, prompt_tokens)
+    last = np.minimum(2.0 ** (power + 1), prompt_tokens + output_tokens)
+    middle = np.nan_to_num((first + last) / 2 - prompt_tokens)
+    return np.asarray(np.floor(np.log2(np.maximum(middle, 1.0)) / 2), dtype=np.int64)
 
 
 def range_name(power: int) -> str:
@@ -306,22 +319,25 @@ def text_groups(run: Sums, table: pa.Table | None) -> dict[str, Any]:
         return {}
     rounds = run.rounds_of(table, run.requests.codes(table))
     parts = [name.split(TEXT_SEPARATOR) for name in table.column("bucket").to_pylist()]
-    region, place, copied = np.asarray(parts, dtype=np.str_).T
+    region, nearness, copied, place = np.asarray(parts, dtype=np.str_).T
     copied = np.where(copied == "1", COPIED, NEW)
     return {
         "region": tuple(_groups(rounds, region, Region.ALL)),
         "copied": tuple(_groups(rounds, copied, (COPIED, NEW))),
-        **within_requests_of(rounds, region, place == "near"),
+        **within_requests_of(rounds, region, nearness == "near", place.astype(np.int64)),
     }
 
 
-def within_requests_of(rounds: Rounds, region: Names, near: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return the fields of `Groups` that compare kinds of text inside each request; `region` and
-    `near` are those of the rows of `rounds`, [rows]."""
+def within_requests_of(
+    rounds: Rounds, region: Names, near: NDArray[np.bool_], place: Codes
+) -> dict[str, Any]:
+    """Return the fields of `Groups` that compare kinds of text inside each request, in the same
+    ranges of places in its answer; `region`, `near` and `place`, a power of two, are those of the
+    rows of `rounds`, [rows]."""
     # Compare the first tokens of blocks with the rest of the same region in the same request.
-    stratum = np.unique(region, return_inverse=True)[1]
+    stratum = np.unique(region, return_inverse=True)[1] * (int(place.max(initial=0)) + 1) + place
     return {
-        "regions_within_request": tuple(_regions_within(rounds, region)),
+        "regions_within_request": tuple(_regions_within(rounds, region, place)),
         "boundary_within_request": within_requests(_halves(rounds, near, stratum), FAR, NEAR),
     }
 
@@ -334,12 +350,12 @@ def _groups(rounds: Rounds, names: Names, order: tuple[str, ...]) -> Iterator[Gr
             yield replace(group_of(name, mine), share_of_rounds=share)
 
 
-def _regions_within(rounds: Rounds, region: Names) -> Iterator[Contrast]:
+def _regions_within(rounds: Rounds, region: Names, place: Codes) -> Iterator[Contrast]:
     """Yield each region compared with all other text of the same answers."""
     for name in Region.ALL:
         second = region == name
         if second.any():
-            halves = _halves(rounds, second, np.zeros(len(region), dtype=np.int64))
+            halves = _halves(rounds, second, place)
             if contrast := within_requests(halves, OTHER_TEXT, name):
                 yield contrast
 

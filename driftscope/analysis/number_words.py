@@ -28,6 +28,11 @@ def percent(value: float | None) -> str:
     return f"{100 * value:.0f}%" if value >= 0.0995 or value == 0 else f"{100 * value:.1f}%"
 
 
+def points(share: float) -> str:
+    """Format a difference of shares: "12.3 points"."""
+    return f"{100 * share:.1f} points"
+
+
 def ks_of(ks: Sequence[int]) -> str:
     """Format the K that a run drafted: "K = 7", or "K = 2, 4 and 7"."""
     return f"K = {listed([str(k) for k in ks])}"

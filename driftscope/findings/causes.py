@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -12,7 +13,8 @@ from driftscope.analysis.circumstances import Group
 from driftscope.analysis.comparability import TARGET, UNPAIRED, models_differ
 from driftscope.analysis.compare import MARGINAL, Comparison, accepts_less
 from driftscope.analysis.figures.results import ByDepth, Hidden
-from driftscope.analysis.number_words import count, listed, number, percent, times
+from driftscope.analysis.number_words import count, listed, number, percent, points, times
+from driftscope.analysis.statistics.chain_fall import ChainFall
 from driftscope.analysis.statistics.intervals import Interval, exact_interval
 from driftscope.analysis.summary.run_summary import RunSummary, drafts_greedily, warmest
 from driftscope.findings.case import Case, Threshold
@@ -111,20 +113,24 @@ LOW_BELOW = Threshold(
     means="upper end of the 95% interval of the marginal acceptance at depth 1",
     source="half of 0.585, the weakest published rate",
 )
-FALLS_BELOW = Threshold(
-    name="FALLS_BELOW",
-    value=0.4,
-    means="upper end of the 95% interval of the conditional acceptance at a depth, "
-    "over the acceptance at depth 1",
-    source="published live depths keep 0.8 or more; with a norm_output that is not "
-    "applied 0.27 remains",
+FALLS_ABOVE = Threshold(
+    name="FALLS_ABOVE",
+    value=0.1,
+    means="fall of the conditional acceptance from one depth to a deeper one, whose 95% interval "
+    "excludes none",
+    source="published EAGLE-3 vectors fall by 12 points without a norm (gpt-oss, vllm#42764), all "
+    "others by 9 or less; the shipped EAGLE-3 by 21, EAGLE-3.1 by 4",
 )
 STOPS_BELOW = Threshold(
     name="STOPS_BELOW",
     value=0.05,
-    means="conditional acceptance at that depth below which acceptance is said to end there",
-    source="the published dead tail is at 0",
+    means="upper end of the 95% interval of the conditional acceptance at a depth",
+    source="the published dead tail is at 0, and no live depth below 0.4",
 )
+
+
+EVEN_WITHIN = FALLS_ABOVE.value
+"""Equivalence margin: acceptance is even along the chain if no depth can have lost more."""
 
 
 class Loss(StrEnum):
@@ -132,7 +138,7 @@ class Loss(StrEnum):
 
     NOTHING = "nothing is accepted, from the first depth on"
     LOW = "acceptance is low from the first depth on"
-    FALLS = "acceptance is right at the first depth, and falls faster than a healthy drafter's"
+    FALLS = "acceptance falls along the chain"
     STOPS = "acceptance ends at a depth"
 
 
@@ -144,26 +150,66 @@ def loss_of(run: RunSummary) -> Loss | None:
         return Loss.NOTHING
     if spread is not None and spread[0] is not None and spread[0].high < LOW_BELOW.value:
         return Loss.LOW
-    at = steepest(run)
-    if at is None:
-        return None
-    rate = run.acceptance.conditional[at - 1]
-    return Loss.STOPS if rate is not None and rate < STOPS_BELOW.value else Loss.FALLS
+    if dead_depth(run) is not None:
+        return Loss.STOPS
+    return Loss.FALLS if falls(run) else None
 
 
-def steepest(run: RunSummary) -> int | None:
-    """Return the first depth whose conditional rate is surely below FALLS_BELOW times that at depth
-    1; None if there is none."""
-    bound = FALLS_BELOW.value * run.acceptance.marginal[0]
+def dead_depth(run: RunSummary) -> int | None:
+    """Return the first depth after the first at which surely less than STOPS_BELOW of the tokens
+    that get there are accepted; None if there is none."""
     for depth in range(2, run.k + 1):
         spread = conditional_interval(run, depth)
-        if spread is not None and spread.high < bound:
+        if spread is not None and spread.high < STOPS_BELOW.value:
             return depth
     return None
 
 
+def falls(run: RunSummary) -> bool:
+    """Whether the conditional rate surely falls along the chain, and by more than FALLS_ABOVE."""
+    fall = run.fall
+    return fall is not None and fall.lost > FALLS_ABOVE.value and fall.interval.low > 0
+
+
+def is_even(run: RunSummary) -> bool:
+    """Whether so many of the tokens that get to each depth are accepted that none can have lost
+    more than EVEN_WITHIN."""
+    spreads = [conditional_interval(run, depth) for depth in range(1, run.k + 1)]
+    return all(spread is not None and spread.low > 1.0 - EVEN_WITHIN for spread in spreads)
+
+
+def fall_words(run: RunSummary, fall: ChainFall) -> str:
+    """Return a fall along the chain in words, with its rates and its interval."""
+    rates = run.acceptance.conditional
+    return (
+        f"of the tokens that get to depth {fall.first}, {percent(rates[fall.first - 1])} are "
+        f"accepted, at depth {fall.depth} {percent(rates[fall.depth - 1])}: {points(fall.lost)} "
+        f"less ({100 * fall.interval.low:.1f} to {100 * fall.interval.high:.1f}), and only easy "
+        "rounds get deep"
+    )
+
+
+def loses_along_chain(run: RunSummary) -> bool:
+    """Whether acceptance is lost along the chain, as drift would lose it."""
+    return loss_of(run) in (Loss.FALLS, Loss.STOPS)
+
+
+def ablate_command(run: RunSummary) -> str | None:
+    """Return the command that measures what the drafter's own states and tokens cost; None for a
+    drafter that it cannot run."""
+    drafter, target = run.manifest.drafter, run.manifest.target
+    if drafter is None or not run.manifest.method.startswith("eagle"):
+        return None
+    names = [shlex.quote(model.name) for model in (drafter, target)]
+    return f"`driftscope ablate {names[0]} --target {names[1]}`"
+
+
 def conditional_interval(run: RunSummary, depth: int) -> Interval | None:
-    """Return the 95% interval of the conditional rate at a depth."""
+    """Return the 95% interval of the conditional rate at a depth: over requests or, if nothing was
+    accepted there and no request differs from another, exact over the rounds that got there."""
+    reached = sum(run.acceptance.histogram[depth - 1 :])
+    if depth > 1 and reached and not run.mixed and not run.acceptance.conditional[depth - 1]:
+        return exact_interval(0, reached)
     spread = run.spread.get("conditional", ())
     return spread[depth - 1] if len(spread) >= depth else None
 

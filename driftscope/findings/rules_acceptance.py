@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from driftscope.analysis.advice import NO_SPECULATION
 from driftscope.analysis.circumstances import LOOP_ROUNDS
-from driftscope.analysis.compare import accepts_less
 from driftscope.analysis.number_words import (
     between,
     between_percent,
@@ -13,26 +12,30 @@ from driftscope.analysis.number_words import (
     number,
     percent,
 )
-from driftscope.analysis.statistics.intervals import Interval, poisson_upper_tail, share_interval
+from driftscope.analysis.statistics.intervals import poisson_upper_tail, share_interval
 from driftscope.analysis.statistics.permutation import ALPHA
-from driftscope.analysis.statistics.ratio import FEW_REQUESTS
-from driftscope.analysis.summary.run_summary import RunSummary, tokens_are_wrong, warmest
+from driftscope.analysis.statistics.ratio import FEW_REQUESTS, LOW_CLUSTERS
+from driftscope.analysis.summary.run_summary import tokens_are_wrong, warmest
 from driftscope.findings.case import ALWAYS, Case, Deciding, Need, Threshold, entry
 from driftscope.findings.causes import (
-    FALLS_BELOW,
+    EVEN_WITHIN,
+    FALLS_ABOVE,
     LOW_BELOW,
     NOTHING_BELOW,
     STOPS_BELOW,
     SURE_REQUESTS,
     SURE_ROUNDS,
     Loss,
+    ablate_command,
     accepted_once,
     conditional_interval,
+    dead_depth,
+    fall_words,
+    is_even,
     judge,
     loss_of,
     none_accepted,
     rate_interval,
-    steepest,
     suspects_of,
 )
 from driftscope.findings.finding import (
@@ -48,23 +51,12 @@ from driftscope.findings.finding import (
 )
 from driftscope.trace.manifest import WAS_SIMULATED
 
-DEAD_BELOW = Threshold(
-    name="DEAD_BELOW",
-    value=0.02,
-    means="marginal acceptance at a depth",
-    source="published vectors: live drafters end at 0.042 or above, dead tails at 0",
-)
 LOOPS_ABOVE = Threshold(
     name="LOOPS_ABOVE",
     value=0.05,
     means="share of the requests that have so many rounds",
     source="driftscope; the effect is described in vllm#44487",
 )
-
-
-def _at(run: RunSummary, depth: int) -> Interval | None:
-    spread = run.acceptance.marginal_interval
-    return None if spread is None else spread[depth - 1]
 
 
 def _first_rate(case: Case) -> Deciding:
@@ -74,14 +66,25 @@ def _first_rate(case: Case) -> Deciding:
     )
 
 
-def _last_rate(case: Case) -> Deciding | None:
-    """Return the rate at the last depth, the lowest."""
+def _lowest_rate(case: Case) -> Deciding | None:
+    """Return the conditional rate whose interval ends lowest, of the depths after the first."""
     run = case.run
-    if run.k == 1:
+    known = [
+        (spread.high, spread, run.acceptance.conditional[depth - 1])
+        for depth in range(2, run.k + 1)
+        if (spread := conditional_interval(run, depth)) is not None
+    ]
+    if not known:
         return None
-    return Deciding(
-        value=run.acceptance.marginal[-1], interval=_at(run, run.k), bound=DEAD_BELOW.value
-    )
+    _, spread, rate = min(known, key=lambda place: place[0])
+    return Deciding(value=rate or 0.0, interval=spread, bound=STOPS_BELOW.value)
+
+
+def _fall(case: Case) -> Deciding | None:
+    fall = case.run.fall
+    if fall is None:
+        return None
+    return Deciding(value=fall.lost, interval=fall.interval, bound=FALLS_ABOVE.value)
 
 
 def _first_rate_weak(case: Case) -> Deciding:
@@ -90,14 +93,6 @@ def _first_rate_weak(case: Case) -> Deciding:
     return Deciding(
         value=acceptance.marginal[0], interval=spread[0] if spread else None, bound=LOW_BELOW.value
     )
-
-
-ALIVE_ABOVE = Threshold(
-    name="ALIVE_ABOVE",
-    value=0.1,
-    means="marginal acceptance at depth K",
-    source="driftscope: one round in ten is fully accepted",
-)
 
 
 @entry(
@@ -159,38 +154,32 @@ def acceptance_simulated(case: Case) -> Finding | None:
     )
 
 
-def first_dead_depth(run: RunSummary) -> int | None:
-    """Return the first depth whose marginal rate is below DEAD_BELOW; None if there is none."""
-    rates = enumerate(run.acceptance.marginal, start=1)
-    return next((depth for depth, rate in rates if rate < DEAD_BELOW.value), None)
-
-
 @entry(
     title="Acceptance is dead beyond a depth",
     topic=Topic.WHERE,
-    meaning="Practically no round is accepted to this depth or beyond: what is drafted there "
-    "is thrown away.",
-    thresholds=(DEAD_BELOW,),
+    meaning="Of the rounds that get to this depth, practically none is accepted there: what is "
+    "drafted from there on is thrown away.",
+    thresholds=(STOPS_BELOW,),
     need=ALWAYS,
-    deciding=_last_rate,
+    deciding=_lowest_rate,
 )
 def acceptance_dies(case: Case) -> Finding | None:
-    """Find a depth after the first from which on practically nothing is accepted."""
-    run, dead = case.run, first_dead_depth(case.run)
-    if dead is None or dead == 1:
+    """Find a depth after the first at which practically nothing that gets there is accepted."""
+    run, dead = case.run, dead_depth(case.run)
+    if dead is None or loss_of(run) is not Loss.STOPS:
         return None
-    rates, spread = run.acceptance.marginal, _at(run, dead)
-    trust, because = judged(run.requests, spread, below=DEAD_BELOW.value)
-    suspects = suspects_of(case, loss_of(run))
+    rate, spread = run.acceptance.conditional[dead - 1], conditional_interval(run, dead)
+    trust, because = judged(run.requests, spread, below=STOPS_BELOW.value)
+    suspects = suspects_of(case, Loss.STOPS)
     return Finding(
         severity=Severity.MEDIUM,
-        statement=f"only {percent(rates[dead - 1])} of the rounds are accepted to depth {dead}"
-        f" (depth 1: {percent(rates[0])})",
+        statement=f"of the rounds that get to depth {dead}, {percent(rate)} are accepted there"
+        f"{between_percent(spread)}",
         evidence={
             "dead_depth": dead,
-            **figure("marginal", rates[dead - 1], spread),
-            "marginal_first": rates[0],
-            "threshold": DEAD_BELOW.value,
+            **figure("conditional", rate, spread),
+            "marginal_first": run.acceptance.marginal[0],
+            "threshold": STOPS_BELOW.value,
         },
         confidence=trust,
         because=because,
@@ -340,69 +329,85 @@ def acceptance_low(case: Case) -> Finding | None:
 
 
 @entry(
-    title="Acceptance falls faster along the chain than a healthy drafter's",
+    title="Acceptance falls along the chain",
     topic=Topic.WHERE,
-    meaning="Depth 1 is accepted as it should be, but what the drafter feeds itself misleads "
-    "it from there on, or no chain is accepted beyond some depth.",
-    thresholds=(FALLS_BELOW, STOPS_BELOW),
-    need=ALWAYS,
+    meaning="Fewer of the tokens that get to a depth are accepted there than at a depth before. "
+    "Rounds that get deep are the easy ones, so the drafter loses more than this shows.",
+    thresholds=(FALLS_ABOVE,),
+    need=Need[Case](
+        words="two depths that enough requests reach, in a run of one K",
+        met=lambda case: case.run.fall is not None,
+    ),
+    deciding=_fall,
 )
 def acceptance_falls(case: Case) -> Finding | None:
-    """Find that acceptance is right at depth 1, but the conditional rate falls along the chain."""
-    run, depth, loss = case.run, steepest(case.run), loss_of(case.run)
-    if depth is None or loss not in (Loss.FALLS, Loss.STOPS):
+    """Find that the conditional rate surely falls from one depth to a deeper one, which survivors
+    cannot explain."""
+    run, fall = case.run, case.run.fall
+    if fall is None or loss_of(run) is not Loss.FALLS:
         return None
-    rate, spread = run.acceptance.conditional[depth - 1], conditional_interval(run, depth)
-    first = run.acceptance.marginal[0]
-    assert rate is not None and spread is not None  # noqa: S101  as steepest has it
-    trust, because = judged(run.requests, spread, below=FALLS_BELOW.value * first)
-    suspects = suspects_of(case, loss)
+    trust, because = judged(run.requests, fall.interval, above=FALLS_ABOVE.value)
+    if trust is Trust.LOW and run.clusters >= LOW_CLUSTERS:
+        trust, because = (
+            Trust.MEDIUM,
+            "the 95% interval excludes that nothing is lost, but contains the threshold",
+        )
+    command, suspects = ablate_command(run), suspects_of(case, Loss.FALLS)
     return Finding(
         severity=Severity.MEDIUM,
-        statement=f"{percent(first)} of the rounds are accepted to depth 1; of the rounds that "
-        f"reach depth {depth}, {percent(rate)} are accepted there{between_percent(spread)}",
+        answer=Answer.NO,
+        statement=fall_words(run, fall),
         evidence={
-            "depth": depth,
-            **figure("conditional", rate, spread),
-            "marginal_first": first,
-            "threshold": FALLS_BELOW.value * first,
+            "depth_first": fall.first,
+            "depth": fall.depth,
+            **figure("lost", fall.lost, fall.interval),
+            "threshold": FALLS_ABOVE.value,
         },
         confidence=trust,
         because=because,
-        advice=f"Draft only {count(depth - 1, 'token')} per round until the cause is fixed.",
+        advice=f"Find out whether its own states or its wrong tokens cost this: {command}."
+        if command
+        else "Compare it with another drafter of the same target, on the same prompts.",
         causes=suspects.causes,
         ruled_out=suspects.ruled_out,
-        option=f'"num_speculative_tokens": {depth - 1}',
-        cost_tps=case.cost_at_k(depth - 1),
     )
 
 
 @entry(
     title="The drafter is healthy",
     topic=Topic.ACCEPTANCE,
-    meaning="No finding asks for action, some rounds are accepted to depth K, acceptance is "
-    "not lower than the baseline's, and there are enough requests to say so.",
+    meaning="No finding asks for action, and acceptance is shown to be in order: no lower than "
+    "that of the run it is compared with, or so high at every depth that none can have lost much. "
+    "One run of acceptance in between does not show it.",
     thresholds=(
-        ALIVE_ABOVE,
+        Threshold(
+            name="EVEN_WITHIN",
+            value=EVEN_WITHIN,
+            means="loss at a depth that the intervals of a run that is compared with none leave "
+            "room for",
+            source="FALLS_ABOVE",
+        ),
         Threshold(
             name="FEW_REQUESTS",
             value=FEW_REQUESTS,
             means="fewest requests for which a drafter is called healthy",
-            source="the usual rule of thumb for a percentile bootstrap over clusters",
+            source="the usual rule of thumb for a variance over clusters",
         ),
     ),
-    need=ALWAYS,
+    need=Need[Case](
+        words="a run to compare it with, or a drafter that accepts nearly everything",
+        met=lambda case: _is_compared(case) or is_even(case.run),
+    ),
     vouches=True,
 )
 def healthy(case: Case) -> Finding | None:
-    """Find a healthy drafter: no finding of medium or high severity is about the run, its last
-    depth is alive, and it does not accept less than the run that it is compared with."""
+    """Find a healthy drafter: no finding of medium or high severity is about the run, and its
+    acceptance is shown to be in order."""
     run = case.run
     if any(finding.severity in URGENT and not finding.reference for finding in case.found):
         return None
-    if run.acceptance.marginal[-1] < ALIVE_ABOVE.value or run.clusters < FEW_REQUESTS:
-        return None
-    if accepts_less(case.comparison):
+    compared = _is_compared(case)
+    if run.clusters < FEW_REQUESTS or case.accepts_less or not (compared or is_even(run)):
         return None
     spread = run.acceptance.mean_length_interval
     unseen = [
@@ -413,9 +418,7 @@ def healthy(case: Case) -> Finding | None:
         )
         if not there
     ]
-    not_compared = (
-        "" if case.comparison else "; without a baseline it is unknown what it should accept"
-    )
+    not_compared = "" if compared else "; without a baseline it is unknown what it should accept"
     return Finding(
         severity=Severity.GOOD,
         statement=f"rounds yield {number(run.acceptance.mean_length)} tokens{between(spread)}, "
@@ -424,7 +427,6 @@ def healthy(case: Case) -> Finding | None:
         evidence={
             **figure("mean_length", run.acceptance.mean_length, spread),
             "marginal_last": run.acceptance.marginal[-1],
-            "threshold": ALIVE_ABOVE.value,
         },
         confidence=Trust.MEDIUM if unseen or not_compared else Trust.HIGH,
         because=f"no {listed(unseen)} was recorded"
@@ -433,3 +435,8 @@ def healthy(case: Case) -> Finding | None:
         f"recorded{not_compared}",
         advice="Nothing to do.",
     )
+
+
+def _is_compared(case: Case) -> bool:
+    """Whether acceptance was compared with that of another run, in either direction."""
+    return case.comparison is not None or (case.reference is None and bool(case.others))

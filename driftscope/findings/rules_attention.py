@@ -3,11 +3,18 @@ and the answer to whether its attention drifts."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from driftscope.analysis.figures.verified_chains import WithinRequest, answers
-from driftscope.analysis.number_words import between, count, listed, number, percent, times
+from driftscope.analysis.number_words import (
+    between,
+    between_percent,
+    count,
+    listed,
+    number,
+    percent,
+    times,
+)
 from driftscope.analysis.statistics.association import Answer as Relation
 from driftscope.analysis.statistics.drift import (
     FEWEST_CHAINS,
@@ -30,7 +37,7 @@ from driftscope.findings.causes import (
     GROWS_ABOVE,
     NOTHING_BELOW,
     UNBALANCED_ABOVE,
-    loss_of,
+    loses_along_chain,
     unless_normed,
 )
 from driftscope.findings.finding import (
@@ -51,18 +58,12 @@ _USE_NORMS = "Use a drafter with norm_output and fc_norm (EAGLE-3.1). "
 
 
 def has_sink(run: RunSummary) -> bool | None:
-    """Whether the sink set has clearly more attention at depth 1 than even attention would give.
-
-    The rule: at least SINK_FLOOR, and at least SINK_TIMES_EVEN times the even share. False if the
-    probe looked for a sink and found none. None if the mass was not recorded or does not apply (the
-    sink lies outside the drafter's attention window).
-    """
+    """Whether the drafter looks at the sink set clearly more than even attention would, see
+    `statistics.drift.with_sink`; False if the probe looked for a sink and found none. None if this
+    cannot be told, or does not apply (the sink lies outside the drafter's attention window)."""
     if run.manifest.sinkless and run.attention.self_mass is not None:
         return False
-    sink, even = run.attention.sink_mass, run.attention.even_sink_mass
-    if sink is None or even is None or not math.isfinite(sink[0]):
-        return None
-    return bool(sink[0] >= SINK_FLOOR and sink[0] >= SINK_TIMES_EVEN * even)
+    return None if run.attention_drift is None else run.attention_drift.has_sink
 
 
 def _sink_decided(case: Case) -> bool:
@@ -76,8 +77,8 @@ def _sink_decided(case: Case) -> bool:
 
 _SOURCE = "half of the weakest sink reported in arXiv 2605.09992 for a model that has one"
 _MATTERS = (
-    "The severity is high only if acceptance is lost as well: compared with another run, along the "
-    "chain, or within requests where the chain gets more attention."
+    "The severity is high only if acceptance falls along the chain as well, whatever another run "
+    "accepts."
 )
 STABLE_BELOW = Threshold(
     name="STABLE_BELOW",
@@ -230,6 +231,11 @@ def _reason(drift: AttentionDrift, noun: str) -> str:
     spread = drift.shift.interval if drift.shift else None
     if spread is not None and spread.high <= -MARGIN:
         return "attention moves away from near tokens, which is neither this drift nor its absence"
+    if drift.moves_apart and spread is not None and spread.low > -MARGIN and spread.high < MARGIN:
+        return (
+            "requests differ: it moves to near tokens in some and away from them in others, by "
+            f"{100 * (drift.apart or 0.0):.0f} points (standard deviation); look at it by label"
+        )
     if spread is not None and spread.low > -MARGIN and spread.high < MARGIN:
         return (
             f"a sink that keeps between {percent(SINK_LOST_BELOW)} and {percent(SINK_KEPT_ABOVE)} "
@@ -260,9 +266,9 @@ def _signed(share: float) -> str:
     title="The hidden state grows with depth",
     topic=Topic.INSIDE,
     meaning="The state that the drafter feeds itself grows with every depth, which the paper "
-    "finds together with attention drift. The severity is high only if acceptance is lost as "
-    "well, medium if the config sets norm_output; otherwise the growth is a property of the "
-    "drafter, reported for information.",
+    "finds together with attention drift. The severity is high only if acceptance falls along the "
+    "chain as well, medium if the config sets norm_output; otherwise the growth is a property of "
+    "the drafter, reported for information.",
     thresholds=(GROWS_ABOVE,),
     need=_NEED,
     deciding=lambda case: _growth(case, GROWS_ABOVE.value),
@@ -273,7 +279,7 @@ def hidden_state_grows(case: Case) -> Finding | None:
     run = case.run
     if run.hidden.growth is None or per_depth(run.hidden.growth, run.depths) <= GROWS_ABOVE.value:
         return None
-    loses = case.accepts_less or loss_of(run) is not None
+    loses = loses_along_chain(run)
     if run.manifest.norm_flags.get("norm_output", False):
         severity, advice = Severity.MEDIUM, _NOT_APPLIED
     else:
@@ -316,7 +322,8 @@ def _fed_state(
         severity=severity,
         statement=f"the state fed to the next depth has RMS {number(fed[0])} at depth 1 and "
         f"{number(fed[-1])} at depth {run.depths}: {times(grown)}{between(spread)}, "
-        f"{times(per_depth(grown, run.depths))} per depth",
+        f"{times(per_depth(grown, run.depths))} per depth"
+        f"{_disagrees(run, GROWTH.name) if above else ''}",
         evidence={
             "fed_rms_first": fed[0],
             "fed_rms_last": fed[-1],
@@ -374,7 +381,8 @@ def attention_moves_to_chain(case: Case) -> Finding | None:
     return Finding(
         severity=_severity(case),
         answer=Answer.NO,
-        statement=f"{shift_words(drift)}: it moves{_toward(drift)}",
+        statement=f"{shift_words(drift)}: it moves{_toward(drift)}"
+        f"{_disagrees(case.run, SELF.name)}",
         evidence={
             **figure("near_shift", drift.shift.value, drift.shift.interval),
             **_parts(drift),
@@ -404,15 +412,17 @@ def _parts(drift: AttentionDrift) -> dict[str, float | None]:
 
 def _severity(case: Case) -> Severity:
     """Return HIGH only if acceptance is lost as well: drift by itself costs nothing."""
-    lost = case.accepts_less or loss_of(case.run) is not None or _goes_with_less(case.run)
-    return Severity.HIGH if lost else Severity.MEDIUM
+    return Severity.HIGH if loses_along_chain(case.run) else Severity.MEDIUM
 
 
-def _goes_with_less(run: RunSummary) -> bool:
-    """Whether, within requests, acceptance is lower where the chain gets more attention."""
+def _disagrees(run: RunSummary, measure: str) -> str:
+    """Return in words that acceptance goes the other way within requests; "" if it does not."""
     pairs = zip(run.within_request, answers(run.within_request), strict=True)
-    return any(
-        relation.measure == SELF.name and answer is Relation.LESS for relation, answer in pairs
+    if (measure, Relation.MORE) not in [(each.measure, answer) for each, answer in pairs]:
+        return ""
+    return (
+        f"; but within a request more {_NAMES[measure]} goes with more acceptance, so this run "
+        "does not show that it costs any"
     )
 
 
@@ -469,26 +479,30 @@ def sink_lost(case: Case) -> Finding | None:
 
 
 @entry(
-    title="This target has no attention sink, so sink loss does not apply",
+    title="This drafter has no attention sink to lose",
     topic=Topic.INSIDE,
-    meaning="At depth 1 the sink set does not hold clearly more attention than evenly spread "
-    "attention would give it.",
+    meaning="At depth 1, in long contexts, the drafter does not look at the sink set clearly more "
+    "than evenly spread attention would. It says nothing about the target: a damaged drafter may "
+    "have lost a sink that the target has.",
     thresholds=(
         Threshold(
             name="SINK_FLOOR",
             value=SINK_FLOOR,
-            means="mass at depth 1 below which there is no sink",
+            means="mass at depth 1 above or below which its 95% interval has to lie",
             source=_SOURCE,
         ),
         Threshold(
             name="SINK_TIMES_EVEN",
             value=SINK_TIMES_EVEN,
-            means="times the share of even attention below which there is no sink",
+            means="times the share of even attention; contexts in which this exceeds SINK_FLOOR "
+            "are too short to tell that there is no sink",
             source="driftscope: in a short context any first token would count as a sink",
         ),
     ),
     need=Need[Case](
-        words="attention masses, with the sink set inside the drafter's attention window",
+        words=f"attention masses of {FEWEST_CHAINS} chains of {FEWEST_CLUSTERS} requests, with the "
+        "sink set inside the drafter's attention window, in contexts of 60 tokens or more for each "
+        "slot of the sink set",
         met=lambda case: has_sink(case.run) is not None,
     ),
 )
@@ -499,26 +513,31 @@ def no_sink(case: Case) -> Finding | None:
         return None
     if run.manifest.sinkless:
         return _fruitless_search(run)
-    sink, even = run.attention.sink_mass, run.attention.even_sink_mass
-    assert sink is not None and even is not None  # noqa: S101  has_sink is False then
+    first = run.attention_drift.sink_first if run.attention_drift else None
+    assert first is not None  # noqa: S101  has_sink is False then
     slots = run.manifest.sink_slots
     return Finding(
         severity=Severity.INFO,
-        statement=f"{_named(slots)} {percent(sink[0])} of the attention at depth 1; evenly spread "
-        f"attention would give {percent(even)}, and a sink holds at least {SINK_TIMES_EVEN:.0f} "
-        f"times that and at least {percent(SINK_FLOOR)}",
+        statement=f"{_named(slots)} {percent(first.value)}{between_percent(first.interval)} of its "
+        f"attention at depth 1, in contexts of {_LONG * len(slots):,} tokens or more; a sink holds "
+        f"at least {percent(SINK_FLOOR)} there",
         evidence={
-            "sink_mass_first": sink[0],
-            "even_share": even,
+            **figure("sink_mass_first", first.value, first.interval),
             "sink_tokens": len(slots),
             "floor": SINK_FLOOR,
             "times_even": SINK_TIMES_EVEN,
         },
         confidence=Trust.MEDIUM,
-        because="a sink beyond the slots of the sink set would not be seen",
-        advice="Nothing to do. If you know that this target has its sink on later slots, set "
-        "DRIFTSCOPE_SINK_TOKENS so that those slots count, and record again.",
+        because="a sink beyond the slots of the sink set would not be seen, and a drafter may have "
+        "lost the one of its target",
+        advice="Nothing to do if another drafter of this target has none either. If you know that "
+        "this target has its sink on later slots, set DRIFTSCOPE_SINK_TOKENS so that those slots "
+        "count, and record again.",
     )
+
+
+_LONG = round(SINK_TIMES_EVEN / SINK_FLOOR)
+"""Tokens of context for each slot of the sink set from which SINK_FLOOR decides."""
 
 
 def _fruitless_search(run: RunSummary) -> Finding:

@@ -68,21 +68,21 @@ decay."""
 @entry(
     title="Acceptance drops at a moment",
     topic=Topic.WHERE,
-    meaning="Requests that start after some moment of the run accept clearly fewer tokens than "
-    "requests of the same kind before it, and a step describes this better than a slope. The "
-    "moment is estimated from the data. Kind: label, context length, structured output, "
-    "temperature and batch size. Only with session ids or repeated prompts is it of high "
-    "severity.",
+    meaning="Requests that start after some moment of the run, or those of one label, accept "
+    "clearly fewer tokens than requests of the same kind before it, and a step describes this "
+    "better than a slope. The moment is estimated from the data. Kind: label, context length, "
+    "structured output, temperature and batch size. It is of high severity only if sessions that "
+    "go on across the moment, or prompts that come again, show it as well.",
     thresholds=(DROPPED_BELOW, _ALPHA),
     need=_ENOUGH,
 )
 def acceptance_drops(case: Case) -> Finding | None:
     """Find a moment from which on requests accept clearly less than requests of the same kind
     before it."""
-    changes = case.run.changes
-    drop = worst_drop(changes)
-    if changes is None or drop is None:
+    found = drop_of(case.run.changes)
+    if found is None:
         return None
+    changes, drop, label = found
     kept, spread = kept_after(drop)
     before = next(level for level in changes.levels if level.end_s == drop.time_s)
     after = next(level for level in changes.levels if level.start_s == drop.time_s)
@@ -91,15 +91,16 @@ def acceptance_drops(case: Case) -> Finding | None:
         min(before.requests, after.requests),
         spread,
         below=DROPPED_BELOW.value,
-        assumed=_assumed(changes),
+        assumed=_assumed(changes, drop),
     )
+    under = f' under "{label}"' if label else ""
     return Finding(
-        severity=severity_of(changes, drop),
+        severity=severity_of(drop),
         answer=Answer.NO if trust is not Trust.LOW else None,
-        statement=f"rounds of requests that start before {_moment(drop.time_s)} ({lasted(since_s)} "
-        f"into the run) yield {number(drop.before)} tokens, rounds of later requests "
-        f"{number(drop.after)}: at the same mix of requests {percent(kept)} of the accepted tokens "
-        f"remain{_anchor(drop)}",
+        statement=f"rounds of requests{under} that start before {_moment(drop.time_s)} "
+        f"({lasted(since_s)} into the run) yield {number(drop.before)} tokens, rounds of later "
+        f"requests {number(drop.after)}: at the same mix of requests {percent(kept)} of the "
+        f"accepted tokens remain{_anchor(drop)}",
         evidence={**_evidence(changes, drop), "threshold": DROPPED_BELOW.value},
         confidence=trust,
         because=because,
@@ -110,6 +111,27 @@ def acceptance_drops(case: Case) -> Finding | None:
             [level for level in changes.levels if level.start_s >= drop.time_s], drop.before
         ),
     )
+
+
+def drop_of(changes: Changes | None) -> tuple[Changes, ChangePoint, str] | None:
+    """Return the changes with the worst drop, the drop and its label: of all requests ("") or,
+    unless all requests fall as well, of one label; None if there is none.
+
+    Movements of labels may cancel in the run, whether they are steps or slopes.
+    """
+    drop = worst_drop(changes)
+    if changes is None:
+        return None
+    if drop is not None:
+        return changes, drop, ""
+    if any(kept_after(point)[0] < 1.0 for point in changes.points):
+        return None
+    dropped = [
+        (alone, drop, label)
+        for label, alone in changes.by_label.items()
+        if (drop := worst_drop(alone, gradual=True)) is not None
+    ]
+    return min(dropped, key=lambda found: kept_after(found[1])[0], default=None)
 
 
 @entry(
@@ -132,7 +154,7 @@ def acceptance_drops(case: Case) -> Finding | None:
 def acceptance_moves(case: Case) -> Finding | None:
     """Find that acceptance changes over time, and that this is the traffic or may be."""
     changes = case.run.changes
-    if changes is None or worst_drop(changes) is not None:
+    if changes is None or drop_of(changes) is not None:
         return None
     moved = max((*changes.points, changes.raw), key=_size)
     explanation = explanation_of(changes)
@@ -145,15 +167,16 @@ def acceptance_moves(case: Case) -> Finding | None:
         f"{explanation.why}",
         evidence=_evidence(changes, moved),
         confidence=Trust.MEDIUM if changes.keyed else Trust.LOW,
-        because=_assumed(changes)[0] if _assumed(changes) else "sessions are recorded",
+        because="sessions are recorded" if changes.keyed else _assumed(changes, moved)[0],
         advice=explanation.advice,
     )
 
 
-def worst_drop(changes: Changes | None) -> ChangePoint | None:
+def worst_drop(changes: Changes | None, *, gradual: bool = False) -> ChangePoint | None:
     """Return the change point after which the smallest share of accepted tokens remains; None if no
-    point is a drop that traffic does not explain, or if the points stand for a slope."""
-    if changes is None or changes.gradual:
+    point is a drop that traffic does not explain or, unless `gradual`, if the points stand for a
+    slope."""
+    if changes is None or (changes.gradual and not gradual):
         return None
     drops = [
         point
@@ -164,11 +187,11 @@ def worst_drop(changes: Changes | None) -> ChangePoint | None:
 
 
 def _may_be_drafter(changes: Changes, point: ChangePoint) -> bool:
-    """Whether traffic is no explanation: repeated prompts confirm the drop or, without enough of
-    them or with known sessions, nothing speaks for traffic."""
-    if contradicted(point):
-        return False
-    return confirmed(point) or changes.keyed or (point.anchored is None and not changes.alike)
+    """Whether traffic is no explanation: the same prompts or sessions confirm the drop or, without
+    enough of them, nothing speaks for traffic."""
+    if anchors(point):
+        return confirming(point) is not None
+    return changes.keyed or not changes.alike
 
 
 def kept_after(point: ChangePoint) -> tuple[float, Interval | None]:
@@ -179,40 +202,51 @@ def kept_after(point: ChangePoint) -> tuple[float, Interval | None]:
     return _share(point, point.adjusted, point.adjusted_interval)
 
 
-def contradicted(point: ChangePoint) -> bool:
-    """Whether the same prompts surely kept more than DROPPED_BELOW."""
-    spread = _anchored(point)
-    return spread is not None and spread.low > DROPPED_BELOW.value
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """Accepted tokens that the same prompts, or the same sessions, keep across a change."""
+
+    noun: str
+    number: int
+    difference: float
+    """Tokens per round, after minus before."""
+    kept: Interval
+    """95% interval of the share kept."""
 
 
-def confirmed(point: ChangePoint) -> bool:
-    """Whether the same prompts surely accept less after the point."""
-    spread = _anchored(point)
-    return spread is not None and spread.high < 1.0
+def anchors(point: ChangePoint) -> list[Anchor]:
+    """Return what came both before and after the point, and tells the drafter from the traffic:
+    prompts that were sent again, and sessions that went on, if there are enough."""
+    both = (
+        ("prompt", point.prompts, point.anchored, point.anchored_interval),
+        ("session", point.sessions, point.going_on, point.going_on_interval),
+    )
+    return [
+        Anchor(noun=noun, number=number, difference=difference, kept=kept)
+        for noun, number, difference, interval in both
+        if difference is not None and (kept := _share(point, difference, interval)[1])
+    ]
 
 
-def _unsure(changes: Changes, point: ChangePoint) -> bool:
-    """Whether repeated prompts alone could tell the drafter from the traffic, and do not."""
-    if changes.keyed or point.anchored is None:
-        return False
-    return not (confirmed(point) or contradicted(point))
+def contradicting(point: ChangePoint) -> Anchor | None:
+    """Return the prompts or sessions that surely kept more than DROPPED_BELOW; None if there are
+    none."""
+    sure = (anchor for anchor in anchors(point) if anchor.kept.low > DROPPED_BELOW.value)
+    return next(sure, None)
 
 
-def _prompts_needed(point: ChangePoint) -> int:
-    """Return the number of prompts whose interval of the kept share is as wide as the distance
-    between DROPPED_BELOW and no loss: its width falls with the root of their number."""
-    spread = _anchored(point)
-    if spread is None:
-        return 2 * point.prompts
-    ratio = (spread.high - spread.low) / (1.0 - DROPPED_BELOW.value)
-    return math.ceil(point.prompts * max(ratio, 1.0) ** 2)
+def confirming(point: ChangePoint) -> Anchor | None:
+    """Return the prompts or sessions that surely accept less after the point, unless others
+    contradict them; None if there are none."""
+    sure = (anchor for anchor in anchors(point) if anchor.kept.high < 1.0)
+    return None if contradicting(point) else next(sure, None)
 
 
-def _anchored(point: ChangePoint) -> Interval | None:
-    """Return the interval of the share that the same prompts kept; None without enough of them."""
-    if point.anchored is None:
-        return None
-    return _share(point, point.anchored, point.anchored_interval)[1]
+def _needed(anchor: Anchor) -> int:
+    """Return the number of prompts or sessions whose interval of the kept share is as wide as the
+    distance between DROPPED_BELOW and no loss: its width falls with the root of their number."""
+    ratio = (anchor.kept.high - anchor.kept.low) / (1.0 - DROPPED_BELOW.value)
+    return math.ceil(anchor.number * max(ratio, 1.0) ** 2)
 
 
 def _share(
@@ -225,17 +259,19 @@ def _share(
     return 1 + difference / accepted, around
 
 
-def severity_of(changes: Changes, drop: ChangePoint) -> Severity:
-    """Return HIGH only for a loss that is clear of the threshold, and where sessions or repeated
-    prompts show that it is not the traffic."""
+def severity_of(drop: ChangePoint) -> Severity:
+    """Return HIGH only for a loss that is clear of the threshold, and that sessions which go on or
+    repeated prompts show as well: new sessions may be other traffic."""
     spread = kept_after(drop)[1]
     clear = spread is not None and spread.high < DROPPED_BELOW.value
-    return Severity.HIGH if clear and (changes.keyed or confirmed(drop)) else Severity.MEDIUM
+    return Severity.HIGH if clear and confirming(drop) else Severity.MEDIUM
 
 
-def _assumed(changes: Changes) -> list[str]:
-    if changes.keyed:
+def _assumed(changes: Changes, point: ChangePoint) -> list[str]:
+    if confirming(point):
         return []
+    if changes.keyed:
+        return ["hardly a session or prompt goes on across it, so other users may explain it"]
     return ["the recording does not say which requests belong to one session"]
 
 
@@ -246,20 +282,21 @@ def _size(point: ChangePoint | None) -> float:
 def explanation_of(changes: Changes) -> _Explanation | None:
     """Return why the change is no finding about the drafter; None if it may be one, or if it is a
     rise or small."""
-    anchor = next((point for point in changes.points if contradicted(point)), None)
-    if anchor is not None:
-        prompts = count(anchor.prompts, "prompt")
+    kept = next(filter(None, map(contradicting, changes.points)), None)
+    if kept is not None:
         return _Explanation(
-            why=f"the same {prompts} accept as before, so the traffic changed",
+            why=f"the same {count(kept.number, kept.noun)} accept as before, so the traffic "
+            "changed",
             advice="Nothing to fix. Compare runs on equal prompts.",
         )
-    unsure = next((point for point in changes.points if _unsure(changes, point)), None)
+    open_points = (point for point in changes.points if not confirming(point))
+    unsure = next((anchor for point in open_points for anchor in anchors(point)), None)
     if unsure is not None:
         return _Explanation(
-            why=f"the same {count(unsure.prompts, 'prompt')} neither confirm nor exclude it, so "
+            why=f"the same {count(unsure.number, unsure.noun)} neither confirm nor exclude it, so "
             "traffic cannot be told from the drafter",
-            advice=f"Send more prompts again and again: about {_prompts_needed(unsure):,} on both "
-            "sides of the change would decide.",
+            advice="Send more prompts again and again, or go on with more sessions: about "
+            f"{_needed(unsure):,} {unsure.noun}s on both sides of the change would decide.",
         )
     if changes.alike:
         return _CANNOT_TELL
@@ -274,11 +311,13 @@ def explanation_of(changes: Changes) -> _Explanation | None:
 
 
 def _anchor(drop: ChangePoint) -> str:
-    if not confirmed(drop) or drop.anchored is None:
+    anchor = confirming(drop)
+    if anchor is None:
         return ""
+    again = "came again" if anchor.noun == "prompt" else "went on"
     return (
-        f", and {count(drop.prompts, 'prompt')} that came again yield "
-        f"{number(-drop.anchored)} tokens less"
+        f", and {count(anchor.number, anchor.noun)} that {again} yield "
+        f"{number(-anchor.difference)} tokens less"
     )
 
 
@@ -293,6 +332,8 @@ def _evidence(changes: Changes, point: ChangePoint) -> dict[str, float | int | N
         **figure("difference_adjusted", point.adjusted, point.adjusted_interval),
         **figure("difference_same_prompts", point.anchored, point.anchored_interval),
         "prompts": point.prompts,
+        **figure("difference_same_sessions", point.going_on, point.going_on_interval),
+        "sessions": point.sessions,
         **figure("kept", kept, spread),
         "p": point.p,
         "clusters": changes.clusters,

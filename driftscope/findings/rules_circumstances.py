@@ -7,15 +7,23 @@ import math
 from collections.abc import Sequence
 
 from driftscope.analysis.circumstances import Group, kept_of, origin_of, origins, usable
-from driftscope.analysis.number_words import listed, number, percent
+from driftscope.analysis.number_words import listed, number, percent, points
 from driftscope.analysis.query.row_filters import NEAR_TOKENS
 from driftscope.analysis.statistics.intervals import Interval, ratio
-from driftscope.analysis.statistics.permutation import ALPHA
 from driftscope.analysis.statistics.ratio import LOW_CLUSTERS
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS, Contrast
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.case import Case, Need, Threshold, entry, question
-from driftscope.findings.causes import NOTHING_BELOW, conditional_interval, unless_normed
+from driftscope.findings.causes import (
+    EVEN_WITHIN,
+    NOTHING_BELOW,
+    ablate_command,
+    dead_depth,
+    fall_words,
+    falls,
+    is_even,
+    unless_normed,
+)
 from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, figure, judged
 from driftscope.vocabulary import Region
 
@@ -110,36 +118,36 @@ _BEGINS = Need[Case](
         and case.run.groups.boundary_within_request.requests >= ENOUGH_REQUESTS
     ),
 )
-EVEN_WITHIN = 0.1
-"""Equivalence margin: acceptance is even along the chain if no depth is more than this below the
-first one. The published vectors of healthy drafters keep 0.8 or more of the first depth's rate."""
 
 
-def _kept_by_reference(reference: RunSummary | None, contrast: Contrast) -> float | None:
+def _reference_kept(reference: RunSummary | None, contrast: Contrast) -> tuple[float | None, bool]:
     """Return the share of accepted tokens that the reference run keeps between the same two labels,
-    in the same contexts, if it surely loses acceptance there and `contrast` does not surely lose
-    more. None otherwise, and without a reference.
+    in the same contexts, and whether `contrast` surely keeps less; None and False if it is not
+    known.
 
-    Two drafters that lose alike on the same prompts are no evidence about either of them: the
-    prompts may be harder. The two intervals are treated as independent. On paired prompts they are
-    correlated, and the comparison is then too cautious to say that one run loses more.
+    One run cannot tell a drafter from its prompts: those of one label may be harder for any. The
+    two intervals are treated as independent. On paired prompts they are correlated, and the
+    comparison is then too cautious to say that one run loses more.
     """
+    names = {contrast.first, contrast.second}
     pairs = () if reference is None else reference.groups.labels_within_context
-    names = contrast.first, contrast.second
-    theirs = next((pair for pair in pairs if (pair.first, pair.second) == names), None)
-    if theirs is None or theirs.p is None or not (theirs.kept < 1.0 and theirs.p < ALPHA):
-        return None
-    difference = ratio(contrast.kept, contrast.kept_interval, theirs.kept, theirs.kept_interval)
-    loses_more = difference is None or difference[1].high < 1.0
-    return None if loses_more else theirs.kept
+    theirs = next((pair for pair in pairs if {pair.first, pair.second} == names), None)
+    spread = None if theirs is None else theirs.kept_interval
+    if theirs is None or spread is None or not min(theirs.kept, spread.low) > 0:
+        return None, False
+    kept = theirs.kept
+    if theirs.first != contrast.first:
+        kept, spread = 1 / kept, Interval(low=1 / spread.high, high=1 / spread.low)
+    apart = ratio(contrast.kept, contrast.kept_interval, kept, spread)
+    return kept, contrast.kept == 0 or (apart is not None and apart[1].high < 1.0)
 
 
 @entry(
     title="Acceptance collapses in long contexts",
     topic=Topic.WHERE,
     meaning="Rounds in the longest contexts accept clearly fewer tokens than those in the "
-    "shortest, under the same labels. Differences between contexts below 512 tokens are left "
-    "to the prompts.",
+    "shortest, under the same labels and at the same places in the answer. Differences between "
+    "contexts below 512 tokens are left to the prompts.",
     thresholds=(COLLAPSE_BELOW, LONG_FROM),
     need=_CONTEXT,
 )
@@ -184,11 +192,12 @@ def long_context_collapse(case: Case) -> Finding | None:
 
 
 @entry(
-    title="Acceptance depends on the template or workload",
+    title="One label accepts less than another",
     topic=Topic.WHERE,
     meaning="Requests with one workload label accept clearly fewer tokens than those with "
-    "another, in contexts of the same lengths. It is for information only where the run that "
-    "this one is compared with loses as much: then the prompts may be harder for any drafter.",
+    "another, in contexts of the same lengths. One run cannot tell whether the drafter or the "
+    "prompts are the reason: it is for information, unless the run that this one is compared "
+    "with surely loses less there.",
     thresholds=(SENSITIVE_BELOW,),
     need=_LABEL,
 )
@@ -204,19 +213,18 @@ def template_sensitivity(case: Case) -> Finding | None:
     contrast = min(lost, key=lambda contrast: contrast.kept)
     groups = usable(case.run.groups.label)
     trust, because = _trust(contrast, SENSITIVE_BELOW.value)
-    reference, shared = case.reference, _kept_by_reference(case.reference, contrast)
-    both = (
-        f"; {reference.label} keeps {percent(shared)} of them"
-        if reference and shared is not None
+    reference, (theirs, loses_more) = case.reference, _reference_kept(case.reference, contrast)
+    beside = (
+        f"; {reference.label} keeps {percent(theirs)} of them"
+        if reference and theirs is not None
         else ""
     )
     return Finding(
-        severity=Severity.MEDIUM if shared is None else Severity.INFO,
-        answer=Answer.NO if shared is None and trust is not Trust.LOW else None,
+        severity=Severity.MEDIUM if loses_more else Severity.INFO,
+        answer=Answer.NO if loses_more and trust is not Trust.LOW else None,
         statement=f'rounds yield {number(contrast.second_length)} tokens under "{contrast.second}" '
         f'and {number(contrast.first_length)} under "{contrast.first}"'
-        f": {percent(contrast.kept)} of the accepted "
-        f"tokens remain{both}",
+        f": {percent(contrast.kept)} of the accepted tokens remain{beside}",
         evidence={
             "mean_length_best": contrast.first_length,
             "mean_length_worst": contrast.second_length,
@@ -225,14 +233,17 @@ def template_sensitivity(case: Case) -> Finding | None:
             "labels": len(groups),
             "ranges": len(contrast.strata),
             "threshold": SENSITIVE_BELOW.value,
-            **({} if shared is None else {"kept_reference": shared}),
+            **({} if theirs is None else {"kept_reference": theirs}),
         },
         confidence=trust,
         because=because + _alike("context length", contrast),
         advice=f'Compare the prompts of "{contrast.second}" with what the drafter was trained on: '
         "the chat template, its first token (BOS), system prompts, language. Use the drafter's own "
         "template with --chat-template, or train the drafter on yours"
-        f"{unless_normed(case.run, _NORMS_HELP)}.",
+        f"{unless_normed(case.run, _NORMS_HELP)}."
+        if loses_more
+        else "Labels differ for every drafter: compare with another drafter on the same prompts "
+        "(driftscope compare) before you blame this one or its template.",
         cost_tps=case.cost_of_losing(
             groups if len(groups) == 2 else _named(groups, contrast.second), contrast.first_length
         ),
@@ -406,7 +417,8 @@ def _since(case: Case, contrast: Contrast) -> str:
     title="One kind of text accepts less",
     topic=Topic.WHERE,
     meaning="Rounds that draft one kind of text (code, JSON, numbers, ...) accept clearly "
-    "fewer tokens than those that draft the other text of the same answers.",
+    "fewer tokens than those that draft the other text of the same answers, at the same places "
+    "in them.",
     thresholds=(KEEPS_BELOW, LEAST_SHARE, MOST_SHARE),
     need=_TEXT,
 )
@@ -504,65 +516,50 @@ def _lost(case: Case, contrast: Contrast) -> float:
     return rounds * max(contrast.first_length - contrast.second_length, 0.0)
 
 
-@question("Is acceptance even along the chain and over the circumstances?", Topic.WHERE)
+@question("Is acceptance even along the chain?", Topic.WHERE)
 def even_along_chain(case: Case) -> Finding | None:
     """Return whether acceptance is even along the chain; None for a dead drafter, which loses
-    everything everywhere."""
-    run = case.run
+    everything everywhere.
+
+    Rounds that get to a depth are the easy ones, so rates that do not fall show nothing, unless
+    they leave no room for a loss.
+    """
+    run, rates = case.run, case.run.acceptance.conditional
     if run.acceptance.marginal[0] < NOTHING_BELOW.value:
         return None
-    answer, sentence, depth = _along_chain(run)
-    unknown = answer is Answer.CANNOT_TELL and not case.is_answered(Topic.WHERE)
-    return Finding(
-        answer=answer,
-        statement=sentence,
-        estimate=None if depth is None else run.acceptance.conditional[depth - 1],
-        interval=None if depth is None else _at(run, depth),
-        advice="Record more requests." if unknown else "",
-    )
-
-
-def _along_chain(run: RunSummary) -> tuple[Answer | None, str, int | None]:
-    """Return the answer for the depths, its words, and the depth at which most is lost."""
-    if run.k == 1:
-        return None, f"{_rate(run, 1)} of the draft tokens are accepted", 1
-    first, others = _at(run, 1), [_at(run, depth) for depth in range(2, run.k + 1)]
-    reached = [(d, at) for d, at in enumerate(others, start=2) if at is not None]
-    if first is None or not reached:
-        return Answer.CANNOT_TELL, f"{_rate(run, 1)} of the rounds are accepted to depth 1", None
-    lower = [depth for depth, at in reached if at.high < first.low]
-    if lower:
-        depth = max(lower, key=lambda depth: tokens_lost(run, depth))
-        falls = (
-            f"acceptance falls along the chain, most at depth {depth}: {_rate(run, depth)} of the "
-            f"draft tokens there are accepted, {_rate(run, 1)} at depth 1"
+    dead = dead_depth(run)
+    if dead is not None:
+        return Finding(
+            answer=Answer.NO,
+            statement=f"acceptance ends at depth {dead}: {percent(rates[dead - 1])} of the tokens "
+            "that get there are accepted",
         )
-        return Answer.NO, falls, depth
-    ends = (
-        f"{_rate(run, 1)} of the draft tokens are accepted at depth 1, {_rate(run, run.k)} at "
-        f"depth {run.k}"
+    if run.fall is not None and falls(run):
+        return Finding(
+            answer=Answer.NO,
+            statement=f"acceptance falls along the chain, by {points(run.fall.lost)} or more from "
+            f"depth {run.fall.first} to depth {run.fall.depth}",
+            estimate=run.fall.lost,
+            interval=run.fall.interval,
+        )
+    if run.k == 1:
+        return Finding(statement=f"{percent(rates[0])} of the draft tokens are accepted")
+    ends = f"{percent(rates[0])} at depth 1, {percent(rates[-1])} at depth {run.k}"
+    if is_even(run):
+        return Finding(
+            answer=Answer.YES,
+            statement="acceptance is even along the chain: of the tokens that get to a depth, "
+            f"{ends} are accepted, and no depth can have lost more than {points(EVEN_WITHIN)}",
+        )
+    command = ablate_command(run)
+    if run.fall is not None and run.fall.interval.low > 0:
+        ends = fall_words(run, run.fall)
+    else:
+        ends = f"{ends}, but only easy rounds get deep"
+    return Finding(
+        answer=Answer.CANNOT_TELL,
+        statement=f"acceptance alone cannot tell how much is lost along the chain: {ends}",
+        advice=f"To know: {command}."
+        if command
+        else "To know, compare it with another drafter of the same target, on the same prompts.",
     )
-    if all(at.low > first.high - EVEN_WITHIN for _, at in reached):
-        return Answer.YES, f"acceptance is even along the chain: {ends}", None
-    return Answer.CANNOT_TELL, f"no depth stands out: {ends}", None
-
-
-def tokens_lost(run: RunSummary, depth: int) -> float:
-    """Return the tokens per round that a depth costs, compared with a chain that accepts every
-    depth like the first: those that end there, and what would have followed them."""
-    first, here = run.acceptance.marginal[0], run.acceptance.conditional[depth - 1]
-    reach = 1.0 if depth == 1 else run.acceptance.marginal[depth - 2]
-    follows = sum(first**more for more in range(run.k - depth + 1))
-    return 0.0 if here is None else reach * (first - here) * follows
-
-
-def _rate(run: RunSummary, depth: int) -> str:
-    return percent(run.acceptance.conditional[depth - 1])
-
-
-def _at(run: RunSummary, depth: int) -> Interval | None:
-    """Return the interval of the conditional rate at a depth."""
-    if depth > 1:
-        return conditional_interval(run, depth)
-    spread = run.acceptance.marginal_interval
-    return spread[0] if spread else None

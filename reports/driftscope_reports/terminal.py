@@ -100,7 +100,7 @@ def _action(screen: FirstScreen, action: Finding) -> list[str]:
     told = screen.is_told(action) or not action.title
     why = f"{sure}." if action == screen.lead else ""
     if not told:
-        why = f". Why: {action.title}{about}{sure}."
+        why = f". Why: {action.titled}{about}{sure}."
     option = [action.option] if action.option else []
     advice = action.short_advice
     return [f"{advice.removesuffix('.')}{why}" if why else advice, *option, *causes(action)]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -27,14 +26,17 @@ from driftscope.analysis.query.column_arrays import Codes, Matrix, sums, whole
 from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import Derived, sampled
 from driftscope.analysis.statistics.drift import (
+    SINK_FLOOR,
+    SINK_TIMES_EVEN,
     AttentionDrift,
     DistanceSums,
+    LongSums,
     MatchedSums,
     SinkSums,
     Source,
     drift_by_distance,
     drift_in_matched_rounds,
-    sink_kept,
+    with_sink,
 )
 from driftscope.errors import DamagedTraceError
 from driftscope.metrics import attention
@@ -71,11 +73,12 @@ def distances(shape: Shape, derived: Derived, bins: int, in_steps: bool) -> ir.T
         **_matched(rows, lists, shape),
         **(_by_distance(rows, lists, shape, bins) if bins else {}),
     )
-    both = finite(chains.sink_first) & finite(chains.sink_last)
+    both = finite(chains.sink_first) & finite(chains.sink_last) & ~chains.doubtful
     known = both.fill_null(False)
+    long = known & (SINK_TIMES_EVEN * chains.sink_even <= SINK_FLOOR).fill_null(False)
 
-    def add(value: Any) -> Any:
-        return ibis.ifelse(known, value * chains.weight, 0.0).sum()
+    def add(value: Any, mine: Any = known) -> Any:
+        return ibis.ifelse(mine, value * chains.weight, 0.0).sum()
 
     matched: dict[str, Any] = {}
     for depth in range(1, shape.depths):
@@ -89,6 +92,9 @@ def distances(shape: Shape, derived: Derived, bins: int, in_steps: bool) -> ir.T
         **{
             "sink_chains": known.cast("int64").sum(),
             "sink_weight": ibis.ifelse(known, chains.weight, 0.0).sum(),
+            "long_chains": long.cast("int64").sum(),
+            "long_weight": ibis.ifelse(long, chains.weight, 0.0).sum(),
+            "long_first": add(chains.sink_first, long),
             **{name: add(chains[name]) for name in ("sink_first", "sink_last", "sink_even")},
         },
         **matched,
@@ -97,12 +103,14 @@ def distances(shape: Shape, derived: Derived, bins: int, in_steps: bool) -> ir.T
 
 
 def _sink(rows: ir.Table, lists: Elements, shape: Shape) -> dict[str, Any]:
-    """Return the sink's mass at depths 1 and K, and its mass with even attention."""
+    """Return the sink's mass at depths 1 and K, its mass with even attention, and whether the
+    drafter's cache is in doubt."""
     visible = attention.visible_sink(rows.position, shape.sink_slots)
     return {
         "sink_first": _mass(lists, shape, SINK_MASS, 0),
         "sink_last": _mass(lists, shape, SINK_MASS, shape.depths - 1),
         "sink_even": attention.even_share(rows.position, visible),
+        "doubtful": rows.chunked_prefill.fill_null(False),
     }
 
 
@@ -202,7 +210,15 @@ def _sums_by_distance(chains: ir.Table, shape: Shape, bins: int) -> dict[str, An
         # `whole` is long, and is computed once here: in each column it would be repeated.
         return ibis.ifelse(chains.whole, value, 0.0).sum()
 
+    last = shape.depths - 1
+    shift = _total(
+        [
+            chains[distance_column(last, at)] - chains[distance_column(0, at)]
+            for at in range(min(last, bins))
+        ]
+    )
     return {
+        "squares": add(shift * shift * chains.weight),
         "distance_chains": chains.whole.cast("int64").sum(),
         "distance_weight": add(chains.weight),
         "misfits": chains.misfits.cast("int64").sum(),
@@ -255,7 +271,7 @@ def _drift(table: pa.Table, shape: Shape, edges: tuple[int, ...]) -> AttentionDr
         matched = drift_in_matched_rounds(_matched_sums(table, depths))
         if matched.source is not Source.NONE or matched.chains > found.chains:
             found = matched
-    return replace(found, sink_kept=sink_kept(_sink_sums(table)))
+    return with_sink(found, _sink_sums(table))
 
 
 def _edges(run: Sums) -> tuple[int, ...]:
@@ -276,6 +292,11 @@ def _sink_sums(table: pa.Table) -> SinkSums:
         first=sums(table, "sink_first"),
         last=sums(table, "sink_last"),
         even=sums(table, "sink_even"),
+        long=LongSums(
+            chains=whole(table, "long_chains"),
+            weight=sums(table, "long_weight"),
+            first=sums(table, "long_first"),
+        ),
     )
 
 
@@ -306,4 +327,5 @@ def _distance_sums(table: pa.Table, depths: int, bins: int) -> DistanceSums:
         sink=by_depth(SINK_MASS),
         null=by_depth(NULL_MASS),
         own=by_depth(SELF_MASS),
+        squares=sums(table, "squares"),
     )

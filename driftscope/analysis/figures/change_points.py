@@ -18,8 +18,8 @@ they are, beside one step or slope, the run cannot tell traffic from the drafter
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -98,6 +98,12 @@ class ChangePoint:
     anchored_interval: Interval | None = None
     prompts: int = 0
     """Number of prompts that were answered both before and after."""
+    going_on: float | None = None
+    """Difference, of the same residuals, between the same sessions after and before; None with
+    fewer than LEAST sessions that go on across the change."""
+    going_on_interval: Interval | None = None
+    sessions: int = 0
+    """Number of sessions that go on across the change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +127,9 @@ class Changes:
     raw: ChangePoint | None = None
     """Largest change if every request is one of its own and the mix of requests may be anything;
     None if there is none."""
+    by_label: Mapping[str, Changes] = field(default_factory=dict)
+    """Changes among the requests of each label alone, if there are several labels of enough
+    requests: opposite movements cancel in the whole run."""
 
     @property
     def alike(self) -> bool:
@@ -159,6 +168,19 @@ class Series:
     def clusters(self) -> Codes:
         """Cluster of each request: the request itself if nothing else is known."""
         return np.arange(len(self.tokens)) if self.cluster is None else self.cluster
+
+    def where(self, mine: NDArray[np.bool_]) -> Series:
+        """Return the requests that `mine` selects."""
+        return replace(
+            self,
+            start_s=self.start_s[mine],
+            tokens=self.tokens[mine],
+            rounds=self.rounds[mine],
+            labels=self.labels[mine],
+            factors=tuple(factor[mine] for factor in self.factors),
+            cluster=None if self.cluster is None else self.cluster[mine],
+            prompt=None if self.prompt is None else self.prompt[mine],
+        )
 
     def adjusted(self) -> Matrix:
         """Return the tokens that the requests would have if all were of the run's mean kind."""
@@ -213,7 +235,22 @@ def _range_of(run: Sums, table: pa.Table, request: Codes) -> NDArray[np.str_]:
 
 
 def changes(series: Series) -> Changes | None:
-    """Return the changes of a series of requests in order; None if it has too few requests."""
+    """Return the changes of a series of requests in order, and of each label's; None if it has too
+    few requests."""
+    found = _changes(series, ALPHA)
+    labels, requests = np.unique(series.labels, return_counts=True)
+    enough = labels[requests >= 2 * LEAST]
+    if found is None or len(labels) < 2 or not len(enough):
+        return found
+    alone = {
+        str(label): _changes(series.where(series.labels == label), ALPHA / len(enough))
+        for label in enough
+    }
+    return replace(found, by_label={label: made for label, made in alone.items() if made})
+
+
+def _changes(series: Series, alpha: float) -> Changes | None:
+    """Return the changes of a series; calls one in a share `alpha` of series without a change."""
     n = len(series.start_s)
     if n < 2 * LEAST:
         return None
@@ -221,7 +258,7 @@ def changes(series: Series) -> Changes | None:
     whole_run = _tested(series, adjusted, slice(0, n), random)
     if whole_run is None:
         return None
-    found = _splits(series, adjusted, slice(0, n), whole_run, DEPTH, random)
+    found = _splits(series, adjusted, slice(0, n), whole_run, DEPTH, random, alpha)
     splits = sorted(found, key=lambda split: split.at)
     cuts = [0, *(split.at for split in splits), n]
     parts = [slice(a, b) for a, b in pairwise(cuts)]
@@ -263,9 +300,10 @@ def _splits(
     found: Split | None,
     depth: int,
     random: np.random.RandomState,
+    alpha: float,
 ) -> Iterator[Split]:
     """Yield where the requests of `part` are split; `found` is their largest split."""
-    if found is None or found.p > ALPHA / 2 ** (DEPTH - depth):
+    if found is None or found.p > alpha / 2 ** (DEPTH - depth):
         return
     at = part.start + found.at
     yield Split(at=at, p=found.p)
@@ -274,7 +312,7 @@ def _splits(
     for side in (slice(part.start, at), slice(at, part.stop)):
         if side.stop - side.start >= 2 * LEAST:
             deeper = _tested(series, adjusted, side, random)
-            yield from _splits(series, adjusted, side, deeper, depth - 1, random)
+            yield from _splits(series, adjusted, side, deeper, depth - 1, random, alpha)
 
 
 def _raw(series: Series, adjusted: Matrix, random: np.random.RandomState) -> ChangePoint | None:
@@ -300,6 +338,9 @@ def _point(series: Series, adjusted: Matrix, before: slice, after: slice, p: flo
     prompt = np.full(len(side), -1) if series.prompt is None else series.prompt[both]
     anchor = paired_step(series.tokens[both], series.rounds[both], prompt, side)
     step = _step(adjusted[both], *weights, side)
+    known = series.cluster is not None and series.keyed
+    session = series.clusters[both] if known else np.full(len(side), -1)
+    going_on = paired_step(adjusted[both], series.rounds[both], session, side)
     return ChangePoint(
         time_s=float(series.start_s[after.start]),
         before=lengths[0],
@@ -313,6 +354,9 @@ def _point(series: Series, adjusted: Matrix, before: slice, after: slice, p: flo
         anchored=anchor[0] if np.isfinite(anchor[0]) else None,
         anchored_interval=anchor[1],
         prompts=anchor[2],
+        going_on=going_on[0] if np.isfinite(going_on[0]) else None,
+        going_on_interval=going_on[1],
+        sessions=going_on[2],
     )
 
 

@@ -224,11 +224,12 @@ BY: Mapping[str, Bucket] = {
 """Ways to split a run, apart from spans of time, each with the bucket of a row."""
 TEXT = Bucket(
     sql=f"region || '{TEXT_SEPARATOR}' || CASE WHEN boundary < {NEAR_TOKENS} THEN 'near' "
-    f"ELSE 'far' END || '{TEXT_SEPARATOR}' || cast(copied AS varchar(1))",
-    names=frozenset(("region", "boundary", "copied")),
+    f"ELSE 'far' END || '{TEXT_SEPARATOR}' || cast(copied AS varchar(1)) || '{TEXT_SEPARATOR}' || "
+    f"{_POWER.format('position - prompt_tokens + 2')}",
+    names=frozenset(("region", "boundary", "copied", "position", "prompt_tokens")),
 )
-"""Bucket of a round's kind of text, whether a block begins right before it, and whether it is
-copied; null where regions were not recorded."""
+"""Bucket of a round's kind of text, whether a block begins right before it, whether it is copied,
+and the power of two at or below its place in the answer; null where regions were not recorded."""
 BY_HOUR = "hour"
 WINDOWS = "or a time span such as 10m"
 _HOUR_S = 3600.0

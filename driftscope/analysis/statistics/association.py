@@ -5,7 +5,9 @@ equal in a request: its prompt, label, sampling, length. The model is the linear
 
     y = stratum + b x + covariates' g + error,
 
-fitted on deviations from the strata's means (Wooldridge 2010, 10.5). The error of b is the
+fitted on deviations from the strata's means (Wooldridge 2010, 10.5). Strata whose outcome is
+constant count as well: leaving them out would select on the outcome, and inflate b (as it does not
+in a conditional logit, whose b is no difference of rates). The error of b is the
 jackknife over clusters (Cameron and Miller 2015, CV3), in closed form from each cluster's sums of
 products, and its quantile Student's, with the degrees of freedom that clusters of unequal leverage
 leave. With few clusters a sign-flip test on the clusters' scores has to agree (the restricted wild
@@ -62,7 +64,7 @@ class Association:
     sd: float
     """Standard deviation of the measure within strata, in the measure's unit."""
     rows: int
-    """Rows in strata in which both the measure and the outcome vary."""
+    """Rows in strata in which the measure varies."""
     clusters: int
     p: float
     """p-value of no relation; the larger one of two with few clusters."""
@@ -100,10 +102,12 @@ class Rows:
 def association(rows: Rows, *, least_sd: float = 0.0) -> Association | None:
     """Return the relation of `y` to `x`; None if there are too few rows or clusters in which both
     vary, or if the measure varies by no more than `least_sd`."""
-    rows = _informative(rows)
-    clusters, cluster = ranked(rows.cluster)
-    if len(clusters) < FEWEST_CLUSTERS or len(rows.y) < FEWEST_ROWS:
+    both = _varies(rows, rows.x) & _varies(rows, rows.y)
+    if len(np.unique(rows.cluster[both])) < FEWEST_CLUSTERS or both.sum() < FEWEST_ROWS:
         return None
+    kept = _varies(rows, rows.x)
+    rows = Rows(**{column.name: getattr(rows, column.name)[kept] for column in fields(rows)})
+    clusters, cluster = ranked(rows.cluster)
     within = _less_means(np.column_stack([rows.x, rows.covariates, rows.y]), rows.stratum)
     freedom = len(within) - len(np.unique(rows.stratum))
     sd = float(np.sqrt(np.square(within[:, 0]).sum() / max(freedom, 1)))
@@ -135,18 +139,15 @@ def association(rows: Rows, *, least_sd: float = 0.0) -> Association | None:
     return Association(per_sd=estimate, interval=interval, sd=sd, rows=len(rows.y), clusters=n, p=p)
 
 
-def _informative(rows: Rows) -> Rows:
-    """Return the rows with finite numbers, of strata in which both measure and outcome vary."""
+def _varies(rows: Rows, values: Array) -> NDArray[np.bool_]:
+    """Return the rows with finite numbers, of strata in which `values` vary among these."""
     known = np.isfinite(rows.x) & np.isfinite(rows.covariates).all(axis=1)
     _, stratum = ranked(rows.stratum)
     n = int(stratum.max(initial=-1)) + 1
-    varies = known.copy()
-    for values in (rows.x, rows.y):
-        low, high = np.full(n, np.inf), np.full(n, -np.inf)
-        np.minimum.at(low, stratum[known], values[known])
-        np.maximum.at(high, stratum[known], values[known])
-        varies &= (high > low)[stratum]
-    return Rows(**{column.name: getattr(rows, column.name)[varies] for column in fields(rows)})
+    low, high = np.full(n, np.inf), np.full(n, -np.inf)
+    np.minimum.at(low, stratum[known], values[known])
+    np.maximum.at(high, stratum[known], values[known])
+    return np.asarray(known & (high > low)[stratum])
 
 
 def _less_means(values: Array, stratum: Codes) -> Array:

@@ -28,7 +28,7 @@ The drift and its size are those of arXiv 2605.09992.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -53,13 +53,17 @@ SINK_FLOOR = 0.05
 that has one."""
 SINK_TIMES_EVEN = 3.0
 """Ratio of a sink's mass to what even attention over the visible slots would give its slots.
-Without this bound any first token of a short context would be a sink."""
+Without this bound any first token of a short context would be a sink. In contexts so long that it
+lies below SINK_FLOOR (60 tokens for each slot of the sink set) the floor alone decides."""
 FEWEST_CLUSTERS = 10
 """Smallest number of clusters for an answer: with fewer, the error itself is not known."""
 FEWEST_CHAINS = 50
 """Smallest number of chains with masses by distance, or with a sink, for an answer."""
 FEWEST_MATCHED = 100
 """Smallest number of chains in matched rounds for an answer; each tells of one depth only."""
+MOST_APART = 2 * MARGIN
+"""Standard deviation of the near shift between clusters up to which their mean stands for them: the
+shipped pair has 0.04 to 0.05. Beyond it some requests drift, although others make up for them."""
 NEAREST = 0.01
 """Distance from MARGIN below which a true shift is not pursued: one point would take 25 times the
 clusters of MARGIN itself."""
@@ -131,10 +135,18 @@ class AttentionDrift:
     """D(2)."""
     trend: Estimate | None = None
     """D(K) - D(2)."""
+    apart: float | None = None
+    """Standard deviation of D(K) between clusters, beside that of their chains; None if no cluster
+    has two chains."""
     own_excess: tuple[Estimate | None, ...] = ()
     """E(d) by depth, from depth 1 on; None at a depth without chains."""
     sink_kept: Estimate | None = None
     """S; None without a sink, or with too few chains to tell."""
+    sink_first: Estimate | None = None
+    """Mass on the sink set at depth 1, in long contexts; None with too few chains in these."""
+    has_sink: bool | None = None
+    """Whether this drafter looks at the sink set clearly more than even attention would; None if
+    this cannot be told, as in short contexts."""
     distances: ByDistance | None = None
 
     @written_property
@@ -145,6 +157,12 @@ class AttentionDrift:
         if spread is None:
             return None
         return True if spread.low > MARGIN else False if spread.high < MARGIN else None
+
+    @property
+    def moves_apart(self) -> bool:
+        """Whether attention moves in opposite directions in different requests, so that their mean
+        hides it."""
+        return self.apart is not None and self.apart > MOST_APART
 
     @written_property
     def loses_sink(self) -> bool | None:
@@ -163,6 +181,8 @@ class AttentionDrift:
             return Answer.DRIFT
         spread = self.shift.interval if self.shift else None
         if spread is None or not (spread.low > -MARGIN and spread.high < MARGIN):
+            return Answer.CANNOT_TELL
+        if self.moves_apart:
             return Answer.CANNOT_TELL
         kept = self.sink_kept.interval if self.sink_kept else None
         if self.sink_kept is not None and not (kept and kept.low > SINK_KEPT_ABOVE):
@@ -195,6 +215,8 @@ class DistanceSums:
     null: Matrix
     own: Matrix
     """Mass on the chain itself, [clusters, K]."""
+    squares: Array | None = None
+    """Squares of the near shift at depth K, [clusters]; None if they were not summed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -217,6 +239,17 @@ class SinkSums:
     last: Array
     even: Array
     """Mass that even attention over the visible slots would give the sink's slots."""
+    long: LongSums | None = None
+    """Sums over those in contexts so long that SINK_FLOOR decides; None if they were not made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LongSums:
+    """Weighted sums over chains in long contexts, [clusters] each."""
+
+    chains: Codes
+    weight: Array
+    first: Array
 
 
 def drift_by_distance(sums: DistanceSums, edges: Sequence[int]) -> AttentionDrift:
@@ -224,7 +257,13 @@ def drift_by_distance(sums: DistanceSums, edges: Sequence[int]) -> AttentionDrif
     hold each of 0 .. K - 1. Without enough chains only their number is returned."""
     there = sums.weight > 0
     sums = DistanceSums(
-        **{column.name: getattr(sums, column.name)[there] for column in fields(sums)}
+        chains=sums.chains[there],
+        weight=sums.weight[there],
+        bins=sums.bins[there],
+        sink=sums.sink[there],
+        null=sums.null[there],
+        own=sums.own[there],
+        squares=None if sums.squares is None else sums.squares[there],
     )
     depths, clusters, chains = sums.bins.shape[1], len(sums.chains), int(sums.chains.sum())
     if clusters < FEWEST_CLUSTERS or chains < FEWEST_CHAINS:
@@ -247,9 +286,24 @@ def drift_by_distance(sums: DistanceSums, edges: Sequence[int]) -> AttentionDrif
         p=tuple(departure(shift).p.tolist()),
         first_step=by_depth[1],
         trend=estimates(trend)[0],
+        apart=_between(near[:, -1] - near[:, 0], sums),
         own_excess=estimates(own),
         distances=_by_distance(sums, edges),
     )
+
+
+def _between(shift: Array, sums: DistanceSums) -> float | None:
+    """Return the standard deviation of a mean shift between clusters, by an analysis of variance
+    (Donner 1986), from its sums; None if no cluster has two chains."""
+    n = sums.chains.astype(np.float64)
+    mean = shift / sums.weight
+    left = n.sum() - len(n)
+    if sums.squares is None or not left > 0:
+        return None
+    within = float((n * (sums.squares / sums.weight - mean**2)).sum() / left)
+    among = float((n * np.square(mean - np.average(mean, weights=n))).sum() / (len(n) - 1))
+    typical = float((n.sum() - np.square(n).sum() / n.sum()) / (len(n) - 1))
+    return float(np.sqrt(max(among - within, 0.0) / typical))
 
 
 def drift_in_matched_rounds(sums: MatchedSums) -> AttentionDrift:
@@ -275,20 +329,41 @@ def drift_in_matched_rounds(sums: MatchedSums) -> AttentionDrift:
     )
 
 
-def sink_kept(sums: SinkSums) -> Estimate | None:
-    """Return the share of its depth-1 mass that the sink keeps at depth K; None unless there is
-    clearly a sink at depth 1."""
+def with_sink(drift: AttentionDrift, sums: SinkSums) -> AttentionDrift:
+    """Return the drift with whether there is a sink at depth 1, and the share that it keeps.
+
+    It has a sink if its mass is surely above SINK_FLOOR and above SINK_TIMES_EVEN times the even
+    share, in all contexts or in long ones; it has none only if the mass is surely below SINK_FLOOR
+    in long contexts.
+    """
+    far = sums.long
+    long = None if far is None else _sink_mass(far.first, far.weight, far.chains)
+    floor = _sink_mass(sums.first, sums.weight, sums.chains)
+    beyond = _sink_mass(sums.first - SINK_TIMES_EVEN * sums.even, sums.weight, sums.chains)
+    has = _low(long) > SINK_FLOOR or (_low(floor) > SINK_FLOOR and _low(beyond) > 0.0)
+    none = long is not None and long.interval is not None and long.interval.high < SINK_FLOOR
     there = sums.weight > 0
-    chains, weight = sums.chains[there], sums.weight[there, None]
-    if len(chains) < FEWEST_CLUSTERS or chains.sum() < FEWEST_CHAINS:
+    kept = ratio_of(sums.last[there, None], sums.first[there, None]) if has else None
+    return replace(
+        drift,
+        sink_first=long,
+        has_sink=True if has else False if none else None,
+        sink_kept=estimates(kept)[0] if kept is not None else None,
+    )
+
+
+def _sink_mass(mass: Array, weight: Array, chains: Codes) -> Estimate | None:
+    """Return the mean of a mass over chains; None with too few of them."""
+    there = weight > 0
+    if there.sum() < FEWEST_CLUSTERS or chains[there].sum() < FEWEST_CHAINS:
         return None
-    first = estimates(ratio_of(sums.first[there, None], weight))[0]
-    even = float(sums.even[there].sum() / weight.sum())
-    if first.interval is None or not first.interval.low > SINK_FLOOR:
-        return None
-    if not first.value >= SINK_TIMES_EVEN * even:
-        return None
-    return estimates(ratio_of(sums.last[there, None], sums.first[there, None]))[0]
+    return estimates(ratio_of(mass[there, None], weight[there, None]))[0]
+
+
+def _low(estimate: Estimate | None) -> float:
+    """Return the lower end of an estimate's interval; minus infinity without one."""
+    spread = estimate.interval if estimate else None
+    return -np.inf if spread is None else spread.low
 
 
 def estimates(ratio: Ratio) -> tuple[Estimate, ...]:

@@ -98,9 +98,13 @@ class Ratio:
 
     def first(self, m: int) -> Ratio:
         """Return the first `m` figures."""
+        return self.at(slice(m))
+
+    def at(self, figures: slice | Codes) -> Ratio:
+        """Return some of the figures."""
         return Ratio(
-            **{name: getattr(self, name)[..., :m] for name in _BY_FIGURE},
-            crossed=_crossed(lambda ratios: ratios[0].first(m), [self]),
+            **{name: getattr(self, name)[..., figures] for name in _BY_FIGURE},
+            crossed=_crossed(lambda ratios: ratios[0].at(figures), [self]),
         )
 
     def minus(self, other: Ratio) -> Ratio:

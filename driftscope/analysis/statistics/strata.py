@@ -1,7 +1,8 @@
 """Comparison of groups of rounds within strata, so that one circumstance is not blamed for another.
 
 Labels often differ in context length. Long contexts then look bad because of a label, and the label
-because of long contexts. Here each comparison is made inside the strata of the other circumstance,
+because of long contexts. Long contexts also come late in an answer, where acceptance may differ in
+contexts of any length. Here each comparison is made inside the strata of the other circumstance,
 and the strata are combined with the weights of Mantel and Haenszel (1959), n m / (n + m) for n and
 m rounds of the two groups in a stratum: a stratum that only one of them has contributes nothing,
 and its weight is 0. Two kinds of rounds that one request has are compared inside each request.
@@ -96,18 +97,25 @@ class Cells:
     label: Codes
     """Index into the names of labels."""
     context: Codes
-    """Index into the names of ranges, shortest first."""
+    """Index into the names of ranges, shortest first; a request has at most one cell in each."""
     tokens: Matrix
     """Output tokens of the rounds, comparable between groups."""
     rounds: Matrix
+    place: Codes | None = None
+    """Range of the place in the answer; None: all are equal."""
 
 
 def context_within_label(
     cells: Cells, contexts: Sequence[str], labels: Sequence[str]
 ) -> Contrast | None:
-    """Compare the longest contexts with the shortest ones under the same labels, using the two
-    ranges furthest apart that share enough requests. None if no two do."""
-    there = _requests(cells.label, cells.context, len(labels), len(contexts))
+    """Compare the longest contexts with the shortest ones under the same labels and at the same
+    places in the answer, using the two ranges furthest apart that share enough requests. None if no
+    two do."""
+    place = np.zeros_like(cells.label) if cells.place is None else cells.place
+    places = int(place.max(initial=0)) + 1
+    stratum = cells.label * places + place
+    names = [label for label in labels for _ in range(places)]
+    there = _requests(stratum, cells.context, len(names), len(contexts))
     pairs = [
         (long - short, enough, short, long)
         for short, long in combinations(range(len(contexts)), 2)
@@ -116,7 +124,7 @@ def context_within_label(
     if not pairs:
         return None
     _, _, short, long = max(pairs)
-    return _contrast(cells, cells.context, (short, long), cells.label, contexts, labels)
+    return _contrast(cells, cells.context, (short, long), stratum, contexts, names)
 
 
 def labels_within_context(
@@ -186,7 +194,7 @@ def _contrast(
         kept_interval=interval,
         p=p,
         requests=int(there[shared].sum(axis=0).min()),
-        strata=tuple(strata[stratum] for stratum in np.sort(shared)),
+        strata=tuple(dict.fromkeys(strata[stratum] for stratum in np.sort(shared))),
     )
 
 

@@ -57,6 +57,7 @@ from driftscope.analysis.query.record_views import (
     table,
 )
 from driftscope.analysis.query.row_filters import BY_K, BY_LABEL, RANK, Bucket, bucket_of, name_of
+from driftscope.analysis.statistics.chain_fall import chain_fall
 from driftscope.analysis.statistics.ratio import mean_time_interval, ratio_intervals
 from driftscope.analysis.summary.run_summary import RunSummary, independence_of
 from driftscope.metrics.fallback import effective_k, fallback
@@ -124,6 +125,9 @@ def summary_of(label: str, run: Sums, by: str = BY_LABEL) -> RunSummary:
             drafts=run.drafts,
             cut=dict(run.cut),
         ),
+        fall=chain_fall(run.rounds.conditional_ratio())
+        if seen_whole and not run.shape.mixed
+        else None,
         fallback_spread=spread_of_fallback(run.rounds, run.reasons),
         effective_k=effective_k(int(run.rounds.verified.sum()), len(run.rounds) + undrafted),
         recording=_recording(run, verification, steps),

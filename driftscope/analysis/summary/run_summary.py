@@ -38,6 +38,7 @@ from driftscope.analysis.number_words import percent
 from driftscope.analysis.query.column_arrays import floats
 from driftscope.analysis.query.record_views import Tables
 from driftscope.analysis.statistics.association import Answer
+from driftscope.analysis.statistics.chain_fall import ChainFall
 from driftscope.analysis.statistics.drift import AttentionDrift
 from driftscope.analysis.statistics.ratio import (
     design_effect,
@@ -248,6 +249,9 @@ class RunFigures:
     """Intervals by the quantity measured in chains, see
     `driftscope.analysis.figures.results.spread`; also of the `conditional` rate and of the rounds
     that `died` at each depth."""
+    fall: ChainFall | None = None
+    """Fall of the conditional rate along the chain; None in a run of several K, whose depths are of
+    different rounds, and where no two depths can be compared."""
     fallback_spread: FallbackSpread = NO_SPREAD
     changes: Changes | None = None
     """Change points of acceptance; None if there are too few requests to find one."""

@@ -7,7 +7,7 @@ Needs no torch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from driftscope.analysis.statistics.drift import (
     SinkSums,
     drift_by_distance,
     estimates,
-    sink_kept,
+    with_sink,
 )
 from driftscope.analysis.statistics.intervals import CONFIDENCE, Interval
 from driftscope.analysis.statistics.ratio import Ratio, intervals, rate_intervals, ratio_of
@@ -144,7 +144,7 @@ def _attention(prompts: Sequence[InsideSums], depths: int) -> AttentionDrift:
         last=sink[:, -1],
         even=np.array([each.even for each in prompts]),
     )
-    return replace(drift, sink_kept=sink_kept(kept))
+    return with_sink(drift, kept)
 
 
 def _confidence(prompts: Sequence[InsideSums]) -> Confidence:

@@ -292,8 +292,11 @@ class _Walk:
         if self._truth.context:
             doublings = np.log2((self._position[who] + 1) / CONTEXT_FROM)
             shift = shift + (self._truth.context * doublings).astype(np.float32)
+        token = self._position[who] + 2 - self._tokens[who]
+        if self._truth.along:
+            doublings = np.log2(np.maximum(token, 1))
+            shift = shift + (self._truth.along * doublings).astype(np.float32)
         if self._truth.regions:
-            token = self._position[who] + 2 - self._tokens[who]
             by_text = shift_of(self._truth, self._kinds[who], token)
             shift = shift + by_text.astype(np.float32)
         own = self._random.standard_normal((len(who), self._truth.k), dtype=np.float32)

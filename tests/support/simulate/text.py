@@ -25,7 +25,12 @@ def kinds_of_blocks(truth: Truth, replica: int, prompt: Ints, kind: Ints, rounds
     ends = np.cumsum(shares / shares.sum(axis=1, keepdims=True), axis=1)[:, :-1]
     random = np.random.default_rng((truth.prompts_seed, replica, 9))
     drawn = random.random((int(prompt.max()) + 1, most))[prompt]
-    return np.asarray((drawn[:, :, None] >= ends[kind][:, None, :]).sum(axis=2))
+    kinds = (drawn[:, :, None] >= ends[kind][:, None, :]).sum(axis=2)
+    if truth.in_order:  # about a third of an answer that accepts half of its drafts
+        blocks = rounds * (1 + truth.k / 2) / truth.block_tokens
+        last = len(truth.regions) - 1
+        kinds = np.where(np.arange(most) >= 2 / 3 * blocks[:, None], last, kinds % last)
+    return np.asarray(kinds)
 
 
 def shift_of(truth: Truth, kinds: Ints, token: Ints) -> NDArray[np.float64]:

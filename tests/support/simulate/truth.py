@@ -106,6 +106,10 @@ class Truth:
     regions: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Share of an answer's blocks, before all shares are scaled to sum to 1, and logit shift, by
     region; empty: regions are not recorded."""
+    along: float = 0.0
+    """Logit shift for each doubling of the place in the answer, from its first token."""
+    in_order: bool = False
+    """Whether the last third of each answer is of the last region, and none is before."""
     block_tokens: int = 24
     """Tokens of each block."""
     boundary: float = 0.0

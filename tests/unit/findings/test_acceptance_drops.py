@@ -13,7 +13,8 @@ from driftscope.analysis.figures.change_points import Changes, changes
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import Finding, Severity
 from driftscope.findings.rules_changes import (
-    contradicted,
+    contradicting,
+    drop_of,
     explanation_of,
     severity_of,
     worst_drop,
@@ -64,21 +65,37 @@ def test_a_step_of_independent_requests_is_found() -> None:
     made = _made(WORLDS["a step, independent requests"])
     drops = [worst_drop(each) for each in made]
     assert sum(drop is not None for drop in drops) >= 0.95 * TRIALS
-    pairs = [(each, drop) for each, drop in zip(made, drops, strict=True) if each and drop]
-    assert {severity_of(*pair) for pair in pairs} == {Severity.MEDIUM}, "no session is known"
+    assert {severity_of(drop) for drop in drops if drop} == {Severity.MEDIUM}, "no session is known"
 
 
 def test_prompts_that_come_again_confirm_a_drop_or_contradict_it() -> None:
     assert sum(map(high, _made(WORLDS["a step, canary"]))) >= 0.8 * TRIALS
     made = _made(WORLDS["other traffic, canary"])
     assert sum(map(high, made)) <= MOST_CALLS // 2
-    assert sum(any(map(contradicted, each.points)) for each in made if each) >= TRIALS // 2
+    assert sum(any(map(contradicting, each.points)) for each in made if each) >= TRIALS // 2
 
 
-def test_a_step_is_of_high_severity_where_sessions_are_known() -> None:
-    world = World(requests=400, sessions_of=5, keyed=True, step=-1.5)
-    made = _made(world)
-    assert sum(map(high, made)) >= 0.8 * TRIALS
+def test_a_step_is_of_high_severity_where_sessions_go_on_across_it() -> None:
+    assert sum(map(high, _made(WORLDS["a step, 20 sessions go on"]))) >= 0.8 * TRIALS
+
+
+def test_new_tenants_are_no_finding_of_high_severity() -> None:
+    assert not any(map(high, _made(WORLDS["60 sessions of 4, new tenants"])))
+
+
+def test_sessions_that_go_on_as_before_contradict_a_drop() -> None:
+    made = _made(WORLDS["new tenants, 20 sessions go on as before"])
+    assert sum(map(high, made)) <= MOST_CALLS // 2
+    assert sum(drop_of(each) is not None for each in made) <= MOST_CALLS
+    assert sum(map(moves, made)) >= 0.8 * TRIALS
+
+
+@pytest.mark.parametrize(
+    "name", ["labels move apart", "labels drift apart", "a label of 20 % loses"]
+)
+def test_a_label_that_loses_is_found_beside_one_that_gains(name: str) -> None:
+    drops = [drop_of(each) for each in _made(WORLDS[name])]
+    assert sum(drop is not None and drop[2] in ("a", "") for drop in drops) >= 0.8 * TRIALS
 
 
 def _findings(run: RunSummary) -> dict[str, Finding]:

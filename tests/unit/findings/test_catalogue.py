@@ -112,7 +112,7 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
     ),
     "acceptance_falls": (
         (replace(HEALTHY, conditional=(0.8, 0.1, 0.5, 0.5), between=0.0, within=0.0),),
-        (replace(HEALTHY, conditional=(0.8, 0.5, 0.5, 0.5)),),
+        (replace(HEALTHY, conditional=(0.85, 0.82, 0.8, 0.8)),),
     ),
     "acceptance_dies": (
         (replace(HEALTHY, conditional=(0.7, 0.3, 0.02, 0.02), between=0.0, within=0.0),),
@@ -182,7 +182,7 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
         (HEALTHY, replace(HEALTHY, seed=3)),
         (HEALTHY, replace(HEALTHY, conditional=(0.9, 0.88, 0.3, 0.3), seed=3)),
     ),
-    "healthy": ((HEALTHY,), (replace(HEALTHY, sink=(0.30, 0.02)),)),
+    "healthy": ((HEALTHY, replace(HEALTHY, seed=3)), (HEALTHY,)),
 }
 """Id -> the case on which it must speak, the one on which it must be silent."""
 
@@ -253,10 +253,7 @@ def test_it_speaks_on_one_run_and_not_on_the_other(analyse: Analyse, name: str) 
 
 def test_a_healthy_run_has_good_news_only(analyse: Analyse) -> None:
     found = analyse(HEALTHY)
-    assert {f.id for f in found.findings} == {"hidden_state_stable", "healthy"}
-    sure = {f.id: f.confidence for f in found.findings}
-    assert sure["hidden_state_stable"] is Trust.HIGH
-    assert sure["healthy"] is Trust.MEDIUM, "without a baseline it is unknown what it should accept"
+    assert {f.id: f.confidence for f in found.findings} == {"hidden_state_stable": Trust.HIGH}
     beside = analyse(HEALTHY, replace(HEALTHY, seed=3)).findings
     assert [f.confidence for f in beside if f.id == "healthy"][-1] is Trust.HIGH
 
@@ -264,7 +261,8 @@ def test_a_healthy_run_has_good_news_only(analyse: Analyse) -> None:
 def test_what_costs_most_comes_first(analyse: Analyse) -> None:
     worst = replace(
         HEALTHY,
-        prompts=TWO,
+        prompts=LONG,
+        context=-0.6,
         undrafted={"no_draft": 0.07},
         growth=2.0,
         norm_output=False,

@@ -40,7 +40,7 @@ FINDINGS = {
     Loss.NOTHING: "nothing_accepted",
     Loss.LOW: "acceptance_low",
     Loss.FALLS: "acceptance_falls",
-    Loss.STOPS: "acceptance_falls",
+    Loss.STOPS: "acceptance_dies",
 }
 
 
@@ -70,23 +70,28 @@ def test_a_run_gets_the_list_of_its_way(tmp_path: Path, loss: Loss) -> None:
 
 
 def test_a_healthy_run_gets_none(tmp_path: Path) -> None:
-    run = _summary(tmp_path, Spec(conditional=(0.8, 0.7, 0.65, 0.6), rounds=30))
+    run = _summary(tmp_path, Spec(conditional=(0.8, 0.78, 0.76, 0.75), rounds=30))
     assert loss_of(run) is None
     assert not any(f.causes for f in conclude([run]).findings)
 
 
 def test_no_published_drafter_that_lives_is_called_low_or_falling() -> None:
-    """By its rates alone: each live depth keeps more than the bounds."""
-    from driftscope.findings.causes import FALLS_BELOW, LOW_BELOW, STOPS_BELOW
+    """By its rates alone: only the pre-norm EAGLE-3 that was repaired, and the tail that is dead,
+    fall by more than the bound."""
+    from driftscope.findings.causes import FALLS_ABOVE, LOW_BELOW, STOPS_BELOW
 
+    falling = set()
     for vector in json.loads(PUBLISHED.read_text()):
         rates = np.array(vector.get("marginal_accept_rates", ()))
         if not len(rates):
             continue
-        kept = rates[1:] / np.where(rates[:-1] > 0, rates[:-1], 1)
-        live = kept[rates[:-1] > 0]
+        live = rates[rates > 0]
+        kept = live / np.concatenate([[1.0], live[:-1]])
         assert rates[0] > LOW_BELOW.value, vector["id"]
-        assert all(each > FALLS_BELOW.value * rates[0] or each < STOPS_BELOW.value for each in live)
+        assert (kept > STOPS_BELOW.value).all()
+        if (np.maximum.accumulate(kept) - kept).max() > FALLS_ABOVE.value:
+            falling.add(vector["id"])
+    assert falling == {"vllm42764-gptoss-nvidia-or-redhat-baseline", "aeon6-dflash15"}
 
 
 def test_growth_with_norm_output_on_means_that_it_is_not_applied(tmp_path: Path) -> None:

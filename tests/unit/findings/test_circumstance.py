@@ -47,6 +47,13 @@ def test_a_healthy_drafter_gets_no_finding(spoke: dict[str, Named], world: str) 
     assert found.context_or_label <= 2 / TRIALS
 
 
+def test_acceptance_that_falls_along_the_answer_is_no_effect_of_the_context(
+    spoke: dict[str, Named],
+) -> None:
+    """Long contexts are also late in the answer."""
+    assert spoke["acceptance falls along the answer"].long_context_collapse <= 4 / TRIALS
+
+
 @pytest.mark.parametrize("world", [name for name in WORLDS if name.startswith("label")])
 def test_an_effect_of_the_label_is_never_called_one_of_the_context(
     spoke: dict[str, Named], world: str
@@ -125,19 +132,20 @@ OTHER = 900_000
         (HARDER, HARDER, Severity.INFO),
         (HARDER, 2.5 * HARDER, Severity.MEDIUM),
         (0.0, HARDER, Severity.MEDIUM),
+        (None, HARDER, Severity.INFO),
     ],
-    ids=["both lose alike", "this one loses more", "the reference loses nothing"],
+    ids=["both lose alike", "this one loses more", "the reference loses nothing", "one run"],
 )
-def test_a_label_that_both_drafters_lose_under_is_no_fault_of_one(
-    theirs: float, mine: float, severity: Severity
+def test_a_label_is_a_fault_of_the_drafter_only_where_another_one_loses_less(
+    theirs: float | None, mine: float, severity: Severity
 ) -> None:
     said: list[Severity] = []
     for trial in range(TRIALS):
         seeds = {"seed": 10_000 + trial, "prompts_seed": 50_000 + trial}
-        first = replace(BASE, **two((60, 3900), (60, 3900), theirs), **seeds)
+        first = replace(BASE, **two((60, 3900), (60, 3900), theirs or 0.0), **seeds)
         seeds["seed"] += OTHER
         second = replace(BASE, **two((60, 3900), (60, 3900), mine), **seeds)
-        case = case_of(second, reference=first)
+        case = case_of(second, reference=None if theirs is None else first)
         finding = CATALOGUE["template_sensitivity"](case)
         if finding is not None:
             said.append(finding.severity)

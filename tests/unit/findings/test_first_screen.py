@@ -149,7 +149,7 @@ def test_runs_of_equal_speed_are_told_by_acceptance(run: Run) -> None:
     runs = run(EVEN, "old", ms=(9.0, 10.0, 11.0)), run(FALLING, "new", ms=(9.0, 10.0, 11.0))
     screen = _screen(conclude(runs))
     assert screen.headline.startswith("new: acceptance is worse than old's: 3.18 tokens")
-    assert "new: acceptance falls along the chain, most at depth 3: " in _lines(screen)[Topic.WHERE]
+    assert "new: acceptance falls along the chain, by " in _lines(screen)[Topic.WHERE]
     assert screen.actions[0].short_advice.startswith(
         "Try the drafter of old instead of that of new"
     )

@@ -76,11 +76,11 @@ def test_drift_without_a_loss_of_acceptance_is_not_severe(analyse: Analyse) -> N
     assert severities == {("run0",): Severity.MEDIUM, ("run1",): Severity.HIGH}
 
 
-def test_a_first_slot_of_a_short_context_is_no_sink(analyse: Analyse) -> None:
+def test_short_contexts_do_not_tell_whether_there_is_a_sink(analyse: Analyse) -> None:
     """0.1 is above the floor, and what even attention gives one slot of ten."""
     found = analyse(Spec(prompt_tokens=8, rounds=2, sink=(0.1, 0.01)))
-    assert rules_attention.has_sink(found.runs[0]) is False
-    assert "sink_lost" not in _ids(found)
+    assert rules_attention.has_sink(found.runs[0]) is None
+    assert not {"sink_lost", "no_sink"} & set(_ids(found))
 
 
 def test_dead_from_depth_one_points_at_the_configuration(analyse: Analyse) -> None:
@@ -92,7 +92,7 @@ def test_dead_from_depth_one_points_at_the_configuration(analyse: Analyse) -> No
 
 
 def test_dead_tail_names_the_option(analyse: Analyse) -> None:
-    finding = _one(analyse(Spec(conditional=DEAD_TAIL)), "acceptance_dies")
+    finding = _one(analyse(Spec(conditional=(0.7, 0.3, 0.0, 0.0), rounds=30)), "acceptance_dies")
     assert finding.evidence["dead_depth"] == 3
     assert "num_speculative_tokens to 2" in finding.advice
 
