@@ -21,7 +21,7 @@ from driftscope.analysis.compare import MATTERS
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.number_words import ks_of, listed, milliseconds, number, percent
 from driftscope.analysis.replays import NOT_RECORDED, Cell, ReplaySummary
-from driftscope.analysis.speed import speed_ratio
+from driftscope.analysis.speed import SpeedAtLoad, speed_ratio
 from driftscope.analysis.statistics.ratio import PairedRatio
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.findings.case import Case
@@ -171,7 +171,9 @@ def first_screen_of(
         subject=None if asks else subject,
         answers=tuple(answers),
         actions=_actions(cases, findings, answers, lead, subject),
-        figures=_figures(cases, lead) if cases else _replay_figures(replays[0]),
+        figures=_figures(cases, lead)
+        if cases
+        else _replay_figures(next((r for r in replays if r.label in lead.runs), replays[0])),
         several=several,
         marks=_marks([*answers, *findings]),
     )
@@ -377,11 +379,16 @@ def _figures(cases: Sequence[Case], lead: Finding) -> tuple[KeyFigure, ...]:
     case = next((case for case in cases if case.run.label in lead.runs), cases[0])
     compared = (other_case.run for other_case in cases if other_case.reference is case.run)
     other = case.reference or next(compared, None)
-    time = KeyFigure(
-        value=milliseconds(case.run.latency.tpot_s),
-        unit="per output token",
-        reference=_time_reference(case, other),
-        meaning=TPOT.meaning,
+    speeds = case.replayed.speeds if case.replayed else ()
+    time = (
+        _time_at_load(speeds[0])
+        if speeds
+        else KeyFigure(
+            value=milliseconds(case.run.latency.tpot_s),
+            unit="per output token",
+            reference=_time_reference(case, other),
+            meaning=TPOT.meaning,
+        )
     )
     drafted = KeyFigure(
         value=ks_of(case.run.ks),
@@ -390,6 +397,18 @@ def _figures(cases: Sequence[Case], lead: Finding) -> tuple[KeyFigure, ...]:
         meaning=PREDICTED_TPOT.meaning,
     )
     return time, _length(case.run, other), drafted
+
+
+def _time_at_load(at_load: SpeedAtLoad) -> KeyFigure:
+    """Return the time per token at a load, beside that without speculation."""
+    speed = at_load.decisive
+    change = _change(speed.own, speed.other, doubtful=speed.faster is None)
+    return KeyFigure(
+        value=milliseconds(speed.own),
+        unit=f"per output token, {at_load.load}",
+        reference=f"without speculation {milliseconds(speed.other)}{change}",
+        meaning=CLIENT_TPOT.meaning if at_load.by_client else TPOT.meaning,
+    )
 
 
 def _time_reference(case: Case, other: RunSummary | None) -> str:
