@@ -298,6 +298,22 @@ def models_differ(a: Manifest, b: Manifest, part: str) -> bool:
     return bool(mine.name != theirs.name)
 
 
+_OF_REPLAYS = {"prompts": "prompts", "settings": "settings", "suite": "suite_digest"}
+"""Keys of a replay's workload that decide what was asked, by what they are called."""
+
+
+def comparability_of_replays(a: Manifest, b: Manifest) -> Comparability:
+    """Return what differs between two replays apart from the drafter: the model, the engine's
+    version, and what was asked. The load is part of what is compared, see `speed`."""
+    found = [
+        *_unequal(TARGET, _name(a.target), _name(b.target)),
+        *_unequal("engine version", a.engine_version, b.engine_version),
+    ]
+    for name, key in _OF_REPLAYS.items():
+        found += _unequal(name, *(str(manifest.workload.get(key, "")) for manifest in (a, b)))
+    return Comparability(differences=tuple(found))
+
+
 def prompts_not_known(*manifests: Manifest) -> Comparability:
     """Return that nothing is known about what two runs were asked."""
     return Comparability(differences=(_prompts(manifests),))

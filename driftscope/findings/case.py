@@ -14,6 +14,7 @@ from driftscope.analysis.comparability import (
     Claim,
     Comparability,
     comparability_of,
+    comparability_of_replays,
     pair_sides,
     prompts_not_known,
 )
@@ -115,7 +116,9 @@ class ReplayCase:
     pairs: tuple[ReplayComparison, ...] = ()
     """Comparisons of the reference with this replay, by condition, on the same prompts."""
     speeds: tuple[SpeedAtLoad, ...] = ()
-    """Speed compared with the reference, by condition and load, on the same prompts."""
+    """Speed compared with the reference, by load, on the same prompts."""
+    comparability: Comparability = NO_DIFFERENCE
+    """What else differs between the reference and this replay."""
 
     @property
     def with_and_without(self) -> bool:
@@ -138,6 +141,7 @@ def replay_cases_of(
             reference=reference,
             pairs=versus(reference, run),
             speeds=speeds_of(reference, run),
+            comparability=comparability_of_replays(reference.manifest, run.manifest),
         )
         for run in runs
     )

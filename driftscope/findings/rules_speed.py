@@ -323,8 +323,10 @@ def _measured_at_loads(replay: ReplayCase, case: Case | None = None) -> Finding:
             replace(one, decisive=replace(one.decisive, value=value, interval=interval))
             for one, (value, interval, _) in zip(speeds, eased, strict=True)
         )
+    decides = replay.comparability.decides(Claim.SPEED)
     for at_load in speeds:
-        by_answer[_answer(at_load.decisive.value, at_load.decisive.interval)].append(at_load)
+        answer = _answer(at_load.decisive.value, at_load.decisive.interval)
+        by_answer[answer if decides else Answer.CANNOT_TELL].append(at_load)
     slower, unknown, faster = (by_answer[answer] for answer in Answer)
     answer = Answer.NO if slower else Answer.YES if faster else Answer.CANNOT_TELL
     several = len(speeds) > 1
@@ -344,7 +346,9 @@ def _measured_at_loads(replay: ReplayCase, case: Case | None = None) -> Finding:
     partly = answer is Answer.NO and len(slower) < len(speeds)
     return Finding(
         **_measured(answer),
-        statement="; ".join([*parts, *_disagreements(speeds)]) + taken_off,
+        statement="; ".join([*parts, *_disagreements(speeds)])
+        + taken_off
+        + replay.comparability.doubt(Claim.SPEED),
         estimate=speed.value,
         interval=speed.interval,
         evidence=_evidence_at_loads(speeds),

@@ -85,6 +85,18 @@ def test_a_load_that_loses_is_a_no_with_the_schedule_as_advice(tmp_path: Path) -
     assert found.statement.startswith("speculation costs time at 1 and 4 at once: 0.65×")
 
 
+def test_replays_of_other_prompts_decide_nothing(tmp_path: Path) -> None:
+    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False)
+    rows = [client_row(at, tpot_s=0.01, concurrency=1) for at in range(32)]
+    workload = {SPECULATION: True, "prompts": "other.jsonl"}
+    spec = write_replay(tmp_path / "spec" / "client", rows, **workload)
+    manifest = plain / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"baseline"', '"prompts": "chat", "baseline"'))
+    found = _pays(analyze(Inputs(sources=[spec, plain], labels=["spec", "plain"])))
+    assert found.answer is Answer.CANNOT_TELL
+    assert "but the runs also differ in prompts (chat against other.jsonl)" in found.statement
+
+
 def test_rounds_of_one_server_are_one_replay(tmp_path: Path) -> None:
     runs = [
         _replay(
