@@ -133,7 +133,7 @@ def done() -> ir.Table:
     """Return the rounds of these requests."""
     rows = table("verify")
     rows = rows.filter(rows.verified > 0).join(clusters(LOOKED_AT), REQUEST)
-    return rows.select(*KEY, "accepted", "time_s")
+    return rows.select(*KEY, "verified", "accepted", "time_s")
 
 
 @cache
@@ -191,7 +191,11 @@ _PAIR_COLUMNS = ("accepted", "top1", "rate", "execution", "drawn", "drafted_s")
 
 
 def _joined(chains: ir.Table, rounds: ir.Table) -> ir.Table:
-    return rounds.join(chains, [*KEY, rounds.time_s >= chains.drafted_s])
+    """Join chains and rounds; `drawn` is how much of a chain was verified."""
+    import ibis
+
+    both = rounds.join(chains, [*KEY, rounds.time_s >= chains.drafted_s])
+    return both.mutate(drawn=ibis.least(both.drawn, both.verified))
 
 
 @cache
@@ -294,7 +298,7 @@ def column(name: str, index: int) -> str:
 @cache
 def internals(shape: Shape, derived: Derived, in_steps: bool) -> ir.Table:
     """Return the verified chains of one file layout, one row each: request, position, tokens
-    accepted and drafted, and by depth the mass on the chain itself (averaged over layers), the RMS
+    accepted and verified, and by depth the mass on the chain itself (averaged over layers), the RMS
     fed forward and the drafter's confidence, as far as they were recorded. `in_steps` is that of
     `record_views.sampled`."""
     rows = sampled(deep_enough(shape), WITHIN, in_steps)
