@@ -297,6 +297,7 @@ def _verify(counter: BatchCounter, batch: pa.RecordBatch) -> None:
         tally.observe(i.LENGTH, 1.0 + accepted)
         for depth in range(1, int(verified.max()) + 1):
             tally.add(i.REACHED, int((accepted >= depth).sum()), depth=depth)
+            tally.add(i.VERIFIED_AT, int((verified >= depth).sum()), depth=depth)
             could = (verified[is_round] >= depth) & (accepted >= depth - 1)
             tally.add(i.AT_RISK, int(could.sum()), depth=depth)
     if not is_round.all():

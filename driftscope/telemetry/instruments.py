@@ -129,6 +129,13 @@ REACHED = _counter(
     f" Divided by driftscope.rounds: {COUNTED.meaning}",
     DEPTH,
 )
+VERIFIED_AT = _counter(
+    "driftscope.rounds.verified",
+    "{round}",
+    "Rounds that verified this depth. Divide driftscope.rounds.reached by it for the share of them "
+    "that is accepted up to it.",
+    DEPTH,
+)
 AT_RISK = _counter(
     "driftscope.rounds.at_risk",
     "{round}",

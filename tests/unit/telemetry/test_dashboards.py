@@ -47,6 +47,8 @@ COUNTS = {
     'driftscope_steps_undrafted_total{driftscope_reason="k_zero"}': 150,
     'driftscope_rounds_reached_total{driftscope_depth="1"}': 480,
     'driftscope_rounds_reached_total{driftscope_depth="2"}': 60,
+    'driftscope_rounds_verified_total{driftscope_depth="1"}': 600,
+    'driftscope_rounds_verified_total{driftscope_depth="2"}': 300,
     f"driftscope_probe_time_seconds_total{{{WORKER}}}": 0.6,
     "driftscope_step_time_seconds_total": 60,
     f'driftscope_rows_dropped_total{{{WORKER}, driftscope_cause="queue_full"}}': 0,
@@ -84,7 +86,7 @@ FIRES = {
     # Nothing is accepted, so that drafting is lost time as well.
     "acceptance_length_sum": (600, ("AcceptanceFell", "FleetOutlier", "SlowerThanNone")),
     "hidden_growth_sum": (1800, ("HiddenGrowth",)),
-    'reached_total{driftscope_depth="2"': (6, ("DeadDepths",)),
+    'reached_total{driftscope_depth="2"': (3, ("DeadDepths",)),
     "draft_duration_seconds_sum": (24.0, ("SlowerThanNone",)),
     "queue_full": (10, ("ProbeDropping",)),
     "probe_errors": (10, ("ProbeDropping",)),
@@ -189,7 +191,7 @@ def _compared(name: str, mean: float) -> dict[str, float]:
 VALUES = {
     "engine:driftscope_rounds:rate": 10.0,
     "engine:driftscope_acceptance_length:mean": 3.0,
-    'engine_depth:driftscope_acceptance_marginal:ratio{driftscope_depth="2"}': 0.1,
+    'engine_depth:driftscope_acceptance_marginal:ratio{driftscope_depth="2"}': 0.2,
     "engine_depth_class:driftscope_attention_mass:mean": 0.1,
     "engine_depth_place:driftscope_hidden_rms:mean": 3.0,
     "engine:driftscope_hidden_growth:mean": 1.2,
