@@ -156,7 +156,7 @@ gallery: $(VENV)/installed ## example reports, into reports/gallery
 	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting --label eagle3 --baseline traces/without -q -o drifting.html
 	cd reports/gallery && $(abspath $(BIN))/driftscope analyze traces/drifting traces/healthy --label eagle3 --label eagle3.1 -q -o compared.html
 
-pictures: $(VENV)/installed-dev browser ## first screens of reports, into docs/pictures
+pictures: $(VENV)/installed-dev browser ## first screens and opened sections of reports, into docs/pictures
 	PYTHONPATH=tests $(BIN)/python -m support.first_screens
 
 bench-scale: $(VENV)/installed-dev ## what analyze costs at 1e5, 1e6 and 1e7 rounds, beside a bare scan and pandas

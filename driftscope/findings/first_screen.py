@@ -519,6 +519,6 @@ def _answered(replay: ReplaySummary) -> KeyFigure:
 def _beside_condition(cell: Cell, others: Sequence[tuple[Cell, PairedRatio | None]]) -> str:
     known = [(condition, ratio) for condition, ratio in others if ratio is not None]
     if not known:
-        return f"in {cell.condition}"
+        return f'in "{cell.condition}"'
     far, ratio = max(known, key=lambda pair: abs(pair[1].value - 1.0))
-    return f"in {cell.condition}; {far.condition} {ratio.value:.2f}× that"
+    return f'in "{cell.condition}"; "{far.condition}" {ratio.value:.2f}× that'

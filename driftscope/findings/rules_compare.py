@@ -338,12 +338,12 @@ def conditions_cost(case: ReplayCase) -> Finding | None:
         return None
     cell, ratio = lower[0]
     baseline = str(run.manifest.workload.get("baseline", "the baseline"))
-    others = [c.condition for c, _ in lower[1:] if c.load == cell.load]
-    more = f"; so do {listed(others)}" if others else ""
+    others = [f'"{c.condition}"' for c, _ in lower[1:] if c.load == cell.load]
+    more = f"; lower as well: {listed(others)}" if others else ""
     return Finding(
         severity=Severity.MEDIUM,
-        statement=f"{cell.condition} gives {number(cell.mean_length)} tokens per round, "
-        f"{number(ratio.value)}× what {baseline} gives on the same {ratio.pairs} prompts"
+        statement=f'"{cell.condition}" gives {number(cell.mean_length)} tokens per round, '
+        f'{number(ratio.value)}× what "{baseline}" gives on the same {ratio.pairs} prompts'
         f"{between(ratio.interval)}{more}",
         evidence={
             **figure("ratio", ratio.value, ratio.interval),
@@ -480,7 +480,7 @@ def _sent(run: ReplaySummary) -> str:
         return _sums(run)
     answered = f"answered {run.ended.get(Ended.ANSWERED, 0):,} of {count(run.planned, 'request')}"
     figures = ", ".join(_cell_figures(run.cells[0])) if run.cells else ""
-    return f"{answered}: {figures} in {run.cells[0].condition}" if figures else answered
+    return f'{answered}: {figures} in "{run.cells[0].condition}"' if figures else answered
 
 
 def _sums(run: ReplaySummary) -> str:

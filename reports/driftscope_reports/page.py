@@ -24,7 +24,7 @@ from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from driftscope.boundary import strict_json
 from driftscope.version import __version__
@@ -36,7 +36,7 @@ LICENCE = "plotly-basic.LICENSE"
 def environment() -> Environment:
     """Return the templates' environment: it escapes every string, and a missing name is an
     error."""
-    return Environment(
+    made = Environment(
         loader=PackageLoader("driftscope_reports"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -45,6 +45,13 @@ def environment() -> Environment:
         auto_reload=False,
         finalize=_printed,
     )
+    made.filters["with_code"] = with_code
+    return made
+
+
+def with_code(words: str) -> Markup:
+    """Return a sentence in which what stands between backticks is code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", escape(words)))  # noqa: S704  escaped
 
 
 def _printed(value: object) -> object:

@@ -1,5 +1,5 @@
-"""Write the pictures of first screens in docs: `python -m support.first_screens` from the folder
-tests.
+"""Write the pictures of reports in docs, first screens and opened sections: `python -m
+support.first_screens` from the folder tests.
 
 The runs are simulated, as those of the gallery, so that the pictures show what they are named for.
 """
@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 from support.chromium import chromium
-from support.gallery import DRIFTING, HEALTHY, SERVER, WITHOUT
+from support.gallery import DRIFTING, HEALTHY, SERVER
 from support.replays import client_row, write_replay
 from support.simulate.write import simulate
 
@@ -41,7 +41,11 @@ def two_runs(folder: Path) -> Inputs:
 def one_run(folder: Path) -> Inputs:
     """Return a healthy run beside one without speculation."""
     run = simulate(folder / "run", replace(HEALTHY, requests=160))
-    return Inputs(sources=[run], labels=["run"], baseline=simulate(folder / "without", WITHOUT))
+    return Inputs(
+        sources=[run],
+        labels=["run"],
+        baseline=simulate(folder / "without", replace(HEALTHY, requests=160, k_zero_above=0)),
+    )
 
 
 def part(folder: Path) -> Inputs:
@@ -86,8 +90,34 @@ SCREENS: dict[str, Callable[[Path], Inputs]] = {
 }
 
 
+SECTIONS = {"drift": "two-runs", "compare": "two-runs", "fallback": "part"}
+"""Sections that are drawn open, each as wide as its page, with the state of their report."""
+
+
+def section(browser: Browser, page: Path, name: str, *, width: int = WIDTH) -> bytes:
+    """Return an opened section of a page with every picture drawn, as a small PNG."""
+    opened = _opened(browser, page, width)
+    part = opened.locator(f"#{name}")
+    part.locator(".fold > summary").click()
+    opened.evaluate("document.querySelector('header').style.position = 'static'")
+    for figure in part.locator("figure").all():
+        figure.scroll_into_view_if_needed()
+        figure.locator(".live .main-svg").first.wait_for(state="visible")
+    seen = part.screenshot()
+    opened.close()
+    return few_colours(seen)
+
+
 def picture(browser: Browser, page: Path, *, width: int = WIDTH, scheme: str = "light") -> bytes:
     """Return the first screen of a page as a small PNG."""
+    opened = _opened(browser, page, width, scheme)
+    opened.locator(".verdict .live .main-svg, .verdict:not(:has(figure))").first.wait_for()
+    seen = opened.screenshot()
+    opened.close()
+    return few_colours(seen)
+
+
+def _opened(browser: Browser, page: Path, width: int, scheme: str = "light") -> Page:
     opened = browser.new_page(
         viewport={"width": width, "height": HEIGHT},
         color_scheme="dark" if scheme == "dark" else "light",
@@ -95,9 +125,7 @@ def picture(browser: Browser, page: Path, *, width: int = WIDTH, scheme: str = "
     )
     opened.goto(page.as_uri())
     opened.wait_for_selector("html[data-ready]", state="attached")
-    seen = opened.screenshot()
-    opened.close()
-    return few_colours(seen)
+    return opened
 
 
 def few_colours(screenshot: bytes) -> bytes:
@@ -108,7 +136,8 @@ def few_colours(screenshot: bytes) -> bytes:
 
 
 def write(docs: Path = DOCS) -> list[Path]:
-    """Write every picture below `docs`, and the one of two runs as `report.png`; return them."""
+    """Write every picture below `docs`, and the first screen of two runs as `report.png`; return
+    them."""
     written = []
     with tempfile.TemporaryDirectory() as name, chromium() as browser:
         for state, made in SCREENS.items():
@@ -119,6 +148,10 @@ def write(docs: Path = DOCS) -> list[Path]:
             path = docs / "pictures" / f"first-screen-{state}.png"
             path.write_bytes(picture(browser, page))
             written.append(path)
+            for part_of, drawn in SECTIONS.items():
+                if drawn == state:
+                    written.append(docs / "pictures" / f"section-{part_of}.png")
+                    written[-1].write_bytes(section(browser, page, part_of))
             if state == "two-runs":
                 (docs / "report.png").write_bytes(picture(browser, page, scheme="light"))
                 written.append(docs / "report.png")

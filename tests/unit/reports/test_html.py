@@ -151,7 +151,7 @@ def test_each_picture_explains_itself(analysis: Analysis, page: Page) -> None:
 
 def test_it_says_plainly_what_the_shipped_trio_shows(page: Page) -> None:
     assert "acceptance falls along the chain, most at depth 2" in page.words
-    assert "but the runs also differ in runner (vllm v1 against vllm v2), prompts" in page.words
+    assert "but the runs also differ in runner (vllm v1 against vllm v2)" in page.words
     assert "Nothing to change. Record both runs with the same runner." in page.words
 
 
