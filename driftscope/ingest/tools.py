@@ -35,6 +35,7 @@ from driftscope.ingest.base import (
     reader,
     share,
 )
+from driftscope.trace.manifest import EXACT, rule_of_sglang
 
 _RATES = "spec_decode_per_position_acceptance_rates"
 
@@ -89,6 +90,8 @@ def sglang_bench(file: ResultFile) -> Iterator[Figures]:
     """
     for at, fields in enumerate(file.objects):
         accepted = length(fields, "accept_length")
+        rule = rule_of_sglang(inner(fields, "server_info"))
+        relaxed = f"drafts were verified by another rule than the exact one: {rule}"
         yield Figures(
             part=f"run {at + 1}" if len(file.objects) > 1 else "",
             period=THIS_RUN if accepted is None else SINCE_START,
@@ -97,7 +100,9 @@ def sglang_bench(file: ResultFile) -> Iterator[Figures]:
             ttft_s=milliseconds(fields, "mean_ttft_ms"),
             tpot_s=milliseconds(fields, "mean_tpot_ms"),
             output_tokens_per_s=number(fields, "output_throughput"),
-            assumptions=() if accepted is None else (_SINCE,),
+            assumptions=()
+            if accepted is None
+            else (_SINCE, *(() if rule == EXACT else (relaxed,))),
         )
 
 

@@ -64,6 +64,22 @@ RELAXED = "relaxed"
 chosen are accepted, too."""
 SIMULATED = "simulated"
 """`Manifest.verification`: accepted tokens are drawn at a given rate, whatever the target says."""
+_THRESHOLDS = ("speculative_accept_threshold_single", "speculative_accept_threshold_acc")
+_BLOCK_BY_BLOCK = "speculative_use_block_verification"
+SGLANG_RULE = (*_THRESHOLDS, _BLOCK_BY_BLOCK)
+"""SGLang's server arguments that decide its rule: thresholds below 1 accept tokens of sampled
+requests that the target would not have chosen."""
+
+
+def rule_of_sglang(arguments: Mapping[str, Any]) -> str:
+    """Return `Manifest.verification` from SGLang's server arguments."""
+    given = (arguments.get(name) for name in _THRESHOLDS)
+    thresholds = [float(value) if isinstance(value, int | float) else 1.0 for value in given]
+    if min(thresholds) < 1.0:
+        return f"{RELAXED} (thresholds {' and '.join(f'{value:g}' for value in thresholds)})"
+    return BLOCK if arguments.get(_BLOCK_BY_BLOCK) else EXACT
+
+
 WAS_SIMULATED = "acceptance was simulated, which says nothing about the drafter"
 
 

@@ -16,14 +16,13 @@ from driftscope.parser_marks import unrecognised
 from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
-    BLOCK,
-    EXACT,
     GREEDY,
     PROBABILISTIC,
-    RELAXED,
+    SGLANG_RULE,
     SIMULATED,
     Manifest,
     Model,
+    rule_of_sglang,
 )
 from driftscope.version import __version__
 from driftscope.vocabulary import SINK_SOUGHT, Strategy
@@ -135,20 +134,14 @@ def _draft_sampling(arguments: Any) -> str:
 
 
 def verification_of(arguments: Any) -> str:
-    """Return the rule by which SGLang verifies drafts: thresholds below 1 accept tokens of sampled
-    requests that the target would not have chosen, and an environment variable replaces the target
+    """Return the rule by which SGLang verifies drafts; an environment variable replaces the target
     by a given acceptance length (sglang.srt.speculative.spec_utils)."""
     if float(os.environ.get(_SIMULATES) or -1) > 0:
         return SIMULATED
-    thresholds = [float(getattr(arguments, name, 1.0)) for name in _THRESHOLDS]
-    if min(thresholds) >= 1.0:
-        return BLOCK if getattr(arguments, _JUDGES_BLOCKS, False) else EXACT
-    return f"{RELAXED} (thresholds {' and '.join(f'{value:g}' for value in thresholds)})"
+    return rule_of_sglang({name: getattr(arguments, name, None) for name in SGLANG_RULE})
 
 
-_JUDGES_BLOCKS = "speculative_use_block_verification"
 _SIMULATES = "SGLANG_SIMULATE_ACC_LEN"
-_THRESHOLDS = ("speculative_accept_threshold_single", "speculative_accept_threshold_acc")
 
 
 def _without_graphs(worker: Any) -> bool:

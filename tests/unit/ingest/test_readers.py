@@ -176,6 +176,16 @@ def test_counters_of_a_server_that_cut_drafts_give_no_rate_beyond_depth_1(tmp_pa
         assert (figures.verified, figures.marginal) == (tokens, rates)
 
 
+def test_a_rule_of_verification_that_is_not_exact_is_said(tmp_path: Path) -> None:
+    fields = json.loads((SAMPLES / "sglang-bench.jsonl").read_text().splitlines()[0])
+    for threshold, said in ((1.0, False), (0.9, True)):
+        fields["server_info"] = {"speculative_accept_threshold_single": threshold}
+        (tmp_path / "bench.jsonl").write_text(json.dumps(fields))
+        (figures,) = ingest(tmp_path / "bench.jsonl")[1]
+        words = "; ".join(figures.assumptions)
+        assert ("another rule than the exact one: relaxed (thresholds 0.9 and 1)" in words) is said
+
+
 def test_times_are_in_seconds() -> None:
     found = _one("vllm-bench.json", "vllm-bench")
     assert (found.ttft_s, found.tpot_s, found.output_tokens_per_s) == (0.04, 0.0075, 130.0)
