@@ -135,6 +135,10 @@ def speeds_of(other: ReplaySummary, own: ReplaySummary) -> tuple[SpeedAtLoad, ..
 
 
 def _at_load(other: Sequence[Row], own: Sequence[Row], starts: int) -> SpeedAtLoad | None:
+    rounds = {row["round"] for row in other} & {row["round"] for row in own}
+    other, own = ([row for row in rows if row["round"] in rounds] for rows in (other, own))
+    if not other or not own:
+        return None
     closed = own[0]["rate"] is None and own[0]["concurrency"] is not None
     client = {
         name: found
@@ -198,7 +202,7 @@ def _value(rows: Sequence[Row], quantity: str, sums: PairSums) -> float:
 
 def _by_round(other: Sequence[Row], own: Sequence[Row], quantity: str, clock: str) -> list[float]:
     """Return the logarithm of the speed in each round."""
-    rounds = sorted({row["round"] for row in other} & {row["round"] for row in own})
+    rounds = sorted({row["round"] for row in own})
     found = [
         paired_ratio(
             *(
