@@ -112,11 +112,13 @@ class SpeedAtLoad:
 
     @property
     def disagree(self) -> bool:
-        """Whether the clients saw another speedup than the server."""
+        """Whether the clients saw another speedup than the server, of which more follows than from
+        theirs."""
         client, server = self.by_client.get(TPOT), self.by_server.get(TPOT)
         if client is None or server is None:
             return False
-        return abs(math.log(server.value / client.value)) > math.log1p(CLOCKS_APART)
+        apart = abs(math.log(server.value / client.value)) > math.log1p(CLOCKS_APART)
+        return apart and client.faster is not server.faster
 
 
 def speeds_of(other: ReplaySummary, own: ReplaySummary) -> tuple[SpeedAtLoad, ...]:

@@ -195,9 +195,7 @@ def findings_about(case: Case) -> list[Finding]:
 def _answers(cases: Sequence[Case], replays: Sequence[ReplayCase]) -> tuple[Finding, ...]:
     """Return the answers about runs and replays, in the order of topics. A run about which nothing
     may be concluded gets none."""
-    open_cases = [
-        case for case in cases if not any(_entry(finding).blocks for finding in case.found)
-    ]
+    open_cases = [case for case in cases if not _is_blocked(case)]
     asked: tuple[Case | ReplayCase, ...] = (*open_cases, *replays)
     answers = [
         answer
@@ -210,12 +208,17 @@ def _answers(cases: Sequence[Case], replays: Sequence[ReplayCase]) -> tuple[Find
     return tuple(sorted(answers, key=lambda answer: list(Topic).index(answer.topic)))
 
 
+def _is_blocked(case: Case) -> bool:
+    """Whether nothing else may be concluded about a run."""
+    return any(_entry(finding).blocks for finding in case.found)
+
+
 def _is_asked(question: Entry[Any], subject: Case | ReplayCase, cases: Sequence[Case]) -> bool:
     """Whether a question is put to a case. Beside runs, a replay is only asked whether speculation
     pays, unless a run is that answered it."""
     if isinstance(subject, Case) or not cases:
         return True
-    answered = any(case.replayed is subject for case in cases)
+    answered = any(case.replayed is subject for case in cases if not _is_blocked(case))
     return question.topic is Topic.PAYS and not answered
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.replays import client_row, write_replay
+from support.runs import Spec, write_run
 
 from driftscope.analysis.compare import verdict
 from driftscope.analysis.replays import CONTENDER, SPECULATION
@@ -20,7 +21,7 @@ from driftscope.analysis.speed import (
 )
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.findings.case import replay_cases_of
-from driftscope.findings.catalogue import Analysis
+from driftscope.findings.catalogue import Analysis, conclude
 from driftscope.findings.finding import Answer, Finding, Topic
 from driftscope.findings.rules_speed import slower_for_clients
 from driftscope.pipeline import Inputs, analyze, compare
@@ -135,6 +136,20 @@ def test_a_speedup_that_clients_do_not_get_is_no_yes(tmp_path: Path) -> None:
     assert "at 1 at once the server alone is 2.01× as fast, but its clients get 1.01×" in (
         found.statement
     )
+
+
+def test_a_run_answers_by_the_replay_that_it_served(tmp_path: Path) -> None:
+    plain = _replay(tmp_path / "plain" / "client", 0.02, drafts=False)
+    spec = _replay(tmp_path / "spec" / "client", 0.05, drafts=True)
+    dead = write_run(tmp_path / "dead", Spec(conditional=(0.0,) * 4, rounds=30))
+    analysis = analyze(Inputs(sources=[dead, spec, plain], labels=["dead", "spec", "plain"]))
+    (run,), (mine, other) = analysis.runs, analysis.senders
+    rows = tuple({**row, "server_run_id": run.manifest.run_id} for row in mine.rows)
+    found = conclude([run], [replace(mine, rows=rows), other])
+    assert [one.id for one in found.findings][:2] == ["nothing_accepted", "slower_than_none"]
+    slower = found.findings[1]
+    assert slower.statement.startswith("speculation costs time at 1 and 4 at once: 0.40×")
+    assert "slower_for_clients" not in {one.id for one in found.findings}, "one answer"
 
 
 @pytest.mark.parametrize(
