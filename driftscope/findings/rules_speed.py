@@ -837,13 +837,16 @@ def without_speculation(run: BaselineRun) -> Finding:
     ends = ""
     if interval is not None:
         ends = f" ({milliseconds(interval.low)} to {milliseconds(interval.high)})"
+    measure = "record the same prompts with a drafter"
+    if run.manifest.engine != _SGLANG:
+        target = shlex.quote(run.manifest.target.name)
+        measure = f"run `driftscope pays {target} --drafter DRAFTER`, or {measure}"
     return Finding(
         topic=Topic.PAYS,
         answer=Answer.CANNOT_TELL,
         statement=f"without speculation an output token takes {milliseconds(latency.tpot_s)}{ends} "
         f"and the first one {milliseconds(latency.ttft_s)}, over {run.requests:,} requests",
-        advice="To know whether speculation pays, serve with a drafter, send the same prompts and "
-        f"run: driftscope analyze RUN --baseline {run.label}",
+        advice=f"To know whether speculation pays, {measure} and add --baseline {run.label}.",
     )
 
 

@@ -115,9 +115,11 @@ def finished(output_tokens: int, tokens: RequestTokens | None = None) -> EndedRe
     return EndedRequest(row=row, request=tokens or own)
 
 
-def rows_of(*steps: tuple[float, Served]) -> tuple[list[dict[str, Any]], StepTracker]:
+def rows_of(
+    *steps: tuple[float, Served], speculates: bool = True
+) -> tuple[list[dict[str, Any]], StepTracker]:
     errors: list[BaseException] = []
-    tracker = StepTracker(lambda _, error: errors.append(error))
+    tracker = StepTracker(lambda _, error: errors.append(error), speculates=speculates)
     seen = [Outcome(time_s=time_s, served=[request]) for time_s, request in steps]
     rows = tracker.rows([*seen])
     assert not errors
@@ -144,9 +146,18 @@ def test_a_round_is_joined_by_its_last_verified_slot() -> None:
     assert (row["step"], row["time_s"]) == (2, 3.0)
 
 
-@pytest.mark.parametrize(("decoding", "reason"), [(False, "preempted"), (True, "no_draft")])
-def test_a_token_without_a_draft_says_why(decoding: bool, reason: str) -> None:
-    rows, _ = rows_of((3.0, served(5, 1, drafted=0, accepted=3, decoding=decoding)))
+@pytest.mark.parametrize(
+    ("decoding", "speculates", "reason"),
+    [
+        (False, True, "preempted"),
+        (True, True, "no_draft"),
+        (False, False, "k_zero"),
+        (True, False, "k_zero"),
+    ],
+)
+def test_a_token_without_a_draft_says_why(decoding: bool, speculates: bool, reason: str) -> None:
+    step = (3.0, served(5, 1, drafted=0, accepted=3, decoding=decoding))
+    rows, _ = rows_of(step, speculates=speculates)
     assert [(r["verified"], r["accepted"], r["reason"]) for r in rows] == [(0, 0, reason)]
 
 

@@ -163,13 +163,14 @@ class Status(enum.IntEnum):
 class FollowedCore:
     """An engine core whose steps are told one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, speculates: bool = True) -> None:
         speculation = SimpleNamespace(draft_model_config=SimpleNamespace(max_model_len=100))
+        speculation = speculation if speculates else None
         scheduler = SimpleNamespace(
             vllm_config=SimpleNamespace(speculative_config=speculation),
             max_model_len=100,
             max_num_scheduled_tokens=64,
-            num_spec_tokens=K,
+            num_spec_tokens=K if speculates else 0,
             scheduler_config=SimpleNamespace(max_num_batched_tokens=64),
         )
         self.errors: list[BaseException] = []
@@ -181,7 +182,7 @@ class FollowedCore:
         served: dict[str, tuple[int, int]],
         *,
         drafted: int = K,
-        asked_k: int = K,
+        asked_k: int | None = K,
         invalid: dict[str, int] | None = None,
         status: Status = Status.RUNNING,
         admitted: dict[str, int] | None = None,
@@ -296,6 +297,18 @@ def test_the_first_output_after_a_preemption_verifies_no_draft(followed_core: Fo
     assert (row["drafted"], row["reason"]) == (0, UndraftedReason.PREEMPTED)
     (row,) = followed_core.step({"a": (14, 2)}, going_on={"a": 13})
     assert (row["verified"], row["accepted"]) == (K, 1)
+
+
+def test_without_a_drafter_nothing_was_to_be_drafted() -> None:
+    """Whatever happens to a request, and also where vLLM does not report the K that it asks for."""
+    core = FollowedCore(speculates=False)
+    none: dict[str, Any] = {"drafted": 0, "asked_k": None}
+    assert not core.step({"a": (10, 1), "b": (10, 1)}, new={"a": (10,), "b": (10,)}, **none)
+    rows = core.step({"a": (98, 1), "b": (11, 1)}, going_on={"a": 97, "b": 10}, **none)
+    assert core.step({"b": (12, 0)}, going_on={"b": 0}, resumed={"b": 2}, **none) == []
+    rows += core.step({"a": (99, 1), "b": (12, 1)}, going_on={"a": 98, "b": 9}, **none)
+    assert [_counts(row) for row in rows] == [(0, 0, 0, UndraftedReason.K_ZERO)] * 4
+    assert core.errors == []
 
 
 def test_the_context_limit_stops_drafts_for_all(followed_core: FollowedCore) -> None:
