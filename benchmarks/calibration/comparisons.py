@@ -78,7 +78,7 @@ class World:
 
 
 SHORT = Prompts(tokens=(40, 60))
-ALONG = replace(RUN, prompts=(SHORT,), context=-0.45, between=0.3)
+ALONG = replace(RUN, requests=120, prompts=(SHORT,), context=-0.45, between=0.3)
 """Acceptance that falls with the position in the answer."""
 
 
@@ -112,9 +112,9 @@ WORLDS = (
     ),
     World(
         name="A4a longer answers",
-        first=replace(ALONG, rounds=10),
+        first=ALONG,
         second=replace(ALONG, rounds=60, seed=9),
-        twin=replace(ALONG, rounds=10, seed=9, conditional=WORSE),
+        twin=replace(ALONG, seed=9, conditional=tuple(0.85 * rate for rate in WORSE)),
     ),
     World(
         name="A4b more sampled requests",
