@@ -51,7 +51,7 @@ def environment() -> Environment:
 
 def with_code(words: str) -> Markup:
     """Return a sentence in which what stands between backticks is code."""
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", escape(words)))  # noqa: S704  escaped
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(words))))  # noqa: S704  escaped
 
 
 def _printed(value: object) -> object:

@@ -42,7 +42,7 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.analysis.time_per_token import WIDEST, Estimate
 from driftscope.boundary.text import output_console, shown
 from driftscope.findings.causes import none_accepted
-from driftscope.findings.finding import URGENT, Finding, Severity
+from driftscope.findings.finding import Finding, Severity
 from driftscope.findings.first_screen import FirstScreen, State
 from driftscope.json_report import DEAD
 from driftscope.pipeline import Analysis
@@ -100,21 +100,27 @@ def _action(screen: FirstScreen, action: Finding) -> list[str]:
     told = screen.is_told(action) or not action.title
     why = f"{sure}." if action == screen.lead else ""
     if not told:
-        why = f". Why: {action.titled}{about}{sure}."
+        why = f". Why: {action.title}{about}{sure}."
     option = [action.option] if action.option else []
     advice = action.short_advice
     return [f"{advice.removesuffix('.')}{why}" if why else advice, *option, *causes(action)]
 
 
+_CAUSES = 2
+"""Most causes of a finding that are listed."""
+
+
 def causes(finding: Finding) -> list[str]:
-    """Return the causes to check, in order, and those that are ruled out."""
+    """Return the first causes to check, in order, and those that are ruled out."""
     lines = []
-    for place, suspect in enumerate(finding.causes, start=1):
+    for place, suspect in enumerate(finding.causes[:_CAUSES], start=1):
         seen = f" [{suspect.seen}]" if suspect.seen else ""
         lines.append(f"{place:>2}.{'*' if suspect.supported else ' '}{suspect.cause}{seen}")
         lines.append(f"    check: {suspect.check}")
-    if any(suspect.supported for suspect in finding.causes):
+    if any(suspect.supported for suspect in finding.causes[:_CAUSES]):
         lines.append("* supported by this run's recording")
+    if left := len(finding.causes[_CAUSES:]):
+        lines.append(f"    {count(left, 'further cause')} in the report")
     return lines + [f"ruled out: {each.cause} [{each.seen}]" for each in finding.ruled_out]
 
 
@@ -178,21 +184,16 @@ def render(analysis: Analysis) -> RenderableType:
 
 
 def _findings(analysis: Analysis) -> list[RenderableType]:
-    """Return the findings that the first screen does not tell: those that ask for something with
-    their figures, those of one title in a line, and the titles of the others."""
-    others = analysis.other_findings
+    """Return the titles of the findings that the first screen does not tell, by severity; the
+    report has their figures."""
+    several = len(analysis.runs) + len(analysis.senders) > 1
+    told = " ".join(text for _, texts in analysis.screen.lines for text in texts).lower()
     lines: list[RenderableType] = []
-    for title in dict.fromkeys(finding.title for finding in others if finding.severity in URGENT):
-        same = [finding for finding in others if finding.title == title]
-        stated = "; ".join(finding.line if len(same) > 1 else finding.statement for finding in same)
-        runs = "" if len(same) > 1 else f" ({listed(same[0].runs)})"
-        lines.append(Text(shown(f"{marked(same[0].severity)}: {title}{runs}: {stated}.")))
-    for severity in (Severity.INFO, Severity.GOOD):
+    for severity in Severity:
         titles: dict[str, list[str]] = {}
-        for finding in others:
-            if finding.severity is severity:
+        for finding in analysis.other_findings:
+            if finding.severity is severity and finding.title.lower() not in told:
                 titles.setdefault(finding.title, []).extend(finding.runs)
-        several = len(analysis.runs) + len(analysis.senders) > 1
         named = [f"{t} ({listed(runs)})" if several else t for t, runs in titles.items()]
         lines += [Text(shown(f"{marked(severity)}: {'; '.join(named)}."))] if named else []
     return [*lines, ""] if lines else []

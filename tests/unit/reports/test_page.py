@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from driftscope_reports.page import Content, framed, part, policy
+from driftscope_reports.page import Content, framed, part, policy, with_code
 
 
 def _page(title: str = "Title") -> str:
@@ -37,3 +37,7 @@ def test_the_title_is_escaped() -> None:
 def test_a_part_escapes_what_is_put_into_it() -> None:
     assert part("paragraph", "<b>", "x") == '<p class="x">&lt;b&gt;</p>'
     assert part("paragraph", part("code", "<b>")) == "<p><code>&lt;b&gt;</code></p>"
+
+
+def test_a_command_in_a_sentence_is_code() -> None:
+    assert with_code("run `ls <a>`, & wait") == "run <code>ls &lt;a&gt;</code>, &amp; wait"
