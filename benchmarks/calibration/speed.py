@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.calibration.table import Rate, Table, covered, false, power
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.replays import SPECULATION, ReplaySummary, Row
-from driftscope.analysis.speed import is_faster, speed_ratio
+from driftscope.analysis.speed import is_faster, speed_by_means
 from driftscope.analysis.statistics.ratio import mean_interval
 from driftscope.findings.case import replay_cases_of
 from driftscope.findings.finding import Answer
@@ -172,7 +172,7 @@ def runs_as_served(trials: int) -> Decisions:
             Latency(ttft_s=None, tpot_s=float(run.mean()), tpot_s_interval=mean_interval(run))
             for run in times
         )
-        found = speed_ratio(slow, fast)
+        found = speed_by_means(slow, fast)
         assert found is not None
         told.append(is_faster(*found))
         held += found[1].low <= 1.0 <= found[1].high

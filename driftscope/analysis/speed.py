@@ -76,7 +76,7 @@ def with_run_effect(
     )
 
 
-def speed_ratio(slow: Latency, fast: Latency) -> tuple[float, Interval] | None:
+def speed_by_means(slow: Latency, fast: Latency) -> tuple[float, Interval] | None:
     """Return the time per token of the first run over that of the second, with its 95% interval;
     None if either is not known."""
     found = ratio(slow.tpot_s, slow.tpot_s_interval, fast.tpot_s, fast.tpot_s_interval)

@@ -28,7 +28,7 @@ from driftscope.analysis.compare import (
 )
 from driftscope.analysis.figures.change_points import Level
 from driftscope.analysis.replays import ReplayComparison, ReplaySummary, versus
-from driftscope.analysis.speed import SpeedAtLoad, speed_ratio, speeds_of
+from driftscope.analysis.speed import SpeedAtLoad, speed_by_means, speeds_of
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import (
     BaselineRun,
@@ -205,7 +205,7 @@ def _speedup(plain: BaselineRun | None, run: RunSummary) -> tuple[float, Interva
     theirs, otherwise by their means."""
     if plain is None:
         return None
-    found, means = None, speed_ratio(plain.latency, run.latency)
+    found, means = None, speed_by_means(plain.latency, run.latency)
     if plain.side is None or run.side is None or not (plain.side.requests and run.side.requests):
         return means
     sides, manifests = (plain.side, run.side), (plain.manifest, run.manifest)

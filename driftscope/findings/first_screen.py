@@ -21,7 +21,7 @@ from driftscope.analysis.compare import MATTERS
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.number_words import ks_of, listed, milliseconds, number, percent
 from driftscope.analysis.replays import NOT_RECORDED, Cell, ReplaySummary
-from driftscope.analysis.speed import SpeedAtLoad, speed_ratio
+from driftscope.analysis.speed import SpeedAtLoad, speed_by_means
 from driftscope.analysis.statistics.ratio import PairedRatio
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.findings.case import Case
@@ -427,7 +427,7 @@ def _time_reference(case: Case, other: RunSummary | None) -> str:
 def _beside(other: Latency, mine: Latency) -> str:
     """Return the other run's time per token, and the change from it to this run's; a change that
     may be none is called so."""
-    ratio = speed_ratio(other, mine)
+    ratio = speed_by_means(other, mine)
     doubtful = ratio is not None and ratio[1].low <= 1.0 <= ratio[1].high
     change = _change(mine.tpot_s, other.tpot_s, doubtful=doubtful)
     return f"{milliseconds(other.tpot_s)}{change}"

@@ -35,7 +35,7 @@ from driftscope.analysis.speed import (
     TPOT,
     SpeedAtLoad,
     is_faster,
-    speed_ratio,
+    speed_by_means,
 )
 from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS
@@ -797,7 +797,7 @@ def faster_than_reference(case: Case) -> Finding | None:
     other = case.reference
     if other is None or other.manifest.target != case.run.manifest.target:
         return None
-    compared = speed_ratio(other.latency, case.run.latency)
+    compared = speed_by_means(other.latency, case.run.latency)
     if compared is None:
         return None
     value, interval = compared
