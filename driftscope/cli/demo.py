@@ -15,6 +15,8 @@ PROMPTS = 64
 """Number of held-out prompts that are shipped."""
 SPEED, LOAD, SPEED_PROMPTS = "speed", 4, 24
 """Folder, requests at once and prompts of the servers with and without a drafter."""
+DRAFTER = "eagle3.1=eagle31"
+"""Label and name of that drafter."""
 NEXT = "driftscope pays trio"
 """Command that answers more surely, and at three loads, whether speculation pays."""
 
@@ -117,6 +119,7 @@ def _speed(folder: Path, prompts: int) -> dict[str, Path]:
     from driftscope.cli.pays import contenders_of
     from driftscope.distributions import TRIO
     from driftscope.errors import UsageError
+    from driftscope_lab.demo import K
 
     try:
         with needs("replay"):
@@ -145,7 +148,8 @@ def _speed(folder: Path, prompts: int) -> dict[str, Path]:
         note={"prompts": TRIO},
     )
     with watched(quiet=False) as watcher:
-        results = ask_in_turn(contenders_of(TRIO, [], [], []), order, folder, watcher=watcher)
+        servers = contenders_of(TRIO, [DRAFTER], [K], [])
+        results = ask_in_turn(servers, order, folder, watcher=watcher)
         return {f"{result.label} (client)": result.client for result in results}
 
 

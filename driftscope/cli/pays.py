@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from driftscope.workloads.client.replay import Order
     from driftscope.workloads.contenders import Contender, Running
 
-FOLDER = "driftscope-pays"
+FOLDER, SUITE = "driftscope-pays", "concurrency"
 K, DEFAULT_K = "num_speculative_tokens", 4
 SPECULATION = ("--speculative-config", "-sc")
 """Names of vLLM's option for the drafter."""
@@ -67,7 +67,7 @@ def pays(
             metavar="NAME|FILE",
             help="A shipped suite (see `driftscope replay --list-suites`), or a YAML file.",
         ),
-    ] = "concurrency",
+    ] = SUITE,
     prompts: Annotated[
         str | None,
         typer.Option(metavar="NAME|FILE", help="Prompts to use instead of the suite's."),
@@ -153,7 +153,8 @@ def pays(
     if is_url and (drafter or k or best_k or context.args):
         raise UsageError(f"{server}: a running server takes no options of a server to start")
     api_key_env = key_variable(api_key_env, context.args)
-    prompts = TRIO if prompts is None and server == TRIO and suite == "concurrency" else prompts
+    if prompts is None and suite == SUITE and _is_trio(server):
+        prompts = TRIO
     one = is_url and without is None
     folder = run_path(output or Path(FOLDER) / (_place(server) if one else "{time}"))
     order = Order(
@@ -393,7 +394,7 @@ def _resolved(
 ) -> tuple[str, Sequence[str], Mapping[str, str]]:
     """Return the model's path, with the options and environment that the shipped small model
     adds."""
-    if model != TRIO:
+    if not _is_trio(model):
         return model, options, {}
     with needs_lab():
         from driftscope_lab.trio import serving
@@ -406,8 +407,21 @@ def _resolved(
     )
 
 
+def _is_trio(model: str) -> bool:
+    """Whether a model is the shipped target, by its short name or by its path, as runs name it."""
+    from importlib.util import find_spec
+
+    from driftscope.distributions import LAB
+
+    if model == TRIO or find_spec(LAB) is None:
+        return model == TRIO
+    from driftscope_lab.trio.serving import target_path
+
+    return model == target_path()
+
+
 def _drafter(model: str, name: str) -> str:
-    if model != TRIO:
+    if not _is_trio(model):
         return name
     with needs_lab():
         from driftscope_lab.trio.serving import drafter_path

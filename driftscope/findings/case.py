@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from driftscope.analysis.advice import Advice, advise, same_models
+from driftscope.analysis.advice import FIXED, Advice, advise, same_models
 from driftscope.analysis.circumstances import Group
 from driftscope.analysis.comparability import (
     NO_DIFFERENCE,
@@ -27,7 +27,7 @@ from driftscope.analysis.compare import (
     speed_of,
 )
 from driftscope.analysis.figures.change_points import Level
-from driftscope.analysis.replays import ReplayComparison, ReplaySummary, versus
+from driftscope.analysis.replays import SPECULATION, ReplayComparison, ReplaySummary, versus
 from driftscope.analysis.speed import SpeedAtLoad, speed_by_means, speeds_of
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import (
@@ -63,8 +63,8 @@ class Case:
     speedup: tuple[float, Interval] | None = None
     """Speed compared with `plain`, with its 95% interval, as `driftscope compare` has it."""
     replayed: ReplayCase | None = None
-    """Replay that this run answered, if it is compared with one of a server that does not
-    speculate."""
+    """Replay that this run answered, or a server of the same drafter and K, if it is compared with
+    one of a server that does not speculate."""
     advice: Advice | None = None
     found: tuple[Finding, ...] = ()
     """What the rules found; for rules and questions that are evaluated after them."""
@@ -184,7 +184,7 @@ def cases_of(
                     (
                         replay
                         for replay in replays
-                        if replay.with_and_without and run.manifest.run_id in replay.run.server_ids
+                        if replay.with_and_without and _served(run, replay.run)
                     ),
                     None,
                 ),
@@ -198,6 +198,16 @@ def cases_of(
 
 def _comparable(comparison: Comparison | None) -> bool:
     return comparison is not None and comparison.comparability.decides(Claim.ACCEPTANCE)
+
+
+def _served(run: RunSummary, replay: ReplaySummary) -> bool:
+    """Whether a run served a replay, or a server with the same target, drafter and K did."""
+    asked, mine = replay.manifest.workload.get(SPECULATION), run.manifest
+    if mine.run_id in replay.server_ids:
+        return True
+    if not isinstance(asked, Mapping) or mine.drafter is None:
+        return False
+    return (asked.get("model"), asked.get(FIXED)) == (mine.drafter.name, run.k)
 
 
 def _speedup(plain: BaselineRun | None, run: RunSummary) -> tuple[float, Interval] | None:

@@ -316,7 +316,7 @@ def _measured_at_loads(replay: ReplayCase, case: Case | None = None) -> Finding:
         )
     by_answer: dict[Answer, list[SpeedAtLoad]] = {answer: [] for answer in Answer}
     speeds, taken_off = replay.speeds, ""
-    if case is not None:
+    if case is not None and case.run.manifest.run_id in replay.run.server_ids:
         eased = [_without_probe(case, one.decisive.value, one.decisive.interval) for one in speeds]
         taken_off = eased[0][2]
         speeds = tuple(

@@ -141,6 +141,8 @@ def test_a_drafter_as_vllm_names_it() -> None:
         "m", [], [], ["--x", "1", "--speculative-config", json.dumps(config)]
     )
     assert found.speculation == config and list(found.options) == ["--x", "1"]
+    by_path = contenders_of(str(trio_path() / "target"), [], [], ["-sc", json.dumps(config)])
+    assert "float32" in by_path[0].options, "as a run's own target is named"
     (_, found) = contenders_of("trio", [], [], [])
     assert (found.speculation or {})["model"] == str(trio_path() / "eagle31")
 
