@@ -18,7 +18,7 @@ from benchmarks.calibration.attention_drift import ATTENTION_DRIFT, ATTENTION_SI
 from benchmarks.calibration.causes import ABLATIONS, CIRCUMSTANCES, TEXT_KINDS
 from benchmarks.calibration.changes import CHANGES, OVER_TIME, UNFINISHED
 from benchmarks.calibration.comparisons import COMPARISONS
-from benchmarks.calibration.depths import MIX_CHANGES, RISK_SETS, SEVERAL_K
+from benchmarks.calibration.depths import ALONG_CHAIN, MIX_CHANGES, RISK_SETS, SEVERAL_K
 from benchmarks.calibration.estimates import CLUSTERS, COVERAGE, SHARED_STEPS
 from benchmarks.calibration.high_findings import HIGH_FINDINGS
 from benchmarks.calibration.k_advice import CUT_ANEW, K_ADVICE
@@ -46,6 +46,7 @@ TABLES = {
         UNFINISHED,
         OVER_TIME,
         RISK_SETS,
+        ALONG_CHAIN,
         CUT_DRAFTS,
         K_ADVICE,
         CUT_ANEW,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.random import RandomState
@@ -11,11 +13,13 @@ from numpy.typing import NDArray
 from support.simulate import Truth
 from support.simulate.sums import marginal_at_k, side
 
-from benchmarks.calibration.table import Rate, Table, covered, false
+from benchmarks.calibration.table import Rate, Table, covered, false, power
 from driftscope.analysis.figures.change_points import Series, changes
 from driftscope.analysis.figures.rounds import Rounds
+from driftscope.analysis.statistics.chain_fall import chain_fall
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import rate_intervals, ratio_of
+from driftscope.findings.causes import FALLS_ABOVE, falls, is_even
 
 K = 8
 FLAT = np.full(K, 1.4)
@@ -105,9 +109,10 @@ def rounds_by_length(
     verified: NDArray[np.int64],
     accepted: NDArray[np.int64],
     requests: int,
+    k: int = K,
 ) -> Rounds:
     """Return the sums of rounds, given by request, tokens verified and tokens accepted."""
-    sums = np.zeros((3, requests, K + 1), dtype=np.int64)
+    sums = np.zeros((3, requests, k + 1), dtype=np.int64)
     np.add.at(sums[0], (request, accepted), 1)
     np.add.at(sums[1], (request, verified), 1)
     np.add.at(sums[2], (request, verified), accepted == verified)
@@ -118,7 +123,7 @@ def rounds_by_length(
         histogram=sums[0],
         lengths=sums[1],
         exhausted=sums[2],
-        mix=np.zeros(K + 1),
+        mix=np.zeros(k + 1),
     )
 
 
@@ -299,4 +304,124 @@ MIX_CHANGES = Table(
     title="A change over time where only the mix of K changes, {trials} runs each: share found",
     rows=mix_changes,
     rates=_mix_called,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Truth of a drafter whose rounds differ in difficulty."""
+
+    rates: tuple[float, ...]
+    """Acceptance at each depth of a round of usual difficulty."""
+    between: float = 0.0
+    """Standard deviation of the requests' own logit shift."""
+    within: float = 0.0
+    """Standard deviation of the rounds' own logit shift."""
+    hard: float = 0.0
+    """Share of the rounds that accept HARD at every depth instead."""
+    requests: int = 60
+    rounds: int = 40
+
+    @property
+    def falls(self) -> float:
+        """Fall of a usual round from its best depth to its worst deeper one."""
+        rates = np.array(self.rates)
+        return float((np.maximum.accumulate(rates) - rates).max())
+
+
+HARD = 0.18
+FALL_8 = tuple(np.linspace(0.80, 0.61, 8).tolist())
+CHAINS = {
+    "falls from 80 to 61 %, equal rounds": Chain(rates=FALL_8),
+    "falls from 80 to 61 %, requests differ": Chain(rates=FALL_8, between=0.5),
+    "falls from 80 to 61 % at K = 4, rounds differ": Chain(
+        rates=tuple(np.linspace(0.80, 0.61, 4).tolist()), between=0.3, within=1.0
+    ),
+    "falls from 93 to 62 %, 30 % hard rounds": Chain(
+        rates=tuple(np.linspace(0.93, 0.62, 8).tolist()), between=0.3, hard=0.3
+    ),
+    "even, equal rounds": Chain(rates=(0.8,) * 8),
+    "even, rounds differ": Chain(rates=(0.8,) * 8, between=0.5, within=0.8),
+    "even, requests differ": Chain(rates=(0.8,) * 5, between=0.8),
+    "even, 30 % hard rounds": Chain(rates=(0.85,) * 8, hard=0.3),
+    "even at 97 %": Chain(rates=(0.97,) * 4, requests=120),
+    "falls by 6 points, as the best published": Chain(
+        rates=(0.86, 0.84, 0.82, 0.81, 0.80), between=0.3
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlongChain:
+    """Shares of the runs of one world by what is said of acceptance along the chain."""
+
+    world: str
+    true_fall: float
+    """Fall of a usual round, in points; survivors may hide it."""
+    survivors: bool
+    """Whether rounds or requests differ, so that survivors hide a part of a fall."""
+    falls: float
+    even: float
+    cannot_tell: float
+
+
+def along_chain(trials: int) -> Iterator[AlongChain]:
+    """Yield the answers in each world, by the rules' own functions."""
+    for name, world in CHAINS.items():
+        runs = [_chain_run(world, seed) for seed in range(trials)]
+        said = [(falls(run), is_even(run)) for run in runs]
+        share = [sum(answer) / trials for answer in zip(*said, strict=True)]
+        yield AlongChain(
+            world=name,
+            true_fall=100 * world.falls,
+            survivors=bool(world.between or world.within or world.hard),
+            falls=share[0],
+            even=share[1],
+            cannot_tell=1.0 - share[0] - share[1],
+        )
+
+
+def _chain_run(world: Chain, seed: int) -> Any:
+    """Draw a run of which only acceptance by depth is known."""
+    random, depths = RandomState(seed), len(world.rates)
+    request = np.repeat(np.arange(world.requests), world.rounds)
+    rates = np.array(world.rates)
+    shift = world.between * random.standard_normal(world.requests)[request]
+    shift += world.within * random.standard_normal(len(request))
+    chance = 1 / (1 + np.exp(-(np.log(rates / (1 - rates)) + shift[:, None])))
+    chance[random.random_sample(len(request)) < world.hard] = HARD
+    hit = random.random_sample(chance.shape) < chance
+    accepted = np.minimum.accumulate(hit, axis=1).sum(axis=1)
+    full = np.full(len(request), depths)
+    rounds = rounds_by_length(request, full, accepted, world.requests, depths)
+    conditional = rounds.conditional_ratio()
+    return SimpleNamespace(
+        k=depths,
+        mixed=False,
+        fall=chain_fall(conditional),
+        spread={"conditional": rate_intervals(conditional)},
+        acceptance=SimpleNamespace(
+            histogram=np.bincount(accepted, minlength=depths + 1).tolist(),
+            conditional=conditional.value.tolist(),
+        ),
+    )
+
+
+def _along(row: AlongChain, trials: int) -> Iterator[Rate]:
+    if row.true_fall < 100 * FALLS_ABOVE.value:
+        yield false("called falling", row.falls, trials)
+    else:
+        yield false("called even", row.even, trials)
+        if not row.survivors:
+            yield power("called falling", row.falls, trials)
+    if row.world == "even at 97 %":
+        yield power("called even", row.even, trials)
+
+
+ALONG_CHAIN = Table(
+    name="along_chain",
+    title="Acceptance along the chain, {trials} runs each: share of answers",
+    rows=along_chain,
+    rates=_along,
+    formats={"true_fall": ".0f"},
 )

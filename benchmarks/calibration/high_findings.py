@@ -49,6 +49,16 @@ WORLDS = {
         ),
     ),
     "chains of one round in four": replace(HEALTHY, requests=120, rates=(0.25,)),
+    "the state grows, and acceptance is even": replace(HEALTHY, growth=1.9, norm_output=False),
+    "attention moves, and acceptance is even": replace(HEALTHY, near=0.2, self_last=0.45),
+    "one label is harder": replace(
+        HEALTHY,
+        requests=120,
+        prompts=(
+            Prompts(label="code", tokens=(60, 400), shift=0.7),
+            Prompts(label="chat", tokens=(60, 400), shift=-0.4),
+        ),
+    ),
     "busy and idle": replace(HEALTHY, requests=120, batches=(1, 12)),
 }
 

@@ -113,9 +113,8 @@ def _length_goes_with_ease(run: RunSummary) -> str | None:
     known = run.independence
     if known is None or known.length_correlation is None or not known.length_goes_with_ease:
         return None
-    kind = "easier" if known.length_correlation > 0 else "harder"
     return (
-        f"long answers are also the {kind} ones (correlation {known.length_correlation:.2f} over "
+        f"long answers are also the easier ones (correlation {known.length_correlation:.2f} over "
         f"{count(known.clusters, known.noun)}), so the 95% interval of the acceptance length is "
         f"too narrow. Record {ENOUGH_CLUSTERS} {known.noun}s or more. Averaged over requests "
         f"instead of rounds, the acceptance length is "

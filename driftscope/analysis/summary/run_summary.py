@@ -94,12 +94,14 @@ class Independence:
 
     @property
     def length_goes_with_ease(self) -> bool:
-        """Whether the acceptance length depends on how long the answers are, and the clusters are
-        too few for its interval to be wide enough, see docs/statistics.md."""
+        """Whether long answers are the easier ones, and the clusters are too few for the interval
+        of the acceptance length to be wide enough, see docs/statistics.md. The other direction
+        narrows no interval, and is mere arithmetic where answers are of one length: rounds are
+        tokens over acceptance length."""
         if self.length_correlation is None or self.clusters >= ENOUGH_CLUSTERS:
             return False
         chance = 2.0 / math.sqrt(self.clusters)
-        return abs(self.length_correlation) > max(MOST_CORRELATION, chance)
+        return self.length_correlation > max(MOST_CORRELATION, chance)
 
     @property
     def even(self) -> bool:
