@@ -202,8 +202,9 @@ def wanted_words(drift: AttentionDrift, noun: str) -> str:
         )
     if drift.shift is None:
         return (
-            f"record attention mass by distance: at least {FEWEST_CHAINS} chains of "
-            f"{FEWEST_CLUSTERS} {noun}s are needed, or {FEWEST_MATCHED} chains within the first "
+            "record attention mass by distance (start the server with "
+            f"DRIFTSCOPE_DISTANCE_EVERY=1): at least {FEWEST_CHAINS} chains of {FEWEST_CLUSTERS} "
+            f"{noun}s are needed, or {FEWEST_MATCHED} chains within the first "
             f"{count(drift.depths - 1, 'output token')}; this run has {drift.chains:,} of "
             f"{count(drift.clusters, noun)}"
         )

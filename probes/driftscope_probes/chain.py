@@ -69,6 +69,12 @@ class OptionalMasses:
         return self._ring.send(self._values[:batch].flatten(1))
 
 
+FIRST_WITH_DISTANCES = 64
+"""Number of recorded chains at the beginning that all carry masses by distance, whatever the
+interval: an analysis needs 50 of them to tell whether attention drifts. Every rank counts alike,
+since all record the same steps."""
+
+
 class ChainMeasurement:
     """The chain of the step in progress, if that step is recorded.
 
@@ -97,12 +103,14 @@ class ChainMeasurement:
         search: SinkSearch | None,
     ) -> None:
         """`layout` of a chain; the buffers' layout has a row for each query. `heads`, `distances`:
-        masses by head and by distance; `carries_distances`: whether a recorded step has the latter,
-        see `distance_choices`. `side_thread` measures masses while the engine goes on."""
+        masses by head and by distance; `carries_distances`: whether a recorded step has the latter
+        beside the first ones, see `distance_choices`. `side_thread` measures masses while the
+        engine goes on."""
         self._drafter, self._layout, self._guard = drafter, layout, guard
         self._buffers, self._observer = buffers, observer
         self.kernels, self.meter, self.heads = kernels, meter, heads
         self.distances, self._carries_distances = distances, carries_distances
+        self._first_left = FIRST_WITH_DISTANCES if any(carries_distances) else 0
         self.side_thread = side_thread
         self.per_head = per_head
         """Whether masses are also measured by head; may change at run time."""
@@ -139,8 +147,10 @@ class ChainMeasurement:
         number: int,
     ) -> None:
         """Prepare to measure the draft that is about to run, of the step with this number."""
-        carries = self._carries_distances[number % CHOICES] == 1
+        carries = self._first_left > 0 or self._carries_distances[number % CHOICES] == 1
         self.has_distances = carries and self.search is None
+        if self.has_distances and self._first_left > 0:
+            self._first_left -= len(step.requests) if chosen is None else int(chosen.sum())
         self._device_step = device_step
         self.capture = Capture(step, device_step.prompt_tokens, chosen)
         queries = len(device_step.rows) // len(step.requests)

@@ -30,7 +30,12 @@ def make_drafter(vllm_imported: None) -> Callable[..., VllmDrafter]:
 
 
 @pytest.fixture
-def start(tmp_path: Path, make_drafter: Callable[..., VllmDrafter]) -> Callable[..., Worker]:
+def start(
+    tmp_path: Path, make_drafter: Callable[..., VllmDrafter], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Worker]:
+    """A worker; only steps that are chosen carry masses by distance, the first ones as others."""
+    monkeypatch.setattr("driftscope_probes.chain.FIRST_WITH_DISTANCES", 0)
+
     def started(drafter: VllmDrafter | None = None, **changes: Any) -> Worker:
         settings = Settings(**{"trace": tmp_path / "run", "sink_tokens": 2, "every": 1, **changes})
         return Worker(drafter or make_drafter(), settings)
