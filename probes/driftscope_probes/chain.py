@@ -150,7 +150,7 @@ class ChainMeasurement:
         carries = self._first_left > 0 or self._carries_distances[number % CHOICES] == 1
         self.has_distances = carries and self.search is None
         if self.has_distances and self._first_left > 0:
-            self._first_left -= len(step.requests) if chosen is None else int(chosen.sum())
+            self._first_left -= len(step.requests)
         self._device_step = device_step
         self.capture = Capture(step, device_step.prompt_tokens, chosen)
         queries = len(device_step.rows) // len(step.requests)
