@@ -142,7 +142,7 @@ def acceptance_simulated(case: Case) -> Finding | None:
     if not case.run.manifest.is_simulated:
         return None
     return Finding(
-        severity=Severity.INFO,
+        severity=Severity.MEDIUM,
         answer=Answer.CANNOT_TELL,
         headline=Headline.NOTHING_ACCEPTED,
         statement=WAS_SIMULATED,

@@ -328,6 +328,7 @@ def moment(time_s: float) -> str:
 
 _REASONS = {
     UndraftedReason.K_ZERO: "K = 0 by batch size",
+    UndraftedReason.CONFIDENCE: "cut for low confidence",
     UndraftedReason.NO_DRAFT: "the drafter returned none",
 }
 _SHORT = {

@@ -355,7 +355,7 @@ def test_simulated_acceptance_is_said_everywhere_and_compared_nowhere(
         (("watch", simulated, "--once"), 0),
         (("compare", real, simulated), 4),
         (("advise", simulated), 4),
-        (("analyze", simulated, "--json", "-"), 0),
+        (("analyze", simulated, "--json"), 0),
     ):
         done = driftscope(*command)
         assert done.returncode == code, command
