@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +21,6 @@ from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.trial.drafting import as_served
 from driftscope.inspect.trial.repairs import attention_repairs
 from driftscope.inspect.trial.result import Trial, best_repair, verdict
-from driftscope.inspect.trial.target import Teacher
 from driftscope.inspect.trial.trial import Bench, run_trial
 from driftscope_lab.trio import encode, trio_path
 
@@ -26,105 +29,33 @@ K = 5
 State = dict[str, torch.Tensor]
 
 
-def _prompts(_teacher: Teacher) -> dict[str, list[int]]:
-    return {str(at): encode(text) for at, text in enumerate(prompt_texts())}
+@dataclass(frozen=True)
+class Kind:
+    """A drafter of one kind, and its target with answers to the prompts."""
+
+    drafter: Path
+    bench: Bench
+
+    @classmethod
+    def of(cls, drafter: Path, target: Path) -> Kind:
+        prompts = {str(at): encode(text) for at, text in enumerate(prompt_texts())}
+        return cls(drafter, Bench(open_target(str(target)), lambda _: prompts))
+
+    def trial(self, drafter: Path | None = None) -> Trial:
+        """Return the trial of the drafter, or of another one of its target."""
+        files = open_drafter(str(drafter or self.drafter))
+        return run_trial(files, self.bench.facts.layers, lambda: self.bench, K)
 
 
 @pytest.fixture(scope="module")
-def bench() -> Bench:
-    return Bench(open_target(str(TARGET)), _prompts)
+def eagle1(tmp_path_factory: pytest.TempPathFactory) -> Kind:
+    return Kind.of(eagle1_drafter(tmp_path_factory.mktemp("eagle1")), TARGET)
 
 
 @pytest.fixture(scope="module")
-def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return eagle1_drafter(tmp_path_factory.mktemp("eagle1"))
-
-
-def _trial(drafter: Path, bench: Bench) -> Trial:
-    return run_trial(open_drafter(str(drafter)), bench.facts.layers, lambda: bench, K)
-
-
-def test_a_healthy_drafter_gets_no_repair(drafter: Path, bench: Bench) -> None:
-    trial = _trial(drafter, bench)
-    assert trial.acceptance.mean_length > 2
-    assert best_repair(trial) is None
-    assert not list(verdict(trial))
-    assert {each.repair.id for each in trial.tried} == {"fc_halves", "rope_layout"}
-
-
-def _halves(state: State) -> None:
-    state["fc.weight"] = torch.cat(state["fc.weight"].chunk(2, -1)[::-1], -1)
-
-
-def _other_embedding(state: State) -> None:
-    torch.manual_seed(0)
-    state["embed_tokens.weight"] = torch.randn(1024, 256) * 0.15
-
-
-PLANTED = {"fc_halves": _halves, "targets_embedding": _other_embedding}
-
-
-@pytest.mark.parametrize("repair", PLANTED)
-def test_a_planted_mistake_is_named(
-    drafter: Path, bench: Bench, repair: str, tmp_path: Path
-) -> None:
-    healthy = _trial(drafter, bench).acceptance.mean_length
-    trial = _trial(planted(drafter, tmp_path, PLANTED[repair]), bench)
-    best = best_repair(trial)
-    assert best is not None
-    assert best.repair.id == repair
-    assert trial.acceptance.mean_length < 0.6 * healthy
-    assert best.acceptance.mean_length == pytest.approx(healthy, abs=0.01)
-
-
-def test_another_base_of_rotary_positions_is_named(
-    drafter: Path, bench: Bench, tmp_path: Path
-) -> None:
-    path = shutil.copytree(drafter, tmp_path / "theta")
-    fields = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({**fields, "rope_theta": 100.0}))
-    tried = {each.repair.id: each for each in _trial(path, bench).tried}
-    assert tried["rope_theta"].gain.difference > 0
-
-
-def test_it_has_the_targets_head_whatever_its_file_holds(drafter: Path, tmp_path: Path) -> None:
-    def head(state: State) -> None:
-        state["lm_head.weight"] = torch.zeros(1024, 256)
-
-    path = planted(drafter, tmp_path, head)
-    variant = as_served(open_drafter(str(path)), 6)
-    variant.check()
-    shared = variant.with_shared_head(torch.ones(1024, 256))
-    assert shared.build("cpu").lm_head.weight.eq(1).all()
-    assert shared.with_shared_head(torch.zeros(1024, 256)) is shared
-
-
-def test_a_bias_that_vllm_has_no_place_for_is_not_run(drafter: Path, tmp_path: Path) -> None:
-    path = planted(drafter, tmp_path, lambda state: state.update({"fc.bias": torch.ones(256)}))
-    with pytest.raises(CheckpointError, match="fc has a bias"):
-        as_served(open_drafter(str(path)), 6)
-
-
-def test_a_bias_of_one_for_sglang_is_run(drafter: Path, bench: Bench, tmp_path: Path) -> None:
-    path = planted(drafter, tmp_path, lambda state: state.update({"fc.bias": torch.ones(256)}))
-    fields = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(
-        json.dumps({**fields, "architectures": ["LlamaForCausalLMEagle"]})
-    )
-    assert as_served(open_drafter(str(path)), 6).config.fc_bias
-    assert (
-        _trial(path, bench).acceptance.mean_length
-        < _trial(drafter, bench).acceptance.mean_length - 1
-    )
-
-
-HEAD = "model.mtp_layers.0."
-KINDS, HEAD_DIM = ("weight", "bias"), 32
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _with_tokenizer(mtp_checkpoint(tmp_path_factory.mktemp("mtp") / "mimo", normed=False))
+def mtp(tmp_path_factory: pytest.TempPathFactory) -> Kind:
+    path = _with_tokenizer(mtp_checkpoint(tmp_path_factory.mktemp("mtp") / "mimo", normed=False))
+    return Kind.of(path, path)
 
 
 def _with_tokenizer(path: Path) -> Path:
@@ -133,23 +64,42 @@ def _with_tokenizer(path: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def mtp_bench(checkpoint: Path) -> Bench:
-    return _bench(checkpoint)
+def _with_fields(drafter: Path, path: Path, **fields: Any) -> Path:
+    """Return a copy of a drafter with other fields in its config."""
+    shutil.copytree(drafter, path, dirs_exist_ok=True)
+    config = json.loads((drafter / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, **fields}))
+    return path
 
 
-def _bench(checkpoint: Path) -> Bench:
-    prompts = {str(at): encode(text) for at, text in enumerate(prompt_texts())}
-    return Bench(open_target(str(checkpoint)), lambda _: prompts)
+@pytest.mark.parametrize(
+    ("name", "repairs"),
+    [
+        ("eagle1", {"fc_halves", "rope_layout"}),
+        ("mtp", {"fc_halves", "token_and_hidden_norm", "rope_layout", "normed_state"}),
+    ],
+)
+def test_a_healthy_drafter_gets_no_repair(
+    request: pytest.FixtureRequest, name: str, repairs: set[str]
+) -> None:
+    trial = request.getfixturevalue(name).trial()
+    assert trial.acceptance.mean_length > 2
+    assert best_repair(trial) is None
+    assert not list(verdict(trial))
+    assert {tried.repair.id for tried in trial.tried} == repairs
 
 
-def _mtp_trial(checkpoint: Path, mtp_bench: Bench) -> Trial:
-    return run_trial(open_drafter(str(checkpoint)), mtp_bench.facts.layers, lambda: mtp_bench, K)
+HEAD = "model.mtp_layers.0."
+KINDS, HEAD_DIM = ("weight", "bias"), 32
 
 
-def _mtp_halves(state: State) -> None:
-    name = f"{HEAD}input_proj.weight"
+def _halves(state: State, name: str = "fc.weight") -> None:
     state[name] = torch.cat(state[name].chunk(2, -1)[::-1], -1)
+
+
+def _other_embedding(state: State) -> None:
+    torch.manual_seed(0)
+    state["embed_tokens.weight"] = torch.randn(1024, 256) * 0.15
 
 
 def _exchanged_norms(state: State) -> None:
@@ -169,41 +119,76 @@ def _in_pairs(state: State) -> None:
         state[name] = heads.transpose(1, 2).reshape(state[name].shape)
 
 
-PLANTED_IN_MTP = {"fc_halves": _mtp_halves, "token_and_hidden_norm": _exchanged_norms}
+MISTAKES: dict[str, dict[str, Callable[[State], None]]] = {
+    "eagle1": {"fc_halves": _halves, "targets_embedding": _other_embedding},
+    "mtp": {
+        "fc_halves": partial(_halves, name=f"{HEAD}input_proj.weight"),
+        "token_and_hidden_norm": _exchanged_norms,
+    },
+}
+WORSE, APART = {"eagle1": 0.6, "mtp": 0.8}, {"eagle1": 0.01, "mtp": 0.05}
+"""What a mistake leaves of the length at most, and how near to it the repair comes."""
 
 
-def test_a_healthy_head_gets_no_repair(checkpoint: Path, mtp_bench: Bench) -> None:
-    trial = _mtp_trial(checkpoint, mtp_bench)
-    assert trial.acceptance.mean_length > 2
-    assert best_repair(trial) is None
-    assert not list(verdict(trial))
-    assert {each.repair.id for each in trial.tried} == {
-        *PLANTED_IN_MTP,
-        "rope_layout",
-        "normed_state",
-    }
-
-
-@pytest.mark.parametrize("repair", PLANTED_IN_MTP)
-def test_a_planted_mistake_in_a_head_is_named(
-    checkpoint: Path, mtp_bench: Bench, repair: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "repair"), [(name, repair) for name, made in MISTAKES.items() for repair in made]
+)
+def test_a_planted_mistake_is_named(
+    request: pytest.FixtureRequest, name: str, repair: str, tmp_path: Path
 ) -> None:
-    healthy = _mtp_trial(checkpoint, mtp_bench).acceptance.mean_length
-    trial = _mtp_trial(planted(checkpoint, tmp_path, PLANTED_IN_MTP[repair]), mtp_bench)
+    kind: Kind = request.getfixturevalue(name)
+    healthy = kind.trial().acceptance.mean_length
+    trial = kind.trial(planted(kind.drafter, tmp_path, MISTAKES[name][repair]))
     best = best_repair(trial)
     assert best is not None
     assert best.repair.id == repair
-    assert trial.acceptance.mean_length < 0.8 * healthy
-    assert best.acceptance.mean_length == pytest.approx(healthy, abs=0.05)
+    assert trial.acceptance.mean_length < WORSE[name] * healthy
+    assert best.acceptance.mean_length == pytest.approx(healthy, abs=APART[name])
+
+
+def test_another_base_of_rotary_positions_is_named(eagle1: Kind, tmp_path: Path) -> None:
+    path = _with_fields(eagle1.drafter, tmp_path / "theta", rope_theta=100.0)
+    tried = {each.repair.id: each for each in eagle1.trial(path).tried}
+    assert tried["rope_theta"].gain.difference > 0
+
+
+def test_it_has_the_targets_head_whatever_its_file_holds(eagle1: Kind, tmp_path: Path) -> None:
+    def head(state: State) -> None:
+        state["lm_head.weight"] = torch.zeros(1024, 256)
+
+    path = planted(eagle1.drafter, tmp_path, head)
+    variant = as_served(open_drafter(str(path)), 6)
+    variant.check()
+    shared = variant.with_shared_head(torch.ones(1024, 256))
+    assert shared.build("cpu").lm_head.weight.eq(1).all()
+    assert shared.with_shared_head(torch.zeros(1024, 256)) is shared
+
+
+def _bias(state: State) -> None:
+    state["fc.bias"] = torch.ones(256)
+
+
+def test_a_bias_that_vllm_has_no_place_for_is_not_run(eagle1: Kind, tmp_path: Path) -> None:
+    path = planted(eagle1.drafter, tmp_path, _bias)
+    with pytest.raises(CheckpointError, match="fc has a bias"):
+        as_served(open_drafter(str(path)), 6)
+
+
+def test_a_bias_of_one_for_sglang_is_run(eagle1: Kind, tmp_path: Path) -> None:
+    path = planted(eagle1.drafter, tmp_path, _bias)
+    path = _with_fields(path, tmp_path / "sglang", architectures=["LlamaForCausalLMEagle"])
+    assert as_served(open_drafter(str(path)), 6).config.fc_bias
+    lengths = [trial.acceptance.mean_length for trial in (eagle1.trial(path), eagle1.trial())]
+    assert lengths[0] < lengths[1] - 1
 
 
 def test_the_other_layout_of_positions_is_undone_in_weights_and_biases(
-    checkpoint: Path, tmp_path: Path
+    mtp: Kind, tmp_path: Path
 ) -> None:
     """It costs this head too little to be told from chance."""
-    wrong = as_served(open_drafter(str(planted(checkpoint, tmp_path, _in_pairs))), 6)
+    wrong = as_served(open_drafter(str(planted(mtp.drafter, tmp_path, _in_pairs))), 6)
     (repair,) = attention_repairs(wrong)
-    healthy = as_served(open_drafter(str(checkpoint)), 6).state
+    healthy = as_served(open_drafter(str(mtp.drafter)), 6).state
     assert all(torch.equal(repair.variant.state[name], each) for name, each in healthy.items())
     changed = [name for name, each in healthy.items() if not torch.equal(wrong.state[name], each)]
     assert len(changed) == 4
@@ -223,36 +208,32 @@ def _uneven_final_norm(state: State) -> None:
 def test_a_head_trained_on_normed_states_is_named(tmp_path: Path) -> None:
     plain = _with_tokenizer(mtp_checkpoint(tmp_path / "mimo", normed=True))
     path = planted(plain, tmp_path, _uneven_final_norm)
-    trial = _mtp_trial(path, _bench(path))
+    trial = Kind.of(path, path).trial()
     best = best_repair(trial)
     assert best is not None and best.repair.id == "normed_state"
     (result,) = verdict(trial)
     assert "SGLang gives it" in (result.change or "")
 
 
-def test_several_heads_are_not_run(checkpoint: Path, tmp_path: Path) -> None:
+def test_several_heads_are_not_run(mtp: Kind, tmp_path: Path) -> None:
     def second(state: State) -> None:
         mine = {n: each.clone() for n, each in state.items() if n.startswith(HEAD)}
         state.update({n.replace("layers.0", "layers.1"): each for n, each in mine.items()})
 
-    path = planted(checkpoint, tmp_path, second)
+    path = planted(mtp.drafter, tmp_path, second)
     with pytest.raises(CheckpointError, match="2 MTP heads"):
         as_served(open_drafter(str(path)), 6)
 
 
-def test_a_repair_of_a_head_is_not_written(checkpoint: Path, tmp_path: Path) -> None:
-    into = str(tmp_path / "repaired.json")
-    command = ["inspect", str(checkpoint), "--target", str(checkpoint), "--write-config", into]
+def test_a_repair_of_a_head_is_not_written(mtp: Kind, tmp_path: Path) -> None:
+    checkpoint, into = str(mtp.drafter), str(tmp_path / "repaired.json")
+    command = ["inspect", checkpoint, "--target", checkpoint, "--write-config", into]
     done = CliRunner().invoke(app, command)
     assert isinstance(done.exception, UsageError) and "part of one" in str(done.exception)
     assert not Path(into).exists()
 
 
-def test_the_model_type_of_published_checkpoints_is_loaded(
-    checkpoint: Path, tmp_path: Path
-) -> None:
+def test_the_model_type_of_published_checkpoints_is_loaded(mtp: Kind, tmp_path: Path) -> None:
     """transformers does not know it without code from the repository."""
-    path = shutil.copytree(checkpoint, tmp_path / "published")
-    fields = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({**fields, "model_type": "mimo"}))
-    assert _mtp_trial(path, _bench(path)).acceptance.mean_length > 2
+    path = _with_fields(mtp.drafter, tmp_path / "published", model_type="mimo")
+    assert Kind.of(path, path).trial().acceptance.mean_length > 2
