@@ -42,7 +42,8 @@ _PROCESSOR = "sglang.srt.managers.scheduler_components.batch_result_processor"
 RECORDED = (
     "EAGLE-1, 3 and 3.1 of Llama's layout, with speculative_eagle_topk 1: attention mass, RMS, "
     "top-1 probability and entropy by depth; of EAGLE's other drafters, of trees and of n-grams: "
-    "acceptance and timing. Per request: TTFT, TPOT, lengths, finish reason"
+    "acceptance and timing; without a drafter: timing. Per request: TTFT, TPOT, lengths, finish "
+    "reason"
 )
 _MODELS = "sglang.srt.models"
 HOOKS = {

@@ -26,7 +26,7 @@ RECORDED = (
     "Per chain: RMS of the captured target layers before and after their norms and of the fc "
     "output. "
     "Per decode step: drafted and accepted tokens, or why nothing was drafted. "
-    "Per request: TTFT, TPOT, lengths, finish reason."
+    "Per request: TTFT, TPOT, lengths, finish reason. Without a drafter: requests and steps alone."
 )
 
 
