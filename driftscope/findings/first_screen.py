@@ -168,7 +168,7 @@ def first_screen_of(
         state=_state(cases, lead, subject, answers, vouched),
         headline=f"Too little to conclude. {text}" if few else text,
         lead=lead,
-        subject=None if asks else subject,
+        subject=None if asks or subject is lead else subject,
         answers=tuple(answers),
         actions=_actions(cases, findings, answers, lead, subject),
         figures=_figures(cases, lead)

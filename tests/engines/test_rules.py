@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,3 +55,34 @@ def test_commands_say_that_acceptance_was_simulated(
     assert compared.returncode == 4 and WAS_SIMULATED in compared.stderr
     other_rule = run_command("compare", other, rules["block"].run)
     assert "rule of verification (exact against block)" in " ".join(other_rule.stdout.split())
+
+
+@pytest.mark.filterwarnings("ignore")  # of what vLLM imports
+def test_the_drafts_that_vllm_admits_are_those_that_the_scheduler_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 12 draft tokens of three requests vLLM admits the 6 likeliest. A server with adaptive
+    verification needs a GPU; what it computes for a step does not."""
+    import torch
+    from vllm.v1.worker.gpu.spec_decode import adaptive_verification as adaptive
+
+    from driftscope_probes.vllm.runner_v2 import admitted_drafts
+
+    monkeypatch.setattr(
+        adaptive, "_assign_draft_token_budget_compiled", adaptive._assign_draft_token_budget
+    )
+    manager = object.__new__(adaptive.AdaptiveVerificationManager)
+    starts, capacity = torch.zeros(4, dtype=torch.int32), torch.empty(3, dtype=torch.int32)
+    manager.num_speculative_steps, manager.num_bonus_tokens = 4, 1
+    manager.query_start_loc, manager._cu_num_logits = starts, torch.empty_like(starts)
+    manager._batch_draft_capacity, manager._num_non_draft_tokens = capacity, capacity.clone()
+    manager._confidence_probs = torch.tensor([[0.9] * 4, [0.2] * 4, [0.9, 0.9, 0.1, 0.1]])
+    manager._batch_budget = dict.fromkeys("abc", 4), dict.fromkeys("abc", 1), 6
+    ends, _, _ = manager.reallocate_drafts([*"abc"], torch.arange(3))
+    state = SimpleNamespace(num_new_sampled_tokens_per_step=1)
+    runner = SimpleNamespace(adaptive_verification=manager, model_state=state)
+    batch = SimpleNamespace(cu_num_logits=ends, num_reqs=3)
+    told = admitted_drafts(runner, batch)
+    assert told is not None and told.tolist() == [4, 0, 2]
+    runner.adaptive_verification = None
+    assert admitted_drafts(runner, batch) is None

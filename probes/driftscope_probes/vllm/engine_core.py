@@ -337,7 +337,8 @@ class EngineObserver:
                     len(sampled[index[name]]) if sampled else 0,
                 )
             )
-        self._writer.put((self._rows, (time.time(), scheduled, served, self._admitted(output))))
+        admitted = self._admitted(output) if served else None
+        self._writer.put((self._rows, (time.time(), scheduled, served, admitted)))
 
     def _admitted(self, output: Any) -> Mapping[str, int] | None:
         """Return how many draft tokens of each request the worker verified; None unless it chooses

@@ -5,6 +5,7 @@ Written against vllm.v1.worker.gpu.model_runner and vllm.v1.worker.gpu.spec_deco
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable
@@ -128,7 +129,7 @@ def _sample_tokens(original: Any) -> Callable[..., Any]:
         state = getattr(runner, "execute_model_state", None)
         if recorder is None or state is None:
             return original(runner, *args, **kwargs)
-        admitted = _admitted(runner, state.input_batch)
+        admitted = admitted_drafts(runner, state.input_batch)
         if speculator is None:
             result = original(runner, *args, **kwargs)
         else:
@@ -139,13 +140,14 @@ def _sample_tokens(original: Any) -> Callable[..., Any]:
                 speculator._driftscope_runner = None
         recorder.step_ended(state.input_batch.num_reqs)
         if admitted is not None and result is not None:
-            setattr(getattr(result, "model_runner_output", result), ADMITTED, admitted)
+            with contextlib.suppress(Exception):  # the border: the scheduler counts what it misses
+                setattr(getattr(result, "model_runner_output", result), ADMITTED, admitted)
         return result
 
     return sample_tokens
 
 
-def _admitted(runner: Any, batch: Any) -> torch.Tensor | None:
+def admitted_drafts(runner: Any, batch: Any) -> torch.Tensor | None:
     """Return the draft tokens of each request that this step verifies, [requests] int32 on the
     host; None unless the runner chooses them by confidence.
 
@@ -154,9 +156,11 @@ def _admitted(runner: Any, batch: Any) -> torch.Tensor | None:
     """
     if getattr(runner, "adaptive_verification", None) is None:
         return None
-    ends = batch.cu_num_logits[: batch.num_reqs + 1]
-    admitted: torch.Tensor = ends.diff() - runner.model_state.num_new_sampled_tokens_per_step
-    return admitted.to("cpu", non_blocking=True)
+    with contextlib.suppress(Exception):  # the border, as above
+        ends = batch.cu_num_logits[: batch.num_reqs + 1]
+        admitted: torch.Tensor = ends.diff() - runner.model_state.num_new_sampled_tokens_per_step
+        return admitted.to("cpu", non_blocking=True)
+    return None
 
 
 def _propose(original: Any) -> Callable[..., Any]:
