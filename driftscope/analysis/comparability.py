@@ -145,7 +145,8 @@ SAME_SHARES = 0.02
 HOURS_APART = 3
 """Number of hours between the beginnings of two recordings from which the hour is named: traffic
 differs by the time of the day."""
-_REPLAY = "driftscope replay URL --prompts FILE"
+_REPLAY = "driftscope replay http://localhost:8000"
+"""Command that sends prompts to the server of an address: to each of two servers in turn."""
 
 
 def comparability_of(
@@ -325,7 +326,7 @@ def _prompts(manifests: Sequence[Manifest]) -> RunDifference:
     hours = abs(begun[0] - begun[1]) / 3600
     when = f", recorded {hours:,.0f} hours apart" if hours >= HOURS_APART else ""
     return RunDifference(
-        name=f"prompts{when}", explains=BOTH, settle=f"Send both the same prompts: {_REPLAY}."
+        name=f"prompts{when}", explains=BOTH, settle=f"Send both the same prompts: `{_REPLAY}`."
     )
 
 
@@ -375,7 +376,8 @@ def _of_requests(a: _Asked, b: _Asked, *, paired: bool, speculate: bool) -> Iter
             first=f"{loads[0].at_once:.1f}",
             second=f"{loads[1].at_once:.1f} requests at once",
             explains=BOTH,
-            settle=f"Send both the same load: {_REPLAY} --concurrency N.",
+            settle="Send both the same load: "
+            f"`{_REPLAY} --concurrency {max(round(loads[0].at_once), 1)}`.",
         )
 
 
@@ -392,7 +394,7 @@ def _of_temperatures(
         first=_temperature_words(mine),
         second=_temperature_words(theirs),
         explains=BOTH,
-        settle=f"Compare one temperature only: add --where 'temperature = {common[0]:g}'."
+        settle=f"Compare one temperature only: add `--where 'temperature = {common[0]:g}'`."
         if common
         else "Record both runs with the same temperature.",
     )
@@ -438,8 +440,9 @@ def _of_lengths(a: _Asked, b: _Asked, *, paired: bool) -> Iterator[RunDifference
         first=f"{means[0]:.0f}",
         second=f"{means[1]:.0f} tokens",
         explains=BOTH,
-        settle="Compare the same positions in the answers: add --where "
-        f"'position < prompt_tokens + {short}'; for speed, send both with the same max_tokens.",
+        settle="Compare the same positions in the answers: add "
+        f"`--where 'position < prompt_tokens + {short}'`; for speed, send both with the same "
+        "max_tokens.",
     )
 
 

@@ -27,8 +27,8 @@ def _texts() -> Iterator[str]:
     """Yield the sentences of the golden screens, and every conclusion on the gallery's runs."""
     for sentences in json.loads(SCREENS.read_text()).values():
         yield from sentences
-    for name in _CONCLUDED:
-        analysis = analyze(Inputs(sources=[GALLERY / name], labels=[name]))
+    for names in (*((name,) for name in _CONCLUDED), ("drifting", "healthy")):
+        analysis = analyze(Inputs(sources=[GALLERY / name for name in names], labels=names))
         for found in (*analysis.findings, *analysis.answers, *analysis.notes):
             yield from (found.statement, found.advice, *(c.check for c in found.causes))
 
@@ -40,7 +40,8 @@ def _commands() -> list[str]:
 @pytest.fixture(scope="module")
 def commands() -> list[str]:
     found = _commands()
-    assert any(" pays " in command for command in found)
+    for name in ("pays", "replay"):
+        assert any(f" {name} " in command for command in found)
     return found
 
 
