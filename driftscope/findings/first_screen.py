@@ -297,7 +297,7 @@ def _actions(
     left = [finding for finding in findings if not _is_served(finding, runs)]
     if better is None or better[0] not in runs:
         alone = _measured_next(cases[0].advice) if len(cases) == 1 else None
-        return _advised(subject, left) or (alone or _nothing_to_change(answers),)
+        return _advised(subject, left) or (alone or _nothing_to_change(lead, answers),)
     if _other_drafting(cases, lead):
         switch = _switch(runs[better[0]], better[1], faster=lead.topic is Topic.PAYS)
     else:
@@ -365,10 +365,10 @@ def _measured_next(advice: Advice | None) -> Finding | None:
     return Finding(id="measure", topic=Topic.DO, advice=f"{sentence}.")
 
 
-def _nothing_to_change(answers: Sequence[Finding]) -> Finding:
+def _nothing_to_change(lead: Finding, answers: Sequence[Finding]) -> Finding:
     """Return that nothing is to be changed, and what to record for the first question that cannot
     be answered, if there is one."""
-    record = next((answer.advice for answer in answers if answer.advice), "")
+    record = next((answer.advice for answer in (lead, *answers) if answer.advice), "")
     advice = f"Nothing to change. {record}".strip()
     return Finding(id="nothing_to_change", topic=Topic.DO, advice=advice)
 

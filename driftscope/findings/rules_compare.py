@@ -240,7 +240,7 @@ def _compared(case: Case, comparison: Comparison, change: float, interval: Inter
         Answer.YES: f"acceptance is {'better' if better else 'no worse'} than",
         Answer.NO: "acceptance is worse than",
         Answer.CANNOT_TELL: "it cannot be told whether acceptance is worse than",
-    }[change_is]
+    }[answer]
     places = {Answer.NO: Headline.WORSE, Answer.YES: Headline.NO_WORSE}
     record = comparable.settle(Claim.ACCEPTANCE) or _more_requests(comparison, change, interval)
     return Finding(

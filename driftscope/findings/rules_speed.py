@@ -801,16 +801,17 @@ def faster_than_reference(case: Case) -> Finding | None:
     if compared is None:
         return None
     value, interval = compared
-    comparable, faster_is = case.comparability, _answer(value, interval)
+    comparable = case.comparability
+    sure = comparable.decides(Claim.SPEED)
+    answer = _answer(value, interval) if sure else Answer.CANNOT_TELL
     words = {
         Answer.YES: f"serves {_change(value)} faster than {other.label}",
         Answer.NO: f"serves {_change(1 / value)} slower than {other.label}",
         Answer.CANNOT_TELL: f"whether it serves faster than {other.label} cannot be told",
-    }[faster_is]
+    }[answer]
     low, high = interval.low, interval.high
-    if faster_is is Answer.NO:
+    if answer is Answer.NO:
         low, high = 1 / high, 1 / low
-    answer = faster_is if comparable.decides(Claim.SPEED) else Answer.CANNOT_TELL
     record = f"To know, run `{pays_command(other, case.run)}`, which serves both in turn."
     return Finding(
         answer=answer,
