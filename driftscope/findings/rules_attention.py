@@ -37,6 +37,7 @@ from driftscope.findings.causes import (
     GROWS_ABOVE,
     NOTHING_BELOW,
     UNBALANCED_ABOVE,
+    ablate_command,
     loses_along_chain,
     unless_normed,
 )
@@ -91,8 +92,7 @@ _NORMALISE = (
     "nothing normalises the state between the steps of its chain, and no server setting does. If "
     "this drafter was trained with norm_output, check that its config still says so. Until then "
     "draft fewer tokens. The paper finds this growth together with attention drift (arXiv "
-    "2605.09992); this run does not show that it costs acceptance: `driftscope ablate DRAFTER "
-    "--target TARGET` does."
+    "2605.09992); this run does not show that it costs acceptance"
 )
 _TO_KNOW = (
     "Nothing to do now: every EAGLE-3 drafter without norm_output does this, and no loss of "
@@ -284,7 +284,10 @@ def hidden_state_grows(case: Case) -> Finding | None:
     if run.manifest.norm_flags.get("norm_output", False):
         severity, advice = Severity.MEDIUM, _NOT_APPLIED
     else:
-        severity, advice = Severity.INFO, _NORMALISE if loses else _TO_KNOW
+        severity, advice = Severity.INFO, _TO_KNOW
+        if loses:
+            command = ablate_command(run)
+            advice = f"{_NORMALISE}{f': {command} does' if command else ''}."
     return _fed_state(run, Severity.HIGH if loses else severity, advice, above=GROWS_ABOVE.value)
 
 

@@ -83,14 +83,6 @@ LEAST_SHARE = Threshold(
     source="driftscope's own bound",
 )
 """A rarer kind of text changes little, whatever it accepts."""
-MOST_SHARE = Threshold(
-    name="MOST_SHARE",
-    value=0.5,
-    means="largest share of the rounds",
-    source="driftscope's own bound",
-)
-"""A more frequent kind of text is not the exception: the other text, which may be a few numbers, is
-then what differs."""
 WORDS = {
     Region.PROSE: "in prose",
     Region.CODE: "in code",
@@ -419,7 +411,7 @@ def _since(case: Case, contrast: Contrast) -> str:
     meaning="Rounds that draft one kind of text (code, JSON, numbers, ...) accept clearly "
     "fewer tokens than those that draft the other text of the same answers, at the same places "
     "in them.",
-    thresholds=(KEEPS_BELOW, LEAST_SHARE, MOST_SHARE),
+    thresholds=(KEEPS_BELOW, LEAST_SHARE),
     need=_TEXT,
 )
 def region_costs(case: Case) -> Finding | None:
@@ -498,7 +490,7 @@ def boundary_dip(case: Case) -> Finding | None:
 
 def _is_large(case: Case, contrast: Contrast, tests: int) -> bool:
     enough = contrast.requests >= ENOUGH_REQUESTS
-    there = LEAST_SHARE.value <= _share(case, contrast.second) <= MOST_SHARE.value
+    there = _share(case, contrast.second) >= LEAST_SHARE.value
     return enough and there and contrast.loses(KEEPS_BELOW.value, tests=tests)
 
 
