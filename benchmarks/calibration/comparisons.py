@@ -239,7 +239,8 @@ def _drawn(first: Truth, second: Truth, trial: int) -> tuple[Truth, Truth]:
     )
 
 
-def _of_world(world: World, trials: int) -> Compared:
+def of_world(world: World, trials: int) -> Compared:
+    """Return the rates of one world."""
     pairs = (world.first, world.second), (world.twin_of or world.first, world.twin)
     confounded, twins = (
         [
@@ -331,7 +332,7 @@ def _differs(factor: float, trial: int) -> bool:
 def comparisons(trials: int) -> Iterator[Compared]:
     """Yield the rates of every world."""
     for world in WORLDS:
-        yield _of_world(world, trials)
+        yield of_world(world, trials)
     yield _other_load(trials)
     yield _no_matter(min(trials, MOST_LONG))
 

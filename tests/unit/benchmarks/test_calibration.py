@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.calibration import comparisons
 from benchmarks.calibration.__main__ import TABLES, main
 from benchmarks.calibration.causes import ABLATIONS, Ablated
 from benchmarks.calibration.estimates import (
@@ -136,3 +137,12 @@ def test_times_of_requests_at_once_are_not_independent_and_intervals_over_them_a
     assert SHARED_STEPS.breaches([found], 400) == []
     (line,) = SHARED_STEPS.breaches([replace(found, covered=found.over_requests)], 400)
     assert line.startswith("shared_steps: 4, 320: coverage 0.")
+
+
+def test_a_gate_takes_the_pairs_that_the_first_screen_takes() -> None:
+    """The hardest prompts of a worse drafter have no rows: its pairs are worse all the same."""
+    world = next(one for one in comparisons.WORLDS if one.name.startswith("A1"))
+    row = comparisons.of_world(world, 1)
+    assert (row.wrong, row.agree, row.found) == (0.0, 1.0, 1.0)
+    assert not comparisons.COMPARISONS.breaches([row], 20)
+    assert len(comparisons.COMPARISONS.breaches([replace(row, agree=0.9, wrong=0.5)], 20)) == 2
