@@ -183,6 +183,7 @@ def _by_k(cases: Sequence[Case], baseline: Baseline | None) -> list[Picture]:
             ),
             definitions=(PREDICTED_TPOT,),
             assumed=f"Not measured: {'; '.join(assumed)}." if assumed else None,
+            hero=True,
         )
     ]
 
