@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from driftscope.analysis.comparability import (
     BY_DIGEST,
     DRAFTER,
+    UNPAIRED,
     Claim,
     Load,
     Pairing,
@@ -203,6 +204,14 @@ def test_requests_of_one_length_are_no_evidence_and_others_are(tmp_path: Path) -
         found = compare(runs[0], runs[1], ("a", "b"))
         assert found.assumed is assumed
         assert found.comparability.decides(Claim.ACCEPTANCE) is assumed
+
+
+def test_other_requests_of_the_same_few_lengths_are_not_paired(tmp_path: Path) -> None:
+    """Nearly all of them have a partner of their length in the other run, at another place."""
+    few = replace(TRUTH, requests=400, rounds=2, prompts=(Prompts(tokens=(50, 54)),), digests=False)
+    other = replace(few, prompts_seed=12)
+    runs = [simulate(tmp_path / str(n), truth) for n, truth in enumerate((few, other))]
+    assert compare(runs[0], runs[1], ("a", "b")).pairing == UNPAIRED
 
 
 def test_equal_requests_at_another_speed_are_one_load() -> None:
