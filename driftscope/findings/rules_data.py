@@ -143,6 +143,19 @@ def _unfinished(run: RunSummary) -> str | None:
     )
 
 
+def _begun_before(run: RunSummary) -> str | None:
+    """Warn about requests whose first rounds were not recorded."""
+    begun = run.recording.begun_before
+    if not begun:
+        return None
+    return (
+        f"the first rounds of {begun:,} of {count(run.requests, 'request')} are missing: the "
+        "recording began in the middle of them, or rows were lost. Late rounds of an answer may "
+        "accept more or less than early ones; leave such requests out with --since, or record "
+        "before requests come"
+    )
+
+
 def _edges(cohort: Cohort) -> str:
     """Return in words which requests the ends of the recording cut off."""
     edges = []
@@ -276,6 +289,7 @@ def _greedy_drafts(run: RunSummary) -> str | None:
 
 _DOUBTS: tuple[tuple[str, str, Callable[[RunSummary], str | None]], ...] = (
     ("unfinished", "acceptance", _unfinished),
+    ("begun_before", "acceptance", _begun_before),
     ("few_requests", "run", _few_requests),
     ("repeats_unseen", "acceptance", _repeats_unseen),
     ("one_request_decides", "run", _one_decides),

@@ -182,6 +182,9 @@ class Recording:
     sampling: float | None = None
     """Share of the chains that was recorded, computed from the sampling rates in force; None
     without a chain."""
+    begun_before: int = 0
+    """Requests of a whole run whose first recorded step lies beyond their prompt by more than a
+    draft: the recording began in the middle of them, or their first rows are lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

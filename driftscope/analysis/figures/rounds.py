@@ -51,8 +51,8 @@ def _accepted(rows: ir.Table, shape: Shape) -> dict[str, ir.IntegerScalar]:
 
 
 def _steps(rows: ir.Table) -> dict[str, Any]:
-    """Return the number of impossible steps and of steps without a draft, by reason, and the times
-    of the first and last step."""
+    """Return the number of impossible steps and of steps without a draft, by reason, the times of
+    the first and last step, and the position of the first."""
     verified, accepted = rows.verified.fill_null(0), rows.accepted.fill_null(0)
     none = verified <= 0
     lost = rows.reason == UndraftedReason.STRUCTURED_OUTPUT
@@ -65,6 +65,7 @@ def _steps(rows: ir.Table) -> dict[str, Any]:
         "deliberate": (none & meant.fill_null(False)).sum(),
         "first_s": rows.time_s.min(),
         "last_s": rows.time_s.max(),
+        "first_position": rows.position.min(),
     }
 
 
@@ -390,7 +391,7 @@ def over_buckets(table: pa.Table) -> pa.Table:
     begins = [pc.not_equal(rows[name][1:], rows[name][:-1]) for name in REQUEST]
     first = np.flatnonzero(np.append(True, pc.or_(*begins).to_numpy()))
     totals = rows.select(list(REQUEST)).take(pa.array(first))
-    times = {"first_s": np.minimum, "last_s": np.maximum}
+    times = {"first_s": np.minimum, "last_s": np.maximum, "first_position": np.minimum}
     for name in rows.drop_columns(["bucket", *REQUEST]).column_names:
         values = floats(rows, name) if name in times else whole(rows, name)
         each = times.get(name, np.add).reduceat(values, first)

@@ -297,6 +297,9 @@ class Sums:
     drafted_in: NDArray[np.int64]
     """First and last step with a recorded chain of each request, [requests, 2]; -1 if it has
     none."""
+    begun_before: int = 0
+    """Number of requests whose first recorded step lies beyond their prompt by more than a
+    draft."""
     cohort: Cohort | None = None
     """Rounds that the sums leave out; None if they leave out none."""
     slice: Slice | None = None
@@ -379,6 +382,12 @@ def collect(tables: Tables, cohort: Cohort | None = None, *, for_summary: bool =
         by_length=by_drafted,
         recorded=recorded,
         drafted_in=drafted_in,
+        begun_before=int(
+            (
+                floats(verify, "first_position")
+                > requests.prompt_tokens[requests.codes(verify)] + shape.k + 1
+            ).sum()
+        ),
         cohort=cohort,
     )
 

@@ -174,6 +174,7 @@ def _recording(run: Sums, checked: Verification, steps: StepTimes) -> Recording:
         errors=sum(sum(status.errors.values()) for status in statuses),
         overhead_fraction=_overhead(run.tables, steps),
         sampling=chains / stand_for if stand_for else None,
+        begun_before=0 if run.slice else run.begun_before,
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
@@ -248,3 +249,13 @@ def test_length_that_goes_with_ease_is_said(trace: Trace) -> None:
     assert "Record 100 prompts or more" in message
     of_one_length = replace(few, length_correlation=-0.97)
     assert "length_goes_with_ease" not in _messages(replace(run, independence=of_one_length))
+
+
+def test_requests_whose_first_rounds_are_missing_are_told(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", Truth(requests=30, rounds=40))
+    assert "begun_before" not in _messages(summarise(read_trace(run), "run"))
+    for path in run.glob("verify-*.parquet"):
+        rows = pq.read_table(path)
+        times = rows["time_s"].to_numpy()
+        pq.write_table(rows.filter(pa.array(times > np.quantile(times, 0.5))), path)
+    assert "first rounds of" in _messages(summarise(read_trace(run), "run"))["begun_before"]
