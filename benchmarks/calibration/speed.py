@@ -22,7 +22,7 @@ from driftscope.analysis.speed import is_faster, speed_by_means
 from driftscope.analysis.statistics.ratio import mean_interval
 from driftscope.findings.case import replay_cases_of
 from driftscope.findings.finding import Answer
-from driftscope.findings.rules_speed import pays_for_clients, slower_for_clients
+from driftscope.findings.rules_pays import pays_for_clients, slower_for_clients
 from driftscope.workloads.client.recording import manifest_of
 
 PROMPTS, TOKENS = 24, 128

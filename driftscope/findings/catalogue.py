@@ -21,6 +21,7 @@ from driftscope.findings import (
     rules_circumstances,
     rules_compare,
     rules_data,
+    rules_pays,
     rules_speed,
 )
 from driftscope.findings.case import Case, Entry, Question, ReplayCase, cases_of, replay_cases_of
@@ -34,6 +35,7 @@ _MODULES = (
     rules_acceptance,
     rules_circumstances,
     rules_changes,
+    rules_pays,
     rules_speed,
     rules_compare,
 )
@@ -166,7 +168,7 @@ def conclude(
 
 def _alone(plain: BaselineRun) -> Analysis:
     """Return what can be told about a run without speculation alone: its speed."""
-    served = replace(rules_speed.without_speculation(plain), runs=(plain.label,))
+    served = replace(rules_pays.without_speculation(plain), runs=(plain.label,))
     return Analysis(
         runs=(),
         cases=(),

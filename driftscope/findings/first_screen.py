@@ -35,7 +35,7 @@ from driftscope.findings.finding import (
     capital,
 )
 from driftscope.findings.rules_compare import without_interval
-from driftscope.findings.rules_speed import model_ratio
+from driftscope.findings.rules_pays import model_ratio
 from driftscope.metrics.acceptance import MEAN_LENGTH
 from driftscope.metrics.latency import CLIENT_TPOT, PREDICTED_TPOT, TPOT, TTFT
 from driftscope.vocabulary import Ended

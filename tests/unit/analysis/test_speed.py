@@ -23,7 +23,7 @@ from driftscope.analysis.statistics.intervals import Interval
 from driftscope.findings.case import replay_cases_of
 from driftscope.findings.catalogue import Analysis, conclude
 from driftscope.findings.finding import Answer, Finding, Topic
-from driftscope.findings.rules_speed import slower_for_clients
+from driftscope.findings.rules_pays import slower_for_clients
 from driftscope.pipeline import Inputs, analyze, compare
 
 GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
