@@ -211,7 +211,8 @@ def said_of(first: Trace, second: Trace) -> Said:
 
 def _acts(analysis: Analysis) -> bool:
     screen = analysis.screen
-    return screen.state in (State.ACT, State.LOOK) and bool(screen.lead.reference)
+    asks = screen.state in (State.ACT, State.LOOK) and screen.subject is None
+    return asks and bool(screen.lead.reference)
 
 
 def _trace(truth: Truth, missing: float = 0.0) -> Trace:
