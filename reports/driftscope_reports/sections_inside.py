@@ -260,7 +260,7 @@ def _masses(runs: _Runs) -> list[Picture]:
     ]
 
 
-_NO_SINK = " This target has no attention sink, so statements about sink loss do not apply."
+_NO_SINK = " This drafter has no attention sink, so statements about sink loss do not apply."
 
 
 def mass_areas(masses: Mapping[str, ByDepth | None]) -> list[Any]:

@@ -453,7 +453,7 @@ def test_a_report_of_a_run_in_which_no_sink_was_found(tmp_path: Path) -> None:
     analysis = analysis_of(tmp_path, {"run": spec})
     page = to_html(analysis)
     assert told in page
-    assert "This target has no attention sink, so statements about sink loss" in page
+    assert "This drafter has no attention sink, so statements about sink loss" in page
     assert "no sink found (found)" in page
     assert not re.search(r">nan%?<", page)
     sought = replace(analysis.runs[0].manifest, sink_source="sought")
