@@ -215,6 +215,7 @@ def _of_servers(a: Manifest, b: Manifest) -> Iterator[RunDifference]:
 
 
 _OF_EXECUTION: Mapping[str, Callable[[Manifest], object]] = {
+    "hardware": lambda manifest: manifest.hardware,
     "execution mode": lambda manifest: manifest.mode,
     "attention backend": lambda manifest: manifest.attention_backend,
     "dtype of the cache": lambda manifest: manifest.kv_cache_dtype,

@@ -147,6 +147,8 @@ class Manifest:
     sampled requests are then wrong. False also if this is not known."""
     attention_backend: Text
     kv_cache_dtype: Text
+    hardware: Text = ""
+    """Name of the GPU that served, or of the CPU with its number of cores; "": not recorded."""
     rank: RankNumber = 0
     """Tensor-parallel rank of the worker that wrote this manifest."""
     tensor_parallel: RankCount = 1

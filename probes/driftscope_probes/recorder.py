@@ -8,7 +8,10 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from driftscope.trace.manifest import Manifest, Model
 from driftscope.trace.records import edges_of
@@ -54,14 +57,28 @@ def with_sinks(manifest: Manifest, sinks: SinkSet) -> Manifest:
 
 
 def settings_in_manifest(settings: Settings) -> dict[str, Any]:
-    """Return the fields of a manifest that follow from the settings alone."""
+    """Return the fields of a manifest that follow from the settings and the machine alone."""
     return {
+        "hardware": _hardware(),
         "every": settings.every or 1,
         "budget": None if settings.every else settings.budget,
         "sink_tokens": len(settings.sink_slots),
         "sink_slots": settings.sink_slots,
         "sink_source": settings.sink_source,
     }
+
+
+def _hardware() -> str:
+    """Return the name of the GPU in use, or of the CPU with its number of cores; "" if the machine
+    names none."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]}, {len(names)} cores" if names else ""
 
 
 def masses_in_manifest(drafter: Drafter, settings: Settings, meter: Meter) -> dict[str, Any]:

@@ -453,6 +453,7 @@ def provenance_parts(run: RunSummary) -> dict[str, str]:
         "rule of verification": manifest.verification or NOTHING,
         "K": f"{manifest.k}",
         "requests": _requests_words(run),
+        "hardware": manifest.hardware or NOTHING,
         "attention backend": manifest.attention_backend,
         "masses by": _STRATEGIES.get(manifest.attention_strategy, manifest.attention_strategy),
         "sink set": _sink(manifest),

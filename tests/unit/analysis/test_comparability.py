@@ -123,6 +123,15 @@ def test_another_drafter_may_capture_other_layers() -> None:
     assert not any(name.startswith("captured") for name in _names(mine, theirs))
 
 
+def test_other_hardware_explains_speed_alone() -> None:
+    mine = _manifest("vllm", "a", "w", ())
+    theirs = replace(mine, hardware="NVIDIA H200")
+    assert _names(replace(mine, hardware="NVIDIA H100"), theirs) == [
+        "hardware (NVIDIA H100 against NVIDIA H200)"
+    ]
+    assert _names(mine, theirs) == [], "hardware that was not recorded differs from no other"
+
+
 SIDE: Side = side(Truth(requests=8, rounds=4, k=2))
 
 
