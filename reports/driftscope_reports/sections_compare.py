@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
 from markupsafe import Markup
 
 from driftscope.analysis.closeup import AT, TPOT, TTFT
+from driftscope.analysis.comparability import Claim
 from driftscope.analysis.compare import (
     LENGTH,
     MARGINAL,
@@ -96,7 +97,10 @@ def compare(analysis: Analysis) -> Section:
     first, *others = analysis.runs
     cases = {case.run.label: case for case in analysis.cases}
     known = [_comparison(first, other, cases.get(other.label)) for other in others]
-    made = [[*rows_of(first, b, comparison)] for b, comparison in zip(others, known, strict=True)]
+    made = [
+        [_judged(row, comparison) for row in rows_of(first, other, comparison)]
+        for other, comparison in zip(others, known, strict=True)
+    ]
     counts = [
         f"{sum(row.word not in (SAME, None) for row in rows)} of {len(rows)} figures of {b.label}"
         for b, rows in zip(others, made, strict=True)
@@ -111,6 +115,13 @@ def compare(analysis: Analysis) -> Section:
             _table(first, others, made),
         ],
     )
+
+
+def _judged(row: Row, comparison: Comparison | None) -> Row:
+    """Return a row that is called better or worse only if nothing but drafter and K can explain the
+    difference."""
+    alike = comparison is not None and all(map(comparison.comparability.decides, Claim))
+    return row if alike else replace(row, good=Good.NEITHER)
 
 
 def _comparison(first: RunSummary, other: RunSummary, case: Case | None) -> Comparison | None:

@@ -334,7 +334,10 @@ def test_depths_stand_at_one_place_in_every_picture(browser: Browser, report: Pa
     page.close()
 
 
-def test_differences_are_told_apart_without_colour(browser: Browser, report: Path) -> None:
+def test_differences_are_told_apart_without_colour(browser: Browser, tmp_path: Path) -> None:
+    better = Spec(conditional=(0.9, 0.9, 0.9, 0.9), drafter="other")
+    report = tmp_path / "report.html"
+    report.write_text(to_html(analysis_of(tmp_path, {"one": Spec(), "other": better})))
     page = _unfolded(_open(browser, report))
     tone = page.locator("#compare .tone-good").first
     assert tone.inner_text() == "▲ better"
