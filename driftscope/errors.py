@@ -14,6 +14,7 @@
     ├── TelemetryError              telemetry cannot be sent as configured
     ├── PeerError                   a server gives no answer or a wrong one
     ├── NoDataError                 exit 4: a run without a single round
+    ├── UnknownKindError            exit 5: input of a kind that driftscope does not know
     └── UsageError                  exit 2: an option has an unusable value
 
 Each message is one line that states what is wrong, where, and what to do.
@@ -26,6 +27,7 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_GATE_FAILED = 3
 EXIT_NO_DATA = 4
+EXIT_UNKNOWN = 5
 EXIT_INTERRUPTED = 130
 """Exit code of a command that Ctrl-C ended in good order, as in shells."""
 MAX_MESSAGE = 2000
@@ -109,6 +111,12 @@ class NoDataError(DriftscopeError):
     """The run is valid but contains nothing to analyse."""
 
     exit_code = EXIT_NO_DATA
+
+
+class UnknownKindError(DriftscopeError):
+    """The input is of a kind that driftscope does not know, so that it is not judged."""
+
+    exit_code = EXIT_UNKNOWN
 
 
 class UsageError(DriftscopeError):

@@ -10,11 +10,18 @@ from typing import Any
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, EXIT_USAGE
+from driftscope.errors import (
+    EXIT_ERROR,
+    EXIT_GATE_FAILED,
+    EXIT_NO_DATA,
+    EXIT_OK,
+    EXIT_UNKNOWN,
+    EXIT_USAGE,
+)
 
 EPILOG = (
     f"Exit codes: {EXIT_OK} fine, {EXIT_ERROR} error, {EXIT_USAGE} usage, "
-    f"{EXIT_GATE_FAILED} gate failed, {EXIT_NO_DATA} no data."
+    f"{EXIT_GATE_FAILED} gate failed, {EXIT_NO_DATA} no data, {EXIT_UNKNOWN} unknown kind of input."
 )
 
 

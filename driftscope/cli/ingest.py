@@ -136,6 +136,8 @@ def _notes(figures: Figures) -> Iterator[Text]:
     part = f"{shown(figures.part)}: " if figures.part else ""
     for words in figures.contradictions:
         yield Text(f"  {part}does not fit together: {shown(words)}", "bold red")
+    for words in figures.observations:
+        yield Text(f"  {part}{shown(words)}", "bold yellow")
     for words in figures.assumptions:
         yield Text(f"  {part}{shown(words)}", "dim")
     if figures.period != THIS_RUN:

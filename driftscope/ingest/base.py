@@ -35,6 +35,12 @@ ByVerified = Mapping[int, Histogram]
 """Rounds by the number of draft tokens that they verified."""
 OFF_BY = 0.02
 """Difference of two lengths above which they contradict each other: files round to two digits."""
+NOTHING = 0.001
+"""Share of draft tokens below which nothing is accepted: a drafter of common words has more."""
+UNCUT = 0.99
+"""Share of K in each round from which drafts count as whole: an answer may end within one."""
+DEEPER = 10.0
+"""Factor by which depth 1 is above NOTHING where only the deeper ones accept nothing."""
 THIS_RUN, SINCE_START, LAST_INTERVAL = "this run", "since the server's start", "last log interval"
 """Periods that figures cover."""
 MOST_BYTES = 16 * MAX_JSON_BYTES
@@ -97,6 +103,8 @@ class IngestedFigures:
     """Assumptions and conversions of the reader."""
     contradictions: tuple[str, ...] = ()
     """Figures of the file that do not fit together."""
+    observations: tuple[str, ...] = ()
+    """What the file shows beside its mean: lines that accepted nothing, changes over time."""
 
     @written_property
     def token_rate(self) -> float | None:
@@ -131,7 +139,23 @@ class ResultFile:
     document: Any = field(repr=False, default=None)
     """The file as one JSON value; None if it is not."""
     lines: tuple[Mapping[str, Any], ...] = field(repr=False, default=())
-    """Its lines as JSON objects; () unless each line that is not empty is one."""
+    """Its lines as JSON objects, or the responses of its event streams; () unless each line that is
+    not empty is one."""
+
+    def inside(self, path: Sequence[str]) -> ResultFile | None:
+        """Return the file with what its objects hold at a path of keys in their place; None if none
+        holds an object there."""
+        found = []
+        for item in self.objects:
+            value: Any = item
+            for key in path:
+                value = _parsed(value.get(key)) if isinstance(value, dict) else None
+            if isinstance(value, dict):
+                found.append(value)
+        if not found:
+            return None
+        whole = found[0] if isinstance(self.document, dict) else found
+        return replace(self, document=whole, lines=())
 
     @property
     def fields(self) -> Mapping[str, Any]:
@@ -158,6 +182,9 @@ class Reader:
     gives: str
     lacks: str
     """Quantities that the format cannot give."""
+    marks: tuple[tuple[str, ...], ...]
+    """Keys or words that its files have, one tuple for each form; they name the nearest reader of a
+    file that none recognises."""
     recognises: Callable[[ResultFile], bool]
     read: Callable[[ResultFile], Iterable[Figures]]
     """Function that returns the figures of a file that it recognises. Raises BadFigureError."""
@@ -311,6 +338,7 @@ def completed(figures: Figures) -> Figures:
     if length is None and rates is not None:
         length = 1.0 + sum(rates)
     found = tuple(_contradictions(figures, length, rates))
+    shown = tuple(_nothing_accepted(figures, rates))
     marginal, words = _over_verified(figures)
     return replace(
         figures,
@@ -318,7 +346,24 @@ def completed(figures: Figures) -> Figures:
         marginal=marginal,
         assumptions=(*figures.assumptions, *words),
         contradictions=(*figures.contradictions, *found),
+        observations=(*shown, *figures.observations),
     )
+
+
+def _nothing_accepted(figures: Figures, rates: tuple[float, ...] | None) -> Iterator[str]:
+    """Yield where nothing is accepted at all, or nothing beyond depth 1."""
+    accepted, verified = figures.accepted, figures.verified
+    if verified == 0 and accepted == 0 and figures.mean_length is None:
+        yield (
+            "no draft token was counted: the server did not speculate, or did not fill these counts"
+        )
+    elif verified and accepted is not None and accepted < NOTHING * verified:
+        yield f"nothing is accepted: {accepted:,} of {verified:,} draft tokens"
+    elif rates and rates[0] >= DEEPER * NOTHING and len(rates) > 1 and max(rates[1:]) < NOTHING:
+        yield (
+            f"nothing is accepted beyond depth 1, where {100 * rates[0]:.1f}% is: the drafter's "
+            "second step gets a wrong state, position or cache entry, or was not trained"
+        )
 
 
 def _counted_rates(figures: Figures) -> tuple[float, ...] | None:
@@ -336,7 +381,7 @@ def _over_verified(figures: Figures) -> tuple[tuple[float | None, ...] | None, t
     k, rounds, verified = figures.k, figures.rounds, figures.verified
     if figures.marginal is None or not k or not rounds or verified is None:
         return figures.marginal, ()
-    if verified >= k * rounds:
+    if verified >= UNCUT * k * rounds:
         return figures.marginal, ()
     said = f"{verified / rounds:.1f} of K = {k} draft tokens were verified in a round"
     if figures.by_verified is None:
@@ -504,10 +549,39 @@ def open_result(path: Path) -> ResultFile:
     return ResultFile(path=path, text=text, document=document, lines=lines)
 
 
+def _parsed(value: object) -> object:
+    """Return the object that a text holds as JSON, as proxies log bodies; or the value itself."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            return parse_json(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+_EVENT = "data:"
+
+
 def _lines(text: str) -> tuple[Mapping[str, Any], ...]:
-    """Return all lines as objects, or () if one is none; a last line may be cut off."""
-    objects = list[Mapping[str, Any]]()
+    """Return all lines as objects, or () if one is none; a last line may be cut off.
+
+    An event stream (text/event-stream, as curl saves it) is one object for each response: chunks
+    with one id are put together, a later value in place of an earlier one.
+    """
     rows = [row for row in text.splitlines() if row.strip()][:MOST_LINES]
+    if not any(row.startswith(_EVENT) for row in rows[:10]):
+        return _objects_of(rows)
+    chunks = [row[len(_EVENT) :].strip() for row in rows if row.startswith(_EVENT)]
+    responses: dict[str, dict[str, Any]] = {}
+    for chunk in _objects_of([chunk for chunk in chunks if chunk != "[DONE]"]):
+        name = str(chunk.get("id") or inner(chunk, "meta_info").get("id"))
+        known = {key: value for key, value in chunk.items() if value not in (None, [], {})}
+        responses.setdefault(name, {}).update(known)
+    return tuple(responses.values())
+
+
+def _objects_of(rows: Sequence[str]) -> tuple[Mapping[str, Any], ...]:
+    objects = list[Mapping[str, Any]]()
     for number, row in enumerate(rows):
         try:
             value = parse_json(row)
@@ -522,13 +596,25 @@ def _lines(text: str) -> tuple[Mapping[str, Any], ...]:
 
 
 def reader(
-    *, name: str, title: str, gives: str, lacks: str, recognises: Callable[[ResultFile], bool]
+    *,
+    name: str,
+    title: str,
+    gives: str,
+    lacks: str,
+    marks: tuple[tuple[str, ...], ...],
+    recognises: Callable[[ResultFile], bool],
 ) -> Callable[[Read], Read]:
     """Return a decorator that enters a function into REGISTERED; the arguments are a Reader's."""
 
     def enter(read: Read) -> Read:
         REGISTERED[name] = Reader(
-            name=name, title=title, gives=gives, lacks=lacks, recognises=recognises, read=read
+            name=name,
+            title=title,
+            gives=gives,
+            lacks=lacks,
+            marks=marks,
+            recognises=recognises,
+            read=read,
         )
         return read
 

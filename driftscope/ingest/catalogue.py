@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from driftscope.boundary.json_document import INGESTED, text, written_names
-from driftscope.errors import UsageError
-from driftscope.ingest import engines, prometheus, tools
+from driftscope.errors import UnknownKindError, UsageError
+from driftscope.ingest import engines, prometheus, server_log, tools
 from driftscope.ingest.base import (
     REGISTERED,
     BadFigureError,
@@ -19,41 +21,89 @@ from driftscope.ingest.base import (
     open_result,
 )
 
-_MODULES = (engines, prometheus, tools)
+_MODULES = (engines, prometheus, server_log, tools)
 """Modules that enter readers into REGISTERED."""
 READERS: Mapping[str, Reader] = REGISTERED
+MOST_PATHS = 40
+"""Paths within an object that are tried: responses that a proxy logged are a few levels deep."""
+ADDING = "docs/ingest.md"
 
 
 def ingest(path: Path, name: str | None = None) -> tuple[Reader, tuple[Figures, ...]]:
     """Read a result file with the reader `name`, or with the one that recognises it.
 
-    Raises UsageError for a file that cannot be read, that no reader or several recognise, or whose
-    content no tool writes.
+    Raises UnknownKindError for a file that no reader recognises, and UsageError for one that cannot
+    be read, that several recognise, or whose content no tool writes.
     """
     file = open_result(path)
-    reader = _chosen(file) if name is None else READERS.get(name)
-    if reader is None:
+    reader = None if name is None else READERS.get(name)
+    if name is not None and reader is None:
         raise UsageError(f"--format {name}: no such format; there are {', '.join(READERS)}")
+    where = ""
+    if reader is None:
+        file, reader, where = _chosen(file)
     try:
         found = tuple(completed(figures) for figures in reader.read(file))
     except BadFigureError as error:
         raise UsageError(f"{path}: is no file of {reader.title}: {error}") from error
     if all(figures.is_empty and figures.accepted is None for figures in found):
         raise UsageError(f"{path}: {reader.title}: holds no figure of acceptance or time")
+    if where:
+        words = f"read from what its objects hold in {where}"
+        found = tuple(
+            replace(figures, assumptions=(words, *figures.assumptions)) for figures in found
+        )
     return reader, found
 
 
-def _chosen(file: ResultFile) -> Reader:
-    mine: Sequence[Reader] = [reader for reader in READERS.values() if reader.recognises(file)]
-    if len(mine) == 1:
-        return mine[0]
-    if not mine:
-        raise UsageError(
-            f"{file.path}: no known format; `driftscope ingest --list` lists them, and --format "
-            "names one"
-        )
-    names = ", ".join(reader.name for reader in mine)
-    raise UsageError(f"{file.path}: fits {names}; name one with --format")
+def _chosen(file: ResultFile) -> tuple[ResultFile, Reader, str]:
+    """Return the file, or what its objects hold at a path of keys, the only reader that recognises
+    it, and the path in words."""
+    for path in ((), *_paths(file)):
+        held = file.inside(path) if path else file
+        mine = [] if held is None else [one for one in READERS.values() if one.recognises(held)]
+        if held is not None and len(mine) == 1:
+            return held, mine[0], ".".join(path)
+        if mine:
+            names = ", ".join(reader.name for reader in mine)
+            raise UsageError(f"{file.path}: fits {names}; name one with --format")
+    raise UnknownKindError(
+        f"{file.path}: not a file that ingest knows{_nearest(file)}. `driftscope ingest --list` "
+        f"lists the formats; {ADDING} says how to add one"
+    )
+
+
+def _paths(file: ResultFile) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of keys to objects within the first object of a file, the shortest first."""
+    waiting = deque[tuple[str, ...]]([()])
+    tried = 0
+    while waiting and tried < MOST_PATHS:
+        path = waiting.popleft()
+        held = file.inside(path) if path else file
+        if path:
+            tried += 1
+            yield path
+        for key, value in held.objects[0].items() if held and held.objects else ():
+            if isinstance(value, dict) or (isinstance(value, str) and value[:1] == "{"):
+                waiting.append((*path, str(key)))
+
+
+def _nearest(file: ResultFile) -> str:
+    """Return in words which reader has most of its marks in a file, and what it lacks."""
+    best: tuple[float, str] = (0.0, "")
+    for reader in READERS.values():
+        for marks in reader.marks:
+            there = [mark for mark in marks if _has(file.text, mark)]
+            absent = [mark for mark in marks if mark not in there]
+            lacks = f"lacks {', '.join(absent)}" if absent else "but not where that tool writes it"
+            words = f"; nearest is {reader.name}: has {', '.join(there)}, {lacks}"
+            if there:
+                best = max(best, (len(there) / len(marks), words))
+    return best[1]
+
+
+def _has(text: str, mark: str) -> bool:
+    return (f'"{mark}"' if mark.isidentifier() else mark) in text
 
 
 def to_json(found: Sequence[tuple[Path, Reader, tuple[Figures, ...]]]) -> str:

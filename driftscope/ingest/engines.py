@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from driftscope.ingest.base import (
-    MOST_LENGTH,
     BadFigureError,
     Figures,
     RequestCounts,
@@ -34,6 +31,7 @@ def _spec(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @reader(
     name="vllm-requests",
+    marks=(("metrics", "speculative_decoding", "num_spec_steps"),),
     title="vLLM responses with --per-request-spec-decode-metrics (0.33)",
     gives="acceptance length with interval, rates by depth, per request",
     lacks="times",
@@ -64,6 +62,7 @@ def _meta(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @reader(
     name="sglang-requests",
+    marks=(("spec_verify_ct", "spec_correct_drafts_histogram"),),
     title="SGLang meta_info: responses, or --export-metrics-to-file (0.5.23)",
     gives="acceptance length with interval, rates by depth, per request",
     lacks="times",
@@ -103,6 +102,7 @@ _STATS = "specDecodingStats"
 
 @reader(
     name="trtllm-iterations",
+    marks=(("iter", "iterLatencyMS", "specDecodingStats"),),
     title="TensorRT-LLM iteration statistics",
     gives="acceptance length, tokens",
     lacks="rates by position, intervals, times per token",
@@ -138,6 +138,7 @@ def _is_trtllm_requests(file: ResultFile) -> bool:
 
 @reader(
     name="trtllm-requests",
+    marks=(("speculative_decoding", "total_accepted_draft_tokens"),),
     title="TensorRT-LLM responses with per_request_spec_decode_stats",
     gives="acceptance length with interval, rates by depth, per request",
     lacks="times",
@@ -156,6 +157,39 @@ def trtllm_requests(file: ResultFile) -> Iterator[Figures]:
     )
 
 
+def _perf(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    return inner(inner(fields, "perf_metrics"), "speculative_decoding")
+
+
+@reader(
+    name="trtllm-perf-metrics",
+    marks=(("perf_metrics", "speculative_decoding", "total_draft_tokens"),),
+    title="TensorRT-LLM perf_metrics: `GET /perf_metrics`, or a line per request",
+    gives="verified and accepted tokens, time to the first token",
+    lacks="rounds, so no acceptance length; rates by position",
+    recognises=lambda file: any("total_draft_tokens" in _perf(row) for row in file.objects[:100]),
+)
+def trtllm_perf_metrics(file: ResultFile) -> Iterator[Figures]:
+    """Read TensorRT-LLM's perf_metrics of requests (`return_perf_metrics: true`).
+
+    Source: tensorrt_llm executor/types.h, RequestPerfMetrics. It counts no rounds.
+    """
+    speculated = [_perf(row) for row in file.objects if _perf(row)]
+    yield Figures(
+        requests=len(file.objects),
+        verified=total(speculated, "total_draft_tokens"),
+        accepted=total(speculated, "total_accepted_draft_tokens"),
+        ttft_s=mean(_first_token_s(row) for row in file.objects),
+        assumptions=("TensorRT-LLM counts no rounds here, so there is no acceptance length",),
+    )
+
+
+def _first_token_s(fields: Mapping[str, Any]) -> float | None:
+    times = inner(inner(fields, "perf_metrics"), "timing_metrics")
+    sent, first = (number(times, name) for name in ("arrival_time", "first_token_time"))
+    return first - sent if sent is not None and first is not None and first >= sent else None
+
+
 NO_ROUNDS = (
     "llama.cpp counts no rounds in a response, so there is no acceptance length; its metrics page "
     "and its log have them"
@@ -169,6 +203,7 @@ def _timings(file: ResultFile) -> list[Mapping[str, Any]]:
 
 @reader(
     name="llamacpp-responses",
+    marks=(("timings", "predicted_ms", "draft_n"),),
     title="llama.cpp or mlx-vlm server responses",
     gives="verified and accepted tokens, time per token; with mlx-vlm an acceptance length",
     lacks="rounds in llama.cpp, rates by position",
@@ -210,85 +245,3 @@ def llamacpp_responses(file: ResultFile) -> Iterator[Figures]:
 def _tpot(timings: Mapping[str, Any]) -> float | None:
     taken, tokens = number(timings, "predicted_ms"), count(timings, "predicted_n")
     return taken / tokens / 1000.0 if taken is not None and tokens else None
-
-
-_NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
-_SGLANG = re.compile(rf"Decode batch.*?accept len: {_NUMBER}")
-_VLLM = re.compile(
-    rf"SpecDecoding metrics:.*?[Mm]ean acceptance length: {_NUMBER}.*?"
-    r"Accepted: ([0-9]+) tokens, Drafted: ([0-9]+) tokens"
-)
-_LLAMACPP = re.compile(
-    rf"draft acceptance = {_NUMBER} \( *([0-9]+) accepted / *([0-9]+) generated\), "
-    rf"mean acceptance length = {_NUMBER}"
-)
-_IDLE = 1.0
-"""Length that SGLang prints for an idle batch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
-    length: float
-    accepted: int
-    verified: int
-
-    @property
-    def rounds(self) -> int:
-        """Rounds that a length and accepted tokens imply."""
-        return round(self.accepted / (self.length - 1.0)) if self.length > 1.0 else 0
-
-
-def _is_server_log(file: ResultFile) -> bool:
-    plain = file.document is None and not file.lines
-    return plain and any(line.search(file.text) for line in (_SGLANG, _VLLM, _LLAMACPP))
-
-
-@reader(
-    name="server-log",
-    title="log of an SGLang (0.5), vLLM (0.33), LMDeploy (0.18) or llama.cpp server",
-    gives="acceptance length; tokens (not SGLang); an interval over requests (llama.cpp)",
-    lacks="rates by position; rounds are rebuilt",
-    recognises=_is_server_log,
-)
-def server_log(file: ResultFile) -> Iterator[Figures]:
-    """Read logs of SGLang, vLLM, LMDeploy and llama.cpp servers.
-
-    Sources: SGLang 0.5.23 "Decode batch", vLLM 0.33 and LMDeploy 0.18 "SpecDecoding metrics",
-    llama.cpp#24536 "draft acceptance". Each line covers one log interval, or one request in
-    llama.cpp.
-    """
-    if requests := [_line(m[4], m[2], m[3]) for m in _LLAMACPP.finditer(file.text)]:
-        yield over_requests(
-            [
-                RequestCounts(rounds=line.rounds, accepted=line.accepted, verified=line.verified)
-                for line in requests
-            ],
-            assumptions=("rounds are accepted tokens / (length - 1), rounded",),
-        )
-    elif lines := [_line(m[1], m[2], m[3]) for m in _VLLM.finditer(file.text)]:
-        yield Figures(
-            rounds=sum(line.rounds for line in lines) or None,
-            accepted=sum(line.accepted for line in lines),
-            verified=sum(line.verified for line in lines),
-            assumptions=("rounds of a line are accepted tokens / (length - 1), rounded",),
-        )
-    else:
-        lengths = [_length(match[1]) for match in _SGLANG.finditer(file.text)]
-        known = [value for value in lengths if value != _IDLE]
-        yield Figures(
-            mean_length=mean(known),
-            assumptions=(
-                "the mean of the lines: SGLang logs no counts; 1.00 is left out as an idle batch",
-            ),
-        )
-
-
-def _line(length: str, accepted: str, verified: str) -> _Line:
-    return _Line(length=_length(length), accepted=int(accepted[:18]), verified=int(verified[:18]))
-
-
-def _length(text: str) -> float:
-    value = float(text)
-    if value > MOST_LENGTH:
-        raise BadFigureError(f"an acceptance length of {value:g}")
-    return value

@@ -38,6 +38,7 @@ from driftscope.telemetry.prometheus import (
     page_of,
     page_of_samples,
     samples_on,
+    unwrapped,
 )
 from driftscope.telemetry.watch import view
 
@@ -153,6 +154,12 @@ def _is_prometheus_text(file: ResultFile) -> bool:
 
 @reader(
     name="prometheus",
+    marks=(
+        ("# TYPE vllm:", "vllm:spec_decode_num_drafts"),
+        ("# TYPE sglang:", "sglang:spec_accept_length"),
+        ("# TYPE llamacpp:", "llamacpp:spec_decode_num_drafts"),
+        ("# TYPE trtllm_", "trtllm_spec_decode_num_accepted_tokens"),
+    ),
     title="Prometheus page of vLLM, SGLang, TensorRT-LLM, llama.cpp or LMDeploy",
     gives="acceptance length, rates by position (not SGLang), mean times (vLLM, TensorRT-LLM)",
     lacks="intervals; one page covers the time since the server's start, two with --window the "
@@ -178,6 +185,7 @@ def _is_prometheus_range(file: ResultFile) -> bool:
 
 @reader(
     name="prometheus-range",
+    marks=(("status", "data", "resultType", "__name__"),),
     title="Prometheus query API: counters over a range, or at an instant",
     gives="as prometheus, for the range asked for; restarts are noticed",
     lacks="intervals; counters between the last scrape before a restart and the restart",
@@ -216,7 +224,7 @@ def _results(data: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 def _series(result: Mapping[str, Any], *, ranged: bool) -> _Series:
     metric = inner(result, "metric")
     labels = {str(name): str(value) for name, value in metric.items() if name != _NAME}
-    name = str(metric.get(_NAME, ""))
+    name = unwrapped(str(metric.get(_NAME, "")))
     pairs = result.get("values") if ranged else [result.get("value")]
     if name not in _NAMES:
         return _Series(name=name, labels=labels, times=(), values=())

@@ -91,7 +91,8 @@ def _manifest(
 
 def _notes(found: Sequence[Figures]) -> tuple[str, ...]:
     """Return what readers took for granted, the periods, and what does not fit together."""
-    notes = [words for figures in found for words in figures.assumptions]
+    notes = [words for figures in found for words in figures.observations]
+    notes += [words for figures in found for words in figures.assumptions]
     notes += [
         f"acceptance covers: {figures.period}"
         for figures in found

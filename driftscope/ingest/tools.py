@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,42 +35,115 @@ from driftscope.ingest.base import (
     reader,
     share,
 )
+from driftscope.ingest.server_log import rows_of
 from driftscope.trace.manifest import EXACT, rule_of_sglang
 
 _RATES = "spec_decode_per_position_acceptance_rates"
 
 
+_CONSOLE = {
+    "Successful requests:": "completed",
+    "Mean TTFT (ms):": "mean_ttft_ms",
+    "Mean TPOT (ms):": "mean_tpot_ms",
+    "Output token throughput (tok/s):": "output_throughput",
+    "Acceptance length:": "spec_decode_acceptance_length",
+    "Drafts:": "spec_decode_num_drafts",
+    "Draft tokens:": "spec_decode_draft_tokens",
+    "Accepted tokens:": "spec_decode_accepted_tokens",
+    "Accept length:": "accept_length",
+    "Concurrency:": "concurrency",
+    # vllm/examples/offline_inference/spec_decode.py
+    "mean acceptance length:": "spec_decode_acceptance_length",
+    "num_drafts:": "spec_decode_num_drafts",
+    "num_draft_tokens:": "spec_decode_draft_tokens",
+    "num_accepted_tokens:": "spec_decode_accepted_tokens",
+}
+"""Words before a figure on the console, and the key of the same figure in the tool's JSON."""
+_PRINTED = re.compile(r"([A-Za-z][\w ()/%]{1,60}:) {0,60}([0-9]{1,18}(?:\.[0-9]{1,9})?) {0,60}$")
+_AT = re.compile(r"(?:Position|acceptance at token) ([0-9]{1,4}):")
+
+
+def _runs(file: ResultFile) -> Sequence[Mapping[str, Any]]:
+    """Return the runs of a benchmark: JSON objects, or what the tool printed on the console. A
+    figure that is printed again begins another run."""
+    if file.objects:
+        return file.objects
+    runs: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    for row in rows_of(file):
+        if (match := _PRINTED.search(row.rstrip()[-200:])) is None:
+            continue
+        words, value = match[1], float(match[2])
+        at = _AT.fullmatch(words)
+        if words not in _CONSOLE and at is None:
+            continue
+        if words in seen or not runs:
+            runs.append({})
+            seen = set()
+        seen.add(words)
+        if at is None:
+            runs[-1][_CONSOLE[words]] = value
+        else:
+            # vLLM prints percent, its example shares.
+            rate = value / 100.0 if words.startswith("Position") else value
+            runs[-1].setdefault(_RATES, []).append(rate)
+    return runs
+
+
+def _is_sglang_bench(file: ResultFile) -> bool:
+    runs = _runs(file)
+    return bool(runs) and "accept_length" in runs[0] and _TIMES & runs[0].keys() != set()
+
+
+def _is_vllm_bench(file: ResultFile) -> bool:
+    runs = _runs(file)
+    if not runs or "accept_length" in runs[0] or "input_config" in runs[0]:
+        return False
+    speculated = {_RATES, "spec_decode_acceptance_length"} & runs[0].keys()
+    return bool(speculated or ("mean_ttft_ms" in runs[0] and _TIMES & runs[0].keys()))
+
+
+_TIMES = frozenset({"mean_tpot_ms", "median_itl_ms", "total_input_tokens", "completed"})
+
+
 @reader(
     name="vllm-bench",
-    title="vLLM `bench serve --save-result` (0.33)",
+    marks=(
+        ("mean_ttft_ms", "mean_tpot_ms", "completed"),
+        ("Serving Benchmark Result", "Acceptance length:"),
+        ("mean acceptance length:", "num_drafts:"),
+    ),
+    title="vLLM `bench serve` (0.33), saved or printed, or of its form: MAX, vLLM's spec_decode.py",
     gives="acceptance length, rates by position, tokens, times",
     lacks="intervals: sums over the run only",
-    recognises=lambda file: "mean_ttft_ms" in file.fields and "total_input_tokens" in file.fields,
+    recognises=_is_vllm_bench,
 )
 def vllm_bench(file: ResultFile) -> Iterator[Figures]:
-    """Read `vllm bench serve --save-result` (vLLM 0.33): one JSON object per run.
+    """Read `vllm bench serve` (vLLM 0.33): one JSON object per run, or its text.
 
-    Source: vllm/benchmarks/serve.py. The spec_decode keys are absent without speculation.
+    Source: vllm/benchmarks/serve.py and examples/offline_inference/spec_decode.py. The spec_decode
+    keys are absent without speculation. Modular's MAX writes two of them, without counts.
     """
-    fields = file.fields
-    rates = fields.get(_RATES)
-    marginal = None if not rates else numbers(rates, _RATES, 1.0)
-    yield Figures(
-        k=None if marginal is None else len(marginal),
-        requests=count(fields, "completed"),
-        rounds=count(fields, "spec_decode_num_drafts"),
-        verified=count(fields, "spec_decode_draft_tokens"),
-        accepted=count(fields, "spec_decode_accepted_tokens"),
-        mean_length=length(fields, "spec_decode_acceptance_length"),
-        marginal=marginal,
-        ttft_s=milliseconds(fields, "mean_ttft_ms"),
-        tpot_s=milliseconds(fields, "mean_tpot_ms"),
-        output_tokens_per_s=number(fields, "output_throughput"),
-        assumptions=("K is the number of its rates by position",) if marginal else (),
-    )
+    runs = _runs(file)
+    for at, fields in enumerate(runs):
+        rates = fields.get(_RATES)
+        marginal = None if not rates else numbers(rates, _RATES, 1.0)
+        yield Figures(
+            part=f"run {at + 1}" if len(runs) > 1 else "",
+            k=None if marginal is None else len(marginal),
+            requests=count(fields, "completed"),
+            rounds=count(fields, "spec_decode_num_drafts"),
+            verified=count(fields, "spec_decode_draft_tokens"),
+            accepted=count(fields, "spec_decode_accepted_tokens"),
+            mean_length=length(fields, "spec_decode_acceptance_length"),
+            marginal=marginal,
+            ttft_s=milliseconds(fields, "mean_ttft_ms"),
+            tpot_s=milliseconds(fields, "mean_tpot_ms"),
+            output_tokens_per_s=number(fields, "output_throughput"),
+            assumptions=("K is the number of its rates by position",) if marginal else (),
+        )
 
 
-_OURS = ("accept_length", "median_itl_ms", "completed")
 _SINCE = (
     "its acceptance length is the server's since its start, not this run's; times are the run's"
 )
@@ -78,22 +151,27 @@ _SINCE = (
 
 @reader(
     name="sglang-bench",
+    marks=(
+        ("accept_length", "median_itl_ms", "completed"),
+        ("Serving Benchmark Result", "Accept length:"),
+    ),
     title="SGLang bench_serving (0.5.23)",
     gives="acceptance length since the server's start, times of the run",
     lacks="rates by position, counts, the run's own acceptance",
-    recognises=lambda file: bool(file.objects) and all(name in file.objects[0] for name in _OURS),
+    recognises=_is_sglang_bench,
 )
 def sglang_bench(file: ResultFile) -> Iterator[Figures]:
-    """Read SGLang's bench_serving (0.5.23): one JSON line per run.
+    """Read SGLang's bench_serving (0.5.23): one JSON line per run, or its text.
 
     Source: sglang/benchmark/serving.py. Its accept_length is the server's mean since its start.
     """
-    for at, fields in enumerate(file.objects):
+    runs = _runs(file)
+    for at, fields in enumerate(runs):
         accepted = length(fields, "accept_length")
         rule = rule_of_sglang(inner(fields, "server_info"))
         relaxed = f"drafts were verified by another rule than the exact one: {rule}"
         yield Figures(
-            part=f"run {at + 1}" if len(file.objects) > 1 else "",
+            part=f"run {at + 1}" if len(runs) > 1 else "",
             period=THIS_RUN if accepted is None else SINCE_START,
             requests=count(fields, "completed"),
             mean_length=accepted,
@@ -118,6 +196,7 @@ _MADE_UP = "llamacpp"
 
 @reader(
     name="aiperf-records",
+    marks=(("metadata", "metrics", "spec_decode_acceptance"),),
     title="AIPerf profile_export.jsonl (0.13)",
     gives="acceptance length with interval, rates by depth, times, per request",
     lacks="acceptance of llama.cpp, whose rounds AIPerf makes up",
@@ -169,6 +248,7 @@ _AIPERF_HISTOGRAM = "pooled_spec_decode_acceptance_histogram"
 
 @reader(
     name="aiperf-summary",
+    marks=(("input_config", "time_to_first_token"),),
     title="AIPerf profile_export_aiperf.json (0.13)",
     gives="acceptance length over rounds and over requests, rates by depth, times",
     lacks="intervals: give the records",
@@ -213,6 +293,7 @@ def _seconds(fields: Mapping[str, Any], name: str) -> float | None:
 
 @reader(
     name="guidellm",
+    marks=(("benchmarks", "requests", "successful"),),
     title="guidellm benchmarks.json (0.4 to 0.8)",
     gives="times per request; from 0.8 on acceptance length with interval and rates by depth",
     lacks="acceptance before 0.8",
@@ -258,6 +339,7 @@ def _choices(fields: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 @reader(
     name="spec-bench",
+    marks=(("question_id", "choices", "accept_lengths"),),
     title="Spec-Bench answers",
     gives="acceptance length with interval over questions, rates by depth",
     lacks="verified tokens, times to the first token",
@@ -299,6 +381,7 @@ def _is_eagle_answers(file: ResultFile) -> bool:
 
 @reader(
     name="eagle-answers",
+    marks=(("choices", "idxs", "new_tokens"),),
     title="answers of the EAGLE repository's evaluation",
     gives="acceptance length with interval over questions",
     lacks="rates by depth, verified tokens",
@@ -325,6 +408,7 @@ def _eagle_counts(choice: Mapping[str, Any]) -> RequestCounts:
     return RequestCounts(rounds=rounds, accepted=max(int(sum(tokens)) - rounds, 0))
 
 
+_NO_STEPS = "it names no number of steps: 1.00 is also what it writes without speculation"
 _COUNTED = "accept_length is completion tokens / verifications: it counts the prefill's token"
 
 
@@ -336,13 +420,11 @@ def _entries(file: ResultFile) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 @reader(
     name="specforge",
+    marks=(("steps", "topk", "metrics", "accept_length"),),
     title="SpecForge bench_eagle3 results (0.2)",
     gives="acceptance length and throughput of each benchmark",
     lacks="counts, rates by position, intervals",
-    recognises=lambda file: (
-        "model" in file.fields
-        and any("steps" in row and "metrics" in row for _, row in _entries(file))
-    ),
+    recognises=lambda file: any("steps" in row and "metrics" in row for _, row in _entries(file)),
 )
 def specforge_results(file: ResultFile) -> Iterator[Figures]:
     """Read SpecForge's bench_eagle3 (0.2): one JSON object with a list for each benchmark.
@@ -354,11 +436,14 @@ def specforge_results(file: ResultFile) -> Iterator[Figures]:
         for metrics in objects(entry, "metrics"):
             yield Figures(
                 part=f"{name}, batch {count(entry, 'batch_size')}",
-                k=count(entry, "steps"),
+                k=(k := count(entry, "steps")),
                 requests=count(entry, "num_samples"),
                 mean_length=length(metrics, "accept_length"),
                 output_tokens_per_s=number(metrics, "output_throughput"),
-                assumptions=(_COUNTED, "K is its number of steps"),
+                assumptions=(
+                    _COUNTED,
+                    "K is its number of steps" if k else _NO_STEPS,
+                ),
             )
 
 
@@ -368,6 +453,7 @@ _POSITION = re.compile(r"acceptance_at_pos_([0-9]{1,4})")
 
 @reader(
     name="speculators",
+    marks=(("subset,", "num_drafts,", "acceptance_length"),),
     title="speculators acceptance.csv (0.9)",
     gives="acceptance length, rates by position and tokens of each subset",
     lacks="times, intervals",
@@ -427,6 +513,7 @@ _SPEED_BENCH_HISTOGRAM = "Acceptance_Length_Histogram"
 
 @reader(
     name="speed-bench",
+    marks=(("Average_AL", "Request_AL"),),
     title="SPEED-Bench acceptance_rate.json",
     gives="acceptance length over rounds and over turns, rates by depth",
     lacks="verified tokens, times, intervals",
@@ -461,6 +548,7 @@ _MARGINAL = "marginal_accept_rates"
 
 @reader(
     name="speculation-profile",
+    marks=(("num_speculative_tokens", "measured"),),
     title="speculation_profile.json 1.0 (NVIDIA Model-Optimizer)",
     gives="acceptance length over rounds and requests, rates by depth",
     lacks="tokens, times, intervals",
@@ -480,4 +568,38 @@ def speculation_profile(file: ResultFile) -> Iterator[Figures]:
         mean_length=length(fields, "mean_accept_length"),
         mean_length_by_request=length(fields, "mean_accept_length_per_request"),
         marginal=None if rates is None else numbers(rates, _MARGINAL, 1.0),
+    )
+
+
+@reader(
+    name="mlc",
+    marks=(("spec_decode", "draft_count", "accept_count"),),
+    title="MLC-LLM engine metrics (`/debug/dump_engine_metrics`)",
+    gives="acceptance length, rates by depth, tokens",
+    lacks="times, intervals",
+    recognises=lambda file: "accept_count" in inner(file.fields, "spec_decode"),
+)
+def mlc_metrics(file: ResultFile) -> Iterator[Figures]:
+    """Read MLC-LLM's engine metrics: counts by step since the engine's start.
+
+    Source: mlc-llm, cpp/serve/metrics.cc and engine_actions/batch_verify.cc. A round counts its
+    draft length + 1 steps, of which step 0 is the target's own token, always accepted.
+    """
+    fields = inner(file.fields, "spec_decode")
+    drafted, accepted = (
+        tuple(map(int, numbers(fields.get(name), name))) for name in ("draft_count", "accept_count")
+    )
+    if len(drafted) != len(accepted) or not drafted or len(drafted) > MAX_K + 1:
+        raise BadFigureError("draft_count and accept_count differ in length, or are empty")
+    if drafted[0] != accepted[0]:
+        raise BadFigureError("step 0 is not the target's own token, which is always accepted")
+    rounds = drafted[0]
+    yield Figures(
+        period=SINCE_START,
+        k=len(drafted) - 1,
+        rounds=rounds,
+        verified=sum(drafted[1:]),
+        accepted=sum(accepted[1:]),
+        marginal=tuple(tokens / rounds for tokens in accepted[1:]) if rounds else None,
+        assumptions=("step 0 is the target's own token; depth 1 is step 1",),
     )

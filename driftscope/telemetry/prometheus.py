@@ -374,7 +374,8 @@ def samples_on(text: str, names: Collection[str]) -> Iterator[Sample]:
     """
     longest = max(map(len, names), default=0)
     number = 0
-    for line in io.StringIO(text):
+    for written in io.StringIO(text):
+        line = unwrapped(written)
         first = line[: longest + 1].partition("{")[0].split(None, 1)
         name = first[0] if first else ""
         if name not in names:
@@ -385,6 +386,15 @@ def samples_on(text: str, names: Collection[str]) -> Iterator[Sample]:
             raise BadPageError(f"more than {MAX_METRIC_SAMPLES:,} samples")
         number += 1
         yield _sample(line)
+
+
+_RAY = "ray_vllm_"
+
+
+def unwrapped(name: str) -> str:
+    """Return a name as vLLM writes it, where Ray has put its own before it and replaced the colon:
+    vllm/v1/metrics/ray_wrappers.py (0.33)."""
+    return f"vllm:{name.removeprefix(_RAY)}" if name.startswith(_RAY) else name
 
 
 def _sample(line: str) -> Sample:

@@ -68,7 +68,7 @@ def test_help_names_every_command_and_the_exit_codes(driftscope: Driftscope) -> 
     for command in COMMANDS:
         assert command in done.stdout
     words = " ".join(driftscope("analyze", "--help", COLUMNS="120").stdout.split())
-    assert "0 fine, 1 error, 2 usage, 3 gate failed, 4 no data" in words
+    assert "0 fine, 1 error, 2 usage, 3 gate failed, 4 no data, 5 unknown kind of input" in words
 
 
 def test_help_is_grouped_by_task(driftscope: Driftscope) -> None:

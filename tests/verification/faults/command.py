@@ -19,7 +19,14 @@ from support.hostile.texts import TEXTS
 
 from driftscope.cli.app import main
 from driftscope.cli.failures import DEBUG
-from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, EXIT_USAGE
+from driftscope.errors import (
+    EXIT_ERROR,
+    EXIT_GATE_FAILED,
+    EXIT_NO_DATA,
+    EXIT_OK,
+    EXIT_UNKNOWN,
+    EXIT_USAGE,
+)
 
 MARKUP = (
     "<script>alert(1)</script>",
@@ -76,7 +83,7 @@ def file_name_of(text: str) -> str:
     return argument_of(text).replace("/", "_")[:80] or "x"
 
 
-CODES = frozenset({EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_GATE_FAILED, EXIT_NO_DATA})
+CODES = frozenset({EXIT_OK, EXIT_ERROR, EXIT_USAGE, EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_UNKNOWN})
 BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _ERROR = "driftscope: error: "
 

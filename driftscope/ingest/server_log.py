@@ -1,0 +1,597 @@
+"""Logs of servers as time series: lengths, rates by position, load and replica of each line.
+
+A line is recognised by a marker and read field by field, so that what stands before it (Docker's,
+Ray's or a pod's prefix, colours, timestamps) does not matter, except that it names the replica.
+Every pattern begins with a literal and is bounded; a line of more than LONGEST characters is cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median, variance
+
+import numpy as np
+
+from driftscope.analysis.number_words import count as number_of
+from driftscope.analysis.statistics.intervals import two_sided
+from driftscope.boundary.bounds import MAX_K
+from driftscope.ingest.base import (
+    MOST_LENGTH,
+    SINCE_START,
+    THIS_RUN,
+    BadFigureError,
+    Figures,
+    Histogram,
+    RequestCounts,
+    ResultFile,
+    accepted_in,
+    over_requests,
+    reader,
+)
+
+LONGEST = 65_536
+"""Characters of a line that are read: SGLang's "Finish" lines hold the prompt and the answer."""
+FEWEST_LINES = 8
+"""Lines from which the first quarter is compared with the last: two lines in each."""
+CLEAR_SHARE, CLEAR_PROBABILITY = 0.1, 0.01
+"""A difference of two quarters is printed if it is 10% of the length, and if a t test of their
+lines, which are not independent of one another, has a probability below 1%."""
+DEAD = 1.005
+"""Length below which a line prints 1.00."""
+ROUNDED = 0.0055
+"""Largest error of a length printed with two digits, and a little more for its own rounding."""
+
+_N = r" {0,12}([0-9]{1,18}(?:\.[0-9]{1,9})?)"
+_RATES = r" {0,4}\(?([0-9., ]{1,2000})"
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}m")
+_SOURCE = re.compile(
+    r"(?P<compose>[\w.-]{1,100}) {1,40}\| "  # docker compose logs
+    r"|\[pod/(?P<pod>[^\]\s]{1,200})\]"  # kubectl logs --prefix
+)
+_ACTOR = re.compile(r"\(([\w:.-]{1,200} pid=[0-9]{1,9}[^()]{0,60})\)")
+"""Prefix of a Ray actor, and of vLLM's own processes."""
+_RANK = re.compile(r"\bDP([0-9]{1,4})\b")
+"""Rank in the prefix of SGLang's data-parallel schedulers."""
+_WHEN = re.compile(r"(?:[0-9]{4}-)?[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}")
+_ENGINE = re.compile(r"Engine ([0-9]{3,4}): ")
+RUNNING, QUEUED, TOKENS = "running requests", "queued requests", "tokens in the KV cache"
+KV_USAGE, REQUEST_TOKENS = "% of the KV cache in use", "tokens of the request"
+_CARRIED = {
+    RUNNING: re.compile(rf"Running:{_N} reqs"),
+    QUEUED: re.compile(rf"Waiting:{_N} reqs"),
+    KV_USAGE: re.compile(rf"GPU KV cache usage:{_N}%"),
+    REQUEST_TOKENS: re.compile(rf"total time ={_N} ms /{_N} tokens"),
+}
+"""Quantities that vLLM and llama.cpp print in a line of their own, before that of acceptance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """Acceptance in one line of a log, which covers one log interval or one request."""
+
+    when: str = ""
+    replica: str = ""
+    """Names of the container, actor and rank that wrote the line."""
+    engine: str = ""
+    length: float | None = None
+    rounds: float | None = None
+    accepted: int | None = None
+    verified: int | None = None
+    rates: tuple[float, ...] = ()
+    """Rates by position, over all rounds."""
+    k: int | None = None
+    quantities: Mapping[str, float] = field(default_factory=dict)
+    """Load and context at the time, by name."""
+    request: RequestCounts | None = None
+    """Counts, if the line is one request's."""
+    drafter: str = ""
+    """Name of one of several drafters, whose counts since the server's start the line has."""
+
+    @property
+    def weight(self) -> float:
+        """Weight in a mean over lines: rounds, or else the requests that ran."""
+        return self.quantities.get(RUNNING, 1.0) if self.rounds is None else self.rounds
+
+
+Fields = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """Lines that one engine writes."""
+
+    marker: str
+    fields: Mapping[str, re.Pattern[str]]
+    read: Callable[[Fields], LogLine | None]
+    said: str
+    """Words about how lines of this kind are read."""
+    cumulative: bool = False
+    """Whether a line counts since the server's start."""
+
+
+def _patterns(**fields: str) -> Mapping[str, re.Pattern[str]]:
+    return {name: re.compile(pattern) for name, pattern in fields.items()}
+
+
+def _whole(fields: Fields, name: str) -> int | None:
+    return int(fields[name].partition(".")[0]) if name in fields else None
+
+
+def _length(fields: Fields) -> float | None:
+    if "length" not in fields:
+        return None
+    value = float(fields["length"])
+    if value > MOST_LENGTH:
+        raise BadFigureError(f"an acceptance length of {value:g}")
+    return value
+
+
+def _by_position(fields: Fields) -> tuple[float, ...]:
+    try:
+        rates = tuple(float(text) for text in fields.get("rates", "").replace(",", " ").split())
+    except ValueError:
+        return ()
+    return rates if len(rates) <= MAX_K and all(rate <= 1.0 for rate in rates) else ()
+
+
+def _rounds_of(
+    accepted: int, verified: int | None, length: float | None, rates: Sequence[float], drafts: int
+) -> int | None:
+    """Return the rounds of a line: the first of these that agrees with the printed length.
+
+    The drafts that were counted; drafted / K, exact unless drafts were cut; accepted / sum of the
+    rates, which are printed with three digits; accepted / (length - 1), printed with two.
+    """
+    likely = [drafts] if drafts else []
+    if verified and rates and verified % len(rates) == 0:
+        likely.append(verified // len(rates))
+    if accepted and (yielded := sum(rates)) > 0.0:
+        likely.append(round(accepted / yielded))
+    for rounds in likely:
+        if length is None or abs(1.0 + accepted / rounds - length) <= ROUNDED:
+            return rounds
+    if length is not None and length > 1.0 and accepted:
+        return round(accepted / (length - 1.0))
+    return None
+
+
+def _counted(fields: Fields) -> LogLine | None:
+    """Return a line with counts, a length, rates by position, or some of these."""
+    accepted, verified = _whole(fields, "accepted"), _whole(fields, "verified")
+    if accepted is None or verified is None:
+        return None
+    length, rates = _length(fields), _by_position(fields)
+    rounds = _rounds_of(accepted, verified, length, rates, _whole(fields, "drafts") or 0)
+    uncut = not rounds or verified <= rounds * len(rates)
+    return LogLine(
+        length=1.0 + accepted / rounds if rounds else length,
+        rounds=rounds,
+        accepted=accepted,
+        verified=verified,
+        rates=rates,
+        k=(len(rates) or None) if uncut else None,
+        drafter=fields.get("drafter", ""),
+    )
+
+
+def _emitted(fields: Fields) -> LogLine | None:
+    k, verified, emitted = (_whole(fields, name) for name in ("k", "verified", "emitted"))
+    if not k or not verified or emitted is None:
+        return None
+    rounds = verified / k
+    return LogLine(rounds=rounds, accepted=max(emitted - round(rounds), 0), verified=verified, k=k)
+
+
+def _decode_batch(fields: Fields) -> LogLine | None:
+    length = _length(fields)
+    names = {"running": RUNNING, "queued": QUEUED, "tokens": TOKENS}
+    quantities = {title: float(fields[name]) for name, title in names.items() if name in fields}
+    if length is None or quantities.get(RUNNING) == 0.0:
+        return None  # an idle batch prints 1.00
+    rate = float(fields["rate"]) if "rate" in fields else 0.0
+    k = round((length - 1.0) / rate) if rate >= 0.05 else None
+    exact = k is not None and abs(k * rate - (length - 1.0)) <= ROUNDED * (k + 1)
+    return LogLine(length=length, k=k if exact else None, quantities=quantities)
+
+
+def _finished(fields: Fields) -> LogLine | None:
+    rounds, tokens = _whole(fields, "rounds"), _whole(fields, "tokens")
+    if not rounds or tokens is None:
+        return None
+    histogram: Histogram | None = None
+    if "histogram" in fields:
+        histogram = tuple(map(int, fields["histogram"].split(",")))
+    if histogram is not None and sum(histogram) != rounds:
+        histogram = None
+    counted = accepted_in(histogram) if histogram else _whole(fields, "accepted")
+    # The prefill yields one token, which no round does.
+    accepted = max(tokens - 1 - rounds, 0) if counted is None else counted
+    request = RequestCounts(
+        rounds=rounds,
+        accepted=accepted,
+        verified=_whole(fields, "verified"),
+        histogram=histogram,
+    )
+    length = 1.0 + accepted / rounds
+    return LogLine(length=length, rounds=rounds, accepted=accepted, request=request)
+
+
+_FINISH = "Finish: obj="
+_STATISTICS = "statistics "
+KINDS: tuple[_Kind, ...] = (
+    # vllm/v1/spec_decode/metrics.py (0.33) and LMDeploy 0.18.
+    _Kind(
+        marker="SpecDecoding metrics:",
+        fields=_patterns(
+            length=rf"ean acceptance length:{_N}",
+            accepted=rf"Accepted:{_N} tokens",
+            verified=rf"Drafted:{_N} tokens",
+            rates=rf"Per-position acceptance rate:{_RATES}",
+        ),
+        read=_counted,
+        said="rounds of a line are drafted tokens / K; where drafts were cut, accepted tokens / "
+        "sum of its rates, or / (length - 1)",
+    ),
+    # vllm/spec_decode/metrics.py of the V0 engine (until 0.9).
+    _Kind(
+        marker="Speculative metrics:",
+        fields=_patterns(
+            k=rf"Number of speculative tokens:{_N}",
+            verified=rf"Number of draft tokens:{_N}",
+            emitted=rf"Number of emitted tokens:{_N}",
+        ),
+        read=_emitted,
+        said="vLLM V0: rounds are draft tokens / K, and a length is emitted tokens / rounds; its "
+        '"accepted" tokens also count those behind a rejected one. System efficiency is emitted '
+        "tokens / (rounds x (K + 1))",
+        cumulative=True,
+    ),
+    # sglang/srt/managers/scheduler_components/metrics_reporter.py (0.5.23).
+    _Kind(
+        marker="Decode batch",
+        fields=_patterns(
+            length=rf"accept len:{_N}",
+            rate=rf"accept rate:{_N}",
+            running=rf"#running-req:{_N}",
+            queued=rf"#queue-req:{_N}",
+            tokens=rf"#(?:full )?token:{_N}",
+        ),
+        read=_decode_batch,
+        said="SGLang logs no counts: the mean of its lines by running requests, without idle "
+        "batches (#running-req: 0)",
+    ),
+    # sglang/srt/utils/request_logger.py and managers/tokenizer_manager.py (0.5.23).
+    _Kind(
+        marker=_FINISH,
+        fields=_patterns(
+            rounds=rf"'spec_verify_ct':{_N}",
+            tokens=rf"'completion_tokens':{_N}",
+            accepted=rf"'spec_num_correct_drafts':{_N}",
+            verified=rf"'spec_num_proposed_drafts':{_N}",
+            histogram=r"'spec_correct_drafts_histogram': \[([0-9, ]{1,2000})\]",
+        ),
+        read=_finished,
+        said="figures are those of finished requests, without the prefill's token",
+    ),
+    # llama.cpp, tools/server/server-context.cpp: "draft acceptance rate = %0.5f (%5d accepted /
+    # %5d generated)"; then "draft acceptance = " with "mean acceptance length = %5.2f" and the
+    # rates (#24536), then with "mean len = %5.2f".
+    _Kind(
+        marker="draft acceptance",
+        fields=_patterns(
+            accepted=rf"\({_N} accepted",
+            verified=rf"accepted /{_N} generated",
+            length=rf"mean (?:acceptance length|len) ={_N}",
+            rates=rf"acceptance rate per position ={_RATES}",
+        ),
+        read=_counted,
+        said="one line is one request; rounds are rebuilt from its counts, rates and length",
+    ),
+    # llama.cpp, common/speculative.cpp: one line for each drafter, counts since the start.
+    _Kind(
+        marker=_STATISTICS,
+        fields=_patterns(
+            drafter=r"statistics {1,20}([\w.-]{1,60}): #calls",
+            drafts=rf"#gen drafts ={_N}",
+            verified=rf"#gen tokens ={_N}",
+            accepted=rf"#acc tokens ={_N}",
+            length=rf"#mean acc len ={_N}",
+            rates=rf"#acc rate/pos ={_RATES}",
+        ),
+        read=_counted,
+        said="a drafter's rounds are its drafts, since the server's start",
+        cumulative=True,
+    ),
+)
+
+
+def rows_of(file: ResultFile) -> Iterator[str]:
+    """Yield the lines of a text, out of Docker's JSON if they are there, without colours."""
+    if file.lines and all(isinstance(row.get("log"), str) for row in file.lines[:10]):
+        rows = [str(row.get("log", "")) for row in file.lines]
+    else:
+        rows = file.text.splitlines()
+    return (_COLOUR.sub("", row[:LONGEST]) for row in rows)
+
+
+def _kind_of(row: str) -> _Kind | None:
+    return next((kind for kind in KINDS if kind.marker in row), None)
+
+
+def _is_server_log(file: ResultFile) -> bool:
+    if file.document is not None or (file.lines and "log" not in file.lines[0]):
+        return False
+    if not any(kind.marker in file.text for kind in KINDS):
+        return False
+    try:
+        return any(True for _ in _lines(file))
+    except BadFigureError:
+        return True
+
+
+def _lines(file: ResultFile) -> Iterator[tuple[_Kind, LogLine]]:
+    """Yield the lines that report acceptance, in order, each with its kind."""
+    carried: dict[str, dict[str, float]] = {}
+    engines: dict[str, str] = {}
+    for row in rows_of(file):
+        head = row[:300]
+        source = _replica(head)
+        if engine := _ENGINE.search(head):
+            engines[source] = f"engine {int(engine[1])}"
+        if (kind := _kind_of(row)) is None:
+            if "Running:" in row or "total time" in row:
+                near = {name: m for name, p in _CARRIED.items() if (m := p.search(row))}
+                values = {name: float(match[match.lastindex or 1]) for name, match in near.items()}
+                carried.setdefault(source, {}).update(values)
+            continue
+        found = {name: m[1] for name, pattern in kind.fields.items() if (m := pattern.search(row))}
+        if (line := kind.read(found)) is None:
+            continue
+        when = _WHEN.search(head)
+        yield (
+            kind,
+            replace(
+                line,
+                when=when[0] if when else "",
+                replica=source,
+                engine=engines.get(source, ""),
+                quantities={**carried.get(source, {}), **line.quantities},
+            ),
+        )
+
+
+def _replica(head: str) -> str:
+    """Return the names of the container, actor and rank that wrote a line; "" without any."""
+    source = _SOURCE.match(head)
+    actor, rank = _ACTOR.search(head), _RANK.search(head.partition("]")[0])
+    names = (
+        (source["compose"] or source["pod"]) if source else "",
+        actor[1] if actor else "",
+        f"DP{rank[1]}" if rank else "",
+    )
+    return " ".join(filter(None, names))
+
+
+@reader(
+    name="server-log",
+    title="log of an SGLang (0.5), vLLM (V0 and V1), LMDeploy (0.18) or llama.cpp server",
+    gives="acceptance length by replica and over time, rates by position (not SGLang), tokens; an "
+    "interval over requests (llama.cpp; SGLang with --log-requests)",
+    lacks="times; SGLang's decode lines have no counts",
+    recognises=_is_server_log,
+    marks=(
+        ("Decode batch", "accept len:"),
+        ("Avg generation throughput:", "SpecDecoding metrics:"),
+        ("SpecDecoding metrics:", "Accepted:", "Drafted:"),
+        ("slot print_timing:", "draft acceptance"),
+    ),
+)
+def server_log(file: ResultFile) -> Iterator[Figures]:
+    """Read logs of SGLang, vLLM, LMDeploy and llama.cpp servers; sources: see KINDS.
+
+    One figure for each replica, the worst first, and for each drafter of llama.cpp.
+    """
+    every = list(_lines(file))
+    engines = len({line.engine for _, line in every if line.engine}) > 1
+    by_replica: dict[str, list[tuple[_Kind, LogLine]]] = {}
+    for kind, line in every:
+        if not line.drafter:
+            name = f"{line.replica} {line.engine}".strip() if engines else line.replica
+            by_replica.setdefault(name, []).append((kind, line))
+    found = [
+        _figures(some, part=(name or "without a name") if len(by_replica) > 1 else "")
+        for name, some in by_replica.items()
+    ]
+    yield from sorted(found, key=lambda figures: figures.mean_length or MOST_LENGTH)
+    last = {line.drafter: (kind, line) for kind, line in every if line.drafter}
+    for name, pair in last.items():
+        yield replace(_figures([pair], part=name), observations=())
+
+
+def _figures(every: Sequence[tuple[_Kind, LogLine]], part: str) -> Figures:
+    requests = [line for _, line in every if line.request is not None]
+    series = [line for line in _increases(every) if line.request is None]
+    kinds = dict.fromkeys(kind.said for kind, line in every)
+    observations = tuple(_observations(series or requests))
+    if requests:
+        figures = over_requests([line.request for line in requests if line.request], part=part)
+        said = next(kind.said for kind, _ in every if kind.marker == _FINISH)
+        assumptions = (*figures.assumptions, said)
+        return replace(figures, observations=observations, assumptions=assumptions)
+    series, words = _without_unknown_rounds(series)
+    figures = _sums(series, part)
+    if every[0][0].marker == "draft acceptance" and all(line.rounds for line in series):
+        figures = replace(
+            over_requests([_request(line) for line in series], part=part),
+            k=figures.k,
+            marginal=figures.marginal,
+        )
+    return replace(
+        figures,
+        period=SINCE_START if every[0][0].cumulative else THIS_RUN,
+        requests=len(series) if every[0][0].marker == "draft acceptance" else None,
+        assumptions=(*figures.assumptions, *kinds, *words),
+        observations=observations,
+    )
+
+
+def _request(line: LogLine) -> RequestCounts:
+    return RequestCounts(
+        rounds=round(line.rounds or 0), accepted=line.accepted or 0, verified=line.verified
+    )
+
+
+def _increases(every: Sequence[tuple[_Kind, LogLine]]) -> Iterator[LogLine]:
+    """Yield lines that count since the server's start as increases; the others as they are."""
+    before: dict[str, LogLine] = {}
+    for kind, line in every:
+        old = before.get(kind.marker + line.drafter) if kind.cumulative else None
+        if kind.cumulative:
+            before[kind.marker + line.drafter] = line
+        if old is None or (line.verified or 0) < (old.verified or 0):  # a restart counts from 0
+            yield _with_length(line)
+            continue
+        rounds = (line.rounds or 0.0) - (old.rounds or 0.0)
+        accepted = (line.accepted or 0) - (old.accepted or 0)
+        if rounds > 0 and accepted >= 0:
+            verified = (line.verified or 0) - (old.verified or 0)
+            yield _with_length(
+                replace(line, rounds=rounds, accepted=accepted, verified=verified, length=None)
+            )
+
+
+def _with_length(line: LogLine) -> LogLine:
+    if line.length is not None or not line.rounds or line.accepted is None:
+        return line
+    return replace(line, length=1.0 + line.accepted / line.rounds)
+
+
+def _without_unknown_rounds(lines: Sequence[LogLine]) -> tuple[list[LogLine], tuple[str, ...]]:
+    """Return lines that accepted nothing, and say no K, with the rounds of the others' drafts."""
+    known = [line for line in lines if line.rounds and line.verified]
+    dark = sum(_without_rounds(line) for line in lines)
+    if not dark or not known:
+        return list(lines), ()
+    drafted = sum(line.verified or 0 for line in known) / sum(line.rounds or 0.0 for line in known)
+    filled = [
+        replace(line, rounds=(line.verified or 0) / drafted) if _without_rounds(line) else line
+        for line in lines
+    ]
+    words = (
+        f"{number_of(dark, 'line')} accepted nothing, and a round there is taken to have drafted "
+        f"{drafted:.1f} tokens, as in the other lines"
+    )
+    return filled, (words,)
+
+
+def _without_rounds(line: LogLine) -> bool:
+    return line.rounds is None and bool(line.verified) and line.accepted == 0
+
+
+def _sums(lines: Sequence[LogLine], part: str) -> Figures:
+    rounds = [line.rounds for line in lines if line.rounds is not None]
+    counted = len(rounds) == len(lines) and bool(rounds)
+    lengths = [line for line in lines if line.length is not None]
+    ks = {line.k for line in lines if line.k is not None}
+    k = max(ks) if ks and (counted or len(ks) == 1) else None
+    mean = None
+    if lengths and len(lengths) == len(lines):
+        weights = [line.weight for line in lengths]
+        mean = fmean([line.length or 1.0 for line in lengths], weights if any(weights) else None)
+    accepted = [line.accepted for line in lines if line.accepted is not None]
+    verified = [line.verified for line in lines if line.verified is not None]
+    return Figures(
+        part=part,
+        k=k,
+        rounds=round(sum(rounds)) if counted else None,
+        accepted=sum(accepted) if accepted else None,
+        verified=sum(verified) if verified else None,
+        mean_length=mean,
+        marginal=_mean_rates(lines),
+    )
+
+
+def _mean_rates(lines: Sequence[LogLine]) -> tuple[float, ...] | None:
+    """Return the rates by position over the rounds of all lines; None unless all have some."""
+    deepest = max((len(line.rates) for line in lines), default=0)
+    total = sum(line.rounds or 0.0 for line in lines)
+    if not deepest or not total or any(not line.rates or line.rounds is None for line in lines):
+        return None
+    return tuple(
+        sum(line.rates[at] * (line.rounds or 0.0) for line in lines if at < len(line.rates)) / total
+        for at in range(deepest)
+    )
+
+
+def _observations(lines: Sequence[LogLine]) -> Iterator[str]:
+    """Yield what the lines show together: lines that accepted nothing, and changes."""
+    known = [line for line in lines if line.length is not None]
+    dead = [line for line in known if (line.length or 1.0) < DEAD]
+    if dead:
+        yield _dead_words(dead, [line for line in known if (line.length or 1.0) >= DEAD])
+    if len(known) < FEWEST_LINES:
+        return
+    quarter = len(known) // 4
+    if words := _contrast(known[:quarter], known[-quarter:]):
+        yield f"{words} from the first quarter of the lines to the last{_meanwhile(known, quarter)}"
+    for name in (TOKENS, KV_USAGE, REQUEST_TOKENS, RUNNING):
+        there = [line for line in known if name in line.quantities]
+        if len(there) < FEWEST_LINES:
+            continue
+        ordered = sorted(there, key=lambda line: line.quantities[name])
+        quarter = len(ordered) // 4
+        low, high = ordered[:quarter], ordered[-quarter:]
+        few, many = (median(line.quantities[name] for line in some) for some in (low, high))
+        if many > 1.2 * few and (words := _contrast(low, high)):
+            yield f"{words} between lines with {few:,.10g} and lines with {many:,.10g} {name}"
+
+
+def _dead_words(dead: Sequence[LogLine], rest: Sequence[LogLine]) -> str:
+    """Return how many lines accepted nothing, when, and what else differs there."""
+    lines = number_of(len(dead) + len(rest), "line")
+    words = f"{len(dead):,} of {lines} at 1.00: nothing was accepted there"
+    times = [line.when for line in dead if line.when]
+    if times and rest:
+        words += f", from {times[0]} to {times[-1]}" if len(times) > 1 else f", at {times[0]}"
+    for name in (RUNNING, QUEUED, TOKENS, KV_USAGE):
+        there, elsewhere = (
+            [line.quantities[name] for line in some if name in line.quantities]
+            for some in (dead, rest)
+        )
+        if not there or not elsewhere:
+            continue
+        here, others = median(there), median(elsewhere)
+        if not 0.67 <= (1 + here) / (1 + others) <= 1.5:
+            words += f"; {here:,.10g} {name}, and {others:,.10g} in the other lines"
+    return words
+
+
+def _contrast(first: Sequence[LogLine], last: Sequence[LogLine]) -> str:
+    """Return the mean lengths of two groups of lines in words, if they differ clearly; else ""."""
+    a, b = ([line.length or 1.0 for line in some] for some in (first, last))
+    difference, n = fmean(b) - fmean(a), len(a) + len(b)
+    pooled = ((len(a) - 1) * variance(a) + (len(b) - 1) * variance(b)) / (n - 2)
+    # Lengths have two digits, so that lines which look alike still vary by their rounding.
+    error = (max(pooled, ROUNDED**2) * (1 / len(a) + 1 / len(b))) ** 0.5
+    probability = float(two_sided(np.array(difference / error), np.array(n - 2.0)))
+    clear = probability < CLEAR_PROBABILITY
+    if not clear or abs(difference) < CLEAR_SHARE * max(fmean(a), fmean(b)):
+        return ""
+    return f"{fmean(a):.2f} -> {fmean(b):.2f} tokens per round"
+
+
+def _meanwhile(lines: Sequence[LogLine], quarter: int) -> str:
+    """Return how load and context changed at the same time."""
+    changes = []
+    for name in (TOKENS, KV_USAGE, REQUEST_TOKENS, RUNNING, QUEUED):
+        groups = [
+            [line.quantities[name] for line in some if name in line.quantities]
+            for some in (lines[:quarter], lines[-quarter:])
+        ]
+        if all(groups):
+            few, many = map(median, groups)
+            if not 0.83 <= (1 + many) / (1 + few) <= 1.2:
+                changes.append(f"{name} went from {few:,.10g} to {many:,.10g}")
+    return f", while {' and '.join(changes)}" if changes else ""

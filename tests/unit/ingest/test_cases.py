@@ -1,0 +1,232 @@
+"""Files as people post them, rebuilt small: the figures and the words for each; logs over time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from driftscope.errors import EXIT_UNKNOWN, UnknownKindError
+from driftscope.ingest.catalogue import ingest
+from driftscope.ingest.server_log import FEWEST_LINES
+
+SAMPLES = Path(__file__).parent / "samples"
+
+CASES = [
+    # 4 of 8 lines at 3.10 and 3.05, four at 1.00 with four requests running each.
+    ("01-sglang-collapse.log", 3, None, 2.0375, None, "4 of 8 lines at 1.00"),
+    (
+        "01-sglang-collapse.log",
+        3,
+        None,
+        2.0375,
+        None,
+        "37 queued requests, and 0 in the other",
+    ),
+    ("02-vllm-dead.log", 7, 1190, 1.0, (0.001, 0), "2 of 2 lines at 1.00"),
+    ("04-llamacpp-old.log", None, 1308, 1 + 2000 / 1308, None, "since the server's start"),
+    ("05-vllm-v0.log", 3, 4400, 10500 / 4400, None, "emitted tokens / (rounds x (K + 1))"),
+    ("06-llamacpp-drafters.log", 2, 123, 2.0, (0.62, 0.38), "a drafter's rounds are its drafts"),
+    ("07-llamacpp-mean-len.log", None, 1000, 4.3, None, "one line is one request"),
+    ("08-compose.log", 3, 1000, 2.88, (0.825, 0.61), ""),
+    ("10-vllm-console.txt", 1, 94000, 1.361, (0.361,), ""),
+    ("11-sglang-console.txt", None, None, 5.86, None, "the server's since its start"),
+    ("41-specforge.json", None, None, 2.17, None, "also what it writes without speculation"),
+    ("43-rounding.log", 3, 4100, 1 + 90 / 4100, (0.022, 0.0), "nothing is accepted beyond depth 1"),
+    ("44-depth-1.log", 8, 988, 1 + 148 / 988, (0.150, 0.0), "nothing is accepted beyond depth 1"),
+    ("45-suffix.log", 12, 500, 1.8, (0.34, None), "no rate beyond depth 1"),
+    ("46-dead.json", 8, 21000, 1.0, (0.0004, 0), "nothing is accepted: 9 of 168,000 draft tokens"),
+    ("48-stream.txt", 3, 44, 1 + 8 / 44, (4 / 44, 2 / 44), ""),
+    ("48-wrapped.json", 3, 44, 1 + 8 / 44, (4 / 44, 2 / 44), "what its objects hold in data"),
+    ("49-offline.txt", 3, 5000, 2.5, (0.7, 0.5), ""),
+    # Two of the tokens are no round's: the prefill's, and none of the 42 rounds' own.
+    ("52-finish.log", None, 42, 1 + (119 - 1 - 42) / 42, None, "without the prefill's token"),
+    ("55-max.json", 2, None, 2.34, (0.84, 0.5), ""),
+]
+
+
+@pytest.mark.parametrize(("name", "k", "rounds", "length", "marginal", "words"), CASES)
+def test_a_posted_file_is_read_right(
+    name: str,
+    k: int | None,
+    rounds: int | None,
+    length: float,
+    marginal: Sequence[float | None] | None,
+    words: str,
+) -> None:
+    _, parts = ingest(SAMPLES / f"case-{name}")
+    found = next(part for part in parts if part.mean_length is not None)
+    assert (found.k, found.rounds) == (k, rounds)
+    assert found.mean_length == pytest.approx(length, abs=0.0011)
+    if marginal is None:
+        assert found.marginal is None
+    else:
+        assert found.marginal is not None
+        first = [None if rate is None else round(rate, 3) for rate in found.marginal[:2]]
+        assert first == pytest.approx([*marginal], abs=0.0011, nan_ok=True)
+    said = [text for part in parts for text in (*part.observations, *part.assumptions, part.period)]
+    assert words in "; ".join(said)
+
+
+def _decode(at: int, running: int, tokens: int, length: float, rank: str = "") -> str:
+    return (
+        f"[2026-09-05 10:{at:02d}:00{rank}] Decode batch, #running-req: {running}, "
+        f"#token: {tokens}, token usage: 0.11, accept len: {length:.2f}, "
+        f"accept rate: {(length - 1) / 3:.2f}, cuda graph: True, "
+        "gen throughput (token/s): 610.20, #queue-req: 0"
+    )
+
+
+_LOAD = (
+    "INFO 11-02 12:00:00 [loggers.py:257] Engine {engine:03d}: Avg prompt throughput: 12.1 tokens/s"
+    ", Avg generation throughput: 60.2 tokens/s, Running: 4 reqs, Waiting: 0 reqs, GPU KV cache "
+    "usage: 1.0%, Prefix cache hit rate: 0.0%"
+)
+_METRICS = (
+    "INFO 11-02 12:00:00 [metrics.py:100] SpecDecoding metrics: Mean acceptance length: "
+    "{length:.2f}, Accepted throughput: 95.30 tokens/s, Drafted throughput: 150.00 tokens/s, "
+    "Accepted: {accepted} tokens, Drafted: 3000 tokens, Per-position acceptance rate: {rate:.3f}, "
+    "{rate:.3f}, {rate:.3f}, Avg Draft acceptance rate: 63.7%"
+)
+
+
+def _vllm(length: float, engine: int = 0) -> list[str]:
+    """Return what vLLM logs of 1000 rounds at K = 3."""
+    accepted = round(1000 * (length - 1))
+    metrics = _METRICS.format(length=length, accepted=accepted, rate=accepted / 3000)
+    return [_LOAD.format(engine=engine), metrics]
+
+
+def _two(prefix: str) -> list[str]:
+    """Return the logs of two servers, the healthy one first, with prefixes that number them."""
+    return [
+        prefix.format(n=n) + row for n, length in ((1, 3.1), (2, 1.02)) for row in _vllm(length)
+    ]
+
+
+def _write(path: Path, rows: Sequence[str]) -> Path:
+    path.write_text("".join(f"{row}\n" for row in rows))
+    return path
+
+
+def _falling(lines: int, last: float) -> list[str]:
+    step = 1 / (lines - 1)
+    return [
+        _decode(at, 4, 1500 + round(32_000 * at * step), 3.3 + (last - 3.3) * at * step)
+        for at in range(lines)
+    ]
+
+
+def test_a_fall_over_the_context_is_said(tmp_path: Path) -> None:
+    (found,) = ingest(_write(tmp_path / "a.log", _falling(16, 1.5)))[1]
+    time, context = found.observations
+    assert time.startswith("3.12 -> 1.68 tokens per round from the first quarter of the lines")
+    assert "tokens in the KV cache went from" in time
+    assert "tokens per round between lines with" in context
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        _falling(16, 3.25),
+        _falling(FEWEST_LINES - 1, 1.5),
+        [_decode(at, 4, 2000, 2.0 + (at % 2)) for at in range(20)],
+    ],
+    ids=["steady", "too few lines", "noise"],
+)
+def test_a_steady_log_shows_no_change(rows: list[str], tmp_path: Path) -> None:
+    (found,) = ingest(_write(tmp_path / "a.log", rows))[1]
+    assert found.observations == ()
+
+
+def test_an_idle_batch_is_no_measurement(tmp_path: Path) -> None:
+    rows = [_decode(0, 4, 900, 3.0), _decode(1, 0, 0, 1.0), _decode(2, 4, 900, 1.0)]
+    (found,) = ingest(_write(tmp_path / "a.log", rows))[1]
+    assert found.mean_length == 2.0 and "1 of 2 lines at 1.00" in found.observations[0]
+
+
+def _docker_json(rows: Sequence[str]) -> list[str]:
+    return [json.dumps({"log": f"{row}\n", "stream": "stderr", "time": "t"}) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        ([*_vllm(3.1, engine=0), *_vllm(1.02, engine=1)], ["engine 1", "engine 0"]),
+        (_docker_json(_vllm(1.02)), [""]),
+        (
+            [_decode(0, 4, 900, 3.1, " DP0 TP0"), _decode(0, 4, 900, 1.02, " DP1 TP1")],
+            ["DP1", "DP0"],
+        ),
+        (_two("vllm-{n}  | \x1b[36m"), ["vllm-2", "vllm-1"]),
+        (
+            _two("\x1b[36m(ServeReplica:app:llm pid={n}, ip=10.0.0.1)\x1b[0m "),
+            [f"ServeReplica:app:llm pid={n}, ip=10.0.0.1" for n in (2, 1)],
+        ),
+    ],
+    ids=["engines", "docker json", "sglang dp", "compose", "ray"],
+)
+def test_replicas_are_kept_the_worst_first(
+    rows: list[str], names: list[str], tmp_path: Path
+) -> None:
+    _, found = ingest(_write(tmp_path / "a.log", rows))
+    assert [part.part for part in found] == names
+    assert found[0].mean_length == pytest.approx(1.02)
+
+
+def test_a_dead_request_of_llamacpp_counts(tmp_path: Path) -> None:
+    line = (
+        "slot print_timing: id  0 | task 1 | draft acceptance = 0.5 (%5d accepted / %5d generated)"
+    )
+    rows = [f"{line % (60, 120)}, mean len =  2.50", *[f"{line % (0, 120)}, mean len =  1.00"] * 2]
+    (found,) = ingest(_write(tmp_path / "a.log", rows))[1]
+    assert (found.rounds, found.accepted) == (120, 60) and found.mean_length == 1.5
+
+
+def test_two_runs_on_one_console_are_two_parts(tmp_path: Path) -> None:
+    text = (SAMPLES / "case-10-vllm-console.txt").read_text()
+    _, found = ingest(_write(tmp_path / "a.txt", [text, text.replace("1.36 ", "1.35 ")]))
+    assert [part.part for part in found] == ["run 1", "run 2"]
+
+
+def test_one_run_of_sglang_is_no_run_of_vllm(tmp_path: Path) -> None:
+    fields = json.loads((SAMPLES / "sglang-bench.jsonl").read_text().splitlines()[0])
+    path = _write(tmp_path / "a.jsonl", [json.dumps({**fields, "total_input_tokens": 5})])
+    assert ingest(path)[0].name == "sglang-bench"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("just prose\n", "not a file that ingest knows. "),
+        (
+            "[2026] Decode batch, #running-req: 4, #token: 9, gen throughput (token/s): 1\n",
+            "nearest is server-log: has Decode batch, lacks accept len:",
+        ),
+        ('{"predicted_ms": 4}', "nearest is llamacpp-responses: has predicted_ms, lacks timings"),
+        ('{"steps": 1, "metrics": 2}', "nearest is specforge: has steps, metrics, lacks topk"),
+    ],
+)
+def test_an_unknown_file_names_the_nearest_format(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(text)
+    with pytest.raises(UnknownKindError, match=words) as caught:
+        ingest(tmp_path / "a")
+    assert caught.value.exit_code == EXIT_UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "draft acceptance = " + "( " * 40_000,
+        "SpecDecoding metrics: Per-position acceptance rate: " + "0.1, " * 20_000 + "x",
+        "Finish: obj='spec_correct_drafts_histogram': [" + "1" * 60_000,
+        "(" * 60_000 + " Decode batch",
+        "statistics " * 6_000,
+    ],
+)
+@pytest.mark.timeout(5)
+def test_a_hostile_line_takes_no_time(row: str, tmp_path: Path) -> None:
+    with pytest.raises(UnknownKindError):
+        ingest(_write(tmp_path / "a.log", [row]))
