@@ -71,9 +71,8 @@ def with_run_effect(
     half = Z95 * effect * math.sqrt(2.0 / starts)
     down = math.hypot(math.log(value / interval.low), half)
     up = math.hypot(math.log(interval.high / value), half)
-    return Interval(
-        low=value * math.exp(-down), high=value * math.exp(up), clusters=interval.clusters
-    )
+    ends = Interval.of(value * math.exp(-down), value * math.exp(up), interval.clusters)
+    return ends or interval
 
 
 def speed_by_means(slow: Latency, fast: Latency) -> tuple[float, Interval] | None:

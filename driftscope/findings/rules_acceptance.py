@@ -49,6 +49,7 @@ from driftscope.findings.finding import (
     figure,
     judged,
 )
+from driftscope.findings.rules_attention import hidden_state_stable
 from driftscope.trace.manifest import WAS_SIMULATED
 
 LOOPS_ABOVE = Threshold(
@@ -376,9 +377,9 @@ def acceptance_falls(case: Case) -> Finding | None:
 @entry(
     title="The drafter is healthy",
     topic=Topic.ACCEPTANCE,
-    meaning="No finding asks for action, and acceptance is shown to be in order: no lower than "
-    "that of the run it is compared with, or so high at every depth that none can have lost much. "
-    "One run of acceptance in between does not show it.",
+    meaning="No finding asks for action, and something shows that the drafter is in order: hidden "
+    "states that keep their size over depth, acceptance no lower than that of the run it is "
+    "compared with, or acceptance so high at every depth that none can have lost much.",
     thresholds=(
         Threshold(
             name="EVEN_WITHIN",
@@ -395,19 +396,25 @@ def acceptance_falls(case: Case) -> Finding | None:
         ),
     ),
     need=Need[Case](
-        words="a run to compare it with, or a drafter that accepts nearly everything",
-        met=lambda case: _is_compared(case) or is_even(case.run),
+        words="recorded hidden states, a run to compare it with, or a drafter that accepts nearly "
+        "everything",
+        met=lambda case: (
+            case.run.hidden.growth is not None or _is_compared(case) or is_even(case.run)
+        ),
     ),
     vouches=True,
 )
 def healthy(case: Case) -> Finding | None:
     """Find a healthy drafter: no finding of medium or high severity is about the run, and its
-    acceptance is shown to be in order."""
+    hidden state or its acceptance is shown to be in order."""
     run = case.run
     if any(finding.severity in URGENT and not finding.reference for finding in case.found):
         return None
     compared = _is_compared(case)
-    if run.clusters < FEW_REQUESTS or case.accepts_less or not (compared or is_even(run)):
+    stable = any(finding.id == hidden_state_stable.id for finding in case.found)
+    if run.clusters < FEW_REQUESTS or case.accepts_less:
+        return None
+    if not (stable or compared or is_even(run)):
         return None
     spread = run.acceptance.mean_length_interval
     unseen = [
@@ -418,7 +425,13 @@ def healthy(case: Case) -> Finding | None:
         )
         if not there
     ]
-    not_compared = "" if compared else "; without a baseline it is unknown what it should accept"
+    not_compared = (
+        ""
+        if compared
+        else "; without another run it is unknown what it should accept"
+        if is_even(run)
+        else "; acceptance alone cannot tell how much is lost along the chain"
+    )
     return Finding(
         severity=Severity.GOOD,
         statement=f"rounds yield {number(run.acceptance.mean_length)} tokens{between(spread)}, "

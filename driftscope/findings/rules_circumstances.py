@@ -129,7 +129,7 @@ def _reference_kept(reference: RunSummary | None, contrast: Contrast) -> tuple[f
         return None, False
     kept = theirs.kept
     if theirs.first != contrast.first:
-        kept, spread = 1 / kept, Interval(low=1 / spread.high, high=1 / spread.low)
+        kept, spread = 1 / kept, Interval.of(1 / spread.high, 1 / spread.low)
     apart = ratio(contrast.kept, contrast.kept_interval, kept, spread)
     return kept, contrast.kept == 0 or (apart is not None and apart[1].high < 1.0)
 

@@ -205,12 +205,9 @@ def _without_probe(case: Case, speedup: float, interval: Interval) -> tuple[floa
     share = case.run.recording.overhead_fraction or 0.0
     if share <= MARGIN:
         return speedup, interval, ""
-    high = Interval(
-        low=interval.low, high=interval.high / (1.0 - share), clusters=interval.clusters
-    )
     return (
         speedup / (1.0 - share),
-        high,
+        Interval.of(interval.low, interval.high / (1.0 - share), interval.clusters) or interval,
         f"; the probe's own time, {percent(share)} of it, taken off the first",
     )
 

@@ -104,7 +104,7 @@ def test_lists_and_screens_show_it_as_what_it_is(folder: Path) -> None:
     (line,) = [line for line in shown.splitlines() if "(none)" in line]
     assert "60 sent" in line
     watched = run_command("watch", plain, "--once").stdout
-    assert "no speculation  closed" in watched and "60 requests" in watched
+    assert "no speculation  close" in watched and "60 requests" in watched
     assert "acceptance" not in watched
     assert "no speculation" in run_command("doctor", "--run", plain).stdout
     metrics = run_command("export", plain, "--prometheus", "-").stdout

@@ -62,7 +62,7 @@ def test_the_first_screen_and_the_json_say_what_requests_are_of(
     run: Callable[[str, Truth], Path],
 ) -> None:
     analysis = analyze(Inputs(sources=[run("repeated", REPEATED)], labels=["a"]))
-    assert analysis.answers[0].statement.startswith("80 requests of 16 prompts, design effect ")
+    assert analysis.answers[0].statement.startswith("80 requests of 16 prompts, 1,630 rounds")
     clusters = to_dict(analysis)["runs"][0]["independence"]
     assert (clusters["noun"], clusters["clusters"], clusters["requests"]) == ("prompt", 16, 80)
     assert clusters["worth"] < 80

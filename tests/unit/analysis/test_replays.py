@@ -150,10 +150,18 @@ def test_an_interval_leaves_out_what_cannot_be(tmp_path: Path) -> None:
     assert cell.mean_length == 2.5 and cell.mean_length_interval.low == 1.0
 
 
+def _rounds(speculates: bool) -> dict[str, list[int] | None]:
+    return {name: [at] if speculates else None for name, at in (("accepted", 1), ("verified", 4))}
+
+
 def _outcomes(bad: int, speculates: bool) -> list[ClientRow]:
-    rounds = {"accepted": [1], "verified": [4]} if speculates else {}
-    plain = {"accepted": None, "verified": None, **rounds}
-    return [client_row(n, json_ok=n >= bad, digest=f"{n}", **plain) for n in range(30)]
+    rounds = _rounds(speculates)
+    return [client_row(n, json_ok=n >= bad, digest=f"{n}", **rounds) for n in range(30)]
+
+
+def _timed(tpot_s: float, speculates: bool) -> list[ClientRow]:
+    rounds = _rounds(speculates)
+    return [client_row(n, tpot_s=tpot_s + 1e-4 * n, **rounds) for n in range(30)]
 
 
 def test_outcomes_are_counted_over_pairs(tmp_path: Path) -> None:
@@ -176,6 +184,10 @@ PAIRS: dict[str, tuple[tuple[list[ClientRow], ...], tuple[list[ClientRow], ...]]
     "outcomes_hold": (
         (_outcomes(0, False), _outcomes(1, True)),
         (_outcomes(0, True), _outcomes(1, True)),
+    ),
+    "slower_for_clients": (
+        (_timed(0.02, False), _timed(0.06, True)),
+        (_timed(0.02, False), _timed(0.02, True)),
     ),
 }
 """Id -> replays of which the last is spoken about, and those of which it is not."""

@@ -42,7 +42,15 @@ def test_an_interval_that_is_too_narrow_is_a_breach() -> None:
 
 
 def test_a_missed_relation_is_a_breach() -> None:
-    row = Related(world="w", relation=True, called=0.5, excluded=0.0, undecided=0.5)
+    row = Related(
+        world="w",
+        relation=True,
+        called=0.5,
+        excluded=0.0,
+        undecided=0.5,
+        covered=0.95,
+        inflated=1.0,
+    )
     assert WITHIN_REQUEST.breaches([row], 400)
 
 

