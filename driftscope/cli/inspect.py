@@ -53,8 +53,9 @@ def inspect(
 
     Config, weights and vocabulary are checked by the rules of the engines. With a target both
     models are run, and each plausible repair is tried on the same prompts. Exits with 3 if there
-    is an error: an engine would refuse the checkpoint, or accept less than it could. Ctrl-C (exit
-    code 130) keeps what is measured, in every output. Nothing is downloaded without --download.
+    is an error: an engine would refuse the checkpoint, or accept less than it could; with 5 if the
+    checkpoint's layout is not known, so that nothing is judged. Ctrl-C (exit code 130) keeps what
+    is measured, in every output. Nothing is downloaded without --download.
     """
     from driftscope.boundary.text import shown
     from driftscope.cli.screens.inspection import print_inspection
@@ -72,7 +73,7 @@ def inspect(
         opening=opening_of(allow_pickle=allow_pickle, download=download),
     )
     result = inspect_files(drafter, target, options.opening)
-    if target and run and result.checked:
+    if target and run and result.known:
         result = with_trial(result, target, options)
     code = result.code(strict=strict)
     if as_json:

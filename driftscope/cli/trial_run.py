@@ -14,8 +14,9 @@ from driftscope.boundary.text import shown
 from driftscope.cli.failures import MissingExtraError, needs
 from driftscope.cli.run_reports import steps
 from driftscope.errors import CheckpointError, NoDataError, UsageError
-from driftscope.inspect.checkpoints import Family, TargetFiles, open_drafter, open_target
+from driftscope.inspect.checkpoints import TargetFiles, open_drafter, open_target
 from driftscope.inspect.checks.result import CheckResult, Level
+from driftscope.inspect.drafter_classes import Family
 from driftscope.inspect.files import CAREFUL, Opening
 from driftscope.inspect.inspection import Inspection
 from driftscope.inspect.trial.result import STOPPED, Acceptance, T, Trial, TrialListener, Tried

@@ -1,21 +1,28 @@
-"""A drafter and its target as files: format, settings as an engine reads them, tensors, sizes.
-
-Layouts of MTP heads are those that vLLM 0.32 loads: deepseek_mtp.py and glm4_moe_mtp.py,
-qwen3_next_mtp.py and qwen3_5_mtp.py, mimo_mtp.py, mimo_v2_mtp.py, ernie_mtp.py.
-"""
+"""A drafter and its target as files: format, settings as an engine reads them, tensors, sizes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from driftscope.boundary.files import read_text
+from driftscope.boundary.files import read_json, read_text
 from driftscope.boundary.json_document import written_property
 from driftscope.errors import CheckpointError
+from driftscope.inspect.drafter_classes import (
+    IN_SGLANG,
+    SPECULATORS,
+    Coverage,
+    DrafterClass,
+    Family,
+    MtpLayout,
+    architectures_of,
+    captured_layers,
+    drafter_architecture,
+    row_of,
+)
 from driftscope.inspect.files import (
     CAREFUL,
     Opening,
@@ -29,128 +36,114 @@ from driftscope.inspect.files import (
 from driftscope.inspect.reference.config import engine_fields
 
 
-class Family(StrEnum):
-    """Kind of decoder layer that a drafter has."""
-
-    LLAMA = "Llama"
-    QWEN3 = "Qwen3"
-    MLA = "DeepSeek, latent attention"
-    EAGLE1 = "Llama, of EAGLE-1"
-    MTP = "of the target that it is part of"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFormat:
-    """A recognised format."""
+    """A recognised format, or what was recognised of an unknown one."""
 
     name: str
-    family: Family | None = None
-    """Family of the decoder; None where only the checks that suit every checkpoint are made."""
+    row: DrafterClass | None = None
+    """Row of the table of classes; None if there is none."""
     speculators: bool = False
     """Whether the config is in the format of the speculators library."""
+    recognised: tuple[str, ...] = ()
+    """What is known about a checkpoint of an unknown layout."""
+    not_recognised: tuple[str, ...] = ()
 
     @property
-    def checked(self) -> bool:
-        """Whether config and weights are compared."""
-        return self.family is not None
+    def family(self) -> Family | None:
+        """Family of the decoder; None for an unknown layout."""
+        return self.row.family if self.row else None
+
+    @property
+    def coverage(self) -> Coverage:
+        """How much of config and weights is compared."""
+        return self.row.coverage if self.row else Coverage.UNKNOWN
 
 
-EAGLE3, EAGLE1 = "EAGLE-3", "EAGLE-1 or EAGLE-2"
-_LLAMA3 = frozenset(
-    {
-        "LlamaForCausalLMEagle3",
-        "Eagle3LlamaForCausalLM",
-        "Eagle3MiniMaxM2ForCausalLM",
-        "Eagle3Qwen2_5vlForCausalLM",
-        "Eagle3Qwen3vlForCausalLM",
-    }
-)
-_ARCHITECTURES: Mapping[str, Family] = {
-    **dict.fromkeys(_LLAMA3, Family.LLAMA),
-    "Eagle3Qwen3ForCausalLM": Family.QWEN3,
-    "Eagle3DeepseekV2ForCausalLM": Family.MLA,
-    "Eagle3DeepseekV3ForCausalLM": Family.MLA,
-}
-"""Architectures that are checked whole. Source: the model registry of vLLM 0.32."""
-EAGLE1_IN_SGLANG = "LlamaForCausalLMEagle"
-_EAGLE1 = frozenset({"EagleLlamaForCausalLM", EAGLE1_IN_SGLANG})
-"""Names of the architecture in vLLM and in SGLang."""
-_OTHERS = (
-    ("LlamaForCausalLMEagle4", "EAGLE-4"),
-    ("DFlash", "DFlash"),
-    ("DSpark", "DSpark"),
-    ("Peagle", "P-EAGLE"),
-    ("PEagle", "P-EAGLE"),
-    ("Medusa", "Medusa"),
-    ("MTP", "MTP head"),
-    ("Eagle", EAGLE1),
-)
-"""Parts of an architecture's name, and the format that they mean; the first that matches counts."""
-_SPECULATORS = {"llama": Family.LLAMA, "qwen3": Family.QWEN3}
+_TARGETS = ("ForCausalLM", "ForConditionalGeneration")
+"""Ends of the names of targets' architectures."""
+_FEW_NAMES = 4
 
 
 def recognise(config: Mapping[str, Any], names: Collection[str]) -> CheckpointFormat:
-    """Return the format of a checkpoint with this config and these tensors.
+    """Return the format of a checkpoint with this config and these tensors: the class that vLLM
+    looks up for it, by the method that its tensors imply if its architecture is its target's.
 
-    Raises CheckpointError for one that is no drafter of a known kind.
+    Raises CheckpointError for a target without a drafter, and for a config that vLLM refuses.
     """
-    kind = config.get("speculators_model_type")
-    if kind is not None:
-        return _speculators(config, str(kind))
-    listed = config.get("architectures") or ()
-    architectures = [str(each) for each in listed] if isinstance(listed, list | tuple) else []
-    for architecture in architectures:
-        if architecture in _ARCHITECTURES:
-            return CheckpointFormat(name=EAGLE3, family=_ARCHITECTURES[architecture])
-        if architecture in _EAGLE1:
-            return CheckpointFormat(name=EAGLE1, family=Family.EAGLE1)
-        for part, name in _OTHERS:
-            if part in architecture:
-                return CheckpointFormat(name=name)
-    return _by_content(config, set(names), architectures)
-
-
-def _speculators(config: Mapping[str, Any], kind: str) -> CheckpointFormat:
-    layer = config.get("transformer_layer_config")
-    model = layer.get("model_type") if isinstance(layer, dict) else None
-    if kind != "eagle3":
-        return CheckpointFormat(name=f"speculators format, {kind}", speculators=True)
-    if not isinstance(layer, dict) or model not in _SPECULATORS:
+    kind, named = config.get("speculators_model_type"), architectures_of(config)
+    if kind in SPECULATORS and drafter_architecture(config) is None:
         raise CheckpointError(
-            f"config.json: transformer_layer_config.model_type is {model!r}; vLLM serves "
-            f"{' and '.join(_SPECULATORS)} in the speculators format"
+            f"config.json: transformer_layer_config.model_type is {_layer_type(config)!r}; vLLM "
+            f"serves {' and '.join(SPECULATORS[kind])} in the speculators format"
         )
-    return CheckpointFormat(
-        name=f"{EAGLE3}, speculators format", family=_SPECULATORS[str(model)], speculators=True
-    )
+    method = _implied_method(config, names)
+    served = next((IN_SGLANG[name] for name in named if name in IN_SGLANG), None)
+    architecture = served or drafter_architecture(config, method)
+    row = row_of(architecture)
+    if row is None or row.family is None:
+        return _unknown(config, names, architecture if row or method or kind else None)
+    if row.family is not Family.MTP:
+        name = f"{row.name}, speculators format" if kind is not None else row.name
+        return CheckpointFormat(name=name, row=row, speculators=kind is not None)
+    if named[:1] != (architecture,) and not (heads_wanted(config) or find_heads(config, names)):
+        raise _no_drafter(named)
+    return CheckpointFormat(name=f"target with {row.name}", row=row)
 
 
-def _by_content(
-    config: Mapping[str, Any], names: set[str], architectures: list[str]
-) -> CheckpointFormat:
-    """Recognise a checkpoint whose architecture says nothing, such as those of the EAGLE
-    repository."""
+def _layer_type(config: Mapping[str, Any]) -> Any:
+    layer = config.get("transformer_layer_config")
+    return layer.get("model_type") if isinstance(layer, dict) else None
+
+
+def _implied_method(config: Mapping[str, Any], names: Collection[str]) -> str | None:
+    """Return the method with which such tensors are served; None if they do not say."""
     if any(name.startswith(("midlayer.", "model.midlayer.")) for name in names):
-        latent = config.get("kv_lora_rank") is not None
-        return CheckpointFormat(name=EAGLE3, family=Family.MLA if latent else Family.LLAMA)
+        return "eagle3"
     if "medusa_num_heads" in config:
-        return CheckpointFormat(name="Medusa")
-    if heads_wanted(config) or find_heads(config, names):
-        return CheckpointFormat(name="target with MTP heads", family=Family.MTP)
-    if "fc.weight" in names and any(name.startswith("layers.0.") for name in names):
-        return CheckpointFormat(name=EAGLE1, family=_family_of_eagle1(names))
-    named = ", ".join(architectures) or "none"
-    raise CheckpointError(
-        f"config.json: architectures is {named}, which is no drafter that inspect knows; give the "
-        "drafter's folder first and the target's with --target"
+        return "medusa"
+    eagle = "fc.weight" in names and any(name.startswith("layers.0.") for name in names)
+    return "eagle" if eagle else None
+
+
+def _unknown(
+    config: Mapping[str, Any], names: Collection[str], architecture: str | None
+) -> CheckpointFormat:
+    """Return the format of a checkpoint whose layout is not known. Raises CheckpointError for a
+    target without a drafter."""
+    named, heads = architectures_of(config), heads_wanted(config)
+    first = named[0] if named else None
+    if architecture is None and not heads and first and first.endswith(_TARGETS):
+        raise _no_drafter(named)
+    row = row_of(architecture)
+    recognised = [f"architecture {first or 'not named'}"]
+    if architecture not in (None, first):
+        recognised.append(f"vLLM looks up {architecture} for it")
+    if row is not None:
+        recognised.append(row.name)
+    if heads:
+        recognised.append(f"{heads} MTP heads by its config")
+    drafts = [name for name in sorted(names) if any(part in name for part in _OF_HEADS)]
+    drafts = drafts or sorted(names)
+    shown = ", ".join(drafts[:_FEW_NAMES]) + (", ..." if len(drafts) > _FEW_NAMES else "")
+    return CheckpointFormat(
+        name=row.name if row else f"architecture {first or 'not named'}",
+        row=row,
+        speculators="speculators_model_type" in config,
+        recognised=tuple(recognised),
+        not_recognised=(f"its {len(drafts)} tensors: {shown or 'none'}",),
     )
 
 
-def _family_of_eagle1(names: set[str]) -> Family | None:
-    """Return the family of an EAGLE-1 drafter that names its target's architecture; None for one
-    whose attention is not that of Llama."""
-    others = ("q_norm.weight", "kv_a_proj_with_mqa.weight", "q_proj.bias")
-    return None if any(name.endswith(others) for name in names) else Family.EAGLE1
+_OF_HEADS = ("mtp", "nextn", "eagle")
+"""Parts of the names of tensors that are a head's in most layouts."""
+
+
+def _no_drafter(named: Sequence[str]) -> CheckpointError:
+    return CheckpointError(
+        f"config.json: architectures is {', '.join(named) or 'none'}, which is a target without a "
+        "drafter; give the drafter's folder first and the target's with --target"
+    )
 
 
 def common_name(name: str) -> str:
@@ -166,70 +159,8 @@ def _text_fields(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**config, **nested} if isinstance(nested, dict) else config
 
 
-COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Fields of a config that say how many heads there are."""
-MIMO = "MiMo"
-"""Family whose heads the reference drafter runs."""
-_BODY = r"^(?:(?:model\.)?language_model\.)?(?:model\.)?"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MtpLayout:
-    """Names of a family's heads. A tensor's name is cut into the number of its head, if the family
-    numbers them, and the rest."""
-
-    family: str
-    pattern: str
-    """Regular expression of a head's tensors, with the groups `head` and `rest`, and `part` if a
-    name has a part of the rest before the number."""
-    norms: tuple[str, ...]
-    """Norms that every head has, [H] each."""
-    projection: str
-    """Matrix that reads embedding and state, [H, 2H]."""
-    shared: bool = False
-    """Whether norms and projection are those of all heads together."""
-    after_layers: bool = False
-    """Whether heads are numbered on from the target's layers."""
-
-
-LAYOUTS = (
-    MtpLayout(
-        family="MiMo-V2",
-        pattern=_BODY + r"mtp\.layers\.(?P<head>\d+)\.(?P<rest>.+)$",
-        norms=("enorm.weight", "hnorm.weight", "final_layernorm.weight"),
-        projection="eh_proj.weight",
-    ),
-    MtpLayout(
-        family="Qwen3-Next, Qwen3.5",
-        pattern=_BODY + r"mtp\.(?:layers\.(?P<head>\d+)\.)?(?P<rest>.+)$",
-        norms=("pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight", "norm.weight"),
-        projection="fc.weight",
-        shared=True,
-    ),
-    MtpLayout(
-        family=MIMO,
-        pattern=_BODY + r"mtp_layers\.(?P<head>\d+)\.(?P<rest>.+)$",
-        norms=(
-            "token_layernorm.weight",
-            "hidden_layernorm.weight",
-            "final_layernorm.weight",
-        ),
-        projection="input_proj.weight",
-    ),
-    MtpLayout(
-        family="ERNIE 4.5",
-        pattern=_BODY + r"mtp_(?P<part>[a-z_]+)\.(?P<head>\d+)\.(?P<rest>.+)$",
-        norms=("emb_norm.weight", "hidden_norm.weight"),
-        projection="linear_proj.weight",
-    ),
-    MtpLayout(
-        family="DeepSeek, GLM",
-        pattern=_BODY + r"layers\.(?P<head>\d+)\.(?P<rest>.+)$",
-        norms=("enorm.weight", "hnorm.weight"),
-        projection="eh_proj.weight",
-        after_layers=True,
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,21 +195,26 @@ def heads_wanted(config: Mapping[str, Any]) -> int | None:
 
 
 def find_heads(config: Mapping[str, Any], names: Collection[str]) -> MtpHeads | None:
-    """Return the heads of a checkpoint; None if no tensor is one of a known layout."""
-    layers = _text_fields(config).get("num_hidden_layers")
-    for layout in LAYOUTS:
-        first = layers if layout.after_layers else 0
-        if not isinstance(first, int):
-            continue
-        heads, shared = dict[int, dict[str, str]](), dict[str, str]()
-        for number, rest, name in _matching(layout, names):
-            if number is None:
-                shared[rest] = name
-            elif number >= first:
-                heads.setdefault(number - first, {})[rest] = name
-        ours = {**shared, **{rest: n for head in heads.values() for rest, n in head.items()}}
-        if layout.projection in ours or any(norm in ours for norm in layout.norms):
-            return MtpHeads(layout=layout, heads=heads, shared=shared)
+    """Return the heads of a checkpoint, in the layout of the class that vLLM serves them with; None
+    if no tensor is one of theirs, or the layout is not known."""
+    row, fields = row_of(drafter_architecture(config)), _text_fields(config)
+    layout = row.layout if row else None
+    first = fields.get("num_hidden_layers") if layout and layout.after_layers else 0
+    if layout is None or not isinstance(first, int):
+        return None
+    kinds = fields.get(layout.layers_in) if layout.layers_in else None
+    span = len(kinds) if isinstance(kinds, str) and kinds else 1
+    heads, shared = dict[int, dict[str, str]](), dict[str, str]()
+    for number, rest, name in _matching(layout, names):
+        if number is None:
+            shared[rest] = name
+        elif number >= first:
+            head, layer = divmod(number - first, span)
+            entry = rest in layout.norms or rest in layout.projections
+            heads.setdefault(head, {})[rest if entry or span == 1 else f"{layer}.{rest}"] = name
+    ours = {**shared, **{rest: n for head in heads.values() for rest, n in head.items()}}
+    if any(rest in ours for rest in (*layout.projections, *layout.norms)):
+        return MtpHeads(layout=layout, heads=heads, shared=shared)
     return None
 
 
@@ -294,6 +230,7 @@ def _matching(layout: MtpLayout, names: Collection[str]) -> Iterator[tuple[int |
 
 
 AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
+_LAYERS_OF_BLOCKS = ("target_layer_ids", "dspark_target_layer_ids")
 _USUAL_STATES = 3
 _SIZES = ("hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
 _MLA_SIZES = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -336,7 +273,8 @@ class DrafterFiles:
     @property
     def target_hidden_size(self) -> int:
         """Width of one captured state, as the config gives it."""
-        return self.size("target_hidden_size", self.hidden_size)
+        narrow = self.size("target_hidden_size", self.hidden_size)
+        return self.size("backbone_hidden_size", narrow)
 
     @property
     def vocab_size(self) -> int:
@@ -354,17 +292,52 @@ class DrafterFiles:
         return self.size("num_hidden_layers", 1)
 
     @property
+    def reads_captured(self) -> bool:
+        """Whether it reads captured layers of the target, not its last state."""
+        row = self.format.row
+        if row is None or row.family in (Family.EAGLE1, Family.MTP):
+            return False
+        if row.family is Family.TABLE and not row.parallel:
+            return False
+        nested = {**self.eagle_config, **self.dflash_config}
+        return bool(nested.get("use_aux_hidden_state", self.fields.get("use_aux_hidden_state", 1)))
+
+    @property
+    def dflash_config(self) -> Mapping[str, Any]:
+        """The nested `dflash_config`; empty if there is none."""
+        nested = self.fields.get("dflash_config")
+        return nested if isinstance(nested, dict) else {}
+
+    @property
     def aux_layers(self) -> tuple[int, ...] | None:
-        """Captured layers that the config names; None if it names none."""
-        named = self.fields.get(AUX_LAYERS) or self.eagle_config.get(AUX_LAYERS)
-        return tuple(int(each) for each in named) if named else None
+        """Captured layers that the config names, as vLLM counts them; None if it names none."""
+        nested = self.eagle_config.get(AUX_LAYERS)
+        return captured_layers(self.fields) or (tuple(map(int, nested)) if nested else None)
+
+    @property
+    def layers_field(self) -> tuple[str, int]:
+        """Name of the field with the captured layers, and the number by which vLLM counts later."""
+        if self.format.family is not Family.TABLE or self.fields.get(AUX_LAYERS):
+            return AUX_LAYERS, 0
+        dspark = "dspark_target_layer_ids"
+        return (dspark if self.fields.get(dspark) else "target_layer_ids"), 1
 
     @property
     def aux_states(self) -> int:
-        """Number of captured layers, as vLLM counts them."""
-        nested = self.eagle_config.get(AUX_LAYERS)
-        usual = len(self.aux_layers or nested or ()) or _USUAL_STATES
-        return self.size("num_aux_hidden_states", usual)
+        """Number of captured layers for which vLLM builds `fc`; 0 if it builds none."""
+        if not self.reads_captured:
+            return 0
+        nested, top = self.eagle_config.get(AUX_LAYERS), self.fields.get(AUX_LAYERS)
+        if self.format.family is Family.TABLE:
+            return len(self.aux_layers or ()) or self.layers
+        if self.format.family is Family.QWEN3:  # the others read the nested list alone
+            nested = top or nested
+        return self.size("num_aux_hidden_states", len(nested or ()) or _USUAL_STATES)
+
+    @property
+    def named_states(self) -> int:
+        """Number of captured layers that the config names; `aux_states` if it names none."""
+        return len(self.aux_layers) if self.aux_states and self.aux_layers else self.aux_states
 
     @property
     def norm_before_fc(self) -> bool:
@@ -374,12 +347,24 @@ class DrafterFiles:
     @property
     def quantized(self) -> bool:
         """Whether the config says that the weights are quantised."""
-        return bool(self.fields.get("quantization_config"))
+        return bool(self.quantization)
+
+    @property
+    def quantization(self) -> Mapping[str, Any]:
+        """Settings of the quantisation, of the config or of ModelOpt's own file; empty without."""
+        for place in (self.fields, self.raw):
+            if found := place.get("quantization_config"):
+                return found if isinstance(found, dict) else {"quant_method": found}
+        try:
+            found = read_json(self.folder / "hf_quant_config.json").get("quantization")
+        except (OSError, ValueError, AttributeError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     @property
     def for_sglang(self) -> bool:
         """Whether config.json names an architecture that SGLang alone knows."""
-        return EAGLE1_IN_SGLANG in (self.raw.get("architectures") or ())
+        return any(name in IN_SGLANG for name in architectures_of(self.raw))
 
     def flag(self, name: str) -> bool:
         """Return a norm flag as an engine reads it."""
@@ -398,9 +383,10 @@ class DrafterFiles:
 
 
 def open_drafter(name: str, opening: Opening = CAREFUL) -> DrafterFiles:
-    """Open a drafter checkpoint: a folder, or a repository in the local cache.
+    """Open a drafter checkpoint: a folder, or a repository in the local cache. Of an unknown layout
+    no tensor is opened.
 
-    Raises CheckpointError for one that is damaged or of no known kind.
+    Raises CheckpointError for one that is damaged, or holds no drafter.
     """
     folder = open_folder(name, opening)
     raw = read_config(folder)
@@ -408,17 +394,46 @@ def open_drafter(name: str, opening: Opening = CAREFUL) -> DrafterFiles:
     found = recognise(raw, files.names)
     if found.family is Family.MTP:
         return _target_with_heads(folder, found, raw, files)
-    tensors = files.tensors()
+    known = found.family is not None
+    tensors = files.tensors() if known else {}
     drafter = DrafterFiles(
         folder=folder,
         format=found,
         raw=raw,
-        fields=engine_fields(raw) if found.checked else raw,
-        tensors={common_name(name): tensor for name, tensor in sorted(tensors.items())},
+        fields=_drafter_fields(raw, found) if known else raw,
+        tensors={_row_name(name, found): tensor for name, tensor in sorted(tensors.items())},
     )
-    if found.checked:
+    if known:
         _check_config(drafter)
     return drafter
+
+
+def _drafter_fields(raw: dict[str, Any], found: CheckpointFormat) -> Mapping[str, Any]:
+    """Return the fields that an engine sees."""
+    if "MedusaModel" not in (found.row.architectures if found.row else ()):
+        return _text_fields(engine_fields(raw))
+    fields = dict(raw)
+    for name in raw:  # MedusaConfig.from_pretrained
+        if "num" in name and "heads" in name:
+            fields["num_heads"] = raw[name]
+        elif "num" in name and "layers" in name:
+            fields["num_hidden_layers"] = raw[name]
+    return {"num_heads": 5, "num_hidden_layers": 1, **fields}
+
+
+_OLD_MEDUSA = re.compile(r"^(?P<head>\d+)\.(?P<layer>\d+)\.(?:(?P<linear>linear)\.)?(?P<rest>.+)$")
+
+
+def _row_name(name: str, found: CheckpointFormat) -> str:
+    """Return a tensor's name as the table of classes has it."""
+    if not (found.row and "MedusaModel" in found.row.architectures):
+        return common_name(name)
+    name = name.replace("medusa_heads.", "")
+    old = _OLD_MEDUSA.match(name)
+    if old is None:
+        return name
+    place = f"blocks.{old['head']}.layers.{old['layer']}" if old["linear"] else None
+    return f"{place or 'lm_heads.' + old['head']}.{old['rest']}"
 
 
 def _target_with_heads(
@@ -445,13 +460,17 @@ def _target_with_heads(
 
 
 def _check_config(drafter: DrafterFiles) -> None:
-    sizes = (*_SIZES, *(_MLA_SIZES if drafter.format.family is Family.MLA else ()))
-    for size in sizes:
+    row = drafter.format.row
+    layered = row is None or row.tensors is None or row.parallel
+    sizes = _SIZES if layered else ("hidden_size", "vocab_size")
+    for size in (*sizes, *(_MLA_SIZES if drafter.format.family is Family.MLA else ())):
         drafter.size(size)
-    for place in (drafter.fields.get(AUX_LAYERS), drafter.eagle_config.get(AUX_LAYERS)):
+    layers = (drafter.fields.get(name) for name in (AUX_LAYERS, *_LAYERS_OF_BLOCKS))
+    nested = drafter.eagle_config.get(AUX_LAYERS), drafter.dflash_config.get("target_layer_ids")
+    for place in (*layers, *nested):
         if place and not (isinstance(place, list) and all(isinstance(x, int) for x in place)):
             raise CheckpointError(
-                f"{drafter.folder / 'config.json'}: {AUX_LAYERS} is {place!r}; a list of whole "
+                f"{drafter.folder / 'config.json'}: captured layers are {place!r}; a list of whole "
                 "numbers is needed"
             )
 

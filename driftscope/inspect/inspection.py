@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 from driftscope.boundary.json_document import INSPECTION, text
-from driftscope.errors import EXIT_GATE_FAILED, EXIT_INTERRUPTED, EXIT_OK
-from driftscope.inspect.checkpoints import Family, Sizes, open_drafter, open_target, sizes_of
+from driftscope.errors import EXIT_GATE_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNKNOWN
+from driftscope.inspect.checkpoints import Sizes, open_drafter, open_target, sizes_of
 from driftscope.inspect.checks import config, tensors, vocabulary
 from driftscope.inspect.checks.result import CheckResult, Inspected, Level
+from driftscope.inspect.drafter_classes import Coverage, Family
 from driftscope.inspect.files import CAREFUL, Opening
 from driftscope.inspect.trial.result import Trial
 
@@ -28,6 +29,7 @@ FOR_EAGLE3: tuple[Check, ...] = (
     config.check_norm_flags,
     config.check_norm_meaning,
     config.check_captured_layers,
+    config.check_mask_token,
     config.check_ignored_layers,
     vocabulary.check_vocabulary_size,
     vocabulary.check_table,
@@ -52,6 +54,27 @@ FOR_MTP: tuple[Check, ...] = (
     tensors.check_entries,
     tensors.check_quantization,
 )
+FOR_BLOCKS: tuple[Check, ...] = (
+    tensors.check_shapes,
+    tensors.check_prefix,
+    config.check_captured_layers,
+    config.check_mask_token,
+    vocabulary.check_vocabulary_size,
+    vocabulary.check_table,
+    vocabulary.check_special_tokens,
+    config.check_rope,
+    config.check_context,
+    tensors.check_width,
+    tensors.check_embedding,
+)
+"""Checks of a drafter that drafts all tokens at once from captured layers: DFlash, DSpark."""
+FOR_OTHERS: tuple[Check, ...] = (
+    tensors.check_shapes,
+    config.check_medusa_bias,
+    vocabulary.check_vocabulary_size,
+    tensors.check_width,
+)
+"""Checks of Medusa and of the Gemma 4 assistant."""
 _BY_FAMILY = {Family.EAGLE1: FOR_EAGLE1, Family.MTP: FOR_MTP}
 _ORDER = tuple(Level)
 
@@ -71,9 +94,12 @@ def checks_made(inspected: Inspected) -> int:
 
 
 def _checks(inspected: Inspected) -> tuple[Check, ...]:
-    family = inspected.drafter.format.family
-    if family is None:
-        return FOR_ANY_DRAFTER
+    row = inspected.drafter.format.row
+    family = row.family if row else None
+    if row is None or family is None:
+        return ()
+    if family is Family.TABLE:
+        return (*(FOR_BLOCKS if row.parallel else FOR_OTHERS), *FOR_ANY_DRAFTER)
     return (*_BY_FAMILY.get(family, FOR_EAGLE3), *FOR_ANY_DRAFTER)
 
 
@@ -84,8 +110,14 @@ class Inspection:
     drafter: str
     target: str | None
     format: str
-    checked: bool
-    """Whether the format is one whose config and weights are compared."""
+    coverage: Coverage
+    """How much of config and weights is compared; of an unknown layout nothing is judged."""
+    unchecked: str
+    """What is not compared; "" if all is, or nothing."""
+    recognised: Sequence[str]
+    """What is known about a checkpoint of an unknown layout."""
+    not_recognised: Sequence[str]
+    """What is not known about it."""
     checks: int
     """Number of checks that were made."""
     results: Sequence[CheckResult]
@@ -96,6 +128,11 @@ class Inspection:
     stopped: bool = False
     """Whether Ctrl-C ended the run of the drafter."""
 
+    @property
+    def known(self) -> bool:
+        """Whether the layout is known, so that anything is judged."""
+        return self.coverage is not Coverage.UNKNOWN
+
     def count(self, level: Level) -> int:
         """Return the number of results of a level."""
         return sum(result.level is level for result in self.results)
@@ -103,10 +140,12 @@ class Inspection:
     @property
     def conclusion(self) -> str:
         """Sentence that nothing was found, with what was tried; "" if something was found, or if
-        the format is not checked."""
-        if not self.checked or self.count(Level.ERROR) or self.count(Level.WARNING):
+        the layout is not known."""
+        if not self.known or self.count(Level.ERROR) or self.count(Level.WARNING):
             return ""
         if self.trial is None:
+            if self.unchecked:
+                return f"No mistake in what is compared; not compared: {self.unchecked}."
             more = "" if self.target else " Give --target TARGET to run the drafter, too."
             return f"No mistake in the files.{more}"
         so_far = " so far" if self.trial.stopped else ""
@@ -116,9 +155,12 @@ class Inspection:
         )
 
     def code(self, *, strict: bool) -> int:
-        """Return 130 after Ctrl-C, 3 with an error, or with a warning if `strict`; otherwise 0."""
+        """Return 130 after Ctrl-C, 3 with an error, or with a warning if `strict`, and 5 if the
+        layout is not known; otherwise 0."""
         if self.stopped:
             return EXIT_INTERRUPTED
+        if not self.known:
+            return EXIT_UNKNOWN
         bad = self.count(Level.ERROR) + (self.count(Level.WARNING) if strict else 0)
         return EXIT_GATE_FAILED if bad else EXIT_OK
 
@@ -155,11 +197,15 @@ def inspect_files(
         drafter=open_drafter(drafter, opening),
         target=open_target(target, opening) if target else None,
     )
+    found = opened.drafter.format
     return Inspection(
         drafter=drafter,
         target=target,
-        format=opened.drafter.format.name,
-        checked=opened.drafter.format.checked,
+        format=found.name,
+        coverage=found.coverage,
+        unchecked=found.row.unchecked if found.row else "",
+        recognised=found.recognised,
+        not_recognised=found.not_recognised,
         checks=checks_made(opened),
         results=tuple(run_checks(opened)),
         sizes=sizes_of(opened.drafter, opened.target),

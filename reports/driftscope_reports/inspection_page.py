@@ -240,7 +240,7 @@ def _origin(inspection: Inspection, name: str, command: str | None) -> Section:
     row = [
         name,
         inspection.drafter,
-        inspection.format if inspection.checked else f"{inspection.format}, not checked further",
+        inspection.format if inspection.known else f"{inspection.format}, layout not known",
         sizes.licence or "–",
         f"{sizes.parameters:,}",
         f"{sizes.bytes:,}",

@@ -27,6 +27,7 @@ from driftscope.inspect.trial.result import STOPPED, Acceptance, Trial, by_reaso
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "cyan"}
 _SHOWN = 5
 """Repairs that are shown, the best first."""
+ADD_A_CLASS = "add its names and sizes to driftscope/inspect/drafter_classes.py (docs/inspect.md)"
 _INDENT = 9
 """Columns before the lines of a result: the width of the longest level, and two."""
 
@@ -39,8 +40,11 @@ def print_inspection(inspection: Inspection) -> None:
         console.print(Text(inspection.conclusion, "green"))
     for result in inspection.results:
         _print_result(console, result)
-    if not inspection.checked:
-        console.print(Text(f"{inspection.format}: recognised, not checked further", "yellow"))
+    if not inspection.known:
+        console.print(Text(f"recognised: {shown('; '.join(inspection.recognised))}"))
+        console.print(Text(f"not recognised: {shown('; '.join(inspection.not_recognised))}"))
+        console.print(Text(f"To have it checked: {ADD_A_CLASS}", "yellow"))
+        return
     if inspection.trial is not None:
         _print_trial(console, inspection.trial)
     console.print(Text(_sizes(inspection.sizes), "dim"))
@@ -88,10 +92,13 @@ def _headline(inspection: Inspection) -> str:
         f"{inspection.count(level)} {level}{'' if inspection.count(level) == 1 else 's'}"
         for level in Level
     )
+    if not inspection.known:
+        name = f"{shown(inspection.drafter)}: {shown(inspection.format)}"
+        return f"{name}: layout not known, nothing judged"
     against = f" for {shown(inspection.target)}" if inspection.target else ""
     return (
         f"{shown(inspection.drafter)}{against}: {inspection.format}, {inspection.checks} checks: "
-        f"{counts}"
+        f"{counts}" + (f"; not compared: {inspection.unchecked}" if inspection.unchecked else "")
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from driftscope.boundary.strict_json import dumps
-from driftscope.inspect.checkpoints import AUX_LAYERS, EAGLE1_IN_SGLANG, DrafterFiles
+from driftscope.inspect.checkpoints import AUX_LAYERS, DrafterFiles
 from driftscope.inspect.checks.result import (
     SGLANG_CAPTURE,
     SGLANG_EAGLE1,
@@ -30,6 +30,7 @@ from driftscope.inspect.checks.result import (
     Level,
 )
 from driftscope.inspect.checks.tensors import FC_BIAS
+from driftscope.inspect.drafter_classes import IN_SGLANG, Family, mask_token
 from driftscope.inspect.files import StoredTensor
 from driftscope.inspect.reference.config import default_aux_layers
 
@@ -116,12 +117,12 @@ def _flag_and_weights(drafter: DrafterFiles, flag: str) -> Iterator[CheckResult]
             there=f'"{flag}": {_written(drafter, flag)}, and {len(there)} of {prefix}*',
             change=f'"{flag}": true',
         )
-    elif flag == "fc_norm" and there and len(there) != drafter.aux_states:
+    elif flag == "fc_norm" and there and len(there) != drafter.named_states:
         yield CheckResult(
             id="fc_norm_count",
             level=Level.ERROR,
             title="fc_norm has another number of norms than there are captured states",
-            expected=f"{drafter.aux_states} norms",
+            expected=f"{drafter.named_states} norms",
             rule=VLLM_MODEL,
             there=f"{len(there)} of {prefix}*",
             change="name as many captured layers as there are norms",
@@ -224,12 +225,16 @@ or more in the shipped drafters; without fc_norm it is smaller for layers with l
 
 
 def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
-    """Yield captured layers that an engine orders, merges or does not find."""
+    """Yield captured layers that an engine orders, merges, does not count or does not find."""
     drafter, target = inspected.drafter, inspected.target
+    if not drafter.reads_captured:
+        return
     named = drafter.aux_layers
     if named is None:
         yield from _unnamed(inspected)
         return
+    field, later = drafter.layers_field
+    written = [layer - later for layer in named]
     nested, top = drafter.eagle_config.get(AUX_LAYERS), drafter.raw.get(AUX_LAYERS)
     if nested and top and list(nested) != list(top):
         yield CheckResult(
@@ -241,27 +246,41 @@ def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
             there=f"{top} and {nested}",
             change=f'"{AUX_LAYERS}": the list that it was trained with, in both places',
         )
+    if nested and not top and not later:
+        yield CheckResult(
+            id="captured_layers_nested",
+            level=Level.NOTE,
+            title="captured layers are named in eagle_config alone, where not every engine looks",
+            expected=f'"{AUX_LAYERS}" at the top level too',
+            rule="vLLM 0.32: its V2 model runner reads the top level alone "
+            "(eagle3_utils.get_eagle3_aux_layers_from_config), V1 and SGLang read eagle_config",
+            there=f"{nested} in eagle_config",
+            change=f'"{AUX_LAYERS}": {list(named)} at the top level',
+        )
+    if len(named) != drafter.aux_states:
+        yield _uncounted(drafter, named)
     if sorted(set(named)) != list(named):
         yield CheckResult(
             id="captured_layers_order",
             level=Level.ERROR,
             title="captured layers are repeated or not in ascending order",
-            expected=f"{sorted(set(named))}",
+            expected=f"{sorted(set(written))}",
             rule=f"{VLLM_CAPTURE}: sorts the list and drops repeated entries",
-            there=f"{list(named)}",
-            change=f'"{AUX_LAYERS}": {sorted(set(named))}, and the columns of fc in this order',
+            there=f"{written}",
+            change=f'"{field}": {sorted(set(written))}, and the columns of fc in this order',
         )
-    if target is not None and not all(0 <= each <= target.layers for each in named):
+    if target is not None and not all(0 <= layer <= target.layers for layer in named):
         yield CheckResult(
             id="captured_layers_range",
             level=Level.ERROR,
             title="a captured layer does not exist in the target",
-            expected=f"layers 0 to {target.layers} (0 is the embedding)",
+            expected=f"layers 0 to {target.layers - later}"
+            + ("" if later else " (0 is the embedding)"),
             rule=f"{VLLM_CAPTURE}: a layer that does not exist is never captured",
-            there=f"{list(named)}",
-            change=f'"{AUX_LAYERS}": layers of this target',
+            there=f"{written}",
+            change=f'"{field}": layers of this target',
         )
-    if named[0] == 1:
+    if named[0] == 1 and not later:
         yield CheckResult(
             id="captured_layers_in_sglang",
             level=Level.NOTE,
@@ -273,12 +292,68 @@ def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
         )
 
 
+def _uncounted(drafter: DrafterFiles, named: tuple[int, ...]) -> CheckResult:
+    """Return that vLLM builds `fc` for another number of states than it captures."""
+    place = " in transformer_layer_config" if drafter.format.speculators else ""
+    return CheckResult(
+        id="captured_layers_uncounted",
+        level=Level.ERROR,
+        title="vLLM builds fc for another number of captured layers than config.json names",
+        expected=f'"num_aux_hidden_states": {len(named)}{place}',
+        rule=f"{VLLM_MODEL}: counts num_aux_hidden_states, or the list in eagle_config, or takes "
+        "3; the list at the top level is not counted (vllm#54526)",
+        there=f"{len(named)} layers, {list(named)}; fc is built for {drafter.aux_states}, and its "
+        "weights do not load",
+        change=f'"num_aux_hidden_states": {len(named)}{place}',
+    )
+
+
+def check_mask_token(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield a token for what is to be drafted that is missing, or outside the vocabulary."""
+    drafter = inspected.drafter
+    if drafter.format.row is None or not drafter.format.row.parallel:
+        return
+    token = mask_token(drafter.fields)
+    if isinstance(token, int) and 0 <= token < drafter.vocab_size:
+        return
+    own_row = (drafter.folder / "mask_embedding.pt").exists()
+    yield CheckResult(
+        id="mask_token_missing" if token is None else "mask_token_range",
+        level=Level.NOTE if own_row and token is not None else Level.ERROR,
+        title="config.json names no mask token"
+        if token is None
+        else "the mask token is outside the vocabulary",
+        expected=f'"mask_token_id": an id from 0 to {drafter.vocab_size - 1}',
+        rule="vLLM 0.32: a parallel drafter reads the embedding of this token at each place that "
+        "it drafts, and stops without one",
+        there=f"{token}" + ("; mask_embedding.pt replaces its embedding" if own_row else ""),
+        change='"mask_token_id": the id that it was trained with',
+    )
+
+
+def check_medusa_bias(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield biases of Medusa's blocks for which vLLM has no place."""
+    drafter = inspected.drafter
+    biases = [name for name in drafter.tensors if name.endswith(".bias")]
+    if biases and not drafter.fields.get("medusa_fc_bias"):
+        yield CheckResult(
+            id="medusa_bias_dropped",
+            level=Level.WARNING,
+            title="vLLM drops the biases of the heads",
+            expected='"medusa_fc_bias": true',
+            rule="vLLM 0.32, medusa.py: builds biases if medusa_fc_bias is on, and passes over "
+            "weights that have no place",
+            there=f"{len(biases)} biases, and no medusa_fc_bias",
+            change='"medusa_fc_bias": true',
+        )
+
+
 def check_ignored_layers(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield captured layers whose columns of `fc` are next to zero."""
     drafter = inspected.drafter
     fc = drafter.tensors.get("fc.weight")
     states = drafter.aux_states
-    if fc is None or not fc.is_float or fc.shape[-1] % states:
+    if fc is None or not fc.is_float or not states or fc.shape[-1] % states:
         return
     norms = [drafter.tensors.get(f"fc_norm.{state}.weight") for state in range(states)]
     sizes = _column_sizes(fc, norms, states)
@@ -301,6 +376,19 @@ def check_ignored_layers(inspected: Inspected) -> Iterator[CheckResult]:
 
 def _unnamed(inspected: Inspected) -> Iterator[CheckResult]:
     target = inspected.target
+    if inspected.drafter.format.family is Family.TABLE:
+        field, _ = inspected.drafter.layers_field
+        yield CheckResult(
+            id="captured_layers_unnamed",
+            level=Level.ERROR,
+            title="config.json names no captured layers",
+            expected=f'"{field}": the layers that it was trained with',
+            rule=f"{VLLM_CAPTURE}: takes layers of EAGLE-3 by default",
+            there="none",
+            change=f'"{field}": the layers that it was trained with',
+            certainty=Certainty.LIKELY,
+        )
+        return
     try:
         layers = default_aux_layers(target.layers) if target else None
     except ValueError:
@@ -347,6 +435,11 @@ def check_rope(inspected: Inspected) -> Iterator[CheckResult]:
     if inspected.target is None:
         return
     own, targets = inspected.drafter.fields, inspected.target.fields
+    per_layer = any(
+        isinstance(value, dict) for value in (*_rope(own).values(), *_rope(targets).values())
+    )
+    if per_layer:  # layers of several kinds, each with its own positions
+        return
     if rope_theta(own) != rope_theta(targets):
         yield CheckResult(
             id="rope_theta_differs",
@@ -428,7 +521,8 @@ def check_engine(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield that the other engine does not know the architecture that config.json names."""
     drafter = inspected.drafter
     other = "vLLM" if drafter.for_sglang else "SGLang"
-    name = "EagleLlamaForCausalLM" if drafter.for_sglang else EAGLE1_IN_SGLANG
+    ((theirs, ours),) = IN_SGLANG.items()
+    name = ours if drafter.for_sglang else theirs
     yield CheckResult(
         id="architecture_of_one_engine",
         level=Level.NOTE,

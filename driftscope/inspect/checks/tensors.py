@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.inspect.checkpoints import (
-    AUX_LAYERS,
-    DrafterFiles,
-    Family,
-    MtpHeads,
-    find_heads,
-    heads_wanted,
-)
+from driftscope.inspect.checkpoints import DrafterFiles, MtpHeads, find_heads, heads_wanted
 from driftscope.inspect.checks.result import (
     VLLM,
     VLLM_EAGLE1_LOADER,
@@ -26,6 +22,7 @@ from driftscope.inspect.checks.result import (
     Inspected,
     Level,
 )
+from driftscope.inspect.drafter_classes import Coverage, Family, Sizes
 from driftscope.inspect.files import StoredTensor
 
 Shape = tuple[int, ...]
@@ -36,8 +33,12 @@ HEAD, EMBEDDING, D2T, T2D = "lm_head.weight", "embed_tokens.weight", "d2t", "t2d
 
 def required(drafter: DrafterFiles) -> dict[str, Shape]:
     """Return the tensors without which a drafter cannot work, by their common name."""
-    hidden = drafter.hidden_size
-    shapes: dict[str, Shape] = {"fc.weight": (hidden, fc_inputs(drafter))}
+    row = drafter.format.row
+    if row is not None and row.tensors is not None:
+        left_out = () if drafter.reads_captured else (_FC,)
+        return {n: s for n, s in _from_table(drafter, row.tensors).items() if n not in left_out}
+    hidden, inputs = drafter.hidden_size, fc_inputs(drafter)
+    shapes: dict[str, Shape] = {"fc.weight": (hidden, inputs)} if inputs else {}
     if drafter.format.family is not Family.EAGLE1:
         shapes |= {"norm.weight": (hidden,), "layers.0.hidden_norm.weight": (hidden,)}
     for layer in range(drafter.layers):
@@ -47,7 +48,9 @@ def required(drafter: DrafterFiles) -> dict[str, Shape]:
 
 def optional(drafter: DrafterFiles) -> dict[str, Shape]:
     """Return the tensors that an engine can do without, or that other checks judge."""
-    width, states = drafter.target_hidden_size, drafter.aux_states
+    width, states, row = drafter.target_hidden_size, drafter.named_states, drafter.format.row
+    if row is not None and row.optional is not None:
+        return _from_table(drafter, row.optional)
     shapes: dict[str, Shape] = {EMBEDDING: (drafter.vocab_size, drafter.hidden_size)}
     if drafter.format.family is Family.EAGLE1:  # its head is the target's
         if drafter.for_sglang:  # it has a place for these, or passes over them; vLLM refuses them
@@ -64,6 +67,37 @@ def optional(drafter: DrafterFiles) -> dict[str, Shape]:
     for layer in range(drafter.layers):
         shapes |= {f"layers.{layer}.{name}": one for name, one in _biases(drafter).items()}
     return shapes
+
+
+def _from_table(drafter: DrafterFiles, tensors: Mapping[str, Sizes]) -> dict[str, Shape]:
+    """Return the shapes of tensors that the table of classes lists, for each layer and head."""
+    sizes = sizes_by_name(drafter)
+    heads, layers = range(drafter.size("num_heads", 1)), range(drafter.layers)
+    return {
+        name.format(layer=layer, head=head): tuple(sizes[size] for size in shape)
+        for name, shape in tensors.items()
+        for layer in layers
+        for head in heads
+        if all(size in sizes for size in shape)
+    }
+
+
+def sizes_by_name(drafter: DrafterFiles) -> dict[str, int]:
+    """Return the sizes that the table of classes names; without those that the config lacks."""
+    sizes = {
+        "hidden": drafter.hidden_size,
+        "vocab": drafter.vocab_size,
+        "draft_vocab": drafter.draft_vocab_size,
+        "truncated_vocab": drafter.size("truncated_vocab_size", drafter.vocab_size),
+        "captured": drafter.aux_states * drafter.target_hidden_size,
+    }
+    if drafter.fields.get("num_attention_heads"):
+        queries, keys, head = _heads(drafter)
+        sizes |= {"heads": queries, "queries": queries * head, "keys": keys * head}
+        sizes |= {"head_dim": head, "inner": drafter.size("intermediate_size")}
+    if drafter.fields.get("markov_rank"):
+        sizes["rank"] = drafter.size("markov_rank")
+    return sizes
 
 
 def fc_inputs(drafter: DrafterFiles) -> int:
@@ -161,8 +195,11 @@ def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
     needed = required(drafter)
     known = needed | optional(drafter)
     yield from _missing(drafter, needed)
-    yield from _unexpected(drafter, known)
-    yield from _fc_width(drafter)
+    drops_others = drafter.format.row is not None and drafter.format.row.source == "medusa.py"
+    if drafter.format.coverage is Coverage.CHECKED and not drops_others:
+        yield from _unexpected(drafter, known)
+    if _FC in needed:
+        yield from _fc_width(drafter)
     wrong = [
         f"{name} {_words(drafter.tensors[name].shape)}, not {_words(shape)}"
         for name, shape in known.items()
@@ -202,9 +239,10 @@ def check_prefix(inspected: Inspected) -> Iterator[CheckResult]:
 def _missing(drafter: DrafterFiles, needed: Iterable[str]) -> Iterator[CheckResult]:
     missing = [name for name in needed if name not in drafter.tensors]
     own_width = drafter.hidden_size != drafter.target_hidden_size
-    if own_width and EMBEDDING not in drafter.tensors:
+    if own_width and drafter.reads_captured and EMBEDDING not in drafter.tensors:
         missing.append(EMBEDDING)
-    if drafter.draft_vocab_size != drafter.vocab_size and HEAD not in drafter.tensors:
+    own_head = drafter.draft_vocab_size != drafter.vocab_size
+    if own_head and HEAD not in drafter.tensors:
         missing.append(HEAD)
     if missing:
         yield CheckResult(
@@ -253,7 +291,9 @@ def _fc_width(drafter: DrafterFiles) -> Iterator[CheckResult]:
         yield _eagle1_width(drafter, fc.shape)
         return
     there, width = fc.shape[-1], drafter.target_hidden_size
-    named = drafter.aux_layers
+    named, (field, _) = drafter.aux_layers, drafter.layers_field
+    if fc.shape == (drafter.hidden_size, len(named or ()) * width):
+        return  # the check of captured layers reports that the engine does not count them
     whole = there % width == 0 and fc.shape[0] == drafter.hidden_size
     yield CheckResult(
         id="fc_width",
@@ -262,8 +302,10 @@ def _fc_width(drafter: DrafterFiles) -> Iterator[CheckResult]:
         expected=f"{drafter.aux_states} captured states x {width} = {wide} columns",
         rule=f"{_model(drafter)}; a CPU's matrix product reads past the end without an error",
         there=f"fc.weight {_words(fc.shape)}"
-        + (f": {there // width} captured states; {AUX_LAYERS} is {named}" if whole else ""),
-        change=f'name {there // width} layers in "{AUX_LAYERS}"'
+        + (
+            f": {there // width} captured states; {field} names {len(named or ())}" if whole else ""
+        ),
+        change=f'name {there // width} layers in "{field}"'
         if whole
         else f'"target_hidden_size": {there // drafter.aux_states}'
         if there % drafter.aux_states == 0
@@ -285,11 +327,17 @@ def _eagle1_width(drafter: DrafterFiles, there: tuple[int, ...]) -> CheckResult:
 
 def _model(drafter: DrafterFiles) -> str:
     """Return the place of vLLM's model of this drafter."""
+    row = drafter.format.row
+    if row is not None and row.family is Family.TABLE:
+        return f"{VLLM}, {row.source}"
     return VLLM_EAGLE1_MODEL if drafter.format.family is Family.EAGLE1 else VLLM_MODEL
 
 
 def _loader(drafter: DrafterFiles) -> str:
     """Return the place where vLLM loads the weights of this drafter."""
+    row = drafter.format.row
+    if row is not None and row.family is Family.TABLE:
+        return f"{VLLM}, {row.source} load_weights"
     return VLLM_EAGLE1_LOADER if drafter.format.family is Family.EAGLE1 else VLLM_LOADER
 
 
@@ -453,7 +501,7 @@ _UNLOADED = (
     "vllm#37667, sglang#35797: heads that an engine builds with the target's quantisation do not "
     "load weights that are not quantised, and nothing is accepted"
 )
-_KEPT_WIDE = ("norm", "gate.weight", "embed_tokens", "head.weight", "bias")
+_KEPT_WIDE = ("norm", "gate.weight", "embed_tokens", "head.weight", "bias", "scale")
 """Parts of names of tensors that stay in full width where a head is quantised."""
 
 
@@ -492,19 +540,20 @@ def check_entries(inspected: Inspected) -> Iterator[CheckResult]:
         return
     hidden = drafter.hidden_size
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(heads.layout.norms, (hidden,))
-    shapes[heads.layout.projection] = (hidden, 2 * hidden)
+    for name, times in heads.layout.projections.items():
+        shapes[name] = (hidden, times * hidden)
     missing, wrong = list[str](), list[str]()
     for number in heads.heads:
         mine = heads.of(number)
-        if mine.keys() <= shapes.keys():
+        if heads.heads[number].keys() <= shapes.keys():
             missing.append(f"the decoder layer of head {number}")
         for rest, shape in shapes.items():
-            name = mine.get(rest)
-            tensor = drafter.tensors.get(name) if name else None
+            stored = mine.get(rest)
+            tensor = drafter.tensors.get(stored) if stored else None
             if tensor is None:
                 missing.append(f"{rest} of head {number}")
             elif tensor.is_float and tensor.shape != shape:
-                wrong.append(f"{name} {tensor.shape}, not {shape}")
+                wrong.append(f"{stored} {tensor.shape}, not {shape}")
     if missing:
         yield _entry("missing_tensor", "an MTP head lacks tensors", ", ".join(missing))
     if wrong:
@@ -512,25 +561,61 @@ def check_entries(inspected: Inspected) -> Iterator[CheckResult]:
 
 
 def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
-    """Yield heads that are not quantised in a checkpoint whose config says that it is."""
+    """Yield heads that are not quantised where an engine builds them quantised: the config says
+    that the target is, and does not leave them out."""
     drafter = inspected.drafter
     heads = _heads_mtp_heads(drafter)
-    if heads is None or not drafter.quantized:
+    settings = drafter.quantization
+    if heads is None or not settings:
         return
     matrices = [drafter.tensors[name] for name in heads.names if _is_matrix(heads, name, drafter)]
-    if matrices and all(each.is_float for each in matrices):
+    plain = [each for each in matrices if each.is_float and not left_out(each.name, settings)]
+    if plain and all(each.is_float for each in matrices):
         yield CheckResult(
             id="mtp_heads_not_quantized",
             level=Level.WARNING,
             title="the MTP heads are not quantised, and the target is",
-            expected="heads that the engine builds as they are stored",
+            expected="heads that the engine builds as they are stored: quantised, or left out in "
+            "quantization_config",
             rule=_UNLOADED,
-            there=f"{matrices[0].dtype} in {len(matrices)} matrices of the heads",
-            change="look whether the engine accepts anything; in vLLM the heads can be loaded from "
-            'the checkpoint before quantisation: --speculative-config \'{"method": "mtp", '
-            '"model": ...}\'',
-            certainty=Certainty.POSSIBLE,
+            there=f"{plain[0].dtype} in {len(plain)} matrices of the heads that no list of "
+            f"{' or '.join(_LEFT_OUT[:2])} names, {plain[0].name} for example",
+            change="name the heads' layers in the list of quantization_config; or look whether the "
+            "engine accepts anything; in vLLM the heads can be loaded from the checkpoint before "
+            'quantisation: --speculative-config \'{"method": "mtp", "model": ...}\'',
+            certainty=Certainty.LIKELY,
         )
+
+
+_LEFT_OUT = (
+    "ignore",
+    "exclude_modules",
+    "modules_to_not_convert",
+    "ignored_layers",
+    "exclude",
+    "llm_int8_skip_modules",
+)
+"""Fields with the layers that are not quantised: of compressed-tensors and ModelOpt, ModelOpt's own
+file, transformers and AWQ, fp8 in vLLM, Quark, bitsandbytes."""
+
+
+def left_out(name: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether a quantisation leaves out the layer of a tensor. Entries are names, their
+    beginnings or parts, patterns with `*`, or `re:` with a regular expression."""
+    layer = name.removesuffix(".weight")
+    entries = [entry for field in _LEFT_OUT for entry in settings.get(field) or ()]
+    return any(_names_layer(str(entry), layer) for entry in entries)
+
+
+def _names_layer(entry: str, layer: str) -> bool:
+    if entry.startswith("re:"):
+        try:
+            return re.match(entry.removeprefix("re:"), layer) is not None
+        except re.error:
+            return False
+    if "*" in entry:
+        return fnmatchcase(layer, entry)
+    return f".{entry}." in f".{layer}."
 
 
 def _heads_mtp_heads(drafter: DrafterFiles) -> MtpHeads | None:
@@ -540,9 +625,10 @@ def _heads_mtp_heads(drafter: DrafterFiles) -> MtpHeads | None:
 def _is_matrix(heads: MtpHeads, name: str, drafter: DrafterFiles) -> bool:
     """Whether a tensor is a matrix that tools quantise: not the projection at the entry, which many
     leave as it is."""
-    tensor: StoredTensor = drafter.tensors[name]
-    entry = heads.layout.projection in name
-    return len(tensor.shape) == 2 and not entry and not any(part in name for part in _KEPT_WIDE)
+    parts = (heads.shared, *heads.heads.values())
+    entry = any(part.get(rest) == name for part in parts for rest in heads.layout.projections)
+    kept = any(part in name for part in _KEPT_WIDE)
+    return len(drafter.tensors[name].shape) == 2 and not entry and not kept
 
 
 def _entry(id_: str, title: str, there: str) -> CheckResult:

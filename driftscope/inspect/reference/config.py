@@ -258,22 +258,37 @@ def default_aux_layers(target_layers: int) -> tuple[int, ...]:
     return layers
 
 
+_COPIED = (
+    "draft_vocab_size",
+    "target_hidden_size",
+    "norm_before_fc",
+    "fc_norm",
+    "norm_output",
+    "mask_token_id",
+    "markov_rank",
+)
+"""Fields of the speculators format that vLLM takes over into those of the layer."""
+
+
 def engine_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """Return a config as vLLM's drafter reads it: as it is, or converted from the speculators
     format as vLLM converts it.
 
-    In this format only, an absent `norm_before_residual` means that it is on.
+    In EAGLE-3's form of this format only, an absent `norm_before_residual` means that it is on.
+    Captured layers stay at the top level: vLLM writes no `eagle_config`.
     """
-    if "speculators_model_type" not in fields:
+    kind = fields.get("speculators_model_type")
+    if kind is None:
         return fields
-    layer = fields["transformer_layer_config"]
-    names = ("draft_vocab_size", "target_hidden_size", "norm_before_fc", "fc_norm", "norm_output")
+    layer = fields.get("transformer_layer_config") or {}
+    aux = fields.get(_AUX) or fields.get("aux_hidden_state_layer_ids")
+    plain = QWEN3_DRAFTER if layer.get("model_type") == "qwen3" else LLAMA_DRAFTER
     return {
         **layer,
-        **{name: fields.get(name) for name in names},
-        "norm_before_residual": fields.get("norm_before_residual", True),
-        "architectures": [QWEN3_DRAFTER if layer["model_type"] == "qwen3" else LLAMA_DRAFTER],
-        "eagle_config": {_AUX: fields.get(_AUX)},
+        **{name: fields[name] for name in _COPIED if fields.get(name) is not None},
+        **({_AUX: aux} if aux else {}),
+        "norm_before_residual": fields.get("norm_before_residual", kind == "eagle3"),
+        "architectures": [plain] if kind == "eagle3" else fields.get("architectures"),
     }
 
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from driftscope.boundary.files import first_line
 from driftscope.errors import CheckpointError
-from driftscope.inspect.checkpoints import MIMO, DrafterFiles, Family, find_heads
+from driftscope.inspect.checkpoints import DrafterFiles, find_heads
 from driftscope.inspect.checks.tensors import EMBEDDING, FC_BIAS, HEAD
+from driftscope.inspect.drafter_classes import MIMO, Family
 from driftscope.inspect.files import StoredTensor
 from driftscope.inspect.reference.chain import (
     ChainChange,
@@ -135,7 +136,8 @@ def _stored(files: DrafterFiles) -> dict[str, StoredTensor]:
 
 def _unfit(files: DrafterFiles) -> str | None:
     fields = files.fields
-    if files.format.family is None:
+    row = files.format.row
+    if row is None or row.family in (None, Family.TABLE) or row.parallel:
         return f"no reference implementation of {files.format.name}"
     if files.format.family is Family.MTP:
         return _unfit_heads(files)
@@ -143,6 +145,8 @@ def _unfit(files: DrafterFiles) -> str | None:
         return reason
     if files.quantized:
         return "its weights are quantised"
+    if row.family is not Family.EAGLE1 and not files.reads_captured:
+        return "no reference implementation of EAGLE-3 without captured layers"
     if FC_BIAS in files.tensors and not files.for_sglang:
         return "fc has a bias, which vLLM has no place for"
     if fields.get("attention_bias") or fields.get("mlp_bias"):

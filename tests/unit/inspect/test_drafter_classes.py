@@ -1,0 +1,400 @@
+"""Every class of drafter is checked, partly checked or unknown; an unknown one is never judged."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from support.command import run_command
+
+from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK, EXIT_UNKNOWN
+from driftscope.inspect.checkpoints import DrafterFiles, open_drafter, recognise
+from driftscope.inspect.checks.tensors import required
+from driftscope.inspect.drafter_classes import (
+    CLASSES,
+    SPECULATORS,
+    TARGETS,
+    Coverage,
+    Family,
+    coverage_table,
+    drafter_architecture,
+    row_of,
+)
+from driftscope_probes.server.doctor import drafter_classes, vllm_folder
+
+DOCS = Path(__file__).parents[3] / "docs" / "inspect.md"
+H, V = 16, 64
+Fields = dict[str, Any]
+BASE: Fields = {
+    "hidden_size": H,
+    "intermediate_size": 24,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 4,
+    "vocab_size": V,
+    "num_hidden_layers": 1,
+    "torch_dtype": "float32",
+}
+BLOCKS = {**BASE, "num_hidden_layers": 2, "markov_rank": 8}
+
+
+def _write(folder: Path, config: Fields, shapes: dict[str, tuple[int, ...]]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    torch.manual_seed(0)
+    save_file({n: torch.rand(s) + 0.5 for n, s in shapes.items()}, folder / "model.safetensors")
+    return folder
+
+
+def _target(folder: Path, **fields: object) -> Path:
+    config = {**BASE, "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 6, **fields}
+    return _write(folder, config, {"model.embed_tokens.weight": (V, H)})
+
+
+def _inspected(*words: object) -> tuple[int, Fields]:
+    done = run_command("inspect", *map(str, words), "--json")
+    return done.returncode, json.loads(done.stdout)
+
+
+def _ids(document: Fields, *levels: str) -> list[str]:
+    return [found["id"] for found in document["results"] if found["level"] in levels]
+
+
+def _heads(layer: str, *norms: str, **columns: int) -> dict[str, tuple[int, ...]]:
+    return {
+        **{f"{layer}{norm}.weight": (H,) for norm in norms},
+        **{f"{layer}{name}.weight": (H, times * H) for name, times in columns.items()},
+        f"{layer}self_attn.q_proj.weight": (H, H),
+    }
+
+
+def _of_dflash(config: Fields) -> dict[str, tuple[int, ...]]:
+    drafter = DrafterFiles(
+        folder=Path(), format=recognise(config, ()), raw=config, fields=config, tensors={}
+    )
+    return required(drafter)
+
+
+ENTRY = ("enorm", "hnorm")
+HEADS: dict[str, tuple[Fields, dict[str, tuple[int, ...]]]] = {
+    "DeepSeek-V3.2": (
+        {"model_type": "deepseek_v32", "num_nextn_predict_layers": 1},
+        _heads("model.layers.1.", *ENTRY, eh_proj=2),
+    ),
+    "GLM-5": (
+        {"model_type": "glm_moe_dsa", "num_nextn_predict_layers": 1},
+        _heads("model.layers.1.", *ENTRY, eh_proj=2),
+    ),
+    "DeepSeek-V4": (
+        {"model_type": "deepseek_v4", "num_nextn_predict_layers": 1},
+        _heads("mtp.0.", *ENTRY, "norm", e_proj=1, h_proj=1),
+    ),
+    "LongCat-Flash": (
+        {"architectures": ["LongcatFlashForCausalLM"], "num_nextn_predict_layers": 1},
+        {
+            "model.mtp.norm.weight": (H,),
+            "model.mtp.embed_tokens.weight": (V, H),
+            **_heads("model.mtp.layers.0.", "enorm.m", "hnorm.m", eh_proj=2),
+        },
+    ),
+    "Nemotron-H": (
+        {
+            "model_type": "nemotron_h",
+            "num_nextn_predict_layers": 1,
+            "mtp_hybrid_override_pattern": "*E",
+        },
+        {
+            **_heads("mtp.layers.0.", *ENTRY, eh_proj=2),
+            **_heads("mtp.layers.1.", "final_layernorm"),
+        },
+    ),
+    "Qwen3.5": (
+        {"model_type": "qwen3_5", "text_config": {**BASE, "mtp_num_hidden_layers": 1}},
+        {
+            **_heads("mtp.", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", fc=2),
+            **_heads("mtp.layers.0."),
+        },
+    ),
+    "EXAONE": (
+        {"model_type": "exaone_moe", "num_nextn_predict_layers": 1},
+        {
+            **_heads("mtp.", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", fc=2),
+            **_heads("mtp.layers.0."),
+        },
+    ),
+    "MiniMax-M3": (
+        {"model_type": "minimax_m3_vl", "text_config": {**BASE, "num_mtp_modules": 1}},
+        _heads("language_model.model.mtp.layers.0.", *ENTRY, "final_layernorm", eh_proj=2),
+    ),
+}
+"""Target's config and tensors of its head, named as the module of vLLM loads them."""
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_are_found_in_the_layout_of_their_architecture(name: str, tmp_path: Path) -> None:
+    fields, shapes = HEADS[name]
+    config = {**BASE, **fields}
+    code, document = _inspected(_write(tmp_path / "whole", config, shapes))
+    assert (code, document["coverage"], _ids(document, "error", "warning")) == (
+        EXIT_OK,
+        Coverage.PARTLY,
+        [],
+    )
+    assert name.split("-")[0].split(".")[0] in document["format"] or name == "GLM-5"
+    entry = next(n for n in shapes if n.endswith(("eh_proj.weight", "fc.weight", "e_proj.weight")))
+    lost = {n: shape for n, shape in shapes.items() if n != entry}
+    code, document = _inspected(_write(tmp_path / "lost", config, lost))
+    assert (code, _ids(document, "error")) == (EXIT_GATE_FAILED, ["missing_tensor"])
+    code, document = _inspected(_write(tmp_path / "none", config, {"model.norm.weight": (H,)}))
+    assert (code, _ids(document, "error")) == (EXIT_GATE_FAILED, ["mtp_heads_missing"])
+
+
+UNKNOWN: dict[str, tuple[Fields, dict[str, tuple[int, ...]]]] = {
+    "a target with heads of a kind of its own": (
+        {
+            "model_type": "kimi_k3",
+            "architectures": ["KimiK3ForCausalLM"],
+            "num_nextn_predict_layers": 1,
+        },
+        _heads("model.mtp.0.", "enorm"),
+    ),
+    "a target that no table has": (
+        {"architectures": ["NewForCausalLM"], "num_nextn_predict_layers": 1},
+        _heads("model.layers.1.", *ENTRY, eh_proj=2),
+    ),
+    "a drafter that vLLM registers": (
+        {"architectures": ["EagleMiniCPMForCausalLM"]},
+        {"a.b": (H,)},
+    ),
+    "a drafter that vLLM does not register": (
+        {"architectures": ["LlamaForCausalLMEagle4"]},
+        {"fc.weight": (H, 3 * H)},
+    ),
+    "a layer that vLLM has no EAGLE-3 for": (
+        {"architectures": ["GptOssForCausalLM"]},
+        {"midlayer.hidden_norm.weight": (H,)},
+    ),
+    "a new kind of speculators": (
+        {"speculators_model_type": "later", "architectures": ["LaterDraftModel"]},
+        {"fc.weight": (H, 3 * H)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_unknown_layout_is_not_judged(name: str, tmp_path: Path) -> None:
+    fields, shapes = UNKNOWN[name]
+    path = _write(tmp_path / "a", {**BASE, **fields}, shapes)
+    code, document = _inspected(path)
+    assert (code, document["coverage"]) == (EXIT_UNKNOWN, Coverage.UNKNOWN)
+    assert document["results"] == [] and document["checks"] == 0
+    shown = " ".join(run_command("inspect", str(path)).stdout.split())
+    assert "layout not known, nothing judged" in shown
+    assert f"recognised: architecture {fields['architectures'][0]}" in shown
+    assert next(iter(shapes)) in shown and "drafter_classes.py" in shown
+
+
+def _planted(**changes: object) -> Fields:
+    return changes
+
+
+DFLASH = {
+    **BLOCKS,
+    "architectures": ["DFlashDraftModel"],
+    "rope_theta": 10000.0,
+    "dflash_config": {"mask_token_id": 9, "target_layer_ids": [1, 3, 5]},
+}
+SPARK = {**DFLASH, "architectures": ["Qwen3DSparkModel"]}
+WRONG: dict[str, tuple[Fields, str]] = {
+    "captured_layers_range": (
+        _planted(dflash_config={"mask_token_id": 9, "target_layer_ids": [1, 3, 6]}),
+        "[1, 3, 6]",
+    ),
+    "mask_token_range": (
+        _planted(dflash_config={"mask_token_id": V, "target_layer_ids": [1, 3, 5]}),
+        f"{V}",
+    ),
+    "mask_token_missing": (_planted(dflash_config={"target_layer_ids": [1, 3, 5]}), "None"),
+    "fc_width": (
+        _planted(dflash_config={"mask_token_id": 9, "target_layer_ids": [1, 2, 3, 5]}),
+        "3 captured states",
+    ),
+    "captured_layers_order": (
+        _planted(dflash_config={"mask_token_id": 9, "target_layer_ids": [3, 1, 5]}),
+        "[3, 1, 5]",
+    ),
+    "wrong_shape": (_planted(intermediate_size=25), "mlp"),
+    "missing_tensor": (_planted(num_hidden_layers=3), "layers.2"),
+    "rope_theta_differs": (_planted(rope_theta=5e5), "500000"),
+    "other_vocabulary": (_planted(vocab_size=V + 8), f"{V + 8}"),
+    "d2t_missing": (_planted(draft_vocab_size=V // 2), "none"),
+}
+
+
+@pytest.mark.parametrize("config", [DFLASH, SPARK], ids=["DFlash", "DSpark"])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_with_a_parallel_drafter_is_named(
+    config: Fields, wrong: str, tmp_path: Path
+) -> None:
+    shapes = _of_dflash(config)
+    target = _target(tmp_path / "target", rope_theta=10000.0)
+    whole = _write(tmp_path / "whole", config, shapes)
+    code, document = _inspected(whole, "--target", target, "--files-only")
+    assert (code, _ids(document, "error", "warning")) == (EXIT_OK, [])
+    changes, words = WRONG[wrong]
+    path = _write(tmp_path / "wrong", {**config, **changes}, shapes)
+    _, document = _inspected(path, "--target", target, "--files-only")
+    found = {each["id"]: each["there"] for each in document["results"]}
+    assert words in found[wrong]
+
+
+def test_a_dflash_table_of_zeros_is_an_error(tmp_path: Path) -> None:
+    config = {**DFLASH, "draft_vocab_size": V // 2}
+    path = _write(tmp_path / "a", config, {**_of_dflash(config), "lm_head.weight": (V // 2, H)})
+    tensors = open_drafter(str(path)).tensors
+    state = {name: torch.from_numpy(each.array().copy()) for name, each in tensors.items()}
+    save_file({**state, "d2t": torch.zeros(V // 2, dtype=torch.long)}, path / "model.safetensors")
+    assert "d2t_zero" in _ids(_inspected(path)[1], "error")
+
+
+def test_medusas_old_names_are_read_and_its_lost_biases_named(tmp_path: Path) -> None:
+    config = {"architectures": ["MedusaModel"], "hidden_size": H, "vocab_size": V, "num_heads": 2}
+    shapes = {
+        **{f"{head}.0.linear.weight": (H, H) for head in range(2)},
+        **{f"{head}.0.linear.bias": (H,) for head in range(2)},
+        **{f"{head}.1.weight": (V, H) for head in range(2)},
+    }
+    code, document = _inspected(_write(tmp_path / "a", config, shapes))
+    assert (code, _ids(document, "error", "warning")) == (EXIT_OK, ["medusa_bias_dropped"])
+    with_bias = {**config, "medusa_fc_bias": True}
+    assert _ids(_inspected(_write(tmp_path / "a", with_bias, shapes))[1], "error", "warning") == []
+    wide = {**shapes, "0.0.linear.weight": (H, H + 1)}
+    assert _ids(_inspected(_write(tmp_path / "a", with_bias, wide))[1], "error") == ["wrong_shape"]
+
+
+def _layer_of_eagle3(states: int) -> dict[str, tuple[int, ...]]:
+    config = {**BASE, "architectures": ["LlamaForCausalLMEagle3"], "num_aux_hidden_states": states}
+    return _of_dflash(config)
+
+
+@pytest.mark.parametrize(
+    ("layer", "counted", "ids"),
+    [
+        ("llama", {}, ["captured_layers_uncounted"]),
+        ("llama", {"num_aux_hidden_states": 4}, []),
+        ("qwen3", {}, []),
+    ],
+)
+def test_four_captured_layers_that_vllm_does_not_count_are_an_error(
+    layer: str, counted: Fields, ids: list[str], tmp_path: Path
+) -> None:
+    config = {
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": "eagle3",
+        "eagle_aux_hidden_state_layer_ids": [1, 2, 3, 4],
+        "transformer_layer_config": {**BASE, "model_type": layer, **counted},
+        "norm_before_residual": False,
+        "torch_dtype": "float32",
+    }
+    shapes = _layer_of_eagle3(4)
+    if layer == "qwen3":
+        shapes |= {f"layers.0.self_attn.{one}_norm.weight": (4,) for one in "qk"}
+    _, document = _inspected(_write(tmp_path / "a", config, shapes))
+    assert _ids(document, "error", "warning") == ids
+
+
+def test_a_drafter_without_captured_layers_needs_no_fc(tmp_path: Path) -> None:
+    config = {
+        **BASE,
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "eagle_config": {"use_aux_hidden_state": False, "eagle_aux_hidden_state_layer_ids": []},
+    }
+    shapes = {name: shape for name, shape in _layer_of_eagle3(3).items() if name != "fc.weight"}
+    code, document = _inspected(_write(tmp_path / "a", config, shapes))
+    assert (code, document["results"]) == (EXIT_OK, [])
+    code, document = _inspected(_write(tmp_path / "a", config, _layer_of_eagle3(3)))
+    assert (code, _ids(document, "error")) == (EXIT_GATE_FAILED, ["unexpected_tensor"])
+
+
+def _vllm_source(*parts: str) -> str:
+    folder = vllm_folder()
+    if folder is None:
+        pytest.skip("vLLM is not installed")
+    return folder.joinpath(*parts).read_text()
+
+
+def test_the_table_has_every_class_that_the_installed_vllm_registers() -> None:
+    _vllm_source("__init__.py")
+    registered = drafter_classes(vllm_folder() or Path())
+    assert len(registered) > 50
+    assert [name for name in registered if row_of(name) is None] == []
+    table = coverage_table(registered)
+    assert "DeepSeekV4MTPModel" in table[Coverage.PARTLY]
+    assert "KimiK3MTPModel" in table[Coverage.UNKNOWN]
+
+
+def test_the_targets_of_mtp_heads_are_those_that_the_installed_vllm_converts() -> None:
+    source = _vllm_source("config", "speculative.py")
+    override = source[source.index("def hf_config_override") : source.index("def _apply_composed")]
+    classes = set(re.findall(r'"(\w*(?:MTP|MTPModel))"', override))
+    assert len(classes) > 25 and classes <= set(TARGETS)
+    assert {row_of(name) is not None for name in TARGETS} == {True}
+
+
+def test_the_kinds_of_speculators_are_those_of_the_installed_vllm() -> None:
+    parts = ("transformers_utils", "configs", "speculators", "algos.py")
+    source = _vllm_source(*parts)
+    assert set(re.findall(r'@register_speculator\("(\w+)"\)', source)) == set(SPECULATORS)
+
+
+def test_the_page_names_every_row_under_how_much_is_checked() -> None:
+    lines = DOCS.read_text().splitlines()
+    rows = {line.split("|")[1].strip(): line for line in lines if line.startswith("| ")}
+    for row in CLASSES:
+        name = row.layout.family if row.layout else row.name
+        assert name in rows[row.coverage], f"{name} is {row.coverage}"
+
+
+@pytest.mark.parametrize(
+    ("config", "method", "architecture"),
+    [
+        ({"architectures": ["LlamaForCausalLM"]}, "eagle3", "Eagle3LlamaForCausalLM"),
+        ({"architectures": ["LlamaForCausalLM"]}, "eagle", "EagleLlamaForCausalLM"),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, "eagle3", "LlamaForCausalLMEagle3"),
+        ({"architectures": ["LagunaForCausalLM"]}, "dflash", "DFlashLagunaForCausalLM"),
+        (
+            {"architectures": ["DSparkDraftModel"], "model_type": "qwen3"},
+            "dspark",
+            "Qwen3DSparkModel",
+        ),
+        (
+            {
+                "architectures": ["Eagle3Speculator"],
+                "speculators_model_type": "eagle3",
+                "transformer_layer_config": {"model_type": "qwen3"},
+            },
+            "eagle3",
+            "Eagle3Qwen3ForCausalLM",
+        ),
+        ({"speculators_model_type": "dflash2"}, None, "DFlash2DraftModel"),
+        ({"model_type": "gemma4_assistant"}, "mtp", "Gemma4MTPModel"),
+        ({"architectures": ["DeepseekV3ForCausalLM"]}, "eagle3", "Eagle3DeepseekV3ForCausalLM"),
+    ],
+)
+def test_the_class_is_the_one_that_vllm_looks_up(
+    config: Fields, method: str | None, architecture: str
+) -> None:
+    assert drafter_architecture(config, method) == architecture
+    assert row_of(architecture) is not None
+
+
+def test_rows_say_what_is_needed_to_check_them() -> None:
+    for row in CLASSES:
+        assert (row.layout is not None) == (row.family is Family.MTP)
+        assert (row.tensors is not None) == (row.family is Family.TABLE)
+        assert bool(row.source) == (row.coverage is not Coverage.UNKNOWN)
