@@ -12,6 +12,7 @@ from driftscope.boundary.files import read_json, read_text
 from driftscope.boundary.json_document import written_property
 from driftscope.errors import CheckpointError
 from driftscope.inspect.drafter_classes import (
+    AUX_LAYERS,
     IN_SGLANG,
     SPECULATORS,
     Coverage,
@@ -21,6 +22,7 @@ from driftscope.inspect.drafter_classes import (
     architectures_of,
     captured_layers,
     drafter_architecture,
+    engine_fields,
     row_of,
 )
 from driftscope.inspect.files import (
@@ -33,7 +35,6 @@ from driftscope.inspect.files import (
     read_config,
     weight_pickles,
 )
-from driftscope.inspect.reference.config import engine_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +73,11 @@ def recognise(config: Mapping[str, Any], names: Collection[str]) -> CheckpointFo
     Raises CheckpointError for a target without a drafter, and for a config that vLLM refuses.
     """
     kind, named = config.get("speculators_model_type"), architectures_of(config)
-    if kind in SPECULATORS and drafter_architecture(config) is None:
+    layers = SPECULATORS.get(str(kind))
+    if layers and drafter_architecture(config) is None:
         raise CheckpointError(
             f"config.json: transformer_layer_config.model_type is {_layer_type(config)!r}; vLLM "
-            f"serves {' and '.join(SPECULATORS[kind])} in the speculators format"
+            f"serves {' and '.join(layers)} in the speculators format"
         )
     method = _implied_method(config, names)
     served = next((IN_SGLANG[name] for name in named if name in IN_SGLANG), None)
@@ -229,7 +231,6 @@ def _matching(layout: MtpLayout, names: Collection[str]) -> Iterator[tuple[int |
             yield None if head is None else int(head), rest, name
 
 
-AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
 _LAYERS_OF_BLOCKS = ("target_layer_ids", "dspark_target_layer_ids")
 _USUAL_STATES = 3
 _SIZES = ("hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")

@@ -469,6 +469,9 @@ IN_SGLANG = {"LlamaForCausalLMEagle": "EagleLlamaForCausalLM"}
 """Names that only SGLang knows -> the same class in vLLM."""
 
 
+AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
+
+
 def architectures_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the architectures that a config names."""
     named = config.get("architectures")
@@ -518,6 +521,39 @@ def _of_speculators(config: Mapping[str, Any], kind: str) -> str | None:
     return found.get(str(model))
 
 
+_COPIED = (
+    "draft_vocab_size",
+    "target_hidden_size",
+    "norm_before_fc",
+    "fc_norm",
+    "norm_output",
+    "mask_token_id",
+    "markov_rank",
+)
+"""Fields of the speculators format that vLLM takes over into those of the layer."""
+
+
+def engine_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a config as vLLM's drafter reads it: as it is, or converted from the speculators
+    format as vLLM converts it.
+
+    In EAGLE-3's form of this format only, an absent `norm_before_residual` means that it is on.
+    Captured layers stay at the top level: vLLM writes no `eagle_config`.
+    """
+    kind = fields.get("speculators_model_type")
+    if kind is None:
+        return fields
+    layer = fields.get("transformer_layer_config") or {}
+    aux = fields.get(AUX_LAYERS) or fields.get("aux_hidden_state_layer_ids")
+    return {
+        **layer,
+        **{name: fields[name] for name in _COPIED if fields.get(name) is not None},
+        **({AUX_LAYERS: aux} if aux else {}),
+        "norm_before_residual": fields.get("norm_before_residual", kind == "eagle3"),
+        "architectures": [_of_speculators(fields, str(kind))],
+    }
+
+
 def row_of(architecture: str | None) -> DrafterClass | None:
     """Return the row of a class; None if the table has none."""
     return _BY_ARCHITECTURE.get(architecture or "")
@@ -538,7 +574,7 @@ def captured_layers(fields: Mapping[str, Any]) -> tuple[int, ...] | None:
     None if the config names none. Source: vLLM's get_eagle3_aux_layers_from_config."""
     dflash, eagle = (_nested(fields, name) for name in ("dflash_config", "eagle_config"))
     places: tuple[tuple[Any, int], ...] = (
-        (fields.get("eagle_aux_hidden_state_layer_ids"), 0),
+        (fields.get(AUX_LAYERS), 0),
         (dflash.get("target_layer_ids"), 1),
         (fields.get("dspark_target_layer_ids"), 1),
         (fields.get("target_layer_ids"), 1),

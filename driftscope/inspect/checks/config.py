@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from driftscope.boundary.strict_json import dumps
-from driftscope.inspect.checkpoints import AUX_LAYERS, DrafterFiles
+from driftscope.inspect.checkpoints import DrafterFiles
 from driftscope.inspect.checks.result import (
     SGLANG_CAPTURE,
     SGLANG_EAGLE1,
@@ -30,7 +30,7 @@ from driftscope.inspect.checks.result import (
     Level,
 )
 from driftscope.inspect.checks.tensors import FC_BIAS
-from driftscope.inspect.drafter_classes import IN_SGLANG, Family, mask_token
+from driftscope.inspect.drafter_classes import AUX_LAYERS, IN_SGLANG, Family, mask_token
 from driftscope.inspect.files import StoredTensor
 from driftscope.inspect.reference.config import default_aux_layers
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from driftscope.inspect.drafter_classes import engine_fields
+
 LATENT_DRAFTER = "Eagle3DeepseekV2ForCausalLM"
 
 
@@ -171,7 +173,9 @@ class DrafterConfig:
         if "speculators_model_type" in fields:
             fields = engine_fields(fields)
         eagle = fields.get("eagle_config") or {}
-        plain = {LLAMA_DRAFTER, QWEN3_DRAFTER}.intersection(fields.get("architectures") or ())
+        plain = {LLAMA_DRAFTER, "Eagle3LlamaForCausalLM", QWEN3_DRAFTER}.intersection(
+            fields.get("architectures") or ()
+        )
         is_latent = fields.get("kv_lora_rank") and not plain
         latent = LatentConfig.from_hf(fields) if is_latent else None
         layer = DecoderConfig.from_hf(fields)
@@ -256,40 +260,6 @@ def default_aux_layers(target_layers: int) -> tuple[int, ...]:
     if len(layers) != _STATES or layers[0] < 1:
         raise ValueError(f"vLLM's default layers of a target of {target_layers} are not three")
     return layers
-
-
-_COPIED = (
-    "draft_vocab_size",
-    "target_hidden_size",
-    "norm_before_fc",
-    "fc_norm",
-    "norm_output",
-    "mask_token_id",
-    "markov_rank",
-)
-"""Fields of the speculators format that vLLM takes over into those of the layer."""
-
-
-def engine_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a config as vLLM's drafter reads it: as it is, or converted from the speculators
-    format as vLLM converts it.
-
-    In EAGLE-3's form of this format only, an absent `norm_before_residual` means that it is on.
-    Captured layers stay at the top level: vLLM writes no `eagle_config`.
-    """
-    kind = fields.get("speculators_model_type")
-    if kind is None:
-        return fields
-    layer = fields.get("transformer_layer_config") or {}
-    aux = fields.get(_AUX) or fields.get("aux_hidden_state_layer_ids")
-    plain = QWEN3_DRAFTER if layer.get("model_type") == "qwen3" else LLAMA_DRAFTER
-    return {
-        **layer,
-        **{name: fields[name] for name in _COPIED if fields.get(name) is not None},
-        **({_AUX: aux} if aux else {}),
-        "norm_before_residual": fields.get("norm_before_residual", kind == "eagle3"),
-        "architectures": [plain] if kind == "eagle3" else fields.get("architectures"),
-    }
 
 
 def _usual(fields: dict[str, Any]) -> dict[str, Any]:

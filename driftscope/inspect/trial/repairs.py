@@ -20,8 +20,9 @@ from torch import Tensor
 from driftscope.boundary import strict_json
 from driftscope.boundary.strict_json import dumps
 from driftscope.errors import UsageError
-from driftscope.inspect.checkpoints import AUX_LAYERS, DrafterFiles
+from driftscope.inspect.checkpoints import DrafterFiles
 from driftscope.inspect.checks.tensors import EMBEDDING, HEAD
+from driftscope.inspect.drafter_classes import AUX_LAYERS
 from driftscope.inspect.reference.config import FINAL_STATE, LatentConfig, default_aux_layers
 from driftscope.inspect.trial.drafting import Repair, Variant
 from driftscope.inspect.trial.result import Change

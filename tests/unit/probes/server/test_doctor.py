@@ -11,7 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from support.runs import Spec, write_run
 
 from driftscope_probes.engine import HookPoint
@@ -36,7 +38,12 @@ from driftscope_probes.vllm.support import HOOKS, KINDS
 REGISTRY = """
 _SPECULATIVE_DECODING_MODELS = {
     "LlamaForCausalLMEagle3": ("llama_eagle3", "Eagle3LlamaForCausalLM"),
-    "Strange": ("strange", "StrangeForCausalLM"),
+    "StrangeEagle3": ("strange", "StrangeForCausalLM"),
+    "Eagle3LlamaForCausalLM": ("llama_eagle3", "Eagle3LlamaForCausalLM"),
+    "PeagleQwen3ForCausalLM": ("qwen3_eagle3", "Eagle3LlamaForCausalLM"),
+    "DFlashDraftModel": ("qwen3_dflash", "DFlashQwen3ForCausalLM"),
+    "Glm4MoeMTPModel": ("glm4_moe_mtp", "Glm4MoeMTP"),
+    "MiMoMTPModel": ("mimo_mtp", "MiMoMTP"),
 }
 """
 
@@ -79,8 +86,8 @@ def _answer(**speculation: object) -> str:
         ("eagle3", "LlamaForCausalLMEagle3", ("vLLM 0.32.0, tested; ", "hooks hold", "masses")),
         (
             "eagle3",
-            "Strange",
-            ("not ready because of drafter: StrangeForCausalLM with method eagle3 is not",),
+            "StrangeEagle3",
+            ("vLLM serves StrangeForCausalLM with method eagle3, and the probe does not record",),
         ),
         ("ngram", "", ("n-gram is recorded: acceptance, timing",)),
         ("deepseek_mtp", "", ("the class is checked when the server loads it",)),
@@ -97,7 +104,71 @@ def test_whether_a_drafter_is_ready_to_be_recorded(
         model = {"model": str(config.parent)}
     answer = _answer(method=method, **model)
     assert all(word in answer for word in words)
-    assert answer.startswith("not ready" if architecture == "Strange" else "ready: ")
+    assert answer.startswith("not ready" if architecture == "StrangeEagle3" else "ready: ")
+
+
+SPECULATOR = {
+    "architectures": ["Eagle3Speculator"],
+    "speculators_model_type": "eagle3",
+    "transformer_layer_config": {"model_type": "llama"},
+    "speculators_config": {
+        "proposal_methods": [{"speculative_tokens": 3}],
+        "verifier": {"name_or_path": "some/target"},
+    },
+}
+PEAGLE = {
+    **SPECULATOR,
+    "speculators_model_type": "peagle",
+    "transformer_layer_config": {"model_type": "qwen3"},
+}
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+GLM = {
+    "architectures": ["Glm4MoeForCausalLM"],
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_nextn_predict_layers": 1,
+}
+MIMO_TARGET = {**GLM, "architectures": ["MiMoForCausalLM"]}
+
+
+@pytest.mark.parametrize(
+    ("config", "method", "words"),
+    [
+        (SPECULATOR, "eagle3", "ready: "),
+        ({**SPECULATOR, "architectures": ["Eagle3DraftModel"]}, "eagle3", "ready: "),
+        (LLAMA, "eagle3", "ready: "),
+        ({"speculators_model_type": "dflash2"}, "dflash", "DFlash2DraftModel, which it does not"),
+        ({**SPECULATOR, "speculators_model_type": "new"}, "eagle3", "vLLM has no class for it"),
+        ({"architectures": ["GptOssForCausalLM"]}, "eagle3", "looks up Eagle3GptOssForCausalLM"),
+        (GLM, "mtp", "lacks MTP heads that its config names: 1 heads, and it has 0"),
+        (MIMO_TARGET, "mtp", "lacks MTP heads that its config names"),
+        (LLAMA, "mtp", "LlamaForCausalLM with method mtp"),
+        ({"architectures": ["DeepseekV4ForCausalLM"]}, "mtp", "looks up DeepSeekV4MTPModel"),
+    ],
+)
+def test_a_drafters_config_is_read_as_the_engine_reads_it(
+    vllm: Path, tmp_path: Path, config: dict[str, Any], method: str, words: str
+) -> None:
+    folder = tmp_path / "drafter"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({"model.norm.weight": np.ones(8, np.float32)}, folder / "model.safetensors")
+    answer = _answer(method=method, model=str(folder))
+    assert words in answer and answer.startswith("ready" if words == "ready: " else "not ready")
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"),
+    [(SPECULATOR, "EAGLE-3 / 3.1"), (PEAGLE, "P-EAGLE")],
+    ids=["eagle3", "peagle"],
+)
+def test_a_speculator_is_served_alone_with_the_target_that_it_names(
+    vllm: Path, tmp_path: Path, config: dict[str, Any], kind: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    checks = {check.topic: check for check in examine_server(str(tmp_path), [])}
+    assert checks["target"].detail.startswith("some/target ")
+    assert checks["drafter"].ok and checks["drafter"].detail.startswith(f"{kind} is recorded")
 
 
 def test_a_vllm_without_a_hook_is_not_ready(vllm: Path) -> None:
