@@ -6,6 +6,7 @@ another tool's file, which a run of `driftscope ingest -o` holds in place of row
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +16,7 @@ import numpy as np
 from annotated_types import Interval as Within
 from annotated_types import MaxLen
 
-from driftscope.analysis.statistics.intervals import Interval
+from driftscope.analysis.statistics.intervals import Interval, exact_interval
 from driftscope.analysis.statistics.ratio import (
     PairedRatio,
     PairSums,
@@ -47,6 +48,11 @@ speculated, if it did."""
 INGESTED, TOTALS = "ingested", "totals"
 """Keys of the sums below `Manifest.workload`."""
 MOST_PARTS = 10_000
+ROUNDS_AS_ONE = 100
+"""Rounds of a file without rows of requests that count as one observation, accepted whole or not at
+all: the worst case of requests of 100 rounds whose rounds are all alike."""
+BOUNDS = f"bounds of sums: {ROUNDS_AS_ONE} rounds counted as one"
+"""Words for the interval of a figure that is known as a sum."""
 NO_INTERVAL = "aggregates: no interval"
 """Words for a figure of a file that has no rows of its requests."""
 Length = Annotated[float, Within(ge=0.0, le=MAX_K + 1.0)]
@@ -80,6 +86,24 @@ class FileTotals:
     tpot_s: Seconds | None = None
     throughput: Rate | None = None
     """Output tokens per second, of all requests together."""
+
+    def bounds(self, share: float) -> Interval | None:
+        """Return bounds of a share that is known over all rounds: the exact 95% interval, where
+        ROUNDS_AS_ONE rounds, or a request if there are fewer, are one observation; None without
+        counts."""
+        units = min((self.rounds or 0) / ROUNDS_AS_ONE, self.requests or math.inf)
+        return exact_interval(units * min(share, 1.0), units) if units else None
+
+    @property
+    def length_bounds(self) -> Interval | None:
+        """Bounds of the acceptance length; None without counts of rounds and drafted tokens."""
+        k = self.k or 0
+        if self.verified and self.rounds:
+            k = k or math.ceil(self.verified / self.rounds)
+        if not k or self.mean_length is None or not self.rounds:
+            return None
+        found = self.bounds((self.mean_length - 1.0) / k)
+        return found and Interval(low=1.0 + k * found.low, high=1.0 + k * found.high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,7 +472,7 @@ def _totals(trace: Trace) -> tuple[FileTotals, ...]:
 
 
 def _cell_of_sums(sums: FileTotals) -> Cell:
-    """Return the figures that sums support; intervals and comparisons need rows of requests."""
+    """Return the figures that sums support, with bounds where they have counts."""
     return Cell(
         condition=sums.condition,
         concurrency=None,
@@ -461,7 +485,7 @@ def _cell_of_sums(sums: FileTotals) -> Cell:
         throughput=sums.throughput,
         rounds=sums.rounds,
         mean_length=sums.mean_length,
-        mean_length_interval=sums.mean_length_interval,
+        mean_length_interval=sums.mean_length_interval or sums.length_bounds,
         length_ratio=None,
         tpot_ratio=None,
         outcomes={},

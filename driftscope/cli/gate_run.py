@@ -56,6 +56,10 @@ class Kind(Enum):
         return CATALOGUE if self is Kind.RUN else REPLAYS
 
 
+_OF_REPLAYS = {"nothing_accepted": "replay_accepts_nothing"}
+"""Findings about a probe's run, and the same about a replay."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseFindings:
     """Findings about one run or replay, as rules ask for them."""
@@ -75,6 +79,8 @@ class CaseFindings:
         """
         if name in GATED:
             return self._surely(self._at_least(name))
+        if self.kind is Kind.REPLAY:
+            name = _OF_REPLAYS.get(name, name)
         if name not in self.kind.catalogue:
             if name not in (known := sorted((*CATALOGUE, *REPLAYS))):
                 raise UsageError(
@@ -84,7 +90,7 @@ class CaseFindings:
             return None
         figure, made = self._deciding(name), [f for f in self.made if f.id == name]
         if figure is not None:
-            return None if figure.is_open else self._known(answer=bool(made))
+            return None if figure.is_open else bool(made)
         if made or self.kind.catalogue[name].need.met(self.case):
             return self._surely(made)
         return None

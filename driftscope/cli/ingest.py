@@ -77,12 +77,11 @@ def ingest(
         found = [(path, *read(path, form)) for path in files]
     if output is not None:
         from driftscope.analysis.number_words import count
-        from driftscope.analysis.replays import NO_INTERVAL
         from driftscope.ingest.run_directory import write_run
 
         written = write_run(output, *found[0])
         held = [f"{written.requests:,} requests"] if written.requests else []
-        held += [f"sums of {count(written.sums, 'part')} ({NO_INTERVAL})"] if written.sums else []
+        held += [f"sums of {count(written.sums, 'part')}"] if written.sums else []
         name = shown(str(output))
         sys.stderr.write(f"written: {name}, {', '.join(held)}\nnext: driftscope analyze {name}\n")
     if as_json:

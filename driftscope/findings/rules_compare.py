@@ -4,6 +4,7 @@ acceptance is what it was."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from driftscope.analysis.baseline_relation import change_of
 from driftscope.analysis.comparability import Claim, K
@@ -25,13 +26,20 @@ from driftscope.analysis.number_words import (
     percent,
     runs_of_numbers,
 )
-from driftscope.analysis.replays import GOOD, NO_INTERVAL, Cell, ReplayComparison, ReplaySummary
+from driftscope.analysis.replays import (
+    BOUNDS,
+    GOOD,
+    NO_INTERVAL,
+    Cell,
+    ReplayComparison,
+    ReplaySummary,
+)
 from driftscope.analysis.statistics.intervals import FOR_POWER, Interval
 from driftscope.analysis.statistics.permutation import ALPHA, LEAST
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.findings.case import Case, Need, ReplayCase, Threshold, entry, question
-from driftscope.findings.causes import loss_against, suspects_of
+from driftscope.findings.case import Case, Deciding, Need, ReplayCase, Threshold, entry, question
+from driftscope.findings.causes import NOTHING_BELOW, loss_against, suspects_of
 from driftscope.findings.finding import (
     Answer,
     Finding,
@@ -461,11 +469,64 @@ def _changed(case: ReplayCase) -> list[tuple[float, str, ReplayComparison]]:
     return [outcome for outcome in tested if outcome[0] < OUTCOME_P.value]
 
 
+def _first_accepted(case: ReplayCase) -> Deciding | None:
+    """Return the share of rounds that accept a first token, in the part that accepts least."""
+    known = [cell for cell in case.run.cells if cell.mean_length is not None]
+    if not known:
+        return None
+    cell = min(known, key=lambda cell: cell.mean_length or 1.0)
+    share, spread = (cell.mean_length or 1.0) - 1.0, cell.mean_length_interval
+    found = spread and Interval(low=spread.low - 1.0, high=spread.high - 1.0)
+    if (sums := cell.totals) is not None and sums.mean_length_interval is None:
+        share = next(iter(sums.marginal or ()), None) or min(share, 1.0)
+        found = sums.bounds(share)
+    return Deciding(value=share, interval=found, bound=NOTHING_BELOW.value)
+
+
+@entry(
+    about=ReplayCase,
+    title="Next to nothing is accepted in a replay, or in another tool's file",
+    topic=Topic.ACCEPTANCE,
+    meaning="Even the drafter's first draft token is almost always rejected. Sums of another "
+    "tool's file decide it if their worst case does.",
+    thresholds=(NOTHING_BELOW,),
+    need=Need(
+        words="counts of rounds, or rows of requests",
+        met=lambda case: (figure := _first_accepted(case)) is not None and not figure.is_open,
+    ),
+    deciding=_first_accepted,
+    leads=True,
+)
+def replay_accepts_nothing(case: ReplayCase) -> Finding | None:
+    """Find that next to nothing is accepted in a replay."""
+    figures = _first_accepted(case)
+    if figures is None or figures.interval is None or figures.interval.high >= figures.bound:
+        return None
+    how = "rows of requests" if case.run.has_rows else BOUNDS
+    most = percent(figures.interval.high)
+    return Finding(
+        severity=Severity.HIGH,
+        answer=Answer.NO,
+        headline=Headline.NOTHING_ACCEPTED,
+        statement="nothing is accepted: speculation costs time and gives nothing "
+        f"({100 * figures.value:.2g}% of rounds accept a token, at most {most})",
+        evidence={
+            **figure("first_accepted", figures.value, figures.interval),
+            "threshold": NOTHING_BELOW.value,
+        },
+        confidence=Trust.HIGH,
+        because=f"at most {most} of the rounds accept a token, by {how}",
+        advice="Turn speculation off now. A drafter of which nothing is accepted is misconfigured "
+        "more often than bad: run `driftscope inspect DRAFTER --target TARGET` on its files, and "
+        "`driftscope doctor` with the server's options.",
+    )
+
+
 @question("What does the replay show?", Topic.ACCEPTANCE, ReplayCase)
 def replayed(case: ReplayCase) -> Finding:
     """Return how many requests were answered, and the figures of the first condition."""
     run = case.run
-    few = run.ended.get(Ended.ANSWERED, 0) < FEWEST_REQUESTS
+    few = run.ended.get(Ended.ANSWERED, 0) < FEWEST_REQUESTS if run.has_rows else _vague(run.cells)
     more = f"Send {FEW_REQUESTS} or more requests of different prompts." if run.has_rows else _ROWS
     return Finding(
         answer=Answer.NO if few else None,
@@ -492,9 +553,22 @@ def _sums(run: ReplaySummary) -> str:
     return f"holds sums{rounds}: {figures} in {cell.condition}{without and f' ({without})'}"
 
 
+def _vague(cells: Sequence[Cell]) -> bool:
+    """Whether the bounds of every part of a file are wider than half of its length."""
+    return all(
+        (spread := cell.mean_length_interval) is None
+        or spread.high - spread.low > 0.5 * (cell.mean_length or 0.0)
+        for cell in cells
+    )
+
+
 def without_interval(cell: Cell) -> str:
-    """Return that sums have no interval, or "" for a file that lists requests without rounds."""
-    return "" if cell.mean_length_interval else NO_INTERVAL
+    """Return what the interval of sums is; "" for a file that lists requests without rounds."""
+    if cell.totals is not None and cell.totals.mean_length_interval is not None:
+        return ""
+    if (spread := cell.mean_length_interval) is not None:
+        return f"{spread.low:.2f} to {spread.high:.2f}, {BOUNDS}"
+    return NO_INTERVAL
 
 
 def _cell_figures(cell: Cell) -> list[str]:

@@ -28,8 +28,8 @@ WHOLE = "all requests"
 """Condition of requests whose part the file does not name."""
 UNTIMED = "the times at which requests were sent are not in the file; the load is not known"
 NO_ROWS = (
-    "holds sums only: what needs rows of single requests, such as an interval, a comparison or a "
-    "finding, is not known"
+    "holds sums only: what needs rows of single requests is not known, and a length has bounds in "
+    "place of an interval"
 )
 _SOURCE = f"{CLIENT}-ingest"
 

@@ -19,6 +19,7 @@ from driftscope.analysis.number_words import (
     times,
 )
 from driftscope.analysis.replays import (
+    BOUNDS,
     NOT_RECORDED,
     Cell,
     FileTotals,
@@ -260,7 +261,10 @@ def _replays_lead(analysis: Analysis) -> str:
     answered = sum(run.ended.get("answered", 0) for run in analysis.senders)
     sentences = [f"The client recorded {answered:,} answers to {sum(known):,} requests."]
     if any(cell.totals for run in analysis.senders for cell in run.cells):
-        sentences.append("Sums of another tool's file have no rows of single requests.")
+        sentences.append(
+            "Sums of another tool's file have no rows of single requests; an interval is made of "
+            f"{BOUNDS}."
+        )
     return " ".join(sentences if known else sentences[1:])
 
 

@@ -149,12 +149,13 @@ def share_interval(some: int, of: int) -> Interval:
     return Interval(low=float(low[0]), high=float(high[0]))
 
 
-def exact_interval(some: int, of: int, confidence: float = CONFIDENCE) -> Interval:
+def exact_interval(some: float, of: float, confidence: float = CONFIDENCE) -> Interval:
     """Return Clopper and Pearson's interval of a share of independent cases, whose coverage is
     never below `confidence`, even if none or all of the cases count.
 
     In these two cases it is one-sided: 0 of n cases leave a share below 1 - (1 - confidence)^(1/n),
-    about 3 / n. Raises ValueError without a case.
+    about 3 / n. Numbers of cases need not be whole, where a design effect divides them. Raises
+    ValueError without a case.
     """
     from scipy.special import betaincinv
 

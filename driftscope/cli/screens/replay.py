@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from driftscope.analysis.number_words import listed
-from driftscope.analysis.replays import is_replay
+from driftscope.analysis.number_words import listed, number
+from driftscope.analysis.replays import BOUNDS, ReplaySummary, is_replay
 from driftscope.boundary.json_document import REPLAY, text
 from driftscope.boundary.text import shown
 from driftscope.cli import run_reports
@@ -160,19 +160,38 @@ def both_replays(first: Path, second: Path) -> bool:
     return kinds == {True}
 
 
+def _apart(first: ReplaySummary, other: ReplaySummary) -> str:
+    """Return in words that the lengths of two files' only parts differ; "" if they may be alike."""
+    if len(first.cells) != 1 or len(other.cells) != 1:
+        return ""
+    a, b = first.cells[0], other.cells[0]
+    x, y = a.mean_length_interval, b.mean_length_interval
+    if x is None or y is None or (x.low <= y.high and y.low <= x.high):
+        return ""
+    less = "more" if y.low > x.high else "less"
+    return (
+        f"{other.label} accepts {less} than {first.label}: {number(b.mean_length)} "
+        f"({y.low:.2f} to {y.high:.2f}) and {number(a.mean_length)} ({x.low:.2f} to {x.high:.2f}) "
+        f"tokens per round ({BOUNDS}). Whether they had the same prompts is not in the files."
+    )
+
+
 def compare_replays(runs: Sequence[Path], labels: Sequence[str], *, as_json: bool) -> None:
     """Print the figures of both replays and their ratios, prompt by prompt.
 
-    Raises NoDataError for a run that holds sums only, and MixedTraceError for replays of different
-    prompts.
+    Raises NoDataError for a run that holds sums only, whose bounds do not decide, and
+    MixedTraceError for replays of different prompts.
     """
     analysis = analyze(Inputs(sources=runs, labels=labels))
-    if sums := [each.label for each in analysis.senders if not each.has_rows]:
+    sums = [run.label for run in analysis.senders if not run.has_rows]
+    if sums and not (words := _apart(*analysis.senders)):
         raise NoDataError(
             f"{listed(sums)}: cannot tell how the runs compare: no per-request rows, sums only; "
             "`driftscope analyze` shows the figures side by side"
         )
-    if not analysis.versus:
+    if sums:
+        sys.stderr.write(f"{words}\n")
+    elif not analysis.versus:
         raise MixedTraceError(
             f"{runs[0]}, {runs[1]}: these replays have no prompt in common; replay the same suite"
         )

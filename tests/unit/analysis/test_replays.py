@@ -176,6 +176,10 @@ def _failed(how: str) -> list[ClientRow]:
 
 PAIRS: dict[str, tuple[tuple[list[ClientRow], ...], tuple[list[ClientRow], ...]]] = {
     "conditions_cost": ((_conditions(),), (_conditions(cost=0.0),)),
+    "replay_accepts_nothing": (
+        ([client_row(n, accepted=[0] * 40, verified=[4] * 40) for n in range(30)],),
+        ([client_row(n, accepted=[n % 2] * 40, verified=[4] * 40) for n in range(30)],),
+    ),
     "not_answered": ((_failed(Ended.TIMEOUT),), (_failed(Ended.ANSWERED),)),
     "outcomes_change": (
         (_outcomes(0, False), _outcomes(12, True)),

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from click.testing import Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from driftscope.analysis.replays import NO_INTERVAL, summarise_replay, versus
+from driftscope.analysis.replays import BOUNDS, NO_INTERVAL, FileTotals, summarise_replay, versus
 from driftscope.boundary.json_document import INGESTED
 from driftscope.cli.app import app
 from driftscope.errors import (
@@ -487,11 +488,14 @@ def test_it_has_the_figures_of_the_file_and_no_others(name: str, tmp_path: Path)
         assert cell.condition == (figures.part or WHOLE) and cell.load == "not recorded"
         assert (cell.requests, cell.rounds) == (figures.requests, figures.rounds)
         assert cell.mean_length == figures.mean_length
-        assert cell.mean_length_interval == figures.mean_length_interval
+        assert cell.totals is not None
+        bounds = cell.totals.length_bounds
+        assert cell.mean_length_interval == (figures.mean_length_interval or bounds)
+        assert (bounds is None) is (not (figures.rounds and (figures.k or figures.verified)))
         assert (cell.ttft_s, cell.tpot_s) == (figures.ttft_s, figures.tpot_s)
         assert cell.throughput == figures.output_tokens_per_s
         assert (cell.answered, cell.e2e_s, cell.length_ratio, cell.tpot_ratio) == (None,) * 4
-        assert cell.totals is not None and cell.totals.marginal == figures.marginal
+        assert cell.totals.marginal == figures.marginal
         assert (cell.totals.k, cell.totals.verified) == (figures.k, figures.verified)
 
 
@@ -505,14 +509,21 @@ def test_what_is_not_in_the_file_is_null_and_never_0(tmp_path: Path) -> None:
     assert [cell["totals"][name] for name in ("k", "verified", "marginal")] == [None] * 3
 
 
-def test_the_report_says_that_there_is_no_interval(tmp_path: Path) -> None:
-    run, _ = _sums_run("vllm-bench.json", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("vllm-bench.json", f"1.04 to 3.96, {BOUNDS}"),
+        ("speculation-profile.json", NO_INTERVAL),
+    ],
+)
+def test_the_report_says_what_interval_sums_have(name: str, words: str, tmp_path: Path) -> None:
+    run, _ = _sums_run(name, tmp_path)
     page = tmp_path / "page.html"
     done = _cli("analyze", run, "-o", page)
     assert done.exit_code == 0, (done.output, done.exception)
-    assert f"2.50 tokens per round, 7.5 ms per token in {WHOLE} ({NO_INTERVAL})" in done.output
+    assert f"in {WHOLE} ({words})" in " ".join(done.output.split())
     text = page.read_text()
-    assert f"2.50 ({NO_INTERVAL})" in text and "0.75 0.50 0.25" in text
+    assert (BOUNDS if BOUNDS in words else f"({words})") in text and "0.75 0.50 0.25" in text
     assert "answered 0 of" not in text and "0 answers" not in text
 
 
@@ -541,6 +552,65 @@ def test_a_rule_about_a_count_is_decided(tmp_path: Path) -> None:
     assert _cli("check", run, "--fail-on", "cells[0].rounds < 201").exit_code == 3
 
 
+def _bench(folder: Path, accepted: int, rounds: int = 21_000) -> Path:
+    """Write a run of vLLM's benchmark at K = 8, whose tokens are all at depth 1, if they fit."""
+    fields = json.loads((SAMPLES / "case-46-dead.json").read_text())
+    rates = [min(accepted / rounds, 1.0) / (1 + depth) for depth in range(8)]
+    counts = {"num_drafts": rounds, "draft_tokens": 8 * rounds, "accepted_tokens": accepted}
+    fields |= {f"spec_decode_{name}": value for name, value in counts.items()}
+    fields |= {
+        "spec_decode_acceptance_length": 1 + accepted / rounds,
+        "spec_decode_per_position_acceptance_rates": rates,
+    }
+    path = folder / f"{accepted}-of-{rounds}.json"
+    path.write_text(json.dumps(fields))
+    reader, found = ingest(path)
+    write_run(folder / path.stem, path, reader, found)
+    return folder / path.stem
+
+
+@pytest.mark.parametrize(
+    ("accepted", "rounds", "badge", "nothing", "length"),
+    [
+        (9, 21_000, "[ACT] Nothing is accepted", 3, 3),
+        (9, 200, "[TOO LITTLE DATA]", 4, 4),
+        (60_000, 21_000, "[NOTHING FOUND]", 0, 0),
+    ],
+)
+def test_sums_conclude_as_far_as_their_bounds_do(
+    accepted: int, rounds: int, badge: str, nothing: int, length: int, tmp_path: Path
+) -> None:
+    run = _bench(tmp_path, accepted, rounds)
+    assert badge in _cli("analyze", run, "-o", tmp_path / "a.html").output
+    assert _cli("check", run, "--fail-on", "nothing_accepted").exit_code == nothing
+    required = ("--require", "cells[0].mean_length > 1.5")
+    assert _cli("check", run, *required).exit_code == length
+
+
+def test_two_files_differ_where_their_bounds_are_apart(tmp_path: Path) -> None:
+    dead, well, alike = (_bench(tmp_path, accepted) for accepted in (9, 60_000, 61_000))
+    done = _cli("compare", dead, well)
+    assert done.exit_code == 0 and f"{well.name} accepts more than {dead.name}" in done.output
+    assert isinstance(_cli("compare", well, alike).exception, NoDataError)
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 8.0], ids=["all or nothing", "uneven", "even"])
+def test_the_bounds_of_sums_cover_the_truth(spread: float) -> None:
+    """Requests of 5 to 150 rounds, each with a rate of its own around 0.3, at K = 4."""
+    source, outside = np.random.default_rng(1), 0
+    for _ in range(200):
+        rounds = source.integers(5, 150, 300)
+        rates = source.beta(0.3 * spread, 0.7 * spread, 300)
+        tokens = int(source.binomial(4 * rounds, rates).sum())
+        n = int(rounds.sum())
+        sums = FileTotals(
+            condition="", period="", k=4, rounds=n, accepted=tokens, mean_length=1 + tokens / n
+        )
+        assert sums.length_bounds is not None
+        outside += not sums.length_bounds.low <= 2.2 <= sums.length_bounds.high
+    assert outside <= 10
+
+
 def test_two_runs_of_sums_are_not_compared(tmp_path: Path) -> None:
     run, _ = _sums_run("vllm-bench.json", tmp_path)
     done = _cli("compare", run, run)
@@ -551,7 +621,7 @@ def test_two_runs_of_sums_are_not_compared(tmp_path: Path) -> None:
 def test_the_command_names_what_it_wrote(tmp_path: Path) -> None:
     done = _cli("ingest", SAMPLES / "specforge.json", "-o", tmp_path / "run")
     assert done.exit_code == 0
-    assert f"written: {tmp_path / 'run'}, sums of 2 parts ({NO_INTERVAL})" in done.output
+    assert f"written: {tmp_path / 'run'}, sums of 2 parts\n" in done.output
     assert entry_of(tmp_path / "run").requests is None
 
 
