@@ -12,8 +12,6 @@ import typer
 from driftscope.boundary.text import shown
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from driftscope.ingest.base import Figures, Reader
 
 _UNKNOWN = "–"
@@ -107,9 +105,15 @@ def _print_figures(found: Sequence[tuple[Path, Reader, tuple[Figures, ...]]]) ->
     console.print(table)
     for path, reader, every in found:
         console.print(Text(f"{shown(path.name)}: {reader.title}", "bold"))
-        for figures in every:
-            for note in _notes(figures):
-                console.print(note)
+        notes = [dict.fromkeys(_notes(figures)) for figures in every]
+        for figures, mine in zip(every, notes, strict=True):
+            for words, style in mine:
+                shared = len(every) > 1 and all((words, style) in other for other in notes)
+                if not shared:
+                    part = f"{shown(figures.part)}: " if figures.part else ""
+                    console.print(Text(f"  {part}{words}", style))
+                elif figures is every[0]:
+                    console.print(Text(f"  {words}", style))
 
 
 def _print_formats(readers: Iterable[Reader]) -> None:
@@ -126,23 +130,21 @@ def _print_formats(readers: Iterable[Reader]) -> None:
     console.print(table)
 
 
-def _notes(figures: Figures) -> Iterator[Text]:
-    """Yield the contradictions and assumptions of one part of a file."""
-    from rich.text import Text
-
+def _notes(figures: Figures) -> Iterator[tuple[str, str]]:
+    """Yield the contradictions, observations and assumptions of one part of a file, each with its
+    style."""
     from driftscope.ingest.base import THIS_RUN
 
-    part = f"{shown(figures.part)}: " if figures.part else ""
     for words in figures.contradictions:
-        yield Text(f"  {part}does not fit together: {shown(words)}", "bold red")
+        yield f"does not fit together: {shown(words)}", "bold red"
     for words in figures.observations:
-        yield Text(f"  {part}{shown(words)}", "bold yellow")
+        yield shown(words), "bold yellow"
     for words in figures.assumptions:
-        yield Text(f"  {part}{shown(words)}", "dim")
+        yield shown(words), "dim"
     if figures.period != THIS_RUN:
-        yield Text(f"  {part}acceptance covers: {figures.period}", "yellow")
+        yield f"acceptance covers: {figures.period}", "yellow"
     if figures.mean_length is not None and figures.mean_length_interval is None:
-        yield Text(f"  {part}no interval: the file has sums only", "dim")
+        yield "no interval: the file has sums only", "dim"
 
 
 def _name(path: Path, figures: Figures) -> str:

@@ -37,6 +37,8 @@ OFF_BY = 0.02
 """Difference of two lengths above which they contradict each other: files round to two digits."""
 NOTHING = 0.001
 """Share of draft tokens below which nothing is accepted: a drafter of common words has more."""
+DEAD = 1.005
+"""Length below which two digits show 1.00."""
 UNCUT = 0.99
 """Share of K in each round from which drafts count as whole: an answer may end within one."""
 DEEPER = 10.0
@@ -338,7 +340,7 @@ def completed(figures: Figures) -> Figures:
     if length is None and rates is not None:
         length = 1.0 + sum(rates)
     found = tuple(_contradictions(figures, length, rates))
-    shown = tuple(_nothing_accepted(figures, rates))
+    shown = tuple(_nothing_accepted(replace(figures, mean_length=length), rates))
     marginal, words = _over_verified(figures)
     return replace(
         figures,
@@ -359,6 +361,8 @@ def _nothing_accepted(figures: Figures, rates: tuple[float, ...] | None) -> Iter
         )
     elif verified and accepted is not None and accepted < NOTHING * verified:
         yield f"nothing is accepted: {accepted:,} of {verified:,} draft tokens"
+    elif accepted is None and (figures.mean_length or DEAD) < DEAD and not figures.observations:
+        yield "a length of 1.00: nothing is accepted, or the server was idle or does not draft"
     elif rates and rates[0] >= DEEPER * NOTHING and len(rates) > 1 and max(rates[1:]) < NOTHING:
         yield (
             f"nothing is accepted beyond depth 1, where {100 * rates[0]:.1f}% is: the drafter's "

@@ -34,6 +34,7 @@ from driftscope.telemetry.prometheus import (
     EngineMetrics,
     EnginePage,
     Sample,
+    by_replica,
     metrics_of,
     page_of,
     page_of_samples,
@@ -136,13 +137,6 @@ def figures_of(page: EnginePage, period: str, *assumptions: str) -> Figures:
     )
 
 
-def _page(file: ResultFile) -> EnginePage | None:
-    try:
-        return page_of(file.text)
-    except BadPageError as error:
-        raise BadFigureError(str(error)) from error
-
-
 def _is_prometheus_text(file: ResultFile) -> bool:
     if file.document is not None or file.lines:
         return False
@@ -167,15 +161,27 @@ def _is_prometheus_text(file: ResultFile) -> bool:
     recognises=_is_prometheus_text,
 )
 def prometheus_text(file: ResultFile) -> Iterator[Figures]:
-    """Read metrics pages of vLLM, SGLang, TensorRT-LLM, llama.cpp and LMDeploy: one scrape.
+    """Read metrics pages of vLLM, SGLang, TensorRT-LLM, llama.cpp and LMDeploy: one scrape, by
+    replica, the worst first.
 
     Sources: see `driftscope.telemetry.prometheus`.
     """
-    page = _page(file)
-    if page is None:
-        return
-    said = f"the page is {page.metrics.title}'s; counts are since the server's start"
-    yield figures_of(page, SINCE_START, said)
+    try:
+        found = metrics_of(lambda metrics: samples_on(file.text, metrics.names))
+        if found is None:
+            return
+        metrics, samples = found
+        pages = {
+            name: page_of_samples(metrics, mine)
+            for name, mine in by_replica(metrics, samples).items()
+        }
+    except BadPageError as error:
+        raise BadFigureError(str(error)) from error
+    said = f"the page is {metrics.title}'s; counts are since the server's start"
+    every = [
+        replace(figures_of(page, SINCE_START, said), part=name) for name, page in pages.items()
+    ]
+    yield from sorted(every, key=lambda figures: figures.mean_length or math.inf)
 
 
 def _is_prometheus_range(file: ResultFile) -> bool:

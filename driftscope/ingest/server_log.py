@@ -18,6 +18,7 @@ from driftscope.analysis.number_words import count as number_of
 from driftscope.analysis.statistics.intervals import two_sided
 from driftscope.boundary.bounds import MAX_K
 from driftscope.ingest.base import (
+    DEAD,
     MOST_LENGTH,
     SINCE_START,
     THIS_RUN,
@@ -38,8 +39,6 @@ FEWEST_LINES = 8
 CLEAR_SHARE, CLEAR_PROBABILITY = 0.1, 0.01
 """A difference of two quarters is printed if it is 10% of the length, and if a t test of their
 lines, which are not independent of one another, has a probability below 1%."""
-DEAD = 1.005
-"""Length below which a line prints 1.00."""
 ROUNDED = 0.0055
 """Largest error of a length printed with two digits, and a little more for its own rounding."""
 

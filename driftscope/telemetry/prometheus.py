@@ -67,6 +67,8 @@ _LAST = "+Inf"
 """Bucket that counts every observation; the other buckets are not used here."""
 _RANKS = ("tp_rank", "pp_rank")
 """Labels of processes that publish the same figures."""
+_REPLICAS = ("pod", "instance", "ReplicaId", "engine", "dp_rank")
+"""Labels of engines that serve requests of their own."""
 
 
 class Identified(Protocol):
@@ -487,14 +489,44 @@ def metrics_of(
     """Return the first of these engines that has a sample of speculation, with its samples; None if
     none has. Raises what `samples` raises."""
     for metrics in engines:
-        mine = [sample for sample in samples(metrics) if _is_first_rank(sample)]
+        mine = _of_first_ranks(list(samples(metrics)))
         if any(one.name in metrics.of_speculation for one in mine):
             return metrics, mine
     return None
 
 
-def _is_first_rank(sample: Sample) -> bool:
-    return all(sample.labels.get(rank, "0") == "0" for rank in _RANKS)
+def _of_first_ranks(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples of the first rank of each replica: under DP attention, SGLang numbers the
+    tensor-parallel ranks through all of them."""
+    first: dict[tuple[str, ...], tuple[int, ...]] = {}
+    for sample in samples:
+        name, rank = _replica(sample), _rank(sample)
+        first[name] = min(rank, first.get(name, rank))
+    return [sample for sample in samples if _rank(sample) == first[_replica(sample)]]
+
+
+def _replica(sample: Sample) -> tuple[str, ...]:
+    return tuple(sample.labels.get(label, "") for label in _REPLICAS)
+
+
+def _rank(sample: Sample) -> tuple[int, ...]:
+    texts = (sample.labels.get(label, "") for label in _RANKS)
+    return tuple(int(text[:9]) if text.isascii() and text.isdecimal() else 0 for text in texts)
+
+
+def by_replica(metrics: EngineMetrics, samples: Sequence[Sample]) -> Mapping[str, list[Sample]]:
+    """Return the samples of each replica by its name, made of the labels that tell them apart; one
+    nameless group if there is one replica."""
+    there = {_replica(sample) for sample in samples if sample.name in metrics.of_speculation}
+    apart = [at for at in range(len(_REPLICAS)) if len({name[at] for name in there}) > 1]
+    if not apart:
+        return {"": list(samples)}
+    found: dict[str, list[Sample]] = {}
+    for sample in samples:
+        if (name := _replica(sample)) in there:
+            words = ", ".join(f"{_REPLICAS[at]} {name[at]}" for at in apart if name[at])
+            found.setdefault(words, []).append(sample)
+    return found
 
 
 def page_of_samples(metrics: EngineMetrics, samples: Sequence[Sample]) -> EnginePage:

@@ -41,7 +41,7 @@ CASES = [
     ("48-stream.txt", 3, 44, 1 + 8 / 44, (4 / 44, 2 / 44), ""),
     ("48-wrapped.json", 3, 44, 1 + 8 / 44, (4 / 44, 2 / 44), "what its objects hold in data"),
     ("49-offline.txt", 3, 5000, 2.5, (0.7, 0.5), ""),
-    # Two of the tokens are no round's: the prefill's, and none of the 42 rounds' own.
+    # The first of the 119 tokens is the prefill's, 42 are the target's own.
     ("52-finish.log", None, 42, 1 + (119 - 1 - 42) / 42, None, "without the prefill's token"),
     ("55-max.json", 2, None, 2.34, (0.84, 0.5), ""),
 ]
@@ -174,6 +174,34 @@ def test_replicas_are_kept_the_worst_first(
     _, found = ingest(_write(tmp_path / "a.log", rows))
     assert [part.part for part in found] == names
     assert found[0].mean_length == pytest.approx(1.02)
+
+
+SGLANG_GAUGE = 'sglang:spec_accept_length{dp_rank="%d",tp_rank="%d"} %.2f'
+
+
+@pytest.mark.parametrize(
+    ("text", "worst", "parts"),
+    [
+        ((SAMPLES / "case-13-ray.prom").read_text(), ("engine 5", 1.08), 8),
+        # Two ranks of each of two replicas, numbered through.
+        (
+            "\n".join(
+                SGLANG_GAUGE % (rank // 2, rank, length)
+                for rank, length in enumerate((3.1, 3.1, 1.02, 1.02))
+            ),
+            ("dp_rank 1", 1.02),
+            2,
+        ),
+        (SGLANG_GAUGE % (0, 0, 3.1), ("", 3.1), 1),
+    ],
+    ids=["ray", "sglang", "one"],
+)
+def test_replicas_of_one_page_are_kept_the_worst_first(
+    text: str, worst: tuple[str, float], parts: int, tmp_path: Path
+) -> None:
+    _, found = ingest(_write(tmp_path / "a.prom", [text]))
+    assert len(found) == parts and found[0].part == worst[0]
+    assert found[0].mean_length == pytest.approx(worst[1], abs=0.005)
 
 
 def test_a_dead_request_of_llamacpp_counts(tmp_path: Path) -> None:
