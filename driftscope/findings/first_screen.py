@@ -157,7 +157,8 @@ def first_screen_of(
     told = [*answers, *(finding for finding in findings if finding.headline is not Headline.NEVER)]
     lead = min(told, key=_place)
     subject = _subject(lead, findings)
-    if subject is not None and not lead.reference:
+    measured = lead.headline in (Headline.MEASURED_LOSS, Headline.MEASURED)
+    if subject is not None and not lead.reference and not measured:
         mine = [finding for finding in told if set(finding.runs) & set(subject.runs)]
         lead = min(mine or told, key=_place)
     several = len(cases or replays) > 1

@@ -27,7 +27,7 @@ def run_demo(folder: Path) -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr
     assert str(folder / "report.html") in done.stdout + done.stderr
-    assert "next: driftscope serve trio" in done.stderr
+    assert "next: driftscope pays trio" in done.stderr
     report: dict[str, Any] = json.loads((folder / "report.json").read_text())
     return report
 

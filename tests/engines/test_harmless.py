@@ -64,6 +64,7 @@ WORKER_HOOKS = {
     "compute_logits",
     "draft_ended",
     "step_ended",
+    "join",
 }
 """Hooks of an eager drafter; a compiled one has the hook `residual` too."""
 
@@ -83,7 +84,12 @@ def test_every_hook_raises_and_is_counted_and_shown(outcomes: dict[str, Outcome]
 def test_hooks_that_fail_before_their_work_record_nothing(outcomes: dict[str, Outcome]) -> None:
     trace = read_trace(outcomes["v2 raising"].run)
     # When its first hook fails, a step is not captured, so the later taps stay quiet.
-    assert errors_by_role(trace)["worker"] == {"step_started", "draft_started", "step_ended"}
+    assert errors_by_role(trace)["worker"] == {
+        "step_started",
+        "draft_started",
+        "step_ended",
+        "join",
+    }
     assert trace.draft.num_rows == trace.verify.num_rows == trace.step.num_rows == 0
 
 
