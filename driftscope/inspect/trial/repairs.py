@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -200,26 +200,49 @@ def _exchanged(base: Variant, names: list[str]) -> Iterator[Repair]:
     )
 
 
+BEST_TRIED = "best of the layers tried"
+
+
 def _captured_layers(base: Variant, target: TargetFacts) -> Iterator[Repair]:
+    """Yield all layers one lower or higher, vLLM's default, and each layer alone one lower or
+    higher; what is near the best of these is searched once it is known, see `nearby_layers`."""
     now, seen = base.config.aux_layers, {base.config.aux_layers}
-    shifted = {by: tuple(layer + by for layer in now) for by in (-1, 1)}
     others = {
-        "captured layers are one too high": shifted[-1],
-        "captured layers are one too low": shifted[1],
+        "captured layers are one too high": tuple(layer - 1 for layer in now),
+        "captured layers are one too low": tuple(layer + 1 for layer in now),
         "captured layers are not the default": _default(target.layers),
     }
     for mistake, layers in others.items():
         inside = layers and layers[0] >= 0 and layers[-1] <= target.layers
-        if not inside or layers in seen or len(layers) != len(now):
-            continue
-        seen.add(layers)
-        yield Repair(
-            id=f"captured_layers_{'_'.join(str(layer) for layer in layers)}",
-            change=f'"{AUX_LAYERS}": {list(layers)}',
-            mistake=mistake,
-            variant=base.with_config(aux_layers=layers),
-            fields={AUX_LAYERS: list(layers)},
-        )
+        if inside and layers not in seen and len(layers) == len(now):
+            seen.add(layers)
+            yield _other_layers(base, layers, f"{mistake} ({BEST_TRIED})")
+    yield from nearby_layers(base, now, set(range(target.layers + 1)), seen)
+
+
+def nearby_layers(
+    base: Variant, around: tuple[int, ...], available: Collection[int], seen: set[tuple[int, ...]]
+) -> Iterator[Repair]:
+    """Yield captured layers of which one differs by one from `around`, and add them to `seen`."""
+    for at, layer in enumerate(around):
+        for other in (layer - 1, layer + 1):
+            layers = (*around[:at], other, *around[at + 1 :])
+            ascending = all(low < high for low, high in itertools.pairwise(layers))
+            if other in available and ascending and layers not in seen:
+                seen.add(layers)
+                now = base.config.aux_layers
+                mistake = f"captured layers are {list(now)}, not those of training ({BEST_TRIED})"
+                yield _other_layers(base, layers, mistake)
+
+
+def _other_layers(base: Variant, layers: tuple[int, ...], mistake: str) -> Repair:
+    return Repair(
+        id=f"captured_layers_{'_'.join(str(layer) for layer in layers)}",
+        change=f'"{AUX_LAYERS}": {list(layers)}',
+        mistake=mistake,
+        variant=base.with_config(aux_layers=layers),
+        fields={AUX_LAYERS: list(layers)},
+    )
 
 
 def _default(layers: int) -> tuple[int, ...]:

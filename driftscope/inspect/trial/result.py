@@ -30,6 +30,7 @@ from driftscope.boundary.json_document import written_property
 from driftscope.findings.causes import GROWS_ABOVE
 from driftscope.findings.rules_attention import STABLE_BELOW, drift_words
 from driftscope.inspect.checks.result import Certainty, CheckResult, Level
+from driftscope.inspect.drafter_classes import AUX_LAYERS
 from driftscope.metrics.hidden import per_depth
 from driftscope.trace.records import edges_of
 from driftscope.vocabulary import Growth
@@ -475,7 +476,19 @@ def best_repair(trial: Trial) -> Tried | None:
     best = max(helping, key=lambda each: each.acceptance.mean_length)
     good = (1 - AS_GOOD) * best.acceptance.mean_length
     simple = [e for e in helping if not e.repair.weights and e.acceptance.mean_length >= good]
-    return max(simple, key=lambda each: each.acceptance.mean_length) if simple else best
+    best = max(simple, key=lambda each: each.acceptance.mean_length) if simple else best
+    # Layers next to the right ones accept as much; with the right ones the drafter is surer.
+    layers = [each for each in simple if only_layers(each) and each.all_positions]
+    return max(layers, key=_surer) if only_layers(best) and layers else best
+
+
+def only_layers(tried: Tried) -> bool:
+    """Whether a repair changes the captured layers and nothing else."""
+    return set(tried.repair.fields) == {AUX_LAYERS}
+
+
+def _surer(tried: Tried) -> float:
+    return tried.all_positions.probability.difference if tried.all_positions else 0.0
 
 
 def _beyond_chance(gain: Gain) -> bool:
@@ -501,10 +514,27 @@ def _repaired(trial: Trial, best: Tried) -> CheckResult:
         f"round instead of {now.mean_length:.2f}",
         expected=f"acceptance length {then.mean_length:.2f} {_words(then.mean_length_interval)}",
         rule=_RULE if _beyond_chance(best.gain) else _RULE_OF_POSITIONS,
-        there=f"{now.mean_length:.2f} {_words(now.mean_length_interval)}: {best.repair.mistake}",
+        there=f"{now.mean_length:.2f} {_words(now.mean_length_interval)}: {best.repair.mistake}"
+        f"{_as_good(trial, best)}",
         change=best.repair.change,
         certainty=Certainty.LIKELY,
     )
+
+
+def _as_good(trial: Trial, best: Tried) -> str:
+    """Return the other captured layers that accept about as much as the best, in words."""
+    if not only_layers(best):
+        return ""
+    least = (1 - LEAST_GAIN) * best.acceptance.mean_length
+    others = [
+        f"{list(one.repair.fields[AUX_LAYERS])} ({one.acceptance.mean_length:.2f})"
+        for one in trial.tried
+        if only_layers(one)
+        and one is not best
+        and one.prompts == best.prompts
+        and one.acceptance.mean_length >= least
+    ]
+    return f"; {', '.join(others)} accept about as much" if others else ""
 
 
 def _dead(trial: Trial) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,9 +14,11 @@ from driftscope.errors import NoDataError
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 from driftscope.inspect.checks.config import rope_theta
 from driftscope.inspect.checks.vocabulary import chat_template
+from driftscope.inspect.drafter_classes import AUX_LAYERS
 from driftscope.inspect.trial.drafting import FIGURES, Drafted, Repair, Variant, as_served, draft
-from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, repairs
+from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, nearby_layers, repairs
 from driftscope.inspect.trial.result import (
+    LEAST_GAIN,
     AllPositions,
     Change,
     NotApplicable,
@@ -29,6 +31,7 @@ from driftscope.inspect.trial.result import (
     inside_of,
     mean_gain,
     mean_length,
+    only_layers,
     stopped_before,
 )
 from driftscope.inspect.trial.target import Passage, Teacher
@@ -141,6 +144,8 @@ LEAST_PASSAGES = 5
 SCREENED = 8
 """Number of prompts on which every repair is tried. One that accepts less than the drafter as it is
 on these is not tried on the others: it cannot be the repair that is looked for."""
+MOST_SEARCHED = 18
+"""Captured layers that are tried near the best ones so far: three steps of six each."""
 SILENT = TrialListener()
 
 
@@ -270,10 +275,14 @@ class Runner:
         figures = [each.figures for each in drafted if each.figures is not None]
         means = torch.stack(figures).mean(0).tolist()
         as_is, tried = acceptance_of(_rounds(drafted), self._k), list[Tried]()
+        searched = MOST_SEARCHED if any(AUX_LAYERS in one.fields for one in candidates) else 0
+        comparisons = len(candidates) + searched
         try:
             self._listener.measured(as_is, len(left))
             for repair in self._listener.each(left, "Trying repairs", len(left)):
-                tried.append(self._try(repair, drafted, len(candidates)))
+                tried.append(self._try(repair, drafted, comparisons))
+            if not stopped:
+                tried += self._search_layers(base, drafted, tried, comparisons)
         except KeyboardInterrupt:
             stopped = True
         return Trial(
@@ -283,7 +292,7 @@ class Runner:
             figures=dict(zip(FIGURES, zip(*means, strict=True), strict=True)),
             inside=inside_of([each.inside for each in drafted if each.inside is not None]),
             tried=tuple(sorted(tried, key=lambda each: -each.gain.difference)),
-            not_applicable=tuple(stopped_before(candidates[len(tried) :])),
+            not_applicable=tuple(stopped_before(candidates[len(tried) :])) if stopped else (),
             stopped=stopped,
         )
 
@@ -319,6 +328,39 @@ class Runner:
                 probability=mean_gain(probability[0], probability[1], comparisons),
             ),
         )
+
+    def _search_layers(
+        self, base: Variant, drafted: Sequence[Drafted], tried: Sequence[Tried], comparisons: int
+    ) -> Iterator[Tried]:
+        """Yield better captured layers than the best that were tried, one step after the other: of
+        each step's, of which one layer differs by one, those with the most probable
+        tokens of the target. Nothing is searched if no other layers help noticeably."""
+        named = {tuple(t.repair.fields[AUX_LAYERS]): t for t in tried if only_layers(t)}
+        best = max(named, key=lambda one: named[one].gain.difference, default=None)
+        least = LEAST_GAIN * mean_length(_rounds(drafted))
+        if best is None or named[best].gain.difference < least:
+            return
+        seen, left = {*named, base.config.aux_layers}, MOST_SEARCHED
+        length = self._screened(base.with_config(aux_layers=best))
+        available = self._passages[0].states.keys()
+        better: Repair | None = None
+        while left > 0:
+            step = list(nearby_layers(base, best, available, seen))[:left]
+            left -= len(step)
+            lengths = [self._screened(repair.variant) for repair in step]
+            if max(lengths, default=0.0) <= length:
+                break
+            length = max(lengths)
+            better = step[lengths.index(length)]
+            best = better.variant.config.aux_layers
+        if better is not None:
+            yield self._try(better, drafted, comparisons)
+
+    def _screened(self, variant: Variant) -> float:
+        """Return the mean probability of the target's tokens on the screened prompts: layers that
+        are nearly right accept as much as the right ones, and are less sure."""
+        drafted = self._drafted(variant, self._passages[:SCREENED])
+        return float(torch.cat([prompt.probability for prompt in drafted]).mean())
 
     def rendered(
         self, base: Variant, rendering: Rendering, comparisons: int
