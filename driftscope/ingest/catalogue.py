@@ -25,7 +25,8 @@ _MODULES = (engines, prometheus, server_log, tools)
 """Modules that enter readers into REGISTERED."""
 READERS: Mapping[str, Reader] = REGISTERED
 MOST_PATHS = 40
-"""Paths within an object that are tried: responses that a proxy logged are a few levels deep."""
+"""Paths within objects that are tried, and objects that are looked at for them: responses that a
+proxy logged are a few levels deep."""
 ADDING = "docs/ingest.md"
 
 
@@ -74,7 +75,7 @@ def _chosen(file: ResultFile) -> tuple[ResultFile, Reader, str]:
 
 
 def _paths(file: ResultFile) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of keys to objects within the first object of a file, the shortest first."""
+    """Yield the paths of keys to objects within the objects of a file, the shortest first."""
     waiting = deque[tuple[str, ...]]([()])
     tried = 0
     while waiting and tried < MOST_PATHS:
@@ -83,9 +84,13 @@ def _paths(file: ResultFile) -> Iterator[tuple[str, ...]]:
         if path:
             tried += 1
             yield path
-        for key, value in held.objects[0].items() if held and held.objects else ():
-            if isinstance(value, dict) or (isinstance(value, str) and value[:1] == "{"):
-                waiting.append((*path, str(key)))
+        rows = held.objects[:MOST_PATHS] if held else ()
+        waiting += dict.fromkeys(
+            (*path, str(key))
+            for row in rows
+            for key, value in row.items()
+            if isinstance(value, dict) or (isinstance(value, str) and value[:1] == "{")
+        )
 
 
 def _nearest(file: ResultFile) -> str:

@@ -36,14 +36,16 @@ LONGEST = 65_536
 """Characters of a line that are read: SGLang's "Finish" lines hold the prompt and the answer."""
 FEWEST_LINES = 8
 """Lines from which the first quarter is compared with the last: two lines in each."""
-CLEAR_SHARE, CLEAR_PROBABILITY = 0.1, 0.01
+CLEAR_SHARE, CLEAR_PROBABILITY = 0.1, 0.005
 """A difference of two quarters is printed if it is 10% of the length, and if a t test of their
-lines, which are not independent of one another, has a probability below 1%."""
+lines, less what neighbours have in common, has a probability below 0.5%."""
 ROUNDED = 0.0055
 """Largest error of a length printed with two digits, and a little more for its own rounding."""
 
 _N = r" {0,12}([0-9]{1,18}(?:\.[0-9]{1,9})?)"
 _RATES = r" {0,4}\(?([0-9., ]{1,2000})"
+_COLLECTED = ("log", "message", "msg", "line", "textPayload")
+"""Keys of a line in the JSON of Docker ("log"), and of collectors such as Fluent Bit and Loki."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}m")
 _SOURCE = re.compile(
     r"(?P<compose>[\w.-]{1,100}) {1,40}\| "  # docker compose logs
@@ -307,12 +309,17 @@ KINDS: tuple[_Kind, ...] = (
 
 
 def rows_of(file: ResultFile) -> Iterator[str]:
-    """Yield the lines of a text, out of Docker's JSON if they are there, without colours."""
-    if file.lines and all(isinstance(row.get("log"), str) for row in file.lines[:10]):
-        rows = [str(row.get("log", "")) for row in file.lines]
-    else:
-        rows = file.text.splitlines()
-    return (_COLOUR.sub("", row[:LONGEST]) for row in rows)
+    """Yield the lines of a text, out of a collector's JSON if they are there, without colours."""
+    rows = file.text.splitlines()
+    if key := _key_of_lines(file):
+        rows = [str(row.get(key, "")) for row in file.lines]
+    return (_COLOUR.sub("", row[:LONGEST]) if "\x1b" in row else row[:LONGEST] for row in rows)
+
+
+def _key_of_lines(file: ResultFile) -> str:
+    """Return the key under which a collector of logs keeps lines as JSON; "" without one."""
+    first = file.lines[0] if file.lines else {}
+    return next((key for key in _COLLECTED if isinstance(first.get(key), str)), "")
 
 
 def _kind_of(row: str) -> _Kind | None:
@@ -320,7 +327,7 @@ def _kind_of(row: str) -> _Kind | None:
 
 
 def _is_server_log(file: ResultFile) -> bool:
-    if file.document is not None or (file.lines and "log" not in file.lines[0]):
+    if file.document is not None or (file.lines and not _key_of_lines(file)):
         return False
     if not any(kind.marker in file.text for kind in KINDS):
         return False
@@ -335,15 +342,17 @@ def _lines(file: ResultFile) -> Iterator[tuple[_Kind, LogLine]]:
     carried: dict[str, dict[str, float]] = {}
     engines: dict[str, str] = {}
     for row in rows_of(file):
+        kind, loaded = _kind_of(row), "Running:" in row or "total time" in row
+        if kind is None and not loaded:
+            continue
         head = row[:300]
         source = _replica(head)
         if engine := _ENGINE.search(head):
             engines[source] = f"engine {int(engine[1])}"
-        if (kind := _kind_of(row)) is None:
-            if "Running:" in row or "total time" in row:
-                near = {name: m for name, p in _CARRIED.items() if (m := p.search(row))}
-                values = {name: float(match[match.lastindex or 1]) for name, match in near.items()}
-                carried.setdefault(source, {}).update(values)
+        if kind is None:
+            near = {name: m for name, p in _CARRIED.items() if (m := p.search(row))}
+            values = {name: float(match[match.lastindex or 1]) for name, match in near.items()}
+            carried.setdefault(source, {}).update(values)
             continue
         found = {name: m[1] for name, pattern in kind.fields.items() if (m := pattern.search(row))}
         if (line := kind.read(found)) is None:
@@ -533,7 +542,9 @@ def _observations(lines: Sequence[LogLine]) -> Iterator[str]:
     if len(known) < FEWEST_LINES:
         return
     quarter = len(known) // 4
-    if words := _contrast(known[:quarter], known[-quarter:]):
+    first, last = known[:quarter], known[-quarter:]
+    alike = _alike(*([line.length or 1.0 for line in some] for some in (first, last)))
+    if words := _contrast(first, last, alike):
         yield f"{words} from the first quarter of the lines to the last{_meanwhile(known, quarter)}"
     for name in (TOKENS, KV_USAGE, REQUEST_TOKENS, RUNNING):
         there = [line for line in known if name in line.quantities]
@@ -543,7 +554,7 @@ def _observations(lines: Sequence[LogLine]) -> Iterator[str]:
         quarter = len(ordered) // 4
         low, high = ordered[:quarter], ordered[-quarter:]
         few, many = (median(line.quantities[name] for line in some) for some in (low, high))
-        if many > 1.2 * few and (words := _contrast(low, high)):
+        if many > 1.2 * few and (words := _contrast(low, high, alike)):
             yield f"{words} between lines with {few:,.10g} and lines with {many:,.10g} {name}"
 
 
@@ -567,13 +578,27 @@ def _dead_words(dead: Sequence[LogLine], rest: Sequence[LogLine]) -> str:
     return words
 
 
-def _contrast(first: Sequence[LogLine], last: Sequence[LogLine]) -> str:
-    """Return the mean lengths of two groups of lines in words, if they differ clearly; else ""."""
+def _alike(*groups: Sequence[float]) -> float:
+    """Return how many lines in a row count as one, since what runs in one runs in the next: from
+    the correlation of neighbours within groups of one size, less its bias (Kendall 1954)."""
+    rest = np.array(groups, float) - np.mean(groups, axis=1, keepdims=True)
+    total, size = float((rest**2).sum()), rest.shape[1]
+    noisy = total > rest.size * ROUNDED**2
+    correlation = float((rest[:, 1:] * rest[:, :-1]).sum()) / total if noisy else 0.0
+    correlation = float(min(max(correlation + (1 + 3 * correlation) / size, 0.0), 0.8))
+    return (1.0 + correlation) / (1.0 - correlation)
+
+
+def _contrast(first: Sequence[LogLine], last: Sequence[LogLine], alike: float) -> str:
+    """Return the mean lengths of two groups of lines in words, if they differ clearly; else "".
+
+    `alike` is the number of lines that count as one.
+    """
     a, b = ([line.length or 1.0 for line in some] for some in (first, last))
     difference, n = fmean(b) - fmean(a), len(a) + len(b)
     pooled = ((len(a) - 1) * variance(a) + (len(b) - 1) * variance(b)) / (n - 2)
     # Lengths have two digits, so that lines which look alike still vary by their rounding.
-    error = (max(pooled, ROUNDED**2) * (1 / len(a) + 1 / len(b))) ** 0.5
+    error = (max(pooled, ROUNDED**2) * alike * (1 / len(a) + 1 / len(b))) ** 0.5
     probability = float(two_sided(np.array(difference / error), np.array(n - 2.0)))
     clear = probability < CLEAR_PROBABILITY
     if not clear or abs(difference) < CLEAR_SHARE * max(fmean(a), fmean(b)):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from driftscope.errors import EXIT_UNKNOWN, UnknownKindError
@@ -141,10 +142,39 @@ def test_a_steady_log_shows_no_change(rows: list[str], tmp_path: Path) -> None:
     assert found.observations == ()
 
 
+@pytest.mark.parametrize(("fall", "least", "most"), [(0.0, 0, 6), (1.2, 48, 60)])
+def test_a_wandering_length_is_no_change_and_a_fall_is(
+    fall: float, least: int, most: int, tmp_path: Path
+) -> None:
+    """60 logs of 40 lines, of which neighbours correlate by 0.7."""
+    source, said = np.random.default_rng(3), 0
+    for _ in range(60):
+        noise = [0.0]
+        for step in source.normal(0, 0.25 * (1 - 0.7**2) ** 0.5, 39):
+            noise.append(0.7 * noise[-1] + step)
+        rows = [
+            _decode(at, 4, 2000, max(1.01, 2.5 + wander - fall * (at > 20)))
+            for at, wander in enumerate(noise)
+        ]
+        said += bool(ingest(_write(tmp_path / "a.log", rows))[1][0].observations)
+    assert least <= said <= most
+
+
 def test_an_idle_batch_is_no_measurement(tmp_path: Path) -> None:
     rows = [_decode(0, 4, 900, 3.0), _decode(1, 0, 0, 1.0), _decode(2, 4, 900, 1.0)]
     (found,) = ingest(_write(tmp_path / "a.log", rows))[1]
     assert found.mean_length == 2.0 and "1 of 2 lines at 1.00" in found.observations[0]
+
+
+def test_a_response_that_only_some_objects_hold_is_found(tmp_path: Path) -> None:
+    """SGLang's request log as JSON: events of requests that arrive, and of those that finish."""
+    meta = {"spec_verify_ct": 4, "spec_correct_drafts_histogram": [1, 1, 2]}
+    rows = [
+        {"event": "request.received", "rid": "a"},
+        {"event": "request.finished", "rid": "a", "out": {"meta_info": meta}},
+    ]
+    reader, (found,) = ingest(_write(tmp_path / "a.log", [json.dumps(row) for row in rows]))
+    assert (reader.name, found.rounds, found.accepted) == ("sglang-requests", 4, 5)
 
 
 def _docker_json(rows: Sequence[str]) -> list[str]:
@@ -156,6 +186,7 @@ def _docker_json(rows: Sequence[str]) -> list[str]:
     [
         ([*_vllm(3.1, engine=0), *_vllm(1.02, engine=1)], ["engine 1", "engine 0"]),
         (_docker_json(_vllm(1.02)), [""]),
+        ([json.dumps({"ts": 1, "message": row}) for row in _vllm(1.02)], [""]),
         (
             [_decode(0, 4, 900, 3.1, " DP0 TP0"), _decode(0, 4, 900, 1.02, " DP1 TP1")],
             ["DP1", "DP0"],
@@ -166,7 +197,7 @@ def _docker_json(rows: Sequence[str]) -> list[str]:
             [f"ServeReplica:app:llm pid={n}, ip=10.0.0.1" for n in (2, 1)],
         ),
     ],
-    ids=["engines", "docker json", "sglang dp", "compose", "ray"],
+    ids=["engines", "docker json", "collector", "sglang dp", "compose", "ray"],
 )
 def test_replicas_are_kept_the_worst_first(
     rows: list[str], names: list[str], tmp_path: Path
