@@ -294,6 +294,9 @@ class Drafted:
     """Sum over the depths that a draft reaches of the probability that the drafter gives to the
     target's token there, [A]. It follows from the same chains as `accepted` and varies less: a
     draft that is nearly right counts nearly 1."""
+    first: Tensor
+    """Log-probability that the drafter gives to the target's token at depth 1, [A]: what training
+    maximises. It tells apart drafters that accept the same."""
     figures: Tensor | None
     """Mean over the positions, [K, figures]; None if not measured."""
     inside: InsideSums | None = None
@@ -360,6 +363,10 @@ class Prefix:
         return torch.stack([column.mean() for column in columns])
 
 
+_LEAST_PROBABILITY = 1e-9
+"""Probability that counts for tokens that cannot be drafted."""
+
+
 @torch.inference_mode()
 def draft(
     drafter: Drafter, target: Embeds, passage: Passage, k: int, *, measured: bool = False
@@ -379,6 +386,7 @@ def draft(
     return Drafted(
         accepted=accepted.sum(1),
         probability=(reached * torch.stack(probabilities, 1)).sum(1),
+        first=probabilities[0].clamp(min=_LEAST_PROBABILITY).log(),
         figures=torch.stack(figures) if measured else None,
         inside=inside.sums() if measured else None,
     )

@@ -319,6 +319,9 @@ class AllPositions:
     probability: Gain
     """Probability of the target's tokens (`Drafted.probability`), corrected for the number of
     repairs tried."""
+    first: Gain
+    """Log-probability of the target's token at depth 1 (`Drafted.first`), not corrected; it decides
+    between captured layers that accept the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -488,7 +491,7 @@ def only_layers(tried: Tried) -> bool:
 
 
 def _surer(tried: Tried) -> float:
-    return tried.all_positions.probability.difference if tried.all_positions else 0.0
+    return tried.all_positions.first.difference if tried.all_positions else 0.0
 
 
 def _beyond_chance(gain: Gain) -> bool:

@@ -318,6 +318,7 @@ class Runner:
         sides = base, drafted
         accepted = [[prompt.accepted.tolist() for prompt in side] for side in sides]
         probability = [[prompt.probability.tolist() for prompt in side] for side in sides]
+        first = [[prompt.first.tolist() for prompt in side] for side in sides]
         return Tried(
             repair=repair.plain(),
             acceptance=acceptance_of(_rounds(drafted), self._k),
@@ -326,6 +327,7 @@ class Runner:
             all_positions=AllPositions(
                 accepted=mean_gain(accepted[0], accepted[1]),
                 probability=mean_gain(probability[0], probability[1], comparisons),
+                first=mean_gain(first[0], first[1]),
             ),
         )
 
@@ -341,26 +343,26 @@ class Runner:
         if best is None or named[best].gain.difference < least:
             return
         seen, left = {*named, base.config.aux_layers}, MOST_SEARCHED
-        length = self._screened(base.with_config(aux_layers=best))
+        reached = self._screened(base.with_config(aux_layers=best))
         available = self._passages[0].states.keys()
         better: Repair | None = None
         while left > 0:
             step = list(nearby_layers(base, best, available, seen))[:left]
             left -= len(step)
-            lengths = [self._screened(repair.variant) for repair in step]
-            if max(lengths, default=0.0) <= length:
+            found = [self._screened(repair.variant) for repair in step]
+            if not found or max(found) <= reached:
                 break
-            length = max(lengths)
-            better = step[lengths.index(length)]
+            reached = max(found)
+            better = step[found.index(reached)]
             best = better.variant.config.aux_layers
         if better is not None:
             yield self._try(better, drafted, comparisons)
 
     def _screened(self, variant: Variant) -> float:
-        """Return the mean probability of the target's tokens on the screened prompts: layers that
-        are nearly right accept as much as the right ones, and are less sure."""
+        """Return the mean log-probability at depth 1 on the screened prompts: layers next to the
+        right ones accept as much, and are less probable."""
         drafted = self._drafted(variant, self._passages[:SCREENED])
-        return float(torch.cat([prompt.probability for prompt in drafted]).mean())
+        return float(torch.cat([prompt.first for prompt in drafted]).mean())
 
     def rendered(
         self, base: Variant, rendering: Rendering, comparisons: int

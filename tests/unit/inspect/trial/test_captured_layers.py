@@ -7,11 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from driftscope.inspect.checkpoints import open_drafter
+from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.drafter_classes import AUX_LAYERS
 from driftscope.inspect.trial.drafting import Variant, as_served
-from driftscope.inspect.trial.repairs import TargetFacts, nearby_layers, repairs
-from driftscope_lab.trio import trio_path
+from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, nearby_layers, repairs
+from driftscope.inspect.trial.result import best_repair, verdict
+from driftscope.inspect.trial.trial import Bench, Runner
+from driftscope_lab.trio import encode, load_prompts, trio_path
 
 LAYERS = 8
 
@@ -50,3 +52,20 @@ def test_a_search_from_another_list_reaches_every_list_nearby(base: Variant) -> 
             assert "best of the layers tried" in repair.mistake and "[1, 4, 6]" in repair.mistake
             reached.append(repair.variant.config.aux_layers)
     assert (2, 3, 5) in reached and len(reached) == len(set(reached)) == len(seen)
+
+
+@pytest.mark.slow
+def test_three_wrong_layers_lead_to_those_of_training_and_ties_are_named(base: Variant) -> None:
+    prompts = {str(at): encode(one.in_distribution) for at, one in enumerate(load_prompts()[:12])}
+    bench = Bench(open_target(str(trio_path() / "target")), lambda _: prompts)
+    wrong = base.with_config(aux_layers=(1, 4, 6)).with_shared_head(bench.facts.head)
+    candidates = [one for one in repairs(wrong, bench.facts) if AUX_LAYERS in one.fields]
+    passages = bench.passages(layers_needed(wrong, candidates), 5)
+    trial = Runner(bench.teacher, passages, 5).run(wrong, candidates)
+    (result,) = verdict(trial)
+    assert result.change == f'"{AUX_LAYERS}": [2, 3, 5]'
+    assert "accept about as much" in result.there and "[1, 4, 5]" in result.there
+    healthy = Runner(bench.teacher, passages, 5).run(
+        base.with_shared_head(bench.facts.head), candidates
+    )
+    assert best_repair(healthy) is None

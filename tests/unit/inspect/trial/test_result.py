@@ -176,6 +176,7 @@ def test_a_small_gain_is_certain_if_probability_and_acceptance_agree(
         all_positions=AllPositions(
             accepted=mean_gain(zeros.tolist(), (noise[0] + accepted).tolist()),
             probability=mean_gain(zeros.tolist(), (noise[1] + probability).tolist(), 25),
+            first=mean_gain(zeros.tolist(), noise[1].tolist()),
         ),
     )
     results = list(verdict(replace(_trial(0.5, 2, 0), tried=(tried,), renderings=())))
