@@ -139,6 +139,9 @@ def _notes(figures: Figures) -> Iterator[tuple[str, str]]:
         yield f"does not fit together: {shown(words)}", "bold red"
     for words in figures.observations:
         yield shown(words), "bold yellow"
+    if figures.mean_length is None and (rate := figures.token_rate) is not None:
+        counts = f"{figures.accepted:,} of {figures.verified:,}"
+        yield f"{100 * rate:.1f}% of the draft tokens were accepted ({counts})", ""
     for words in figures.assumptions:
         yield shown(words), "dim"
     if figures.period != THIS_RUN:

@@ -334,6 +334,11 @@ def test_a_file_under_the_name_of_another_format(path: Path, name: str) -> None:
     _read(path.read_bytes(), name)
 
 
+def test_counts_without_rounds_show_their_share() -> None:
+    done = CliRunner().invoke(app, ["ingest", str(SAMPLES / "case-04-llamacpp-old.log")])
+    assert "70.0% of the draft tokens were accepted (105 of 150)" in done.output
+
+
 def test_two_files_stand_side_by_side() -> None:
     names = ("vllm-bench.json", "sglang-bench.jsonl")
     done = CliRunner().invoke(app, ["ingest", *(str(SAMPLES / name) for name in names)])
