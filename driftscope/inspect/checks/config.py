@@ -427,6 +427,8 @@ def _column_sizes(fc: StoredTensor, norms: list[StoredTensor | None], states: in
 
 
 _USUAL_THETA = 10000.0
+_THETA_OF_BLOCKS = 1e6
+"""Base that vLLM 0.32 gives to DFlash and DSpark without one (qwen3_dflash.py)."""
 _TRAINED = "positions must turn as they did in training; trainers copy the target's"
 
 
@@ -435,6 +437,8 @@ def check_rope(inspected: Inspected) -> Iterator[CheckResult]:
     if inspected.target is None:
         return
     own, targets = inspected.drafter.fields, inspected.target.fields
+    if inspected.drafter.format.family is Family.TABLE and not _has_theta(own):
+        own = {**own, "rope_theta": _THETA_OF_BLOCKS}
     per_layer = any(
         isinstance(value, dict) for value in (*_rope(own).values(), *_rope(targets).values())
     )

@@ -253,6 +253,17 @@ def test_what_is_wrong_with_a_parallel_drafter_is_named(
     assert words in found[wrong]
 
 
+@pytest.mark.parametrize(("base", "ids"), [(1e6, []), (10000.0, ["rope_theta_differs"])])
+def test_a_dflash_drafter_without_a_rotary_base_has_vllms(
+    base: float, ids: list[str], tmp_path: Path
+) -> None:
+    config = {name: value for name, value in DFLASH.items() if name != "rope_theta"}
+    path = _write(tmp_path / "a", config, _of_dflash(config))
+    target = _target(tmp_path / "target", rope_theta=base)
+    _, document = _inspected(path, "--target", target, "--files-only")
+    assert _ids(document, "error", "warning") == ids
+
+
 def test_a_dflash_table_of_zeros_is_an_error(tmp_path: Path) -> None:
     config = {**DFLASH, "draft_vocab_size": V // 2}
     path = _write(tmp_path / "a", config, {**_of_dflash(config), "lm_head.weight": (V // 2, H)})
