@@ -31,10 +31,10 @@ class Report:
 
     def __init__(self, analysis: Analysis) -> None:
         self.html = to_html(analysis)
-        self.verdict = " ".join(analysis.verdict)
+        self._headline = analysis.verdict[0]
 
     def __repr__(self) -> str:
-        return f"<driftscope report: {self.verdict}>"
+        return f"<driftscope report: {self._headline}>"
 
     def _repr_html_(self) -> str:
         """Return the report in an iframe, which keeps the page's policy and styles separate."""
@@ -66,15 +66,17 @@ class Run:
         self.traces = dict(traces or {})
 
     def __repr__(self) -> str:
-        return f"<driftscope run: {' '.join(self.analysis.verdict)}>"
+        return f"<driftscope run: {self.analysis.verdict[0]}>"
 
     def _repr_html_(self) -> str:
-        return f"<p><b>driftscope</b>: {html.escape(' '.join(self.analysis.verdict))}</p>"
+        headline, *others = map(html.escape, self.analysis.verdict)
+        lines = "".join(f"<li>{line}</li>" for line in others)
+        return f"<p><b>driftscope</b>: {headline}</p><ul>{lines}</ul>"
 
     @property
     def verdict(self) -> str:
-        """Verdict on the runs."""
-        return " ".join(self.analysis.verdict)
+        """What the first screen says, a sentence a line: the headline first."""
+        return "\n".join(self.analysis.verdict)
 
     @property
     def runs(self) -> tuple[RunSummary, ...]:
