@@ -103,7 +103,7 @@ class FileTotals:
         if not k or self.mean_length is None or not self.rounds:
             return None
         found = self.bounds((self.mean_length - 1.0) / k)
-        return found and Interval(low=1.0 + k * found.low, high=1.0 + k * found.high)
+        return found and Interval.of(1.0 + k * found.low, 1.0 + k * found.high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

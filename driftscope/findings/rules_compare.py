@@ -476,7 +476,7 @@ def _first_accepted(case: ReplayCase) -> Deciding | None:
         return None
     cell = min(known, key=lambda cell: cell.mean_length or 1.0)
     share, spread = (cell.mean_length or 1.0) - 1.0, cell.mean_length_interval
-    found = spread and Interval(low=spread.low - 1.0, high=spread.high - 1.0)
+    found = spread and Interval.of(spread.low - 1.0, spread.high - 1.0)
     if (sums := cell.totals) is not None and sums.mean_length_interval is None:
         share = next(iter(sums.marginal or ()), None) or min(share, 1.0)
         found = sums.bounds(share)
