@@ -38,7 +38,7 @@ class Servers:
     """True speed with speculation over that without, for clients."""
     rounds: int = 1
     at_server: float | None = None
-    """The same by the servers' own clock; None: they recorded nothing."""
+    """True speed by the servers' own clock; None: they recorded nothing."""
     between: float = 0.05
     """Relative standard deviation of a server from start to start."""
     slower: float = 0.0
@@ -47,7 +47,7 @@ class Servers:
     """Standard deviation of the logarithm of the time per token between prompts, with
     speculation."""
     noise: float = 0.1
-    """The same between two answers to one prompt."""
+    """Standard deviation of that logarithm between two answers to one prompt."""
     answer: Answer = Answer.CANNOT_TELL
 
 

@@ -297,7 +297,7 @@ class Ablation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What an ablation says about acceptance, and what to do."""
+    """Conclusion of an ablation about acceptance, with what to do."""
 
     costs: bool
     """Whether something along the chain surely costs acceptance."""

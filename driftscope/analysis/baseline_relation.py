@@ -151,7 +151,7 @@ class Relation:
     fixed: bool = False
     """Whether the baseline's intervals stay as they are, however many requests the run has."""
     comparability: Comparability = NO_DIFFERENCE
-    """What can explain a difference from the baseline."""
+    """Circumstances in which run and baseline differ, which can explain a difference."""
 
     def compared(self, figure: str, *, baseline: bool) -> Quantity | None:
         """Return a figure of the run, or of the baseline, as it is compared; None if it has none

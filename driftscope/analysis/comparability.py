@@ -34,7 +34,7 @@ from driftscope.trace.manifest import Manifest, Model
 
 
 class Claim(StrEnum):
-    """What is claimed of two runs, which more than drafter and K can explain."""
+    """Kind of claim about two runs that something besides drafter and K can explain."""
 
     ACCEPTANCE = "acceptance"
     SPEED = "speed"
@@ -70,7 +70,7 @@ class RunDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparability:
-    """What differs between two runs apart from their figures."""
+    """Circumstances in which two runs differ, apart from their figures."""
 
     differences: tuple[RunDifference, ...] = ()
 
@@ -94,7 +94,7 @@ class Comparability:
 
     @property
     def of_requests(self) -> Comparability:
-        """The same without settings of the server, which a gate may be about."""
+        """Differences that are no settings of the server: a gate may be about those."""
         return Comparability(
             differences=tuple(found for found in self.differences if not found.of_server)
         )

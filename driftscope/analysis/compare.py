@@ -95,8 +95,8 @@ MATTERS = 0.01
 acceptance length or a time. A large enough recording is sure of smaller ones, which change nothing
 that a user sees."""
 MATTERS_OF_OTHER_K = 0.05
-"""The same where the runs drafted different K: rounds of another K begin at other places in the
-text, which alone makes an acceptance length up to 6 % shorter."""
+"""Smallest such difference between runs that drafted different K: rounds of another K begin at
+other places in the text, which alone makes an acceptance length up to 6 % shorter."""
 LENGTH, MARGINAL = "acceptance.mean_length", "acceptance.marginal"
 WHOLE = ""
 """Segment name of a difference over all requests."""

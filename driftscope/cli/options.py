@@ -217,6 +217,27 @@ PromptsOption = Annotated[
     str, typer.Option(metavar="SET", help="A shipped set of prompts, or a file of prompts.")
 ]
 KOption = Annotated[int, typer.Option("--k", metavar="N", min=1, max=32, help="Tokens per draft.")]
+RateOption = Annotated[
+    str | None,
+    typer.Option(metavar="R,...", help="Requests per second, sent at random times."),
+]
+RepeatOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Number of times that each prompt is sent."),
+]
+LimitOption = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Largest number of prompts.")
+]
+WarmupOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N", min=0, help="Warm-up requests before each level, which no figure counts."
+    ),
+]
+TimeoutOption = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=0.1, help="Seconds allowed for one complete answer."),
+]
 PickleOption = Annotated[
     bool,
     typer.Option(

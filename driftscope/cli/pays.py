@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from driftscope.cli.options import real_folder
+from driftscope.cli.options import (
+    LimitOption,
+    RateOption,
+    RepeatOption,
+    TimeoutOption,
+    WarmupOption,
+    real_folder,
+)
 from driftscope.distributions import TRIO, needs_lab
 
 if TYPE_CHECKING:
@@ -78,33 +85,17 @@ def pays(
             metavar="1,4,16", help="Numbers of concurrent requests; each is one load level."
         ),
     ] = None,
-    rate: Annotated[
-        str | None,
-        typer.Option(metavar="R,...", help="Requests per second, sent at random times."),
-    ] = None,
-    repeat: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Number of times that each prompt is sent."),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Largest number of prompts.")
-    ] = None,
-    warmup: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=0, help="Warm-up requests before each level, which no figure counts."
-        ),
-    ] = 4,
+    rate: RateOption = None,
+    repeat: RepeatOption = None,
+    limit: LimitOption = None,
+    warmup: WarmupOption = 4,
     rounds: Annotated[
         int,
         typer.Option(
             metavar="N", min=1, help="Number of rounds in which all of them are asked in turn."
         ),
     ] = 2,
-    timeout: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=0.1, help="Seconds allowed for one complete answer."),
-    ] = 600.0,
+    timeout: TimeoutOption = 600.0,
     api_key_env: Annotated[
         str | None,
         typer.Option(

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from driftscope.cli.options import real_folder
+from driftscope.cli.options import (
+    LimitOption,
+    RateOption,
+    RepeatOption,
+    TimeoutOption,
+    WarmupOption,
+    real_folder,
+)
 
 if TYPE_CHECKING:
     from driftscope.workloads.suites.plan import Level
@@ -49,29 +56,14 @@ def replay(
             metavar="1,4,16", help="Numbers of concurrent requests; each number is one load level."
         ),
     ] = None,
-    rate: Annotated[
-        str | None, typer.Option(metavar="R,...", help="Requests per second, sent at random times.")
-    ] = None,
-    repeat: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Number of times that each prompt is sent."),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Largest number of prompts.")
-    ] = None,
-    warmup: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=0, help="Warm-up requests before each level, which no figure counts."
-        ),
-    ] = 4,
+    rate: RateOption = None,
+    repeat: RepeatOption = None,
+    limit: LimitOption = None,
+    warmup: WarmupOption = 4,
     seed: Annotated[
         int | None, typer.Option(metavar="N", help="Seed of the order and of everything random.")
     ] = None,
-    timeout: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=0.1, help="Seconds allowed for one complete answer."),
-    ] = 600.0,
+    timeout: TimeoutOption = 600.0,
     idle_timeout: Annotated[
         float,
         typer.Option(metavar="SECONDS", min=0.1, help="Seconds allowed without receiving a byte."),

@@ -152,8 +152,8 @@ def _by_depth(
         gaps = [
             compared(comparison, MARGINAL, depth)
             or gap(
-                Measured(mine.marginal[depth - 1], _at(mine.marginal_interval, depth)),
-                Measured(theirs.marginal[depth - 1], _at(theirs.marginal_interval, depth)),
+                Measured(mine.marginal[depth - 1], _interval_at(mine.marginal_interval, depth)),
+                Measured(theirs.marginal[depth - 1], _interval_at(theirs.marginal_interval, depth)),
             )
             for depth in depths(mine.marginal[: len(theirs.marginal)])
         ]
@@ -184,7 +184,7 @@ def _by_depth(
     )
 
 
-def _at(spread: Sequence[Interval | None] | None, depth: int) -> Interval | None:
+def _interval_at(spread: Sequence[Interval | None] | None, depth: int) -> Interval | None:
     return spread[depth - 1] if spread else None
 
 

@@ -138,7 +138,7 @@ class Estimate:
         return f"{self.value:.{digits}f} ({self.low:.{digits}f}-{self.high:.{digits}f})"
 
 
-def of(ratio: Ratio, at: int = 0) -> Estimate:
+def estimate_of(ratio: Ratio, at: int = 0) -> Estimate:
     """Return one figure of a ratio over prompts."""
     found = intervals(ratio)
     spread = found[at] if found else None
@@ -220,8 +220,8 @@ def judged(eagle3: Recorded, eagle31: Recorded) -> tuple[Criterion, ...]:
 
 
 def _sink(eagle3: Recorded, eagle31: Recorded) -> Criterion:
-    first = of(eagle3.sums[AS_TRAINED].by_depth("sink"))
-    lost, kept = (of(one.sums[AS_TRAINED].sink_kept()) for one in (eagle3, eagle31))
+    first = estimate_of(eagle3.sums[AS_TRAINED].by_depth("sink"))
+    lost, kept = (estimate_of(one.sums[AS_TRAINED].sink_kept()) for one in (eagle3, eagle31))
     met = first.low >= LEAST_SINK and lost.high < LOST_BELOW and kept.low >= KEPT_ABOVE
     figures = (
         f"EAGLE-3 has {first.words()} at depth 1 and keeps {lost.words()} of it at the last depth, "
@@ -268,7 +268,7 @@ def lengths(evidence: Evidence) -> Iterator[str]:
     yield "|---" * (len(columns) + 1) + "|"
     for condition in conditions():
         cells = [
-            of(evidence[seed][drafter].sums[condition].length()).words()
+            estimate_of(evidence[seed][drafter].sums[condition].length()).words()
             for seed, drafter in columns
         ]
         yield f"| {condition} | " + " | ".join(cells) + " |"
@@ -304,8 +304,10 @@ def answers(criteria: Mapping[str, Sequence[Criterion]]) -> Iterator[str]:
 def across_seeds(evidence: Evidence) -> Iterator[str]:
     """Yield the deciding figures as means over seeds, with Student's interval between seeds."""
     pairs = [tuple(runs.values()) for runs in evidence.values()]
-    kept = [[of(one.sums[AS_TRAINED].sink_kept()).value for one in pair] for pair in pairs]
-    first = [[of(one.sums[AS_TRAINED].by_depth("sink")).value for one in pair] for pair in pairs]
+    kept = [[estimate_of(one.sums[AS_TRAINED].sink_kept()).value for one in pair] for pair in pairs]
+    first = [
+        [estimate_of(one.sums[AS_TRAINED].by_depth("sink")).value for one in pair] for pair in pairs
+    ]
     ratios = [robustness(a.sums, b.sums).value for a, b in pairs]
     yield f"| figure | mean over {len(pairs)} seeds (95 % between seeds) |"
     yield "|---|---|"

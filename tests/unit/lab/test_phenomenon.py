@@ -14,8 +14,8 @@ from driftscope_lab.phenomenon.evidence import (
     Recorded,
     Sums,
     between_seeds,
+    estimate_of,
     judged,
-    of,
     robustness,
 )
 from driftscope_lab.phenomenon.recording import AS_TRAINED, FORMS, conditions, items
@@ -60,11 +60,11 @@ FALLS, STAYS = np.linspace(0.5, 0.1, K), np.full(K, 0.15)
 
 def test_a_drafter_of_known_length_and_sink() -> None:
     one = sums(np.random.default_rng(0), 3.0, FALLS)
-    length = of(one.length())
+    length = estimate_of(one.length())
     assert length.low < 3.0 < length.high
-    kept = of(one.sink_kept())
+    kept = estimate_of(one.sink_kept())
     assert kept.value == pytest.approx(0.2)
-    assert of(one.by_depth("sink"), K - 1).value == pytest.approx(0.1, rel=0.05)
+    assert estimate_of(one.by_depth("sink"), K - 1).value == pytest.approx(0.1, rel=0.05)
 
 
 def test_the_interval_of_robustness_holds_the_truth_as_often_as_it_says() -> None:
