@@ -84,7 +84,10 @@ UP = 'driftscope_probe_up{driftscope_source="engine0", driftscope_reason=""}'
 
 FIRES = {
     # Nothing is accepted, so that drafting is lost time as well.
-    "acceptance_length_sum": (600, ("AcceptanceFell", "FleetOutlier", "SlowerThanNone")),
+    "acceptance_length_sum": (
+        600,
+        ("AcceptanceFell", "FleetOutlier", "NothingAccepted", "SlowerThanNone"),
+    ),
     "hidden_growth_sum": (1800, ("HiddenGrowth",)),
     'reached_total{driftscope_depth="2"': (3, ("DeadDepths",)),
     "draft_duration_seconds_sum": (24.0, ("SlowerThanNone",)),
@@ -285,6 +288,7 @@ LABELS = {
         for instrument in INSTRUMENTS.values()
     },
     "ALERTS": {*COMMON, "alertname", "alertstate", "severity"},
+    "engines": {metrics.position for metrics in prometheus.ENGINES.values()},
 }
 """Labels by metric of the catalogue, without the suffixes of Prometheus."""
 
@@ -315,11 +319,11 @@ def test_panels_and_rules_name_metrics_and_labels_of_the_catalogue() -> None:
             base = metric.removesuffix("_total").removesuffix("_sum").removesuffix("_count")
             allowed = set().union(*LABELS.values()) if ":" in metric else LABELS[base]
             assert set(re.findall(r"(\w+)\s*=", labels)) <= allowed, expr
-        grouped = re.findall(r"(?:by|on) \(([^)]*)\)", plain)
+        grouped = re.findall(r"(?:by|on|without|ignoring) \(([^)]*)\)", plain)
         assert {label.strip() for labels in grouped for label in labels.split(",")} <= set().union(
             *LABELS.values()
         ), expr
-        rest = re.sub(r"(by|on) \([^)]*\)|\{[^}]*\}|, \w+\)$", " ", plain)
+        rest = re.sub(r"(by|on|without|ignoring) \([^)]*\)|\{[^}]*\}|, \w+\)$", " ", plain)
         named |= set(re.findall(r"[a-z_:]*driftscope[a-z0-9_:]*|gen_ai_[a-z_]+|ALERTS", rest))
     assert named <= known
     assert len(named) > 40
@@ -329,7 +333,7 @@ def test_the_command_copies_every_file_and_keeps_edited_ones(tmp_path: Path) -> 
     done = CliRunner().invoke(app, ["dashboards", "-o", str(tmp_path), "--json"])
     copied = {path.relative_to(tmp_path) for path in tmp_path.rglob("*.*")}
     there = {path.relative_to(FILES) for kind in KINDS for path in FILES.glob(kind)}
-    assert copied == there and len(json.loads(done.stdout)["written"]) == len(there) == 21
+    assert copied == there and len(json.loads(done.stdout)["written"]) == len(there) == 22
     (tmp_path / RULES).write_text("mine")
     done = CliRunner().invoke(app, ["dashboards", "-o", str(tmp_path)])
     assert (tmp_path / RULES).read_text() == "mine"
@@ -363,7 +367,7 @@ def _engine_rules(engine: EngineName) -> list[Path]:
 
 def test_rules_of_engines_name_what_the_engines_publish() -> None:
     for engine, metrics in prometheus.ENGINES.items():
-        known = metrics.names | {"sglang:generation_tokens_total"}
+        known = metrics.names | {"sglang:gen_throughput"}
         text = " ".join(rule["expr"] for rule in rules_in(_engine_rules(engine)[0]))
         prefix = re.escape(engine)
         assert set(re.findall(rf"\b{prefix}[a-z_:]+", text)) <= known
@@ -389,7 +393,7 @@ def test_counters_give_the_length_and_the_first_depth(tmp_path: Path, engine: En
         {"series": accepted, "values": "0+900x20"},
         {"series": first, "values": "0+450x20"},
     ]
-    labels = 'gen_ai_request_model="m",instance="a:8000",job="serving"'
+    labels = f'gen_ai_request_model="m",{ON_PAGE}'
     labels = 'instance="a:8000"' if engine is EngineName.LLAMACPP else labels
     position = "token_position" if engine is EngineName.TRTLLM else "position"
     check_rules_with(
@@ -408,17 +412,95 @@ def test_counters_give_the_length_and_the_first_depth(tmp_path: Path, engine: En
 
 
 @pytest.mark.prometheus
-def test_sglang_has_tokens_and_verifications(tmp_path: Path) -> None:
-    """60 rounds, 2 requests and 182 tokens a minute, of which 2 come from prompts: 180 / 60."""
+def test_sglang_has_throughput_and_length_by_rank(tmp_path: Path) -> None:
+    """180 tokens a second at 3 a round are 60 rounds; idle time counts nothing."""
+    own = f'{ON_PAGE[:-1]}",dp_rank="1"'
     series = [
-        {"series": f"sglang:spec_verify_calls_total{{{ON_PAGE}}}", "values": "0+60x20"},
-        {"series": f"sglang:generation_tokens_total{{{ON_PAGE}}}", "values": "0+182x20"},
-        {"series": f"sglang:num_requests_total{{{ON_PAGE}}}", "values": "0+2x20"},
+        {"series": f"sglang:gen_throughput{{{own}}}", "values": "180x10 0x2 180x8"},
+        {"series": f"sglang:spec_accept_length{{{own}}}", "values": "3x10 0x2 3x8"},
     ]
-    name = "engine:driftscope_acceptance_length:mean"
-    labels = '{gen_ai_request_model="m",instance="a:8000",job="serving"}'
-    rules = _engine_rules(EngineName.SGLANG)
-    check_rules_with(tmp_path, rules, series, [_expected(name, labels, 3.0)])
+    labels = '{gen_ai_request_model="m",model_name="m",dp_rank="1",instance="a:8000",job="serving"}'
+    expected = [
+        _expected("engine:driftscope_acceptance_length:mean", labels, 3.0),
+        _expected("engine:driftscope_rounds:rate", labels, 60.0),
+    ]
+    check_rules_with(tmp_path, _engine_rules(EngineName.SGLANG), series, expected)
+
+
+REPLICA_LABEL = {EngineName.VLLM: "engine", EngineName.SGLANG: "dp_rank"}
+
+
+def _replica(engine: EngineName, number: int, *phases: tuple[float, int]) -> list[dict[str, str]]:
+    """Return the series of one replica on a page at 10 rounds a second; `phases` are acceptance
+    lengths, each with the number of minutes that it lasts. SGLang's tp_rank is the global one."""
+    if engine is EngineName.SGLANG:
+        own = f'{{{ON_PAGE},dp_rank="{number}",tp_rank="{number}"}}'
+        gauges = {"spec_accept_length": 1, "gen_throughput": 10}
+        return [
+            {
+                "series": f"sglang:{name}{own}",
+                "values": " ".join(f"{times * length}x{minutes}" for length, minutes in phases),
+            }
+            for name, times in gauges.items()
+        ]
+    accepted, values = 0.0, []
+    for length, minutes in phases:
+        for _ in range(minutes):
+            accepted += 600 * (length - 1)
+            values.append(f"{accepted:.0f}")
+    name, own = "vllm:spec_decode_num", f'{{{ON_PAGE},engine="{number}"}}'
+    return [
+        {"series": f"{name}_drafts_total{own}", "values": f"0+600x{len(values)}"},
+        {"series": f"{name}_accepted_tokens_total{own}", "values": " ".join(values)},
+    ]
+
+
+def _alerts(engine: EngineName, eval_time: str, *names: str, number: int) -> dict[str, Any]:
+    """Return the test that these alerts fire at a time, each for one replica, and no other."""
+    label = REPLICA_LABEL[engine]
+    firing = 'ALERTS{alertstate="firing", alertname!="DriftscopeNoReference"}'
+    samples = [{"labels": f'{{alertname="{n}",{label}="{number}"}}', "value": 1} for n in names]
+    expr = f"count by (alertname, {label}) ({firing})"
+    return {"expr": expr, "eval_time": eval_time, "exp_samples": samples}
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("engine", REPLICA_LABEL)
+@pytest.mark.parametrize("length", [3.0, 2.8, 1.0])
+def test_one_replica_of_a_page_is_named_when_it_falls(
+    tmp_path: Path, engine: EngineName, length: float
+) -> None:
+    """4 hours at 3 tokens a round on each of 8 replicas; then one of them yields `length`."""
+    series = [
+        one
+        for number in range(8)
+        for one in _replica(engine, number, (3.0, 240), (length if number == 5 else 3.0, 60))
+    ]
+    names = ("DriftscopeFleetOutlier", "DriftscopeNothingAccepted") if length < 2 else ()
+    check_rules_with(
+        tmp_path,
+        _engine_rules(engine),
+        series,
+        [
+            _alerts(engine, "239m", number=5),
+            _alerts(engine, "270m", *names, number=5),
+        ],
+    )
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("engine", REPLICA_LABEL)
+@pytest.mark.parametrize("length", [1.0, 3.0])
+def test_a_server_that_accepts_nothing_from_the_first_day_is_reported(
+    tmp_path: Path, engine: EngineName, length: float
+) -> None:
+    names = ("DriftscopeNothingAccepted",) if length < 2 else ()
+    check_rules_with(
+        tmp_path,
+        _engine_rules(engine),
+        _replica(engine, 0, (length, 30)),
+        [_alerts(engine, "25m", *names, number=0)],
+    )
 
 
 @pytest.mark.prometheus
