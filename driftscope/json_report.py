@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from driftscope.analysis.advice import NO_SPECULATION, Advice, answer
 from driftscope.analysis.baseline_relation import Quantity
-from driftscope.analysis.comparability import UNPAIRED
 from driftscope.analysis.compare import TPOT, Comparison, verdict
 from driftscope.analysis.gate import Judgement, Outcome
+from driftscope.analysis.pairing import UNPAIRED
 from driftscope.analysis.replays import ReplayComparison, ReplayFigures, ReplaySummary
 from driftscope.analysis.statistics.permutation import ALPHA
 from driftscope.analysis.summary.run_summary import (

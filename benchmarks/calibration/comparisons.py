@@ -26,9 +26,9 @@ from support.simulate.sums import side
 from support.simulate.write import simulate
 
 from benchmarks.calibration.table import Rate, Table, false, power
-from driftscope.analysis.comparability import BY_DIGEST, Pairing
 from driftscope.analysis.compare import comparison, verdict
 from driftscope.analysis.gate import Outcome, rule_of
+from driftscope.analysis.pairing import BY_DIGEST, Pairing
 from driftscope.cli.gate_run import judge_analysis
 from driftscope.findings.catalogue import Analysis
 from driftscope.findings.finding import Answer, Topic

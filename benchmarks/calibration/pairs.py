@@ -19,11 +19,12 @@ from support.simulate.sums import side
 from benchmarks.calibration.estimates import RUNS, run_of
 from benchmarks.calibration.table import Rate, Table, false, power
 from driftscope.analysis.baseline_relation import Relation, relation_of
-from driftscope.analysis.comparability import BY_DIGEST, NO_DIFFERENCE, UNPAIRED, Pairing
+from driftscope.analysis.comparability import NO_DIFFERENCE
 from driftscope.analysis.compare import Comparison, comparison
 from driftscope.analysis.figures.results import acceptance_of
 from driftscope.analysis.figures.rounds import Side
 from driftscope.analysis.gate import Facts, Outcome, judge, rule_of
+from driftscope.analysis.pairing import BY_DIGEST, UNPAIRED, Pairing
 
 RULES = (
     "acceptance.mean_length < baseline.acceptance.mean_length",

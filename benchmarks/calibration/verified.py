@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from benchmarks.calibration.depths import BETWEEN, FALLING, WITHIN, K, rounds_by_length, series
 from benchmarks.calibration.table import Rate, Table, false, power
-from driftscope.analysis.comparability import BY_DIGEST, Pairing
 from driftscope.analysis.compare import Comparison, accepts_less, comparison
 from driftscope.analysis.figures.change_points import changes
 from driftscope.analysis.figures.rounds import Rounds, Side, uncut_of
+from driftscope.analysis.pairing import BY_DIGEST, Pairing
 
 REQUESTS, ROUNDS, BATCH = 96, 30, 16
 NOISE = 0.4

@@ -338,7 +338,7 @@ def conclusion_of(result: Ablation) -> Conclusion:
             headline=f"The drafter's own states cost acceptance: {yields}.",
             advice="Train the drafter on its own states at every depth that you draft, or use one "
             "with norm_output and fc_norm (EAGLE-3.1). Until then a smaller K may serve faster: "
-            "record a run, and `driftscope advise RUN` says so.",
+            "record a run, and `driftscope advise latest` says so.",
         )
     return Conclusion(
         costs=False,

@@ -70,18 +70,30 @@ def schedule_option(run: RunSummary, schedule: Sequence[Range]) -> str:
 def pays_command(*runs: RunSummary, best_k: bool = False) -> str:
     """Return the command that serves a target without speculation and with the drafters of `runs`
     in turn, and compares them; `best_k`: the one that measures the next K, and the ones after."""
-    words = ["driftscope", "pays", shlex.quote(runs[0].manifest.target.name)]
-    words += ["--best-k"] if best_k else []
-    return " ".join([*words, *dict.fromkeys(_config(run, {FIXED: run.k}) for run in runs)])
+    manifest = runs[0].manifest
+    options = ["--best-k"] if best_k else []
+    for name, size in (
+        ("--tensor-parallel-size", manifest.tensor_parallel),
+        ("--pipeline-parallel-size", manifest.pipeline_parallel),
+    ):
+        options += [f"{name} {size}"] if size > 1 else []
+    configs = [_config(run, {FIXED: run.k}) for run in runs]
+    return pays_words(manifest.target.name, *options, *dict.fromkeys(configs))
+
+
+def pays_words(server: str, *options: str) -> str:
+    """Return the command that measures whether speculation pays for a model or a URL."""
+    return " ".join(["driftscope pays", shlex.quote(server), *options])
 
 
 def _config(run: RunSummary, options: Mapping[str, Any]) -> str:
     drafter = run.manifest.drafter
-    config = {
-        "method": run.manifest.method,
-        "model": drafter.name if drafter is not None else "",
-        **options,
-    }
+    model = {} if drafter is None else {"model": drafter.name}
+    return speculative_config({"method": run.manifest.method, **model, **options})
+
+
+def speculative_config(config: Mapping[str, Any]) -> str:
+    """Return vLLM's option for a drafter, quoted for a shell."""
     return f"--speculative-config {shlex.quote(strict_json.dumps(config))}"
 
 

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from driftscope.analysis.comparability import NO_DIFFERENCE, UNPAIRED, Comparability, K
+from driftscope.analysis.comparability import NO_DIFFERENCE, Comparability, K
 from driftscope.analysis.compare import LENGTH, MARGINAL, Comparison, Difference
 from driftscope.analysis.number_words import count
+from driftscope.analysis.pairing import UNPAIRED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,19 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from driftscope.analysis.comparability import (
-    ASSUMED,
-    NO_DIFFERENCE,
-    UNPAIRED,
-    Claim,
-    Comparability,
-    Pairing,
-    common_mix,
-    comparability_of,
-    merged_labels,
-    pair,
-    pair_sides,
-)
+from driftscope.analysis.comparability import NO_DIFFERENCE, Claim, Comparability, comparability_of
 from driftscope.analysis.figures.requests import MAX_CLUSTERS
 from driftscope.analysis.figures.rounds import Rounds, Side, grouped
 from driftscope.analysis.figures.run_sums import Sums
@@ -43,6 +31,15 @@ from driftscope.analysis.number_words import (
     milliseconds,
     percent,
     runs_of_numbers,
+)
+from driftscope.analysis.pairing import (
+    ASSUMED,
+    UNPAIRED,
+    Pairing,
+    common_mix,
+    merged_labels,
+    pair,
+    pair_sides,
 )
 from driftscope.analysis.query.column_arrays import Codes, Matrix
 from driftscope.analysis.speed import is_faster, with_run_effect

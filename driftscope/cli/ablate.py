@@ -151,7 +151,7 @@ def ablate(
         write_run(output, result, files, opened)
     work_path.unlink(missing_ok=True)
     typer.echo(f"written: {shown(str(output))}", err=True)
-    typer.echo(f"as a page: driftscope analyze {shown(str(output))}", err=True)
+    typer.echo(f"as a page: driftscope analyze {shown(shlex.quote(str(output)))}", err=True)
 
 
 def _identity(

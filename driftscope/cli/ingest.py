@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -80,7 +81,7 @@ def ingest(
         written = write_run(output, *found[0])
         held = [f"{written.requests:,} requests"] if written.requests else []
         held += [f"sums of {count(written.sums, 'part')}"] if written.sums else []
-        name = shown(str(output))
+        name = shown(shlex.quote(str(output)))
         sys.stderr.write(f"written: {name}, {', '.join(held)}\nnext: driftscope analyze {name}\n")
     if as_json:
         typer.echo(to_json(found), nl=False)

@@ -15,7 +15,6 @@ from driftscope.analysis.comparability import (
     Comparability,
     comparability_of,
     comparability_of_replays,
-    pair_sides,
     prompts_not_known,
 )
 from driftscope.analysis.compare import (
@@ -27,6 +26,7 @@ from driftscope.analysis.compare import (
     speed_of,
 )
 from driftscope.analysis.figures.change_points import Level
+from driftscope.analysis.pairing import pair_sides
 from driftscope.analysis.replays import SPECULATION, ReplayComparison, ReplaySummary, versus
 from driftscope.analysis.speed import SpeedAtLoad, speed_by_means, speeds_of
 from driftscope.analysis.statistics.intervals import Interval

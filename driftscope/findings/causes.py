@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from driftscope.analysis.circumstances import Group
-from driftscope.analysis.comparability import TARGET, UNPAIRED, models_differ
+from driftscope.analysis.comparability import TARGET, models_differ
 from driftscope.analysis.compare import MARGINAL, Comparison, accepts_less
 from driftscope.analysis.figures.results import ByDepth, Hidden
 from driftscope.analysis.number_words import count, listed, number, percent, points, times
+from driftscope.analysis.pairing import UNPAIRED
 from driftscope.analysis.statistics.chain_fall import ChainFall
 from driftscope.analysis.statistics.intervals import Interval, exact_interval
 from driftscope.analysis.summary.run_summary import RunSummary, drafts_greedily, warmest
@@ -677,7 +678,8 @@ GRAPH = Cause(
 )
 TEMPLATE = Cause(
     words="the chat template renders prompts differently from training",
-    check="run driftscope replay --suite template, which shows acceptance by chat template",
+    check="run `driftscope replay http://localhost:8000 --suite template`, which shows acceptance "
+    "by chat template",
     look=prompts,
 )
 SAMPLING = Cause(
@@ -687,7 +689,7 @@ SAMPLING = Cause(
 )
 CACHE = Cause(
     words="the drafter's KV cache holds wrong entries",
-    check="use driftscope analyze --where 'prompt_tokens < 2000', and record a run without prefix "
+    check="analyze this run with --where 'prompt_tokens < 2000', and record a run without prefix "
     "caching and chunked prefill",
     look=drafter_cache,
 )

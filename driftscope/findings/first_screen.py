@@ -363,7 +363,7 @@ def _measured_next(advice: Advice | None) -> Finding | None:
         return None
     if (advice.choice.next.guess or 0.0) < WORTH_SAYING:
         return None
-    return Finding(id="measure", topic=Topic.DO, advice=f"{sentence}.")
+    return Finding(id="measure", topic=Topic.DO, advice=f"{sentence}: `{advice.measure_command}`.")
 
 
 def _nothing_to_change(lead: Finding, answers: Sequence[Finding]) -> Finding:

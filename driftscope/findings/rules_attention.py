@@ -399,9 +399,16 @@ def attention_moves_to_chain(case: Case) -> Finding | None:
         advice="The drafter leans on its own guesses more with every depth than on verified "
         f"tokens in the same places. {unless_normed(case.run, _WITH_NORMS, _WITH_OTHER)} on the "
         "same prompts, and read it together with the acceptance by depth: only that shows whether "
-        "anything is lost. `driftscope ablate DRAFTER --target TARGET` hides the chain's own "
-        "tokens from its attention, and measures what that changes.",
+        f"anything is lost.{_hidden_chain(case.run)}",
     )
+
+
+def _hidden_chain(run: RunSummary) -> str:
+    """Return which command measures what the chain's own tokens cost; "" if none does."""
+    command = ablate_command(run)
+    if command is None:
+        return ""
+    return f" {command} hides them from its attention, and measures what that changes."
 
 
 def _parts(drift: AttentionDrift) -> dict[str, float | None]:

@@ -517,8 +517,8 @@ def replay_accepts_nothing(case: ReplayCase) -> Finding | None:
         confidence=Trust.HIGH,
         because=f"at most {most} of the rounds accept a token, by {how}",
         advice="Turn speculation off now. A drafter of which nothing is accepted is misconfigured "
-        "more often than bad: run `driftscope inspect DRAFTER --target TARGET` on its files, and "
-        "`driftscope doctor` with the server's options.",
+        "more often than bad: `driftscope inspect` examines its files, and `driftscope doctor` the "
+        "server's options.",
     )
 
 

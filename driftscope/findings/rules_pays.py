@@ -11,6 +11,8 @@ from driftscope.analysis.advice import (
     NO_SPECULATION,
     Advice,
     pays_command,
+    pays_words,
+    speculative_config,
 )
 from driftscope.analysis.comparability import Claim
 from driftscope.analysis.number_words import (
@@ -20,6 +22,7 @@ from driftscope.analysis.number_words import (
     milliseconds,
     percent,
 )
+from driftscope.analysis.replays import SPECULATION, ReplaySummary
 from driftscope.analysis.speed import (
     AT_ONCE,
     CLOCKS_APART,
@@ -50,7 +53,9 @@ _NONE = (
     "Serve without speculation, or fix the drafter first: the other findings show what is wrong "
     "with it. Drafting costs more time than the accepted tokens save."
 )
-_SGLANG = "sglang"
+_VLLM, _SGLANG = "vllm", "sglang"
+_SERVED_AT = {_VLLM: "http://localhost:8000", _SGLANG: "http://localhost:30000"}
+"""Address at which an engine serves unless it is told another one."""
 _PARTLY = (
     "Leave drafts out at the loads at which they cost time: "
     "num_speculative_tokens_per_batch_size, a list of [first batch size, last, K], with K = 0."
@@ -230,20 +235,65 @@ def _judged(requests: int, interval: Interval, answer: Answer) -> tuple[Trust, s
 
 
 def _to_do(answer: Answer, case: Case | ReplayCase) -> str:
-    if answer is Answer.CANNOT_TELL:
-        return f"To know more surely, run `{to_tell(case)}` again, with more --rounds or prompts."
-    return _NONE if answer is Answer.NO else ""
+    """Return what to do about a measured answer."""
+    if answer is not Answer.CANNOT_TELL:
+        return _NONE if answer is Answer.NO else ""
+    replay = case if isinstance(case, ReplayCase) else case.replayed
+    asked = (
+        0
+        if replay is None
+        else max(one.starts for one in (replay.run, replay.reference or replay.run))
+    )
+    if isinstance(case, ReplayCase) and _is_one_server(case):
+        return (
+            f"To know more surely, run `{to_tell(case)}` once more with and once more without its "
+            "drafter: what was recorded counts, too."
+        )
+    rounds = f" --rounds {2 * max(asked, 1)}"
+    return f"To know more surely, run `{to_tell(case)}{rounds}`."
 
 
 def to_tell(case: Case | ReplayCase) -> str:
-    """Return the command that measures whether speculation pays on the same server."""
+    """Return the command that measures whether speculation pays on the same server. It is one for
+    all runs of a page that serve one target."""
     if isinstance(case, ReplayCase):
-        server = case.run.manifest.workload.get("server")
-        url = server.get("url") if isinstance(server, Mapping) else None
-        return f"driftscope pays {shlex.quote(str(url or 'http://localhost:8000'))}"
+        return _to_tell_senders(case)
     if case.run.manifest.engine == _SGLANG:
-        return "driftscope pays http://localhost:30000"
-    return pays_command(case.run)
+        return pays_words(_SERVED_AT[_SGLANG])
+    together = [
+        run
+        for run in case.others
+        if (run.manifest.engine, run.manifest.target) == (_VLLM, case.run.manifest.target)
+    ]
+    return pays_command(*sorted([case.run, *together], key=lambda run: run.label))
+
+
+def _to_tell_senders(case: ReplayCase) -> str:
+    """Return the command that asks the servers of a replay again. A server that was started for it
+    is started again."""
+    manifest = case.run.manifest
+    speculation = manifest.workload.get(SPECULATION)
+    if isinstance(speculation, Mapping):
+        return pays_words(manifest.target.name, speculative_config(speculation))
+    if case.reference is None or _is_one_server(case):
+        return pays_words(_url(case.run))
+    return pays_words(_url(case.run), "--without", shlex.quote(_url(case.reference)))
+
+
+def _is_one_server(case: ReplayCase) -> bool:
+    """Whether a replay and its reference asked one address, before and after a restart."""
+    return case.reference is not None and _url(case.run) == _url(case.reference)
+
+
+def _ask_both(case: Case) -> str:
+    """Return what to run where nothing was measured."""
+    return f"To know, run `{to_tell(case)}`: the same prompts with and without it."
+
+
+def _url(replay: ReplaySummary) -> str:
+    server = replay.manifest.workload.get("server")
+    url = server.get("url") if isinstance(server, Mapping) else None
+    return str(url or _SERVED_AT[_VLLM])
 
 
 def _loads(speeds: Sequence[SpeedAtLoad]) -> str:
@@ -314,7 +364,7 @@ def _by_model(case: Case) -> Finding:
         return Finding(
             answer=Answer.CANNOT_TELL,
             statement="whether speculation pays is not known, because there is no run without it",
-            advice=f"To know, run `{to_tell(case)}`: the same prompts with and without it.",
+            advice=_ask_both(case),
         )
     return Finding(
         answer=Answer.YES,
@@ -372,7 +422,6 @@ def faster_than_reference(case: Case) -> Finding | None:
     low, high = interval.low, interval.high
     if answer is Answer.NO:
         low, high = 1 / high, 1 / low
-    record = f"To know, run `{pays_command(other, case.run)}`, which serves both in turn."
     return Finding(
         answer=answer,
         headline=_PLACES_COMPARED.get(answer, Headline.NEVER),
@@ -382,7 +431,7 @@ def faster_than_reference(case: Case) -> Finding | None:
         estimate=value,
         interval=interval,
         reference=other.label,
-        advice=record if answer is Answer.CANNOT_TELL else "",
+        advice=_ask_both(case) if answer is Answer.CANNOT_TELL else "",
     )
 
 
@@ -455,14 +504,13 @@ def without_speculation(run: BaselineRun) -> Finding:
     ends = ""
     if interval is not None:
         ends = f" ({milliseconds(interval.low)} to {milliseconds(interval.high)})"
-    measure = "record the same prompts with a drafter"
-    if run.manifest.engine != _SGLANG:
-        target = shlex.quote(run.manifest.target.name)
-        measure = f"run `driftscope pays {target} --drafter DRAFTER`, or {measure}"
+    measure = pays_words(_SERVED_AT.get(run.manifest.engine, _SERVED_AT[_VLLM]))
     return Finding(
         topic=Topic.PAYS,
         answer=Answer.CANNOT_TELL,
         statement=f"without speculation an output token takes {milliseconds(latency.tpot_s)}{ends} "
         f"and the first one {milliseconds(latency.ttft_s)}, over {run.requests:,} requests",
-        advice=f"To know whether speculation pays, {measure} and add --baseline {run.label}.",
+        advice=f"To know whether speculation pays, run `{measure}`, restart the server with a "
+        "drafter, and run it again. Or record the same prompts with a drafter, and analyze that "
+        f"recording with --baseline {shlex.quote(run.label)}.",
     )

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from driftscope.analysis.advice import NO_SPECULATION, Advice, answer, faster, to_measure
-from driftscope.analysis.comparability import UNPAIRED
 from driftscope.analysis.compare import (
     LENGTH,
     TIMES,
@@ -35,6 +34,7 @@ from driftscope.analysis.number_words import (
     percent,
     times,
 )
+from driftscope.analysis.pairing import UNPAIRED
 from driftscope.analysis.replays import NO_INTERVAL, Cell
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import PairedRatio
@@ -470,7 +470,7 @@ def _choice(advice: Advice) -> tuple[str, ...]:
     if advice.useless:
         return f"{head}K = 0: {advice.command}", _why_none(advice)
     measure = to_measure(advice)
-    further = () if measure is None else (measure, f"to do so: {advice.measure_command} OPTIONS")
+    further = () if measure is None else (measure, f"to do so: {advice.measure_command}")
     if advice.schedule_worth_it:
         other = advice.served.words if advice.served.mixed else "the best single K"
         extra = f"{_gain(advice.schedule_gain)} than {other}"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.command import Driftscope
@@ -200,12 +201,24 @@ def test_two_running_servers_are_asked_in_turn(driftscope: Driftscope, tmp_path:
     assert turned.returncode == 2 and "it was started with a drafter" in turned.stderr
 
 
+@pytest.mark.parametrize(
+    ("drafting", "plain"),
+    [
+        ({"metrics": DRAFTS}, {"metrics": RUNNING}),
+        (
+            {"launched": {"speculative_algorithm": "EAGLE3"}},
+            {"launched": {"speculative_algorithm": None}},
+        ),
+    ],
+    ids=["vllm", "sglang"],
+)
 def test_one_server_is_compared_once_it_was_asked_both_ways(
-    driftscope: Driftscope, tmp_path: Path
+    driftscope: Driftscope, tmp_path: Path, drafting: dict[str, Any], plain: dict[str, Any]
 ) -> None:
-    with stub_server(metrics=DRAFTS, piece_s=0.002) as server:
+    with stub_server(piece_s=0.002, **drafting) as server:
         first = driftscope("pays", server.url, *FEW)
-        server.metrics = RUNNING
+        for name, value in plain.items():
+            setattr(server, name, value)
         second = driftscope("pays", server.url, *FEW)
     assert first.returncode == 4, first.stderr
     assert "restart it without its drafter" in first.stdout

@@ -58,6 +58,8 @@ class Stub:
     """Port; 0 for any free one."""
     metrics: str = ""
     """Text of its metrics; empty: it has none."""
+    launched: dict[str, Any] | None = None
+    """What it tells at SGLang's /server_info; None: nothing."""
 
 
 @contextlib.contextmanager
@@ -119,6 +121,8 @@ async def _request(
         head = f"HTTP/1.1 200 OK\r\ncontent-length: {len(content)}\r\n\r\n"
         writer.write(head.encode() + content)
         return True
+    if path == "/server_info" and stub.launched is not None:
+        return _json(writer, stub.launched)
     if path == "/health":
         return _json(writer, {})
     if path == "/tokenize":

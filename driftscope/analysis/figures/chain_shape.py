@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
@@ -310,7 +311,7 @@ def check_rounds(tables: Tables, rounds: pa.Table) -> None:
     if not whole(rounds, "rounds").sum() and tables.conditions:
         raise NoDataError(
             f"{tables.path}: no round in it meets {' and '.join(map(str, tables.conditions))}; "
-            "`driftscope analyze RUN` without --where and --since says what is in it"
+            f"`driftscope analyze {shlex.quote(str(tables.path))}` says what is in it"
         )
     if not whole(rounds, "rounds").sum():
         finished = tables.engine.rows(requests_that_finished()).num_rows

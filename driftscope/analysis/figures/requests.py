@@ -1,4 +1,5 @@
-"""Requests of a run: their codes, and which of them count as independent of each other.
+"""Requests of a run: their codes, and which of them count as independent of each other, and the
+load that they were.
 
 A request's unit is the first of these that the recording knows: session, conversation, question of
 a replay, prompt; otherwise it is the request itself. A workload label is never a unit unless
@@ -7,6 +8,7 @@ a replay, prompt; otherwise it is the request itself. A workload label is never 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -61,6 +63,13 @@ def requests_that_finished() -> ir.Table:
         "time_s",
         has_regions=rows.region_starts.notnull(),
     ).order_by("time_s", *REQUEST)
+
+
+@cache
+def times_of_requests() -> ir.Table:
+    """Return the times of every finished request, whatever conditions leave out."""
+    rows = table("request_all", "request")
+    return rows.select("arrival_s", "ttft_s", "tpot_s", "output_tokens")
 
 
 SESSION, CONVERSATION, PAIR, PROMPT = "session", "conversation", "pair", "prompt_digest"
@@ -231,6 +240,73 @@ MAX_CLUSTERS = 8192
 intervals over so many groups are as wide as over requests, and memory is bounded."""
 
 
+SAME_LOAD = 1.2
+"""Largest ratio of two loads that count as equal: a faster server finishes its requests sooner, so
+that equal traffic need not mean equally many requests at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Load of a server, from when its requests arrived and ended."""
+
+    at_once: float
+    """Mean number of requests in the server while it had any."""
+    met: float
+    """Mean number of requests in the server that a request met, itself included: above `at_once`
+    in a burst."""
+    gaps_s: Matrix
+    """Times between arrivals, ascending, [requests - 1]."""
+
+    def is_like(self, other: Load) -> bool:
+        """Whether two loads count as equal: as many requests at once, or requests that arrived in
+        the same rhythm, of which a slower server has more at once."""
+        if all(
+            _ratio(mine, theirs) <= SAME_LOAD
+            for mine, theirs in ((self.at_once, other.at_once), (self.met, other.met))
+        ):
+            return True
+        rates = [gaps.mean() if len(gaps) else 0.0 for gaps in (self.gaps_s, other.gaps_s)]
+        if min(rates) <= 0 or _ratio(*rates) > SAME_LOAD:
+            return False
+        every = np.concatenate([self.gaps_s, other.gaps_s])
+        places = [
+            np.searchsorted(gaps, every, side="right") / len(gaps)
+            for gaps in (self.gaps_s, other.gaps_s)
+        ]
+        apart = float(np.abs(places[0] - places[1]).max())
+        return apart <= _RHYTHM * math.sqrt(1 / len(self.gaps_s) + 1 / len(other.gaps_s))
+
+
+_RHYTHM = 1.36
+"""Critical distance of Kolmogorov and Smirnov for two samples at 5 %, for sizes of 1."""
+
+
+def load_of(arrival_s: Matrix, life: Matrix) -> Load | None:
+    """Return the load of a server from the arrivals and lives of its requests in seconds; None if
+    those of fewer than two requests are known."""
+    known = np.isfinite(arrival_s) & np.isfinite(life) & (life > 0)
+    if known.sum() < 2:
+        return None
+    begin, end = arrival_s[known], arrival_s[known] + life[known]
+    at = np.concatenate([begin, end])
+    step = np.concatenate([np.ones(len(begin)), -np.ones(len(end))])
+    order = np.argsort(at, kind="stable")
+    lasted, inside = np.diff(at[order]), np.cumsum(step[order])[:-1]
+    busy = float(lasted[inside > 0].sum())
+    asked = float((inside * lasted).sum())
+    if not busy > 0 or not asked > 0:
+        return None
+    return Load(
+        at_once=asked / busy,
+        met=float((np.square(inside) * lasted).sum()) / asked,
+        gaps_s=np.sort(np.diff(np.sort(begin))),
+    )
+
+
+def _ratio(a: float, b: float) -> float:
+    return max(a, b) / min(a, b)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Requests:
     """Every request that any table of the run mentions, arrays of [requests] each, in order of
@@ -259,6 +335,9 @@ class Requests:
     """Digest of each request's prompt; "" if it is not known."""
     has_regions: bool = False
     """Whether regions of some request's answer were recorded."""
+    load: Load | None = None
+    """Load of the server, of all its requests, also those that conditions leave out; None if it is
+    not known."""
 
     def __len__(self) -> int:
         return int(self.keys.num_rows)
@@ -307,9 +386,16 @@ def requests_of(tables: Tables, *mentions: pa.Table) -> Requests:
         digests=texts.pop("prompt_digest"),
         has_regions=pc.any(finished.column("has_regions")).as_py() is True,
         replica=np.asarray(keys.column("replica").to_numpy(), dtype=np.int64),
+        load=_load(tables),
         **texts,
         **numbers,
     )
+
+
+def _load(tables: Tables) -> Load | None:
+    rows = tables.engine.rows(times_of_requests())
+    ttft_s, tpot_s, tokens = (floats(rows, n) for n in ("ttft_s", "tpot_s", "output_tokens"))
+    return load_of(floats(rows, "arrival_s"), life_s(ttft_s, tpot_s, tokens))
 
 
 _NUMBERS = ("ttft_s", "tpot_s", "arrival_s", "prompt_tokens", "output_tokens", "temperature")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -103,7 +104,7 @@ def _say(done: Done) -> None:
         say(f"note: {note}")
     say(counted(done))
     say(f"written: {done.run}")
-    say(f"next: driftscope analyze {done.run}")
+    say(f"next: driftscope analyze {shlex.quote(str(done.run))}")
 
 
 def counted(done: Done) -> str:

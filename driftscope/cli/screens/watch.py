@@ -49,7 +49,7 @@ def why_no_chains(
         return ("0 chains: recording is stopped; to resume it:", f"  driftscope probe start {run}")
     return (
         f"0 chains: {_words(budget, shown.rate)}; to record more:",
-        f"  driftscope serve ... --every {EVERY}"
+        f"  --every {EVERY}, an option of driftscope serve"
         if over
         else f"  driftscope probe set {run} --every {EVERY}",
     )
@@ -61,9 +61,10 @@ def _words(budget: float | None, rate: float) -> str:
 
 
 def _run(target: str) -> str:
-    """Return the run directory as a command needs it; a scrape endpoint does not tell it."""
+    """Return the run directory as a command needs it: the newest one of a scrape endpoint, which
+    does not tell it."""
     if "://" in target:
-        return "RUN"
+        return "latest"
     near = os.path.relpath(target)
     return shlex.quote(min(target, near, key=len))
 
@@ -89,7 +90,7 @@ _HEADS = {"sink": "sink", "prompt": "prompt", "generated": "verified", "self": "
 _NOTES = (
     "chain: attention on the tokens of the chain itself",
     "whether speculation pays is not known, because there is no run without it:",
-    "`driftscope pays` measures it",
+    "`driftscope pays http://localhost:8000` (the server's address) measures it",
 )
 """Lines that explain words of the screen."""
 

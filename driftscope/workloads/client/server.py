@@ -256,6 +256,12 @@ class _Version(BaseModel):
     version: Annotated[str, Field(max_length=MAX_LABEL_CHARS)]
 
 
+class _Launched(BaseModel):
+    """Part of SGLang's /server_info: the options with which it was started."""
+
+    speculative_algorithm: Annotated[str, Field(max_length=MAX_LABEL_CHARS)] | None
+
+
 async def look(lookup: Lookup, access: Access, model: str | None) -> Facts:
     """Return the facts that the server reports; raises DriftscopeError when it cannot be
     reached."""
@@ -279,7 +285,7 @@ async def look(lookup: Lookup, access: Access, model: str | None) -> Facts:
         max_model_len=None if entry is None else entry.max_model_len,
         version=await _version(lookup),
         kv_tokens=_kv_tokens(metrics),
-        speculates=DRAFTS in metrics if _VLLM in metrics else None,
+        speculates=DRAFTS in metrics if _VLLM in metrics else await _sglang_speculates(lookup),
         started_s=min(map(float, _STARTED.findall(metrics)), default=None),
     )
 
@@ -293,6 +299,14 @@ def facts_of(url: str, api_key_env: str | None = None) -> Facts:
 async def _version(lookup: Lookup) -> str | None:
     try:
         return (await lookup.value(_Version, "/version")).version
+    except PeerError:
+        return None
+
+
+async def _sglang_speculates(lookup: Lookup) -> bool | None:
+    """Return whether SGLang was started with a drafter; None if the server is not SGLang."""
+    try:
+        return (await lookup.value(_Launched, "/server_info")).speculative_algorithm is not None
     except PeerError:
         return None
 

@@ -6,10 +6,10 @@ import numpy as np
 from support.simulate.draw import Chunk, Ints, chunks
 from support.simulate.truth import Truth
 
-from driftscope.analysis.comparability import UNPAIRED, Pairing
 from driftscope.analysis.compare import Comparison, comparison
 from driftscope.analysis.figures.change_points import Series
 from driftscope.analysis.figures.rounds import Rounds, Side, mix_over
+from driftscope.analysis.pairing import UNPAIRED, Pairing
 
 
 def side(truth: Truth, drafted: int | None = None) -> Side:

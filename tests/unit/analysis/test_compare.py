@@ -15,7 +15,6 @@ from support.simulate.sums import side, unpaired
 from support.simulate.write import manifest
 from typer.testing import CliRunner
 
-from driftscope.analysis.comparability import BY_DIGEST, BY_ORDER, UNPAIRED, common_mix
 from driftscope.analysis.compare import (
     LENGTH,
     MARGINAL,
@@ -32,6 +31,7 @@ from driftscope.analysis.compare import (
 from driftscope.analysis.figures.requests import Requests
 from driftscope.analysis.figures.rounds import Side, side_without_rounds
 from driftscope.analysis.figures.run_sums import collect
+from driftscope.analysis.pairing import BY_DIGEST, BY_ORDER, UNPAIRED, common_mix
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.statistics.changes import OTHER
 from driftscope.analysis.statistics.permutation import holm

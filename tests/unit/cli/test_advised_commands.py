@@ -1,4 +1,7 @@
-"""Every command that a conclusion tells its reader to run works when it is pasted."""
+"""Every command that a conclusion tells its reader to run works when it is pasted.
+
+Those that start servers or need models of a size that takes minutes: tests/engines/test_advised.py.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,36 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+from support.command import run_command
+from support.simulate import Truth, simulate
+from support.stub_server import stub_server
 
 from driftscope.cli.app import app
 from driftscope.cli.pays import contenders_of, speculations_in
+from driftscope.findings.catalogue import Analysis
 from driftscope.pipeline import Inputs, analyze
+from driftscope.trace.manifest import MANIFEST, read_manifest
 
 ROOT = Path(__file__).parents[3]
 GALLERY = ROOT / "reports" / "gallery" / "traces"
 SCREENS = ROOT / "tests" / "unit" / "findings" / "data" / "screens.json"
 _COMMAND = re.compile(r"`(driftscope \S+ [^`]+)`")
 _CONCLUDED = ("drifting", "healthy", "server", "long-context", "sglang")
+_SERVED_AT = re.compile(r"http://localhost:(8000|30000)\b")
+
+
+def _concluded(analysis: Analysis) -> Iterator[str]:
+    """Yield the sentences of all conclusions."""
+    for found in (*analysis.findings, *analysis.answers, *analysis.notes):
+        yield from (found.statement, found.advice, *(cause.check for cause in found.causes))
+    for case in analysis.cases:
+        yield from (found.settle for found in case.comparability.differences)
 
 
 def _texts() -> Iterator[str]:
@@ -28,19 +46,25 @@ def _texts() -> Iterator[str]:
     for sentences in json.loads(SCREENS.read_text()).values():
         yield from sentences
     for names in (*((name,) for name in _CONCLUDED), ("drifting", "healthy")):
-        analysis = analyze(Inputs(sources=[GALLERY / name for name in names], labels=names))
-        for found in (*analysis.findings, *analysis.answers, *analysis.notes):
-            yield from (found.statement, found.advice, *(c.check for c in found.causes))
-
-
-def _commands() -> list[str]:
-    return sorted({command for text in _texts() for command in _COMMAND.findall(text)})
+        runs = [GALLERY / name for name in names]
+        yield from _concluded(analyze(Inputs(sources=runs, labels=names)))
 
 
 @pytest.fixture(scope="module")
-def commands() -> list[str]:
-    found = _commands()
-    for name in ("pays", "replay"):
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a server without a drafter."""
+    run = tmp_path_factory.mktemp("runs") / "plain"
+    simulate(run, Truth(requests=60, rounds=20, k_zero_above=0))
+    manifest = replace(read_manifest(run), drafter=None, method="", k=0)
+    (run / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    return run
+
+
+@pytest.fixture(scope="module")
+def commands(plain: Path) -> list[str]:
+    texts = [*_texts(), run_command("analyze", plain, cwd=plain.parent).stdout.replace("\n", " ")]
+    found = sorted({command for text in texts for command in _COMMAND.findall(text)})
+    for name in ("pays", "replay", "ablate"):
         assert any(f" {name} " in command for command in found)
     return found
 
@@ -56,7 +80,7 @@ def _parsed(command: str) -> tuple[str, Any]:
 
 def test_every_advised_command_is_parsed(commands: list[str]) -> None:
     for command in commands:
-        assert not re.search(r"\b(RUN|MODEL|URL|FILE|PLAIN)\b", command), command
+        assert not re.search(r"\b(RUN|MODEL|URL|FILE|PLAIN|DRAFTER|TARGET)\b", command), command
         _parsed(command)
 
 
@@ -73,4 +97,20 @@ def test_the_command_that_settles_whether_it_pays_serves_the_drafter_of_the_run(
         assert plain.speculation is None and [one.speculation for one in drafting] == configs
         for config in configs:
             assert set(config) == {"method", "model", "num_speculative_tokens"}
-    assert {"driftscope pays http://localhost:30000"} >= set(settling) - set(started)
+    assert set(settling) - set(started) == {
+        "driftscope pays http://localhost:8000",
+        "driftscope pays http://localhost:30000",
+    }
+
+
+def test_commands_that_ask_a_running_server_run_as_they_are_printed(
+    commands: list[str], tmp_path: Path
+) -> None:
+    asking = [command for command in commands if _SERVED_AT.search(command)]
+    assert asking
+    with stub_server(launched={"speculative_algorithm": None}) as server:
+        for command in asking:
+            words = shlex.split(_SERVED_AT.sub(server.url, command))[1:]
+            done = run_command(*words, cwd=tmp_path)
+            wanted = 4 if words[0] == "pays" else 0  # pays waits for the other half
+            assert done.returncode == wanted, (command, done.stderr)

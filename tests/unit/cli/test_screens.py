@@ -120,7 +120,7 @@ RECORDED, START = "of steps are recorded", "  driftscope probe start"
     [
         ("runs/a", _view(rate=0.002), 0.01, f"1 % pays for 0.2 % of steps{MORE} runs/a --every 4"),
         ("runs/b c", _view(rate=1 / 64), None, f"1.6 % {RECORDED}{MORE} 'runs/b c' --every 4"),
-        ("http://host:9464", _view(rate=0.002), None, f"0.2 % {RECORDED}{MORE} RUN --every 4"),
+        ("http://host:9464", _view(rate=0.002), None, f"0.2 % {RECORDED}{MORE} latest --every 4"),
         ("runs/a", _view(rate=0.0), 0.01, f"recording is stopped; to resume it:\n{START} runs/a"),
         ("runs/a", _view(), None, "only acceptance and timing of this drafter are recorded"),
     ],
@@ -143,7 +143,7 @@ def test_nothing_is_said_where_chains_are_or_nothing_is_served() -> None:
 
 def test_a_run_that_has_ended_cannot_be_changed() -> None:
     lines = why_no_chains("runs/a", _view(rate=0.002), 0.01, over=True)
-    assert lines[-1] == "  driftscope serve ... --every 4"
+    assert lines[-1] == "  --every 4, an option of driftscope serve"
 
 
 def test_a_path_inside_the_working_directory_is_given_as_one_types_it(

@@ -9,8 +9,8 @@ import pytest
 from support.simulate import Truth
 from support.simulate.sums import side
 
-from driftscope.analysis.comparability import BY_ID, UNPAIRED, Pairing
 from driftscope.analysis.compare import MARGINAL, Comparison, comparison
+from driftscope.analysis.pairing import BY_ID, UNPAIRED, Pairing
 from driftscope.analysis.statistics.permutation import DRAWS, joint, look_alikes
 from driftscope.analysis.statistics.ratio import Ratio, ratio_of
 
