@@ -227,11 +227,7 @@ def _of_drafting(
 ) -> Iterator[RunDifference]:
     """Yield the differences of what drafted and verified, also drafter and K."""
     a, b = manifests
-    yield from _unequal(
-        "rule of verification",
-        *(manifest.verification for manifest in manifests),
-        of_server=False,
-    )
+    yield from _of_rules(a, b)
     drafted = [_drafted(side) for side in sides]
     shallow = min(side.rounds.comparable_k for side in sides)
     at = f"acceptance is compared at the {shallow} depths that both verified of every draft"
@@ -247,6 +243,18 @@ def _of_drafting(
     yield from _unequal("the target's state that MiMo's head reads", *_head_states(a, b))
     if models_differ(a, b, DRAFTER):
         yield RunDifference(name=DRAFTER, first=_name(a.drafter), second=_name(b.drafter))
+
+
+def _of_rules(a: Manifest, b: Manifest) -> Iterator[RunDifference]:
+    """Yield that drafts were verified by different rules, or accepted at a given rate."""
+    if a.is_simulated or b.is_simulated:
+        yield RunDifference(
+            name="acceptance that was simulated",
+            explains=BOTH,
+            settle="Record both runs with the standard rule of verification.",
+        )
+    else:
+        yield from _unequal("rule of verification", a.verification, b.verification, of_server=False)
 
 
 def _drafted(side: Side) -> str:
@@ -302,10 +310,12 @@ _OF_REPLAYS = {"prompts": "prompts", "settings": "settings", "suite": "suite_dig
 
 def comparability_of_replays(a: Manifest, b: Manifest) -> Comparability:
     """Return what differs between two replays apart from the drafter: the model, the engine's
-    version, and what was asked. The load is part of what is compared, see `speed`."""
+    version, the rule of verification, and what was asked. The load is part of what is compared, see
+    `speed`."""
     found = [
         *_unequal(TARGET, _name(a.target), _name(b.target)),
         *_unequal("engine version", a.engine_version, b.engine_version),
+        *_of_rules(a, b),
     ]
     for name, key in _OF_REPLAYS.items():
         found += _unequal(name, *(str(manifest.workload.get(key, "")) for manifest in (a, b)))

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Interval as Within
 from annotated_types import MaxLen
 
+from driftscope.analysis.number_words import listed
 from driftscope.analysis.statistics.intervals import Interval, exact_interval
 from driftscope.analysis.statistics.ratio import (
     PairedRatio,
@@ -445,7 +446,7 @@ def summarise_replay(
     outside = [row["outside_s"] for row in answered if row.get("outside_s") is not None]
     return ReplaySummary(
         label=label,
-        manifest=trace.manifest,
+        manifest=replace(trace.manifest, verification=_rule(answered, servers)),
         planned=len(rows) if rows or not sums else None,
         ended=dict(sorted(ended.items())),
         cells=(
@@ -459,6 +460,14 @@ def summarise_replay(
         starts=len({one.manifest.workload.get(START, number) for number, one in enumerate(traces)}),
         problems=tuple(problem for one in traces for problem in one.problems),
     )
+
+
+def _rule(rows: Sequence[Row], servers: Sequence[Trace]) -> str | None:
+    """Return the rule by which the servers that saw the requests verified drafts; None if none of
+    them recorded it."""
+    seen = {row.get("server_run_id") for row in rows}
+    rules = {one.manifest.verification for one in servers if one.manifest.run_id in seen} - {None}
+    return listed(sorted(map(str, rules))) or None
 
 
 def _totals(trace: Trace) -> tuple[FileTotals, ...]:

@@ -63,6 +63,8 @@ _QUESTIONS = [rule for rule in _ALL if isinstance(rule, Question)]
 
 REPEATS_UNSEEN = "repeated prompts cannot be seen in this trace"
 """Reason why a finding is not certain."""
+_OF_DRAFTER = (Topic.ACCEPTANCE, Topic.WHERE)
+"""Topics on which a replay says nothing if acceptance was simulated."""
 _END = "_low"
 """End of the name of an interval's lower end, see `finding.figure`."""
 Baseline: TypeAlias = RunSummary | BaselineRun | ReplaySummary
@@ -141,7 +143,8 @@ def conclude(
         rule(case)
         for case in replays
         for rule in REPLAYS.values()
-        if _is_asked(rule, case, cases) or rule.topic is not Topic.PAYS
+        if (_is_asked(rule, case, cases) or rule.topic is not Topic.PAYS)
+        and not (case.run.manifest.is_simulated and rule.topic in _OF_DRAFTER)
     ]
     every += [finding for finding in of_replay if finding is not None]
     findings, answers = ranked(every), _answers(cases, replays)
@@ -157,6 +160,7 @@ def conclude(
             *(notes_on_plain(baseline) if isinstance(baseline, BaselineRun) else ()),
             *_unlike_baseline(cases, of_runs),
             *_several_differences(cases),
+            *_differences_of_replays(replays),
         ),
         screen=first_screen_of(findings, answers, cases, senders, vouched),
         plain=baseline if isinstance(baseline, BaselineRun) else None,
@@ -292,6 +296,22 @@ def _several_differences(cases: Sequence[Case]) -> list[Finding]:
         )
         for case in cases
         if case.comparison and (message := case.comparability.warning)
+    ]
+
+
+def _differences_of_replays(replays: Sequence[ReplayCase]) -> list[Finding]:
+    """Note replays that differ from the one they are compared with in more than their drafter."""
+    return [
+        note(
+            message,
+            case.reference.label,
+            case.run.label,
+            name="unlike",
+            affects="run",
+            answer=Answer.CANNOT_TELL,
+        )
+        for case in replays
+        if case.reference and case.pairs and (message := case.comparability.warning)
     ]
 
 

@@ -20,6 +20,7 @@ from driftscope.analysis.summary.run_summary import (
 from driftscope.findings.case import Case, question
 from driftscope.findings.finding import Answer, Finding, Headline, Topic, capital, note
 from driftscope.findings.rules_compare import FEWEST_REQUESTS
+from driftscope.trace.manifest import WAS_SIMULATED
 from driftscope.vocabulary import CHOOSES_LENGTH, UndraftedReason
 
 SOME_CUT = 0.01
@@ -44,7 +45,11 @@ def notes_on(run: RunSummary) -> list[Finding]:
 
 def notes_on_replay(run: ReplaySummary) -> list[Finding]:
     """Return every note on a replay's data."""
-    return _recorded(run, "senders")
+    simulated = [
+        note(WAS_SIMULATED, run.label, name="simulated", affects="senders")
+        for _ in range(run.manifest.is_simulated)
+    ]
+    return [*simulated, *_recorded(run, "senders")]
 
 
 def notes_on_plain(run: BaselineRun) -> list[Finding]:

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from driftscope.analysis.comparability import Claim
 from driftscope.analysis.number_words import listed, number
 from driftscope.analysis.replays import BOUNDS, ReplaySummary, is_replay
 from driftscope.boundary.json_document import REPLAY, text
@@ -22,7 +23,7 @@ from driftscope.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK, MixedTraceE
 from driftscope.json_report import to_json
 from driftscope.metrics.acceptance import mean_length
 from driftscope.pipeline import Inputs, analyze
-from driftscope.trace.manifest import read_manifest
+from driftscope.trace.manifest import WAS_SIMULATED, read_manifest
 from driftscope.trace.records import ClientRow
 from driftscope.vocabulary import Ended
 from driftscope.workloads.client.replay import Done, Watcher, require_answers
@@ -180,10 +181,13 @@ def _difference_sentence(first: ReplaySummary, other: ReplaySummary) -> str:
 def compare_replays(runs: Sequence[Path], labels: Sequence[str], *, as_json: bool) -> None:
     """Print the figures of both replays and their ratios, prompt by prompt.
 
-    Raises NoDataError for a run that holds sums only, whose bounds do not decide, and
-    MixedTraceError for replays of different prompts.
+    Raises NoDataError for a run that holds sums only, whose bounds do not decide, and for one whose
+    acceptance was simulated; MixedTraceError for replays of different prompts.
     """
     analysis = analyze(Inputs(sources=runs, labels=labels))
+    for run in analysis.senders:
+        if run.manifest.is_simulated:
+            raise NoDataError(f"{run.label}: {WAS_SIMULATED}; it is compared with nothing")
     sums = [run.label for run in analysis.senders if not run.has_rows]
     if sums and not (words := _difference_sentence(*analysis.senders)):
         raise NoDataError(
@@ -196,6 +200,11 @@ def compare_replays(runs: Sequence[Path], labels: Sequence[str], *, as_json: boo
         raise MixedTraceError(
             f"{runs[0]}, {runs[1]}: these replays have no prompt in common; replay the same suite"
         )
+    for case in analysis.replay_cases:
+        for claim, what in ((Claim.ACCEPTANCE, "accepts more"), (Claim.SPEED, "serves faster")):
+            if explaining := case.comparability.explaining(claim):
+                words = listed([found.words for found in explaining])
+                say(f"which server {what} cannot be told: they differ in {words}")
     if as_json:
         typer.echo(to_json(analysis), nl=False)
     else:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.command import run_command
 from support.replays import BASELINE, client_row, write_replay
 from support.runs import Spec, write_run
 
@@ -25,6 +27,7 @@ from driftscope.findings.catalogue import REPLAYS
 from driftscope.json_report import to_dict
 from driftscope.metrics.latency import mcnemar
 from driftscope.pipeline import Analysis, Inputs, analyze
+from driftscope.trace.manifest import MANIFEST, SIMULATED, WAS_SIMULATED, read_manifest
 from driftscope.trace.reader import read_trace
 from driftscope.trace.records import ClientRow
 from driftscope.vocabulary import Ended
@@ -250,6 +253,39 @@ def test_a_replay_is_joined_with_the_probes_run(tmp_path: Path) -> None:
     ttft = np.mean(server.request.column("ttft_s").to_pylist())
     assert summary.outside_s == pytest.approx(5.0 - ttft)
     assert summarise_replay(client, "c").joined == 0
+
+
+def _of_server(folder: Path, rule: str, served: int) -> Path:
+    """Return a replay of a server that recorded its rule of verification, beside the replay, which
+    sent the last 20 of the requests that it served."""
+    server = write_run(folder / "server", Spec(requests=served, rounds=6))
+    manifest = replace(read_manifest(server), run_id=folder.name, verification=rule)
+    (server / MANIFEST).write_text(manifest.to_json())
+    rows = [client_row(n, response=f"req-{served - 20 + n}") for n in range(20)]
+    return write_replay(folder / "client", rows, server_run="server")
+
+
+@pytest.mark.parametrize(
+    ("rules", "code", "said"),
+    [
+        (("exact", "exact"), 0, ""),
+        (("exact", "block"), 0, "they differ in rule of verification (exact against block)"),
+        (("exact", SIMULATED), 4, f"{WAS_SIMULATED}; it is compared with nothing"),
+    ],
+)
+def test_replays_under_different_rules_of_verification_are_not_compared(
+    tmp_path: Path, rules: tuple[str, str], code: int, said: str
+) -> None:
+    runs = [
+        _of_server(tmp_path / name, rule, served)
+        for name, rule, served in zip("ab", rules, (40, 20), strict=True)
+    ]
+    done = run_command("compare", *runs)
+    assert done.returncode == code and said in done.stderr
+    assert bool(said) == ("cannot be told" in done.stderr or code == 4)
+    notes = [note.statement for note in analyze(Inputs(sources=runs, labels=["a", "b"])).notes]
+    words = WAS_SIMULATED if SIMULATED in rules else "rule of verification"
+    assert any(words in note for note in notes) == bool(said)
 
 
 def test_a_report_of_replays_alone(tmp_path: Path) -> None:
