@@ -1,4 +1,5 @@
-"""Whether two runs can be compared: what they have in common, and what else differs between them.
+"""Whether two runs can be compared: what they have in common, and what else differs between them;
+likewise two replays, two labels or two times of one run, and the clocks of server and client.
 
 Every command, claim, gate and alert asks this module. A difference is one of three things. It is
 what the runs are compared for (the drafter, K). Or the comparison removes it: requests are paired
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -21,6 +22,7 @@ from driftscope.analysis.figures.requests import UNLABELLED, Requests
 from driftscope.analysis.figures.rounds import Side
 from driftscope.analysis.number_words import listed, percent
 from driftscope.analysis.pairing import (
+    ENOUGH_PAIRED,
     LEAST_APART,
     UNPAIRED,
     Pairing,
@@ -72,6 +74,8 @@ class Comparability:
     """Circumstances in which two runs differ, apart from their figures."""
 
     differences: tuple[RunDifference, ...] = ()
+    compared: str = "the runs"
+    """What is compared, in words."""
 
     def explaining(self, claim: Claim) -> tuple[RunDifference, ...]:
         """Return the differences that can explain a claim."""
@@ -84,7 +88,7 @@ class Comparability:
     def doubt(self, claim: Claim) -> str:
         """Return a clause on what can explain a claim; "" if nothing can."""
         words = [found.words for found in self.explaining(claim)]
-        return f", but the runs also differ in {listed(words)}" if words else ""
+        return f", but {self.compared} also differ in {listed(words)}" if words else ""
 
     def settle(self, claim: Claim) -> str:
         """Return what to record or to type so that nothing else explains a claim;
@@ -94,8 +98,8 @@ class Comparability:
     @property
     def of_requests(self) -> Comparability:
         """Differences that are no settings of the server: a gate may be about those."""
-        return Comparability(
-            differences=tuple(found for found in self.differences if not found.of_server)
+        return replace(
+            self, differences=tuple(found for found in self.differences if not found.of_server)
         )
 
     @property
@@ -187,7 +191,7 @@ def _unequal(
         second=str(second),
         explains=explains,
         removed=removed,
-        settle=f"Record both runs with the same {name}.",
+        settle=f"Record both with the same {name}.",
         of_server=of_server,
     )
 
@@ -200,7 +204,7 @@ def _of_servers(a: Manifest, b: Manifest) -> Iterator[RunDifference]:
             first=_name(a.target),
             second=_name(b.target),
             explains=BOTH,
-            settle="Record both runs with the same target.",
+            settle="Record both with the same target.",
         )
     runners = [f"{manifest.engine} {manifest.runner}" for manifest in (a, b)]
     yield from _unequal("runner", *runners)
@@ -251,7 +255,7 @@ def _of_rules(a: Manifest, b: Manifest) -> Iterator[RunDifference]:
         yield RunDifference(
             name="acceptance that was simulated",
             explains=BOTH,
-            settle="Record both runs with the standard rule of verification.",
+            settle="Record both with the standard rule of verification.",
         )
     else:
         yield from _unequal("rule of verification", a.verification, b.verification, of_server=False)
@@ -320,6 +324,38 @@ def comparability_of_replays(a: Manifest, b: Manifest) -> Comparability:
     for name, key in _OF_REPLAYS.items():
         found += _unequal(name, *(str(manifest.workload.get(key, "")) for manifest in (a, b)))
     return Comparability(differences=tuple(found))
+
+
+def comparability_of_parts(first: Side, second: Side, compared: str) -> Comparability:
+    """Return what differs in what was asked between two parts of one run, such as two labels or two
+    times; `compared` names them. The server is one, and their load part of what acceptance does to
+    it."""
+    if first.requests is None or second.requests is None:
+        return NO_DIFFERENCE
+    a, b = (
+        _Asked(side=side, requests=requests, rows=side.asked)
+        for side, requests in ((first, first.requests), (second, second.requests))
+    )
+    found = (
+        *_of_temperatures(a.temperatures(), b.temperatures()),
+        *_of_lengths(a, b, paired=False),
+    )
+    return Comparability(differences=tuple(found), compared=compared)
+
+
+def comparability_of_clocks(answered: int, recorded: int) -> Comparability:
+    """Return what differs between the times of a server's clients, of `answered` requests, and its
+    own, of those that it recorded."""
+    if recorded >= ENOUGH_PAIRED * answered:
+        return NO_DIFFERENCE
+    requests = RunDifference(
+        name="requests",
+        first=f"{answered:,}",
+        second=f"{recorded:,}, which the server recorded",
+        explains=(Claim.SPEED,),
+        settle="Record every request: see what the server lost.",
+    )
+    return Comparability(differences=(requests,), compared="clients and server")
 
 
 def prompts_not_known(*manifests: Manifest) -> Comparability:
@@ -403,7 +439,7 @@ def _of_temperatures(
         explains=BOTH,
         settle=f"Compare one temperature only: add `--where 'temperature = {common[0]:g}'`."
         if common
-        else "Record both runs with the same temperature.",
+        else "Record both with the same temperature.",
     )
 
 

@@ -10,6 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from driftscope.analysis.comparability import (
+    NO_DIFFERENCE,
+    Claim,
+    Comparability,
+    comparability_of_clocks,
+)
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.replays import ReplaySummary, Row, grouped, load_words, throughput_of
 from driftscope.analysis.statistics.intervals import Z95, Interval, ratio
@@ -108,13 +114,15 @@ class SpeedAtLoad:
     """Speeds by the clients' clock, by quantity."""
     by_server: Mapping[str, Speed]
     """Speeds by the servers' own clock; {} unless both servers recorded these requests."""
+    clocks: Comparability = NO_DIFFERENCE
+    """What differs between the two clocks, apart from where they stand."""
 
     @property
     def disagree(self) -> bool:
         """Whether the clients saw another speedup than the server, of which more follows than from
         theirs."""
         client, server = self.by_client.get(TPOT), self.by_server.get(TPOT)
-        if client is None or server is None:
+        if client is None or server is None or not self.clocks.decides(Claim.SPEED):
             return False
         apart = abs(math.log(server.value / client.value)) > math.log1p(CLOCKS_APART)
         return apart and client.faster is not server.faster
@@ -161,6 +169,12 @@ def _at_load(other: Sequence[Row], own: Sequence[Row], starts: int) -> SpeedAtLo
         pairs=len({row["pair"] for row in other} & {row["pair"] for row in own}),
         by_client=client,
         by_server=server,
+        clocks=comparability_of_clocks(
+            *(
+                sum(row.get(f"{clock}{TPOT}") is not None for row in (*other, *own))
+                for clock in ("", "server_")
+            )
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from driftscope.analysis.circumstances import kept_of, usable
+from driftscope.analysis.comparability import Claim, comparability_of_parts
 from driftscope.analysis.figures.change_points import ALPHA, MOST_ALIKE, ChangePoint, Changes
 from driftscope.analysis.number_words import count, lasted, listed, number, percent
 from driftscope.analysis.statistics.changes import LEAST
@@ -94,13 +95,14 @@ def acceptance_drops(case: Case) -> Finding | None:
         assumed=_assumed(changes, drop),
     )
     under = f' under "{label}"' if label else ""
+    doubt = "" if confirming(drop) else _else_between(case, drop.time_s, label)
     return Finding(
-        severity=severity_of(drop),
-        answer=Answer.NO if trust is not Trust.LOW else None,
+        severity=Severity.INFO if doubt else severity_of(drop),
+        answer=Answer.CANNOT_TELL if doubt else Answer.NO if trust is not Trust.LOW else None,
         statement=f"rounds of requests{under} that start before {_moment(drop.time_s)} "
         f"({lasted(since_s)} into the run) yield {number(drop.before)} tokens, rounds of later "
         f"requests {number(drop.after)}: at the same mix of requests {percent(kept)} of the "
-        f"accepted tokens remain{_anchor(drop)}",
+        f"accepted tokens remain{_anchor(drop)}{doubt}",
         evidence={**_evidence(changes, drop), "threshold": DROPPED_BELOW.value},
         confidence=trust,
         because=because,
@@ -111,6 +113,19 @@ def acceptance_drops(case: Case) -> Finding | None:
             [level for level in changes.levels if level.start_s >= drop.time_s], drop.before
         ),
     )
+
+
+def _else_between(case: Case, time_s: float, label: str) -> str:
+    """Return a clause on what else differs between the requests before and after a moment, and may
+    explain a drop; "" if nothing does."""
+    side = case.run.side
+    if side is None or side.requests is None:
+        return ""
+    side = side.labelled(label) if label else side
+    early = side.requests.arrival_s[side.rounds.request] < time_s
+    return comparability_of_parts(
+        side.of(early), side.of(~early), "the earlier and the later requests"
+    ).doubt(Claim.ACCEPTANCE)
 
 
 def drop_of(changes: Changes | None) -> tuple[Changes, ChangePoint, str] | None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from driftscope.analysis.circumstances import Group, kept_of, origin_of, origins, usable
+from driftscope.analysis.comparability import Claim, comparability_of_parts
 from driftscope.analysis.number_words import listed, number, percent, points
 from driftscope.analysis.query.row_filters import NEAR_TOKENS
 from driftscope.analysis.statistics.intervals import Interval, ratio
@@ -110,6 +111,16 @@ _BEGINS = Need[Case](
         and case.run.groups.boundary_within_request.requests >= ENOUGH_REQUESTS
     ),
 )
+
+
+def _else_between(case: Case, contrast: Contrast) -> str:
+    """Return a clause on what else may explain the difference of two labels: what another drafter
+    on the same prompts would show as well."""
+    side = case.run.side
+    if side is None:
+        return ""
+    labels = (side.labelled(name) for name in (contrast.first, contrast.second))
+    return comparability_of_parts(*labels, "the two labels").doubt(Claim.ACCEPTANCE)
 
 
 def _reference_kept(reference: RunSummary | None, contrast: Contrast) -> tuple[float | None, bool]:
@@ -216,7 +227,8 @@ def template_sensitivity(case: Case) -> Finding | None:
         answer=Answer.NO if loses_more and trust is not Trust.LOW else None,
         statement=f'rounds yield {number(contrast.second_length)} tokens under "{contrast.second}" '
         f'and {number(contrast.first_length)} under "{contrast.first}"'
-        f": {percent(contrast.kept)} of the accepted tokens remain{beside}",
+        f": {percent(contrast.kept)} of the accepted tokens remain{beside}"
+        f"{'' if loses_more else _else_between(case, contrast)}",
         evidence={
             "mean_length_best": contrast.first_length,
             "mean_length_worst": contrast.second_length,

@@ -133,6 +133,9 @@ def _prompted(truth: Truth, replica: int, requests: int) -> Prompted:
     if truth.change:
         after, by = truth.change
         shift = shift + by * (progress >= after)
+    if truth.longer:
+        after, times = truth.longer
+        rounds = np.where(progress >= after, times * rounds, rounds)
     return Prompted(
         kind=kind,
         tokens=tokens,

@@ -101,6 +101,8 @@ class Truth:
     """Logit shift at the end of the run, reached linearly over its requests."""
     change: tuple[float, float] | None = None
     """Pair (share of the requests after which acceptance changes, logit shift from there on)."""
+    longer: tuple[float, float] | None = None
+    """Pair (share of the requests after which answers are longer, how many times as long)."""
     context: float = 0.0
     """Logit shift for each doubling of the context over 1,024 tokens."""
     regions: Mapping[str, tuple[float, float]] = field(default_factory=dict)

@@ -15,7 +15,13 @@ from support.simulate import Prompts, Truth, simulate
 from support.simulate.sums import side
 from typer.testing import CliRunner
 
-from driftscope.analysis.comparability import DRAFTER, Claim, comparability_of, models_differ
+from driftscope.analysis.comparability import (
+    DRAFTER,
+    Claim,
+    comparability_of,
+    comparability_of_clocks,
+    models_differ,
+)
 from driftscope.analysis.compare import verdict
 from driftscope.analysis.figures.requests import Load
 from driftscope.analysis.figures.rounds import Side
@@ -109,6 +115,29 @@ def test_engines_give_mimos_head_other_states_of_the_target() -> None:
         "norm)"
     ) in _names(vllm, sglang)
     assert _names(vllm, _with_mimos_head("vllm")) == []
+
+
+def test_labels_at_other_temperatures_may_differ_by_that(tmp_path: Path) -> None:
+    """Without another drafter on the same prompts, the page says so."""
+    cold = Prompts(label="cold", share=0.5, shift=0.7)
+    warm = Prompts(label="warm", share=0.5, shift=-0.7)
+    for temperature in (0.0, 1.0):
+        truth = Truth(requests=120, prompts=(cold, replace(warm, temperature=temperature)))
+        run = summarise(read_trace(simulate(tmp_path / f"{temperature}", truth)), "run")
+        (found,) = [f for f in conclude([run]).findings if f.id == "template_sensitivity"]
+        told = "but the two labels also differ in temperature (0 against 1)" in found.statement
+        assert told == bool(temperature)
+
+
+@pytest.mark.parametrize(("recorded", "comparable"), [(20, True), (10, False)])
+def test_a_server_that_recorded_half_of_the_requests_disagrees_with_nobody(
+    recorded: int, comparable: bool
+) -> None:
+    clocks = comparability_of_clocks(20, recorded)
+    assert clocks.decides(Claim.SPEED) is comparable
+    assert (
+        "clients and server also differ in requests" in clocks.doubt(Claim.SPEED)
+    ) is not comparable
 
 
 def test_another_drafter_may_capture_other_layers() -> None:

@@ -102,6 +102,20 @@ def _findings(run: RunSummary) -> dict[str, Finding]:
     return {finding.id: finding for finding in conclude([run]).findings}
 
 
+def test_longer_answers_are_no_drop_of_the_drafter(tmp_path: Path) -> None:
+    """Acceptance falls with the place in the answer, and answers become longer half-way."""
+    longer = Truth(requests=200, rounds=8, longer=(0.5, 8.0), along=-0.35, between=0.3)
+    same = replace(longer, longer=None, change=(0.5, -1.0))
+    for truth, word in ((longer, "answer length"), (same, "")):
+        path = simulate(tmp_path / (word or "drop"), truth)
+        found = _findings(summarise(read_trace(path), "run"))["acceptance_drops"]
+        assert (found.severity is Severity.INFO) == bool(word)
+        assert ("the earlier and the later requests also differ in" in found.statement) == bool(
+            word
+        )
+        assert word in found.statement
+
+
 def test_a_mix_that_changes_in_a_run_is_for_information(tmp_path: Path) -> None:
     """Half-way, busy times begin, and acceptance falls with the batch size alone."""
     busier = Truth(requests=128, rounds=20, batches=(*(1,) * 64, *(8,) * 8), batch=-0.6)
