@@ -114,13 +114,14 @@ def _one_decides(run: RunSummary) -> str | None:
 
 
 def _length_goes_with_ease(run: RunSummary) -> str | None:
-    """Warn that an interval may be too narrow because easy answers are also the long ones."""
+    """Warn that an interval may be too narrow because easy answers also have more rounds."""
     known = run.independence
     if known is None or known.length_correlation is None or not known.length_goes_with_ease:
         return None
     return (
-        f"long answers are also the easier ones (correlation {known.length_correlation:.2f} over "
-        f"{count(known.clusters, known.noun)}), so the 95% interval of the acceptance length is "
+        f"{known.noun}s with more rounds also yield more tokens per round (correlation "
+        f"{known.length_correlation:.2f} over {count(known.clusters, known.noun)}), so the 95% "
+        f"interval of the acceptance length is "
         f"too narrow. Record {ENOUGH_CLUSTERS} {known.noun}s or more. Averaged over requests "
         f"instead of rounds, the acceptance length is "
         f"{number(run.acceptance.mean_length_by_request)} instead of "

@@ -94,10 +94,10 @@ class Independence:
 
     @property
     def length_goes_with_ease(self) -> bool:
-        """Whether long answers are the easier ones, and the clusters are too few for the interval
-        of the acceptance length to be wide enough, see docs/statistics.md. The other direction
-        narrows no interval, and is mere arithmetic where answers are of one length: rounds are
-        tokens over acceptance length."""
+        """Whether clusters with more rounds are the easier ones, and too few for the interval of
+        the acceptance length to be wide enough, see docs/statistics.md. Rounds decide, because they
+        are the weights of that length; the other direction narrows no interval, and is mere
+        arithmetic where answers are of one length: rounds are tokens over acceptance length."""
         if self.length_correlation is None or self.clusters >= ENOUGH_CLUSTERS:
             return False
         chance = 2.0 / math.sqrt(self.clusters)

@@ -245,7 +245,8 @@ def test_length_that_goes_with_ease_is_said(trace: Trace) -> None:
     assert "length_goes_with_ease" not in _messages(run)
     few = replace(run.independence, clusters=60, noun="prompt", length_correlation=0.52)
     message = _messages(replace(run, independence=few))["length_goes_with_ease"]
-    assert "long answers are also the easier ones (correlation 0.52 over 60 prompts)" in message
+    words = "prompts with more rounds also yield more tokens per round (correlation 0.52 over 60 "
+    assert words in message
     assert "Record 100 prompts or more" in message
     of_one_length = replace(few, length_correlation=-0.97)
     assert "length_goes_with_ease" not in _messages(replace(run, independence=of_one_length))
