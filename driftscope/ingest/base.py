@@ -77,6 +77,8 @@ class IngestedFigures:
 
     part: str = ""
     """Name of the part, such as a benchmark or a category; empty for the whole file."""
+    is_sum: bool = False
+    """Whether this part is the sum of the file's others."""
     period: str = THIS_RUN
     k: int | None = None
     """Draft tokens per round as configured."""

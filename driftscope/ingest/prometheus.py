@@ -34,20 +34,20 @@ from driftscope.telemetry.prometheus import (
     EngineMetrics,
     EnginePage,
     Sample,
-    by_replica,
     metrics_of,
     page_of,
     page_of_samples,
     samples_on,
     unwrapped,
 )
-from driftscope.telemetry.watch import view
+from driftscope.telemetry.watch import nothing_accepted, outliers, view
 
 Series = tuple[str, frozenset[tuple[str, str]]]
 """Name and labels of a series."""
 _NAME = "__name__"
 _RANGE, _INSTANT = "matrix", "vector"
 _NAMES = frozenset(name for metrics in ENGINES.values() for name in metrics.names)
+_OF_SPECULATION = frozenset(name for metrics in ENGINES.values() for name in metrics.of_speculation)
 SINCE_RESTART = "from the server's restart to the second scrape"
 _STARTED = "process_start_time_seconds"
 """Gauge of Prometheus' own clients: the time at which the server's process began."""
@@ -82,7 +82,7 @@ def window_between(
     """
     old, new = _by_series(before), _by_series(after)
     reset = restarted or any(
-        series[0] != metrics.length and (series not in new or new[series].value < sample.value)
+        series[0] not in metrics.gauges and (series not in new or new[series].value < sample.value)
         for series, sample in old.items()
     )
     grown = [_grown(metrics, sample, None if reset else old.get(s)) for s, sample in new.items()]
@@ -94,7 +94,7 @@ def counter_increase(
 ) -> tuple[float, int]:
     """Return a counter's increase over its values in time, [n], n at least 1, and its number of
     resets; a gauge has its last value."""
-    if name == metrics.length:
+    if name in metrics.gauges:
         return values[-1], 0
     steps = list(pairwise(values))
     falls = sum(b < a for a, b in steps)
@@ -102,7 +102,7 @@ def counter_increase(
 
 
 def _grown(metrics: EngineMetrics, sample: Sample, old: Sample | None) -> Sample:
-    if old is None or sample.name == metrics.length:
+    if old is None or sample.name in metrics.gauges:
         return sample
     return replace(sample, value=sample.value - old.value)
 
@@ -111,11 +111,33 @@ def _by_series(samples: Iterable[Sample]) -> Mapping[Series, Sample]:
     return {(sample.name, frozenset(sample.labels.items())): sample for sample in samples}
 
 
-def figures_of(page: EnginePage, period: str, *assumptions: str) -> Figures:
-    """Return the figures of an engine's counters, which cover `period`.
+def figures_of(page: EnginePage, period: str, *assumptions: str) -> Iterator[Figures]:
+    """Yield the figures of an engine's counters, which cover `period`: of each replica, the worst
+    first, and last of all of them."""
+    parts = {name: _figures_of(one, period, assumptions) for name, one in page.replicas.items()}
+    words = outliers(
+        {
+            name: (figures.mean_length, None if page.length else figures.rounds)
+            for name, figures in parts.items()
+            if figures.mean_length is not None
+        }
+    )
+    for name, figures in sorted(parts.items(), key=lambda part: part[1].mean_length or math.inf):
+        said = (words[name],) if name in words else ()
+        yield replace(figures, part=name, observations=said)
+    whole = _figures_of(page, period, assumptions)
+    dead = nothing_accepted(page.length, whole.k or 0, page.running)
+    yield replace(
+        whole,
+        part=f"all {len(parts)} replicas" if parts else "",
+        is_sum=bool(parts),
+        observations=(dead,) if dead else (),
+    )
 
-    A gauge of the engine's last log interval covers only that interval.
-    """
+
+def _figures_of(page: EnginePage, period: str, assumptions: tuple[str, ...]) -> Figures:
+    """Return the figures of one page. A gauge of the engine's last log interval covers only that
+    interval."""
     seen = view(page.points)
     rates = [depth.accepted for depth in seen.depths]
     known = [rate for rate in rates if rate is not None]
@@ -171,17 +193,11 @@ def prometheus_text(file: ResultFile) -> Iterator[Figures]:
         if found is None:
             return
         metrics, samples = found
-        pages = {
-            name: page_of_samples(metrics, mine)
-            for name, mine in by_replica(metrics, samples).items()
-        }
+        page = page_of_samples(metrics, samples)
     except BadPageError as error:
         raise BadFigureError(str(error)) from error
     said = f"the page is {metrics.title}'s; counts are since the server's start"
-    every = [
-        replace(figures_of(page, SINCE_START, said), part=name) for name, page in pages.items()
-    ]
-    yield from sorted(every, key=lambda figures: figures.mean_length or math.inf)
+    yield from figures_of(page, SINCE_START, said)
 
 
 def _is_prometheus_range(file: ResultFile) -> bool:
@@ -209,13 +225,13 @@ def prometheus_range(file: ResultFile) -> Iterator[Figures]:
     ranged = data.get("resultType") == _RANGE
     every = [_series(result, ranged=ranged) for result in _results(data)]
     series = [series for series in every if series.name in _NAMES and series.values]
-    if not series:
+    if not any(one.name in _OF_SPECULATION for one in series):
         raise BadFigureError(
             "no series of an engine that speculates; query the counters themselves, such as "
             '{__name__=~"vllm:.+"}, because rate() and increase() drop their names'
         )
     try:
-        yield _figures(series, ranged=ranged)
+        yield from _figures(series, ranged=ranged)
     except BadPageError as error:
         raise BadFigureError(str(error)) from error
 
@@ -256,22 +272,23 @@ def _point(name: str, pair: object) -> tuple[float, float]:
     return when, value
 
 
-def _figures(series: Sequence[_Series], *, ranged: bool) -> Figures:
+def _figures(series: Sequence[_Series], *, ranged: bool) -> Iterator[Figures]:
     found = metrics_of(
         lambda metrics: (
             _sample(metrics, one, ranged=ranged) for one in series if one.name in metrics.names
         )
     )
     if found is None:
-        raise BadPageError("no series of speculation; its counters hold spec_decode in their names")
+        return
     metrics, samples = found
     page = page_of_samples(metrics, samples)
     if not ranged:
         said = f"the series are {metrics.title}'s; counts are since the server's start"
-        return figures_of(page, SINCE_START, said)
+        yield from figures_of(page, SINCE_START, said)
+        return
     mine = [one for one in series if one.name in metrics.names]
     resets = max(counter_increase(metrics, one.name, one.values)[1] for one in mine)
-    return figures_of(page, _period(mine), *_range_words(metrics, resets))
+    yield from figures_of(page, _period(mine), *_range_words(metrics, resets))
 
 
 def _sample(metrics: EngineMetrics, series: _Series, *, ranged: bool) -> Sample:
@@ -324,12 +341,11 @@ def ingest_window(before: Path, after: Path) -> tuple[Reader, tuple[Figures, ...
     except BadPageError as error:
         raise UsageError(f"{after}: {error}") from error
     period = SINCE_RESTART if window.resets else f"from {before.name} to {after.name}"
-    figures = completed(
-        figures_of(page, period, _window_words(metrics, before, reset=window.resets > 0))
-    )
-    if figures.is_empty:
+    words = _window_words(metrics, before, reset=window.resets > 0)
+    every = tuple(completed(figures) for figures in figures_of(page, period, words))
+    if every[-1].is_empty:
         raise UsageError(f"{before}, {after}: no round was verified between these scrapes")
-    return REGISTERED["prometheus"], (figures,)
+    return REGISTERED["prometheus"], every
 
 
 def _scrape(path: Path) -> tuple[EngineMetrics, list[Sample], float | None]:

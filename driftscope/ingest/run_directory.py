@@ -50,6 +50,7 @@ def write_run(run: Path, path: Path, reader: Reader, found: Sequence[Figures]) -
     Raises TraceError if `run` already holds a run or cannot be written, and UsageError for figures
     that a run cannot hold.
     """
+    found = [figures for figures in found if not figures.is_sum]
     rows = list(_rows(path, found))
     sums = [
         _sums(figures)

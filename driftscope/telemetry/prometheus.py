@@ -18,7 +18,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from driftscope.boundary.bounds import (
@@ -65,10 +65,10 @@ _ESCAPE = re.compile(r"\\(.)")
 _BUCKET, _SUM = "_bucket", "_sum"
 _LAST = "+Inf"
 """Bucket that counts every observation; the other buckets are not used here."""
-_RANKS = ("tp_rank", "pp_rank")
-"""Labels of processes that publish the same figures."""
+_RANKS = ("tp_rank", "pp_rank", "moe_ep_rank")
+"""Labels of processes that publish the same figures, if they share requests."""
 _REPLICAS = ("pod", "instance", "ReplicaId", "engine", "dp_rank")
-"""Labels of engines that serve requests of their own."""
+"""Labels by which replicas are named where others tell them apart as well."""
 
 
 class Identified(Protocol):
@@ -124,6 +124,10 @@ class EngineMetrics:
     """Label of a position, which counts from 0."""
     length: str | None = None
     """Gauge of the acceptance length of the last log interval, the target's own token included."""
+    k: str | None = None
+    """Gauge of the draft tokens per round as configured."""
+    running: str | None = None
+    """Gauge of the requests that are being served."""
     requests: str | None = None
     """Counter of finished requests."""
     ttft: str | None = None
@@ -137,15 +141,24 @@ class EngineMetrics:
         plain = (self.rounds, self.verified, self.accepted, self.accepted_at)
         histograms = (name for name in (self.ttft, self.tpot) if name)
         parts = (f"{name}{part}" for name in histograms for part in ("_sum", "_count"))
+        gauges = (self.length, self.k, self.running)
         return frozenset(
-            name for name in (*plain, self.drafted_at, self.length, self.requests, *parts) if name
+            name for name in (*plain, *gauges, self.drafted_at, self.requests, *parts) if name
         )
+
+    @property
+    def gauges(self) -> frozenset[str]:
+        """Names of values that do not add up over time."""
+        return frozenset(name for name in (self.length, self.k, self.running) if name)
 
     @property
     def of_speculation(self) -> frozenset[str]:
         """Names of which a page has at least one if the engine speculates."""
         names = (self.rounds, self.accepted, self.accepted_at, self.length)
         return frozenset(name for name in names if name)
+
+
+Labels = frozenset[tuple[str, str]]
 
 
 class BadPageError(ValueError):
@@ -168,6 +181,7 @@ ENGINES: Mapping[EngineName, EngineMetrics] = {
     EngineName.VLLM: _counters(
         "vLLM",
         "vllm",
+        running="vllm:num_requests_running",
         requests="vllm:request_success_total",
         ttft="vllm:time_to_first_token_seconds",
         tpot="vllm:request_time_per_output_token_seconds",
@@ -176,6 +190,8 @@ ENGINES: Mapping[EngineName, EngineMetrics] = {
         title="SGLang",
         rounds="sglang:spec_verify_calls_total",
         length="sglang:spec_accept_length",
+        k="sglang:spec_num_steps",
+        running="sglang:num_running_reqs",
         requests="sglang:num_requests_total",
         ttft="sglang:time_to_first_token_seconds",
     ),
@@ -229,6 +245,10 @@ class EnginePage:
     length: float | None
     """Acceptance length of the engine's last log interval, averaged over its replicas; None if the
     engine publishes counters, which say more."""
+    running: int | None = None
+    """Requests that are being served; None if the engine does not publish it."""
+    replicas: Mapping[str, EnginePage] = field(default_factory=dict)
+    """Figures of each replica by its name; empty if there is one."""
 
 
 def metric_name(instrument: Instrument) -> str:
@@ -489,24 +509,71 @@ def metrics_of(
     """Return the first of these engines that has a sample of speculation, with its samples; None if
     none has. Raises what `samples` raises."""
     for metrics in engines:
-        mine = _of_first_ranks(list(samples(metrics)))
+        mine = list(samples(metrics))
         if any(one.name in metrics.of_speculation for one in mine):
             return metrics, mine
     return None
 
 
-def _of_first_ranks(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the samples of the first rank of each replica: under DP attention, SGLang numbers the
-    tensor-parallel ranks through all of them."""
-    first: dict[tuple[str, ...], tuple[int, ...]] = {}
+def page_of_samples(metrics: EngineMetrics, samples: Sequence[Sample]) -> EnginePage:
+    """Return the figures of an engine's samples, and of each replica; raises BadPageError."""
+    mine, labels = _of_replicas(metrics, samples)
+    replicas: defaultdict[tuple[str, ...], list[Sample]] = defaultdict(list)
+    for sample in mine:
+        if labels and all(label in sample.labels for label in labels):
+            replicas[tuple(sample.labels[label] for label in labels)].append(sample)
+    named = {
+        ", ".join(f"{label} {value}" for label, value in zip(labels, values, strict=True)): some
+        for values, some in sorted(replicas.items())
+        if any(sample.name in metrics.of_speculation for sample in some)
+    }
+    pages = {name: _page_of(metrics, some) for name, some in named.items()}
+    return replace(_page_of(metrics, mine), replicas=pages)
+
+
+def _of_replicas(
+    metrics: EngineMetrics, samples: Sequence[Sample]
+) -> tuple[Sequence[Sample], tuple[str, ...]]:
+    """Return the samples without those that ranks of one replica repeat, and the labels that tell
+    replicas apart.
+
+    Ranks repeat each other if all of them publish the same figures. Under SGLang's DP attention
+    tp_rank counts through all replicas.
+    """
+    own = {metrics.position, "le"}
+    apart: dict[tuple[str, Labels], dict[Labels, Sample]] = defaultdict(dict)
     for sample in samples:
-        name, rank = _replica(sample), _rank(sample)
-        first[name] = min(rank, first.get(name, rank))
-    return [sample for sample in samples if _rank(sample) == first[_replica(sample)]]
+        items = {k: v for k, v in sample.labels.items() if k != "le"}
+        rank = tuple((k, items.pop(k)) for k in _RANKS if k in items)
+        apart[sample.name, frozenset(items.items())][frozenset(rank)] = sample
+    groups = [(name, list(of.values())) for (name, _), of in apart.items()]
+    repeated = all(
+        len({sample.value for sample in some}) == 1
+        for name, some in groups
+        if name in metrics.of_speculation
+    )
+    if repeated:
+        own.update(_RANKS)
+        samples = [min(some, key=_rank) for _, some in groups]
+    by_name: defaultdict[str, set[Labels]] = defaultdict(set)
+    for sample in samples:
+        if sample.name in metrics.of_speculation:
+            by_name[sample.name].add(
+                frozenset((k, v) for k, v in sample.labels.items() if k not in own)
+            )
+    # A counter of the whole server lacks the labels of its replicas.
+    replicas = [dict(one) for one in max(by_name.values(), key=len, default=())]
+    order = [*_REPLICAS, *sorted({k for one in replicas for k in one} - {*_REPLICAS})]
+    chosen: tuple[str, ...] = ()
+    for label in order:
+        more = (*chosen, label)
+        if _number_apart(replicas, more) > _number_apart(replicas, chosen):
+            chosen = more
+    return samples, chosen
 
 
-def _replica(sample: Sample) -> tuple[str, ...]:
-    return tuple(sample.labels.get(label, "") for label in _REPLICAS)
+def _number_apart(replicas: Sequence[Mapping[str, str]], labels: Sequence[str]) -> int:
+    return len({tuple(one.get(label) for label in labels) for one in replicas})
 
 
 def _rank(sample: Sample) -> tuple[int, ...]:
@@ -514,40 +581,34 @@ def _rank(sample: Sample) -> tuple[int, ...]:
     return tuple(int(text[:9]) if text.isascii() and text.isdecimal() else 0 for text in texts)
 
 
-def by_replica(metrics: EngineMetrics, samples: Sequence[Sample]) -> Mapping[str, list[Sample]]:
-    """Return the samples of each replica by its name, made of the labels that tell them apart; one
-    nameless group if there is one replica."""
-    there = {_replica(sample) for sample in samples if sample.name in metrics.of_speculation}
-    apart = [at for at in range(len(_REPLICAS)) if len({name[at] for name in there}) > 1]
-    if not apart:
-        return {"": list(samples)}
-    found: dict[str, list[Sample]] = {}
-    for sample in samples:
-        if (name := _replica(sample)) in there:
-            words = ", ".join(f"{_REPLICAS[at]} {name[at]}" for at in apart if name[at])
-            found.setdefault(words, []).append(sample)
-    return found
-
-
-def page_of_samples(metrics: EngineMetrics, samples: Sequence[Sample]) -> EnginePage:
-    """Return the figures of an engine's samples; raises BadPageError."""
+def _page_of(metrics: EngineMetrics, samples: Sequence[Sample]) -> EnginePage:
     totals: defaultdict[str, float] = defaultdict(float)
     by_position: defaultdict[tuple[str, int], float] = defaultdict(float)
-    lengths = []
+    lengths, configured = [], 0.0
     for sample in samples:
         if sample.value < 0:
             raise BadPageError(f"{sample.name}: {sample.value:g}, less than 0")
         if sample.name == metrics.length:
             lengths.append(sample.value)
+        elif sample.name == metrics.k:
+            configured = max(configured, sample.value)
         elif sample.name in (metrics.accepted_at, metrics.drafted_at):
             by_position[sample.name, _position(sample, metrics.position)] += sample.value
         else:
             totals[sample.name] += sample.value
-    points = {point.key: point for point in _points(metrics, totals, by_position)}
+    if configured > MAX_K or configured != int(configured):
+        raise BadPageError(f"{metrics.k}: {configured:g}, not a number up to {MAX_K}")
+    points = {point.key: point for point in _points(metrics, totals, by_position, int(configured))}
     known = [length for length in lengths if length >= 1.0]
     counted = metrics.accepted in totals
     length = None if counted or not known else sum(known) / len(known)
-    return EnginePage(metrics=metrics, points=points, length=length)
+    running = totals.get(metrics.running or "")
+    return EnginePage(
+        metrics=metrics,
+        points=points,
+        length=length,
+        running=None if running is None else int(running),
+    )
 
 
 def _position(sample: Sample, label: str) -> int:
@@ -562,10 +623,11 @@ def _points(
     metrics: EngineMetrics,
     totals: dict[str, float],
     by_position: dict[tuple[str, int], float],
+    configured: int,
 ) -> Iterator[Point]:
     positions = [at for name, at in by_position if name == metrics.accepted_at]
     k = 1 + max(positions, default=-1)
-    yield _point(i.CONFIGURED_K, k)
+    yield _point(i.CONFIGURED_K, max(k, configured))
     # An engine without a counter of rounds counts a round where it drafts the first position.
     first = by_position.get((metrics.drafted_at or "", 0))
     rounds = first if metrics.rounds is None else totals.get(metrics.rounds)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median, median_high, median_low
 from typing import Protocol
 
 from driftscope.boundary.bounds import MAX_K, MAX_METRICS_BYTES
@@ -48,6 +49,24 @@ from driftscope.vocabulary import EngineName
 CLASSES = ("sink", "prompt", "generated", "self")
 LIMITS = Limits(seconds=5.0, octets=MAX_METRICS_BYTES)
 """Limits of one request to an endpoint."""
+OUTLIER_SHARE = 0.85
+"""Share of the siblings' median length below which a replica is named; the alert
+DriftscopeFleetOutlier has the same."""
+OUTLIER_GAUGE = 0.7
+"""The same for a length of one log interval."""
+_SURE = 3.0
+"""Least distance of a named replica from its siblings, in standard errors of its count of accepted
+tokens."""
+_ROUNDS_ALIKE = 20.0
+"""Variance of that count, as a multiple of a Poisson count's: 2.5 to 3 for chains that end at their
+first rejection, and the rest because rounds of one request are alike."""
+_COLLAPSED = 0.125
+"""Share of the siblings' accepted tokens below which a replica is named where they have at least
+_SIBLINGS_ACCEPT of them in as many rounds: requests do not differ that much."""
+_SIBLINGS_ACCEPT = 10.0
+NOTHING_LENGTH = 1.05
+"""Acceptance length below which nothing is accepted; the alert DriftscopeNothingAccepted has the
+same."""
 _RECORDS = ("draft", "verify", "step", "request")
 
 
@@ -318,7 +337,7 @@ def _marginal(new: _Figures, k: int, rounds: float) -> list[float | None]:
         for item in (i.REACHED, i.AT_RISK)
     )
     if rounds and not any(at_risk):
-        return [n / rounds for n in reached]
+        return [n / rounds if new.has(i.REACHED) else None for n in reached]
     reached = [min(n, could) for n, could in zip(reached, at_risk, strict=True)]
     rates = running_product(reached, at_risk).tolist()
     return [rate if math.isfinite(rate) else None for rate in rates]
@@ -338,6 +357,63 @@ def _budget_of(statuses: Iterable[Status]) -> float | None:
     """Return the budget in force in the workers, if one is."""
     asked = (status.control.get("budget") for status in statuses)
     return next((float(share) for share in asked if isinstance(share, int | float)), None)
+
+
+def outliers(replicas: Mapping[str, tuple[float, int | None]]) -> dict[str, str]:
+    """Return the replicas that accept less than their siblings, or more if none accepts less, each
+    with its numbers in words.
+
+    `replicas`: acceptance length of each and its number of rounds, None for a length of one log
+    interval.
+    """
+    found = {-1: dict[str, str](), 1: dict[str, str]()}
+    for name, (length, rounds) in replicas.items():
+        others = [other for key, other in replicas.items() if key != name]
+        side = _side(length, rounds, others) if others else 0
+        if side:
+            lengths = sorted(length for length, _ in others)
+            period = "in its last log interval" if rounds is None else f"in {rounds:,} rounds"
+            siblings = (
+                f"its {len(others)} siblings accept {lengths[0]:.2f} to {lengths[-1]:.2f}, "
+                f"median {median(lengths):.2f}"
+                if len(others) > 1
+                else f"its sibling accepts {lengths[0]:.2f}"
+            )
+            found[side][name] = f"accepts {length:.2f} tokens a round {period}; {siblings}"
+    return found[-1] or (found[1] if len(replicas) > 2 else {})
+
+
+def _side(length: float, rounds: int | None, others: Sequence[tuple[float, int | None]]) -> int:
+    """Return -1 for a replica that accepts clearly less than the others, 1 for more, else 0."""
+    bound = OUTLIER_GAUGE if rounds is None else OUTLIER_SHARE
+    lengths = [length for length, _ in others]
+    if length < bound * (middle := median_low(lengths)):
+        side = -1
+    elif length * bound > (middle := median_high(lengths)):
+        side = 1
+    else:
+        return 0
+    if rounds is None:
+        return side
+    accepted, expected = rounds * (length - 1), rounds * (middle - 1)
+    if accepted < _COLLAPSED * expected and expected >= _SIBLINGS_ACCEPT:
+        return side
+    # The root of a Poisson count has a variance of 1/4 (Anscombe 1948).
+    distance = 2 * (math.sqrt(max(accepted, 0.0) + 0.375) - math.sqrt(expected + 0.375))
+    return side if side * distance > _SURE * math.sqrt(_ROUNDS_ALIKE) else 0
+
+
+def nothing_accepted(length: float | None, k: int, running: int | None) -> str:
+    """Return in words what an acceptance length of 1.00 means; "" for a larger one."""
+    if length is None or length >= NOTHING_LENGTH:
+        return ""
+    drafts = f"{k} draft tokens of each round" if k else "draft tokens"
+    little = ("nothing", "all") if length < 1.005 else ("next to nothing", "nearly all")
+    rejected = f"{little[0]} is accepted: {little[1]} {drafts} are rejected, which costs time and "
+    rejected += "saves none"
+    if running:
+        return f"{rejected}; {running:,} requests are running, so the server is not idle"
+    return rejected if running is None else f"{rejected}; no request is running now"
 
 
 def follow(target: str, own: Sequence[EngineName] = ()) -> Followed:

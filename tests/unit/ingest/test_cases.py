@@ -231,7 +231,8 @@ def test_replicas_of_one_page_are_kept_the_worst_first(
     text: str, worst: tuple[str, float], parts: int, tmp_path: Path
 ) -> None:
     _, found = ingest(_write(tmp_path / "a.prom", [text]))
-    assert len(found) == parts and found[0].part == worst[0]
+    assert sum(not part.is_sum for part in found) == parts and found[0].part == worst[0]
+    assert found[-1].is_sum == (parts > 1)
     assert found[0].mean_length == pytest.approx(worst[1], abs=0.005)
 
 

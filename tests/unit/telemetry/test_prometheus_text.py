@@ -78,7 +78,9 @@ vllm:request_time_per_output_token_seconds_count{engine="0",model_name="m"} 8.0
 """
 SGLANG = """sglang:spec_accept_length{dp_rank="0",model_name="m",tp_rank="0"} 2.5
 sglang:spec_accept_length{dp_rank="1",model_name="m",tp_rank="0"} 3.5
-sglang:spec_accept_length{dp_rank="0",model_name="m",tp_rank="1"} 9.9
+sglang:spec_accept_length{dp_rank="0",model_name="m",tp_rank="1"} 2.5
+sglang:spec_num_steps{dp_rank="0",model_name="m",tp_rank="0"} 3.0
+sglang:num_running_reqs{dp_rank="0",model_name="m",tp_rank="0"} 4.0
 sglang:spec_accept_rate{dp_rank="0",model_name="m",tp_rank="0"} 0.7
 sglang:spec_verify_calls_total{engine_type="unified",model_name="m"} 40.0
 sglang:time_to_first_token_seconds_sum{model_name="m"} 12.5
@@ -150,9 +152,66 @@ def test_sglang_publishes_a_length_and_no_position() -> None:
     page = _page(SGLANG)
     seen = view(page.points)
     assert page.length == pytest.approx(3.0)
-    assert seen.rounds == 40 and seen.k == 0 and seen.depths == () and seen.length is None
+    assert seen.rounds == 40 and seen.k == 3 and seen.length is None and page.running == 4
+    assert all(depth.accepted is None for depth in seen.depths)
     assert seen.rejected is None and seen.ttft_s == pytest.approx(0.25)
     assert _page(SGLANG.replace("2.5", "0.0").replace("3.5", "0.0")).length is None, "idle"
+
+
+_GAUGE = "sglang:spec_accept_length{{{}}} {}\n"
+_COUNTERS = """{0}spec_decode_num_drafts_total{{{1}}} 100
+{0}spec_decode_num_accepted_tokens_total{{{1}}} {2}
+"""
+
+
+@pytest.mark.parametrize(
+    ("template", "labels", "names"),
+    [
+        ("vllm:", 'engine="{0}",model_name="m"', ("engine 0", "engine 1")),
+        (
+            "ray_vllm_",
+            'ReplicaId="r{0}",WorkerId="w{0}",engine="0",model_name="m"',
+            ("ReplicaId r0", "ReplicaId r1"),
+        ),
+        (
+            "llamacpp:",
+            'instance="h:{0}",job="j",namespace="n{0}"',
+            ("instance h:0", "instance h:1"),
+        ),
+        ("trtllm", 'model_name="m{0}"', ("model_name m0", "model_name m1")),
+        ("sglang", 'dp_rank="{0}",tp_rank="{0}"', ("dp_rank 0", "dp_rank 1")),
+        # A rank that publishes other figures than its sibling serves requests of its own.
+        ("sglang", 'pp_rank="0",tp_rank="{0}"', ("tp_rank 0", "tp_rank 1")),
+        ("sglang", 'cluster="c",hostname="h{0}"', ("hostname h0", "hostname h1")),
+    ],
+)
+def test_every_label_that_tells_replicas_apart_is_kept(
+    template: str, labels: str, names: tuple[str, ...]
+) -> None:
+    """And the counters of the whole server belong to none of them."""
+    if template == "sglang":
+        text = "".join(_GAUGE.format(labels.format(n), 3 - 2 * n) for n in range(2))
+        text += 'sglang:spec_verify_calls_total{cluster="c"} 7\n'
+    elif template == "trtllm":
+        text = "".join(TRTLLM.replace('model_name="m"', labels.format(n)) for n in range(2))
+    else:
+        parts = (_COUNTERS.format(template, labels.format(n), 200 - 200 * n) for n in range(2))
+        text = "".join(parts)
+    page = _page(text)
+    assert tuple(page.replicas) == names
+    assert all("".join(name.split()[:1]) in text for name in names)
+    lengths = [one.length or view(one.points).length for one in page.replicas.values()]
+    assert lengths == pytest.approx([2.1, 2.1] if template == "trtllm" else [3.0, 1.0])
+    rounds = {"sglang": 7, "trtllm": 60}.get(template, 200)
+    assert view(page.points).rounds == rounds
+
+
+def test_ranks_that_repeat_each_other_are_one_replica() -> None:
+    ranks = 'dp_rank="{}",tp_rank="{}"'
+    text = "".join(_GAUGE.format(ranks.format(n // 2, n), 3.1 - n // 2) for n in range(4))
+    assert list(_page(text).replicas) == ["dp_rank 0", "dp_rank 1"]
+    one = "".join(_GAUGE.format(f'tp_rank="{n}"', 3.1) for n in range(4))
+    assert _page(one).replicas == {} and _page(one).length == pytest.approx(3.1)
 
 
 def test_a_page_without_speculation_is_none_of_them() -> None:

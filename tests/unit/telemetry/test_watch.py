@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.hostile.server import METRICS, Server, hostile_server
 from support.runs import Spec, manifest, rows, write_run
@@ -23,7 +24,15 @@ from driftscope.pipeline import summarise
 from driftscope.telemetry import engine, watch
 from driftscope.telemetry.prometheus import EngineName
 from driftscope.telemetry.settings import PROMETHEUS, settings_from
-from driftscope.telemetry.watch import Depth, FollowedEndpoint, FollowedRun, View, follow, view
+from driftscope.telemetry.watch import (
+    Depth,
+    FollowedEndpoint,
+    FollowedRun,
+    View,
+    follow,
+    outliers,
+    view,
+)
 from driftscope.trace.reader import read_trace
 from driftscope.trace.writer import TraceWriter, WriterOptions
 from driftscope.trace.writer_files import create_run
@@ -128,6 +137,45 @@ def test_an_engines_own_page_shows_its_acceptance() -> None:
     assert json.loads(line)["engine"] == "llama.cpp"
     assert other.exit_code != 0 and isinstance(other.exception, TelemetryError)
     assert "no metrics of speculative decoding there (vLLM)" in str(other.exception)
+
+
+def _replicas(
+    draw: np.random.Generator, lengths: Sequence[float], rounds: int
+) -> dict[str, tuple[float, int]]:
+    """Return lengths of replicas whose requests have 40 rounds each and differ among themselves."""
+    out = {}
+    for number, length in enumerate(lengths):
+        chance = 1 - 1 / length
+        requests = max(rounds // 40, 1)
+        own = draw.beta(48 * chance, 48 * (1 - chance), requests) if chance else np.zeros(requests)
+        accepted = np.minimum(draw.geometric(np.maximum(1 - own[:, None], 0.02), (requests, 40)), 8)
+        out[f"engine {number}"] = (float(accepted.mean()), requests * 40)
+    return out
+
+
+@pytest.mark.parametrize("rounds", [40, 400, 4000])
+def test_a_replica_is_named_if_it_differs_and_healthy_ones_are_not(rounds: int) -> None:
+    """8 replicas at 3 tokens a round; one at 1.0, at 2, and none."""
+    draw, pages = np.random.default_rng(7), 200
+    named = {
+        low: [outliers(_replicas(draw, [3.0] * 7 + [low], rounds)) for _ in range(pages)]
+        for low in (3.0, 2.0, 1.0)
+    }
+    assert sum(bool(found) for found in named[3.0]) <= 0.03 * pages
+    assert all(set(found) == {"engine 7"} for found in named[1.0])
+    if rounds >= 4000:
+        assert sum(set(found) == {"engine 7"} for found in named[2.0]) >= 0.9 * pages
+
+
+def test_a_replica_that_differs_is_said_with_its_numbers() -> None:
+    page = {"engine 0": (2.33, 150), "engine 1": (2.64, 150), "engine 5": (1.08, 24)}
+    said = "accepts 1.08 tokens a round in 24 rounds; its 2 siblings accept 2.33 to 2.64, median"
+    assert outliers(page)["engine 5"].startswith(said) and len(outliers(page)) == 1
+    assert list(outliers({**page, "engine 5": (5.9, 400)})) == ["engine 5"]
+    assert outliers({"dp_rank 0": (3.1, None), "dp_rank 1": (2.5, None)}) == {}
+    gauges = {"dp_rank 0": (3.1, None), "dp_rank 1": (1.02, None)}
+    said = "accepts 1.02 tokens a round in its last log interval; its sibling accepts 3.10"
+    assert outliers(gauges) == {"dp_rank 1": said}
 
 
 def test_a_length_that_an_engine_publishes_is_shown_without_counts() -> None:
