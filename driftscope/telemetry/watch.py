@@ -164,12 +164,8 @@ class Followed(Protocol):
         """Share of the time per token that the probe may use; None: not governed, or not known."""
 
     @property
-    def length(self) -> float | None:
-        """Acceptance length of the engine's last log interval, where it publishes no counts."""
-
-    @property
-    def title(self) -> str:
-        """Name of the engine whose own metrics these are; empty if they are driftscope's."""
+    def page(self) -> EnginePage | None:
+        """The engine's own metrics; None if driftscope's are followed."""
 
 
 class FollowedRun:
@@ -191,7 +187,7 @@ class FollowedRun:
         }
         self.over = False
         self.budget: float | None = None
-        self.length, self.title = None, ""
+        self.page: EnginePage | None = None
 
     def look(self) -> dict[Key, Point]:
         """Return the current figures."""
@@ -239,8 +235,7 @@ class FollowedEndpoint:
         self._url = base if base.endswith("/metrics") else f"{base}/metrics"
         self._shown = public(self._url)
         self._own = own
-        self.length: float | None = None
-        self.title = ""
+        self.page: EnginePage | None = None
         self.look()
 
     def look(self) -> dict[Key, Point]:
@@ -256,7 +251,7 @@ class FollowedEndpoint:
                 "the port of `driftscope serve --prometheus PORT`, the run directory, or the "
                 "metrics page of a server that speculates"
             )
-        self.length, self.title = page.length, page.metrics.title
+        self.page = page
         return page.points
 
     def _page(self) -> tuple[EnginePage | None, dict[Key, Point]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import shlex
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from rich.console import Console, Group, RenderableType
@@ -22,7 +23,17 @@ from driftscope.boundary.json_document import WATCH, line
 from driftscope.boundary.text import output_console
 from driftscope.boundary.text import shown as printed
 from driftscope.telemetry.instruments import Snapshot
-from driftscope.telemetry.watch import CLASSES, Depth, Followed, View, follow, view
+from driftscope.telemetry.prometheus import ENGINES, EnginePage
+from driftscope.telemetry.watch import (
+    CLASSES,
+    Depth,
+    Followed,
+    View,
+    follow,
+    nothing_accepted,
+    outliers,
+    view,
+)
 from driftscope.trace.manifest import WAS_SIMULATED
 from driftscope.vocabulary import EngineName
 
@@ -69,6 +80,10 @@ def _run(target: str) -> str:
     return shlex.quote(min(target, near, key=len))
 
 
+Replicas = Mapping[str, View]
+"""Figures of each replica of a page by its name; empty if there is one."""
+_WHOLE = ""
+"""Name of all replicas together."""
 WIDTH = 80
 _BAR = 10
 """Width in columns of a full bar."""
@@ -82,8 +97,8 @@ BY_POSITION_UNKNOWN = (
     "own last log interval in place of a window."
 )
 WHY_UNKNOWN = (
-    "Why acceptance falls is not on this page: driftscope's probe in the server records\n"
-    "attention and hidden state by depth (driftscope serve)."
+    "Why acceptance falls is not on this page: driftscope's probe in the server "
+    "records attention and hidden state by depth (driftscope serve)."
 )
 _HEADS = {"sink": "sink", "prompt": "prompt", "generated": "verified", "self": "chain"}
 
@@ -122,11 +137,21 @@ def screen(
     return Group(head, counted, *why, *tables, *drift, notes)
 
 
-def screen_of_engine(target: str, shown: View, *, span: str, state: str) -> RenderableType:
+_WHY_NOTHING = (
+    "  driftscope inspect DRAFTER --target TARGET   # checks the drafter's files",
+    "  driftscope findings nothing_accepted         # lists the causes",
+)
+
+
+def screen_of_engine(
+    target: str, shown: View, *, span: str, state: str, page: EnginePage, replicas: Replicas
+) -> RenderableType:
     """Return the screen of an engine that publishes acceptance, but nothing of the drafter."""
     k = f"K = {shown.k}  " if shown.k else ""
     head = Text(f"{printed(public(target))}  {k}{state}", style="bold", no_wrap=True)
-    counted = Text(f"{span}: {shown.rounds:,} rounds, {shown.requests:,} requests", style="dim")
+    counts = {"rounds": shown.rounds, "requests": shown.requests}
+    there = ", ".join(f"{number:,} {name}" for name, number in counts.items() if number)
+    counted = Text(f"{span}: {there or 'no round is counted'}", style="dim")
     table = Table.grid(padding=(0, 2))
     for _ in range(3):
         table.add_column(style="dim")
@@ -145,8 +170,43 @@ def screen_of_engine(target: str, shown: View, *, span: str, state: str) -> Rend
     depths.add_column("", width=_BAR)
     for number, depth in enumerate(shown.depths, 1):
         depths.add_row(*_row(number, depth)[:3])
-    by_depth = depths if shown.depths else Text(BY_POSITION_UNKNOWN, style="dim")
-    return Group(head, counted, "", table, "", by_depth, "", Text(WHY_UNKNOWN, style="dim"))
+    known = any(depth.accepted is not None for depth in shown.depths)
+    by_depth = depths if known else Text(BY_POSITION_UNKNOWN, style="dim")
+    said = [Text(line, style="yellow") for line in _said_of_engine(shown, page, replicas)]
+    each: list[RenderableType] = ["", _by_replica(replicas, shown)] if replicas else []
+    notes = Text(WHY_UNKNOWN, style="dim")
+    return Group(head, counted, *said, "", table, *each, "", by_depth, "", notes)
+
+
+def _said_of_engine(shown: View, page: EnginePage, replicas: Replicas) -> Iterator[str]:
+    """Yield what the figures mean where nothing is accepted, or where a replica differs."""
+    if dead := nothing_accepted(shown.length, shown.k, page.running):
+        yield f"{dead}; to find out why:"
+        yield from _WHY_NOTHING
+    lengths = {
+        name: (own.length, None if page.length else own.rounds)
+        for name, own in replicas.items()
+        if own.length is not None
+    }
+    if named := outliers(lengths):
+        yield from (f"{printed(name)} {words}" for name, words in named.items())
+        engine = next(name for name, metrics in ENGINES.items() if metrics is page.metrics)
+        yield "its drafter is its siblings': what to do, and an alert that names the replica:"
+        yield f"  driftscope dashboards --engine {engine} -o monitoring"
+
+
+def _by_replica(replicas: Replicas, whole: View) -> Table:
+    """Return a line for each replica, the worst first, and last the sum."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    for name in ("replica", "rounds", "length"):
+        table.add_column(name, justify="left" if name == "replica" else "right", overflow="fold")
+    table.add_column("", width=_BAR)
+    most = max(own.length or 1.0 for own in (whole, *replicas.values()))
+    for name, own in (*replicas.items(), (f"all {len(replicas)}", whole)):
+        bar = "█" * round(_BAR * (own.length or 0.0) / most)
+        rounds = f"{own.rounds:,}" if own.rounds else _ABSENT
+        table.add_row(printed(name), rounds, _number(own.length), bar)
+    return table
 
 
 def drift_line(shown: View) -> str:
@@ -277,26 +337,29 @@ def run(target: str, options: Options) -> None:
     views = _views(followed, options)
     with contextlib.suppress(KeyboardInterrupt):
         if options.as_json:
-            for shown, _, over in views:
-                names = {"over": over, "engine": followed.title}
-                figures = {**dataclasses.asdict(shown), **names}
+            for shown, _, over, replicas in views:
+                names = {"over": over, "engine": _title(followed)}
+                figures = {**dataclasses.asdict(shown), **names, "replicas": _rows(replicas)}
                 sys.stdout.write(line(WATCH, figures))
                 sys.stdout.flush()
             return
         console = output_console(WIDTH)
 
         def show(look: Look) -> RenderableType:
-            shown, span, over = look
-            state = _state(shown, over, followed.title)
-            if followed.title:
-                return screen_of_engine(target, shown, span=span, state=state)
+            shown, span, over, replicas = look
+            state = _state(shown, over, _title(followed))
+            if page := followed.page:
+                return screen_of_engine(
+                    target, shown, span=span, state=state, page=page, replicas=replicas
+                )
             return screen(target, shown, span=span, state=state, budget=followed.budget)
 
         _show(console, show, views, live=console.is_terminal and not options.once)
 
 
-Look = tuple[View, str, bool]
-"""Figures on the screen, the stretch of time that they cover, and whether the run is over."""
+Look = tuple[View, str, bool, Replicas]
+"""Figures on the screen, the stretch of time that they cover, whether the run is over, and the
+figures of each replica of a page."""
 Show = Callable[[Look], RenderableType]
 
 
@@ -316,27 +379,57 @@ def _state(shown: View, over: bool, title: str) -> str:
     return CLOSED if over else NOT_RECORDING if shown.down else RECORDING
 
 
-def _with(shown: View, length: float | None) -> View:
-    """Return the view with the length that an engine publishes in place of counts."""
-    return shown if length is None else replace(shown, length=length)
+def _title(followed: Followed) -> str:
+    """Return the name of the engine whose own metrics are followed; "" if none is."""
+    return followed.page.metrics.title if followed.page else ""
+
+
+def _rows(replicas: Replicas) -> list[dict[str, object]]:
+    return [
+        {"replica": name, "rounds": own.rounds, "length": own.length}
+        for name, own in replicas.items()
+    ]
+
+
+def _looked(
+    whole: Snapshot, page: EnginePage | None, before: Mapping[str, Snapshot]
+) -> tuple[View, Replicas]:
+    """Return the figures of a look and of each replica since the snapshots `before`, by name; a
+    length that the engine publishes in place of counts is the one shown."""
+
+    def shown(points: Snapshot, page: EnginePage | None, name: str) -> View:
+        found = view(points, before.get(name))
+        return found if page is None or page.length is None else replace(found, length=page.length)
+
+    replicas = page.replicas if page else {}
+    each = {name: shown(one.points, one, name) for name, one in replicas.items()}
+    worst_first = sorted(each.items(), key=lambda pair: pair[1].length or math.inf)
+    return shown(whole, page, _WHOLE), dict(worst_first)
+
+
+def _snapshots(whole: Snapshot, page: EnginePage | None) -> dict[str, Snapshot]:
+    replicas = page.replicas if page else {}
+    return {_WHOLE: whole, **{name: one.points for name, one in replicas.items()}}
 
 
 def _views(followed: Followed, options: Options) -> Iterator[Look]:
     """Yield a view per interval; if the run is over, or `once` is set, yield one view of everything
     since its start."""
-    past: deque[tuple[float, Snapshot]] = deque()
+    past: deque[tuple[float, dict[str, Snapshot]]] = deque()
     while True:
-        snapshot, now = followed.look(), time.monotonic()
-        given = followed.length
+        whole, now = followed.look(), time.monotonic()
+        page = followed.page
         if followed.over or options.once or not options.window_s:
-            yield _with(view(snapshot), given), "since the start", followed.over
+            found, replicas = _looked(whole, page, {})
+            yield found, "since the start", followed.over, replicas
             if followed.over or options.once:
                 return
         else:
             while past and now - past[0][0] > options.window_s:
                 past.popleft()
             before_s, before = past[0] if past else (now, {})
-            past.append((now, snapshot))
+            past.append((now, _snapshots(whole, page)))
             words = f"last {now - before_s:.0f} s" if before else "since the start"
-            yield _with(view(snapshot, before), given), words, False
+            found, replicas = _looked(whole, page, before)
+            yield found, words, False, replicas
         time.sleep(options.interval_s)

@@ -37,6 +37,7 @@ from driftscope.trace.reader import read_trace
 from driftscope.trace.writer import TraceWriter, WriterOptions
 from driftscope.trace.writer_files import create_run
 
+PAGE = Path(__file__).parents[1] / "ingest" / "samples" / "case-13-ray.prom"
 SPEC = Spec(requests=6, undrafted=("k_zero",))
 ROUNDS = SPEC.requests * SPEC.rounds
 
@@ -184,6 +185,30 @@ def test_a_length_that_an_engine_publishes_is_shown_without_counts() -> None:
         done = CliRunner().invoke(app, ["watch", "--scrape", url, "--once"])
     assert "acceptance length  3.25" in done.output and "40 rounds" in done.output
     assert "no acceptance by position" in done.output
+
+
+def test_a_page_at_one_says_what_that_means_and_what_to_type() -> None:
+    page = "sglang:spec_accept_length 1.0\nsglang:spec_num_steps 3.0\n"
+    with _serving(page + "sglang:num_running_reqs 4.0\n") as url:
+        busy = CliRunner().invoke(app, ["watch", url, "--once"]).output
+    with _serving(page.replace("1.0", "2.9")) as url:
+        healthy = CliRunner().invoke(app, ["watch", url, "--once"]).output
+    words = " ".join(busy.split())
+    assert "nothing is accepted: all 3 draft tokens of each round are rejected" in words
+    assert "4 requests are running" in words and "K = 3" in words
+    assert "driftscope inspect DRAFTER --target TARGET" in words
+    assert "nothing is accepted" not in healthy and "inspect" not in healthy
+
+
+def test_replicas_of_a_page_are_listed_the_worst_first() -> None:
+    with _serving(PAGE.read_text()) as url:
+        lines = CliRunner().invoke(app, ["watch", url, "--once"]).output.splitlines()
+        document = json.loads(CliRunner().invoke(app, ["watch", url, "--once", "--json"]).output)
+    listed = [line.split() for line in lines if line.startswith(("engine ", "all 8 "))]
+    assert [words[1] for words in listed][1:] == [*"56271034", "8"]
+    assert " ".join(listed[0]).startswith("engine 5 accepts 1.08 tokens a round in 24 rounds; its")
+    assert any("dashboards --engine vllm -o monitoring" in line for line in lines)
+    assert document["replicas"][0] == {"replica": "engine 5", "rounds": 24, "length": 1 + 2 / 24}
 
 
 def test_a_run_has_no_page_to_scrape(tmp_path: Path) -> None:
