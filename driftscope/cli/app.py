@@ -10,6 +10,7 @@ import atexit
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NoReturn
 
@@ -128,8 +129,13 @@ def run() -> NoReturn:
         end_process(ended.code)
 
 
+_OF_NUMPY = r"(invalid value|divide by zero|overflow|underflow) |Mean of empty|Degrees of|All-NaN"
+"""Beginnings of numpy's warnings of a figure that is not finite, which is shown as unknown."""
+
+
 def main() -> NoReturn:
     """Run the command line; print an error as one line and exit with its exit code."""
+    warnings.filterwarnings("ignore", _OF_NUMPY, RuntimeWarning)
     try:
         code = app(prog_name="driftscope", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else EXIT_OK)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -87,7 +88,8 @@ def rm(
     from driftscope.cli.options import named_run_or_ablation
     from driftscope.trace.runs import check_removable, entry_of
 
-    chosen = [run if run.is_symlink() else named_run_or_ablation(run) or run for run in runs]
+    named = (run if run.is_symlink() else named_run_or_ablation(run) or run for run in runs)
+    chosen = list(dict.fromkeys(named))
     for run in chosen:
         check_removable(run, unclosed=unclosed)
     _remove([entry_of(run) for run in chosen], yes=yes, unclosed=unclosed, as_json=as_json)
@@ -118,13 +120,14 @@ def prune(
 ) -> None:
     """Remove closed runs beyond a bound of age or size, after a question.
 
-    A run that is being recorded, that was not closed or that cannot be read is never removed.
+    A run that is being recorded, that was not closed or that cannot be read is never removed. One
+    that cannot be removed is left, with the reason, and the exit code is 1.
     """
     import time
 
     from driftscope.analysis.query.row_filters import span_s
     from driftscope.errors import UsageError
-    from driftscope.trace.runs import Bounds, beyond
+    from driftscope.trace.runs import Bounds, beyond, refusal
 
     if older_than is None and max_total is None:
         raise UsageError("no bound: give --older-than TIME, --max-total SIZE, or both")
@@ -138,8 +141,20 @@ def prune(
             raise UsageError(f"--max-total {max_total!r}: give a size such as 500MB or 20GB")
         total = int(float(match[1]) * _UNITS[match[2].lower()])
     bounds = Bounds(older_s=older_s, total_octets=total, keep=keep)
-    chosen = beyond(_entries(folders), bounds, time.time())
-    _remove(chosen, yes=yes, dry_run=dry_run, as_json=as_json)
+    entries = _entries(folders)
+    chosen = beyond(entries, bounds, time.time())
+    left = {entry.path: words for entry in chosen if (words := refusal(entry.path))}
+    if not chosen and not as_json:
+        words = f"{_summed(entries)}, none closed and beyond it" if entries else "no runs here"
+        sys.stderr.write(f"nothing to remove: {words}\n")
+        return
+    _remove(
+        [entry for entry in chosen if entry.path not in left],
+        left=left,
+        yes=yes,
+        dry_run=dry_run,
+        as_json=as_json,
+    )
 
 
 def _entries(folders: Sequence[Path] | None) -> list[RunEntry]:
@@ -157,28 +172,46 @@ def _remove(
     *,
     yes: bool,
     unclosed: bool = False,
+    left: Mapping[Path, str] = MappingProxyType({}),
     dry_run: bool = False,
     as_json: bool,
 ) -> None:
-    """List the runs, ask, remove them, and print what was done."""
+    """List the runs, ask, remove them, and print what was done.
+
+    Raises typer.Exit with 1 if a run is left: one of `left`, which holds the reasons, or one that
+    could not be removed.
+    """
+    from driftscope.boundary.files import first_line
     from driftscope.boundary.json_document import RUNS, text
-    from driftscope.errors import UsageError
+    from driftscope.errors import EXIT_ERROR, TraceError, UsageError
     from driftscope.trace.runs import remove
 
-    if not as_json:
+    if not as_json and (entries or not left):
         _show(entries, {}, stderr=True)
     if entries and not (yes or dry_run):
         if as_json or not sys.stdin.isatty():
             raise UsageError("nobody can be asked here: give --yes, or --dry-run with prune")
         typer.confirm(f"Remove {_summed(entries)}?", abort=True, err=True)
-    for entry in () if dry_run else entries:
-        remove(entry.path, unclosed=unclosed)
+    reasons = dict(left)
+    done: list[RunEntry] = []
+    for entry in entries:
+        try:
+            if not dry_run:
+                remove(entry.path, unclosed=unclosed)
+            done.append(entry)
+        except (TraceError, OSError) as error:
+            named = isinstance(error, TraceError)
+            reasons[entry.path] = str(error) if named else f"{entry.path}: {first_line(error)}"
     if as_json:
-        removed = {"runs": [run_as_dict(entry) for entry in entries]}
-        typer.echo(text(RUNS, removed, digits=None), nl=False)
+        facts = {"runs": [run_as_dict(entry) for entry in done], "left": list(reasons.values())}
+        typer.echo(text(RUNS, facts, digits=None), nl=False)
     else:
         verb = "would remove" if dry_run else "removed"
-        sys.stderr.write(f"{verb}: {_summed(entries)}\n")
+        sys.stderr.write(f"{verb}: {_summed(done)}\n")
+    for words in reasons.values():
+        sys.stderr.write(shown(f"driftscope: left: {words}") + "\n")
+    if reasons:
+        raise typer.Exit(EXIT_ERROR)
 
 
 MAX_OCTETS = 64 << 20
@@ -213,20 +246,20 @@ def _main_findings(entries: Sequence[RunEntry]) -> dict[Path, MainFinding]:
     ]
     if not eligible or not analysis_installed():
         return {}
-    return {entry.path: made for entry in eligible if (made := _finding(entry.path)) is not None}
+    return {entry.path: _finding(entry.path) for entry in eligible}
 
 
-def _finding(run: Path) -> MainFinding | None:
-    from driftscope.errors import DriftscopeError, NoDataError
+def _finding(run: Path) -> MainFinding:
+    from driftscope.errors import NoDataError
     from driftscope.pipeline import Inputs, analyze
 
     try:
         analysis = analyze(Inputs(sources=[run], labels=[run.name]))
     except NoDataError:
         return MainFinding(id="", severity="", title="too little data")
-    except (DriftscopeError, OSError) as error:
-        sys.stderr.write(f"driftscope: {run}: not analysed ({type(error).__name__})\n")
-        return None
+    except Exception as error:  # whatever one run raises, the others are listed
+        kind = type(error).__name__
+        return MainFinding(id="", severity="", title=f"not analysed ({kind}); analyze it says why")
     if analysis.findings:
         first = analysis.findings[0]
         return MainFinding(id=first.id, severity=first.severity or "", title=first.title)

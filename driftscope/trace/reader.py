@@ -34,7 +34,14 @@ from driftscope.errors import DamagedTraceError
 from driftscope.trace.manifest import Manifest, check_version, read_manifest
 from driftscope.trace.ranks import joined, place_of, with_replica
 from driftscope.trace.records import DOUBLINGS, RECORDS
-from driftscope.trace.schema import conform, lengths_of, numbers_of, schema_of, validity_of
+from driftscope.trace.schema import (
+    conform,
+    lengths_of,
+    nulls_as_nan,
+    numbers_of,
+    schema_of,
+    validity_of,
+)
 from driftscope.trace.segments import (
     SEALED,
     VERSION_KEY,
@@ -114,6 +121,8 @@ def _long_lists(name: str, column: pa.ChunkedArray) -> Iterator[str]:
     longest = max((int(np.max(lengths_of(c), initial=0)) for c in column.chunks), default=0)
     if longest > MAX_LIST:
         yield f"{name} is a list of {longest} numbers, more than {MAX_LIST}"
+    if pc.list_flatten(column).null_count:
+        yield f"{name} has nulls in its lists"
 
 
 def distance_faults(rows: pa.Table, bins: int | None = None) -> Iterator[str]:
@@ -286,6 +295,7 @@ def _read_sealed(path: Path) -> pa.Table:
             check_segment(file.schema_arrow, path)
             table = file.read()
             table.validate(full=True)
+            table = nulls_as_nan(table)
     except (ValueError, RuntimeError, OSError) as error:
         raise unreadable(path, error) from error
     try:
@@ -319,7 +329,7 @@ def _read_stream(path: Path, problems: list[str]) -> pa.Table:
             f"{path.name}: ends after {content.table.num_rows} rows; the rows of its last, "
             "unfinished write are missing"
         )
-    return content.table
+    return nulls_as_nan(content.table)
 
 
 def unreadable(path: Path, error: BaseException) -> DamagedTraceError:

@@ -17,11 +17,11 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from driftscope.boundary.files import PARTIAL, read_json
+from driftscope.boundary.files import PARTIAL, first_line, read_json
 from driftscope.errors import DamagedTraceError, NotATraceError, TraceError
 from driftscope.trace.control import CONTROL
 from driftscope.trace.manifest import ABLATION, CLIENT, Manifest, read_manifest
@@ -161,6 +161,14 @@ def entry_of(run: Path) -> RunEntry:
     replayed = manifest is not None and manifest.engine == CLIENT
     ablated = manifest is not None and manifest.mode == ABLATION
     faults = () if manifest else read_faults(run)
+    if not (manifest or statuses or faults):
+        return RunEntry(
+            path=run,
+            created_s=changed_s,
+            state=RunState.UNREADABLE,
+            octets=octets,
+            problem="no file of a recorder can be read",
+        )
     plain = manifest is not None and manifest.drafter is None
     rounds = None if manifest is None or replayed or ablated or plain else _rounds_of(run)
     requests = _requests_of(manifest, statuses) if manifest and (replayed or plain) else None
@@ -238,7 +246,7 @@ def _rounds_of(run: Path) -> int | None:
                 empty = pa.chunked_array([], pa.int64())
                 column = table.column(_VERIFIED) if table.num_columns else empty
             rounds += pc.sum(pc.greater(column, 0)).as_py() or 0
-    except (OSError, ValueError, RuntimeError, KeyError):
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError):
         return None
     return rounds
 
@@ -345,9 +353,12 @@ def _field(run: Path, name: str) -> object:
 
 _OURS = re.compile(
     rf"{re.escape(MANIFEST)}|{re.escape(CONTROL)}|(?:status|fault)-[^/]*\.json"
-    rf"|(?:{'|'.join(RECORDS)})-[^/]+-\d+\.(?:arrows|parquet)|\.[^/]+{re.escape(PARTIAL)}"
+    rf"|(?:{'|'.join(RECORDS)})-(?P<source>[^/]+)-\d{{4,}}\.(?:arrows|parquet)"
+    rf"|\.[^/]+{re.escape(PARTIAL)}"
 )
 """Names of the files that a recorder writes."""
+_RECORDER = re.compile(r"(?:worker|engine|reference|client)[\w.]*-[\w.-]+")
+"""Names of the sources that recorders have, in a run that has lost their statuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,12 +403,46 @@ def check_removable(run: Path, *, unclosed: bool = False) -> None:
     names = {path.name for path in run.iterdir()}
     if MANIFEST not in names and not any(map(is_status, names)):
         raise NotATraceError(f"{run}: has no {MANIFEST}, so it is not a driftscope run")
-    foreign = sorted(name for name in names if not _is_ours(run / name))
+    try:
+        statuses = read_statuses(run)
+    except DamagedTraceError as error:
+        raise TraceError(f"{error}; remove the directory by hand if you are sure") from error
+    sources = {status.source for status in statuses}
+    foreign = sorted(name for name in names if not _is_ours(run / name, sources))
     if foreign:
         raise NotATraceError(
             f"{run}: holds {foreign[0]!r}, which a recorder does not write; move it away first"
         )
-    _check_over(run, unclosed=unclosed)
+    if not statuses:
+        _check_proof(run, names)
+    _check_over(run, statuses, unclosed=unclosed)
+
+
+def refusal(run: Path) -> str:
+    """Return why a closed run may not be removed; "" if it may."""
+    try:
+        check_removable(run)
+    except (TraceError, OSError) as error:
+        return str(error) if isinstance(error, TraceError) else f"{run}: {first_line(error)}"
+    return ""
+
+
+def _check_proof(run: Path, names: Set[str]) -> None:
+    """Raise TraceError unless the manifest, or each fault of a start that failed, can be read:
+    other tools write a manifest.json, too."""
+    if MANIFEST in names:
+        try:
+            read_manifest(run)
+        except TraceError as error:
+            raise NotATraceError(
+                f"{error}, and no status says that it is a run; remove the directory by hand if "
+                "you are sure"
+            ) from error
+    elif len(read_faults(run)) < len(names - {CONTROL}):
+        raise NotATraceError(
+            f"{run}: holds no status that can be read, so it is not a driftscope run; remove the "
+            "directory by hand if you are sure"
+        )
 
 
 def remove(run: Path, *, unclosed: bool = False) -> None:
@@ -421,16 +466,17 @@ def remove(run: Path, *, unclosed: bool = False) -> None:
     run.rmdir()
 
 
-def _is_ours(path: Path) -> bool:
-    return bool(_OURS.fullmatch(path.name)) and stat.S_ISREG(path.lstat().st_mode)
+def _is_ours(path: Path, sources: Collection[str]) -> bool:
+    """Whether a recorder wrote a file; `sources` are those that have a status."""
+    match = _OURS.fullmatch(path.name)
+    if match is None or not stat.S_ISREG(path.lstat().st_mode):
+        return False
+    source = match["source"]
+    return source is None or source in sources or bool(_RECORDER.fullmatch(source))
 
 
-def _check_over(run: Path, *, unclosed: bool) -> None:
+def _check_over(run: Path, statuses: Sequence[Status], *, unclosed: bool) -> None:
     """Raise TraceError for a run in use, and for one that was not closed unless it is allowed."""
-    try:
-        statuses = read_statuses(run)
-    except DamagedTraceError as error:
-        raise TraceError(f"{error}; remove the directory by hand if you are sure") from error
     if is_live(run, statuses):
         raise TraceError(f"{run}: is still being recorded; stop the server first")
     # A directory with nothing but the fault of a start never became a run.

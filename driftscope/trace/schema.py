@@ -258,6 +258,26 @@ def conform(table: pa.Table, record: str) -> pa.Table:
     return pa.table([table.column(f.name).cast(f.type) for f in nullable], schema=nullable)
 
 
+def nulls_as_nan(table: pa.Table) -> pa.Table:
+    """Return `table` with NaN in place of null elements of its lists of floats: NumPy has no number
+    for them. A recorder writes none, and Arrow allows them."""
+    for at, field in enumerate(table.schema):
+        if not (pa.types.is_list(field.type) and pa.types.is_floating(field.type.value_type)):
+            continue
+        chunks = table.column(at).chunks
+        if any(chunk.values.null_count and chunk.flatten().null_count for chunk in chunks):
+            filled = [_with_nan(chunk) for chunk in chunks]
+            table = table.set_column(at, field, pa.chunked_array(filled, field.type))
+    return table
+
+
+def _with_nan(lists: pa.ListArray) -> pa.ListArray:
+    items, valid = lists.flatten(), validity_of(lists)
+    numbers = np.where(validity_of(items), numbers_of(items), np.nan)
+    lengths = np.where(valid, lengths_of(lists), 0).astype(np.int32)
+    return lists_of(numbers.astype(_NUMPY[lists.type.value_type]), lengths, valid)
+
+
 LEAST_CONSTANT = 256
 """Smallest length of a cached constant column, so that it is long enough for the next flush."""
 

@@ -10,6 +10,8 @@ import pytest
 from support.command import Driftscope
 from support.runs import Spec, write_run
 
+from driftscope import pipeline
+
 pytestmark = pytest.mark.process
 SPEC = Spec(requests=40, drafter="models/tiny-eagle3")
 
@@ -110,3 +112,38 @@ def test_prune_removes_beyond_a_size_the_oldest_first(driftscope: Driftscope, ru
     done = driftscope("prune", "--max-total", f"{octets + 10}", "--yes")
     assert done.returncode == 0, done.stderr
     assert [run.name for run in runs.iterdir()] == ["second"]
+
+
+def test_prune_goes_on_after_a_run_that_it_must_leave(driftscope: Driftscope, runs: Path) -> None:
+    write_run(runs / "odd", SPEC)
+    (runs / "odd" / "notes.txt").touch()
+    options = ("prune", "--older-than", "1d", "--keep", "0")
+    tried = driftscope(*options, "--dry-run")
+    assert tried.returncode == 1 and "would remove: 2 runs" in tried.stderr
+    done = driftscope(*options, "--yes", "--json")
+    assert done.returncode == 1 and "left: driftscope-runs/odd: holds 'notes.txt'" in done.stderr
+    document = json.loads(done.stdout)
+    assert len(document["runs"]) == 2 and "notes.txt" in document["left"][0]
+    assert [run.name for run in runs.iterdir()] == ["odd"]
+
+
+def test_prune_says_that_there_is_nothing_to_remove(driftscope: Driftscope, runs: Path) -> None:
+    done = driftscope("prune", "--max-total", "1GB", "--yes")
+    assert done.returncode == 0 and done.stderr.startswith("nothing to remove: 2 runs (")
+
+
+def test_a_run_whose_analysis_fails_is_listed_beside_the_others(
+    driftscope: Driftscope, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    analyze = pipeline.analyze
+
+    def failing(inputs: pipeline.Inputs) -> object:
+        if inputs.labels == ["second"]:
+            raise TypeError("what no rule foresees")
+        return analyze(inputs)
+
+    monkeypatch.setattr(pipeline, "analyze", failing)
+    done = driftscope("ls")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "second  not analysed (TypeError)" in done.stdout
+    assert "first  not analysed" not in done.stdout and "/first  " in done.stdout

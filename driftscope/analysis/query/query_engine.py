@@ -24,6 +24,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 
 from driftscope.errors import DamagedTraceError, UsageError
+from driftscope.trace.schema import nulls_as_nan
 
 PREFIX = "driftscope-queries-"
 ABANDONED_S = 60.0
@@ -312,7 +313,7 @@ class DuckDB:
         sql = sql_of(query.op(), self.dialect.name)
         self._lock()
         with self._reading():
-            return self._connection.sql(sql).to_arrow_table()
+            return nulls_as_nan(self._connection.sql(sql).to_arrow_table())
 
     def later(self, query: Any) -> Later[pa.Table]:
         """See `Engine`. The value raises what `rows` raises."""
@@ -340,7 +341,7 @@ class DuckDB:
                 self._second.register(f"{view.name}_rows", view.rows)
             self._second.execute(view.definition)
         self._copied = views
-        return self._second.sql(sql).to_arrow_table()
+        return nulls_as_nan(self._second.sql(sql).to_arrow_table())
 
     def close(self) -> None:
         """See `Engine`. A query that still runs is given up."""

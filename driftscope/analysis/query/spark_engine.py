@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from driftscope.analysis.query.query_engine import Content, Dialect, Files, Later, column, sql_of
 from driftscope.errors import DamagedTraceError, UsageError
+from driftscope.trace.schema import nulls_as_nan
 
 SCHEME = "spark://"
 
@@ -144,7 +145,7 @@ class Spark:
 
         def fetched() -> pa.Table:
             with _reading(), _of_pandas():
-                return frame.toArrow()
+                return nulls_as_nan(frame.toArrow())
 
         return Later(fetched)
 

@@ -21,6 +21,8 @@ from driftscope.inspect.reference.layers import at_least_float32
 
 CPU, GPU = "cpu", "cuda"
 _MIMO = "MiMoForCausalLM"
+_OWN_CODE = "trust_remote_code"
+"""Option that transformers names if a checkpoint asks for modules of its own."""
 
 
 def load_model(
@@ -37,6 +39,7 @@ def load_model(
         local_files_only=True,
         use_safetensors=not pickled,
         weights_only=True,
+        trust_remote_code=False,
         **placed,
     )
     return model if placed else model.to(device)
@@ -126,14 +129,17 @@ class Teacher:
         transformers.utils.logging.disable_progress_bar()
         try:
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
-                folder, local_files_only=True
+                folder, local_files_only=True, trust_remote_code=False
             )
             self.model: Any = load_model(
                 folder, self.device, pickled=pickled, device_map=device_map
             )
         except Exception as error:  # a damaged checkpoint makes transformers raise anything
+            reason = first_line(error)
+            if _OWN_CODE in str(error):  # its advice would run the code
+                reason = "it needs Python code of its own, which driftscope never runs"
             raise CheckpointError(
-                f"{folder}: transformers cannot load this target ({first_line(error)})"
+                f"{folder}: transformers cannot load this target ({reason})"
             ) from error
         self.model.eval()
 

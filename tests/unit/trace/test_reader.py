@@ -380,6 +380,32 @@ def test_a_path_that_is_no_run(tmp_path: Path) -> None:
     _fails(NotATraceError, tmp_path, "has no manifest.json", "DRIFTSCOPE_TRACE")
 
 
+@pytest.mark.parametrize(
+    ("column", "tensor_parallel", "some"),
+    [("sink_mass", 1, 1), ("sink_mass", 2, 10**6), ("head_mass", 1, 10**6), ("top1", 1, 1)],
+)
+def test_null_elements_of_a_list_are_read_as_nan(
+    tmp_path: Path, column: str, tensor_parallel: int, some: int
+) -> None:
+    """Arrow allows them in a list, and numpy has no number for them."""
+    spec = Spec(requests=12, rounds=6, heads=2, per_head=True, tensor_parallel=tensor_parallel)
+    run = write_run(tmp_path / "run", spec)
+    for path in run.glob("draft-*.parquet"):
+        table = pq.read_table(path)
+        at = table.schema.get_field_index(column)
+        lists = [
+            [None] * len(values) if values and row < some else values
+            for row, values in enumerate(table.column(at).to_pylist())
+        ]
+        field = table.schema.field(at)
+        pq.write_table(table.set_column(at, field, pa.array(lists, field.type)), path)
+    for path in run.glob("status-*.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "digests": {}}))
+    elements = read_trace(run).draft.column(column).combine_chunks().flatten()
+    assert elements.null_count == 0 and not np.isfinite(elements.to_numpy()).all()
+    assert "NaN" not in to_json(analyze(Inputs(sources=[run], labels=["run"])))
+
+
 def test_a_manifest_without_any_rows(run: Path) -> None:
     trace = read_trace(run)
     assert trace.statuses == ()

@@ -228,6 +228,46 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "folder").is_dir()
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {MANIFEST: '{"name": "my app"}'},
+        {MANIFEST: '{"name": "my app"}', "request-log-2024.parquet": ""},
+        {MANIFEST: '{"schema_version": "1.0", "modules": []}'},
+        {MANIFEST: "{}", "status-page.json": '{"closed": true}'},
+        {"fault-report.json": '{"my": "data"}'},
+        {"fault-report.json": '{"my": "data"}', "draft-thesis-0001.parquet": ""},
+        {"status-of-project.json": "[]"},
+    ],
+    ids=lambda files: " ".join(files),
+)
+def test_a_folder_of_another_tool_with_names_of_a_run_is_kept(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(content)
+        os.utime(folder / name, (START_S, START_S))
+    with pytest.raises(TraceError):
+        remove(folder, unclosed=True)
+    assert {path.name for path in folder.iterdir()} == files.keys()
+    assert entry_of(folder).state == RunState.UNREADABLE
+
+
+def test_a_record_of_no_source_is_kept_in_a_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", SPEC)
+    (run / "request-log-2024.parquet").touch()
+    _refused(run, "request-log-2024.parquet")
+
+
+def test_a_run_whose_manifest_is_damaged_is_proved_by_its_status(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", SPEC)
+    (run / MANIFEST).write_text("")
+    remove(run)
+    assert not run.exists()
+
+
 def _entries(now_s: float) -> list[RunEntry]:
     """Five runs of 10 MB, newest first, 1, 2, 3, 4 and 5 days old."""
     return [
