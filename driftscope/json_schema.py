@@ -129,7 +129,12 @@ def _list(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
-BESIDE: Mapping[str, Mapping[str, Schema]] = {WATCH: {"over": {"type": "boolean"}, "engine": TEXT}}
+_REPLICA: Schema = _object(
+    {"replica": TEXT, "rounds": COUNT, "length": {"type": ["number", "null"]}}
+)
+BESIDE: Mapping[str, Mapping[str, Schema]] = {
+    WATCH: {"over": {"type": "boolean"}, "engine": TEXT, "replicas": _list(_REPLICA)}
+}
 """Keys of a kind of document beside those of its record."""
 INGESTED_FIGURES: Schema = {"$ref": _DEFINITIONS.format(model=IngestedFigures.__name__)}
 CONTENTS: Mapping[str, Schema] = {

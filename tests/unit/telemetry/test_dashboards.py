@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -25,7 +26,7 @@ from verification.alert_rules.play import faults, play, played
 from verification.alert_rules.scenarios import SCENARIOS, Scenario
 
 from driftscope.cli.app import app
-from driftscope.cli.dashboards import FILES, KINDS, RULES
+from driftscope.cli.dashboards import FILES, RULES
 from driftscope.telemetry import instruments, prometheus
 from driftscope.telemetry.instruments import COUNTER, GAUGE, INSTRUMENTS
 from driftscope.telemetry.prometheus import label_name, metric_name
@@ -240,8 +241,8 @@ def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
 
 def test_dashboards_are_grafana_s() -> None:
     """Each key and value survives Grafana's own model of a dashboard."""
-    files = sorted((FILES / "grafana").glob("*.json"))
-    assert len(files) == 4
+    files = sorted((FILES / "grafana").glob("**/*.json"))
+    assert len(files) == 6
     for file in files:
         raw = json.loads(file.read_text())
         assert list(_lost(raw, _as_grafana_has_it(raw))) == []
@@ -249,10 +250,11 @@ def test_dashboards_are_grafana_s() -> None:
             assert panel["description"] and panel["targets"]
             assert panel["datasource"]["uid"] == "${datasource}"
         variables = {variable["name"] for variable in raw["templating"]["list"]}
-        assert {"datasource", "job", "model", "drafter", "instance"} <= variables
+        own = {"replica", "floor", "outlier"} if file in BOARDS.values() else {"drafter"}
+        assert {"datasource", "job", "model", "instance"} | own <= variables
         used = set(re.findall(r"\$\{?(\w+)", json.dumps([raw["panels"], raw["templating"]])))
         assert used == variables - {"instance"} or used == variables
-        labels = set().union(*LABELS.values())
+        labels = set().union(*LABELS.values(), ENGINE_LABELS if file in BOARDS.values() else ())
         assert set(re.findall(r"\{\{(\w+)\}\}", file.read_text())) <= labels, "legends"
 
 
@@ -329,11 +331,27 @@ def test_panels_and_rules_name_metrics_and_labels_of_the_catalogue() -> None:
     assert len(named) > 40
 
 
-def test_the_command_copies_every_file_and_keeps_edited_ones(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["dashboards", "-o", str(tmp_path), "--json"])
-    copied = {path.relative_to(tmp_path) for path in tmp_path.rglob("*.*")}
-    there = {path.relative_to(FILES) for kind in KINDS for path in FILES.glob(kind)}
-    assert copied == there and len(json.loads(done.stdout)["written"]) == len(there) == 22
+@pytest.mark.parametrize("engine", [None, *EngineName])
+def test_the_command_copies_what_belongs_together(
+    tmp_path: Path, engine: EngineName | None
+) -> None:
+    words = ["--engine", engine] if engine else []
+    done = CliRunner().invoke(app, ["dashboards", *words, "-o", str(tmp_path), "--json"])
+    written = [Path(name) for name in json.loads(done.stdout)["written"]]
+    assert set(written) == set(tmp_path.rglob("*.*"))
+    names = {kind: {path.name for path in (tmp_path / kind).glob("*")} for kind in COPIED}
+    rules = [path for path in written if path.parent.name == "prometheus"]
+    alerts = {rule["alert"] for path in rules for rule in rules_in(path) if "alert" in rule}
+    assert names["runbooks"] == {f"{name}.md" for name in alerts}
+    if engine is None:
+        assert len(names["grafana"]) == 4 and names["prometheus"] == {"driftscope.rules.yml"}
+    else:
+        assert names["prometheus"] == {"alerts.rules.yml", f"{engine}.rules.yml"}
+        assert names["grafana"] == ({BOARDS[engine].name} if engine in BOARDS else set())
+
+
+def test_the_command_keeps_edited_files(tmp_path: Path) -> None:
+    (tmp_path / RULES).parent.mkdir()
     (tmp_path / RULES).write_text("mine")
     done = CliRunner().invoke(app, ["dashboards", "-o", str(tmp_path)])
     assert (tmp_path / RULES).read_text() == "mine"
@@ -425,6 +443,91 @@ def test_sglang_has_throughput_and_length_by_rank(tmp_path: Path) -> None:
         _expected("engine:driftscope_rounds:rate", labels, 60.0),
     ]
     check_rules_with(tmp_path, _engine_rules(EngineName.SGLANG), series, expected)
+
+
+BOARDS = {
+    engine: FILES / "grafana" / "engines" / f"driftscope-{engine}.json"
+    for engine in (EngineName.VLLM, EngineName.SGLANG)
+}
+COPIED = ("grafana", "prometheus", "runbooks")
+ENGINE_LABELS = {"model_name", "pod", "ReplicaId", "engine", "dp_rank", "tp_rank", "position"}
+SET = {
+    "${source}": "vllm:",
+    "$window": "5m",
+    "$floor": "1.05",
+    "$outlier": "0.85",
+    **{f"${name}": ".*" for name in ("job", "model", "instance", "replica")},
+}
+"""Variables of the boards with a choice for each."""
+
+
+def _queries(board: Path) -> list[str]:
+    """Return the queries of a board's panels and variables."""
+    raw = json.loads(board.read_text())
+    asked = [target["expr"] for panel in raw["panels"] for target in panel["targets"]]
+    of_variables = [v["query"] for v in raw["templating"]["list"] if v["type"] == "query"]
+    return [_chosen(query) for query in (*asked, *of_variables)]
+
+
+def _chosen(query: str) -> str:
+    for variable, value in SET.items():
+        query = query.replace(variable, value)
+    return query
+
+
+def _published(engine: EngineName) -> set[str]:
+    """Return the names that stand in the engine's own source, as Prometheus shows them."""
+    spec = importlib.util.find_spec(engine)
+    roots = [Path(path) for path in spec.submodule_search_locations or ()] if spec else []
+    roots += (FILES.parents[2] / ".venv").glob(f"{engine}-*/lib/python*/site-packages/{engine}")
+    parts = {EngineName.VLLM: "v1/**/*.py", EngineName.SGLANG: "srt/observability/*.py"}[engine]
+    names = {
+        name
+        for root in roots[:1]
+        for path in root.glob(parts)
+        for name in re.findall(rf'"({engine}:[a-z_]+)"', path.read_text())
+    }
+    if not names:
+        pytest.skip(f"{engine} is not installed here")
+    ends = ("", "_total", "_sum", "_count")
+    return {name + end for name in names for end in ends}
+
+
+@pytest.mark.parametrize("engine", BOARDS)
+def test_names_of_a_board_and_of_rules_stand_in_the_engine_s_source(engine: EngineName) -> None:
+    rules = [rule["expr"] for rule in rules_in(_engine_rules(engine)[0])]
+    text = " ".join([*_queries(BOARDS[engine]), *rules, *prometheus.ENGINES[engine].names])
+    named = set(re.findall(rf"\b{engine}:[a-z_]+", text))
+    assert len(named) >= 10 and named <= _published(engine)
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("engine", BOARDS)
+def test_each_panel_shows_something(tmp_path: Path, engine: EngineName) -> None:
+    """On a server of 3 replicas, one of which accepts nothing."""
+    series = [one for n in range(3) for one in _replica(engine, n, (1.0 if n == 2 else 3.0, 40))]
+    known = {one["series"].partition("{")[0] for one in series}
+    labels = f'{{{ON_PAGE},{REPLICA_LABEL[engine]}="0"}}'
+    names = set(re.findall(rf"\b{engine}:[a-z_]+", " ".join(_queries(BOARDS[engine]))))
+    for name in names - known:
+        values = "0+600x40" if name.endswith(("_total", "_sum", "_count")) else "1x40"
+        more = ',position="0"}' if "per_pos" in name else "}"
+        series.append({"series": labels.replace("}", more).join((name, "")), "values": values})
+    panels = json.loads(BOARDS[engine].read_text())["panels"]
+    check_rules_with(
+        tmp_path,
+        _engine_rules(engine),
+        series,
+        [
+            {
+                "expr": f"count({_chosen(target['expr'])}) > bool 0",
+                "eval_time": "35m",
+                "exp_samples": [{"labels": "{}", "value": 1}],
+            }
+            for panel in panels
+            for target in panel["targets"]
+        ],
+    )
 
 
 REPLICA_LABEL = {EngineName.VLLM: "engine", EngineName.SGLANG: "dp_rank"}
