@@ -25,6 +25,8 @@ from driftscope.findings.finding import Severity
 from driftscope.findings.rules_changes import (
     drop_of,
     explanation_of,
+    fall_of,
+    is_sure,
     severity_of,
 )
 
@@ -106,6 +108,8 @@ class World:
     """Whether both kinds have a label."""
     canary: int = 0
     """Number of prompts that are sent again and again, in every fourth request."""
+    known: bool = False
+    """Whether the prompts of the other requests are known, each sent once."""
     traffic: float = 0.0
     """Shift of all requests but the canary's from half of the run on."""
     step: float = 0.0
@@ -125,6 +129,16 @@ class World:
     def drops(self) -> bool:
         """Whether the drafter really loses acceptance, of all requests or of a label's."""
         return self.step < 0 or self.opposite < 0
+
+    @property
+    def costly_traffic(self) -> bool:
+        """Whether other traffic costs about a quarter of the tokens, and can be told as such."""
+        return (self.nights < 0 and self.labelled) or self.traffic < 0 or bool(self.going)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing changes over time."""
+        return not (self.nights or self.traffic or self.step or self.tenants or self.opposite)
 
     @property
     def crossing(self) -> bool:
@@ -184,6 +198,8 @@ class OverTime:
     """Share of runs with a drop of high severity."""
     moves: float
     """Share of runs in which acceptance is said to move with traffic, or not to be told from it."""
+    asked: float
+    """Share of runs in which a fall of a fifth with the traffic asks for a look."""
 
 
 def drawn(world: World, seed: int) -> Series:
@@ -201,6 +217,7 @@ def drawn(world: World, seed: int) -> Series:
     change = np.linspace(-1.0, 1.0, n) if world.slopes else late.astype(np.float64)
     prompt = np.where(np.arange(n) % 4 == 0, random.randint(0, max(world.canary, 1), n), -1)
     prompt = np.where(world.canary > 0, prompt, -1)
+    code = np.where((prompt < 0) & world.known, n + np.arange(n), prompt)
     shift = world.alike * random.standard_normal(sessions)[session]
     shift += world.own * random.standard_normal(n)
     of_prompt = (world.alike + world.own) * random.standard_normal(max(world.canary, 1))
@@ -222,7 +239,7 @@ def drawn(world: World, seed: int) -> Series:
         if world.opposite
         else np.where(other & world.labelled, "other", "usual"),
         cluster=session if world.keyed else None,
-        prompt=prompt if world.canary else None,
+        prompt=code if world.canary else None,
     )
 
 
@@ -240,6 +257,12 @@ def moves(made: Changes | None) -> bool:
     return there and explanation_of(made) is not None
 
 
+def asks(made: Changes | None) -> bool:
+    """Whether a fall that comes with the traffic asks for a look."""
+    fall = fall_of(made)
+    return fall is not None and made is not None and moves(made) and is_sure(made, fall)
+
+
 def over_time(trials: int) -> Iterator[OverTime]:
     """Yield the results in each world."""
     for name, world in WORLDS.items():
@@ -251,12 +274,18 @@ def over_time(trials: int) -> Iterator[OverTime]:
             called=sum(drop_of(each) is not None for each in made) / trials,
             high=sum(map(high, made)) / trials,
             moves=sum(map(moves, made)) / trials,
+            asked=sum(map(asks, made)) / trials,
         )
 
 
 def _high_drop(row: OverTime, trials: int) -> Iterator[Rate]:
+    world = WORLDS[row.world]
     if not row.drops:
         yield false("high drop", row.high, trials)
+        if world.costly_traffic:
+            yield power("look at the traffic", row.asked, trials)
+        elif world.quiet:
+            yield false("look at the traffic", row.asked, trials)
         if row.crossing:
             yield false("drop", row.called, trials)
     else:

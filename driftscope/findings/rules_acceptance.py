@@ -50,6 +50,7 @@ from driftscope.findings.finding import (
     judged,
 )
 from driftscope.findings.rules_attention import hidden_state_stable
+from driftscope.findings.rules_changes import fall_of
 from driftscope.trace.manifest import WAS_SIMULATED
 
 LOOPS_ABOVE = Threshold(
@@ -412,7 +413,7 @@ def healthy(case: Case) -> Finding | None:
         return None
     compared = _is_compared(case)
     stable = any(finding.id == hidden_state_stable.id for finding in case.found)
-    if run.clusters < FEW_REQUESTS or case.accepts_less:
+    if run.clusters < FEW_REQUESTS or case.accepts_less or fall_of(run.changes) is not None:
         return None
     if not (stable or compared or is_even(run)):
         return None

@@ -8,13 +8,30 @@ from datetime import UTC, datetime
 
 from driftscope.analysis.circumstances import kept_of, usable
 from driftscope.analysis.comparability import Claim, comparability_of_parts
-from driftscope.analysis.figures.change_points import ALPHA, MOST_ALIKE, ChangePoint, Changes
+from driftscope.analysis.figures.change_points import (
+    ALPHA,
+    MOST_ALIKE,
+    POWERS,
+    PROMPT,
+    ChangePoint,
+    Changes,
+    Level,
+)
 from driftscope.analysis.number_words import count, lasted, listed, number, percent
 from driftscope.analysis.statistics.changes import LEAST
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
 from driftscope.findings.case import Case, Need, Threshold, entry
-from driftscope.findings.finding import Answer, Finding, Severity, Topic, Trust, figure, judged
+from driftscope.findings.finding import (
+    Answer,
+    Finding,
+    Headline,
+    Severity,
+    Topic,
+    Trust,
+    figure,
+    judged,
+)
 
 DROPPED_BELOW = Threshold(
     name="DROPPED_BELOW",
@@ -31,6 +48,20 @@ class _Explanation:
     why: str
     advice: str
 
+
+FELL_BELOW = Threshold(
+    name="FELL_BELOW",
+    value=0.8,
+    means="tokens per round, after over before, whatever the mix of requests",
+    source="the alert DriftscopeAcceptanceFell: what users lose, whatever the reason",
+)
+"""The alert's bound; a run in which it would fire is not called healthy."""
+SURE_BELOW = Threshold(
+    name="SURE_BELOW",
+    value=0.9,
+    means="upper end of the 95% interval of that share, below which a fall asks for a look",
+    source="half of the loss of FELL_BELOW; `make calibration`, table over_time",
+)
 
 _CANNOT_TELL = _Explanation(
     why="acceptance varies over time; session or traffic cannot be told from the drafter: send "
@@ -96,8 +127,9 @@ def acceptance_drops(case: Case) -> Finding | None:
     )
     under = f' under "{label}"' if label else ""
     doubt = "" if confirming(drop) else _else_between(case, drop.time_s, label)
+    felt = not label and drop.after < FELL_BELOW.value * drop.before
     return Finding(
-        severity=Severity.INFO if doubt else severity_of(drop),
+        severity=severity_of(drop) if not doubt else Severity.MEDIUM if felt else Severity.INFO,
         answer=Answer.CANNOT_TELL if doubt else Answer.NO if trust is not Trust.LOW else None,
         statement=f"rounds of requests{under} that start before {_moment(drop.time_s)} "
         f"({lasted(since_s)} into the run) yield {number(drop.before)} tokens, rounds of later "
@@ -154,8 +186,12 @@ def drop_of(changes: Changes | None) -> tuple[Changes, ChangePoint, str] | None:
     topic=Topic.WHERE,
     meaning="Acceptance changes over time, but requests of one kind or the same prompts accept "
     "as before, or requests that follow each other are alike and the recording does not say "
-    "which belong to one session: then the drafter cannot be told from the traffic.",
+    "which belong to one session: then the drafter cannot be told from the traffic. It asks for "
+    "a look if a round yields less than FELL_BELOW of what it yielded before, which users feel "
+    "whatever the reason.",
     thresholds=(
+        FELL_BELOW,
+        SURE_BELOW,
         _ALPHA,
         Threshold(
             name="MOST_ALIKE",
@@ -171,19 +207,93 @@ def acceptance_moves(case: Case) -> Finding | None:
     changes = case.run.changes
     if changes is None or drop_of(changes) is not None:
         return None
-    moved = max((*changes.points, changes.raw), key=_size)
+    fall = fall_of(changes)
+    moved = fall or max((*changes.points, changes.raw), key=_size)
     explanation = explanation_of(changes)
     if moved is None or explanation is None:
         return None
+    sure = fall is not None and is_sure(changes, fall)
+    came = _came(moved)
     return Finding(
-        severity=Severity.INFO,
+        severity=Severity.INFO if fall is None else Severity.MEDIUM,
+        title="" if fall is None else "Acceptance fell with the traffic",
         statement=f"rounds of requests that start before {_moment(moved.time_s)} yield "
-        f"{number(moved.before)} tokens, rounds of later requests {number(moved.after)}: "
-        f"{explanation.why}",
+        f"{number(moved.before)} tokens, rounds of {_later(changes, moved)} {number(moved.after)}: "
+        f"{explanation.why}{came}",
         evidence=_evidence(changes, moved),
-        confidence=Trust.MEDIUM if changes.keyed else Trust.LOW,
+        confidence=Trust.MEDIUM if sure or (fall is None and changes.keyed) else Trust.LOW,
         because="sessions are recorded" if changes.keyed else _assumed(changes, moved)[0],
-        advice=explanation.advice,
+        advice=explanation.advice if fall is None else _look(changes, fall, explanation),
+        headline=Headline.WORSE if sure else Headline.NEVER,
+        estimate=None if fall is None else fall.after / fall.before,
+    )
+
+
+def fall_of(changes: Changes | None) -> ChangePoint | None:
+    """Return the change after which a round yields the smallest share of the tokens before it,
+    whatever the reason; None if none is below FELL_BELOW."""
+    if changes is None:
+        return None
+    points = (*changes.points, changes.raw) if changes.raw else changes.points
+    fallen = [point for point in points if point.after < FELL_BELOW.value * point.before]
+    return min(fallen, key=lambda point: point.after / point.before, default=None)
+
+
+def is_sure(changes: Changes, fall: ChangePoint) -> bool:
+    """Whether a fall is more than sessions or requests that differ: its interval is below
+    SURE_BELOW, and neighbouring requests are not alike for unknown reasons."""
+    if fall.interval is None or changes.alike:
+        return False
+    return fall.before + fall.interval.high < SURE_BELOW.value * fall.before
+
+
+def _later(changes: Changes, point: ChangePoint) -> str:
+    level = _level_from(changes, point)
+    if level is None or level is changes.levels[-1]:
+        return "later requests"
+    return f"those that start in the {lasted(level.end_s - level.start_s)} after it"
+
+
+def _level_from(changes: Changes, point: ChangePoint) -> Level | None:
+    """Return the level that a point begins; None for the change of the requests as they came."""
+    return next((level for level in changes.levels if level.start_s == point.time_s), None)
+
+
+def _came(point: ChangePoint) -> str:
+    """Return in words the requests that came with a fall; "" if no kind explains it."""
+    again = contradicting(point) is not None
+    came = next((came for came in point.newcomers if came.kind != PROMPT or again), None)
+    if came is None:
+        return ""
+    words = {
+        PROMPT: "prompts that were not sent before",
+        "label": f'requests labelled "{came.value}"',
+        "structured": f"requests with structured output ({came.value})",
+        "temperature": f"requests at temperature {came.value}",
+        "context": "requests with about {:,} tokens of context",
+        "batch": "requests in batches of about {:,}",
+    }[came.kind]
+    if came.kind in POWERS:
+        words = words.format(2 ** int(came.value))
+    before = f" (before: {percent(came.share_before)})" if came.kind != PROMPT else ""
+    return (
+        f"; {words} make up {percent(came.share_after)} of the rounds after it{before} and yield "
+        f"{number(came.mean_length)}"
+    )
+
+
+def _look(changes: Changes, fall: ChangePoint, explanation: _Explanation) -> str:
+    """Return what to do about a fall that comes with the traffic."""
+    level = _level_from(changes, fall)
+    until = (
+        "" if level is None or level is changes.levels[-1] else f" and time_s < {level.end_s:.0f}"
+    )
+    return (
+        f"Find out what the requests since {_moment(fall.time_s)} have in common, such as a chat "
+        "template, a language, a label or their length: `driftscope analyze RUN --where "
+        f"'time_s >= {fall.time_s:.0f}{until}'`. If that was not meant, such as another "
+        "template, repair it; if it was, a smaller K or a drafter trained on such text serves it "
+        f"better.{'' if explanation is not _CANNOT_TELL else ' ' + explanation.advice}"
     )
 
 

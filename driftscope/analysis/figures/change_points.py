@@ -51,6 +51,13 @@ MOST_ALIKE = 2.0
 """Autocorrelation of neighbouring requests, times the root of their number, above which they are
 called alike: the upper end of a 95% interval around none (Bartlett 1946)."""
 SEED = 20260511
+KINDS = ("label", "context", "structured", "temperature", "batch")
+"""Properties that make the kind of a request, in the order of `Series`."""
+POWERS = ("context", "batch")
+"""Those whose value is a power of two."""
+PROMPT = "prompt"
+LEAST_PART = 0.25
+"""Smallest part of a fall that a kind of request must explain to be named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +74,21 @@ class Level:
     mean_length: float
     interval: Interval | None
     """95% interval over clusters; it is not widened for the search that found the level."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newcomers:
+    """Requests of one kind that make up more of the rounds after a change, and accept less."""
+
+    kind: str
+    """One of KINDS, or PROMPT for prompts that were not sent before the change."""
+    value: str
+    """Label, temperature, structure, or exponent of two; "" for new prompts."""
+    share_before: float
+    """Share of the rounds before the change."""
+    share_after: float
+    mean_length: float
+    """Accepted tokens and the target's own per round, after the change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +126,9 @@ class ChangePoint:
     going_on_interval: Interval | None = None
     sessions: int = 0
     """Number of sessions that go on across the change."""
+    newcomers: tuple[Newcomers, ...] = ()
+    """Kinds of request whose larger share explains at least LEAST_PART of a fall, the largest part
+    first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +382,41 @@ def _point(series: Series, adjusted: Matrix, before: slice, after: slice, p: flo
         going_on=going_on[0] if np.isfinite(going_on[0]) else None,
         going_on_interval=going_on[1],
         sessions=going_on[2],
+        newcomers=_newcomers(series, before, after),
     )
+
+
+def _newcomers(series: Series, before: slice, after: slice) -> tuple[Newcomers, ...]:
+    """Return the kinds of request that came with a fall, by the part of it that their larger share
+    explains: its growth times what they accept less than the requests before the change."""
+    length = series.tokens[before].sum() / series.rounds[before].sum()
+    fall = length - series.tokens[after].sum() / series.rounds[after].sum()
+    kinds = [*zip(KINDS, (series.labels, *series.factors), strict=False)]
+    sides = [
+        (kind, value, factor[before] == value, factor[after] == value)
+        for kind, factor in kinds
+        for value in np.unique(factor[after]).tolist()
+    ]
+    if series.prompt is not None:
+        known = series.prompt[after] >= 0
+        new = known & ~np.isin(series.prompt[after], series.prompt[before])
+        sides.append((PROMPT, "", np.zeros(before.stop - before.start, dtype=np.bool_), new))
+    found = []
+    for kind, value, early, late in sides:
+        there = series.rounds[after][late].sum()
+        if not there or fall <= 0:
+            continue
+        came = Newcomers(
+            kind=kind,
+            value=value,
+            share_before=float(series.rounds[before][early].sum() / series.rounds[before].sum()),
+            share_after=float(there / series.rounds[after].sum()),
+            mean_length=float(series.tokens[after][late].sum() / there),
+        )
+        part = (came.share_after - came.share_before) * (length - came.mean_length) / fall
+        if part >= LEAST_PART:
+            found.append((part, came))
+    return tuple(came for _, came in sorted(found, key=lambda pair: -pair[0]))
 
 
 def _step(

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from support.simulate import Truth, simulate
 
 from benchmarks.calibration.changes import WORLDS, World, drawn, high, moves
-from driftscope.analysis.figures.change_points import Changes, changes
+from driftscope.analysis.figures.change_points import PROMPT, Changes, changes
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.finding import Finding, Severity
+from driftscope.findings.first_screen import State
 from driftscope.findings.rules_changes import (
+    FELL_BELOW,
     contradicting,
     drop_of,
     explanation_of,
+    fall_of,
     severity_of,
     worst_drop,
 )
@@ -116,15 +121,44 @@ def test_longer_answers_are_no_drop_of_the_drafter(tmp_path: Path) -> None:
         assert word in found.statement
 
 
-def test_a_mix_that_changes_in_a_run_is_for_information(tmp_path: Path) -> None:
-    """Half-way, busy times begin, and acceptance falls with the batch size alone."""
-    busier = Truth(requests=128, rounds=20, batches=(*(1,) * 64, *(8,) * 8), batch=-0.6)
-    run = summarise(read_trace(simulate(tmp_path / "run", busier)), "run")
-    found = _findings(run)
-    assert "acceptance_drops" not in found
+BUSIER = Truth(requests=128, rounds=20, batches=(*(1,) * 64, *(8,) * 8), batch=-0.6)
+"""Half-way, busy times begin, and acceptance falls with the batch size alone."""
+
+
+def test_traffic_that_costs_a_fifth_asks_for_a_look(tmp_path: Path) -> None:
+    run = summarise(read_trace(simulate(tmp_path / "run", BUSIER)), "run")
+    conclusions = conclude([run])
+    found = {finding.id: finding for finding in conclusions.findings}
+    assert not {"acceptance_drops", "healthy"} & set(found)
     moved = found["acceptance_moves"]
-    assert moved.severity is Severity.INFO
+    assert moved.severity is Severity.MEDIUM
     assert "moved with the mix of requests" in moved.statement
+    assert "requests in batches of about 8 make up" in moved.statement
+    assert conclusions.screen.lead.id == moved.id
+    assert conclusions.screen.state is State.LOOK
+
+
+def test_traffic_that_costs_less_is_for_information(tmp_path: Path) -> None:
+    milder = replace(BUSIER, batch=-0.2)
+    run = summarise(read_trace(simulate(tmp_path / "run", milder)), "run")
+    assert _findings(run)["acceptance_moves"].severity is Severity.INFO
+
+
+def test_a_fall_is_what_the_alert_calls_one() -> None:
+    """The report and the alert tell one story."""
+    folder = files("driftscope.telemetry") / "dashboards" / "prometheus"
+    rules = (folder / "driftscope.rules.yml").read_text("utf-8")
+    ratio = re.escape("max_over_time(model:driftscope_acceptance_length:ratio[10m])")
+    assert re.search(rf"{ratio} < bool {FELL_BELOW.value}\b", rules)
+
+
+def test_prompts_that_came_are_told(tmp_path: Path) -> None:
+    made = _made(replace(WORLDS["other traffic, canary"], known=True))
+    falls = [fall for each in made if each and (fall := fall_of(each))]
+    assert len(falls) >= 0.8 * TRIALS
+    told = {fall: came for fall in falls for came in fall.newcomers if came.kind == PROMPT}
+    assert len(told) >= 0.9 * len(falls)
+    assert all(came.mean_length < 0.8 * fall.before for fall, came in told.items())
 
 
 def test_a_drop_is_told_with_what_is_left_at_the_same_mix(tmp_path: Path) -> None:
