@@ -135,6 +135,21 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MassComparison:
+    """Differences of the attention masses of two runs."""
+
+    differences: tuple[Difference, ...] = ()
+    """At the first depth and at the deepest common one; () if they are not compared."""
+    rounds: tuple[int, int] = (0, 0)
+    """Number of verified chains of each run that they are over."""
+    same_rounds: bool = False
+    """Whether these are of the same requests and positions."""
+
+
+NO_MASSES = MassComparison()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Comparison of two runs."""
 
@@ -151,6 +166,10 @@ class Comparison:
     clusters: tuple[int, int] | None = None
     """Number of clusters of these requests; None in a comparison of times."""
     differences: tuple[Difference, ...]
+    same_rounds: bool = False
+    """Whether every paired request accepted equally in both runs: at each depth in as many of its
+    rounds."""
+    masses: MassComparison = NO_MASSES
     mix: Mapping[str, float] = field(default_factory=dict)
     """Share of each label at which differences over all requests are taken; empty if they are
     taken as served, see `driftscope.analysis.compare`."""
@@ -223,7 +242,12 @@ def compare_sides(
     if pairing.how != UNPAIRED:
         a, b = _rows_of(a, pairing.first), _rows_of(b, pairing.second)
         b = replace(b, rounds=b.rounds.grouped_like(a.rounds))
-    return replace(comparison(a, b, labels, pairing), comparability=comparability)
+    same = pairing.how != UNPAIRED and (
+        np.array_equal(a.rounds.histogram, b.rounds.histogram)
+        and np.array_equal(a.rounds.lengths, b.rounds.lengths)
+    )
+    compared = comparison(a, b, labels, pairing)
+    return replace(compared, comparability=comparability, same_rounds=same)
 
 
 def _rows_of(side: Side, requests: Codes) -> Side:
@@ -352,7 +376,7 @@ def _differences(
     the rounds, does not matter."""
     gap, error, df = gap_of(*ratios, paired=paired)
     half = student(df) * error
-    own = [_own_intervals(ratio) for ratio in ratios]
+    own = [own_intervals(ratio) for ratio in ratios]
     for at in range(len(gap)):
         known = error[at] > 0 and all(bool(ratio.supported[at]) for ratio in ratios)
         clusters = float(min(ratio.df[at] for ratio in ratios)) + 1.0
@@ -374,7 +398,7 @@ def _differences(
         )
 
 
-def _own_intervals(ratio: Ratio) -> tuple[Interval | None, ...]:
+def own_intervals(ratio: Ratio) -> tuple[Interval | None, ...]:
     """Return the interval of each ratio alone; None without support."""
     half = student(ratio.df) * ratio.error
     ends = zip(ratio.value - half, ratio.value + half, ratio.supported, strict=True)
@@ -558,8 +582,8 @@ def _difference(name: str, means: list[Ratio], paired: bool) -> Difference:
         second=float(means[1].value[0]),
         difference=float(gap[0]),
         least=MATTERS * float(means[0].value[0]),
-        first_interval=_own_intervals(means[0])[0],
-        second_interval=_own_intervals(means[1])[0],
+        first_interval=own_intervals(means[0])[0],
+        second_interval=own_intervals(means[1])[0],
         interval=Interval.of(float((gap - half)[0]), float((gap + half)[0])) if known else None,
         p=float(p[0]) if known else None,
         p_adjusted=None,
@@ -625,6 +649,11 @@ def _of_acceptance(comparison: Comparison) -> str:
     some = [d for d in comparison.differences if d.differs]
     if some:
         return f"the runs differ in {count(len(some), 'figure')} of single labels, but not overall"
+    if comparison.same_rounds:
+        return (
+            f"the runs accept the same: in each of {count(comparison.pairs, 'pair')} of requests, "
+            "equally many rounds to every depth"
+        )
     if comparison.bound is None:
         return "no difference is shown: too little is recorded to bound it"
     return f"no difference is shown: {largest(comparison.bound)}"

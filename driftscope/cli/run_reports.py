@@ -56,12 +56,20 @@ def steps(
 
 
 def labels_of(runs: Sequence[Path], given: Sequence[str] | None) -> list[str]:
-    """Return the given labels, or the directories' names, numbered where they are equal.
+    """Return the given labels, or the directories' names: with the folder that they lie in where
+    they are equal, and numbered where these are, too.
 
     Raises UsageError if labels are given and are not one distinct label per run.
     """
     if not given:
-        return _distinct([run.resolve().name or str(run) for run in runs])
+        paths = [run.resolve() for run in runs]
+        often = Counter(path.name for path in paths)
+        return _distinct(
+            [
+                f"{path.parent.name}/{path.name}" if often[path.name] > 1 else path.name or str(run)
+                for run, path in zip(runs, paths, strict=True)
+            ]
+        )
     if len(given) != len(runs):
         raise UsageError(
             f"--label: {len(given)} given for {len(runs)} runs; give one for each run, or none"

@@ -22,6 +22,7 @@ from driftscope.analysis.compare import (
     signed,
     verdict,
 )
+from driftscope.analysis.compare_masses import mass_sentence
 from driftscope.analysis.figures.change_points import Changes
 from driftscope.analysis.number_words import (
     NOTHING,
@@ -45,6 +46,7 @@ from driftscope.findings.causes import none_accepted
 from driftscope.findings.finding import Finding, Severity
 from driftscope.findings.first_screen import FirstScreen, State
 from driftscope.json_report import DEAD
+from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
 from driftscope.pipeline import Analysis
 
 BADGES = {
@@ -355,6 +357,12 @@ _LONGEST = 8
 """Longest label that heads a column; columns of longer ones are called A and B."""
 _SEGMENT = 14
 """Longest name of a workload label in a row."""
+_MASS_NAMES = {
+    SINK.name: "sink",
+    PROMPT.name: "prompt",
+    GENERATED.name: "output",
+    SELF.name: "chain",
+}
 _FIGURE_NAMES = {LENGTH: "acceptance length", **TIMES}
 _SURE, _UNSURE, _UNTESTED = "differs", "chance?", "untested"
 
@@ -380,7 +388,8 @@ def show_comparison(comparison: Comparison, *, everything: bool = False) -> None
     for name in (*map(shown, labels), "difference (95% interval)"):
         table.add_column(name, no_wrap=True, justify="right")
     table.add_column("", no_wrap=True)
-    rows = sorted(comparison.differences, key=lambda row: (not row.differs, not _unsure(row)))
+    figures = (*comparison.differences, *comparison.masses.differences)
+    rows = sorted(figures, key=lambda row: (not row.differs, not _unsure(row)))
     first = rows if everything else [row for row in rows if _first(row)][:_ROWS_SHOWN]
     for row in first:
         table.add_row(
@@ -395,6 +404,8 @@ def show_comparison(comparison: Comparison, *, everything: bool = False) -> None
         console.print(f"{_UNSURE} Among {len(rows)} figures, an interval without 0 may be chance.")
     if left := len(rows) - len(first):
         console.print(f"{count(left, 'other figure')}: --all shows them.")
+    if sentence := mass_sentence(comparison.masses):
+        console.print(shown(sentence))
 
 
 def _mark(row: Difference) -> str:
@@ -417,6 +428,8 @@ def _first(row: Difference) -> bool:
 
 def _figure_name(row: Difference) -> str:
     if row.segment == WHOLE:
+        if row.metric in _MASS_NAMES:
+            return f"mass on {_MASS_NAMES[row.metric]}, depth {row.depth}"
         return _FIGURE_NAMES.get(row.metric, f"accepted to depth {row.depth}")
     name = row.segment if len(row.segment) <= _SEGMENT else f"{row.segment[: _SEGMENT - 1]}…"
     return f"{name}: {f'to depth {row.depth}' if row.depth else 'length'}"

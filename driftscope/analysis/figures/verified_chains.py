@@ -272,10 +272,10 @@ def verification_of(run: Sums) -> Verification:
     )
 
 
-def look_at(run: Sums) -> int:
-    """Keep the verified chains of some requests at hand, and return how many chains these requests
-    have."""
-    engine, sample = run.tables.engine, chain_sample(run, COMPARED)
+def look_at(run: Sums, among: Codes | None = None) -> int:
+    """Keep the verified chains of some requests at hand, by default of a sample of all, and return
+    how many chains these requests have."""
+    engine, sample = run.tables.engine, chain_sample(run, COMPARED, among)
     sample.show(run, LOOKED_AT, np.arange(len(run.requests)))
     engine.keep(DRAWN, drawn(sample.steps is not None))
     engine.keep(DONE, done())

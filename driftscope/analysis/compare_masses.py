@@ -1,0 +1,197 @@
+"""Attention of two runs, compared at rounds that the target of both verified.
+
+An engine may record chains that no target verifies, such as the last one of a request, and another
+engine may not; their queries see other text. Where requests are paired, both runs must have a
+verified chain at the same position of the same text, so that equal drafters have equal masses
+there, whatever else each run recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from driftscope.analysis.comparability import UNPAIRED, Pairing, pair_sides
+from driftscope.analysis.compare import (
+    MATTERS,
+    NO_MASSES,
+    WHOLE,
+    Difference,
+    MassComparison,
+    own_intervals,
+    p_values,
+    together,
+)
+from driftscope.analysis.figures.chain_shape import Elements, Shape
+from driftscope.analysis.figures.chains import deep_enough
+from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.figures.verified_chains import (
+    COMPARED,
+    KEY,
+    WITHIN,
+    chain_sample,
+    column,
+    look_at,
+    verified_chains,
+)
+from driftscope.analysis.number_words import count
+from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, whole
+from driftscope.analysis.query.record_views import Derived, sampled
+from driftscope.analysis.statistics.intervals import Interval, student
+from driftscope.analysis.statistics.permutation import gap_of
+from driftscope.analysis.statistics.ratio import Ratio, ratio_of, ratio_over
+from driftscope.metrics import attention
+from driftscope.metrics.attention import GENERATED, PROMPT, SELF, SINK
+from driftscope.vocabulary import GENERATED_MASS, PROMPT_MASS, SELF_MASS, SINK_MASS
+
+if TYPE_CHECKING:
+    import ibis.expr.types as ir
+
+COLUMNS = {
+    SINK.name: SINK_MASS,
+    PROMPT.name: PROMPT_MASS,
+    GENERATED.name: GENERATED_MASS,
+    SELF.name: SELF_MASS,
+}
+"""Column of each class of attention that is compared."""
+LEAST_ROUNDS = 2
+"""Fewest rounds in common for which masses are compared."""
+_POSITIONS = 1 << 40
+"""More than the positions of a context."""
+
+
+def compare_masses(first: Sums, second: Sums) -> MassComparison:
+    """Compare the attention masses of two runs, averaged over layers and rounds; not if a run has
+    no chains, or if they have no round in common."""
+    runs, last = (first, second), min(first.shape.depths, second.shape.depths) - 1
+    names = {
+        name: mass
+        for name, mass in COLUMNS.items()
+        if not any(mass in run.shape.absent for run in runs)
+    }
+    if not names or not all(run.recorded.any() for run in runs):
+        return NO_MASSES
+    pairing = pair_sides(first.side, second.side)
+    paired = pairing.how != UNPAIRED
+    places = [(name, index) for name in names for index in dict.fromkeys((0, last))]
+    wanted = _thinned(runs, pairing) if paired else (None, None)
+    tables = [_chains(run, among, last) for run, among in zip(runs, wanted, strict=True)]
+    if paired:
+        tables = _in_common(tables, pairing)
+    if min(table.num_rows for table in tables) < LEAST_ROUNDS:
+        return NO_MASSES
+    units = [run.clusters[whole(t, KEY[0])] for run, t in zip(runs, tables, strict=True)]
+    if paired:
+        units[1] = units[0]
+        rate = floats(tables[0], "rate") * floats(tables[1], "rate")
+        weights = [1.0 / rate, 1.0 / rate]
+    else:
+        weights = [1.0 / floats(table, "rate") for table in tables]
+    values = [
+        np.column_stack([floats(table, column(names[name], index)) for name, index in places])
+        for table in tables
+    ]
+    sides = [
+        ratio_over(ratio_of, (v * w[:, None], np.broadcast_to(w[:, None], v.shape)), unit)
+        for v, w, unit in zip(values, weights, units, strict=True)
+    ]
+    return MassComparison(
+        differences=together(_differences(places, (sides[0], sides[1]), paired)),
+        rounds=(tables[0].num_rows, tables[1].num_rows),
+        same_rounds=paired,
+    )
+
+
+def mass_sentence(masses: MassComparison) -> str:
+    """Return that no difference of a point is shown, and over which rounds; "" if one is shown, or
+    if nothing is compared."""
+    if not masses.differences or any(row.differs for row in masses.differences):
+        return ""
+    first, second = masses.rounds
+    rounds = (
+        f"the {count(first, 'recorded round')} that both runs verified"
+        if masses.same_rounds
+        else f"{first:,} and {count(second, 'recorded round')} that were verified"
+    )
+    depth = max(row.depth or 1 for row in masses.differences)
+    return f"Attention: no difference of a point at depths 1 and {depth}, over {rounds}."
+
+
+def _differences(
+    places: list[tuple[str, int]], sides: tuple[Ratio, Ratio], paired: bool
+) -> Iterator[Difference]:
+    gap, error, df = gap_of(*sides, paired=paired)
+    half, p = student(df) * error, p_values(gap, error, df)
+    own = [own_intervals(side) for side in sides]
+    for at, (name, index) in enumerate(places):
+        known = bool(np.isfinite(p[at]))
+        yield Difference(
+            metric=name,
+            depth=index + 1,
+            segment=WHOLE,
+            first=float(sides[0].value[at]),
+            second=float(sides[1].value[at]),
+            difference=float(gap[at]),
+            least=MATTERS,
+            first_interval=own[0][at],
+            second_interval=own[1][at],
+            interval=Interval.of(gap[at] - half[at], gap[at] + half[at]) if known else None,
+            p=float(p[at]) if known else None,
+            p_adjusted=None,
+        )
+
+
+def _thinned(runs: tuple[Sums, Sums], pairing: Pairing) -> tuple[Codes, Codes]:
+    """Return the paired requests, evenly thinned to those that have COMPARED chains at most."""
+    both = (pairing.first, pairing.second)
+    chains = max(int(run.recorded[of].sum()) for run, of in zip(runs, both, strict=True))
+    every = max(1, -(-chains // COMPARED))
+    return both[0][::every], both[1][::every]
+
+
+@cache
+def masses(shape: Shape, derived: Derived, in_steps: bool, last: int) -> ir.Table:
+    """Return the verified chains of one file layout, one row each, with the masses at the first
+    depth and at index `last`, averaged over layers."""
+    rows = sampled(deep_enough(shape), WITHIN, in_steps)
+    lists = Elements(rows, dict(derived), shape)
+    columns = {
+        column(name, index): attention.over_layers(lists.layers(name, index))
+        for name in COLUMNS.values()
+        if name not in shape.absent
+        for index in dict.fromkeys((0, last))
+    }
+    chains = rows.select(*KEY, chain_s=rows.time_s, **columns)
+    rounds = verified_chains()
+    both = rounds.join(chains, [*KEY, rounds.drafted_s == chains.chain_s])
+    return both.select(*KEY, "rate", *columns)
+
+
+def _chains(run: Sums, among: Codes | None, last: int) -> pa.Table:
+    """Return the verified chains of some requests, or of a sample, all of whose masses are
+    finite, by request and position."""
+    look_at(run, among)
+    sample = chain_sample(run, COMPARED, among)
+    sample.show(run, WITHIN, np.arange(len(run.requests)))
+    in_steps = sample.steps is not None
+    rows = run.tables.of_parts(lambda derived: masses(run.shape, derived, in_steps, last))
+    known = np.all(
+        [np.isfinite(floats(rows, name)) for name in rows.column_names if name not in KEY], axis=0
+    )
+    return rows.filter(pa.array(known)).sort_by([(name, "ascending") for name in KEY])
+
+
+def _in_common(tables: list[pa.Table], pairing: Pairing) -> list[pa.Table]:
+    """Return the rows of the rounds that both runs verified, in the same order."""
+    keys: list[Matrix] = []
+    for table, of in zip(tables, (pairing.first, pairing.second), strict=True):
+        request = whole(table, KEY[0])
+        pair = np.full(max(int(of.max(initial=0)), int(request.max(initial=0))) + 1, -1)
+        pair[of] = np.arange(len(of))
+        keys.append(pair[request] * _POSITIONS + whole(table, KEY[1]))
+    _, first, second = np.intersect1d(keys[0], keys[1], return_indices=True)
+    return [tables[0].take(pa.array(first)), tables[1].take(pa.array(second))]
