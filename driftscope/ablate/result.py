@@ -185,6 +185,16 @@ def _part(shares: Ratio, name: str, orders: tuple[float, float] | None = None) -
     return Part(value=float(one.value[0]), interval=spread[0] if spread else None, orders=orders)
 
 
+Figures = Mapping[str, tuple[float | None, ...]]
+"""Figures by name and depth; None for one that is not finite."""
+
+
+def overflows_at(figures: Figures) -> int | None:
+    """Return the first depth at which a figure is not finite; None if all are."""
+    depths = (at for row in figures.values() for at, value in enumerate(row, 1) if value is None)
+    return min(depths, default=None)
+
+
 class PairedBy(StrEnum):
     """Unit in which an intervention and the chain as served are paired."""
 
@@ -203,7 +213,7 @@ class Drafts:
     """Matches by prompt."""
     as_served: Sequence[Matches]
     """Matches of the same prompts, in the same order."""
-    figures: Mapping[str, tuple[float, ...]]
+    figures: Figures
     """Means by depth of RMS, top-1 probability and attention masses."""
 
 
@@ -221,7 +231,7 @@ class Effect:
     conditional: tuple[float | None, ...]
     """Share of the chains accepted up to depth d - 1 that are accepted at d; None if there is
     none."""
-    figures: Mapping[str, tuple[float, ...]]
+    figures: Figures
     """Means by depth of RMS, top-1 probability and attention masses."""
     difference: float
     """Acceptance length minus that as served, over the same prompts."""
@@ -238,6 +248,8 @@ class Effect:
     def words(self) -> str:
         """Effect on acceptance, in words."""
         with_it = f"with {self.intervention.changes}"
+        if depth := overflows_at(self.figures):
+            with_it += f", whose states are not finite from depth {depth} on"
         if self.interval is None:
             change = f"{self.difference:+.2f} tokens per round"
             return f"{with_it}: {change}; cannot tell: give more prompts"
@@ -427,8 +439,9 @@ def check_free(run: Path) -> None:
         raise UsageError(
             f"--output {run}: is a file; give a run directory, or a name that ends with .json"
         )
-    if (run / MANIFEST).exists() and not is_ablation_run(run):
-        raise UsageError(f"--output {run}: holds a run of a server; give another directory")
+    if run.is_dir() and any(run.iterdir()) and not is_ablation_run(run):
+        what = "a run of a server" if (run / MANIFEST).exists() else "other files"
+        raise UsageError(f"--output {run}: holds {what}; give another directory")
 
 
 def write_run(run: Path, result: Ablation, drafter: DrafterFiles, target: TargetFiles) -> None:

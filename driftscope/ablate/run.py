@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,14 +28,16 @@ from driftscope.ablate.intervention import (
 from driftscope.ablate.result import (
     Ablation,
     Drafts,
+    Figures,
     Matches,
     RegionTokens,
     ablation_of,
     coverage_of,
+    overflows_at,
 )
 from driftscope.boundary import strict_json
 from driftscope.boundary.files import first_line, read_json, write_file
-from driftscope.errors import NoDataError, UsageError
+from driftscope.errors import CheckpointError, NoDataError, UsageError
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 from driftscope.inspect.checks.vocabulary import chat_template
 from driftscope.inspect.reference.drafter import Drafter
@@ -85,6 +88,9 @@ def rewritings(
         (bench.template, given.text if given else drafters),
         whose="given" if given else "drafter's",
     )
+    for failed in left_out:
+        if given and failed.failed:
+            raise UsageError(f"--template {given.name}: {failed.reason}")
     found = [_rewriting(each, given) for each in made]
     reasons = {_IDS[each.id]: each.reason for each in left_out}
     return (
@@ -437,10 +443,13 @@ def _drafts(
     )
 
 
-def _means(prompts: Sequence[MeasuredPrompt], name: str) -> dict[str, tuple[float, ...]]:
+def _means(prompts: Sequence[MeasuredPrompt], name: str) -> Figures:
     positions = max(sum(each.positions for each in prompts), 1)
     means = np.sum([each.sums[name] for each in prompts], axis=0) / positions
-    return {figure: tuple(means[:, at].tolist()) for at, figure in enumerate(FIGURES)}
+    return {
+        figure: tuple(value if math.isfinite(value) else None for value in means[:, at].tolist())
+        for at, figure in enumerate(FIGURES)
+    }
 
 
 POSITIONS = 20
@@ -530,8 +539,9 @@ def run_ablation(
     """Run the drafter as served and under the interventions that are wanted. `bench` is called once
     the drafter is known to fit; `names` are those of drafter and target in the result.
 
-    Raises CheckpointError for a model that cannot be run, and NoDataError if too few answers are
-    long enough for a chain of K.
+    Raises CheckpointError for a model that cannot be run or whose states are not finite, UsageError
+    for a given template that fails, and NoDataError if too few answers are long enough for a chain
+    of K.
     """
     variant = as_served(files, target.layers)
     variant.check()
@@ -565,8 +575,15 @@ def _result(
             "or more with --prompts"
         )
     rewritten, too_short = _rewritten(measured, served, plan)
+    chains = [by_position(served, each) for each in plan.chains]
+    if depth := overflows_at(chains[0].figures):
+        raise CheckpointError(
+            f"{names[0]}: its states are not finite (NaN, or an overflow) from depth {depth} on, "
+            "so that nothing along the chain can be judged; `driftscope inspect "
+            f"{names[0]} --target {names[1]}` looks for the tensor"
+        )
     return ablation_of(
-        [*(by_position(served, each) for each in plan.chains), *rewritten],
+        [*chains, *rewritten],
         coverage_of([each.vocabulary for each in served.values()]),
         drafter=names[0],
         target=names[1],

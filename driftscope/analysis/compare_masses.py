@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from driftscope.analysis.comparability import UNPAIRED, Pairing, pair_sides
 from driftscope.analysis.compare import (
     MATTERS,
     NO_MASSES,
@@ -39,6 +38,7 @@ from driftscope.analysis.figures.verified_chains import (
     verified_chains,
 )
 from driftscope.analysis.number_words import count
+from driftscope.analysis.pairing import UNPAIRED, Pairing, pair_sides
 from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, whole
 from driftscope.analysis.query.record_views import Derived, sampled
 from driftscope.analysis.statistics.intervals import Interval, student

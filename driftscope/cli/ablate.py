@@ -207,6 +207,8 @@ def named_interventions(names: str | None) -> tuple[str, ...]:
     if names is None:
         return every
     asked = {name.strip() for name in names.split(",") if name.strip()}
+    if not asked:
+        raise UsageError(f"--interventions: name one or more of {', '.join(every)}")
     if unknown := asked - set(INTERVENTIONS):
         raise UsageError(
             f"--interventions {sorted(unknown)[0]}: no such intervention; there are "

@@ -105,7 +105,8 @@ def _template(
         made = {key: _rendered(tokenizer, conversations[key], own) for key in prompts}
     except Exception as error:  # a template is a program, which can fail in any way
         first = (str(error) or type(error).__name__).splitlines()[0]
-        return NotApplicable(id=TEMPLATE, reason=f"the {whose} template fails ({first})")
+        reason = f"the {whose} template fails ({first})"
+        return NotApplicable(id=TEMPLATE, reason=reason, failed=True)
     change = Change(
         id=TEMPLATE,
         change="the drafter's own chat template (--chat-template)",

@@ -76,6 +76,40 @@ def test_the_document_follows_its_schema_and_says_what_does_not_apply(tmp_path: 
     assert tokens["difference"] == 0.0
 
 
+def test_a_drafter_whose_states_overflow_is_no_ablation(tmp_path: Path) -> None:
+    def overflow(tensors: dict[str, Tensor]) -> None:
+        name = next(name for name in tensors if name.endswith("down_proj.weight"))
+        tensors[name][3] = 3e38
+
+    broken = changed(tmp_path / "drafter", weights=overflow)
+    done = _ablate(broken, *FEW)
+    assert isinstance(done.exception, CheckpointError)
+    assert "its states are not finite (NaN, or an overflow) from depth" in str(done.exception)
+    assert "driftscope inspect" in str(done.exception)
+
+
+@pytest.mark.parametrize("names", ["", " , "])
+def test_no_intervention_is_an_error(names: str) -> None:
+    done = _ablate(trio_path() / "eagle31", *FEW, "--interventions", names)
+    assert isinstance(done.exception, UsageError)
+    assert "name one or more of" in str(done.exception)
+
+
+def test_a_template_alone_that_does_not_parse_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "t.jinja").write_text("{% if %}")
+    template = ("--interventions", "template", "--template", str(tmp_path / "t.jinja"))
+    done = _ablate(trio_path() / "eagle31", *FEW, *template)
+    assert isinstance(done.exception, UsageError)
+    assert "the given template fails" in str(done.exception)
+
+
+def test_a_folder_with_other_files_is_no_output(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    done = _ablate(trio_path() / "eagle31", *FEW, "-o", str(tmp_path))
+    assert isinstance(done.exception, UsageError)
+    assert "holds other files; give another directory" in str(done.exception)
+
+
 def test_the_table_fits_into_80_columns_and_explains_the_parts() -> None:
     done = _ablate(trio_path() / "eagle3", *FEW)
     assert done.exit_code == 0, done.output
