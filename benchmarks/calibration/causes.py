@@ -109,6 +109,7 @@ def case_of(truth: Truth, reference: Truth | None = None) -> Case:
 def _run(label: str, truth: Truth) -> Any:
     return SimpleNamespace(
         label=label,
+        side=None,
         groups=groups_of(truth),
         rounds=1,
         acceptance=SimpleNamespace(mean_length=1.0),
@@ -125,6 +126,7 @@ def groups_of(truth: Truth) -> Groups:
         place=place,
         request=rounds.request,
         label=label,
+        side=None,
         context=context,
         tokens=rounds.comparable_tokens()[:, 0],
         rounds=rounds.rounds.astype(float),

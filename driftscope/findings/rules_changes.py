@@ -144,6 +144,8 @@ def acceptance_drops(case: Case) -> Finding | None:
         cost_tps=case.cost_of_losing(
             [level for level in changes.levels if level.start_s >= drop.time_s], drop.before
         ),
+        headline=Headline.WORSE if felt and trust is not Trust.LOW else Headline.NEVER,
+        estimate=drop.after / drop.before,
     )
 
 

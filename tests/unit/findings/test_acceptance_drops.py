@@ -13,7 +13,7 @@ from support.simulate import Truth, simulate
 from benchmarks.calibration.changes import WORLDS, World, drawn, high, moves
 from driftscope.analysis.figures.change_points import PROMPT, Changes, changes
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.findings.finding import Finding, Severity
+from driftscope.findings.finding import Answer, Finding, Severity
 from driftscope.findings.first_screen import State
 from driftscope.findings.rules_changes import (
     FELL_BELOW,
@@ -114,7 +114,8 @@ def test_longer_answers_are_no_drop_of_the_drafter(tmp_path: Path) -> None:
     for truth, word in ((longer, "answer length"), (same, "")):
         path = simulate(tmp_path / (word or "drop"), truth)
         found = _findings(summarise(read_trace(path), "run"))["acceptance_drops"]
-        assert (found.severity is Severity.INFO) == bool(word)
+        assert (found.answer is Answer.CANNOT_TELL) == bool(word)
+        assert found.severity is Severity.MEDIUM, "a fifth is lost, whatever the reason"
         assert ("the earlier and the later requests also differ in" in found.statement) == bool(
             word
         )
