@@ -126,7 +126,6 @@ def groups_of(truth: Truth) -> Groups:
         place=place,
         request=rounds.request,
         label=label,
-        side=None,
         context=context,
         tokens=rounds.comparable_tokens()[:, 0],
         rounds=rounds.rounds.astype(float),
@@ -259,6 +258,7 @@ def case_of_text(truth: Truth) -> Case:
     )
     run: Any = SimpleNamespace(
         label="run",
+        side=None,
         groups=groups,
         rounds=len(rounds),
         acceptance=SimpleNamespace(mean_length=1.0 + rounds.accepted.sum() / len(rounds)),

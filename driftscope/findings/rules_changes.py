@@ -215,13 +215,10 @@ def acceptance_moves(case: Case) -> Finding | None:
     if moved is None or explanation is None:
         return None
     sure = fall is not None and is_sure(changes, fall)
-    came = _came(moved)
     return Finding(
         severity=Severity.INFO if fall is None else Severity.MEDIUM,
         title="" if fall is None else "Acceptance fell with the traffic",
-        statement=f"rounds of requests that start before {_moment(moved.time_s)} yield "
-        f"{number(moved.before)} tokens, rounds of {_later(changes, moved)} {number(moved.after)}: "
-        f"{explanation.why}{came}",
+        statement=f"{_moved_words(changes, moved, fall)}: {explanation.why}{_came(moved)}",
         evidence=_evidence(changes, moved),
         confidence=Trust.MEDIUM if sure or (fall is None and changes.keyed) else Trust.LOW,
         because="sessions are recorded" if changes.keyed else _assumed(changes, moved)[0],
@@ -249,11 +246,20 @@ def is_sure(changes: Changes, fall: ChangePoint) -> bool:
     return fall.before + fall.interval.high < SURE_BELOW.value * fall.before
 
 
-def _later(changes: Changes, point: ChangePoint) -> str:
-    level = _level_from(changes, point)
-    if level is None or level is changes.levels[-1]:
-        return "later requests"
-    return f"those that start in the {lasted(level.end_s - level.start_s)} after it"
+def _moved_words(changes: Changes, moved: ChangePoint, fall: ChangePoint | None) -> str:
+    """Return in words how acceptance moved, or how it fell and for how long."""
+    if fall is None:
+        return (
+            f"rounds of requests that start before {_moment(moved.time_s)} yield "
+            f"{number(moved.before)} tokens, rounds of later requests {number(moved.after)}"
+        )
+    level = _level_from(changes, fall)
+    last = level is None or level is changes.levels[-1]
+    lasts = "" if last or level is None else f" for {lasted(level.end_s - level.start_s)}"
+    return (
+        f"from {_moment(fall.time_s)} on{lasts}, a round yields {number(fall.after)} tokens, "
+        f"{percent(fall.after / fall.before)} of the {number(fall.before)} before"
+    )
 
 
 def _level_from(changes: Changes, point: ChangePoint) -> Level | None:
