@@ -13,7 +13,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test nightly unit dev dist size sizes docs pages lint type layers same truth harmless situations inspect inspect-healthy ablate broken faults disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
+.PHONY: demo test nightly unit dev dist size sizes docs pages lint type layers same truth harmless situations inspect inspect-healthy ablate broken cases faults disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -87,6 +87,9 @@ ablate: $(VENV)/installed-dev ## what each intervention changes in the shipped d
 
 broken: $(VENV)/installed-dev ## what is said of drafters that are broken in one way each, as a table (minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.broken.table
+
+cases: $(VENV)/installed-dev ## public files, logs and checkpoints as their owners would type them, with the right answer beside (3 minutes)
+	PYTHONPATH=tests $(BIN)/python -m verification.cases
 
 variants: $(VENV)/installed-dev ## the same for each option of the EAGLE-3 family, random weights
 	PYTHONPATH=tests $(BIN)/python -m verification.variants

@@ -16,6 +16,7 @@ import numpy as np
 from annotated_types import Interval as Within
 from annotated_types import MaxLen
 
+from driftscope.analysis.log_changes import NOTHING, LogChange
 from driftscope.analysis.number_words import listed
 from driftscope.analysis.statistics.intervals import Interval, exact_interval
 from driftscope.analysis.statistics.ratio import (
@@ -49,6 +50,10 @@ speculated, if it did."""
 INGESTED, TOTALS = "ingested", "totals"
 """Keys of the sums below `Manifest.workload`."""
 MOST_PARTS = 10_000
+MOST_CHANGES = 8
+STEPS_OF_A_LINE = 40
+"""Decode steps of a line in SGLang's log, which has no counts, unless --decode-log-interval says
+otherwise: at least a round each."""
 ROUNDS_AS_ONE = 100
 """Rounds of a file without rows of requests that count as one observation, accepted whole or not at
 all: the worst case of requests of 100 rounds whose rounds are all alike."""
@@ -87,12 +92,25 @@ class FileTotals:
     tpot_s: Seconds | None = None
     throughput: Rate | None = None
     """Output tokens per second, of all requests together."""
+    log_lines: Count | None = None
+    """Lines of a log that report acceptance; None if the file is no log."""
+    changes: Annotated[tuple[LogChange, ...], MaxLen(MOST_CHANGES)] = ()
+    """Changes within a log."""
+
+    @property
+    def agreed_dead(self) -> bool:
+        """Whether each line of a log, at least two, accepts next to nothing."""
+        dead = [change for change in self.changes if change.by == NOTHING]
+        return any(change.lines == change.of > 1 for change in dead)
 
     def bounds(self, share: float) -> Interval | None:
         """Return bounds of a share that is known over all rounds: the exact 95% interval, where
-        ROUNDS_AS_ONE rounds, or a request if there are fewer, are one observation; None without
-        counts."""
-        units = min((self.rounds or 0) / ROUNDS_AS_ONE, self.requests or math.inf)
+        ROUNDS_AS_ONE rounds, or a request if there are fewer, are one observation; each round
+        is one if all lines of a log accept next to nothing. None without counts."""
+        if self.agreed_dead:  # lines that agree leave no room for requests that differ
+            units: float = self.rounds or STEPS_OF_A_LINE * (self.log_lines or 0)
+        else:
+            units = min((self.rounds or 0) / ROUNDS_AS_ONE, self.requests or math.inf)
         return exact_interval(units * min(share, 1.0), units) if units else None
 
     @property

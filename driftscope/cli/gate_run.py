@@ -91,9 +91,9 @@ class CaseFindings:
         figure, made = self._deciding(name), [f for f in self.made if f.id == name]
         if figure is not None:
             return None if figure.is_open else bool(made)
-        if made or self.kind.catalogue[name].need.met(self.case):
+        if made:
             return self._surely(made)
-        return None
+        return False if self.kind.catalogue[name].need.met(self.case) else None
 
     def of_severity(self, name: str) -> list[str]:
         """Return the ids of the findings of a severity or a worse one."""

@@ -138,7 +138,7 @@ def _notes(figures: Figures) -> Iterator[tuple[str, str]]:
 
     for words in figures.contradictions:
         yield f"does not fit together: {shown(words)}", "bold red"
-    for words in figures.observations:
+    for words in (*figures.observations, *(change.statement for change in figures.changes)):
         yield shown(words), "bold yellow"
     if figures.mean_length is None and (rate := figures.token_rate) is not None:
         counts = f"{figures.accepted:,} of {figures.verified:,}"

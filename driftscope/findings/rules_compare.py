@@ -16,6 +16,15 @@ from driftscope.analysis.compare import (
     Difference,
     accepts_less,
 )
+from driftscope.analysis.log_changes import (
+    CLEAR_SHARE,
+    CLEAR_STEP,
+    FEW_RUNNING,
+    FEWEST_LINES,
+    MANY_LINES,
+    NOTHING,
+    LogChange,
+)
 from driftscope.analysis.number_words import (
     between,
     count,
@@ -502,7 +511,9 @@ def replay_accepts_nothing(case: ReplayCase) -> Finding | None:
     figures = _first_accepted(case)
     if figures is None or figures.interval is None or figures.interval.high >= figures.bound:
         return None
+    agreed = any(cell.totals is not None and cell.totals.agreed_dead for cell in case.run.cells)
     how = "rows of requests" if case.run.has_rows else BOUNDS
+    how = "each line of the log" if agreed else how
     most = percent(figures.interval.high)
     return Finding(
         severity=Severity.HIGH,
@@ -522,11 +533,87 @@ def replay_accepts_nothing(case: ReplayCase) -> Finding | None:
     )
 
 
+def _log_falls(case: ReplayCase) -> list[tuple[Cell, LogChange]]:
+    """Return the falls within logs, the largest first."""
+    found = [
+        (cell, change)
+        for cell in case.run.cells
+        for change in (cell.totals.changes if cell.totals else ())
+        if change.falls
+    ]
+    return sorted(found, key=lambda pair: -pair[1].lost)
+
+
+@entry(
+    about=ReplayCase,
+    title="Acceptance falls within a server's log",
+    topic=Topic.WHERE,
+    meaning="Lines of the log accept clearly fewer tokens later, with more context, with more "
+    "requests at once, or some accept nothing. A line counts as one observation. It is certain of "
+    "nothing where few requests run at once, since another text changes acceptance, too.",
+    thresholds=(
+        Threshold(
+            name="CLEAR_SHARE",
+            value=CLEAR_SHARE,
+            means=f"share of the length that is lost between quarters of {MANY_LINES} lines or "
+            "more",
+            source="driftscope: at this loss the best K begins to change",
+        ),
+        Threshold(
+            name="CLEAR_STEP",
+            value=CLEAR_STEP,
+            means="share of the length that is lost at a step of 6 standard errors, with fewer "
+            "lines",
+            source="driftscope: steady logs whose neighbouring lines correlate by 0.7 pass it in "
+            "0.3% to 5%",
+        ),
+    ),
+    need=Need(
+        words=f"a log with {FEWEST_LINES} lines of acceptance",
+        met=lambda case: any(
+            cell.totals is not None and (cell.totals.log_lines or 0) >= FEWEST_LINES
+            for cell in case.run.cells
+        ),
+    ),
+)
+def falls_in_log(case: ReplayCase) -> Finding | None:
+    """Find that acceptance falls over time, context or load within a log, or is gone in lines."""
+    falls = _log_falls(case)
+    if not falls:
+        return None
+    cell, worst = falls[0]
+    where = "" if len(case.run.cells) == 1 else f"{cell.condition}: "
+    few = worst.running is not None and worst.running < FEW_RUNNING and worst.by != NOTHING
+    others = [change.statement for of, change in falls[1:] if of is cell]
+    statement = "; ".join([f"{where}{worst.statement}", *others])
+    severity = Severity.HIGH if worst.lost >= CLEAR_STEP else Severity.MEDIUM
+    return Finding(
+        severity=Severity.INFO if few else severity,
+        answer=Answer.CANNOT_TELL if few else Answer.NO,
+        headline=Headline.WORSE,
+        statement=statement,
+        evidence={
+            "length_before": worst.before,
+            "length_after": worst.after,
+            "lines": worst.lines,
+            "lines_of": worst.of,
+        },
+        confidence=Trust.LOW if few else Trust.MEDIUM,
+        because=f"{worst.running:g} requests ran at once, and another text changes acceptance, too"
+        if few
+        else f"{count(worst.of, 'line')}, each one observation",
+        advice="Record the server with the probe (`driftscope serve`) through such an episode: "
+        "`driftscope analyze` then tells context, load and kinds of text apart. Until then, look "
+        "at what changed at that time: a restart, a longest context, a queue, an update.",
+    )
+
+
 @question("What does the replay show?", Topic.ACCEPTANCE, ReplayCase)
 def replayed(case: ReplayCase) -> Finding:
     """Return how many requests were answered, and the figures of the first condition."""
     run = case.run
-    few = run.ended.get(Ended.ANSWERED, 0) < FEWEST_REQUESTS if run.has_rows else _vague(run.cells)
+    vague = _vague(run.cells) and falls_in_log(case) is None
+    few = run.ended.get(Ended.ANSWERED, 0) < FEWEST_REQUESTS if run.has_rows else vague
     more = f"Send {FEW_REQUESTS} or more requests of different prompts." if run.has_rows else _ROWS
     return Finding(
         answer=Answer.NO if few else None,

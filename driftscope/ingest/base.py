@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from driftscope.analysis.log_changes import DEAD, LogChange
 from driftscope.analysis.number_words import count as number_of
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import ratio_intervals
@@ -37,8 +38,6 @@ OFF_BY = 0.02
 """Difference of two lengths above which they contradict each other: files round to two digits."""
 NOTHING = 0.001
 """Share of draft tokens below which nothing is accepted: a drafter of common words has more."""
-DEAD = 1.005
-"""Length below which two digits show 1.00."""
 UNCUT = 0.99
 """Share of K in each round from which drafts count as whole: an answer may end within one."""
 DEEPER = 10.0
@@ -108,7 +107,11 @@ class IngestedFigures:
     contradictions: tuple[str, ...] = ()
     """Figures of the file that do not fit together."""
     observations: tuple[str, ...] = ()
-    """What the file shows beside its mean: lines that accepted nothing, changes over time."""
+    """What the file shows beside its mean, such as that nothing is accepted."""
+    log_lines: int | None = None
+    """Lines of a log that report acceptance; None if the file is no log."""
+    changes: tuple[LogChange, ...] = ()
+    """Changes within a log."""
 
     @written_property
     def token_rate(self) -> float | None:
@@ -363,7 +366,7 @@ def _nothing_accepted(figures: Figures, rates: tuple[float, ...] | None) -> Iter
         )
     elif verified and accepted is not None and accepted < NOTHING * verified:
         yield f"nothing is accepted: {accepted:,} of {verified:,} draft tokens"
-    elif accepted is None and (figures.mean_length or DEAD) < DEAD and not figures.observations:
+    elif accepted is None and (figures.mean_length or DEAD) < DEAD and not figures.changes:
         yield "a length of 1.00: nothing is accepted, or the server was idle or does not draft"
     elif rates and rates[0] >= DEEPER * NOTHING and len(rates) > 1 and max(rates[1:]) < NOTHING:
         yield (
@@ -431,7 +434,8 @@ def _contradictions(
         )
     if rates is not None and length is not None:
         implied = 1.0 + sum(rates)
-        if abs(implied - length) > OFF_BY:
+        deeper = verified is not None and rounds is not None and verified > len(rates) * rounds
+        if abs(implied - length) > OFF_BY and not (deeper and implied < length):
             yield (
                 f"its rates by position give a length of {implied:.2f}, not {length:.2f}: "
                 "these are rates of another kind, or of fewer positions"

@@ -55,8 +55,7 @@ def write_run(run: Path, path: Path, reader: Reader, found: Sequence[Figures]) -
     sums = [
         _sums(figures)
         for figures in found
-        if all(request.histogram is None for request in figures.single)
-        and not (figures.is_empty and figures.accepted is None)
+        if not _has_rows(figures) and not (figures.is_empty and figures.accepted is None)
     ]
     if (run / MANIFEST).exists():
         raise TraceError(f"{run}: already holds a run; give -o a new directory")
@@ -66,6 +65,11 @@ def write_run(run: Path, path: Path, reader: Reader, found: Sequence[Figures]) -
         writer.put(row)
     writer.close()
     return Written(requests=len(rows), sums=len(sums))
+
+
+def _has_rows(figures: Figures) -> bool:
+    """Whether single requests of a part are known with their rounds."""
+    return any(request.histogram is not None for request in figures.single)
 
 
 def _manifest(
@@ -93,6 +97,12 @@ def _manifest(
 def _notes(found: Sequence[Figures]) -> tuple[str, ...]:
     """Return what readers took for granted, the periods, and what does not fit together."""
     notes = [words for figures in found for words in figures.observations]
+    notes += [
+        change.statement
+        for figures in found
+        for change in figures.changes
+        if not change.falls or _has_rows(figures)
+    ]
     notes += [words for figures in found for words in figures.assumptions]
     notes += [
         f"acceptance covers: {figures.period}"

@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import fmean, median, variance
+from dataclasses import dataclass, replace
+from statistics import fmean
 
-import numpy as np
-
+from driftscope.analysis.log_changes import (
+    KV_USAGE,
+    QUEUED,
+    REQUEST_TOKENS,
+    ROUNDED,
+    RUNNING,
+    TOKENS,
+    LineAcceptance,
+    changes_of,
+)
 from driftscope.analysis.number_words import count as number_of
-from driftscope.analysis.statistics.intervals import two_sided
 from driftscope.boundary.bounds import MAX_K
 from driftscope.ingest.base import (
-    DEAD,
     MOST_LENGTH,
     SINCE_START,
     THIS_RUN,
@@ -34,13 +40,6 @@ from driftscope.ingest.base import (
 
 LONGEST = 65_536
 """Characters of a line that are read: SGLang's "Finish" lines hold the prompt and the answer."""
-FEWEST_LINES = 8
-"""Lines from which the first quarter is compared with the last: two lines in each."""
-CLEAR_SHARE, CLEAR_PROBABILITY = 0.1, 0.005
-"""A difference of two quarters is printed if it is 10% of the length, and if a t test of their
-lines, less what neighbours have in common, has a probability below 0.5%."""
-ROUNDED = 0.0055
-"""Largest error of a length printed with two digits, and a little more for its own rounding."""
 
 _N = r" {0,12}([0-9]{1,18}(?:\.[0-9]{1,9})?)"
 _RATES = r" {0,4}\(?([0-9., ]{1,2000})"
@@ -57,8 +56,6 @@ _RANK = re.compile(r"\bDP([0-9]{1,4})\b")
 """Rank in the prefix of SGLang's data-parallel schedulers."""
 _WHEN = re.compile(r"(?:[0-9]{4}-)?[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}")
 _ENGINE = re.compile(r"Engine ([0-9]{3,4}): ")
-RUNNING, QUEUED, TOKENS = "running requests", "queued requests", "tokens in the KV cache"
-KV_USAGE, REQUEST_TOKENS = "% of the KV cache in use", "tokens of the request"
 _CARRIED = {
     RUNNING: re.compile(rf"Running:{_N} reqs"),
     QUEUED: re.compile(rf"Waiting:{_N} reqs"),
@@ -69,22 +66,16 @@ _CARRIED = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogLine:
-    """Acceptance in one line of a log, which covers one log interval or one request."""
+class LogLine(LineAcceptance):
+    """One line of a log that reports acceptance."""
 
-    when: str = ""
     replica: str = ""
     """Names of the container, actor and rank that wrote the line."""
     engine: str = ""
-    length: float | None = None
     rounds: float | None = None
     accepted: int | None = None
     verified: int | None = None
-    rates: tuple[float, ...] = ()
-    """Rates by position, over all rounds."""
     k: int | None = None
-    quantities: Mapping[str, float] = field(default_factory=dict)
-    """Load and context at the time, by name."""
     request: RequestCounts | None = None
     """Counts, if the line is one request's."""
     drafter: str = ""
@@ -415,19 +406,20 @@ def server_log(file: ResultFile) -> Iterator[Figures]:
     yield from sorted(found, key=lambda figures: figures.mean_length or MOST_LENGTH)
     last = {line.drafter: (kind, line) for kind, line in every if line.drafter}
     for name, pair in last.items():
-        yield replace(_figures([pair], part=name), observations=())
+        yield replace(_figures([pair], part=name), changes=(), log_lines=None)
 
 
 def _figures(every: Sequence[tuple[_Kind, LogLine]], part: str) -> Figures:
     requests = [line for _, line in every if line.request is not None]
     series = [line for line in _increases(every) if line.request is None]
     kinds = dict.fromkeys(kind.said for kind, line in every)
-    observations = tuple(_observations(series or requests))
+    lines = series or requests
+    told = {"log_lines": len(lines), "changes": tuple(changes_of(lines))}
     if requests:
         figures = over_requests([line.request for line in requests if line.request], part=part)
         said = next(kind.said for kind, _ in every if kind.marker == _FINISH)
         assumptions = (*figures.assumptions, said)
-        return replace(figures, observations=observations, assumptions=assumptions)
+        return replace(figures, **told, assumptions=assumptions)
     series, words = _without_unknown_rounds(series)
     figures = _sums(series, part)
     if every[0][0].marker == "draft acceptance" and all(line.rounds for line in series):
@@ -441,7 +433,7 @@ def _figures(every: Sequence[tuple[_Kind, LogLine]], part: str) -> Figures:
         period=SINCE_START if every[0][0].cumulative else THIS_RUN,
         requests=len(series) if every[0][0].marker == "draft acceptance" else None,
         assumptions=(*figures.assumptions, *kinds, *words),
-        observations=observations,
+        **told,
     )
 
 
@@ -531,91 +523,3 @@ def _mean_rates(lines: Sequence[LogLine]) -> tuple[float, ...] | None:
         sum(line.rates[at] * (line.rounds or 0.0) for line in lines if at < len(line.rates)) / total
         for at in range(deepest)
     )
-
-
-def _observations(lines: Sequence[LogLine]) -> Iterator[str]:
-    """Yield what the lines show together: lines that accepted nothing, and changes."""
-    known = [line for line in lines if line.length is not None]
-    dead = [line for line in known if (line.length or 1.0) < DEAD]
-    if dead:
-        yield _dead_words(dead, [line for line in known if (line.length or 1.0) >= DEAD])
-    if len(known) < FEWEST_LINES:
-        return
-    quarter = len(known) // 4
-    first, last = known[:quarter], known[-quarter:]
-    alike = _alike(*([line.length or 1.0 for line in some] for some in (first, last)))
-    if words := _contrast(first, last, alike):
-        yield f"{words} from the first quarter of the lines to the last{_meanwhile(known, quarter)}"
-    for name in (TOKENS, KV_USAGE, REQUEST_TOKENS, RUNNING):
-        there = [line for line in known if name in line.quantities]
-        if len(there) < FEWEST_LINES:
-            continue
-        ordered = sorted(there, key=lambda line: line.quantities[name])
-        quarter = len(ordered) // 4
-        low, high = ordered[:quarter], ordered[-quarter:]
-        few, many = (median(line.quantities[name] for line in some) for some in (low, high))
-        if many > 1.2 * few and (words := _contrast(low, high, alike)):
-            yield f"{words} between lines with {few:,.10g} and lines with {many:,.10g} {name}"
-
-
-def _dead_words(dead: Sequence[LogLine], rest: Sequence[LogLine]) -> str:
-    """Return how many lines accepted nothing, when, and what else differs there."""
-    lines = number_of(len(dead) + len(rest), "line")
-    words = f"{len(dead):,} of {lines} at 1.00: nothing was accepted there"
-    times = [line.when for line in dead if line.when]
-    if times and rest:
-        words += f", from {times[0]} to {times[-1]}" if len(times) > 1 else f", at {times[0]}"
-    for name in (RUNNING, QUEUED, TOKENS, KV_USAGE):
-        there, elsewhere = (
-            [line.quantities[name] for line in some if name in line.quantities]
-            for some in (dead, rest)
-        )
-        if not there or not elsewhere:
-            continue
-        here, others = median(there), median(elsewhere)
-        if not 0.67 <= (1 + here) / (1 + others) <= 1.5:
-            words += f"; {here:,.10g} {name}, and {others:,.10g} in the other lines"
-    return words
-
-
-def _alike(*groups: Sequence[float]) -> float:
-    """Return how many lines in a row count as one, since what runs in one runs in the next: from
-    the correlation of neighbours within groups of one size, less its bias (Kendall 1954)."""
-    rest = np.array(groups, float) - np.mean(groups, axis=1, keepdims=True)
-    total, size = float((rest**2).sum()), rest.shape[1]
-    noisy = total > rest.size * ROUNDED**2
-    correlation = float((rest[:, 1:] * rest[:, :-1]).sum()) / total if noisy else 0.0
-    correlation = float(min(max(correlation + (1 + 3 * correlation) / size, 0.0), 0.8))
-    return (1.0 + correlation) / (1.0 - correlation)
-
-
-def _contrast(first: Sequence[LogLine], last: Sequence[LogLine], alike: float) -> str:
-    """Return the mean lengths of two groups of lines in words, if they differ clearly; else "".
-
-    `alike` is the number of lines that count as one.
-    """
-    a, b = ([line.length or 1.0 for line in some] for some in (first, last))
-    difference, n = fmean(b) - fmean(a), len(a) + len(b)
-    pooled = ((len(a) - 1) * variance(a) + (len(b) - 1) * variance(b)) / (n - 2)
-    # Lengths have two digits, so that lines which look alike still vary by their rounding.
-    error = (max(pooled, ROUNDED**2) * alike * (1 / len(a) + 1 / len(b))) ** 0.5
-    probability = float(two_sided(np.array(difference / error), np.array(n - 2.0)))
-    clear = probability < CLEAR_PROBABILITY
-    if not clear or abs(difference) < CLEAR_SHARE * max(fmean(a), fmean(b)):
-        return ""
-    return f"{fmean(a):.2f} -> {fmean(b):.2f} tokens per round"
-
-
-def _meanwhile(lines: Sequence[LogLine], quarter: int) -> str:
-    """Return how load and context changed at the same time."""
-    changes = []
-    for name in (TOKENS, KV_USAGE, REQUEST_TOKENS, RUNNING, QUEUED):
-        groups = [
-            [line.quantities[name] for line in some if name in line.quantities]
-            for some in (lines[:quarter], lines[-quarter:])
-        ]
-        if all(groups):
-            few, many = map(median, groups)
-            if not 0.83 <= (1 + many) / (1 + few) <= 1.2:
-                changes.append(f"{name} went from {few:,.10g} to {many:,.10g}")
-    return f", while {' and '.join(changes)}" if changes else ""

@@ -84,7 +84,11 @@ class Variant:
         from transformers import LlamaConfig
         from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-        rotary = LlamaRotaryEmbedding(LlamaConfig(**self.scaling))
+        try:
+            rotary = LlamaRotaryEmbedding(LlamaConfig(**self.scaling))
+        except Exception as error:  # transformers refuses a scaling in any way
+            words = first_line(error)
+            raise CheckpointError(f"transformers cannot scale its positions ({words})") from error
         return Rotary(layer, rotary.inv_freq, float(rotary.attention_scaling))
 
 
@@ -207,12 +211,13 @@ def _rope_kind(fields: Mapping[str, Any]) -> str:
 
 
 def _scaling(files: DrafterFiles, config: DrafterConfig) -> dict[str, Any] | None:
-    if _rope_kind(files.fields) == "default":
+    # A text's three coordinates of mrope are one position.
+    if _rope_kind(files.fields) in ("default", "mrope"):
         return None
     names = ("rope_parameters", "rope_scaling", "rope_theta", "max_position_embeddings")
-    sizes = ("hidden_size", "num_attention_heads", "head_dim")
-    found = {name: files.fields[name] for name in (*names, *sizes) if files.fields.get(name)}
-    return {**found, "head_dim": config.layer.head_dim} if config.latent else found
+    found = {name: files.fields[name] for name in names if files.fields.get(name)}
+    size = config.layer.head_dim
+    return {**found, "num_attention_heads": 1, "hidden_size": size, "head_dim": size}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,11 +164,14 @@ class Teacher:
         Raises CheckpointError for a template or tokenizer that fails.
         """
         try:
-            return self._encoded(messages, text)
+            ids = self._encoded(messages, text)
         except Exception as error:  # a template is a program of the checkpoint's author
             raise CheckpointError(
                 f"{self.folder}: its tokenizer cannot encode a prompt ({first_line(error)})"
             ) from error
+        if not ids:  # transformers makes an empty tokenizer where its files are absent
+            raise CheckpointError(f"{self.folder}: its tokenizer makes no token of a prompt")
+        return ids
 
     def _encoded(self, messages: Sequence[Mapping[str, Any]], text: str | None) -> list[int]:
         if text is not None or not getattr(self.tokenizer, "chat_template", None):

@@ -8,24 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.command import run_command
 
+from driftscope.analysis.log_changes import FEWEST_LINES
 from driftscope.errors import EXIT_UNKNOWN, UnknownKindError
+from driftscope.ingest.base import Figures
 from driftscope.ingest.catalogue import ingest
-from driftscope.ingest.server_log import FEWEST_LINES
 
 SAMPLES = Path(__file__).parent / "samples"
+INPUTS = Path(__file__).parents[2] / "verification" / "cases" / "inputs"
 
 CASES = [
-    # 4 of 8 lines at 3.10 and 3.05, four at 1.00 with four requests running each.
-    ("01-sglang-collapse.log", 3, None, 2.0375, None, "4 of 8 lines at 1.00"),
-    (
-        "01-sglang-collapse.log",
-        3,
-        None,
-        2.0375,
-        None,
-        "37 queued requests, and 0 in the other",
-    ),
+    ("01-sglang-collapse.log", 3, None, 1.83, None, "18 of 30 lines at 1.00"),
+    ("01-sglang-collapse.log", 3, None, 1.83, None, "37 queued requests, and 0 in the other"),
     ("02-vllm-dead.log", 7, 1190, 1.0, (0.001, 0), "2 of 2 lines at 1.00"),
     ("04-llamacpp-old.log", None, 1308, 1 + 2000 / 1308, None, "since the server's start"),
     ("05-vllm-v0.log", 3, 4400, 10500 / 4400, None, "emitted tokens / (rounds x (K + 1))"),
@@ -48,6 +43,11 @@ CASES = [
 ]
 
 
+def told(figures: Figures) -> list[str]:
+    """Return what a file shows beside its mean."""
+    return [*figures.observations, *(change.statement for change in figures.changes)]
+
+
 @pytest.mark.parametrize(("name", "k", "rounds", "length", "marginal", "words"), CASES)
 def test_a_posted_file_is_read_right(
     name: str,
@@ -57,7 +57,7 @@ def test_a_posted_file_is_read_right(
     marginal: Sequence[float | None] | None,
     words: str,
 ) -> None:
-    _, parts = ingest(SAMPLES / f"case-{name}")
+    _, parts = ingest(INPUTS / name)
     found = next(part for part in parts if part.mean_length is not None)
     assert (found.k, found.rounds) == (k, rounds)
     assert found.mean_length == pytest.approx(length, abs=0.0011)
@@ -67,7 +67,7 @@ def test_a_posted_file_is_read_right(
         assert found.marginal is not None
         first = [None if rate is None else round(rate, 3) for rate in found.marginal[:2]]
         assert first == pytest.approx([*marginal], abs=0.0011, nan_ok=True)
-    said = [text for part in parts for text in (*part.observations, *part.assumptions, part.period)]
+    said = [text for part in parts for text in (*told(part), *part.assumptions, part.period)]
     assert words in "; ".join(said)
 
 
@@ -122,7 +122,7 @@ def _falling(lines: int, last: float) -> list[str]:
 
 def test_a_fall_over_the_context_is_said(tmp_path: Path) -> None:
     (found,) = ingest(_write(tmp_path / "a.log", _falling(16, 1.5)))[1]
-    time, context = found.observations
+    time, context = told(found)
     assert time.startswith("3.12 -> 1.68 tokens per round from the first quarter of the lines")
     assert "tokens in the KV cache went from" in time
     assert "tokens per round between lines with" in context
@@ -139,7 +139,7 @@ def test_a_fall_over_the_context_is_said(tmp_path: Path) -> None:
 )
 def test_a_steady_log_shows_no_change(rows: list[str], tmp_path: Path) -> None:
     (found,) = ingest(_write(tmp_path / "a.log", rows))[1]
-    assert found.observations == ()
+    assert told(found) == []
 
 
 @pytest.mark.parametrize(("fall", "least", "most"), [(0.0, 0, 6), (1.2, 48, 60)])
@@ -156,14 +156,49 @@ def test_a_wandering_length_is_no_change_and_a_fall_is(
             _decode(at, 4, 2000, max(1.01, 2.5 + wander - fall * (at > 20)))
             for at, wander in enumerate(noise)
         ]
-        said += bool(ingest(_write(tmp_path / "a.log", rows))[1][0].observations)
+        said += bool(ingest(_write(tmp_path / "a.log", rows))[1][0].changes)
     assert least <= said <= most
+
+
+def _lengths(*lengths: float, running: int = 8) -> list[str]:
+    return [_decode(at, running, 2000, length) for at, length in enumerate(lengths)]
+
+
+STEADY = (3.1, 2.9, 3.2, 3.0, 2.8, 3.1, 3.0, 2.9)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "code"),
+    [
+        (_lengths(3.1, 2.9, 3.2, 3.0, 1.2, 1.1, 1.3, 1.2), "the first 4 lines to the last 4", 3),
+        (_lengths(3.1, 3.0, 2.9, 3.1, 3.2, 3.0, 1.1, 1.2), "the first 6 lines to the last 2", 3),
+        (_lengths(*np.linspace(3.1, 1.5, 8)), "the first 4 lines to the last 4", 3),
+        (_lengths(3.1, 3.0, 1.0, 1.0, 1.0, 3.0, 2.9, 3.1), "3 of 8 lines at 1.00", 3),
+        (_lengths(3.1, 3.0, 2.9, 3.1, 1.2, 1.1, 1.3, 1.2, running=1), "to the last 4", 4),
+        (_lengths(1.2, 1.1, 1.3, 1.2, 3.1, 2.9, 3.2, 3.0), "1.20 -> 3.05", 0),
+        (_lengths(*STEADY), "", 0),
+        (_lengths(3.1, 2.2, 3.4, 2.6, 2.1, 3.0, 2.0, 2.4), "", 0),
+        (_lengths(3.1, 3.0, 1.2, 1.1), "the first 2 lines to the last 2", 3),
+        (_lengths(3.1, 3.0, 1.2), "", 4),
+    ],
+    ids=["half", "end", "trend", "hole", "one-request", "rise", "steady", "noise", "four", "three"],
+)
+def test_a_fall_in_a_short_log_is_a_finding(
+    rows: list[str], words: str, code: int, tmp_path: Path
+) -> None:
+    log, run = _write(tmp_path / "a.log", rows), tmp_path / "run"
+    done = run_command("ingest", log, "-o", run, COLUMNS="300")
+    assert words in done.stdout
+    assert run_command("check", run, "--fail-on", "falls_in_log").returncode == code
+    analyzed = run_command("analyze", run, "-o", tmp_path / "a.html", COLUMNS="300")
+    assert analyzed.stdout.startswith("[ACT]") is (code == 3)
+    assert words in analyzed.stdout or code == 0
 
 
 def test_an_idle_batch_is_no_measurement(tmp_path: Path) -> None:
     rows = [_decode(0, 4, 900, 3.0), _decode(1, 0, 0, 1.0), _decode(2, 4, 900, 1.0)]
     (found,) = ingest(_write(tmp_path / "a.log", rows))[1]
-    assert found.mean_length == 2.0 and "1 of 2 lines at 1.00" in found.observations[0]
+    assert found.mean_length == 2.0 and "1 of 2 lines at 1.00" in found.changes[0].statement
 
 
 def test_a_response_that_only_some_objects_hold_is_found(tmp_path: Path) -> None:
@@ -213,7 +248,7 @@ SGLANG_GAUGE = 'sglang:spec_accept_length{dp_rank="%d",tp_rank="%d"} %.2f'
 @pytest.mark.parametrize(
     ("text", "worst", "parts"),
     [
-        ((SAMPLES / "case-13-ray.prom").read_text(), ("engine 5", 1.08), 8),
+        ((INPUTS / "13-ray.prom").read_text(), ("engine 5", 1.08), 8),
         # Two ranks of each of two replicas, numbered through.
         (
             "\n".join(
@@ -246,7 +281,7 @@ def test_a_dead_request_of_llamacpp_counts(tmp_path: Path) -> None:
 
 
 def test_two_runs_on_one_console_are_two_parts(tmp_path: Path) -> None:
-    text = (SAMPLES / "case-10-vllm-console.txt").read_text()
+    text = (INPUTS / "10-vllm-console.txt").read_text()
     _, found = ingest(_write(tmp_path / "a.txt", [text, text.replace("1.36 ", "1.35 ")]))
     assert [part.part for part in found] == ["run 1", "run 2"]
 

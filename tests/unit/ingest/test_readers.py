@@ -36,6 +36,7 @@ from driftscope.trace.reader import read_trace
 from driftscope.trace.runs import entry_of
 
 SAMPLES = Path(__file__).parent / "samples"
+INPUTS = Path(__file__).parents[2] / "verification" / "cases" / "inputs"
 ROUNDS = 60  # 10 each
 ACCEPTED = 20 + 18 + 20 + 12 + 21 + 14
 MARGINAL = (50 / 60, 35 / 60, 20 / 60)
@@ -335,7 +336,7 @@ def test_a_file_under_the_name_of_another_format(path: Path, name: str) -> None:
 
 
 def test_counts_without_rounds_show_their_share() -> None:
-    done = CliRunner().invoke(app, ["ingest", str(SAMPLES / "case-04-llamacpp-old.log")])
+    done = CliRunner().invoke(app, ["ingest", str(INPUTS / "04-llamacpp-old.log")])
     assert "70.0% of the draft tokens were accepted (105 of 150)" in done.output
 
 
@@ -559,7 +560,7 @@ def test_a_rule_about_a_count_is_decided(tmp_path: Path) -> None:
 
 def _bench(folder: Path, accepted: int, rounds: int = 21_000) -> Path:
     """Write a run of vLLM's benchmark at K = 8, whose tokens are all at depth 1, if they fit."""
-    fields = json.loads((SAMPLES / "case-46-dead.json").read_text())
+    fields = json.loads((INPUTS / "46-dead.json").read_text())
     rates = [min(accepted / rounds, 1.0) / (1 + depth) for depth in range(8)]
     counts = {"num_drafts": rounds, "draft_tokens": 8 * rounds, "accepted_tokens": accepted}
     fields |= {f"spec_decode_{name}": value for name, value in counts.items()}

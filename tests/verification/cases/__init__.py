@@ -1,0 +1,1 @@
+"""Public cases as their owners would type them: `make cases`."""
