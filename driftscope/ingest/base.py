@@ -9,6 +9,7 @@ cut their rates are replaced, as far as the file says what was verified.
 
 from __future__ import annotations
 
+import codecs
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from driftscope.analysis.number_words import count as number_of
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import ratio_intervals
 from driftscope.boundary.bounds import MAX_COUNT, MAX_JSON_BYTES, MAX_K, MAX_SECONDS
-from driftscope.boundary.files import first_line, parse_json, read_text
+from driftscope.boundary.files import first_line, parse_json, read_bytes
 from driftscope.boundary.json_document import written_property
 from driftscope.errors import UsageError
 from driftscope.metrics.acceptance import running_product
@@ -546,9 +547,9 @@ def _summed(every: Sequence[ByVerified]) -> ByVerified:
 
 
 def open_result(path: Path) -> ResultFile:
-    """Read a file. Raises UsageError for one that cannot be read or is no UTF-8 text."""
+    """Read a file. Raises UsageError for one that cannot be read or is no text."""
     try:
-        text = read_text(path, limit=MOST_BYTES)
+        text = _decoded(read_bytes(path, limit=MOST_BYTES))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: not readable ({first_line(error)})") from error
     try:
@@ -557,6 +558,19 @@ def open_result(path: Path) -> ResultFile:
         document = None
     lines = () if document is not None else _lines(text)
     return ResultFile(path=path, text=text, document=document, lines=lines)
+
+
+def _decoded(content: bytes) -> str:
+    """Return a text in UTF-8, or in UTF-16 as Windows writes it. Bytes of a log that are neither
+    become U+FFFD. Raises ValueError for what is no text."""
+    if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return content.decode("utf-16", "replace")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        if b"\0" in content:
+            raise
+        return content.decode("utf-8", "replace")
 
 
 def _parsed(value: object) -> object:
@@ -570,6 +584,8 @@ def _parsed(value: object) -> object:
 
 
 _EVENT = "data:"
+MOST_HEADERS = 200
+"""Lines before the first event of a stream: a proxy's comments, and headers of `curl -i`."""
 
 
 def _lines(text: str) -> tuple[Mapping[str, Any], ...]:
@@ -579,7 +595,7 @@ def _lines(text: str) -> tuple[Mapping[str, Any], ...]:
     with one id are put together, a later value in place of an earlier one.
     """
     rows = [row for row in text.splitlines() if row.strip()][:MOST_LINES]
-    if not any(row.startswith(_EVENT) for row in rows[:10]):
+    if not any(row.startswith(_EVENT) for row in rows[:MOST_HEADERS]):
         return _objects_of(rows)
     chunks = [row[len(_EVENT) :].strip() for row in rows if row.startswith(_EVENT)]
     responses: dict[str, dict[str, Any]] = {}

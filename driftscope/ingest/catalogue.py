@@ -101,7 +101,8 @@ def _nearest(file: ResultFile) -> str:
             there = [mark for mark in marks if _has(file.text, mark)]
             absent = [mark for mark in marks if mark not in there]
             lacks = f"lacks {', '.join(absent)}" if absent else "but not where that tool writes it"
-            words = f"; nearest is {reader.name}: has {', '.join(there)}, {lacks}"
+            has = ", ".join(there)
+            words = f"; nearest is {reader.name} ({reader.title}): has {has}, {lacks}"
             if there:
                 best = max(best, (len(there) / len(marks), words))
     return best[1]

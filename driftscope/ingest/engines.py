@@ -31,7 +31,11 @@ def _spec(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @reader(
     name="vllm-requests",
-    marks=(("metrics", "speculative_decoding", "num_spec_steps"),),
+    marks=(
+        ("metrics", "speculative_decoding", "num_spec_steps"),
+        ("chat.completion", "num_spec_steps"),
+        ("text_completion", "num_spec_steps"),
+    ),
     title="vLLM responses with --per-request-spec-decode-metrics (0.33)",
     gives="acceptance length with interval, rates by depth, per request",
     lacks="times",

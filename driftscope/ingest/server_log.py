@@ -49,6 +49,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}m")
 _SOURCE = re.compile(
     r"(?P<compose>[\w.-]{1,100}) {1,40}\| "  # docker compose logs
     r"|\[pod/(?P<pod>[^\]\s]{1,200})\]"  # kubectl logs --prefix
+    r"|\[(?P<port>[0-9]{4,5})\] "  # llama-server with several models
 )
 _ACTOR = re.compile(r"\(([\w:.-]{1,200} pid=[0-9]{1,9}[^()]{0,60})\)")
 """Prefix of a Ray actor, and of vLLM's own processes."""
@@ -366,7 +367,7 @@ def _replica(head: str) -> str:
     source = _SOURCE.match(head)
     actor, rank = _ACTOR.search(head), _RANK.search(head.partition("]")[0])
     names = (
-        (source["compose"] or source["pod"]) if source else "",
+        next(filter(None, source.groups()), "") if source else "",
         actor[1] if actor else "",
         f"DP{rank[1]}" if rank else "",
     )

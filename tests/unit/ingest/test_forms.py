@@ -1,0 +1,501 @@
+"""Logs and results as different people have them: prefixes, encodings, versions, envelopes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command import run_command
+
+from driftscope.errors import EXIT_UNKNOWN, EXIT_USAGE
+
+# vllm/v1/spec_decode/metrics.py: of 0.8, of 0.9, and of 0.10 to 0.33.
+V1 = (
+    "INFO 05-12 08:00:{at:02d} [metrics.py:{line}] SpecDecoding metrics: Mean acceptance length: "
+    "{length:.2f}, Accepted throughput: {speed:.2f} tokens/s, Drafted throughput: 90.00 tokens/s, "
+    "Accepted: {accepted} tokens, Drafted: {drafted} tokens, Per-position acceptance "
+    "rate: {rates}, "
+    "Avg Draft acceptance rate: {share:.1f}%"
+)
+V1_09 = (
+    "INFO 05-12 08:00:{at:02d} [metrics.py:{line}] SpecDecoding metrics: Draft acceptance rate: "
+    "{share:.1f}%, Mean acceptance length: {length:.2f}, Accepted: {accepted} tokens, Drafted: "
+    "{drafted} tokens, Per-position acceptance rate: {rates}"
+)
+V1_08 = (
+    "INFO 05-12 08:00:{at:02d} [metrics.py:{line}] SpecDecoding metrics: Draft acceptance rate: "
+    "{share:.1f}%, Accepted: {accepted} tokens, Drafted: {drafted} tokens"
+)
+LOAD = (
+    "INFO 05-12 08:00:{at:02d} [loggers.py:257] Engine {engine:03d}: Avg prompt throughput: 12.1 "
+    "tokens/s, Avg generation throughput: 60.2 tokens/s, Running: {running} reqs, Waiting: 0 reqs, "
+    "GPU KV cache usage: {usage:.1f}%, Prefix cache hit rate: 0.0%"
+)
+LOAD_33 = LOAD.replace("Prefix cache", "External prefix cache hit rate: 1.0%, Prefix cache")
+
+
+def vllm(*rates: float, rounds: int = 500, at: int = 0, form: str = V1, cut: float = 1.0) -> str:
+    """Return a line of vLLM about rounds with these rates by position, that verified a share `cut`
+    of their drafts."""
+    accepted, drafted = round(rounds * sum(rates)), round(rounds * len(rates) * cut)
+    return form.format(
+        at=at % 60,
+        line=100,
+        length=1 + accepted / rounds,
+        speed=accepted / 10,
+        accepted=accepted,
+        drafted=drafted,
+        rates=", ".join(f"{rate:.3f}" for rate in rates),
+        share=100 * accepted / drafted,
+    )
+
+
+def load(
+    at: int = 0, running: int = 8, engine: int = 0, usage: float = 5.0, form: str = LOAD
+) -> str:
+    """Return vLLM's line about the load."""
+    return form.format(at=at % 60, running=running, engine=engine, usage=usage)
+
+
+def decode(
+    length: float, at: int = 0, running: int = 8, k: int = 3, head: str = "", **more: Any
+) -> str:
+    """Return a decode line of SGLang 0.5."""
+    middle = "".join(f"{name}: {value}, " for name, value in more.items())
+    return (
+        f"[2026-09-05 10:{at // 60:02d}:{at % 60:02d}{head}] Decode batch, #running-req: "
+        f"{running}, "
+        f"#token: {2000 + at}, token usage: 0.11, accept len: {length:.2f}, accept rate: "
+        f"{(length - 1) / k:.2f}, {middle}cuda graph: True, gen throughput (token/s): 610.20, "
+        "#queue-req: 0"
+    )
+
+
+def decode_04(length: float, at: int = 0) -> str:
+    """Return a decode line of SGLang 0.4, without a rate."""
+    return (
+        f"[2025-03-05 10:00:{at:02d} TP0] Decode batch. #running-req: 4, #token: 2731, "
+        f"token usage: "
+        f"0.03, accept len: {length:.2f}, gen throughput (token/s): 210.20, largest-len: 0, "
+        "#queue-req: 0, "
+    )
+
+
+def llamacpp(accepted: int, generated: int, end: str = "", head: str = "", id_: int = 0) -> str:
+    """Return llama.cpp's lines about one request; `end` follows the counts."""
+    return (
+        f"{head}slot print_timing: id {id_:2d} | task {id_} | draft acceptance = "
+        f"{accepted / generated:0.5f} ({accepted:5d} accepted / {generated:5d} generated){end}"
+    )
+
+
+HALVES = ([0.8, 0.6, 0.4], [0.02, 0.0, 0.0])
+TWO = [vllm(*HALVES[0]), vllm(0.7, 0.5, 0.3, at=10)]
+"""1,000 rounds, 2.65 tokens each."""
+FALLING = [
+    row
+    for n in range(8)
+    for row in (load(n, usage=5 + 10 * n), vllm(0.8 - n / 12, 0.6 - n / 14, 0.4 - n / 20, at=n))
+]
+BENCH = """\
+============ Serving Benchmark Result ============
+Successful requests:                     80
+Failed requests:                         0
+Benchmark duration (s):                  35.42
+Total input tokens:                      8133
+Total generated tokens:                  16983
+Request throughput (req/s):              2.26
+Output token throughput (tok/s):         479.46
+---------------Time to First Token----------------
+Mean TTFT (ms):                          31.46
+Median TTFT (ms):                        25.74
+-----Time per Output Token (excl. 1st token)------
+Mean TPOT (ms):                          2.05
+---------------Speculative Decoding---------------
+Acceptance rate (%):                     36.21
+Acceptance length:                       3.53
+Drafts:                                  4816
+Draft tokens:                            33712
+Accepted tokens:                         12208
+Per-position acceptance (%):
+  Position 0:                            74.00
+  Position 1:                            54.00
+  Position 2:                            41.00
+  Position 3:                            31.00
+  Position 4:                            23.00
+  Position 5:                            17.00
+  Position 6:                            13.49
+==================================================
+"""
+SGLANG_BENCH = """\
+#Input tokens: 8133
+#Output tokens: 16983
+
+============ Serving Benchmark Result ============
+Backend:                                 sglang-oai-chat
+Traffic request rate:                    inf
+Max request concurrency:                 8
+Successful requests:                     80
+Benchmark duration (s):                  40.10
+Output token throughput (tok/s):         423.52
+Peak output token throughput (tok/s):    510.00
+Concurrency:                             7.81
+Accept length:                           2.74
+----------------End-to-End Latency----------------
+Mean E2E Latency (ms):                   3914.12
+---------------Time to First Token----------------
+Mean TTFT (ms):                          88.10
+-----Time per Output Token (excl. 1st token)------
+Mean TPOT (ms):                          17.90
+==================================================
+"""
+OFFLINE = """\
+Processed prompts: 100%|##########| 80/80 [00:31<00:00,  2.55it/s]
+--------------------------------------------------
+total_num_output_tokens: 16990
+num_drafts: 4816
+num_draft_tokens: 33712
+num_accepted_tokens: 12208
+mean acceptance length: 3.53
+--------------------------------------------------
+acceptance at token 0: 0.74
+acceptance at token 1: 0.54
+acceptance at token 2: 0.41
+acceptance at token 3: 0.31
+acceptance at token 4: 0.23
+acceptance at token 5: 0.17
+acceptance at token 6: 0.13
+"""
+# The example of vLLM 0.9: no counts, and no space before a rate.
+OFFLINE_09 = """\
+--------------------------------------------------
+mean acceptance length: 2.50
+--------------------------------------------------
+acceptance at token 0:0.70
+acceptance at token 1:0.50
+acceptance at token 2:0.30
+"""
+SPEC = {
+    "mean_acceptance_length": 1.5,
+    "acceptance_histogram": [10, 6, 2, 2],
+    "num_spec_steps": 20,
+    "num_accepted_draft_tokens": 16,
+    "num_draft_tokens": 60,
+    "num_spec_tokens": 3,
+}
+RESPONSE = {"id": "a", "object": "chat.completion", "metrics": {"speculative_decoding": SPEC}}
+CHUNK = {"id": "a", "object": "chat.completion.chunk", "choices": [{"delta": {"content": "x"}}]}
+LAST = {"id": "a", "object": "chat.completion.chunk", "choices": [], "metrics": RESPONSE["metrics"]}
+PLAIN = {"id": "a", "object": "chat.completion.chunk", "choices": [], "usage": {"total_tokens": 9}}
+
+
+def stream(*chunks: object, end: str = "\n\n") -> str:
+    """Return an event stream."""
+    return "".join(f"data: {json.dumps(chunk)}{end}" for chunk in chunks) + f"data: [DONE]{end}"
+
+
+def lines(rows: Sequence[str], prefix: str = "", end: str = "\n") -> str:
+    """Return rows as a text, each after a prefix."""
+    return "".join(f"{prefix}{row}{end}" for row in rows)
+
+
+def docker(rows: Sequence[str], **more: str) -> str:
+    """Return rows as Docker's JSON files hold them."""
+    return lines([json.dumps({"log": f"{row}\n", "stream": "stdout", **more}) for row in rows])
+
+
+JOURNAL = "Sep 05 10:00:12 gpu7 vllm[4711]: "
+SYSTEMD = "2026-09-05T10:00:12+0000 gpu7 python3[4711]: "
+KUBECTL = "[pod/{}/server] 2026-09-05T10:00:12.000000000Z "
+RAY = "\x1b[36m(EngineCore_DP{0} pid=51{0})\x1b[0m "
+STATISTICS = (
+    "statistics {name}: #calls{calls} = {n}, #gen drafts = {n}, #acc drafts = "
+    "{part}, #gen tokens = "
+    "{drafted}, #acc tokens = {accepted}{end}"
+)
+SUMS_OF_MODELS = [
+    llamacpp(60, 120, ", mean len =  2.50", "[54447] 4.27.995.070 I "),
+    llamacpp(5, 120, ", mean len =  1.12", "[54448] 4.27.995.070 I "),
+]
+HUNDRED = lines([row for n in range(10_000) for row in (load(n), vllm(0.7, 0.5, at=n))])
+
+FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
+    # Logs of vLLM.
+    "vllm 0.33": (lines([load(form=LOAD_33), *TWO]), (" 3 +1,000 +2.65 ", "0.75 0.55 0.35")),
+    "vllm 0.9": (lines([vllm(0.8, 0.6, form=V1_09)]), (" 2 +500 +2.40 ", "0.80 0.60")),
+    "vllm 0.8": (lines([vllm(0.8, 0.6, form=V1_08)] * 9), ("70.0% of the draft tokens",)),
+    "journald": (lines(TWO, JOURNAL), (" 3 +1,000 +2.65 ",)),
+    "journald iso": (lines(TWO, SYSTEMD), (" 3 +1,000 +2.65 ",)),
+    "crlf": (lines(TWO, end="\r\n"), (" 3 +1,000 +2.65 ",)),
+    "bom": (lines(TWO).encode("utf-8-sig"), (" 3 +1,000 +2.65 ",)),
+    "utf-16": (lines(TWO).encode("utf-16"), (" 3 +1,000 +2.65 ",)),
+    "utf-16 of PowerShell": (
+        b"\xff\xfe" + lines(TWO, end="\r\n").encode("utf-16-le"),
+        (" 3 +1,000 +2.65 ",),
+    ),
+    "latin-1": (lines(["température élevée", *TWO]).encode("latin-1"), (" 3 +1,000 +2.65 ",)),
+    "binary in a log": (lines([*TWO, "\x00\x00\x07 bad"]), (" 3 +1,000 +2.65 ",)),
+    "cut last line": (lines(TWO) + TWO[0][:90], (" 3 +1,000 +2.65 ",)),
+    "cut docker json": (docker(TWO)[:-30], (" 3 +500 +2.80 ",)),
+    "docker json, all attributes": (
+        docker(TWO, time="2026-09-05T10:00:12Z"),
+        (" 3 +1,000 +2.65 ",),
+    ),
+    "kubectl, two pods": (
+        lines(TWO, KUBECTL.format("vllm-a"))
+        + lines([vllm(*HALVES[1])] * 2, KUBECTL.format("vllm-b")),
+        ("vllm-b/server +3 +1,000 +1.02 ", "vllm-a/server +3 +1,000 +2.65 "),
+    ),
+    "ray, two ranks": (
+        lines([load(), *TWO], RAY.format(0)) + lines([load(), vllm(*HALVES[1])], RAY.format(1)),
+        ("EngineCore_DP1.* 3 +500 +1.02 ", "EngineCore_DP0.* 3 +1,000 +2.65 "),
+    ),
+    "colours": (lines(TWO, "\x1b[32mINFO\x1b[0m "), (" 3 +1,000 +2.65 ",)),
+    "colour in the middle": (
+        lines(TWO).replace("Accepted:", "\x1b[1mAccepted:\x1b[0m"),
+        (" 3 +1,000 +2.65 ",),
+    ),
+    "K of 7": (lines([vllm(0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)] * 2), (" 7 +1,000 +5.20 ",)),
+    "K by batch": (lines([vllm(0.8, 0.6, 0.4), vllm(0.8, 0.6)]), (" 1,000 +2.60 ",)),
+    "cut drafts": (
+        lines([vllm(0.8, 0.6, 0.4, cut=0.7)]),
+        (" 500 +2.80 ", "no rate beyond depth 1"),
+    ),
+    "all dead": (lines([vllm(0.0, 0.0)] * 8), ("nothing is accepted: 0 of 8,000", "8 of 8 lines")),
+    "half dead": (
+        lines([vllm(0.8, 0.6, at=n) if n < 6 else vllm(0.0, 0.0, at=n) for n in range(12)]),
+        ("6 of 12 lines at 1.00", " 2 +6,000 +1.70 "),
+    ),
+    "recovering": (
+        lines([vllm(0.0, 0.0, at=n) if n < 3 else vllm(0.8, 0.6, at=n) for n in range(9)]),
+        ("3 of 9 lines at 1.00", "from 05-12 08:00:00 to 05-12 08:00:02"),
+    ),
+    "falling": (lines(FALLING), ("to the last 4", "% of the KV cache in use")),
+    "10,000 lines": (HUNDRED, (" 2 +5,000,000 +2.20 ",)),
+    "vllm V0": (
+        (
+            "INFO 07-24 04:00:31 metrics.py:477] Speculative metrics: Draft acceptance rate: "
+            "0.000, "
+            "System efficiency: 0.250, Number of speculative tokens: 3, Number of accepted "
+            "tokens: 0, "
+            "Number of draft tokens: 483, Number of emitted tokens: 161.\n"
+        ),
+        (" 3 +161 +1.00 ", "nothing is accepted: 0 of 483"),
+    ),
+    "vllm V0, nan": (
+        (
+            "INFO 07-24 04:00:31 metrics.py:477] Speculative metrics: Draft acceptance rate: nan, "
+            "System efficiency: nan, Number of speculative tokens: 4, Number of accepted "
+            "tokens: 30, "
+            "Number of draft tokens: 100, Number of emitted tokens: 50.\n"
+        ),
+        (" 4 +25 +2.00 ",),
+    ),
+    # Logs of SGLang.
+    "sglang 0.4": (lines([decode_04(2.5, 1), decode_04(3.5, 2)]), (" 3.00 ",)),
+    "sglang 0.5.23": (
+        lines([decode(2.5, k=4), decode(3.5, k=4)]),
+        (" 4 +– +3.00 ",),
+    ),
+    "sglang dspark": (
+        lines([decode(2.5, **{"block accept len": "4.10", "cap len": "3.0"})]),
+        (" 2.50 ",),
+    ),
+    "sglang, tp prefix": (
+        lines([decode(1.02, head=" DP1 TP2 PP0"), decode(3.1, head=" DP0 TP0")]),
+        ("DP1 .* 1.02 ", "DP0 .* 3.10 "),
+    ),
+    "sglang in ray": (
+        lines([decode(2.5)], "(SGLangEngine pid=4711, ip=10.0.0.3) "),
+        (" 3 +– +2.50 ",),
+    ),
+    "sglang, eight lines": (
+        lines(
+            [decode(length, n) for n, length in enumerate((3.1, 3.0, 2.9, 3.1, 1.3, 1.2, 1.3, 1.2))]
+        ),
+        ("3.02 -> 1.25 tokens per round from the first 4 lines to the last 4",),
+    ),
+    "sglang, all dead": (lines([decode(1.0, n) for n in range(8)]), ("8 of 8 lines at 1.00",)),
+    "sglang, idle": (lines([decode(1.0, running=0), decode(3.0)]), (" 3.00 ",)),
+    "sglang, finish": (
+        (
+            "[2025-10-02 23:42:16] Finish: obj=GenerateReqInput(rid='57996'), "
+            "out={'meta_info': {'id': "
+            "'57996', 'completion_tokens': 41, 'spec_accept_length': 2.05, 'spec_verify_ct': 20, "
+            "'spec_correct_drafts_histogram': [8, 6, 4, 2], 'spec_num_correct_drafts': 20}}\n"
+        ),
+        (" 20 +2.00 .*0.60 0.30 0.10",),
+    ),
+    # Logs of llama.cpp and LMDeploy.
+    "llama.cpp, mean len": (lines([llamacpp(60, 120, ", mean len =  2.50")] * 3), (" 120 +2.50 ",)),
+    "llama.cpp, mean acceptance length": (
+        lines(
+            [
+                llamacpp(
+                    60,
+                    120,
+                    ", mean acceptance length =  2.50, acceptance rate per position = (0.900, 0.400, "
+                    "0.200)",
+                )
+            ]
+        ),
+        (" 3 +40 +2.50 .*0.90 0.40 0.20",),
+    ),
+    "llama.cpp, oldest": (
+        "draft acceptance rate = 0.57576 (  171 accepted /   297 generated)\n"
+        + STATISTICS.format(
+            name="ngram_simple", calls="", n=15, part=5, drafted=187, accepted=73, end=""
+        )
+        + "\n"
+        + STATISTICS.format(name="draft", calls="", n=10, part=10, drafted=110, accepted=98, end="")
+        + "\n",
+        (
+            "57.6% of the draft tokens were accepted",
+            "ngram_simple +– +15 +5.87 ",
+            "draft .* 10 +10.80 ",
+        ),
+    ),
+    "llama.cpp, counts alone": (lines([llamacpp(2595, 3414)]), ("76.0% of the draft tokens",)),
+    "llama.cpp, two models behind a router": (
+        lines(SUMS_OF_MODELS),
+        (r"54448\S* .* 1.12 ", r"54447\S* .* 2.50 "),
+    ),
+    "lmdeploy": (
+        (
+            "2026-09-05 10:00:00,123 - lmdeploy - INFO - loggers.py:88 - SpecDecoding "
+            "metrics: Draft "
+            "acceptance rate: 70.00%, Mean acceptance length: 2.40, Accepted: 700 tokens, "
+            "Drafted: 1000 "
+            "tokens, Per-position acceptance rate: 0.800, 0.600\n"
+        ),
+        (" 2 +500 +2.40 .*0.80 0.60",),
+    ),
+    # Consoles.
+    "vllm bench": (BENCH, (" 7 +4,816 +3.53 .*0.74 0.54", "31.5 +2.0|31.5 +2.1")),
+    "vllm bench in a log": (
+        lines(["INFO 05-12 [api_server.py] Starting", *BENCH.splitlines()], "bench-1  | ", "\r\n"),
+        (" 7 +4,816 +3.53 ",),
+    ),
+    "vllm bench without speculation": (BENCH.partition("---------------Spec")[0], ("31.5",)),
+    "sglang bench": (SGLANG_BENCH, (" 2.74 ", "since its start")),
+    "offline example": (OFFLINE, (" 7 +4,816 +3.53 .*0.74 0.54",)),
+    "offline example of 0.9": (OFFLINE_09, (" 3 +– +2.50 .*0.70 0.50 0.30",)),
+    # Responses.
+    "stream": (stream(CHUNK, LAST), (" 3 +20 +1.80 .*0.50 0.20 0.10",)),
+    "stream, crlf": (stream(CHUNK, LAST, end="\r\n\r\n"), (" 3 +20 +1.80 ",)),
+    "stream, with events": ("event: message\n" + stream(CHUNK, LAST), (" 3 +20 +1.80 ",)),
+    "stream, comments of OpenRouter": (
+        ": OPENROUTER PROCESSING\n\n" * 12 + stream(CHUNK, LAST),
+        (" 3 +20 +1.80 ",),
+    ),
+    "stream, with headers of curl -i": (
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + stream(CHUNK, LAST),
+        (" 3 +20 +1.80 ",),
+    ),
+    "stream, cut": (stream(CHUNK, LAST, {**LAST, "id": "b"})[:-200], (" 3 +20 +1.80 ",)),
+    "litellm": (
+        json.dumps({"request_id": "1", "response": RESPONSE, "litellm_params": {"a": 1}}),
+        (" 3 +20 +1.80 ", "hold in response"),
+    ),
+    "body as text": (
+        lines([json.dumps({"level": "info", "body": json.dumps(RESPONSE)})] * 3),
+        (" 3 +60 +1.80 ", "hold in body"),
+    ),
+    "llama-swap": (
+        json.dumps({"data": {"model": "m", "metrics": {"speculative_decoding": SPEC}}}),
+        (" 3 +20 +1.80 ",),
+    ),
+    "list of responses": (json.dumps([RESPONSE, RESPONSE], indent=2), (" 3 +40 +1.80 ",)),
+    "per-step counts": (
+        json.dumps(
+            {
+                "metrics": {
+                    "speculative_decoding": {
+                        **SPEC,
+                        "num_draft_tokens": 50,
+                        "per_step_drafted": [2] * 10 + [3] * 10,
+                        "per_step_accepted": [0] * 8 + [1, 2] + [0, 0, 1, 1, 1, 1, 1, 2, 3, 3],
+                    }
+                }
+            }
+        ),
+        (" 3 +20 +1.80 ", "0.50 0.20 0.13|0.50 0.20 0.1"),
+    ),
+    "histogram by draft length": (
+        json.dumps(
+            {
+                "metrics": {
+                    "speculative_decoding": {
+                        **SPEC,
+                        "num_draft_tokens": 50,
+                        "acceptance_histogram_by_draft_length": {"2": [8, 1, 1], "3": [2, 5, 1, 2]},
+                    }
+                }
+            }
+        ),
+        (" 3 +20 +1.80 ", "0.50"),
+    ),
+}
+
+UNKNOWN: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
+    "stream without counts": (
+        stream(CHUNK, PLAIN),
+        ("nearest is vllm-requests .*--per-request-spec-decode-metrics", "lacks num_spec_steps"),
+    ),
+    "vllm log without speculation": (
+        lines([load()] * 4),
+        ("nearest is server-log", "lacks SpecDecoding metrics:"),
+    ),
+    "sglang log without speculation": (
+        lines([decode(1.0).replace("accept len: 1.00, accept rate: 0.00, ", "")] * 4),
+        ("nearest is server-log", "lacks accept len:"),
+    ),
+    "diffusion": (
+        (
+            "INFO [metrics.py:100] DiffusionDecoding metrics: Committed token throughput: "
+            "9.00 tokens/s, "
+            "Mean denoising steps per canvas: 4.00, Mean tokens committed per denoising "
+            "step: 2.00, "
+            "Committed: 200 tokens, Denoising steps: 100, Canvas positions evaluated: 800\n"
+        ),
+        ("not a file that ingest knows",),
+    ),
+    "another bench": (
+        '{"tokens_per_second": 12.5, "acceptance": 0.4}',
+        ("not a file that ingest knows",),
+    ),
+    "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), ("not readable|not a file",)),
+    "nothing": ("", ("empty|not a file",)),
+}
+
+
+def _write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_form_is_read(name: str, tmp_path: Path) -> None:
+    content, wanted = FORMS[name]
+    done = run_command("ingest", _write(tmp_path / "file", content), COLUMNS="300")
+    assert done.returncode == 0, done.stderr
+    for words in wanted:
+        assert re.search(words.replace(" +", r"\s+"), _flat(done.stdout)), (words, done.stdout)
+    assert "does not fit together" not in done.stdout
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_unknown_form_is_said_to_be(name: str, tmp_path: Path) -> None:
+    content, wanted = UNKNOWN[name]
+    done = run_command("ingest", _write(tmp_path / "file", content), COLUMNS="300")
+    assert done.returncode in (EXIT_UNKNOWN, EXIT_USAGE), done.stdout
+    for words in wanted:
+        assert re.search(words, done.stderr), done.stderr
