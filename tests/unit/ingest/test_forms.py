@@ -338,8 +338,8 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
                 llamacpp(
                     60,
                     120,
-                    ", mean acceptance length =  2.50, acceptance rate per position = (0.900, 0.400, "
-                    "0.200)",
+                    ", mean acceptance length =  2.50, acceptance rate per position = "
+                    "(0.900, 0.400, 0.200)",
                 )
             ]
         ),
