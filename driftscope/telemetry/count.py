@@ -40,7 +40,7 @@ from driftscope.telemetry.instruments import (
 )
 from driftscope.trace.ranks import place_of
 from driftscope.trace.schema import lengths_of, numbers_of, validity_of
-from driftscope.trace.status import DROP_CAUSES, HOOKS, Status
+from driftscope.trace.status import DROP_CAUSES, Status
 from driftscope.vocabulary import MASS_CLASSES, Region
 
 Matrix = NDArray[np.float64]
@@ -50,11 +50,14 @@ HARD_GROWTH = 2.0
 (1.0) and its drifting one (3.6)."""
 NOTABLE_CHAINS = 64
 """Most chains that drifted hard and are kept for spans until they are next collected."""
-CHAT, COMPLETION = "chat", "text_completion"
-"""Operations of OpenTelemetry's conventions for GenAI."""
-_CHAT_IDS = "chatcmpl-"
-"""Prefix that vLLM gives the ids of its chat endpoint's requests."""
-PROVIDER = "vllm"
+CHAT, COMPLETION, GENERATE = "chat", "text_completion", "generate"
+"""Operations of OpenTelemetry's conventions for GenAI, and one of our own for a request of which
+the engine core does not know the endpoint."""
+_OPERATIONS = {"chatcmpl-": CHAT, "cmpl-": COMPLETION}
+"""Prefixes that vLLM gives the ids of its endpoints' requests. SGLang's ids do not tell."""
+ERRORS = ("abort", "error")
+"""Finish reasons that are an `error.type`: the client went away or the engine stopped, and an error
+inside the engine."""
 REMEMBERED_ROUNDS = 2_097_152
 """Most rounds of running requests that are kept, 24 bytes each. Those of the oldest requests are
 discarded beyond it, and are in no region."""
@@ -328,18 +331,33 @@ def _step(counter: BatchCounter, batch: pa.RecordBatch) -> None:
 
 def _request(counter: BatchCounter, batch: pa.RecordBatch) -> None:
     counter.tally.add(i.REQUESTS, batch.num_rows)
-    operations = np.array([operation_of(text or "") for text in strings(batch, "request")])
-    for instrument, column in ((i.TTFT, "ttft_s"), (i.TPOT, "tpot_s")):
-        seconds = numbers(batch, column)
-        for operation in np.unique(operations).tolist():
-            chosen = seconds[operations == operation]
-            counter.tally.observe(instrument, chosen, operation=operation, provider=PROVIDER)
+    kinds = [
+        (operation_of(request or ""), error_of(reason or ""))
+        for request, reason in zip(
+            strings(batch, "request"), strings(batch, "finish_reason"), strict=True
+        )
+    ]
+    whole_s = numbers(batch, "time_s") - numbers(batch, "arrival_s")
+    for operation, error in sorted(set(kinds)):
+        mine = np.array([kind == (operation, error) for kind in kinds])
+        by = {"operation": operation}
+        failed = {"error": error} if error else {}
+        counter.tally.observe(i.REQUEST_TIME, whole_s[mine], **by, **failed)
+        if not error:
+            for instrument, column in ((i.TTFT, "ttft_s"), (i.TPOT, "tpot_s")):
+                counter.tally.observe(instrument, numbers(batch, column)[mine], **by)
 
 
 def operation_of(request: str) -> str:
-    """Return the operation that a request id tells of; COMPLETION if it tells none, as without
+    """Return the operation that a request id tells of; GENERATE if it tells none, as without
     identifiers."""
-    return CHAT if request.startswith(_CHAT_IDS) else COMPLETION
+    found = (name for prefix, name in _OPERATIONS.items() if request.startswith(prefix))
+    return next(found, GENERATE)
+
+
+def error_of(finish_reason: str) -> str:
+    """Return the `error.type` of a request; "" if it ended without one."""
+    return finish_reason if finish_reason in ERRORS else ""
 
 
 def _draft(counter: BatchCounter, batch: pa.RecordBatch) -> None:
@@ -409,14 +427,14 @@ def _note(counter: BatchCounter, batch: pa.RecordBatch, k: int, growth: Matrix) 
 def record_status(tally: Tally, status: Status) -> None:
     """Record the counts of `status` in `tally`; fields that are absent or None are not set.
 
-    Every known cause and hook is recorded, also at 0: Prometheus sees no rise in a series that
-    begins above 0.
+    Every known cause is recorded, also at 0: Prometheus sees no rise in a series that begins above
+    0. A hook is recorded from its first error on, and the alert on it takes that into account.
     """
     source = role_of(status.source)
     tally.set(i.UP, 1, source=source)
     for cause, count in {**dict.fromkeys(DROP_CAUSES, 0), **(status.dropped or {})}.items():
         tally.set(i.DROPPED, count, source=source, cause=cause)
-    for hook, count in {**dict.fromkeys(HOOKS, 0), **(status.errors or {})}.items():
+    for hook, count in (status.errors or {}).items():
         tally.set(i.ERRORS, count, source=source, hook=hook)
     tally.set(i.PROBE_TIME, (status.probe_s or 0.0) + (status.writer_s or 0.0), source=source)
     if status.rate is not None:

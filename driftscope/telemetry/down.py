@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.instruments import (
     DRAFTER,
-    ENGINE,
     MODEL,
+    PROVIDER,
     Key,
     Point,
     Tally,
@@ -49,7 +49,7 @@ class DownIdentity:
     @property
     def attributes(self) -> dict[str, str]:
         """Attributes of every series, as for an engine that records."""
-        return {MODEL: self.model, DRAFTER: self.drafter, ENGINE: self.engine}
+        return {MODEL: self.model, DRAFTER: self.drafter, PROVIDER: self.engine}
 
     def resource(self) -> Resource:
         """Return the OpenTelemetry resource."""

@@ -32,8 +32,8 @@ from driftscope.telemetry.count import (
 from driftscope.telemetry.down import service_resource
 from driftscope.telemetry.instruments import (
     DRAFTER,
-    ENGINE,
     MODEL,
+    PROVIDER,
     Key,
     Point,
     Snapshot,
@@ -86,7 +86,7 @@ class Identity:
         return {
             MODEL: model_label(replace(self.manifest.target, name=self.model)),
             DRAFTER: model_label(drafter) if drafter else "",
-            ENGINE: self.manifest.engine,
+            PROVIDER: self.manifest.engine,
         }
 
     def resource(self) -> Resource:

@@ -34,14 +34,14 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from driftscope.boundary.http_peer import BadUrlError, ServerUrl
 from driftscope.boundary.text import redacted, shown
 from driftscope.errors import TelemetryError
 from driftscope.telemetry import instruments as i
-from driftscope.telemetry.count import PROVIDER, Finished, NotableChain, operation_of
+from driftscope.telemetry.count import Finished, NotableChain, error_of, operation_of
 from driftscope.telemetry.instruments import (
     COUNTER,
     DEPTH,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
     from opentelemetry.sdk.trace.export import SpanExporter
 
-SCOPE = InstrumentationScope("driftscope", __version__)
+SCOPE = InstrumentationScope("driftscope", __version__, i.SCHEMA_URL)
 LOGGER = "opentelemetry"
 LONGEST = 300
 """Most characters of the error that are shown."""
@@ -73,7 +73,6 @@ FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 60.0
 """Bounds of the back-off after a failure, in seconds. It doubles from the first to the last and
 never exceeds the interval of the signal."""
-REQUEST_SPAN = "driftscope.request"
 REJECTED_EVENT = "driftscope.chain.rejected"
 DRIFTED_EVENT = "driftscope.chain.drifted"
 CHAINS_PER_REQUEST = 8
@@ -204,7 +203,7 @@ class Spans:
         self._constants = dict(constants)
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         provider.add_span_processor(self._ended)
-        self._tracer = provider.get_tracer("driftscope")
+        self._tracer = provider.get_tracer(SCOPE.name, SCOPE.version, schema_url=SCOPE.schema_url)
 
     @property
     def dropped(self) -> int:
@@ -227,9 +226,9 @@ class Spans:
 
     def add(self, done: Finished) -> None:
         """Create and queue the span of a finished request."""
-        row = done.row
+        row, operation = done.row, operation_of(done.row["request"])
         span = self._tracer.start_span(
-            REQUEST_SPAN,
+            f"{operation} {self._constants.get(i.MODEL, '')}".strip(),
             context=_parent(row.get("traceparent")),
             kind=SpanKind.INTERNAL,
             start_time=nano(row["arrival_s"]),
@@ -240,6 +239,8 @@ class Spans:
             span.add_event(REJECTED_EVENT, {"driftscope.position": position}, nano(time_s))
         for chain in chains:
             span.add_event(DRIFTED_EVENT, _chain_attributes(chain), nano(chain.time_s))
+        if error := error_of(row["finish_reason"]):
+            span.set_status(StatusCode.ERROR, error)
         span.end(nano(row["time_s"]))
         if span.is_recording() or span.get_span_context().trace_flags.sampled:
             self._exemplify(done, span, chains)
@@ -254,7 +255,7 @@ class Spans:
 
     def _exemplify(self, done: Finished, span: Any, chains: list[NotableChain]) -> None:
         context, row = span.get_span_context(), done.row
-        served = {"operation": operation_of(row["request"]), "provider": PROVIDER}
+        served = {"operation": operation_of(row["request"])}
         growth = max((c.growth for c in chains), default=None)
         for instrument, value, by in (
             (i.TTFT, row["ttft_s"], served),
@@ -312,7 +313,7 @@ def metrics_data(
     kind = AggregationTemporality.DELTA if delta else AggregationTemporality.CUMULATIVE
     when: dict[str, Any] = {"start_time_unix_nano": nano(start_s), "time_unix_nano": nano(time_s)}
     metrics = [_metric(name, points, constants, when, kind) for name, points in by_name.items()]
-    scoped = ScopeMetrics(scope=SCOPE, metrics=metrics, schema_url="")
+    scoped = ScopeMetrics(scope=SCOPE, metrics=metrics, schema_url=i.SCHEMA_URL)
     whole = ResourceMetrics(resource=resource, scope_metrics=[scoped], schema_url="")
     return MetricsData(resource_metrics=[whole])
 
@@ -472,6 +473,9 @@ def _parent(traceparent: str | None) -> Context | None:
 def _span_attributes(done: Finished) -> dict[str, Any]:
     row, rounds = done.row, done.rounds
     attributes = {
+        i.OPERATION: operation_of(row["request"]),
+        i.ERROR: error_of(row["finish_reason"]) or None,
+        "gen_ai.conversation.id": row["session"],
         "driftscope.request.id": row["request"],
         i.LABEL: row["label"],
         "gen_ai.usage.input_tokens": row["prompt_tokens"],
@@ -479,14 +483,16 @@ def _span_attributes(done: Finished) -> dict[str, Any]:
         "gen_ai.response.finish_reasons": (row["finish_reason"],),
         "gen_ai.request.temperature": row["temperature"],
         "gen_ai.request.max_tokens": row["max_tokens"],
-        i.TTFT.name: row["ttft_s"],
-        i.TPOT.name: row["tpot_s"],
-        "driftscope.rounds": rounds.rounds,
-        "driftscope.rounds.rejected": rounds.rejected,
-        "driftscope.steps.undrafted": rounds.undrafted,
-        "driftscope.tokens.verified": rounds.verified,
-        "driftscope.tokens.accepted": rounds.accepted,
-        "driftscope.acceptance.length": rounds.mean_length,
+        # As vLLM and SGLang name them on their own spans.
+        "gen_ai.latency.time_to_first_token": row["ttft_s"],
+        "gen_ai.latency.e2e": row["time_s"] - row["arrival_s"],
+        "driftscope.time_per_output_token": row["tpot_s"],
+        i.ROUNDS.name: rounds.rounds,
+        i.REJECTED_ROUNDS.name: rounds.rejected,
+        i.UNDRAFTED_STEPS.name: rounds.undrafted,
+        i.VERIFIED.name: rounds.verified,
+        i.ACCEPTED.name: rounds.accepted,
+        i.LENGTH.name: rounds.mean_length,
     }
     return {name: value for name, value in attributes.items() if value is not None}
 

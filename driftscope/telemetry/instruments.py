@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.metrics import attention, confidence, hidden, latency
+from driftscope.metrics import confidence, hidden, latency
 from driftscope.metrics.acceptance import COUNTED, MEAN_LENGTH, TOKEN_RATE
 from driftscope.metrics.fallback import REJECTED, UNDRAFTED
 from driftscope.metrics.overhead import BUDGETED, OVERHEAD
@@ -42,9 +42,14 @@ SIGNAL = "driftscope.signal"
 OUTCOME = "driftscope.outcome"
 MODEL = "gen_ai.request.model"
 DRAFTER = "driftscope.drafter"
-ENGINE = "driftscope.engine"
-OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
+"""The engine, such as "vllm" or "sglang"."""
+OPERATION = "gen_ai.operation.name"
+ERROR = "error.type"
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
+"""Schema of the conventions that the `gen_ai.*` names follow: the last release of OpenTelemetry's
+semantic conventions with GenAI in it. The repository that they moved to, semantic-conventions-genai
+0.1.0, has the same server metrics and names no schema of its own yet."""
 OTHER_LABEL = "other"
 TOKEN_BOUNDS = (1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0)
 """Typical acceptance lengths: 1 means none accepted, published drafters reach 3 to 6."""
@@ -55,8 +60,12 @@ TTFT_BOUNDS_S = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
 )
 TPOT_BOUNDS_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
-"""Bucket bounds of TTFT and TPOT, in seconds, from OpenTelemetry's conventions for GenAI
-metrics."""
+REQUEST_BOUNDS_S = (
+    *(0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92),
+)
+"""Bucket bounds of TTFT, TPOT and the request's duration, in seconds, from OpenTelemetry's
+conventions for GenAI metrics."""
+_SUCCESSFUL = "Requests without an error.type only."
 _OF_REGIONS = "Counted when a request ends, only with DRIFTSCOPE_METRIC_REGIONS."
 Attributes = tuple[tuple[str, str], ...]
 """Sorted pairs, usable as a dictionary key."""
@@ -73,7 +82,7 @@ class Instrument:
     """Unit in UCUM."""
     description: str
     attributes: tuple[str, ...] = ()
-    """Attributes in addition to MODEL, DRAFTER and ENGINE, which every series has."""
+    """Attributes in addition to MODEL, DRAFTER and PROVIDER, which every series has."""
     bounds: tuple[float, ...] = ()
     """Upper bounds of a histogram's buckets except the last; () for a count and a sum only."""
 
@@ -104,7 +113,9 @@ def _entered(
 
 _counter, _gauge, _histogram = (partial(_entered, kind) for kind in (COUNTER, GAUGE, HISTOGRAM))
 
-ROUNDS = _counter("driftscope.rounds", "{round}", "Rounds: drafts that the target verified.")
+ROUNDS = _counter(
+    "driftscope.rounds.completed", "{round}", "Rounds: drafts that the target verified."
+)
 DRAFTED = _counter(
     "driftscope.tokens.drafted",
     "{token}",
@@ -126,7 +137,7 @@ REACHED = _counter(
     "driftscope.rounds.reached",
     "{round}",
     "Rounds whose draft the target accepted at least up to this depth."
-    f" Divided by driftscope.rounds: {COUNTED.meaning}",
+    f" Divided by driftscope.rounds.completed: {COUNTED.meaning}",
     DEPTH,
 )
 VERIFIED_AT = _counter(
@@ -148,13 +159,15 @@ REJECTED_ROUNDS = _counter(
     "driftscope.rounds.rejected",
     "{round}",
     "Rounds of which the target accepted no draft token."
-    f" Divided by the sum of driftscope.rounds and driftscope.steps.undrafted: {REJECTED.meaning}",
+    " Divided by the sum of driftscope.rounds.completed and driftscope.steps.undrafted: "
+    f"{REJECTED.meaning}",
 )
 UNDRAFTED_STEPS = _counter(
     "driftscope.steps.undrafted",
     "{step}",
     "Decode steps of requests without a draft, by reason."
-    f" Divided by the sum of driftscope.rounds and driftscope.steps.undrafted: {UNDRAFTED.meaning}",
+    " Divided by the sum of driftscope.rounds.completed and driftscope.steps.undrafted: "
+    f"{UNDRAFTED.meaning}",
     REASON,
 )
 REGION_ROUNDS = _counter(
@@ -196,7 +209,8 @@ MASS = _histogram(
     "driftscope.attention.mass",
     "1",
     "Share of the drafter's attention by class of slots and depth: mean over heads and "
-    f"layers, one observation per recorded chain. {attention.SELF.meaning}",
+    "layers, one observation per recorded chain. The class self, the tokens that this round has "
+    "already drafted, is 0 at depth 1 by construction and gains one slot per depth.",
     DEPTH,
     CLASS,
 )
@@ -218,7 +232,10 @@ TOP1 = _histogram(
     "driftscope.confidence.top1", confidence.TOP1.unit, confidence.TOP1.meaning, DEPTH
 )
 ENTROPY = _histogram(
-    "driftscope.confidence.entropy", confidence.ENTROPY.unit, confidence.ENTROPY.meaning, DEPTH
+    "driftscope.confidence.entropy",
+    f"{{{confidence.ENTROPY.unit}}}",  # UCUM has no nat
+    confidence.ENTROPY.meaning,
+    DEPTH,
 )
 DRAFT_TIME = _histogram(
     "driftscope.draft.duration",
@@ -235,18 +252,24 @@ VERIFY_TIME = _histogram(
 TTFT = _histogram(
     "gen_ai.server.time_to_first_token",
     latency.TTFT.unit,
-    latency.TTFT.meaning,
+    f"{latency.TTFT.meaning} {_SUCCESSFUL}",
     OPERATION,
-    PROVIDER,
     bounds=TTFT_BOUNDS_S,
 )
 TPOT = _histogram(
     "gen_ai.server.time_per_output_token",
     latency.TPOT.unit,
-    latency.TPOT.meaning,
+    f"{latency.TPOT.meaning} {_SUCCESSFUL}",
     OPERATION,
-    PROVIDER,
     bounds=TPOT_BOUNDS_S,
+)
+REQUEST_TIME = _histogram(
+    "gen_ai.server.request.duration",
+    "s",
+    "Time from a request's arrival to its end in the engine core.",
+    OPERATION,
+    ERROR,
+    bounds=REQUEST_BOUNDS_S,
 )
 REQUESTS = _counter("driftscope.requests", "{request}", "Finished requests.")
 CHAINS = _counter("driftscope.chains.recorded", "{chain}", "Chains that the probe recorded.")
@@ -261,7 +284,7 @@ DROPPED = _counter(
 ERRORS = _counter(
     "driftscope.probe.errors",
     "{error}",
-    "Exceptions that were caught in the probe's hooks; every known hook is exported, also at 0.",
+    "Exceptions that were caught in the probe's hooks; a hook is exported from its first one on.",
     SOURCE,
     HOOK,
 )
@@ -330,7 +353,7 @@ _LONG = {
     for instrument in INSTRUMENTS.values()
     for name in instrument.attributes
     if name.startswith("driftscope.")
-} | {"operation": "gen_ai.operation.name", "provider": "gen_ai.provider.name"}
+} | {"operation": OPERATION, "error": ERROR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,15 +50,6 @@ DROP_CAUSES = (
     "shadow_differs",
 )
 """Keys of `Status.dropped`. Telemetry exports each from 0, so that the first loss is a rise."""
-HOOKS = (
-    *("step_started", "draft_started", "draft_ended", "step_ended"),
-    *("join", "masses", "prefilling", "shadow", "sinks"),
-    *("extend_started", "extend_ended", "first_depth"),
-    *("schedule", "verify_started", "request", "verify", "digest", "regions"),
-    *("control", "encode", "telemetry", "write", "writer"),
-)
-"""Keys of `Status.errors`: the recorder's hooks, those of SGLang's first depth, the
-scheduler's and the writer's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +67,7 @@ class Status:
     dropped: Counts = field(default_factory=dict)
     """Rows lost, by cause, see DROP_CAUSES."""
     errors: Counts = field(default_factory=dict)
-    """Exceptions swallowed in the serving path, by hook, see HOOKS."""
+    """Exceptions swallowed in the serving path, by hook."""
     first_error: Text | None = None
     probe_s: Seconds = 0.0
     """Time spent in hooks on the serving threads of this process."""

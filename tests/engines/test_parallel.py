@@ -148,7 +148,7 @@ def test_each_replica_speaks_for_itself(engines: dict[str, Outcome], collector: 
     for replica in set(batches):
         last = max(n for n, each in enumerate(batches) if each == replica)
         verified = ((verify.replica == int(replica)) & (verify.verified > 0)).sum()
-        assert collector.value("driftscope.rounds", batch=last) == verified > 0
+        assert collector.value("driftscope.rounds.completed", batch=last) == verified > 0
         assert collector.value("driftscope.chains.recorded", batch=last) >= verified
     instances = {collector.resource(n)["service.instance.id"] for n in range(len(batches))}
     assert len(instances) == 2

@@ -81,8 +81,8 @@ def test_output_is_untouched_and_counts_are_complete(
         trace = read_trace(server.run)
         summary = summarise(trace, "run")
         assert trace.problems == ()
-        assert collector.value("driftscope.rounds") == scraped["driftscope_rounds_total"]
-        assert collector.value("driftscope.rounds") == summary.rounds
+        rounds = collector.value("driftscope.rounds.completed")
+        assert rounds == scraped["driftscope_rounds_completed_total"] == summary.rounds
         for depth in range(1, 9):
             reached = collector.value("driftscope.rounds.reached", depth=depth)
             assert reached == sum(summary.acceptance.histogram[depth:])

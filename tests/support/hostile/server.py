@@ -161,7 +161,7 @@ def bomb() -> bytes:
 # Metrics
 
 
-ROUNDS = "driftscope_rounds_total 10.0\n"
+ROUNDS = "driftscope_rounds_completed_total 10.0\n"
 K = "driftscope_draft_tokens_configured {}\n"
 """Metrics line to fill with the number of draft tokens."""
 
@@ -246,8 +246,8 @@ METRICS: dict[str, Behaviour] = {
     "k-1e9": _k("1e9"),
     "k-1e300": _k("1e300"),
     "k-word": _k("four"),
-    "rounds-nan": _page("driftscope_rounds_total NaN\n"),
-    "rounds-1e300": _page("driftscope_rounds_total 1e300\n"),
+    "rounds-nan": _page("driftscope_rounds_completed_total NaN\n"),
+    "rounds-1e300": _page("driftscope_rounds_completed_total 1e300\n"),
     "bucket-without-le": _histogram('{a="b"} 10.0'),
     "bucket-le-word": _histogram('{le="many"} 10.0', '{le="+Inf"} 10.0'),
     "bucket-le-nan": _histogram('{le="NaN"} 10.0'),

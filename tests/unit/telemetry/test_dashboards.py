@@ -41,7 +41,7 @@ AT_GOOD, AT_BAD, AT_END = "59m", "76m", "149m"
 ENGINE = 'job="j", instance="{}", gen_ai_request_model="m", driftscope_drafter="d"'
 WORKER = 'driftscope_source="worker0"'
 COUNTS = {
-    "driftscope_rounds_total": 600,
+    "driftscope_rounds_completed_total": 600,
     "driftscope_tokens_accepted_total": 1200,
     "driftscope_chains_recorded_total": 600,
     "driftscope_rounds_rejected_total": 60,

@@ -16,6 +16,7 @@ from support.waiting import free_port, until
 
 from driftscope.errors import TelemetryError
 from driftscope.telemetry.engine import EngineTelemetry, Identity, WorkerTelemetry, model_label
+from driftscope.telemetry.instruments import SCHEMA_URL
 from driftscope.telemetry.settings import OTLP, PROMETHEUS, Settings, settings_from
 from driftscope.trace.manifest import Model
 from driftscope.trace.records import RequestRow, Row, VerifyRow
@@ -87,8 +88,16 @@ def settings(url: str, **more: str) -> Settings:
 class Engine:
     """An engine core and a worker that record into one run, as two processes would."""
 
-    def __init__(self, run: Path, telemetry: Settings, spec: Spec = SPEC, **more: int) -> None:
-        create_run(run, manifest(spec))
+    def __init__(
+        self,
+        run: Path,
+        telemetry: Settings,
+        spec: Spec = SPEC,
+        *,
+        engine_name: str = "vllm",
+        **more: int,
+    ) -> None:
+        create_run(run, replace(manifest(spec), engine=engine_name))
         self.run, options = run, WriterOptions(flush_s=0.02, **more)
         self.core = TraceWriter(run, source="engine0-11", options=options)
         self.speaker = EngineTelemetry(
@@ -125,7 +134,7 @@ def test_two_processes_speak_as_one_engine(tmp_path: Path, collector: Collector)
     engine = Engine(tmp_path / "run", settings(collector.url))
     engine.serve()
     engine.close()
-    assert collector.value("driftscope.rounds") == ROUNDS  # the engine core's
+    assert collector.value("driftscope.rounds.completed") == ROUNDS  # the engine core's
     assert collector.value("driftscope.hidden.growth") == ROUNDS + SPEC.requests  # the worker's
     resource = collector.resource()
     assert resource["service.name"] == "driftscope"
@@ -134,6 +143,7 @@ def test_two_processes_speak_as_one_engine(tmp_path: Path, collector: Collector)
         having = dict(labels)
         assert having["gen_ai.request.model"] == "served"
         assert having["driftscope.drafter"] == SPEC.drafter
+        assert having["gen_ai.provider.name"] == "vllm"
     units = {metric.name: metric.unit for metric in collector.scoped()}
     assert units["driftscope.draft.duration"] == "s"
     assert units["driftscope.tokens.accepted"] == "{token}"
@@ -150,7 +160,9 @@ def test_counts_are_complete_when_a_collector_recovers(
     until(lambda: collector.asked >= 2)
     collector.behaviour = OK
     collector.released.set()
-    until(lambda: bool(collector.metrics) and collector.value("driftscope.rounds") == ROUNDS)
+    until(
+        lambda: bool(collector.metrics) and collector.value("driftscope.rounds.completed") == ROUNDS
+    )
     until(lambda: len(collector.all_spans()) >= SPEC.requests)
     engine.close()
     assert collector.value("driftscope.export.attempts", outcome="failure") >= 1
@@ -168,7 +180,7 @@ def test_a_collector_that_is_no_help_delays_nothing(
     engine = Engine(tmp_path / "run", settings(url))
     engine.serve()
     until(lambda: engine.core.status().rows.get("verify", 0) == ROUNDS)
-    until(lambda: engine.speaker.snapshot()["driftscope.rounds", ()].value == ROUNDS)
+    until(lambda: engine.speaker.snapshot()["driftscope.rounds.completed", ()].value == ROUNDS)
     engine.close()
     assert engine.core.status().errors == {} and engine.core.status().dropped == {}
 
@@ -180,7 +192,7 @@ def test_metrics_go_on_when_the_trace_is_full(tmp_path: Path, collector: Collect
     engine.serve(SPEC)
     engine.close()
     assert engine.core.status().dropped["disk_limit"] > 0
-    assert collector.value("driftscope.rounds") == ROUNDS + SPEC.rounds
+    assert collector.value("driftscope.rounds.completed") == ROUNDS + SPEC.rounds
     assert collector.value("driftscope.rows.dropped", cause="disk_limit") > 0
 
 
@@ -247,6 +259,40 @@ def test_a_span_joins_its_caller_s_trace_and_metrics_point_at_it(
         assert example.span_id == span.span_id and example.trace_id == span.trace_id
 
 
+@pytest.mark.parametrize("engine_name", ["vllm", "sglang"])
+def test_a_span_follows_the_conventions(
+    tmp_path: Path, collector: Collector, engine_name: str
+) -> None:
+    engine = Engine(tmp_path / "run", settings(collector.url), engine_name=engine_name)
+    for row in rows(replace(SPEC, requests=1)):
+        if isinstance(row, RequestRow):
+            row = replace(row, session="session-7", finish_reason="abort", traceparent=None)
+        engine.put(row)
+    until(lambda: len(collector.all_spans()) == 1)
+    engine.close()
+    (span,) = collector.all_spans()
+    assert span.name == "generate served" and span.status.code == 2
+    texts = {a.key: a.value.string_value for a in span.attributes}
+    assert (
+        texts.items()
+        >= {
+            "gen_ai.operation.name": "generate",
+            "gen_ai.provider.name": engine_name,
+            "gen_ai.request.model": "served",
+            "gen_ai.conversation.id": "session-7",
+            "error.type": "abort",
+        }.items()
+    )
+    assert {"gen_ai.usage.input_tokens", "gen_ai.latency.time_to_first_token"} <= set(texts)
+    sent = [
+        scoped.schema_url
+        for requests, kind in ((collector.spans, "spans"), (collector.metrics, "metrics"))
+        for resource in getattr(requests[-1], f"resource_{kind}")
+        for scoped in getattr(resource, f"scope_{kind}")
+    ]
+    assert sent == [SCHEMA_URL] * 2
+
+
 def test_labels_come_from_an_allow_list(tmp_path: Path, collector: Collector) -> None:
     spec = replace(SPEC, labels=("a", "b", None))
     engine = Engine(tmp_path / "run", settings(collector.url, DRIFTSCOPE_METRIC_LABELS="a"))
@@ -272,7 +318,7 @@ def test_prometheus_is_answered(tmp_path: Path) -> None:
             families = list(text_string_to_metric_families(answer.read().decode()))
         return {s.name: s.value for family in families for s in family.samples}
 
-    until(lambda: scraped().get("driftscope_rounds_total") == ROUNDS)
+    until(lambda: scraped().get("driftscope_rounds_completed_total") == ROUNDS)
     until(lambda: scraped().get("driftscope_hidden_growth_count") == ROUNDS + SPEC.requests)
     with pytest.raises(TelemetryError, match="give DRIFTSCOPE_PROMETHEUS another port"):
         EngineTelemetry(engine.run, "engine0-13", found, engine.core.status)

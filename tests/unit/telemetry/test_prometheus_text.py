@@ -262,7 +262,7 @@ def _page_of_tally(tally: Tally) -> str:
 
     class Collector:
         def collect(self):  # type: ignore[no-untyped-def]
-            constants = {i.MODEL: 'a "model"\\', i.DRAFTER: "d", i.ENGINE: "vllm"}
+            constants = {i.MODEL: 'a "model"\\', i.DRAFTER: "d", i.PROVIDER: "vllm"}
             yield from families([([(None, tally.snapshot())], constants)])
 
     registry = CollectorRegistry(auto_describe=False)
@@ -300,15 +300,15 @@ def test_what_our_own_endpoint_writes(reason: str, k: int, lengths: list[float])
         (f"{K} -1", "not a number of tokens"),
         (f"{K} many", "many, not a number"),
         (f"{K}", "a line that is not a sample"),
-        (f"driftscope_rounds_total {2 * MAX_COUNT}", "not a finite number up to"),
-        ("driftscope_rounds_total -1", "a count is 0 or more"),
+        (f"driftscope_rounds_completed_total {2 * MAX_COUNT}", "not a finite number up to"),
+        ("driftscope_rounds_completed_total -1", "a count is 0 or more"),
         ('driftscope_rounds_reached_total{driftscope_depth="1} 2', "a line that is not a sample"),
         ("driftscope_acceptance_length_sum 3", "a histogram without a bucket"),
     ],
 )
 def test_a_sample_that_cannot_be_right(line: str, words: str) -> None:
     with pytest.raises(BadPageError, match=words):
-        points_on(f"driftscope_rounds_total 10\n{line}\n")
+        points_on(f"driftscope_rounds_completed_total 10\n{line}\n")
 
 
 def test_what_others_say_is_passed_over() -> None:

@@ -69,7 +69,7 @@ def _sent(
 def test_figures_are_those_of_analyze(trace: Trace, protocol: str) -> None:
     collector = _sent(trace, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
     summary = summarise(trace, "run")
-    assert collector.value("driftscope.rounds") == summary.rounds
+    assert collector.value("driftscope.rounds.completed") == summary.rounds
     histogram = summary.acceptance.histogram
     assert collector.value("driftscope.tokens.accepted") == sum(
         n * count for n, count in enumerate(histogram)
@@ -116,7 +116,7 @@ def test_deltas_add_up_to_the_whole(trace: Trace) -> None:
         rounds += sum(
             point.as_int
             for (name, _), point in collector.points(at).items()
-            if name == "driftscope.rounds"
+            if name == "driftscope.rounds.completed"
         )
     assert rounds == summarise(trace, "run").rounds
 
@@ -133,7 +133,7 @@ def test_a_span_per_request_tells_of_the_chains_that_went_wrong(trace: Trace) ->
     for name, span in spans.items():
         mine = verify[(verify.request == name) & (verify.verified > 0)]
         numbers = {a.key: a.value.int_value for a in span.attributes}
-        assert numbers["driftscope.rounds"] == len(mine)
+        assert numbers["driftscope.rounds.completed"] == len(mine)
         assert numbers["driftscope.rounds.rejected"] == (mine.accepted == 0).sum()
         assert span.start_time_unix_nano < span.end_time_unix_nano
         kinds = [event.name for event in span.events]
@@ -157,7 +157,7 @@ def test_command_writes_openmetrics_with_times(run: Path, tmp_path: Path) -> Non
     assert done.exit_code == 0, done.output
     lines = file.read_text().splitlines()
     assert lines[-1] == "# EOF"
-    rounds = [line for line in lines if line.startswith("driftscope_rounds_total{")]
+    rounds = [line for line in lines if line.startswith("driftscope_rounds_completed_total{")]
     assert float(rounds[-1].split()[-1]) >= START_S
     assert float(rounds[-1].split()[-2]) == summarise(read_trace(run), "x").rounds
 

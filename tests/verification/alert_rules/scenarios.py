@@ -50,7 +50,7 @@ class Engine:
     def series(self, hours: float) -> Iterator[dict[str, str]]:
         """Yield the engine's series over `hours`."""
         counters: dict[str, Course] = {
-            "driftscope_rounds_total": self.rounds,
+            "driftscope_rounds_completed_total": self.rounds,
             "driftscope_acceptance_length_count": self.rounds,
             "driftscope_acceptance_length_sum": lambda h: self.rounds(h) * self.length(h),
         }
