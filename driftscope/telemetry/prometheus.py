@@ -392,7 +392,8 @@ def _target_info(identity: Identified) -> Iterator[Any]:
 def samples_on(text: str, names: Collection[str]) -> Iterator[Sample]:
     """Yield the samples of the metrics with these `names`; raises BadPageError.
 
-    Every value is a finite number of at most MAX_COUNT.
+    Every value is a finite number of at most MAX_COUNT. A counter may lack its suffix "_total", as
+    on pages of some versions.
     """
     longest = max(map(len, names), default=0)
     number = 0
@@ -400,6 +401,8 @@ def samples_on(text: str, names: Collection[str]) -> Iterator[Sample]:
         line = unwrapped(written)
         first = line[: longest + 1].partition("{")[0].split(None, 1)
         name = first[0] if first else ""
+        if f"{name}_total" in names:
+            name, line = f"{name}_total", line.replace(name, f"{name}_total", 1)
         if name not in names:
             continue
         if len(line) > MAX_METRIC_LINE_CHARS:
@@ -453,6 +456,10 @@ def points_on(text: str) -> dict[Key, Point]:
         if series.part == _BUCKET:
             if labels.get("le") == _LAST:
                 counts[series.key(labels)] = value
+        elif series.key(labels) in values:
+            raise BadPageError(
+                f"{sample.name}: more than one engine; give the page of one, not a collection"
+            )
         else:
             values[series.key(labels)] = value
     return {

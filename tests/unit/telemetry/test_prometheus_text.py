@@ -134,6 +134,17 @@ def test_counters_are_the_figures_of_driftscope(
     assert seen.chains == 0 and seen.depths[0].fed_rms is None
 
 
+def test_a_counter_may_lack_its_suffix() -> None:
+    assert view(_page(LLAMACPP.replace("_total", "")).points) == view(_page(LLAMACPP).points)
+
+
+def test_a_collection_of_our_own_pages_is_refused() -> None:
+    """As Prometheus federates them: figures of one engine would replace another's."""
+    one = 'driftscope_rounds_completed_total{{instance="{}"}} 3\n'
+    with pytest.raises(BadPageError, match="more than one engine"):
+        points_on(one.format("a") + one.format("b"))
+
+
 def test_times_and_requests_of_vllm() -> None:
     seen = view(_page(VLLM).points)
     assert seen.requests == 8

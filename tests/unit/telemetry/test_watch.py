@@ -37,7 +37,7 @@ from driftscope.trace.reader import read_trace
 from driftscope.trace.writer import TraceWriter, WriterOptions
 from driftscope.trace.writer_files import create_run
 
-PAGE = Path(__file__).parents[1] / "ingest" / "samples" / "case-13-ray.prom"
+PAGE = Path(__file__).parents[2] / "verification" / "cases" / "inputs" / "13-ray.prom"
 SPEC = Spec(requests=6, undrafted=("k_zero",))
 ROUNDS = SPEC.requests * SPEC.rounds
 
