@@ -9,7 +9,7 @@ from driftscope.boundary.json_document import INSPECTION, text
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNKNOWN
 from driftscope.inspect.checkpoints import Sizes, open_drafter, open_target, sizes_of
 from driftscope.inspect.checks import config, tensors, vocabulary
-from driftscope.inspect.checks.result import CheckResult, Inspected, Level
+from driftscope.inspect.checks.result import UNNAMED, CheckResult, Inspected, Level
 from driftscope.inspect.drafter_classes import Coverage, Family
 from driftscope.inspect.files import CAREFUL, Opening
 from driftscope.inspect.trial.result import Trial
@@ -147,6 +147,11 @@ class Inspection:
             if self.unchecked:
                 return f"No mistake in what is compared; not compared: {self.unchecked}."
             more = "" if self.target else " Give --target TARGET to run the drafter, too."
+            if any(result.id == UNNAMED for result in self.results):
+                what = (
+                    "No mistake in what the files name; they leave open which layers are captured"
+                )
+                return f"{what}.{more}"
             return f"No mistake in the files.{more}"
         so_far = " so far" if self.trial.stopped else ""
         return (

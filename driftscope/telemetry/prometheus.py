@@ -404,7 +404,10 @@ def samples_on(text: str, names: Collection[str]) -> Iterator[Sample]:
         if f"{name}_total" in names:
             name, line = f"{name}_total", line.replace(name, f"{name}_total", 1)
         if name not in names:
-            continue
+            # A collector may take a counter's suffix off.
+            if f"{name}_total" not in names:
+                continue
+            line = line.replace(name, f"{name}_total", 1)
         if len(line) > MAX_METRIC_LINE_CHARS:
             raise BadPageError(f"{name}: a line of more than {MAX_METRIC_LINE_CHARS} characters")
         if number == MAX_METRIC_SAMPLES:

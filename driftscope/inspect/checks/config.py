@@ -18,6 +18,7 @@ from driftscope.inspect.checks.result import (
     SGLANG_EAGLE1,
     SPECFORGE,
     SPECULATORS,
+    UNNAMED,
     VLLM_CAPTURE,
     VLLM_DEFAULT,
     VLLM_EAGLE1_NAME,
@@ -379,7 +380,7 @@ def _unnamed(inspected: Inspected) -> Iterator[CheckResult]:
     if inspected.drafter.format.family is Family.TABLE:
         field, _ = inspected.drafter.layers_field
         yield CheckResult(
-            id="captured_layers_unnamed",
+            id=UNNAMED,
             level=Level.ERROR,
             title="config.json names no captured layers",
             expected=f'"{field}": the layers that it was trained with',
@@ -405,7 +406,7 @@ def _unnamed(inspected: Inspected) -> Iterator[CheckResult]:
         )
     else:
         yield CheckResult(
-            id="captured_layers_unnamed",
+            id=UNNAMED,
             level=Level.NOTE,
             title="config.json names no captured layers; the engine uses its default",
             expected=f'"{AUX_LAYERS}": the layers that it was trained with',

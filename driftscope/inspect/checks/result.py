@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 
+UNNAMED = "captured_layers_unnamed"
+"""Result that the config names no captured layers: what the files then leave open."""
+
 
 class Level(StrEnum):
     """How bad a result is."""

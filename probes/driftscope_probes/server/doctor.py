@@ -31,7 +31,12 @@ from driftscope.inspect.checks.result import Inspected, Level
 from driftscope.inspect.checks.tensors import check_heads
 from driftscope.inspect.drafter_classes import Family, architectures_of, drafter_architecture
 from driftscope.inspect.files import read_config
-from driftscope.trace.manifest import AUX_FROM_CONFIG, AUX_FROM_ENGINE, read_manifest
+from driftscope.trace.manifest import (
+    AUX_FROM_CONFIG,
+    AUX_FROM_ENGINE,
+    WAS_SIMULATED,
+    read_manifest,
+)
 from driftscope.trace.writer_files import check_writable
 from driftscope_probes.engine import HookPoint
 from driftscope_probes.server.start import NO_SPECULATION, speculation_of
@@ -165,6 +170,8 @@ def examine_server(model: str, options: Sequence[str]) -> Iterator[Check]:
     yield _target(target)
     none = any(option == f"--{NO_SPECULATION}" for option in options)
     yield _drafter(target, given, drafter_classes(folder), none=none)
+    if given and not none:
+        yield _sampling(given)
 
 
 def as_served(model: str, given: Mapping[str, object]) -> tuple[str, dict[str, object]]:
@@ -418,6 +425,23 @@ def _target(model: str) -> Check:
         hint = "give the folder of a model in Hugging Face's layout"
         return _problem("target", f"{model} has no config.json that names one", hint)
     return _fact("target", f"{model}: {architectures[0]}")
+
+
+def _sampling(given: Mapping[str, object]) -> Check:
+    """Say how drafts are taken and verified, on which acceptance depends. Defaults and words are
+    those of vLLM's SpeculativeConfig (0.32)."""
+    rule = str(given.get("rejection_sample_method") or "standard")
+    if rule == "synthetic":
+        return Check(
+            topic="sampling",
+            ok=None,
+            detail=f"rejection_sample_method is synthetic: {WAS_SIMULATED}",
+            hint="leave rejection_sample_method out to measure the drafter",
+        )
+    how = given.get("draft_sample_method")
+    drafts = f"draft_sample_method is {how or 'left out: greedy'}"
+    more = "" if how == "probabilistic" else "; above temperature 0, probabilistic may accept more"
+    return _fact("sampling", f"{drafts}{more}; drafts are verified by the {rule} rule")
 
 
 def _drafter(

@@ -655,9 +655,12 @@ CASES: tuple[Case, ...] = (
         before=Led.NO,
         right="a board without the probe; rules by replica; an absolute floor for SGLang",
         steps=(
-            Step(
-                command="dashboards -o boards",
-                says=(r"grafana/\S*engine\S*\.json", "engines/sglang.rules.yml"),
+            *(
+                Step(
+                    command=f"dashboards --engine {engine} -o {engine}",
+                    says=(rf"grafana/driftscope-{engine}\.json", "DriftscopeNothingAccepted"),
+                )
+                for engine in ("vllm", "sglang")
             ),
         ),
     ),
