@@ -65,6 +65,12 @@ MAX_ITEMS = 65_536
 """Elements of a list or an object in a JSON file."""
 MAX_LIST = 1 << 22
 """Numbers of one list of a row: depths, layers and heads of a chain together."""
+MAX_VALUES = 1 << 20
+"""Values of a JSON file whose numbers are computed with, all lists and objects together: a model's
+index of 150,000 tensors has as many."""
+MAX_DIMENSIONS = 8
+"""Dimensions of a tensor; those of language models have 4 at most."""
+MAX_FILE_NAME_BYTES = 255
 MAX_JSON_DEPTH = 64
 """Nesting depth of a JSON file."""
 MAX_JSON_BYTES = 16 << 20

@@ -4,6 +4,7 @@
     read_bytes(path)              the whole content, at most `limit` bytes
     read_text(path)               the content decoded as UTF-8
     read_json(path)               the content parsed as JSON of bounded depth, all strings encodable
+    parse_bounded_json(content)   JSON of bounded size, whose numbers are finite
     write_file(path, content)     replace a file whole; a device or a pipe is written in place
     create_file(path)             a descriptor of a new file; the path must not exist
     create_whole(path, content)   a new file that is never seen unfinished
@@ -23,17 +24,26 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from driftscope.boundary.bounds import MAX_INPUT_BYTES, MAX_JSON_BYTES, MAX_JSON_DEPTH
+from driftscope.boundary.bounds import (
+    MAX_COUNT,
+    MAX_INPUT_BYTES,
+    MAX_JSON_BYTES,
+    MAX_JSON_DEPTH,
+    MAX_LABEL_CHARS,
+    MAX_VALUES,
+    SHOWN_CHARS,
+)
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -112,11 +122,42 @@ def parse_json(content: str | bytes) -> Any:
     although Python writes them, become null. Raises ValueError for text that is not JSON and for
     nesting deeper than MAX_JSON_DEPTH.
     """
+    return _loaded(content, parse_constant=lambda _: None)
+
+
+def parse_bounded_json(content: bytes, most_values: int = MAX_VALUES) -> Any:
+    """Return the value of a JSON text like `parse_json`, of a file whose numbers are computed with.
+
+    Raises ValueError also for more than `most_values` values, for NaN and for numbers beyond
+    MAX_COUNT, such as 1e999.
+    """
+    if sum(map(content.count, (b",", b"[", b"{"))) >= most_values:
+        raise ValueError(f"has more than {most_values} values")
+    return _loaded(
+        content, parse_int=_bounded(int), parse_float=_bounded(float), parse_constant=_refused
+    )
+
+
+def _loaded(content: str | bytes, **hooks: Any) -> Any:
     try:
-        value = json.loads(content, parse_constant=lambda _: None)
+        value = json.loads(content, **hooks)
     except RecursionError:
         raise ValueError(f"is nested deeper than {MAX_JSON_DEPTH} levels") from None
     return _encodable(value, MAX_JSON_DEPTH)
+
+
+def _bounded(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    def number(text: str) -> Any:
+        value = kind(text) if len(text) <= MAX_LABEL_CHARS else math.inf
+        if not -MAX_COUNT <= value <= MAX_COUNT:
+            _refused(text)
+        return value
+
+    return number
+
+
+def _refused(text: str) -> None:
+    raise ValueError(f"holds the number {text[:SHOWN_CHARS]}, which is out of bounds")
 
 
 def encodable(text: str) -> str:

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.boundary.files import first_line, open_regular, parse_json, read_json
+from driftscope.boundary.bounds import MAX_DIMENSIONS, MAX_FILE_NAME_BYTES, MAX_JSON_BYTES
+from driftscope.boundary.files import first_line, open_regular, parse_bounded_json, read_bytes
 from driftscope.errors import CheckpointError
+from driftscope.inspect.config_fields import checked_fields
 
-MOST_HEADER_BYTES = 100_000_000
-"""Limit defined by the safetensors format."""
 _LENGTH_BYTES = 8
 _BLOCK_ELEMENTS = 1 << 22
 """Number of elements that are converted at once: 16 MiB as float32."""
@@ -107,11 +107,16 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         with open_regular(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
             size = os.fstat(descriptor).st_size
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-            if not 0 < length <= min(MOST_HEADER_BYTES, size - _LENGTH_BYTES):
+            if not 0 < length <= size - _LENGTH_BYTES:
                 raise CheckpointError(
                     f"{path}: not a safetensors file, or its header is cut off; copy it again"
                 )
-            entries = parse_json(file.read(length))
+            if length > MAX_JSON_BYTES:
+                raise CheckpointError(
+                    f"{path}: its header has {length} bytes, more than {MAX_JSON_BYTES}; save the "
+                    "weights in shards"
+                )
+            entries = parse_bounded_json(file.read(length))
         start = _LENGTH_BYTES + length
         tensors = [
             _entry(path, name, entry, start)
@@ -124,13 +129,16 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         raise CheckpointError(
             f"{path}: the header is not that of a safetensors file ({first_line(error)})"
         ) from error
-    _check_size(path, size, tensors)
+    _check_layout(path, start, size, tensors)
     return {tensor.name: tensor for tensor in tensors}
 
 
 def _entry(path: Path, name: str, entry: dict[str, Any], start: int) -> StoredTensor:
-    begin, end = (int(each) for each in entry["data_offsets"])
-    shape = tuple(int(each) for each in entry["shape"])
+    begin, end = entry["data_offsets"]
+    shape = tuple(entry["shape"])
+    whole = all(type(number) is int and number >= 0 for number in (begin, end, *shape))
+    if not whole or len(shape) > MAX_DIMENSIONS or begin > end:
+        raise ValueError(f"entry of {name}")
     tensor = StoredTensor(
         name=name,
         dtype=str(entry["dtype"]),
@@ -140,17 +148,40 @@ def _entry(path: Path, name: str, entry: dict[str, Any], start: int) -> StoredTe
         bytes=end - begin,
     )
     width = _BYTES.get(tensor.dtype)
-    if begin < 0 or min(shape, default=0) < 0 or (width and tensor.elements * width != end - begin):
+    if width and tensor.elements * width != end - begin:
         raise ValueError(f"entry of {name}")
     return tensor
 
 
-def _check_size(path: Path, size: int, tensors: list[StoredTensor]) -> None:
-    end = max((tensor.begin + tensor.bytes for tensor in tensors), default=0)
-    if end > size:
+def _check_layout(path: Path, start: int, size: int, tensors: list[StoredTensor]) -> None:
+    """Raise CheckpointError unless the tensors fill the file, one behind the other, as the format
+    demands, and unless its own library, with which engines read, opens it."""
+    at = start
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.begin, tensor.bytes)):
+        if tensor.begin != at:
+            raise CheckpointError(
+                f"{path}: {tensor.name} does not begin where the tensor before it ends, so that "
+                "engines refuse the file; save the weights again"
+            )
+        at += tensor.bytes
+    if at > size:
         raise CheckpointError(
-            f"{path}: truncated: its header describes {end} bytes, and it has {size}; copy it again"
+            f"{path}: truncated: its header describes {at} bytes, and it has {size}; copy it again"
         )
+    if at < size:
+        raise CheckpointError(
+            f"{path}: {size - at} bytes follow its last tensor, and engines refuse the file; save "
+            "the weights again"
+        )
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ModuleNotFoundError:  # files can be checked without the extra
+        return
+    try:
+        with safe_open(path, framework="numpy"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: safetensors refuses it ({first_line(error)})") from error
 
 
 def _converted(values: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -293,17 +324,23 @@ def open_folder(name: str, opening: Opening = CAREFUL) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the content of config.json. Raises CheckpointError if it is missing or no object."""
+    """Return the content of config.json, see `checked_fields`.
+
+    Raises CheckpointError if it is missing, no object, or has a field that cannot be right.
+    """
     path = folder / "config.json"
     try:
-        content = read_json(path)
+        content = parse_bounded_json(read_bytes(path, limit=MAX_JSON_BYTES))
     except FileNotFoundError:
         raise CheckpointError(f"{path}: missing; a checkpoint needs it") from None
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: is not JSON ({first_line(error)})") from error
+        raise CheckpointError(f"{path}: is not readable ({first_line(error)})") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: is not a JSON object")
-    return content
+    try:
+        return checked_fields(content)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def find_tensors(folder: Path, opening: Opening = CAREFUL) -> TensorFiles:
@@ -346,10 +383,16 @@ def _indexed(index: Path, read: Reader) -> TensorFiles:
     return TensorFiles(files=tuple(sorted(set(by_name.values()))), by_name=by_name, read=read)
 
 
+def _is_file_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value.encode()) <= MAX_FILE_NAME_BYTES
+
+
 def _read_index(path: Path) -> dict[str, Path]:
     try:
-        entries = read_json(path)["weight_map"]
-        names = {str(name): str(file) for name, file in entries.items()}
+        entries = parse_bounded_json(read_bytes(path, limit=MAX_JSON_BYTES))["weight_map"]
+        names = {name: file for name, file in entries.items() if _is_file_name(file)}
+        if len(names) < len(entries):
+            raise ValueError("a shard without a name")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: is no index of shards ({first_line(error)})") from error
     if any(Path(file).name != file for file in names.values()):

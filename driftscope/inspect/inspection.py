@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
+
 from driftscope.boundary.json_document import INSPECTION, text
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNKNOWN
 from driftscope.inspect.checkpoints import Sizes, open_drafter, open_target, sizes_of
@@ -84,7 +86,8 @@ def run_checks(inspected: Inspected) -> list[CheckResult]:
 
     Raises CheckpointError for a file that cannot be read.
     """
-    results = [result for check in _checks(inspected) for result in check(inspected)]
+    with np.errstate(all="ignore"):  # of weights that are not finite, which is a result
+        results = [result for check in _checks(inspected) for result in check(inspected)]
     return sorted(results, key=lambda result: _ORDER.index(result.level))
 
 

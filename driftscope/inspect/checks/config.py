@@ -354,7 +354,9 @@ def check_ignored_layers(inspected: Inspected) -> Iterator[CheckResult]:
     drafter = inspected.drafter
     fc = drafter.tensors.get("fc.weight")
     states = drafter.aux_states
-    if fc is None or not fc.is_float or not states or fc.shape[-1] % states:
+    if fc is None or not fc.is_float or not states or len(fc.shape) != 2:
+        return
+    if not fc.elements or fc.shape[-1] % states:
         return
     norms = [drafter.tensors.get(f"fc_norm.{state}.weight") for state in range(states)]
     sizes = _column_sizes(fc, norms, states)

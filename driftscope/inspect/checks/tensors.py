@@ -290,6 +290,9 @@ def _fc_width(drafter: DrafterFiles) -> Iterator[CheckResult]:
     if drafter.format.family is Family.EAGLE1:
         yield _eagle1_width(drafter, fc.shape)
         return
+    if len(fc.shape) != 2:
+        yield _no_matrix(drafter, fc.shape)
+        return
     there, width = fc.shape[-1], drafter.target_hidden_size
     named, (field, _) = drafter.aux_layers, drafter.layers_field
     if fc.shape == (drafter.hidden_size, len(named or ()) * width):
@@ -310,6 +313,18 @@ def _fc_width(drafter: DrafterFiles) -> Iterator[CheckResult]:
         else f'"target_hidden_size": {there // drafter.aux_states}'
         if there % drafter.aux_states == 0
         else "correct hidden_size and target_hidden_size",
+    )
+
+
+def _no_matrix(drafter: DrafterFiles, there: tuple[int, ...]) -> CheckResult:
+    return CheckResult(
+        id="fc_width",
+        level=Level.ERROR,
+        title="fc is no matrix",
+        expected=f"fc.weight {_words((drafter.hidden_size, fc_inputs(drafter)))}",
+        rule=_model(drafter),
+        there=f"fc.weight {_words(there)}",
+        change="save the checkpoint again, whole",
     )
 
 
@@ -452,7 +467,7 @@ def check_embedding(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield how the drafter's embedding relates to the target's, if both are there."""
     own = inspected.drafter.tensors.get(EMBEDDING)
     targets = inspected.target.embedding() if inspected.target else None
-    if own is None or targets is None or own.shape != targets.shape:
+    if own is None or targets is None or own.shape != targets.shape or len(own.shape) != 2:
         return
     if not (own.is_float and targets.is_float):
         return
@@ -607,11 +622,22 @@ def left_out(name: str, settings: Mapping[str, Any]) -> bool:
     return any(_names_layer(str(entry), layer) for entry in entries)
 
 
+_REPETITION, _REPEATED_GROUP = re.compile(r"[*+?{]"), re.compile(r"\)[*+?{]")
+_MOST_REPETITIONS, _LONGEST_NAME = 3, 256
+"""Bounds of a regular expression and of the name that it is matched with: at three repetitions the
+time grows with the cube of the length."""
+
+
 def _names_layer(entry: str, layer: str) -> bool:
+    """Whether an entry names a layer; True for an expression that could take time without end."""
     if entry.startswith("re:"):
+        pattern = entry.removeprefix("re:")
+        many = len(_REPETITION.findall(pattern)) > _MOST_REPETITIONS
+        if many or _REPEATED_GROUP.search(pattern) or len(layer) > _LONGEST_NAME:
+            return True
         try:
-            return re.match(entry.removeprefix("re:"), layer) is not None
-        except re.error:
+            return re.match(pattern, layer) is not None
+        except (re.error, OverflowError, RecursionError):
             return False
     if "*" in entry:
         return fnmatchcase(layer, entry)

@@ -100,6 +100,8 @@ def as_served(files: DrafterFiles, target_layers: int) -> Variant:
     unfit = _unfit(files)
     if unfit is not None:
         raise CheckpointError(f"{files.folder}: is not run: {unfit}")
+    for name in ("num_key_value_heads", "head_dim"):
+        files.size(name, 1)
     try:
         config = _config(files, target_layers)
     except (KeyError, ValueError, TypeError) as error:

@@ -109,7 +109,7 @@ DAMAGE = {
     "index names another folder": (_outside, "outside"),
     "only a pickle": (_only_pickle, "pickle"),
     "no weights": (_no_weights, "safetensors"),
-    "config is no JSON": (_config("{"), "not JSON"),
+    "config is no JSON": (_config("{"), "not readable"),
     "config is a list": (_config("[]"), "not a JSON object"),
     "config missing": (lambda folder: (folder / "config.json").unlink(), "missing"),
     "size is text": (_field(hidden_size="256"), "hidden_size"),
