@@ -72,10 +72,13 @@ class Table:
     """Format of each figure that is no share, by field."""
     most_trials: int | None = None
     """Largest number of trials, where more would only take time."""
+    times: int = 1
+    """Trials for each one that is asked for, where one takes milliseconds: of 400 trials at a true
+    rate of 5 %, one series in 20 shows 6.8 % or more."""
 
     def measure(self, trials: int, say: Callable[[str], None]) -> tuple[list[Row], list[str]]:
         """Measure and print the table; return its rows, and a line for each breach of a bound."""
-        trials = min(trials, self.most_trials or trials)
+        trials = min(self.times * trials, self.most_trials or self.times * trials)
         rows = list(self.rows(trials))
         say(f"\n{self.title.format(trials=trials)}\n")
         for line in _lines(rows, self.formats):

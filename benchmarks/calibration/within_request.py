@@ -150,5 +150,6 @@ WITHIN_REQUEST = Table(
     title="Acceptance against the drafter's internals, {trials} runs each: share of answers",
     rows=related,
     rates=_relation,
+    times=5,
     formats={"inflated": ".2f"},
 )
