@@ -16,9 +16,10 @@ from pathlib import Path
 from support.simulate import Prompts, Truth
 from support.simulate.write import simulate
 
-from benchmarks.calibration.table import Rate, Table, false
+from benchmarks.calibration.table import Rate, Table, false, power
 from driftscope.findings.finding import Finding, Severity
 from driftscope.pipeline import Inputs, analyze
+from driftscope.vocabulary import Region
 
 HEALTHY = Truth(
     k=5,
@@ -51,6 +52,12 @@ WORLDS = {
     "chains of one round in four": replace(HEALTHY, requests=120, rates=(0.25,)),
     "the state grows, and acceptance is even": replace(HEALTHY, growth=1.9, norm_output=False),
     "attention moves, and acceptance is even": replace(HEALTHY, near=0.2, self_last=0.45),
+    "attention moves, more so in the harder 40 % of the text": replace(
+        HEALTHY,
+        self_last=0.4,
+        regions={Region.PROSE: (0.6, 0.3), Region.CODE: (0.4, -0.7)},
+        attends=0.3,
+    ),
     "one label is harder": replace(
         HEALTHY,
         requests=120,
@@ -61,6 +68,8 @@ WORLDS = {
     ),
     "busy and idle": replace(HEALTHY, requests=120, batches=(1, 12)),
 }
+LOSING = "attention moves, and acceptance falls along the chain"
+"""The one world in which a finding of high severity is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +81,16 @@ class HighFindings:
     """Share with a finding of high severity."""
     medium: float
     """Share with a finding of medium severity."""
+    attention: float
+    """Share with attention that moves to the chain at high severity."""
     commonest: str
     """Id of the commonest finding of either severity; "" if there is none."""
 
 
 def high_findings(trials: int) -> Iterator[HighFindings]:
     """Yield the rates of every world."""
-    for name, truth in WORLDS.items():
+    falls = replace(HEALTHY, self_last=0.4, conditional=(0.86, 0.8, 0.72, 0.64, 0.56))
+    for name, truth in {**WORLDS, LOSING: falls}.items():
         runs = [_findings(replace(truth, seed=t, prompts_seed=10_000 + t)) for t in range(trials)]
         bad = [[f for f in run if f.severity in (Severity.HIGH, Severity.MEDIUM)] for run in runs]
         ids = Counter(finding.id for run in bad for finding in run)
@@ -86,6 +98,7 @@ def high_findings(trials: int) -> Iterator[HighFindings]:
             world=name,
             high=_share(runs, Severity.HIGH),
             medium=_share(runs, Severity.MEDIUM),
+            attention=_share(runs, Severity.HIGH, "attention_moves_to_chain"),
             commonest=ids.most_common(1)[0][0] if ids else "",
         )
 
@@ -96,12 +109,19 @@ def _findings(truth: Truth) -> tuple[Finding, ...]:
         return analyze(Inputs(sources=[run], labels=["run"])).findings
 
 
-def _share(runs: list[tuple[Finding, ...]], severity: Severity) -> float:
-    return sum(any(f.severity is severity for f in run) for run in runs) / len(runs)
+def _share(runs: list[tuple[Finding, ...]], severity: Severity, name: str = "") -> float:
+    """Return the share of the runs with a finding of that severity, and of that id if one is
+    named."""
+    return sum(
+        any(f.severity is severity and name in ("", f.id) for f in run) for run in runs
+    ) / len(runs)
 
 
 def _high(row: HighFindings, trials: int) -> Iterator[Rate]:
-    yield false("high finding about a healthy run", row.high, trials)
+    if row.world == LOSING:
+        yield power("attention moves at high severity", row.attention, trials, least=0.8)
+    else:
+        yield false("high finding about a healthy run", row.high, trials)
 
 
 HIGH_FINDINGS = Table(

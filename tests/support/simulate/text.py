@@ -33,13 +33,17 @@ def kinds_of_blocks(truth: Truth, replica: int, prompt: Ints, kind: Ints, rounds
     return np.asarray(kinds)
 
 
-def shift_of(truth: Truth, kinds: Ints, token: Ints) -> NDArray[np.float64]:
-    """Return the logit shift of rounds that draft from `token` of their answer, [rows]; `kinds` are
-    those of the blocks of the rows' answers, [rows, blocks]."""
+def kind_of(truth: Truth, kinds: Ints, token: Ints) -> Ints:
+    """Return the place in `truth.regions` of the text that rounds draft from `token` of their
+    answer, [rows]; `kinds` are those of the blocks of the rows' answers, [rows, blocks]."""
     block = token // truth.block_tokens
-    mine = np.take_along_axis(kinds, block[:, None], axis=1)[:, 0]
-    shift = np.array([shift for _, shift in truth.regions.values()])[mine]
-    near = (token % truth.block_tokens < NEAR) & (block > 0)
+    return np.asarray(np.take_along_axis(kinds, block[:, None], axis=1)[:, 0])
+
+
+def shift_of(truth: Truth, kinds: Ints, token: Ints) -> NDArray[np.float64]:
+    """Return the logit shift of rounds by `kind_of`, [rows]."""
+    shift = np.array([shift for _, shift in truth.regions.values()])[kind_of(truth, kinds, token)]
+    near = (token % truth.block_tokens < NEAR) & (token >= truth.block_tokens)
     return np.asarray(shift + truth.boundary * near)
 
 

@@ -108,6 +108,9 @@ class Truth:
     regions: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Share of an answer's blocks, before all shares are scaled to sum to 1, and logit shift, by
     region; empty: regions are not recorded."""
+    attends: float = 0.0
+    """Rise of the attention on the chain in rounds that draft text of the last region, as a share
+    of it."""
     along: float = 0.0
     """Logit shift for each doubling of the place in the answer, from its first token."""
     in_order: bool = False

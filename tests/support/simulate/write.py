@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from support.simulate.draw import START_S, Chunk, Floats, Ints, chunks, reasons
-from support.simulate.text import region_columns
+from support.simulate.text import kind_of, region_columns
 from support.simulate.truth import Truth
 
 from driftscope.trace.manifest import MANIFEST, Manifest, Model
@@ -148,7 +148,12 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
     plain = scale * _around(random, truth, own[:, 0], np.linspace(1.2, 1.1, truth.k))
     fed = plain if truth.norm_output else states
     fc = _around(random, truth, own[:, 0], np.array([2.0]))
-    masses = _masses(truth, random, own[:, 1:])
+    others = own[:, 1:].copy()
+    if truth.attends:
+        token = chunk.position[kept] - chunk.tokens[request]
+        hard = kind_of(truth, chunk.kinds[request], token) == len(truth.regions) - 1
+        others[:, 1] += truth.attends * hard
+    masses = _masses(truth, random, others)
     top1 = chunk.top1[kept]
     columns: dict[str, Any] = {
         "step": chunk.number[step],
