@@ -21,6 +21,7 @@ from benchmarks.calibration.comparisons import COMPARISONS
 from benchmarks.calibration.depths import ALONG_CHAIN, MIX_CHANGES, RISK_SETS, SEVERAL_K
 from benchmarks.calibration.estimates import CLUSTERS, COVERAGE, SHARED_STEPS
 from benchmarks.calibration.high_findings import HIGH_FINDINGS
+from benchmarks.calibration.ingested import FILE_SUMS, SERVER_LOGS
 from benchmarks.calibration.k_advice import CUT_ANEW, K_ADVICE
 from benchmarks.calibration.pairs import FALSE_CALLS, GATE_FAILURES, LABEL_MIX, PARTING
 from benchmarks.calibration.speed import SPEED
@@ -57,6 +58,8 @@ TABLES = {
         ABLATIONS,
         SHARED_STEPS,
         SPEED,
+        SERVER_LOGS,
+        FILE_SUMS,
     )
 }
 

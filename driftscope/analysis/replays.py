@@ -469,7 +469,7 @@ def summarise_replay(
         ended=dict(sorted(ended.items())),
         cells=(
             *cells_of(measured, answered, trace.manifest.workload),
-            *(_cell_of_sums(part) for part in sums),
+            *(cell_of_sums(part) for part in sums),
         ),
         joined=joined,
         outside_s=mean_s(outside),
@@ -498,7 +498,7 @@ def _totals(trace: Trace) -> tuple[FileTotals, ...]:
         ) from error
 
 
-def _cell_of_sums(sums: FileTotals) -> Cell:
+def cell_of_sums(sums: FileTotals) -> Cell:
     """Return the figures that sums support, with bounds where they have counts."""
     return Cell(
         condition=sums.condition,

@@ -162,7 +162,7 @@ def both_replays(first: Path, second: Path) -> bool:
     return kinds == {True}
 
 
-def _difference_sentence(first: ReplaySummary, other: ReplaySummary) -> str:
+def difference_sentence(first: ReplaySummary, other: ReplaySummary) -> str:
     """Return in words that the lengths of two files' only parts differ; "" if they may be alike."""
     if len(first.cells) != 1 or len(other.cells) != 1:
         return ""
@@ -189,7 +189,7 @@ def compare_replays(runs: Sequence[Path], labels: Sequence[str], *, as_json: boo
         if run.manifest.is_simulated:
             raise NoDataError(f"{run.label}: {WAS_SIMULATED}; it is compared with nothing")
     sums = [run.label for run in analysis.senders if not run.has_rows]
-    if sums and not (words := _difference_sentence(*analysis.senders)):
+    if sums and not (words := difference_sentence(*analysis.senders)):
         raise NoDataError(
             f"{listed(sums)}: cannot tell how the runs compare: no per-request rows, sums only; "
             "`driftscope analyze` shows the figures side by side"

@@ -1,0 +1,254 @@
+"""Test what is concluded from other tools' files: logs as time series, and sums without requests.
+
+Lines of a log are made as vLLM prints them, one for each 10 s, from rounds of known truth. Lines
+that follow each other may be alike without any change: what runs in one runs in the next. Sums hold
+no spread; their worst case is that all rounds of a request are alike. Wanted: at most 6.8 % of 400
+files show a change, a dead drafter or a difference that is not there, and 80 % show one that is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.calibration.table import Rate, Table, false, power
+from driftscope.analysis.replays import FileTotals, ReplaySummary, cell_of_sums
+from driftscope.cli.screens.replay import difference_sentence
+from driftscope.findings.case import ReplayCase
+from driftscope.findings.rules_compare import replay_accepts_nothing
+from driftscope.ingest.base import ResultFile
+from driftscope.ingest.server_log import server_log
+from driftscope.workloads.client.recording import manifest_of
+
+K = 3
+LEAST_POWER = 0.8
+_LOAD = (
+    "INFO 11-02 {at} [loggers.py:257] Engine 000: Avg prompt throughput: 12.1 tokens/s, Avg "
+    "generation throughput: 60.2 tokens/s, Running: {running} reqs, Waiting: 0 reqs, GPU KV cache "
+    "usage: {usage:.1f}%, Prefix cache hit rate: 0.0%"
+)
+_METRICS = (
+    "INFO 11-02 {at} [metrics.py:100] SpecDecoding metrics: Mean acceptance length: {length:.2f}, "
+    "Accepted throughput: 95.30 tokens/s, Drafted throughput: 150.00 tokens/s, Accepted: "
+    "{accepted} tokens, Drafted: {drafted} tokens, Per-position acceptance rate: {rates}, Avg "
+    "Draft acceptance rate: 63.7%"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """Truth of the logs of one world."""
+
+    world: str
+    lines: int = 32
+    over_time: float = 0.0
+    """Logit shift of acceptance at the last line, reached linearly."""
+    with_usage: float = 0.0
+    """Logit shift of acceptance at a full cache."""
+    alike: float = 0.0
+    """Correlation of a line's own shift with that of the line before."""
+    own: float = 0.15
+    """Standard deviation of a line's own logit shift."""
+
+
+LOGS = (
+    Log(world="nothing changes, 8 lines", lines=8),
+    Log(world="nothing changes"),
+    Log(world="lines are alike", alike=0.7, own=0.3),
+    Log(world="lines are alike, 120 lines", alike=0.7, own=0.3, lines=120),
+    Log(world="falls over time", over_time=-1.2),
+    Log(world="falls over time, lines are alike", over_time=-1.6, alike=0.5, lines=60),
+    Log(world="falls with the context", with_usage=-1.2),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Shares of the logs of one world by what is told of them."""
+
+    world: str
+    changes: bool
+    """Whether acceptance changes."""
+    over_time: float
+    with_load: float
+    """Share that shows a change with the load or the context."""
+
+
+def text_of(log: Log, seed: int) -> str:
+    """Return a log of vLLM."""
+    source = np.random.default_rng([seed, 171])
+    usage = source.permutation(np.linspace(5.0, 80.0, log.lines))
+    own, rows = 0.0, list[str]()
+    for at in range(log.lines):
+        own = log.alike * own + math.sqrt(1 - log.alike**2) * source.normal(0.0, log.own)
+        shift = log.over_time * at / (log.lines - 1) + log.with_usage * usage[at] / 100.0
+        chance = 1 / (1 + math.exp(-(0.9 + own + shift)))
+        rounds = 1 + int(source.poisson(250))
+        reached = np.minimum.accumulate(source.random((rounds, K)) < chance, axis=1)
+        time = f"12:{at // 6:02d}:{10 * (at % 6):02d}"
+        rows.append(_LOAD.format(at=time, running=int(source.integers(3, 9)), usage=usage[at]))
+        rows.append(
+            _METRICS.format(
+                at=time,
+                length=1 + reached.sum() / rounds,
+                accepted=reached.sum(),
+                drafted=K * rounds,
+                rates=", ".join(f"{rate:.3f}" for rate in reached.mean(axis=0)),
+            )
+        )
+    return "\n".join(rows)
+
+
+def logs(trials: int) -> Iterator[Told]:
+    """Yield what is told of the logs of each world."""
+    for log in LOGS:
+        told = [
+            " ".join(figures.observations)
+            for seed in range(trials)
+            for figures in server_log(ResultFile(path=Path("log"), text=text_of(log, seed)))
+        ]
+        yield Told(
+            world=log.world,
+            changes=bool(log.over_time or log.with_usage),
+            over_time=sum("first quarter" in words for words in told) / trials,
+            with_load=sum("between lines" in words for words in told) / trials,
+        )
+
+
+def _told(row: Told, trials: int) -> Iterator[Rate]:
+    there = {log.world: log for log in LOGS}[row.world]
+    for name, value, change in (
+        ("change over time", row.over_time, there.over_time),
+        ("change with the load", row.with_load, there.with_usage),
+    ):
+        if change:
+            yield power(name, value, trials, least=LEAST_POWER)
+        elif not row.changes:
+            yield false(name, value, trials)
+
+
+SERVER_LOGS = Table(
+    name="server_logs",
+    title="Logs of servers, {trials} each: share that shows a change of acceptance",
+    rows=logs,
+    rates=_told,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """Truth of one file of sums: requests of `rounds` rounds each."""
+
+    chance: float = 0.7
+    """Probability that a draft token is accepted, given those before it."""
+    requests: int = 400
+    rounds: int = 100
+    whole: bool = False
+    """Whether all rounds of a request accept everything, or all nothing: the worst case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Two files of one world, of which the first may be dead."""
+
+    world: str
+    first: File
+    other: File = File()
+    dead: bool = False
+    differ: bool = False
+
+
+FILES = (
+    Files(world="one drafter", first=File()),
+    Files(
+        world="one drafter, rounds of a request alike",
+        first=File(whole=True),
+        other=File(whole=True),
+    ),
+    Files(world="accepts a fifth less", first=File(chance=0.6), differ=True),
+    Files(world="dead", first=File(chance=0.001), dead=True, differ=True),
+    Files(world="as bad as the bound", first=File(chance=0.05), differ=True),
+    Files(
+        world="as bad as the bound, rounds of a request alike",
+        first=File(chance=0.05, whole=True),
+        differ=True,
+    ),
+    Files(world="dead, 10 requests", first=File(chance=0.001, requests=10), differ=True),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Shares of the pairs of files of one world by what is concluded."""
+
+    world: str
+    dead: float
+    """Share whose first file is said to accept nothing."""
+    differ: float
+    """Share whose two files are said to differ."""
+
+
+def sums_of(file: File, label: str, source: np.random.Generator) -> ReplaySummary:
+    """Return a file that holds sums only."""
+    shape = (file.requests, 1 if file.whole else file.rounds, 1 if file.whole else K)
+    hit = source.random(shape) < file.chance
+    hit = np.broadcast_to(hit, (file.requests, file.rounds, K))
+    reached = np.minimum.accumulate(hit, axis=2)
+    rounds = file.requests * file.rounds
+    totals = FileTotals(
+        condition="all requests",
+        period="this run",
+        k=K,
+        requests=file.requests,
+        rounds=rounds,
+        verified=K * rounds,
+        accepted=int(reached.sum()),
+        mean_length=1.0 + float(reached.sum()) / rounds,
+        marginal=tuple(reached.mean(axis=(0, 1)).tolist()),
+    )
+    return ReplaySummary(
+        label=label,
+        manifest=manifest_of("abc", {}, {}, ()),
+        planned=None,
+        ended={},
+        cells=(cell_of_sums(totals),),
+        joined=0,
+        outside_s=None,
+        gpu_used_bytes=None,
+        gpu_power_w=None,
+        problems=(),
+        rows=(),
+    )
+
+
+def sums(trials: int) -> Iterator[Judged]:
+    """Yield what is concluded from two files of each world."""
+    for files in FILES:
+        dead = differ = 0
+        for seed in range(trials):
+            source = np.random.default_rng([seed, 172])
+            first, other = sums_of(files.first, "a", source), sums_of(files.other, "b", source)
+            dead += replay_accepts_nothing(ReplayCase(run=first)) is not None
+            differ += bool(difference_sentence(first, other))
+        yield Judged(world=files.world, dead=dead / trials, differ=differ / trials)
+
+
+def _judged(row: Judged, trials: int) -> Iterator[Rate]:
+    files = {files.world: files for files in FILES}[row.world]
+    for name, value, there in (
+        ("said to accept nothing", row.dead, files.dead),
+        ("said to differ", row.differ, files.differ),
+    ):
+        yield power(name, value, trials, least=LEAST_POWER) if there else false(name, value, trials)
+
+
+FILE_SUMS = Table(
+    name="file_sums",
+    title="Files that hold sums only, {trials} pairs each: share of conclusions",
+    rows=sums,
+    rates=_judged,
+)
