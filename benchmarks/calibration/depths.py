@@ -334,6 +334,7 @@ FALL_8 = tuple(np.linspace(0.80, 0.61, 8).tolist())
 CHAINS = {
     "falls from 80 to 61 %, equal rounds": Chain(rates=FALL_8),
     "falls from 80 to 61 %, requests differ": Chain(rates=FALL_8, between=0.5),
+    "even, requests of 10 rounds": Chain(rates=(0.8,) * 8, between=0.5, rounds=10),
     "falls from 80 to 61 % at K = 4, rounds differ": Chain(
         rates=tuple(np.linspace(0.80, 0.61, 4).tolist()), between=0.3, within=1.0
     ),
@@ -359,7 +360,7 @@ class AlongChain:
     true_fall: float
     """Fall of a usual round, in points; survivors may hide it."""
     survivors: bool
-    """Whether rounds or requests differ, so that survivors hide a part of a fall."""
+    """Whether rounds of a request differ, so that survivors hide a part of a fall."""
     falls: float
     even: float
     cannot_tell: float
@@ -374,7 +375,7 @@ def along_chain(trials: int) -> Iterator[AlongChain]:
         yield AlongChain(
             world=name,
             true_fall=100 * world.falls,
-            survivors=bool(world.between or world.within or world.hard),
+            survivors=bool(world.within or world.hard),
             falls=share[0],
             even=share[1],
             cannot_tell=1.0 - share[0] - share[1],
@@ -398,7 +399,7 @@ def _chain_run(world: Chain, seed: int) -> Any:
     return SimpleNamespace(
         k=depths,
         mixed=False,
-        fall=chain_fall(conditional),
+        fall=chain_fall(rounds.reached, rounds.at_risk, rounds.over_clusters),
         spread={"conditional": rate_intervals(conditional)},
         acceptance=SimpleNamespace(
             histogram=np.bincount(accepted, minlength=depths + 1).tolist(),

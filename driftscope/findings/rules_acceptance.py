@@ -358,7 +358,7 @@ def acceptance_falls(case: Case) -> Finding | None:
     return Finding(
         severity=Severity.MEDIUM,
         answer=Answer.NO,
-        statement=fall_words(run, fall),
+        statement=fall_words(fall),
         evidence={
             "depth_first": fall.first,
             "depth": fall.depth,
@@ -387,7 +387,7 @@ def acceptance_falls(case: Case) -> Finding | None:
             value=EVEN_WITHIN,
             means="loss at a depth that the intervals of a run that is compared with none leave "
             "room for",
-            source="FALLS_ABOVE",
+            source="below the fall of the published drafter without a norm, 12 points",
         ),
         Threshold(
             name="FEW_REQUESTS",

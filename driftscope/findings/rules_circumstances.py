@@ -557,7 +557,7 @@ def even_along_chain(case: Case) -> Finding | None:
         )
     command = ablate_command(run)
     if run.fall is not None and run.fall.interval.low > 0:
-        ends = fall_words(run, run.fall)
+        ends = fall_words(run.fall)
     else:
         ends = f"{ends}, but only easy rounds get deep"
     return Finding(

@@ -125,7 +125,7 @@ def summary_of(label: str, run: Sums, by: str = BY_LABEL) -> RunSummary:
             drafts=run.drafts,
             cut=dict(run.cut),
         ),
-        fall=chain_fall(run.rounds.conditional_ratio())
+        fall=chain_fall(run.rounds.reached, run.rounds.at_risk, run.rounds.over_clusters)
         if seen_whole and not run.shape.mixed
         else None,
         fallback_spread=spread_of_fallback(run.rounds, run.reasons),
