@@ -326,20 +326,20 @@ def comparability_of_replays(a: Manifest, b: Manifest) -> Comparability:
     return Comparability(differences=tuple(found))
 
 
-def comparability_of_parts(first: Side, second: Side, compared: str) -> Comparability:
+def comparability_of_parts(
+    first: Side, second: Side, compared: str, *, same_mix: bool = False
+) -> Comparability:
     """Return what differs in what was asked between two parts of one run, such as two labels or two
     times; `compared` names them. The server is one, and their load part of what acceptance does to
-    it."""
+    it. With `same_mix`, requests of one temperature are compared with each other already."""
     if first.requests is None or second.requests is None:
         return NO_DIFFERENCE
     a, b = (
         _Asked(side=side, requests=requests, rows=side.asked)
         for side, requests in ((first, first.requests), (second, second.requests))
     )
-    found = (
-        *_of_temperatures(a.temperatures(), b.temperatures()),
-        *_of_lengths(a, b, paired=False),
-    )
+    found = [] if same_mix else [*_of_temperatures(a, b, paired=False)]
+    found += _of_lengths(a, b, paired=False)
     return Comparability(differences=tuple(found), compared=compared)
 
 
@@ -410,7 +410,7 @@ def _of_requests(a: _Asked, b: _Asked, *, paired: bool, speculate: bool) -> Iter
     """Yield the differences of what was asked, and of the load. What a server without speculation
     is asked hardly changes its time per token."""
     if speculate:
-        yield from _of_temperatures(a.temperatures(), b.temperatures())
+        yield from _of_temperatures(a, b, paired=paired)
         yield from _of_lengths(a, b, paired=paired)
     loads = a.requests.load, b.requests.load
     if loads[0] is not None and loads[1] is not None and not loads[0].is_like(loads[1]):
@@ -424,12 +424,13 @@ def _of_requests(a: _Asked, b: _Asked, *, paired: bool, speculate: bool) -> Iter
         )
 
 
-def _of_temperatures(
-    mine: Mapping[float, float], theirs: Mapping[float, float]
-) -> Iterator[RunDifference]:
-    """Yield that temperatures have other shares of the requests."""
+def _of_temperatures(a: _Asked, b: _Asked, *, paired: bool) -> Iterator[RunDifference]:
+    """Yield that temperatures have other shares of the requests, by more than chance explains where
+    the requests are not the same."""
+    mine, theirs = a.temperatures(), b.temperatures()
     apart = sum(abs(mine.get(t, 0.0) - theirs.get(t, 0.0)) for t in {*mine, *theirs}) / 2
-    if not mine or not theirs or apart <= SAME_SHARES:
+    chance = 0.0 if paired else math.sqrt(sum(1 / max(len(run.rows), 1) for run in (a, b)))
+    if not mine or not theirs or apart <= max(SAME_SHARES, chance):
         return
     common = sorted(mine.keys() & theirs.keys(), key=lambda t: -min(mine[t], theirs[t]))
     yield RunDifference(

@@ -117,7 +117,7 @@ LOW_BELOW = Threshold(
 FALLS_ABOVE = Threshold(
     name="FALLS_ABOVE",
     value=0.115,
-    means="fall of the conditional acceptance from one depth to a deeper one within requests, whose "
+    means="fall of the conditional acceptance from one depth to a deeper one, within requests; its "
     "95% interval excludes none",
     source="published EAGLE-3 vectors, over all requests, fall by 12 points without a norm "
     "(gpt-oss, vllm#42764), all others by 9 or less: within requests that differ by half a logit, "

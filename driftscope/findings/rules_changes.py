@@ -158,7 +158,7 @@ def _else_between(case: Case, time_s: float, label: str) -> str:
     side = side.labelled(label) if label else side
     early = side.requests.arrival_s[side.rounds.request] < time_s
     return comparability_of_parts(
-        side.of(early), side.of(~early), "the earlier and the later requests"
+        side.of(early), side.of(~early), "the earlier and the later requests", same_mix=True
     ).doubt(Claim.ACCEPTANCE)
 
 
