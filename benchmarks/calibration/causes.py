@@ -111,7 +111,6 @@ def _run(label: str, truth: Truth) -> Any:
         label=label,
         side=None,
         groups=groups_of(truth),
-        side=None,
         rounds=1,
         acceptance=SimpleNamespace(mean_length=1.0),
         manifest=SimpleNamespace(norm_flags={}),
