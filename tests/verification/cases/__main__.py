@@ -30,6 +30,10 @@ from verification.cases.checkpoints import write_checkpoints
 REGIONS = "regions"
 """First word of a step that labels answers, which no command does."""
 WIDTH = 100
+REVIEWED = (
+    "The review that collected them counted more rows, some of several files: 10 led, 9 partly, "
+    "18 no, 17 misled, 1 open."
+)
 
 
 class Outcome(StrEnum):
@@ -73,6 +77,16 @@ def served(folder: Path) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+@contextmanager
+def prepared(folder: Path) -> Iterator[str]:
+    """Write the inputs of all cases into a folder, and yield the URL that serves the pages."""
+    for file in INPUTS.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    write_checkpoints(folder)
+    with served(folder) as url:
+        yield url
 
 
 def answer(case: Case, folder: Path, url: str) -> Answered:
@@ -152,7 +166,7 @@ def show_kinds(answers: Sequence[Answered]) -> None:
         right = len(mine) - wrong
         print(f"{kind:22} {len(mine):5}           {columns}        {right:5}  {wrong:5}")
     right = sum(not one.faults for one in answers)
-    print(f"\n{right} of {len(answers)} right")
+    print(f"\n{right} of {len(answers)} right. {REVIEWED}")
 
 
 def main() -> int:
@@ -166,12 +180,8 @@ def main() -> int:
         for case in CASES
         if (not options.only or case.number in options.only) and not (options.quick and case.slow)
     ]
-    with tempfile.TemporaryDirectory() as name, served(INPUTS) as url:
-        folder = Path(name)
-        for file in INPUTS.iterdir():
-            (folder / file.name).write_bytes(file.read_bytes())
-        write_checkpoints(folder)
-        answers = [answer(case, folder, url) for case in chosen]
+    with tempfile.TemporaryDirectory() as name, prepared(Path(name)) as url:
+        answers = [answer(case, Path(name), url) for case in chosen]
     show(answers)
     return int(any(one.faults for one in answers))
 
