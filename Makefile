@@ -13,7 +13,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test nightly unit dev dist size sizes docs pages lint type layers same truth harmless situations inspect inspect-healthy ablate broken cases faults disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
+.PHONY: demo test nightly unit dev dist size sizes docs pages lint type layers same truth harmless situations inspect drafters inspect-healthy ablate broken cases faults disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke trio phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -78,6 +78,9 @@ situations: $(VENV)/installed-dev $(OLDER_IN) ## batches, chunks, preemption, ca
 
 inspect: $(VENV)/installed-dev ## what inspect says of planted mistakes and healthy drafters, as a table (minutes)
 	OMP_NUM_THREADS=2 PYTHONPATH=tests $(BIN)/python -m verification.inspected.table
+
+drafters: $(VENV)/installed-dev ## inspect on a tiny checkpoint of every drafter class that vLLM registers, as a table (a minute)
+	PYTHONPATH=tests $(BIN)/python -m verification.drafters
 
 inspect-healthy: $(VENV)/installed-dev ## how many of 60 healthy drafters inspect finds fault with; fails above 5 % (a quarter of an hour)
 	OMP_NUM_THREADS=2 PYTHONPATH=tests $(BIN)/python -m verification.inspected.false_alarms

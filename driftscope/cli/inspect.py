@@ -27,7 +27,9 @@ def inspect(
     run: Annotated[
         bool,
         typer.Option(
-            "--run/--files-only", help="Also run both models and try repairs; needs --target."
+            "--run/--files-only",
+            help="Also ask an installed vLLM about a class that is not checked here and, with "
+            "--target, run both models and try repairs.",
         ),
     ] = True,
     prompts: PromptsOption = "chat",
@@ -62,6 +64,7 @@ def inspect(
     from driftscope.cli.trial_run import TrialOptions, opening_of, with_trial
     from driftscope.errors import UsageError
     from driftscope.inspect.inspection import inspect_files, to_json
+    from driftscope.inspect.vllm_loading import VllmProcess
 
     if write_config and not (target and run):
         raise UsageError("--write-config needs --target and a run")
@@ -72,7 +75,9 @@ def inspect(
         config_file=write_config,
         opening=opening_of(allow_pickle=allow_pickle, download=download),
     )
-    result = inspect_files(drafter, target, options.opening)
+    with VllmProcess() as vllm:
+        asked = vllm if run and vllm.is_installed() else None
+        result = inspect_files(drafter, target, options.opening, asked)
     if target and run and result.known:
         result = with_trial(result, target, options)
     code = result.code(strict=strict)

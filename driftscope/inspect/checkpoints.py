@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +99,19 @@ def _layer_type(config: Mapping[str, Any]) -> Any:
 
 
 def _implied_method(config: Mapping[str, Any], names: Collection[str]) -> str | None:
-    """Return the method with which such tensors are served; None if they do not say."""
-    if any(name.startswith(("midlayer.", "model.midlayer.")) for name in names):
-        return "eagle3"
+    """Return the method with which such tensors are served; None if they do not say, or if the
+    config names a drafter's class, which does."""
+    if row_of(next(iter(architectures_of(config)), None)) is not None:
+        return None
     if "medusa_num_heads" in config:
         return "medusa"
-    eagle = "fc.weight" in names and any(name.startswith("layers.0.") for name in names)
-    return "eagle" if eagle else None
+    if "dflash_config" in config:
+        return "dflash"
+    common = {common_name(name) for name in names}
+    midlayer = any(name.startswith(("midlayer.", "model.midlayer.")) for name in names)
+    if midlayer or "layers.0.hidden_norm.weight" in common:
+        return "eagle3"
+    return "eagle" if common & {"fc.weight", "eagle_linear.weight"} else None
 
 
 def _unknown(
@@ -298,7 +304,7 @@ class DrafterFiles:
         row = self.format.row
         if row is None or row.family in (Family.EAGLE1, Family.MTP):
             return False
-        if row.family is Family.TABLE and not row.parallel:
+        if row.family in (Family.TABLE, None) and not row.parallel:
             return False
         nested = {**self.eagle_config, **self.dflash_config}
         return bool(nested.get("use_aux_hidden_state", self.fields.get("use_aux_hidden_state", 1)))
@@ -318,7 +324,7 @@ class DrafterFiles:
     @property
     def layers_field(self) -> tuple[str, int]:
         """Name of the field with the captured layers, and the number by which vLLM counts later."""
-        if self.format.family is not Family.TABLE or self.fields.get(AUX_LAYERS):
+        if self.format.family not in (Family.TABLE, None) or self.fields.get(AUX_LAYERS):
             return AUX_LAYERS, 0
         dspark = "dspark_target_layer_ids"
         return (dspark if self.fields.get(dspark) else "target_layer_ids"), 1
@@ -329,7 +335,7 @@ class DrafterFiles:
         if not self.reads_captured:
             return 0
         nested, top = self.eagle_config.get(AUX_LAYERS), self.fields.get(AUX_LAYERS)
-        if self.format.family is Family.TABLE:
+        if self.format.family in (Family.TABLE, None):
             return len(self.aux_layers or ()) or self.layers
         if self.format.family is Family.QWEN3:  # the others read the nested list alone
             nested = top or nested
@@ -407,6 +413,19 @@ def open_drafter(name: str, opening: Opening = CAREFUL) -> DrafterFiles:
     if known:
         _check_config(drafter)
     return drafter
+
+
+def with_tensors(drafter: DrafterFiles, opening: Opening = CAREFUL) -> DrafterFiles:
+    """Return a drafter of an unknown layout with its tensors and the fields that an engine sees.
+
+    Raises CheckpointError like `open_drafter`.
+    """
+    tensors = find_tensors(drafter.folder, opening).tensors()
+    return replace(
+        drafter,
+        fields=_drafter_fields(dict(drafter.raw), drafter.format),
+        tensors={common_name(name): tensor for name, tensor in sorted(tensors.items())},
+    )
 
 
 def _drafter_fields(raw: dict[str, Any], found: CheckpointFormat) -> Mapping[str, Any]:

@@ -198,7 +198,11 @@ CLASSES = (
     ),
     DrafterClass(
         name="DFlash",
-        architectures=("DFlashDraftModel",),
+        architectures=(
+            "DFlashDraftModel",
+            "DFlashMuseGlimmerAssistantModel",
+            "MuseGlimmerAssistantModel",
+        ),
         source="qwen3_dflash.py",
         family=Family.TABLE,
         tensors=_DFLASH,
@@ -217,12 +221,8 @@ CLASSES = (
     ),
     DrafterClass(
         name="DFlash of another layout",
-        architectures=(
-            "DFlashLagunaForCausalLM",
-            "DFlashMuseGlimmerAssistantModel",
-            "LiLiCorrDraftModel",
-            "MuseGlimmerAssistantModel",
-        ),
+        architectures=("DFlashLagunaForCausalLM", "LiLiCorrDraftModel"),
+        parallel=True,
     ),
     DrafterClass(
         name="DSpark",
@@ -242,6 +242,7 @@ CLASSES = (
             "Gemma4DSparkModel",
             "K3DSparkModel",
         ),
+        parallel=True,
     ),
     DrafterClass(
         name="Medusa",
@@ -478,36 +479,74 @@ def architectures_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, named)) if isinstance(named, list | tuple) else ()
 
 
+IN_THE_TARGET = {
+    "deepseek_v4": "DSparkDraftModel",
+    "deepseek_v41": "DSparkV41DraftModel",
+}
+"""Model type of a target that holds a DSpark drafter -> class."""
+_PREFIXES = {"eagle": "Eagle", "eagle3": "Eagle3", "dflash": "DFlash"}
+"""Method -> what vLLM puts before the name of an architecture that lacks it."""
+_AS_NAMED = ("LiLiCorrDraftModel",)
+_PARALLEL_EAGLE = ("PEagle", "Peagle")
+"""Beginnings of names that vLLM looks up for the speculators format alone."""
+
+
+def method_of(architecture: str) -> str:
+    """Return vLLM's method for a class of its registry."""
+    if "Eagle3" in architecture or architecture.startswith(_PARALLEL_EAGLE):
+        return "eagle3"
+    if architecture.startswith("Eagle"):
+        return "eagle"
+    if "DSpark" in architecture:
+        return "dspark"
+    if architecture.startswith(("DFlash", "LiLiCorr", "MuseGlimmer")):
+        return "dflash"
+    return "medusa" if architecture == "MedusaModel" else "mtp"
+
+
 def drafter_architecture(config: Mapping[str, Any], method: str | None = None) -> str | None:
     """Return the architecture that vLLM looks up in its registry for a drafter with this config.
 
-    `method` is the method of the speculation config; with None only what the config says counts.
-    Returns None if the config names no architecture, or is one of the speculators format that vLLM
-    refuses.
+    `method` is the method of the speculation config; with None it is that of the class which the
+    config names. Returns None if the config names no architecture, or is one of the speculators
+    format that vLLM refuses.
     """
     kind = config.get("speculators_model_type")
     if kind is not None:
         return _of_speculators(config, str(kind))
-    named = architectures_of(config)
+    named, model = architectures_of(config), str(config.get("model_type"))
     first = named[0] if named else ""
-    of_target = _DRAFTER_OF.get(first) or _DRAFTER_OF.get(str(config.get("model_type")))
-    if first in _BY_ARCHITECTURE:
-        qwen3 = first == "DSparkDraftModel" and config.get("model_type") == "qwen3"
-        return "Qwen3DSparkModel" if qwen3 else first
-    if method == "medusa" or (not first and config.get("model_type") == "medusa"):
+    if "dspark_target_layer_ids" in config and model in IN_THE_TARGET and method != "mtp":
+        return IN_THE_TARGET[model]
+    if method is None and first in _BY_ARCHITECTURE:
+        if first.startswith(_PARALLEL_EAGLE):
+            return first
+        method = method_of(first)
+    if method == "medusa" or (not first and model == "medusa"):
         return "MedusaModel"
-    if of_target is not None and method in (None, "mtp"):
-        return of_target
+    of_target = _DRAFTER_OF.get(model)
+    if method in (None, "mtp"):
+        of_target = _DRAFTER_OF.get(first) or of_target
+        if of_target is not None and first not in _BY_ARCHITECTURE:
+            return of_target
     if not first:
         return None
-    if method == "eagle":
-        return first if first.startswith("Eagle") else f"Eagle{first}"
-    if method == "eagle3":
-        return first if first.startswith("Eagle3") or first.endswith("Eagle3") else f"Eagle3{first}"
-    if method == "dflash":
-        dflash = first.startswith("DFlash") or first.endswith("DFlash")
-        return first if dflash else f"DFlash{first}"
+    if method in _PREFIXES:
+        return _prefixed(_CONVERTED.get(first) or of_target or first, method)
+    if first == "DSparkDraftModel" and model == "qwen3":
+        return "Qwen3DSparkModel"
     return IN_SGLANG.get(first, first) if method is None else first
+
+
+_CONVERTED = {"MistralLarge3ForCausalLM": "EagleMistralLarge3ForCausalLM"}
+"""Architecture -> the one that vLLM reads instead (SpeculativeConfig.hf_config_override)."""
+
+
+def _prefixed(name: str, method: str) -> str:
+    """Return an architecture with the method in front, as vLLM's EAGLEConfig writes it."""
+    prefix = _PREFIXES[method]
+    there = name.startswith(prefix) or (method != "eagle" and name.endswith(prefix))
+    return name if there or name in _AS_NAMED else f"{prefix}{name}"
 
 
 def _of_speculators(config: Mapping[str, Any], kind: str) -> str | None:

@@ -9,12 +9,19 @@ import numpy as np
 
 from driftscope.boundary.json_document import INSPECTION, text
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNKNOWN
-from driftscope.inspect.checkpoints import Sizes, open_drafter, open_target, sizes_of
+from driftscope.inspect.checkpoints import (
+    Sizes,
+    open_drafter,
+    open_target,
+    sizes_of,
+    with_tensors,
+)
 from driftscope.inspect.checks import config, tensors, vocabulary
 from driftscope.inspect.checks.result import UNNAMED, CheckResult, Inspected, Level
 from driftscope.inspect.drafter_classes import Coverage, Family
 from driftscope.inspect.files import CAREFUL, Opening
 from driftscope.inspect.trial.result import Trial
+from driftscope.inspect.vllm_loading import VllmProcess
 
 Check = Callable[[Inspected], Iterator[CheckResult]]
 FOR_ANY_DRAFTER: tuple[Check, ...] = (
@@ -77,6 +84,18 @@ FOR_OTHERS: tuple[Check, ...] = (
     tensors.check_width,
 )
 """Checks of Medusa and of the Gemma 4 assistant."""
+FOR_LOADED: tuple[Check, ...] = (
+    config.check_captured_layers,
+    config.check_mask_token,
+    vocabulary.check_vocabulary_size,
+    vocabulary.check_table,
+    vocabulary.check_special_tokens,
+    config.check_rope,
+    config.check_context,
+)
+"""Checks of a parallel drafter of an unknown layout, whose tensors vLLM has loaded."""
+FOR_POSITIONS: tuple[Check, ...] = (config.check_rope, config.check_context)
+"""Checks of another drafter of an unknown layout that vLLM has loaded."""
 _BY_FAMILY = {Family.EAGLE1: FOR_EAGLE1, Family.MTP: FOR_MTP}
 _ORDER = tuple(Level)
 
@@ -100,7 +119,10 @@ def _checks(inspected: Inspected) -> tuple[Check, ...]:
     row = inspected.drafter.format.row
     family = row.family if row else None
     if row is None or family is None:
-        return ()
+        if not inspected.drafter.tensors:
+            return ()
+        parallel = row is not None and row.parallel
+        return (*(FOR_LOADED if parallel else FOR_POSITIONS), *FOR_ANY_DRAFTER)
     if family is Family.TABLE:
         return (*(FOR_BLOCKS if row.parallel else FOR_OTHERS), *FOR_ANY_DRAFTER)
     return (*_BY_FAMILY.get(family, FOR_EAGLE3), *FOR_ANY_DRAFTER)
@@ -123,6 +145,9 @@ class Inspection:
     """What is not known about it."""
     checks: int
     """Number of checks that were made."""
+    loaded_by: str
+    """Version of vLLM that built the class and was given the tensors; "" if none was asked, or if
+    it could not tell."""
     results: Sequence[CheckResult]
     """Results of the checks, errors first."""
     sizes: Sizes
@@ -195,9 +220,13 @@ def to_json(inspection: Inspection, exit_code: int) -> str:
 
 
 def inspect_files(
-    drafter: str, target: str | None = None, opening: Opening = CAREFUL
+    drafter: str,
+    target: str | None = None,
+    opening: Opening = CAREFUL,
+    vllm: VllmProcess | None = None,
 ) -> Inspection:
-    """Check the files of a drafter, and those of its target that concern it.
+    """Check the files of a drafter, and those of its target that concern it; a class that is not
+    checked here is given to `vllm`.
 
     Raises CheckpointError for a checkpoint that is damaged or of no known kind.
     """
@@ -206,15 +235,28 @@ def inspect_files(
         target=open_target(target, opening) if target else None,
     )
     found = opened.drafter.format
+    coverage, unchecked = found.coverage, found.row.unchecked if found.row else ""
+    not_recognised, results = found.not_recognised, list[CheckResult]()
+    answer = vllm.ask(opened, opening) if vllm and coverage is not Coverage.CHECKED else None
+    judged = answer is not None and not answer.unknown
+    if answer is not None and judged:
+        results += answer.results
+        coverage, unchecked = Coverage.CHECKED, ""
+        if found.family is None:
+            opened = replace(opened, drafter=with_tensors(opened.drafter, opening))
+    elif answer is not None:
+        not_recognised = (*not_recognised, answer.unknown)
+    results += run_checks(opened)
     return Inspection(
         drafter=drafter,
         target=target,
         format=found.name,
-        coverage=found.coverage,
-        unchecked=found.row.unchecked if found.row else "",
+        coverage=coverage,
+        unchecked=unchecked,
         recognised=found.recognised,
-        not_recognised=found.not_recognised,
-        checks=checks_made(opened),
-        results=tuple(run_checks(opened)),
+        not_recognised=not_recognised,
+        checks=checks_made(opened) + judged,
+        loaded_by=answer.version if answer is not None and judged else "",
+        results=tuple(sorted(results, key=lambda result: _ORDER.index(result.level))),
         sizes=sizes_of(opened.drafter, opened.target),
     )

@@ -27,7 +27,11 @@ from driftscope.inspect.trial.result import STOPPED, Acceptance, Trial, by_reaso
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "cyan"}
 _SHOWN = 5
 """Repairs that are shown, the best first."""
-ADD_A_CLASS = "add its names and sizes to driftscope/inspect/drafter_classes.py (docs/inspect.md)"
+ADD_A_CLASS = (
+    "install vLLM beside driftscope and leave out --files-only, or add its names and sizes to "
+    "driftscope/inspect/drafter_classes.py"
+)
+"""Ways to have a class checked of which nothing is known here."""
 _INDENT = 9
 """Columns before the lines of a result: the width of the longest level, and two."""
 
@@ -98,7 +102,9 @@ def _headline(inspection: Inspection) -> str:
     against = f" for {shown(inspection.target)}" if inspection.target else ""
     return (
         f"{shown(inspection.drafter)}{against}: {inspection.format}, {inspection.checks} checks: "
-        f"{counts}" + (f"; not compared: {inspection.unchecked}" if inspection.unchecked else "")
+        + (f"given to vLLM {inspection.loaded_by}: " if inspection.loaded_by else "")
+        + counts
+        + (f"; not compared: {inspection.unchecked}" if inspection.unchecked else "")
     )
 
 

@@ -379,7 +379,7 @@ def check_ignored_layers(inspected: Inspected) -> Iterator[CheckResult]:
 
 def _unnamed(inspected: Inspected) -> Iterator[CheckResult]:
     target = inspected.target
-    if inspected.drafter.format.family is Family.TABLE:
+    if inspected.drafter.format.family in (Family.TABLE, None):
         field, _ = inspected.drafter.layers_field
         yield CheckResult(
             id=UNNAMED,
@@ -440,7 +440,10 @@ def check_rope(inspected: Inspected) -> Iterator[CheckResult]:
     if inspected.target is None:
         return
     own, targets = inspected.drafter.fields, inspected.target.fields
-    if inspected.drafter.format.family is Family.TABLE and not _has_theta(own):
+    family = inspected.drafter.format.family
+    if family is None and not _has_theta(own):  # its default is not known
+        return
+    if family is Family.TABLE and not _has_theta(own):
         own = {**own, "rope_theta": _THETA_OF_BLOCKS}
     per_layer = any(
         isinstance(value, dict) for value in (*_rope(own).values(), *_rope(targets).values())

@@ -57,7 +57,7 @@ def _target(folder: Path, **fields: object) -> Path:
 
 
 def _inspected(*words: object) -> tuple[int, Fields]:
-    done = run_command("inspect", *map(str, words), "--json")
+    done = run_command("inspect", *map(str, words), "--files-only", "--json")
     return done.returncode, json.loads(done.stdout)
 
 
@@ -193,7 +193,7 @@ def test_an_unknown_layout_is_not_judged(name: str, tmp_path: Path) -> None:
     code, document = _inspected(path)
     assert (code, document["coverage"]) == (EXIT_UNKNOWN, Coverage.UNKNOWN)
     assert document["results"] == [] and document["checks"] == 0
-    shown = " ".join(run_command("inspect", str(path)).stdout.split())
+    shown = " ".join(run_command("inspect", str(path), "--files-only").stdout.split())
     assert "layout not known, nothing judged" in shown
     assert f"recognised: architecture {fields['architectures'][0]}" in shown
     assert next(iter(shapes)) in shown and "drafter_classes.py" in shown
@@ -244,11 +244,11 @@ def test_what_is_wrong_with_a_parallel_drafter_is_named(
     shapes = _of_dflash(config)
     target = _target(tmp_path / "target", rope_theta=10000.0)
     whole = _write(tmp_path / "whole", config, shapes)
-    code, document = _inspected(whole, "--target", target, "--files-only")
+    code, document = _inspected(whole, "--target", target)
     assert (code, _ids(document, "error", "warning")) == (EXIT_OK, [])
     changes, words = WRONG[wrong]
     path = _write(tmp_path / "wrong", {**config, **changes}, shapes)
-    _, document = _inspected(path, "--target", target, "--files-only")
+    _, document = _inspected(path, "--target", target)
     found = {each["id"]: each["there"] for each in document["results"]}
     assert words in found[wrong]
 
@@ -260,7 +260,7 @@ def test_a_dflash_drafter_without_a_rotary_base_has_vllms(
     config = {name: value for name, value in DFLASH.items() if name != "rope_theta"}
     path = _write(tmp_path / "a", config, _of_dflash(config))
     target = _target(tmp_path / "target", rope_theta=base)
-    _, document = _inspected(path, "--target", target, "--files-only")
+    _, document = _inspected(path, "--target", target)
     assert _ids(document, "error", "warning") == ids
 
 

@@ -1,0 +1,308 @@
+"""Asks the installed vLLM whether it builds a drafter's class and loads its tensors.
+
+vLLM runs in a process of its own (`vllm_process`) with a limit of time. It sees configs, and names,
+types and shapes of tensors, which is what headers of files hold; no weight is read. So any class
+that vLLM registers is checked by its own rules, without a table of them here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from driftscope.boundary.strict_json import dumps
+from driftscope.inspect.checkpoints import DrafterFiles, heads_wanted
+from driftscope.inspect.checks.result import CheckResult, Inspected, Level
+from driftscope.inspect.drafter_classes import (
+    IN_THE_TARGET,
+    Family,
+    drafter_architecture,
+    method_of,
+)
+from driftscope.inspect.files import CAREFUL, Opening, find_tensors
+
+MOST_SECONDS = 180.0
+"""Time for vLLM to start, and for each answer."""
+COMMAND = (sys.executable, "-m", "driftscope.inspect.vllm_process")
+_FEW = 3
+_STANDIN_LAYERS = 64
+"""Layers of the target that vLLM is told of if none is given: more than any captured layer."""
+_DRAFTED = 3
+"""Drafted tokens that vLLM is told of if the config does not limit them."""
+
+
+_NOT_REGISTERED = "_raise_for_unsupported"
+"""Function of vLLM that refuses an architecture, whatever the target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmAnswer:
+    """What vLLM made of a drafter."""
+
+    version: str
+    architecture: str | None
+    """Name that vLLM looked up; None if it did not come so far."""
+    results: tuple[CheckResult, ...]
+    """What it refuses, and parameters that it leaves without weights."""
+    parameters: Mapping[str, tuple[int, ...]]
+    """Parameters of the class that it built, with their shapes."""
+    unknown: str
+    """Why vLLM could not judge the checkpoint here; "" if it did."""
+
+
+class VllmProcess:
+    """A process with vLLM, started by the first question.
+
+    ```
+    with VllmProcess() as vllm:
+        answer = vllm.ask(inspected)
+    ```
+    """
+
+    def __init__(
+        self, command: Sequence[str] = COMMAND, most_seconds: float = MOST_SECONDS
+    ) -> None:
+        self._command, self._most_seconds = command, most_seconds
+        self._process: subprocess.Popen[str] | None = None
+        self._version = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    @staticmethod
+    def is_installed() -> bool:
+        """Whether vLLM is installed beside driftscope."""
+        return find_spec("vllm") is not None and find_spec("torch") is not None
+
+    def ask(self, inspected: Inspected, opening: Opening = CAREFUL) -> VllmAnswer:
+        """Return what vLLM makes of a drafter. Raises CheckpointError for one without tensors."""
+        given = inspected.target is not None or _is_part_of_target(inspected.drafter)
+        with tempfile.TemporaryDirectory(prefix="driftscope-") as scratch:
+            question = _question(inspected, opening, Path(scratch))
+            self._start()
+            answer = self._exchange(dumps(question))
+        if answer is None:
+            reason = f"vLLM stopped, or gave no answer within {self._most_seconds:g} s"
+            return VllmAnswer(
+                version=self._version, architecture=None, results=(), parameters={}, unknown=reason
+            )
+        return _answer(answer, self._version, target_given=given)
+
+    def _start(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._process = subprocess.Popen(  # noqa: S603  this Python and a module of ours
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={
+                **os.environ,
+                "VLLM_PLUGINS": "",
+                "VLLM_LOGGING_LEVEL": "ERROR",
+                "VLLM_NO_USAGE_STATS": "1",
+                "HF_HUB_OFFLINE": "1",
+            },
+        )
+        hello = self._read()
+        self._version = str((hello or {}).get("version", ""))
+
+    def _exchange(self, question: str) -> dict[str, Any] | None:
+        process = self._process
+        if process is None or process.stdin is None:
+            return None
+        try:
+            process.stdin.write(f"{question}\n")
+            process.stdin.flush()
+        except OSError:
+            self._stop()
+            return None
+        return self._read()
+
+    def _read(self) -> dict[str, Any] | None:
+        """Return one line of the process as JSON; None, and the process is stopped, without one."""
+        stdout = self._process.stdout if self._process else None
+        if stdout is None:
+            return None
+        ready, _, _ = select.select([stdout], [], [], self._most_seconds)
+        line = stdout.readline() if ready else ""
+        if not line:
+            self._stop()
+            return None
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        process.wait()
+
+
+def _is_part_of_target(drafter: DrafterFiles) -> bool:
+    if _method(drafter) == "dspark":
+        return str(drafter.raw.get("model_type")) in IN_THE_TARGET
+    return _method(drafter) == "mtp" and "backbone_hidden_size" not in drafter.raw
+
+
+def _method(drafter: DrafterFiles) -> str:
+    row = drafter.format.row
+    named = row.architectures[0] if row else drafter_architecture(drafter.raw)
+    return method_of(named or "")
+
+
+def _question(inspected: Inspected, opening: Opening, scratch: Path) -> dict[str, Any]:
+    drafter, target = inspected.drafter, inspected.target
+    own = _is_part_of_target(drafter)
+    method = _method(drafter)
+    speculative: dict[str, Any] = {"method": method}
+    if own:
+        folder = drafter.folder
+        heads = heads_wanted(drafter.raw) or 1
+        speculative["num_speculative_tokens"] = heads if method == "mtp" else _drafted(drafter)
+    else:
+        folder = target.folder if target else _standin(drafter, scratch)
+        speculative |= {"model": str(drafter.folder), "num_speculative_tokens": _drafted(drafter)}
+        row = drafter.format.row
+        if row is not None and row.parallel and row.family is not Family.TABLE:
+            speculative["parallel_drafting"] = True
+    files = find_tensors(drafter.folder, opening)
+    stored = {
+        name: (list(tensor.shape), tensor.dtype)
+        for file in files.files
+        if file.exists()
+        for name, tensor in files.read(file).items()
+    }
+    return {
+        "target": str(folder.absolute()),
+        "speculative": speculative,
+        "folders": sorted({str(folder.absolute()), str(drafter.folder.absolute())}),
+        "tensors": stored,
+    }
+
+
+def _drafted(drafter: DrafterFiles) -> int:
+    """Return a number of drafted tokens that the config permits."""
+    for place in (drafter.fields, drafter.dflash_config):
+        block = place.get("block_size", place.get("dspark_block_size"))
+        if isinstance(block, int) and block > 1:
+            return block - 1
+    return _DRAFTED
+
+
+def _standin(drafter: DrafterFiles, scratch: Path) -> Path:
+    """Write the config of a target of the drafter's sizes, for a drafter without one."""
+    fields = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": drafter.target_hidden_size,
+        "vocab_size": drafter.vocab_size,
+        "num_hidden_layers": _STANDIN_LAYERS,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "head_dim": _STANDIN_LAYERS,
+        "intermediate_size": drafter.target_hidden_size,
+        "max_position_embeddings": drafter.size("max_position_embeddings", 2048),
+    }
+    (scratch / "config.json").write_text(dumps(fields))
+    return scratch
+
+
+def _answer(answer: Mapping[str, Any], version: str, *, target_given: bool) -> VllmAnswer:
+    refusals = answer["refusals"]
+    of_files = answer["stage"] == "weights"
+    certain = [
+        found
+        for found in refusals
+        if found["certain"]
+        and (target_given or of_files or found["place"].endswith(_NOT_REGISTERED))
+    ]
+    unknown = ""
+    if refusals and not certain:
+        first = refusals[0]
+        unknown = f"vLLM stopped at {first['place']}: {first['reason']}"
+        if first["certain"]:
+            unknown += "; with --target it would be known whether the config is at fault"
+    results = [_refused(found, answer, version) for found in certain]
+    results += _cut(answer, version)
+    results += _unfilled(answer, version)
+    return VllmAnswer(
+        version=version,
+        architecture=answer.get("architecture"),
+        results=tuple(results),
+        parameters={name: tuple(shape) for name, shape in answer.get("parameters", {}).items()},
+        unknown=unknown,
+    )
+
+
+def _refused(found: Mapping[str, Any], answer: Mapping[str, Any], version: str) -> CheckResult:
+    what = {
+        "config": "config.json",
+        "model": f"to build {answer.get('architecture')}",
+        "weights": f"the tensor {found['tensor']}" if found["tensor"] else "the weights",
+    }[answer["stage"]]
+    return CheckResult(
+        id="refused_by_vllm",
+        level=Level.ERROR,
+        title=f"vLLM refuses {what}",
+        expected="files that vLLM loads",
+        rule=f"vLLM {version}, {found['place']}",
+        there=found["reason"],
+    )
+
+
+def _cut(answer: Mapping[str, Any], version: str) -> Iterator[CheckResult]:
+    if cut := answer["cut"]:
+        yield CheckResult(
+            id="wrong_shape",
+            level=Level.ERROR,
+            title="tensors have other shapes than the config says",
+            expected="tensors that vLLM takes whole",
+            rule=f"vLLM {version}, load_weights of {answer['class']}: cuts them without an error",
+            there=f"numbers that it takes: {_some(cut)}",
+            change="set the sizes in config.json to those that the weights were trained with",
+        )
+
+
+def _unfilled(answer: Mapping[str, Any], version: str) -> Iterator[CheckResult]:
+    if lacking := answer["unfilled"]:
+        yield CheckResult(
+            id="missing_tensor",
+            level=Level.ERROR,
+            title="tensors are missing",
+            expected=f"numbers for {len(lacking)} more parameters; without them they stay random",
+            rule=f"vLLM {version}, load_weights of {answer['class']}",
+            there=f"numbers of vLLM's parameters that the files have: {_some(lacking)}",
+            change="save the checkpoint again, whole",
+        )
+
+
+def _some(parts: Mapping[str, tuple[int, int]]) -> str:
+    words = [f"{name} {some} of {all_}" for name, (some, all_) in parts.items()]
+    more = f" and {len(words) - _FEW} more" if len(words) > _FEW else ""
+    return ", ".join(words[:_FEW]) + more
