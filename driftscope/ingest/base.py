@@ -367,7 +367,11 @@ def _nothing_accepted(figures: Figures, rates: tuple[float, ...] | None) -> Iter
         )
     elif verified and accepted is not None and accepted < NOTHING * verified:
         yield f"nothing is accepted: {accepted:,} of {verified:,} draft tokens"
-    elif accepted is None and (figures.mean_length or DEAD) < DEAD and not figures.changes:
+    elif (
+        accepted is None
+        and (figures.mean_length or DEAD) < DEAD
+        and not (figures.changes or figures.observations)
+    ):
         yield "a length of 1.00: nothing is accepted, or the server was idle or does not draft"
     elif rates and rates[0] >= DEEPER * NOTHING and len(rates) > 1 and max(rates[1:]) < NOTHING:
         yield (
