@@ -205,7 +205,7 @@ VALUES = {
     "engine:driftscope_rejected_rounds:ratio": 0.08,
     "engine:driftscope_draft_seconds:mean": 0.004,
     "engine:driftscope_verify_seconds:mean": 0.01,
-    "engine:driftscope_speedup:estimate": 3 * 0.01 / 0.014,
+    "engine:driftscope_speedup:at_most": 3 * 0.01 / 0.014,
     "engine:driftscope_probe_overhead:ratio": 0.01,
     "engine:driftscope_time_to_first_token_seconds:mean": 0.05,
     "engine:driftscope_time_per_output_token_seconds:mean": 0.01,
