@@ -205,7 +205,7 @@ _MADE_UP = "llamacpp"
     ),
 )
 def aiperf_records(file: ResultFile) -> Iterator[Figures]:
-    """Read aIPerf's `profile_export.jsonl` (0.13): one line per request.
+    """Read AIPerf's `profile_export.jsonl` (0.13): one line per request.
 
     Source: ai-dynamo/aiperf, src/aiperf/common/models/spec_decode_models.py. inter_token_latency is
     (latency - time to first token) / (tokens - 1).
@@ -246,21 +246,40 @@ def _time(record: Mapping[str, Any], name: str) -> float | None:
 _AIPERF_HISTOGRAM = "pooled_spec_decode_acceptance_histogram"
 
 
+_WEIGHTED = re.compile(r"Token-Wtd Accept Len[^0-9\n]{1,80}([0-9]{1,4}\.[0-9]{1,6})")
+_BY_REQUEST = re.compile(r"(?<!Wtd )Acceptance Length[^0-9\n]{1,80}([0-9]{1,4}\.[0-9]{1,6})")
+_STEPS = re.compile(r"Accepted drafts per step \(% of steps\): ([0-9:%>= ]{1,1000})")
+_BUCKET = re.compile(r"(>=)?([0-9]{1,4}): ([0-9]{1,3})%")
+
+
+def _is_aiperf_summary(file: ResultFile) -> bool:
+    if file.fields:
+        return "input_config" in file.fields and "time_to_first_token" in file.fields
+    return file.document is None and _WEIGHTED.search(file.text) is not None
+
+
 @reader(
     name="aiperf-summary",
-    marks=(("input_config", "time_to_first_token"),),
-    title="AIPerf profile_export_aiperf.json (0.13)",
+    marks=(
+        ("input_config", "time_to_first_token"),
+        ("NVIDIA AIPerf", "Token-Wtd Accept Len"),
+    ),
+    title="AIPerf profile_export_aiperf.json, or what it printed (0.13)",
     gives="acceptance length over rounds and over requests, rates by depth, times",
     lacks="intervals: give the records",
-    recognises=lambda file: "input_config" in file.fields and "time_to_first_token" in file.fields,
+    recognises=_is_aiperf_summary,
 )
 def aiperf_summary(file: ResultFile) -> Iterator[Figures]:
-    """Read aIPerf's `profile_export_aiperf.json` (0.13): one JSON object per run.
+    """Read AIPerf's `profile_export_aiperf.json` (0.13), one JSON object per run, or its console.
 
-    Source: ai-dynamo/aiperf, docs/tutorials/spec-decode-metrics.md. Rates are in percent, and
+    Source: ai-dynamo/aiperf, docs/tutorials/spec-decode-metrics.md and
+    exporters/console_spec_decode_exporter.py. Rates are in percent, and
     spec_decode_acceptance_length is the mean of the requests.
     """
     fields = file.fields
+    if not fields:
+        yield _printed_by_aiperf(file.text)
+        return
     histogram = histogram_of(fields.get(_AIPERF_HISTOGRAM), _AIPERF_HISTOGRAM)
     steps, accepted = _total(fields, "total_spec_decode_steps"), None
     if steps is not None:
@@ -275,6 +294,24 @@ def aiperf_summary(file: ResultFile) -> Iterator[Figures]:
         ttft_s=_seconds(fields, "time_to_first_token"),
         tpot_s=_seconds(fields, "inter_token_latency"),
         output_tokens_per_s=_mean(fields, "output_token_throughput"),
+    )
+
+
+def _printed_by_aiperf(text: str) -> Figures:
+    """Return the figures of the console's section on speculation. Its last bucket may hold all
+    rounds of 8 tokens or more, beyond which there is no rate."""
+    lengths = [pattern.search(text) for pattern in (_WEIGHTED, _BY_REQUEST)]
+    weighted, by_request = (float(match[1]) if match else None for match in lengths)
+    line = _STEPS.search(text)
+    shares = [int(share) / 100.0 for _, _, share in _BUCKET.findall(line[1])] if line else []
+    reached = [min(sum(shares[depth:]), 1.0) for depth in range(1, len(shares))]
+    return Figures(
+        mean_length=weighted,
+        mean_length_by_request=by_request,
+        marginal=tuple(reached) if reached and not (line and ">=" in line[1]) else None,
+        assumptions=("rates by depth are sums of shares that are printed as whole percent",)
+        if reached
+        else (),
     )
 
 

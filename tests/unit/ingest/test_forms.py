@@ -384,6 +384,16 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "sglang bench": (SGLANG_BENCH, (" 2.74 ", "since its start")),
     "offline example": (OFFLINE, (" 7 +4,816 +3.53 .*0.74 0.54",)),
     "offline example of 0.9": (OFFLINE_09, (" 3 +– +2.50 .*0.70 0.50 0.30",)),
+    "aiperf's console": (
+        (
+            "NVIDIA AIPerf | LLM Metrics: Spec Decode\n"
+            "┃                 Metric ┃  avg ┃  min ┃  max ┃\n"
+            "│      Acceptance Length │ 2.41 │ 1.90 │ 3.00 │\n"
+            "│   Token-Wtd Accept Len │ 2.35 │  N/A │  N/A │\n"
+            "  Accepted drafts per step (% of steps):  0: 30%   1: 25%   2: 25%   3: 20%\n"
+        ),
+        (" – +2.35 .*0.70 0.45 0.20",),
+    ),
     # Responses.
     "stream": (stream(CHUNK, LAST), (" 3 +20 +1.80 .*0.50 0.20 0.10",)),
     "stream, crlf": (stream(CHUNK, LAST, end="\r\n\r\n"), (" 3 +20 +1.80 ",)),
