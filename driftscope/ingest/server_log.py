@@ -60,7 +60,7 @@ _ENGINE = re.compile(r"Engine ([0-9]{3,4}): ")
 _CARRIED = {
     RUNNING: re.compile(rf"Running:{_N} reqs"),
     QUEUED: re.compile(rf"Waiting:{_N} reqs"),
-    KV_USAGE: re.compile(rf"GPU KV cache usage:{_N}%"),
+    KV_USAGE: re.compile(rf"KV cache usage:{_N}%"),
     REQUEST_TOKENS: re.compile(rf"total time ={_N} ms /{_N} tokens"),
 }
 """Quantities that vLLM and llama.cpp print in a line of their own, before that of acceptance."""
