@@ -62,6 +62,8 @@ from driftscope.findings.finding import (
 from driftscope.metrics.latency import mcnemar
 from driftscope.vocabulary import Ended
 
+ALIVE = 1.3
+"""Length above which a replica accepts as much as a drafter that works may."""
 ALIKE_WITHIN = Threshold(
     name="ALIKE_WITHIN",
     value=0.05,
@@ -478,12 +480,17 @@ def _changed(case: ReplayCase) -> list[tuple[float, str, ReplayComparison]]:
     return [outcome for outcome in tested if outcome[0] < OUTCOME_P.value]
 
 
+def _least(cells: Sequence[Cell]) -> Cell | None:
+    """Return the part that accepts least; None if no length is known."""
+    known = [cell for cell in cells if cell.mean_length is not None]
+    return min(known, key=lambda cell: cell.mean_length or 1.0, default=None)
+
+
 def _first_accepted(case: ReplayCase) -> Deciding | None:
     """Return the share of rounds that accept a first token, in the part that accepts least."""
-    known = [cell for cell in case.run.cells if cell.mean_length is not None]
-    if not known:
+    cell = _least(case.run.cells)
+    if cell is None:
         return None
-    cell = min(known, key=lambda cell: cell.mean_length or 1.0)
     share, spread = (cell.mean_length or 1.0) - 1.0, cell.mean_length_interval
     found = spread and Interval.of(spread.low - 1.0, spread.high - 1.0)
     if (sums := cell.totals) is not None and sums.mean_length_interval is None:
@@ -511,15 +518,30 @@ def replay_accepts_nothing(case: ReplayCase) -> Finding | None:
     figures = _first_accepted(case)
     if figures is None or figures.interval is None or figures.interval.high >= figures.bound:
         return None
-    agreed = any(cell.totals is not None and cell.totals.agreed_dead for cell in case.run.cells)
-    how = "rows of requests" if case.run.has_rows else BOUNDS
-    how = "each line of the log" if agreed else how
+    cell = _least(case.run.cells)
+    how = BOUNDS if cell and cell.totals else "rows of requests"
+    if cell and cell.totals and cell.totals.agreed_dead:
+        how = "each line of the log"
     most = percent(figures.interval.high)
+    # Another replica of the same drafter that accepts shows that the files are in order.
+    alive = [c for c in case.run.cells if c is not cell and (c.mean_length or 0.0) > ALIVE]
+    where = f" in {cell.condition}" if cell and len(case.run.cells) > 1 else ""
+    turn_off = (
+        "Turn speculation off now. A drafter of which nothing is accepted is misconfigured more "
+        "often than bad: `driftscope inspect` examines its files, and `driftscope doctor` the "
+        "server's options."
+    )
+    compare = (
+        f"{alive[0].condition} accepts: compare version, options and files of both, and "
+        "restart the one that accepts nothing."
+        if alive
+        else ""
+    )
     return Finding(
         severity=Severity.HIGH,
         answer=Answer.NO,
         headline=Headline.NOTHING_ACCEPTED,
-        statement="nothing is accepted: speculation costs time and gives nothing "
+        statement=f"nothing is accepted{where}: speculation costs time and gives nothing "
         f"({100 * figures.value:.2g}% of rounds accept a token, at most {most})",
         evidence={
             **figure("first_accepted", figures.value, figures.interval),
@@ -527,9 +549,7 @@ def replay_accepts_nothing(case: ReplayCase) -> Finding | None:
         },
         confidence=Trust.HIGH,
         because=f"at most {most} of the rounds accept a token, by {how}",
-        advice="Turn speculation off now. A drafter of which nothing is accepted is misconfigured "
-        "more often than bad: `driftscope inspect` examines its files, and `driftscope doctor` the "
-        "server's options.",
+        advice=compare or turn_off,
     )
 
 
@@ -582,7 +602,7 @@ def falls_in_log(case: ReplayCase) -> Finding | None:
     if not falls:
         return None
     cell, worst = falls[0]
-    where = "" if len(case.run.cells) == 1 else f"{cell.condition}: "
+    where = "" if len(case.run.cells) == 1 else f"in {cell.condition} "
     few = worst.running is not None and worst.running < FEW_RUNNING and worst.by != NOTHING
     others = [change.statement for of, change in falls[1:] if of is cell]
     statement = "; ".join([f"{where}{worst.statement}", *others])
@@ -612,7 +632,8 @@ def falls_in_log(case: ReplayCase) -> Finding | None:
 def replayed(case: ReplayCase) -> Finding:
     """Return how many requests were answered, and the figures of the first condition."""
     run = case.run
-    vague = _vague(run.cells) and falls_in_log(case) is None
+    told = falls_in_log(case) or replay_accepts_nothing(case)
+    vague = _vague(run.cells) and told is None
     few = run.ended.get(Ended.ANSWERED, 0) < FEWEST_REQUESTS if run.has_rows else vague
     more = f"Send {FEW_REQUESTS} or more requests of different prompts." if run.has_rows else _ROWS
     return Finding(
@@ -654,7 +675,9 @@ def without_interval(cell: Cell) -> str:
     if cell.totals is not None and cell.totals.mean_length_interval is not None:
         return ""
     if (spread := cell.mean_length_interval) is not None:
-        return f"{spread.low:.2f} to {spread.high:.2f}, {BOUNDS}"
+        agreed = cell.totals is not None and cell.totals.agreed_dead
+        how = "as each line of the log agrees" if agreed else BOUNDS
+        return f"{spread.low:.2f} to {spread.high:.2f}, {how}"
     return NO_INTERVAL
 
 

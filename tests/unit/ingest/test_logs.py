@@ -148,6 +148,20 @@ def test_a_fall_in_a_short_log_is_a_finding(
     assert words in analyzed.stdout or code == 0
 
 
+def test_a_dead_replica_is_named_beside_one_that_accepts(tmp_path: Path) -> None:
+    rows = [
+        f"[pod/vllm-{name}/server] {row}"
+        for _ in range(8)
+        for name, length in (("a", 3.1), ("b", 1.0))
+        for row in _vllm(length)
+    ]
+    log, run = _write(tmp_path / "a.log", rows), tmp_path / "run"
+    assert run_command("ingest", log, "-o", run).returncode == 0
+    analyzed = run_command("analyze", run, "-o", tmp_path / "a.html", COLUMNS="300").stdout
+    assert analyzed.startswith("[ACT] Nothing is accepted in vllm-b/server: ")
+    assert "vllm-a/server accepts: compare version, options and files of both" in analyzed
+
+
 def test_an_idle_batch_is_no_measurement(tmp_path: Path) -> None:
     rows = [_decode(0, 4, 900, 3.0), _decode(1, 0, 0, 1.0), _decode(2, 4, 900, 1.0)]
     (found,) = ingest(_write(tmp_path / "a.log", rows))[1]

@@ -1,5 +1,4 @@
-"""Files that the tools themselves wrote here (tests/unit/ingest/written): what they say of one server
-agrees."""
+"""Files that the tools themselves wrote here (tests/unit/ingest/written) agree about one server."""
 
 from __future__ import annotations
 
