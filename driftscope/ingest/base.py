@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import codecs
 import math
+import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +27,7 @@ from driftscope.analysis.number_words import count as number_of
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import ratio_intervals
 from driftscope.boundary.bounds import MAX_COUNT, MAX_JSON_BYTES, MAX_K, MAX_SECONDS
-from driftscope.boundary.files import first_line, parse_json, read_bytes
+from driftscope.boundary.files import first_line, open_regular, parse_json, read_bytes
 from driftscope.boundary.json_document import written_property
 from driftscope.errors import UsageError
 from driftscope.metrics.acceptance import running_product
@@ -46,6 +48,9 @@ DEEPER = 10.0
 THIS_RUN, SINCE_START, LAST_INTERVAL = "this run", "since the server's start", "last log interval"
 """Periods that figures cover."""
 MOST_BYTES = 16 * MAX_JSON_BYTES
+"""Bytes of a text, which is read line by line."""
+MOST_JSON_BYTES, MOST_VALUES, MOST_OBJECTS = 4 * MAX_JSON_BYTES, 1 << 22, 1 << 18
+"""Bytes, values and objects of JSON, which takes up to ten times its size of memory."""
 MOST_LINES = 1_000_000
 
 
@@ -214,7 +219,7 @@ def number(fields: Mapping[str, Any], name: str, most: float = float(MAX_COUNT))
     if isinstance(value, float) and math.isnan(value):
         return None
     if not 0 <= value <= most:
-        raise BadFigureError(f"{name} is {value:g}, outside 0 to {most:g}")
+        raise BadFigureError(f"{name} is {str(value)[:40]}, outside 0 to {most:g}")
     return float(value)
 
 
@@ -550,12 +555,21 @@ def _summed(every: Sequence[ByVerified]) -> ByVerified:
     return {n: together([rounds[n] for rounds in every if n in rounds]) for n in lengths}
 
 
+_JSON, _HEAD_BYTES = re.compile(rb"\s*[\[{]"), 1024
+"""Beginning of a file of JSON, and of a log in a collector's JSON."""
+
+
 def open_result(path: Path) -> ResultFile:
-    """Read a file. Raises UsageError for one that cannot be read or is no text."""
+    """Read a file. Raises UsageError for one that cannot be read, is no text, or is too large."""
     try:
-        text = _decoded(read_bytes(path, limit=MOST_BYTES))
+        with open_regular(path) as descriptor:
+            json = _JSON.match(os.read(descriptor, _HEAD_BYTES)) is not None
+        text = _decoded(read_bytes(path, limit=MOST_JSON_BYTES if json else MOST_BYTES))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: not readable ({first_line(error)})") from error
+    for signs, most, words in (("{", MOST_OBJECTS, "objects"), (",[{", MOST_VALUES, "values")):
+        if json and sum(map(text.count, signs)) > most:
+            raise UsageError(f"{path}: JSON of more than {most:,} {words}; give a part of it")
     try:
         document = parse_json(text)
     except (ValueError, RecursionError):

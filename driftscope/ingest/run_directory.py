@@ -31,7 +31,7 @@ NO_ROWS = (
     "holds sums only: what needs rows of single requests is not known, and a length has bounds in "
     "place of an interval"
 )
-_SOURCE = f"{CLIENT}-ingest"
+_SOURCE, _OPTIONS = f"{CLIENT}-ingest", WriterOptions(queue_items=QUEUE_ROWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,6 @@ def write_run(run: Path, path: Path, reader: Reader, found: Sequence[Figures]) -
     that a run cannot hold.
     """
     found = [figures for figures in found if not figures.is_sum]
-    rows = list(_rows(path, found))
     sums = [
         _sums(figures)
         for figures in found
@@ -59,17 +58,24 @@ def write_run(run: Path, path: Path, reader: Reader, found: Sequence[Figures]) -
     ]
     if (run / MANIFEST).exists():
         raise TraceError(f"{run}: already holds a run; give -o a new directory")
-    create_run(run, _manifest(path, reader, found, sums, rows=bool(rows)))
-    writer = TraceWriter(run, source=_SOURCE, options=WriterOptions(queue_items=QUEUE_ROWS))
-    for row in rows:
+    rows = any(map(_has_rows, found))
+    create_run(run, _manifest(path, reader, found, sums, rows=rows))
+    writer, requests = TraceWriter(run, source=_SOURCE, options=_OPTIONS), 0
+    for row in _rows(path, found):
         writer.put(row)
+        requests += 1
     writer.close()
-    return Written(requests=len(rows), sums=len(sums))
+    return Written(requests=requests, sums=len(sums))
+
+
+MOST_ROUNDS = 1 << 22
+"""Rounds of all requests of a part that are held as rows; a part with more is held as its sums."""
 
 
 def _has_rows(figures: Figures) -> bool:
-    """Whether single requests of a part are known with their rounds."""
-    return any(request.histogram is not None for request in figures.single)
+    """Whether the rounds of single requests of a part are known and held as rows."""
+    histograms = [one.histogram for one in figures.single if one.histogram is not None]
+    return bool(histograms) and sum(map(sum, histograms)) <= MOST_ROUNDS
 
 
 def _manifest(
@@ -128,7 +134,7 @@ def _rows(path: Path, found: Sequence[Figures]) -> Iterator[ClientRow]:
     with none of another file."""
     digest = hashlib.sha256(str(path.absolute()).encode()).hexdigest()[:12]
     order = 0
-    for figures in found:
+    for figures in filter(_has_rows, found):
         for counts in figures.single:
             if counts.histogram is not None:
                 yield _row(figures, counts, f"{digest}-{order}", order)
