@@ -59,6 +59,8 @@ def inspect(
     checkpoint's layout is not known, so that nothing is judged. Ctrl-C (exit code 130) keeps what
     is measured, in every output. Nothing is downloaded without --download.
     """
+    from rich.console import Console
+
     from driftscope.boundary.text import shown
     from driftscope.cli.screens.inspection import print_inspection
     from driftscope.cli.trial_run import TrialOptions, opening_of, with_trial
@@ -77,7 +79,8 @@ def inspect(
     )
     with VllmProcess() as vllm:
         asked = vllm if run and vllm.is_installed() else None
-        result = inspect_files(drafter, target, options.opening, asked)
+        with Console(stderr=True).status("Checking the files"):
+            result = inspect_files(drafter, target, options.opening, asked)
     if target and run and result.known:
         result = with_trial(result, target, options)
     code = result.code(strict=strict)

@@ -173,7 +173,7 @@ class Inspection:
             return ""
         if self.trial is None:
             if self.unchecked:
-                return f"No mistake in what is compared; not compared: {self.unchecked}."
+                return "No mistake in what is compared."
             more = "" if self.target else " Give --target TARGET to run the drafter, too."
             if any(result.id == UNNAMED for result in self.results):
                 what = (
@@ -246,6 +246,7 @@ def inspect_files(
             opened = replace(opened, drafter=with_tensors(opened.drafter, opening))
     elif answer is not None:
         not_recognised = (*not_recognised, answer.unknown)
+        unchecked = "; ".join(filter(None, (unchecked, answer.unknown)))
     results += run_checks(opened)
     return Inspection(
         drafter=drafter,

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support.engine_process.job import CORES, Job, run_job
-from verification.zoo import ZOO
 
 pytestmark = pytest.mark.vllm
 ON = {"EVERY": "1", "STRICT": "1"}
-PARALLEL = {"method": "draft_model", "num_speculative_tokens": 4, "parallel_drafting": True}
 CASES = {
-    "a kind that is not in the list": (
-        Job(drafter="eagle31", probe=ON, llm={"speculative_config": PARALLEL}),
-        "drafter LlamaForCausalLM of method draft_model with parallel drafting is not supported",
-    ),
     "a setting that is no number": (
         Job(drafter="eagle31", probe={"EVERY": "often", "STRICT": "1"}),
         "DRIFTSCOPE_EVERY='often': give a whole number from 1",
@@ -34,20 +27,11 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     taken.mkdir(parents=True)
     (taken / "manifest.json").write_text("{}")
 
-    PARALLEL["model"] = str(_parallel_draft_model(root / "model"))
-
     def start(item: tuple[int, str]) -> str:
         return _fail(CASES[item[1]][0], root / item[1], CORES[item[0] % len(CORES)])
 
     with ThreadPoolExecutor(len(CORES)) as pool:
         return dict(zip(CASES, pool.map(start, enumerate(CASES)), strict=True))
-
-
-def _parallel_draft_model(folder: Path) -> Path:
-    ZOO["draft_model"].build(folder)
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "pard_token": 5}))
-    return folder
 
 
 def _fail(job: Job, folder: Path, core: str) -> str:

@@ -66,7 +66,8 @@ that ends like this."""
 _RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 _DRAFTERS = "_SPECULATIVE_DECODING_MODELS"
 """vLLM's table of the drafters' architectures: architecture -> (module, class)."""
-_COUNTED = "of any other, DRIFTSCOPE_STRICT=0 records acceptance and timing only"
+_COUNTED = "recorded by acceptance and timing only, inside not recorded"
+"""What is recorded of a drafter that no kind of the list fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +170,7 @@ def examine_server(model: str, options: Sequence[str]) -> Iterator[Check]:
     target, given = as_served(model, speculation_of(options))
     yield _target(target)
     none = any(option == f"--{NO_SPECULATION}" for option in options)
-    yield _drafter(target, given, drafter_classes(folder), none=none)
+    yield _drafter(target, given, folder, none=none)
     if given and not none:
         yield _sampling(given)
 
@@ -444,9 +445,7 @@ def _sampling(given: Mapping[str, object]) -> Check:
     return _fact("sampling", f"{drafts}{more}; drafts are verified by the {rule} rule")
 
 
-def _drafter(
-    target: str, given: Mapping[str, object], classes: Mapping[str, str], *, none: bool
-) -> Check:
+def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool) -> Check:
     """Check the drafter that the speculation config names, and its class if its config is on this
     machine; `none`: the server is to have no drafter."""
     method = str(given.get("method") or "")
@@ -463,12 +462,15 @@ def _drafter(
         detail = "the config names no method, which vLLM then derives from the model"
         hint = "give the method as in vLLM's --speculative-config"
         return Check(topic="drafter", ok=None, detail=detail, hint=hint)
+    classes, methods = drafter_classes(vllm), speculation_methods(vllm)
+    if methods and method not in methods:
+        hint = f"give one of {', '.join(sorted(methods))}"
+        return _problem("drafter", f"vLLM has no method {method}", hint)
     method = MTP if method.endswith(f"_{MTP}") else method
     parallel = method != "dflash" and bool(given.get("parallel_drafting"))
     kinds = [kind for kind in KINDS if method in kind.methods and kind.parallel == parallel]
     if not kinds:
-        hint = f"known are {', '.join(support.methods())}; {_COUNTED}"
-        return _problem("drafter", f"method {method} is not known", hint)
+        return _counted(f"the probe does not know method {method}{' in parallel' * parallel}")
     folder = str(given.get("model") or (target if method == MTP else ""))
     config = _config(folder)
     by_class = any(kind.drafters for kind in kinds)
@@ -484,11 +486,15 @@ def _drafter(
             detail = f"{kind.name} is recorded: {', '.join(kind.recorded)}"
             return Check(topic="drafter", ok=True, detail=detail)
     known = sorted({drafter for kind in kinds for drafter in kind.drafters})
-    return _problem(
-        "drafter",
-        f"vLLM serves {name} with method {method}, and the probe does not record its inside",
-        f"recorded inside: {', '.join(known)}; {_COUNTED}",
+    return _counted(
+        f"vLLM serves {name}, and with method {method} the probe knows the inside of "
+        f"{', '.join(known)}"
     )
+
+
+def _counted(why: str) -> Check:
+    """Return that a drafter is recorded without its inside, and why."""
+    return Check(topic="drafter", ok=True, detail=f"{_COUNTED}: {why}")
 
 
 def _class_of(config: Mapping[str, object], method: str, classes: Mapping[str, str]) -> str | None:
@@ -588,6 +594,18 @@ def _defined_names(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.AnnAssign | ast.Assign):
         targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
         yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def speculation_methods(folder: Path) -> frozenset[str]:
+    """Return vLLM's methods of speculation; none if they are not where this driftscope knows
+    them."""
+    found = set[str]()
+    for node in _tree("vllm.config.speculative", folder).body:
+        names = list(_defined_names(node)) if isinstance(node, ast.Assign) else []
+        if any(name.endswith(("Types", "SpeculativeMethod")) for name in names):
+            constants = (part for part in ast.walk(node) if isinstance(part, ast.Constant))
+            found |= {part.value for part in constants if isinstance(part.value, str)}
+    return frozenset(found)
 
 
 def drafter_classes(folder: Path) -> Mapping[str, str]:

@@ -87,8 +87,9 @@ def _answer(**speculation: object) -> str:
         (
             "eagle3",
             "StrangeEagle3",
-            ("vLLM serves StrangeForCausalLM with method eagle3, and the probe does not record",),
+            ("by acceptance and timing only, inside not recorded: vLLM serves StrangeForCausalLM",),
         ),
+        ("dspark", "", ("inside not recorded: the probe does not know method dspark",)),
         ("ngram", "", ("n-gram is recorded: acceptance, timing",)),
         ("deepseek_mtp", "", ("the class is checked when the server loads it",)),
     ],
@@ -104,7 +105,19 @@ def test_whether_a_drafter_is_ready_to_be_recorded(
         model = {"model": str(config.parent)}
     answer = _answer(method=method, **model)
     assert all(word in answer for word in words)
-    assert answer.startswith("not ready" if architecture == "StrangeEagle3" else "ready: ")
+    assert answer.startswith("ready: ")
+
+
+def test_a_method_that_vllm_does_not_have_is_not_ready(vllm: Path) -> None:
+    _write(
+        vllm,
+        "vllm.config.speculative",
+        'A_Types = Literal["mtp", "x_mtp"]\nSpeculativeMethod = Literal["eagle3", A_Types]\n'
+        'RejectionSampleMethod = Literal["standard"]\n',
+    )
+    assert _answer(method="eagel3").startswith("not ready because of drafter: vLLM has no method")
+    assert "no method standard" in _answer(method="standard")
+    assert _answer(method="x_mtp").startswith("ready")
 
 
 SPECULATOR = {
