@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from driftscope.ingest.base import (
-    BadFigureError,
     Figures,
     RequestCounts,
     ResultFile,
@@ -77,28 +76,41 @@ def sglang_requests(file: ResultFile) -> Iterator[Figures]:
     --export-metrics-to-file.
 
     Source: SGLang's observability/request_metrics_exporter.py. spec_accept_length divides by the
-    verifications all tokens of the answer, the prefill's included, so the histogram is used.
+    verifications all tokens of the answer, the prefill's included, so the drafts are used.
     """
-    speculated = [_meta(row) for row in file.objects if _HISTOGRAM in _meta(row)]
+    speculated = [_meta(row) for row in file.objects if count(_meta(row), "spec_verify_ct")]
     yield over_requests(
         [_sglang_counts(row) for row in speculated],
         number=len(file.objects),
         assumptions=(
-            "lengths are those of the histogram; spec_accept_length counts the prefill's token",
+            "lengths are those of the drafts; spec_accept_length counts the prefill's token",
         ),
     )
 
 
 def _sglang_counts(meta: Mapping[str, Any]) -> RequestCounts:
-    histogram = histogram_of(meta.get(_HISTOGRAM), _HISTOGRAM)
-    if histogram is None:
-        raise BadFigureError(f"a request without {_HISTOGRAM}")
-    return RequestCounts(
-        rounds=sum(histogram),
-        accepted=accepted_in(histogram),
-        verified=count(meta, "spec_num_proposed_drafts"),
-        histogram=histogram,
+    """Return the counts of a request, with the names of 0.5.23 or the older ones. A histogram that
+    does not fit the counts counts something else."""
+    rounds = count(meta, "spec_verify_ct") or 0
+    accepted, verified = (
+        next((n for n in (count(meta, name) for name in names) if n is not None), None)
+        for names in (
+            ("spec_num_correct_drafts", "spec_accept_token_num"),
+            ("spec_num_proposed_drafts", "spec_draft_token_num"),
+        )
     )
+    name = _HISTOGRAM if _HISTOGRAM in meta else "spec_accept_histogram"
+    histogram = histogram_of(meta.get(name), name)
+    if histogram is not None and (
+        sum(histogram) != rounds or accepted not in (None, accepted_in(histogram))
+    ):
+        histogram = None
+    if histogram is not None:
+        accepted = accepted_in(histogram)
+    elif accepted is None:
+        # The prefill yields one token, which no round does.
+        accepted = max((count(meta, "completion_tokens") or 0) - 1 - rounds, 0)
+    return RequestCounts(rounds=rounds, accepted=accepted, verified=verified, histogram=histogram)
 
 
 _STATS = "specDecodingStats"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 from driftscope.analysis.log_changes import (
     KV_USAGE,
@@ -43,8 +44,18 @@ LONGEST = 65_536
 
 _N = r" {0,12}([0-9]{1,18}(?:\.[0-9]{1,9})?)"
 _RATES = r" {0,4}\(?([0-9., ]{1,2000})"
-_COLLECTED = ("log", "message", "msg", "line", "textPayload")
-"""Keys of a line in the JSON of Docker ("log"), and of collectors such as Fluent Bit and Loki."""
+_COLLECTED = ("log", "message", "msg", "line", "textPayload", "MESSAGE")
+"""Keys of a line in the JSON of Docker ("log"), of journald ("MESSAGE"), and of collectors such as
+Fluent Bit and Loki."""
+_PODS = (
+    ("kubernetes", "pod_name"),
+    ("resource", "labels", "pod_name"),
+    ("labels", "pod"),
+    ("pod",),
+)
+"""Paths of keys under which collectors name the pod of a line."""
+MOST_PIECES = 6
+"""Rows into which a terminal or an editor has broken one line."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}m")
 _SOURCE = re.compile(
     r"(?P<compose>[\w.-]{1,100}) {1,40}\| "  # docker compose logs
@@ -196,9 +207,10 @@ def _finished(fields: Fields) -> LogLine | None:
     histogram: Histogram | None = None
     if "histogram" in fields:
         histogram = tuple(map(int, fields["histogram"].split(",")))
-    if histogram is not None and sum(histogram) != rounds:
+    counted = _whole(fields, "accepted")
+    if histogram and (sum(histogram) != rounds or counted not in (None, accepted_in(histogram))):
         histogram = None
-    counted = accepted_in(histogram) if histogram else _whole(fields, "accepted")
+    counted = accepted_in(histogram) if histogram else counted
     # The prefill yields one token, which no round does.
     accepted = max(tokens - 1 - rounds, 0) if counted is None else counted
     request = RequestCounts(
@@ -261,9 +273,9 @@ KINDS: tuple[_Kind, ...] = (
         fields=_patterns(
             rounds=rf"'spec_verify_ct':{_N}",
             tokens=rf"'completion_tokens':{_N}",
-            accepted=rf"'spec_num_correct_drafts':{_N}",
-            verified=rf"'spec_num_proposed_drafts':{_N}",
-            histogram=r"'spec_correct_drafts_histogram': \[([0-9, ]{1,2000})\]",
+            accepted=rf"'(?:spec_num_correct_drafts|spec_accept_token_num)':{_N}",
+            verified=rf"'(?:spec_num_proposed_drafts|spec_draft_token_num)':{_N}",
+            histogram=r"'spec_(?:correct_drafts|accept)_histogram': \[([0-9, ]{1,2000})\]",
         ),
         read=_finished,
         said="figures are those of finished requests, without the prefill's token",
@@ -302,16 +314,30 @@ KINDS: tuple[_Kind, ...] = (
 
 def rows_of(file: ResultFile) -> Iterator[str]:
     """Yield the lines of a text, out of a collector's JSON if they are there, without colours."""
-    rows = file.text.splitlines()
     if key := _key_of_lines(file):
-        rows = [str(row.get(key, "")) for row in file.lines]
+        rows = [_with_pod(row, str(row.get(key, ""))) for row in file.objects]
+    elif isinstance(file.document, list):
+        rows = [row for row in file.document if isinstance(row, str)]
+    else:
+        rows = file.text.splitlines()
     return (_COLOUR.sub("", row[:LONGEST]) if "\x1b" in row else row[:LONGEST] for row in rows)
 
 
 def _key_of_lines(file: ResultFile) -> str:
     """Return the key under which a collector of logs keeps lines as JSON; "" without one."""
-    first = file.lines[0] if file.lines else {}
+    first = file.objects[0] if file.objects else {}
     return next((key for key in _COLLECTED if isinstance(first.get(key), str)), "")
+
+
+def _with_pod(row: Mapping[str, Any], text: str) -> str:
+    """Return a line as `kubectl logs --prefix` would print it, if the collector names its pod."""
+    for path in _PODS:
+        value: Any = row
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if isinstance(value, str) and value:
+            return f"[pod/{value[:200]}] {text}"
+    return text
 
 
 def _kind_of(row: str) -> _Kind | None:
@@ -319,7 +345,7 @@ def _kind_of(row: str) -> _Kind | None:
 
 
 def _is_server_log(file: ResultFile) -> bool:
-    if file.document is not None or (file.lines and not _key_of_lines(file)):
+    if (file.fields or file.lines) and not _key_of_lines(file):
         return False
     if not any(kind.marker in file.text for kind in KINDS):
         return False
@@ -333,9 +359,14 @@ def _lines(file: ResultFile) -> Iterator[tuple[_Kind, LogLine]]:
     """Yield the lines that report acceptance, in order, each with its kind."""
     carried: dict[str, dict[str, float]] = {}
     engines: dict[str, str] = {}
+    pieces, left = "", 0
     for row in rows_of(file):
         kind, loaded = _kind_of(row), "Running:" in row or "total time" in row
-        if kind is None and not loaded:
+        if kind is None and left and not loaded:  # the line before may go on here
+            left -= 1
+            pieces += row if pieces[-1:].isalnum() and row[:1].isalnum() else f" {row}"
+            row, kind = pieces, _kind_of(pieces)
+        elif kind is None and not loaded:
             continue
         head = row[:300]
         source = _replica(head)
@@ -348,7 +379,10 @@ def _lines(file: ResultFile) -> Iterator[tuple[_Kind, LogLine]]:
             continue
         found = {name: m[1] for name, pattern in kind.fields.items() if (m := pattern.search(row))}
         if (line := kind.read(found)) is None:
+            if row is not pieces:
+                pieces, left = row, MOST_PIECES
             continue
+        left = 0
         when = _WHEN.search(head)
         yield (
             kind,

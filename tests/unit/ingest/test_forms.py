@@ -254,6 +254,31 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         lines([load(), *TWO], RAY.format(0)) + lines([load(), vllm(*HALVES[1])], RAY.format(1)),
         ("EngineCore_DP1.* 3 +500 +1.02 ", "EngineCore_DP0.* 3 +1,000 +2.65 "),
     ),
+    "fluent bit, two pods": (
+        lines(
+            [
+                json.dumps({"log": row, "kubernetes": {"pod_name": f"vllm-{n % 2}"}})
+                for n, row in enumerate([TWO[0], vllm(0.0, 0.0, 0.0)] * 4)
+            ]
+        ),
+        ("vllm-1 +3 +2,000 +1.00 ", "vllm-0 +3 +2,000 +2.80 "),
+    ),
+    "loki": (json.dumps([{"line": row, "timestamp": "1"} for row in TWO]), (" 3 +1,000 +2.65 ",)),
+    "journald json": (
+        lines([json.dumps({"MESSAGE": row, "_PID": "1"}) for row in TWO]),
+        (" 3 +1,000 +2.65 ",),
+    ),
+    "a list of lines": (json.dumps(TWO), (" 3 +1,000 +2.65 ",)),
+    "csv": (lines([f'1,"{row}"' for row in TWO]), (" 3 +1,000 +2.65 ",)),
+    "quoted in an issue": ("```\n" + lines(TWO, "> ") + "```\n", (" 3 +1,000 +2.65 ",)),
+    "broken by a terminal": (
+        lines([row[at : at + 80] for row in TWO for at in range(0, len(row), 80)]),
+        (" 1,000 +2.65 ",),
+    ),
+    "broken at spaces": (
+        lines([piece for row in TWO for piece in row.replace(", ", ",\n").split("\n")]),
+        (" 3 +1,000 +2.65 |1,000 +2.65",),
+    ),
     "colours": (lines(TWO, "\x1b[32mINFO\x1b[0m "), (" 3 +1,000 +2.65 ",)),
     "colour in the middle": (
         lines(TWO).replace("Accepted:", "\x1b[1mAccepted:\x1b[0m"),
@@ -418,6 +443,22 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "llama-swap": (
         json.dumps({"data": {"model": "m", "metrics": {"speculative_decoding": SPEC}}}),
         (" 3 +20 +1.80 ",),
+    ),
+    "sglang, older names": (
+        json.dumps(
+            {
+                "text": "x",
+                "meta_info": {
+                    "completion_tokens": 50,
+                    "spec_verify_ct": 20,
+                    "spec_accept_length": 2.5,
+                    "spec_accept_token_num": 29,
+                    "spec_draft_token_num": 60,
+                    "spec_accept_histogram": [5, 4, 8, 3],
+                },
+            }
+        ),
+        (" 20 +2.45 .*0.75 0.55 0.15",),
     ),
     "list of responses": (json.dumps([RESPONSE, RESPONSE], indent=2), (" 3 +40 +1.80 ",)),
     "per-step counts": (
