@@ -43,7 +43,7 @@ def doctor(
     ] = False,
     engine: Annotated[
         Literal["vllm", "sglang"],
-        typer.Option(help="Engine to look for; MODEL, --run and --drafters are vLLM's."),
+        typer.Option(help="Engine to look for; --run and --drafters are vLLM's."),
     ] = "vllm",
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
@@ -66,6 +66,7 @@ def doctor(
         examine_server,
         verdict,
     )
+    from driftscope_probes.server.doctor_sglang import examine_sglang_server
 
     chosen = SGLANG if engine == "sglang" else VLLM
     if drafters and chosen is VLLM:
@@ -74,6 +75,8 @@ def doctor(
         server = _server(model, context.args) if chosen is VLLM else None
         if server is not None:
             checks = list(examine_server(*server))
+        elif model is not None:
+            checks = list(examine_sglang_server(model, context.args))
         else:
             words = f"Checking this machine (importing {chosen.name} takes seconds)"
             with Console(stderr=True).status(words):

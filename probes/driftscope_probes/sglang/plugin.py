@@ -100,6 +100,8 @@ HOOKS = {
     ),
 }
 """Hooks by part of SGLang."""
+INSIDE = tuple(hook.name for hook in HOOKS["worker"] if hook.module.startswith(_MODELS))
+"""Classes of drafters whose inside is recorded."""
 
 
 _SCHEDULER = "driftscope_probes.sglang.scheduler"

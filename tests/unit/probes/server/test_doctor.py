@@ -62,7 +62,7 @@ def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         text = "\n".join([f"class {name}:", *body])
         _write(folder, module, f"raise ImportError\n{text}\n")
     monkeypatch.setattr(doctor, "vllm_folder", lambda: folder)
-    monkeypatch.setattr(doctor, "_version", lambda _: "0.32.0")
+    monkeypatch.setattr(doctor, "installed_version", lambda _: "0.32.0")
     monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
     return folder
 

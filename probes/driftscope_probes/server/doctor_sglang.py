@@ -1,0 +1,162 @@
+"""Examines whether an SGLang server with given options can be recorded, from SGLang's source files.
+
+Nothing of SGLang is imported. Its registry is the `EntryClass` of each file in models/; a target's
+class is replaced by that of its heads in ModelConfig._config_draft_model.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from driftscope.boundary.bounds import MAX_JSON_BYTES
+from driftscope.boundary.files import read_text
+from driftscope.inspect.drafter_classes import architectures_of
+from driftscope_probes.server.doctor import (
+    SGLANG,
+    Check,
+    config_of,
+    counted,
+    fact,
+    installed_version,
+    is_in_source,
+    package_folder,
+    plugin_check,
+    problem,
+    sglang_version_check,
+    start_checks,
+    target_check,
+    tree_of,
+)
+from driftscope_probes.sglang.plugin import HOOKS, INSIDE, TESTED
+
+_ALGORITHM, _DRAFT = "--speculative-algorithm", "--speculative-draft-model-path"
+_TOP_K = "--speculative-eagle-topk"
+_HOOKED = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
+"""Algorithms whose workers the probe hooks: EAGLEWorkerV2, what is derived from it, NGRAMWorker."""
+_OPTIONAL_SEAM = "plugin"
+_ENTRY = re.compile(r"^EntryClass\s*=\s*(?:\[(.*?)\]|(\w+))", re.MULTILINE | re.DOTALL)
+_NAME = re.compile(r"\w+")
+
+
+def examine_sglang_server(model: str, options: Sequence[str]) -> Iterator[Check]:
+    """Yield the checks of a server for `model` with SGLang's `options`, in order."""
+    yield plugin_check(SGLANG)
+    yield from start_checks()
+    folder = package_folder("sglang")
+    if folder is None:
+        hint = "run driftscope in the environment of your SGLang"
+        yield problem(SGLANG.name, "not installed here", hint)
+        return
+    yield sglang_version_check(installed_version("sglang") or "of an unknown version")
+    yield _hooks_in_source(folder)
+    yield target_check(model)
+    yield _drafter(model, _values(options), folder)
+
+
+def _values(options: Sequence[str]) -> dict[str, str]:
+    """Return the options of speculation by name."""
+    found = dict[str, str]()
+    for at, option in enumerate(options):
+        name, equals, value = option.partition("=")
+        found[name] = value if equals else next(iter(options[at + 1 :]), "")
+    return found
+
+
+def _drafter(model: str, options: Mapping[str, str], folder: Path) -> Check:
+    """Check the drafter that the options name, and its class if its config is on this machine."""
+    if not (given := options.get(_ALGORITHM, "").upper()):
+        detail = "no drafter: requests and the times of steps are recorded, to compare with"
+        return Check(topic="drafter", ok=True, detail=detail)
+    known = algorithms(folder)
+    if known and given not in known:
+        hint = f"give one of {', '.join(sorted(known))}"
+        return problem("drafter", f"SGLang has no speculative algorithm {given}", hint)
+    if given not in _HOOKED:
+        detail = f"the probe hooks no worker of SGLang's {given}, so nothing is recorded"
+        return problem("drafter", detail, "driftscope watch URL reads SGLang's own counters")
+    if given == "NGRAM":
+        return counted("NGRAM drafts without a model")
+    config = config_of(options.get(_DRAFT) or model)
+    named = architectures_of(config)
+    if not named:
+        return fact("drafter", f"{given}: the class is checked when the server loads it")
+    served = draft_classes(folder).get(named[0], named[0])
+    registered = model_classes(folder)
+    if registered and served not in registered:
+        detail = f"SGLang looks up {served} for {named[0]}, which it does not register"
+        return problem("drafter", detail, "give a drafter of SGLang's, or another SGLang")
+    if given == "STANDALONE" or served not in INSIDE:
+        words = f"SGLang serves {served} with {given}; the probe knows the inside of "
+        return counted(words + ", ".join(INSIDE))
+    if options.get(_TOP_K, "1") != "1":
+        return counted(f"{_TOP_K} is {options[_TOP_K]}, and trees are not looked into")
+    detail = f"{served} is recorded: attention mass, RMS, top-1 probability, acceptance, timing"
+    return Check(topic="drafter", ok=True, detail=detail)
+
+
+def algorithms(folder: Path) -> frozenset[str]:
+    """Return SGLang's speculative algorithms, with their other names; none if they are not where
+    this driftscope knows them."""
+    found = set[str]()
+    for module, name in (("spec_info", "SpeculativeAlgorithm"), ("spec_registry", "")):
+        for node in tree_of(f"sglang.srt.speculative.{module}", folder).body:
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                members = (part for part in node.body if isinstance(part, ast.Assign))
+                found |= {t.id for part in members for t in part.targets if isinstance(t, ast.Name)}
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and "ALIASES" in ast.dump(node):
+                parts = (part for part in ast.walk(node) if isinstance(part, ast.Constant))
+                found |= {part.value for part in parts if isinstance(part.value, str)}
+    return frozenset(found)
+
+
+def model_classes(folder: Path) -> frozenset[str]:
+    """Return the architectures that SGLang registers."""
+    found = set[str]()
+    for path in sorted((folder / "srt" / "models").glob("*.py")):
+        try:
+            text = read_text(path, limit=MAX_JSON_BYTES)
+        except (OSError, ValueError):
+            continue
+        for several, one in _ENTRY.findall(text):
+            found |= set(_NAME.findall(several or one))
+    return frozenset(found)
+
+
+def draft_classes(folder: Path) -> Mapping[str, str]:
+    """Return the class that SGLang drafts with, by the architecture that a config names, where both
+    differ."""
+    found = dict[str, str]()
+    tree = tree_of("sglang.srt.configs.model_config", folder)
+    functions = (part for part in ast.walk(tree) if isinstance(part, ast.FunctionDef))
+    for function in functions:
+        if function.name != "_config_draft_model":
+            continue
+        for branch in (part for part in ast.walk(function) if isinstance(part, ast.If)):
+            names = _strings(branch.test)
+            made = [name for part in branch.body for name in _assigned(part)]
+            found |= {name: made[-1] for name in names if made and name not in found}
+    return found
+
+
+def _strings(node: ast.AST) -> list[str]:
+    parts = (part for part in ast.walk(node) if isinstance(part, ast.Constant))
+    return [part.value for part in parts if isinstance(part.value, str)]
+
+
+def _assigned(node: ast.AST) -> list[str]:
+    """Return the strings that are assigned to `architectures`."""
+    assigned = (part for part in ast.walk(node) if isinstance(part, ast.Assign))
+    wanted = (part for part in assigned if "architectures" in ast.unparse(part.targets[0]))
+    return [name for part in wanted for name in _strings(part.value)]
+
+
+def _hooks_in_source(folder: Path) -> Check:
+    wanted = [hook for seam, hooks in HOOKS.items() if seam != _OPTIONAL_SEAM for hook in hooks]
+    lacking = [hook for hook in wanted if not hook.optional and not is_in_source(hook, folder)]
+    if lacking:
+        detail = f"SGLang has no {lacking[0].module}.{lacking[0].name} ({lacking[0].purpose})"
+        return problem("hooks", detail, f"use a tested SGLang: {', '.join(TESTED)}")
+    return Check(topic="hooks", ok=True, detail=f"{len(wanted)} of {len(wanted)} hooks hold")
