@@ -26,6 +26,11 @@ DEAD = 1.005
 DEAD_FIRST = 0.03
 """Share of rounds that accept a first token below which a line accepts next to nothing: the largest
 of broken drafters in public logs, whose other lines show 1.00. Published drafters: 0.58 or more."""
+FEWEST_TOKENS = 60
+"""Draft tokens of a line below which chance may accept none: a drafter that works accepts the first
+of a round in more than half of the rounds."""
+FEWEST_DEAD = 2
+"""Lines that accept nothing from which they are a finding."""
 FEWEST_LINES = 4
 """Lines from which a change is looked for."""
 MANY_LINES = 16
@@ -57,10 +62,17 @@ class LineAcceptance:
 
     when: str = ""
     length: float | None = None
+    verified: int | None = None
+    """Draft tokens that were verified; None if the line does not count them."""
     rates: tuple[float, ...] = ()
     """Rates by position, over all rounds; () if the line has none."""
     quantities: Mapping[str, float] = field(default_factory=dict)
     """Load and context at the time, by name."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether the line is of enough draft tokens, if it counts them."""
+        return self.verified is None or self.verified >= FEWEST_TOKENS
 
     @property
     def is_dead(self) -> bool:
@@ -92,7 +104,8 @@ class LogChange:
     @property
     def falls(self) -> bool:
         """Whether acceptance is lower later, with more context or load, or gone in some lines."""
-        return self.before is not None and self.after < self.before
+        chance = self.by == NOTHING and self.lines < FEWEST_DEAD
+        return self.before is not None and self.after < self.before and not chance
 
     @property
     def lost(self) -> float:
@@ -102,7 +115,7 @@ class LogChange:
 
 def changes_of(lines: Sequence[LineAcceptance]) -> Iterator[LogChange]:
     """Yield the changes within a log, whose lines are in order."""
-    known = [line for line in lines if line.length is not None]
+    known = [line for line in lines if line.length is not None and line.tells]
     running = [line.quantities[RUNNING] for line in known if RUNNING in line.quantities]
     usual = median(running) if running else None
     dead = [line for line in known if line.is_dead]

@@ -93,7 +93,7 @@ class FileTotals:
     throughput: Rate | None = None
     """Output tokens per second, of all requests together."""
     log_lines: Count | None = None
-    """Lines of a log that report acceptance; None if the file is no log."""
+    """Lines of a log that report acceptance of enough draft tokens; None if the file is no log."""
     changes: Annotated[tuple[LogChange, ...], MaxLen(MOST_CHANGES)] = ()
     """Changes within a log."""
 

@@ -115,7 +115,7 @@ class IngestedFigures:
     observations: tuple[str, ...] = ()
     """What the file shows beside its mean, such as that nothing is accepted."""
     log_lines: int | None = None
-    """Lines of a log that report acceptance; None if the file is no log."""
+    """Lines of a log that report acceptance of enough draft tokens; None if the file is no log."""
     changes: tuple[LogChange, ...] = ()
     """Changes within a log."""
 

@@ -86,7 +86,6 @@ class LogLine(LineAcceptance):
     engine: str = ""
     rounds: float | None = None
     accepted: int | None = None
-    verified: int | None = None
     k: int | None = None
     request: RequestCounts | None = None
     """Counts, if the line is one request's."""
@@ -449,7 +448,8 @@ def _figures(every: Sequence[tuple[_Kind, LogLine]], part: str) -> Figures:
     series = [line for line in _increases(every) if line.request is None]
     kinds = dict.fromkeys(kind.said for kind, line in every)
     lines = series or requests
-    told = {"log_lines": len(lines), "changes": tuple(changes_of(lines))}
+    counted = sum(line.length is not None and line.tells for line in lines)
+    told = {"log_lines": counted, "changes": tuple(changes_of(lines))}
     if requests:
         figures = over_requests([line.request for line in requests if line.request], part=part)
         said = next(kind.said for kind, _ in every if kind.marker == _FINISH)

@@ -148,6 +148,13 @@ def test_a_fall_in_a_short_log_is_a_finding(
     assert words in analyzed.stdout or code == 0
 
 
+def test_a_line_of_few_tokens_that_accepts_none_is_chance(tmp_path: Path) -> None:
+    quiet = _METRICS.replace("3000 tokens", "21 tokens").format(length=1, accepted=0, rate=0)
+    rows = [row for n in range(12) for row in ([quiet] if n % 4 == 0 else _vllm(3.1))]
+    (found,) = ingest(_write(tmp_path / "a.log", rows))[1]
+    assert told(found) == []
+
+
 def test_a_dead_replica_is_named_beside_one_that_accepts(tmp_path: Path) -> None:
     rows = [
         f"[pod/vllm-{name}/server] {row}"
