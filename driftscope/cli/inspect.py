@@ -17,8 +17,8 @@ from driftscope.cli.options import (
     PromptsOption,
 )
 
-MOST_PROMPTS = 32
-"""Number of prompts that are used unless the command names another."""
+MOST_PROMPTS = 128
+"""Largest number of prompts that are used unless the command names another."""
 
 
 def inspect(
@@ -35,7 +35,13 @@ def inspect(
     prompts: PromptsOption = "chat",
     k: KOption = 5,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=5, help="Number of prompts that are used.")
+        int,
+        typer.Option(
+            "--limit",
+            metavar="N",
+            min=5,
+            help="Largest number of prompts; after 32, only as many as depth 1 needs to decide.",
+        ),
     ] = MOST_PROMPTS,
     allow_pickle: PickleOption = False,
     download: DownloadOption = False,
@@ -55,8 +61,9 @@ def inspect(
 
     Config, weights and vocabulary are checked by the rules of the engines. With a target both
     models are run, and each plausible repair is tried on the same prompts. Exits with 3 if there
-    is an error: an engine would refuse the checkpoint, or accept less than it could; with 5 if the
-    checkpoint's layout is not known, so that nothing is judged. Ctrl-C (exit code 130) keeps what
+    is an error: an engine would refuse the checkpoint, or accept less than it could; with 4 if the
+    models could not be run; with 5 if the checkpoint's layout is not known, so that nothing is
+    judged. Ctrl-C (exit code 130) keeps what
     is measured, in every output. Nothing is downloaded without --download.
     """
     from rich.console import Console

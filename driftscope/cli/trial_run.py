@@ -18,7 +18,7 @@ from driftscope.inspect.checkpoints import TargetFiles, open_drafter, open_targe
 from driftscope.inspect.checks.result import CheckResult, Level
 from driftscope.inspect.drafter_classes import Family
 from driftscope.inspect.files import CAREFUL, Opening
-from driftscope.inspect.inspection import Inspection
+from driftscope.inspect.inspection import NOT_RUN, Inspection
 from driftscope.inspect.trial.result import STOPPED, Acceptance, T, Trial, TrialListener, Tried
 
 if TYPE_CHECKING:  # imports torch
@@ -117,14 +117,15 @@ def with_trial(inspection: Inspection, target: str, options: TrialOptions) -> In
         typer.echo("no config is written: Ctrl-C stopped the trial", err=True)
     elif options.config_file:
         _write(inspection.drafter, best_repair(trial), options.config_file, options.opening)
-    return inspection.with_results(tuple(verdict(trial)), trial, stopped=trial.stopped)
+    found = tuple(verdict(trial, inspection.results))
+    return inspection.with_results(found, trial, stopped=trial.stopped)
 
 
 def _not_run(reason: str, expected: str) -> CheckResult:
-    """Return the note that the drafter was not run."""
+    """Return that the drafter was not run, although it was asked for."""
     return CheckResult(
-        id="not_run",
-        level=Level.NOTE,
+        id=NOT_RUN,
+        level=Level.WARNING,
         title="the drafter was not run, and no repair was tried",
         expected=expected,
         rule="driftscope.inspect.reference",

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 
 import numpy as np
 
-from driftscope.boundary.json_document import INSPECTION, text
-from driftscope.errors import EXIT_GATE_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNKNOWN
+from driftscope.boundary.json_document import INSPECTION, text, written_property
+from driftscope.errors import (
+    EXIT_GATE_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_NO_DATA,
+    EXIT_OK,
+    EXIT_UNKNOWN,
+)
 from driftscope.inspect.checkpoints import (
     Sizes,
     open_drafter,
@@ -16,7 +23,7 @@ from driftscope.inspect.checkpoints import (
     sizes_of,
     with_tensors,
 )
-from driftscope.inspect.checks import config, tensors, vocabulary
+from driftscope.inspect.checks import config, layer_fields, tensors, vocabulary
 from driftscope.inspect.checks.result import UNNAMED, CheckResult, Inspected, Level
 from driftscope.inspect.drafter_classes import Coverage, Family
 from driftscope.inspect.files import CAREFUL, Opening
@@ -35,6 +42,8 @@ FOR_ANY_DRAFTER: tuple[Check, ...] = (
 FOR_EAGLE3: tuple[Check, ...] = (
     tensors.check_shapes,
     tensors.check_prefix,
+    layer_fields.check_layer_fields,
+    layer_fields.check_fields_of_target,
     config.check_norm_flags,
     config.check_norm_meaning,
     config.check_captured_layers,
@@ -51,6 +60,8 @@ FOR_EAGLE3: tuple[Check, ...] = (
 FOR_EAGLE1: tuple[Check, ...] = (
     tensors.check_shapes,
     tensors.check_prefix,
+    layer_fields.check_layer_fields,
+    layer_fields.check_fields_of_target,
     config.check_engine,
     config.check_bias,
     config.check_rope,
@@ -128,6 +139,24 @@ def _checks(inspected: Inspected) -> tuple[Check, ...]:
     return (*_BY_FAMILY.get(family, FOR_EAGLE3), *FOR_ANY_DRAFTER)
 
 
+class Answer(StrEnum):
+    """Whether a drafter is sound."""
+
+    SOUND = "sound"
+    """Every field is understood, every number finite, depth 1 is clearly alive, and no repair
+    helps."""
+    WRONG = "wrong"
+    """A cause was found."""
+    UNEXPLAINED = "accepts little, cause not found"
+    CANNOT_TELL = "cannot tell"
+    """The models were not run, or on too few prompts."""
+
+
+NOT_RUN, UNEXPLAINED = "not_run", "accepts_little"
+WITHOUT_A_CAUSE = frozenset((NOT_RUN, UNEXPLAINED, "too_few_prompts", "fields_not_run"))
+"""Results that name no cause."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
     """Results of the checks of a drafter's files."""
@@ -165,12 +194,31 @@ class Inspection:
         """Return the number of results of a level."""
         return sum(result.level is level for result in self.results)
 
+    @written_property
+    def answer(self) -> Answer:
+        """Whether the drafter is sound."""
+        found = {each.id for each in self.results if each.level is not Level.NOTE}
+        if not self.known:
+            return Answer.CANNOT_TELL
+        if found - WITHOUT_A_CAUSE:
+            return Answer.WRONG
+        if UNEXPLAINED in found:
+            return Answer.UNEXPLAINED
+        not_run = self.trial is None or self.trial.stopped or bool(self.trial.not_promised)
+        return Answer.CANNOT_TELL if found or not_run else Answer.SOUND
+
     @property
     def conclusion(self) -> str:
-        """Sentence that nothing was found, with what was tried; "" if something was found, or if
-        the layout is not known."""
-        if not self.known or self.count(Level.ERROR) or self.count(Level.WARNING):
+        """The answer in one sentence; "" if the layout is not known."""
+        if not self.known:
             return ""
+        first = next((each for each in self.results if each.level is not Level.NOTE), None)
+        if self.answer is Answer.WRONG and first is not None:
+            return f"Wrong: {first.title}."
+        if self.answer is Answer.UNEXPLAINED:
+            return "It accepts little, and the cause was not found."
+        if first is not None:
+            return f"It cannot be told whether this drafter is sound: {first.title}."
         if self.trial is None:
             if self.unchecked:
                 return "No mistake in what is compared."
@@ -181,21 +229,25 @@ class Inspection:
                 )
                 return f"{what}.{more}"
             return f"No mistake in the files.{more}"
-        so_far = " so far" if self.trial.stopped else ""
+        if self.trial.stopped:
+            return f"No mistake found so far, with {len(self.trial.tried)} repairs tried."
+        rate = self.trial.acceptance.marginal[0]
         return (
-            f"No mistake found{so_far}: no check failed, and none of "
+            f"Sound: no check failed, {rate:.0%} of the first tokens are accepted, and none of "
             f"{len(self.trial.tried)} repairs surely accepts more."
         )
 
     def code(self, *, strict: bool) -> int:
-        """Return 130 after Ctrl-C, 3 with an error, or with a warning if `strict`, and 5 if the
-        layout is not known; otherwise 0."""
+        """Return 130 after Ctrl-C, 3 with an error, or with a warning if `strict`, 4 if the models
+        were to be run and were not, and 5 if the layout is not known; otherwise 0."""
         if self.stopped:
             return EXIT_INTERRUPTED
         if not self.known:
             return EXIT_UNKNOWN
         bad = self.count(Level.ERROR) + (self.count(Level.WARNING) if strict else 0)
-        return EXIT_GATE_FAILED if bad else EXIT_OK
+        if bad:
+            return EXIT_GATE_FAILED
+        return EXIT_NO_DATA if any(each.id == NOT_RUN for each in self.results) else EXIT_OK
 
     def with_results(
         self, results: Sequence[CheckResult], trial: Trial | None = None, *, stopped: bool = False

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from driftscope.analysis.number_words import count, number, percent
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.inspect.checks.result import Level
-from driftscope.inspect.inspection import Inspection
+from driftscope.inspect.inspection import Answer, Inspection
 from driftscope.inspect.trial.result import (
     STOPPED,
     Change,
@@ -49,7 +49,7 @@ _RMS = (("prenorm_rms", "before the final norm"), ("fed_rms", "fed to the next d
 
 def sections(trial: Trial) -> list[Section]:
     """Return the sections of a trial."""
-    return [_by_depth(trial), _repairs(trial)]
+    return [_repairs(trial)] if trial.overflow else [_by_depth(trial), _repairs(trial)]
 
 
 def _by_depth(trial: Trial) -> Section:
@@ -60,7 +60,15 @@ def _by_depth(trial: Trial) -> Section:
         name="The drafter as it is",
         lead=f"Acceptance length {number(as_is.mean_length)}{length}: {as_is.rounds} rounds "
         f"of {trial.prompts} prompts at K = {trial.k}, as a server would make them.",
-        above=[part("bullets", [_sentence(line) for line in trial.inside.lines])],
+        above=[
+            part(
+                "bullets",
+                [
+                    *(_sentence(f"not promised: {reason}") for reason in trial.not_promised),
+                    *(_sentence(line) for line in trial.inside.lines),
+                ],
+            )
+        ],
         pictures=(_accepted(trial), _masses(trial), _rms(trial), _top1(trial)),
     )
 
@@ -221,6 +229,8 @@ def _opening(result: Inspection, name: str) -> Markup:
     """Return the first screen: how bad it is, and the result in one sentence."""
     worst = next((level for level in Level if result.count(level)), Level.NOTE)
     words, kind = _HEALTHY if worst is Level.NOTE else LEVELS[worst]
+    if worst is Level.NOTE and result.answer is Answer.CANNOT_TELL and result.trial:
+        words, kind = "◆ not promised", "medium"
     return part("opening", words, kind, _counts(result, name), [result.conclusion])
 
 

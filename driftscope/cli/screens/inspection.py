@@ -21,10 +21,16 @@ from driftscope.analysis.statistics.intervals import Interval
 from driftscope.boundary.text import shown
 from driftscope.inspect.checkpoints import Sizes
 from driftscope.inspect.checks.result import CheckResult, Level
-from driftscope.inspect.inspection import Inspection
+from driftscope.inspect.inspection import Answer, Inspection
 from driftscope.inspect.trial.result import STOPPED, Acceptance, Trial, by_reason
 
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "cyan"}
+_ANSWERS = {
+    Answer.SOUND: "green",
+    Answer.WRONG: "bold red",
+    Answer.UNEXPLAINED: "bold red",
+    Answer.CANNOT_TELL: "yellow",
+}
 _SHOWN = 5
 """Repairs that are shown, the best first."""
 ADD_A_CLASS = (
@@ -41,7 +47,7 @@ def print_inspection(inspection: Inspection) -> None:
     console = Console(highlight=False)
     console.print(Text(_headline(inspection), "bold"))
     if inspection.conclusion:
-        console.print(Text(inspection.conclusion, "green"))
+        console.print(Text(shown(inspection.conclusion), _ANSWERS[inspection.answer]))
     for result in inspection.results:
         _print_result(console, result)
     if not inspection.known:
@@ -79,6 +85,8 @@ def _print_trial(console: Console, trial: Trial) -> None:
     console.print(Text(f"{len(trial.tried)} repairs tried; --json has all of them", "dim"))
     if trial.stopped:
         console.print(Text(f"{STOPPED}: another repair may help more", "yellow"))
+    for reason in trial.not_promised:
+        console.print(Text(f"not promised: {shown(reason)}", "yellow"))
     rates = " ".join(f"{rate:.2f}" for rate in trial.acceptance.marginal)
     console.print(Text(f"accepted by depth: {rates}"))
     for line in trial.inside.lines:

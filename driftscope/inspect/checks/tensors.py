@@ -43,6 +43,7 @@ def required(drafter: DrafterFiles) -> dict[str, Shape]:
         shapes |= {"norm.weight": (hidden,), "layers.0.hidden_norm.weight": (hidden,)}
     for layer in range(drafter.layers):
         shapes |= {f"layers.{layer}.{name}": one for name, one in _layer(drafter, layer).items()}
+        shapes |= {f"layers.{layer}.{name}": one for name, one in _biases(drafter).items()}
     return shapes
 
 
@@ -64,8 +65,6 @@ def optional(drafter: DrafterFiles) -> dict[str, Shape]:
         "input_norm.weight": (states * width,),
         **{f"fc_norm.{state}.weight": (width,) for state in range(states)},
     }
-    for layer in range(drafter.layers):
-        shapes |= {f"layers.{layer}.{name}": one for name, one in _biases(drafter).items()}
     return shapes
 
 
@@ -139,15 +138,29 @@ def _attention(drafter: DrafterFiles, reads: int) -> dict[str, Shape]:
 
 
 def _biases(drafter: DrafterFiles) -> dict[str, Shape]:
-    if not drafter.fields.get("attention_bias") or drafter.format.family is Family.MLA:
-        return {}
-    queries, keys, size = _heads(drafter)
-    return {
-        f"{ATTENTION}q_proj.bias": (queries * size,),
-        f"{ATTENTION}k_proj.bias": (keys * size,),
-        f"{ATTENTION}v_proj.bias": (keys * size,),
-        f"{ATTENTION}o_proj.bias": (drafter.hidden_size,),
-    }
+    """Return the biases that the config asks for. An engine that finds none keeps what lay in
+    memory."""
+    hidden, shapes = drafter.hidden_size, dict[str, Shape]()
+    if drafter.format.family is Family.MLA:
+        return shapes
+    others = drafter.format.family is not Family.QWEN3  # it has none but attention's inputs
+    if drafter.fields.get("attention_bias"):
+        queries, keys, size = _heads(drafter)
+        shapes |= {
+            f"{ATTENTION}q_proj.bias": (queries * size,),
+            f"{ATTENTION}k_proj.bias": (keys * size,),
+            f"{ATTENTION}v_proj.bias": (keys * size,),
+        }
+        if others:
+            shapes[f"{ATTENTION}o_proj.bias"] = (hidden,)
+    if drafter.fields.get("mlp_bias") and others:
+        inner = drafter.size("intermediate_size")
+        shapes |= {
+            "mlp.gate_proj.bias": (inner,),
+            "mlp.up_proj.bias": (inner,),
+            "mlp.down_proj.bias": (hidden,),
+        }
+    return shapes
 
 
 def _heads(drafter: DrafterFiles) -> tuple[int, int, int]:

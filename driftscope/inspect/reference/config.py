@@ -71,6 +71,8 @@ class DecoderConfig:
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10000.0
     max_position_embeddings: int = 2048
+    partial_rotary_factor: float = 1.0
+    """Share of each head that rotary positions turn; the rest of a head keeps its numbers."""
 
     @classmethod
     def from_hf(cls, fields: dict[str, Any]) -> DecoderConfig:
@@ -84,6 +86,8 @@ class DecoderConfig:
     def to_hf(self) -> dict[str, Any]:
         """Return the fields that the `config.json` of a target and of a drafter have in common."""
         sizes = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if self.partial_rotary_factor == 1:
+            del sizes["partial_rotary_factor"]
         return {
             "model_type": "llama",
             **sizes,
@@ -137,6 +141,10 @@ class DrafterConfig:
     final norm returns is fed to the next depth."""
     attention_bias: bool = False
     """Whether the projections to queries, keys and values have biases."""
+    output_bias: bool = False
+    """Whether the projection of attention's output has a bias."""
+    mlp_bias: bool = False
+    """Whether the projections of the MLP have biases."""
     latent: LatentConfig | None = None
     """Sizes of latent attention, with which `layer.head_dim` is the rotated part of a head; None:
     grouped-query attention."""
@@ -190,6 +198,7 @@ class DrafterConfig:
             names_aux_layers=bool(named),
             norm_before_fc=bool(eagle.get("norm_before_fc", fields.get("norm_before_fc", False))),
             qk_norm=fields.get("architectures") == [QWEN3_DRAFTER],
+            **_biases(fields),
             draft_vocab_size=_unless(fields.get("draft_vocab_size"), layer.vocab_size),
             target_hidden_size=_unless(fields.get("target_hidden_size"), layer.hidden_size),
             latent=latent,
@@ -204,7 +213,13 @@ class DrafterConfig:
         """Read a parsed `config.json` of an EAGLE-1 drafter, whatever architecture it names: that
         of the EAGLE repository is its target's. Raises KeyError for a size that is missing."""
         layer = DecoderConfig.from_hf(fields)
-        return cls(layer=layer, aux_layers=(FINAL_STATE,), names_aux_layers=False, eagle1=True)
+        return cls(
+            layer=layer,
+            aux_layers=(FINAL_STATE,),
+            names_aux_layers=False,
+            eagle1=True,
+            **_biases(fields),
+        )
 
     @classmethod
     def mtp_from_hf(cls, fields: dict[str, Any], *, attention_bias: bool) -> DrafterConfig:
@@ -241,6 +256,7 @@ class DrafterConfig:
             **({"model_type": "qwen3"} if self.qk_norm else {}),
             **({"model_type": "deepseek_v2", **self.latent.to_hf()} if self.latent else {}),
             "draft_vocab_size": self.draft_vocab_size or self.layer.vocab_size,
+            **{name: True for name in ("attention_bias", "mlp_bias") if getattr(self, name)},
             "tie_word_embeddings": False,
             "fc_norm": self.fc_norm,
             "norm_output": self.norm_output,
@@ -262,6 +278,15 @@ def default_aux_layers(target_layers: int) -> tuple[int, ...]:
     return layers
 
 
+def _biases(fields: Mapping[str, Any]) -> dict[str, bool]:
+    """Return which biases vLLM's layers have: Qwen3's have none but attention's inputs."""
+    attention = bool(fields.get("attention_bias"))
+    if fields.get("architectures") == [QWEN3_DRAFTER]:
+        return {"attention_bias": attention}
+    mlp = bool(fields.get("mlp_bias"))
+    return {"attention_bias": attention, "output_bias": attention, "mlp_bias": mlp}
+
+
 def _usual(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the values that transformers' LlamaConfig gives to absent sizes."""
     heads = fields.get("num_attention_heads")
@@ -276,10 +301,27 @@ def _usual(fields: dict[str, Any]) -> dict[str, Any]:
     return usual
 
 
+ROTARY_SHARE = ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")
+"""Names of the share of a head that is rotated, in the order in which vLLM takes them
+(patch_rope_parameters in vllm/transformers_utils/config.py 0.32)."""
+
+
+def rotary_share(fields: Mapping[str, Any]) -> float:
+    """Return the share of each head that rotary positions turn."""
+    nested = fields.get("rope_parameters")
+    places = (nested if isinstance(nested, dict) else {}, fields)
+    found = [
+        place[name] for name in ROTARY_SHARE for place in places if place.get(name) is not None
+    ]
+    return float(found[0]) if found else 1.0
+
+
 def _rope(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the base of the rotary positions where transformers 5 writes it."""
+    """Return the settings of rotary positions, whose base transformers 5 writes in
+    rope_parameters."""
     theta = (fields.get("rope_parameters") or {}).get("rope_theta")
-    return {} if theta is None else {"rope_theta": theta}
+    share = {"partial_rotary_factor": rotary_share(fields)}
+    return share if theta is None else {"rope_theta": theta, **share}
 
 
 def _unless(value: int | None, usual: int) -> int | None:

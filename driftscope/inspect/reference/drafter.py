@@ -108,7 +108,7 @@ class LaterLayer(nn.Module):
         layer = config.layer
         size, eps = layer.hidden_size, layer.rms_norm_eps
         self.self_attn = _projections(config, inputs * size)
-        self.mlp = MLP(layer)
+        self.mlp = MLP(layer, bias=config.mlp_bias)
         self.input_layernorm = RMSNorm(size, eps)
         self.post_attention_layernorm = RMSNorm(size, eps)
 
@@ -306,8 +306,13 @@ class Drafter(nn.Module):
 def _projections(config: DrafterConfig, input_size: int) -> Attention | LatentAttention:
     if config.latent:
         return LatentAttention(config.layer, config.latent, input_size)
-    bias = config.attention_bias
-    return Attention(config.layer, input_size, qk_norm=config.qk_norm, bias=bias)
+    return Attention(
+        config.layer,
+        input_size,
+        qk_norm=config.qk_norm,
+        bias=config.attention_bias,
+        output_bias=config.output_bias,
+    )
 
 
 def _mix(attention: Tensor, context: Slots, own: tuple[Slots, ...]) -> Tensor:

@@ -48,14 +48,19 @@ class Rotary:
     ) -> None:
         """`frequencies` [D / 2] and `scale` replace those of plain positions, for models that scale
         theirs."""
-        exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+        turned = int(config.head_dim * config.partial_rotary_factor)
+        exponent = torch.arange(0, turned, 2, dtype=torch.float64) / turned
         positions = torch.arange(config.max_position_embeddings, dtype=torch.float64)
         turns = config.rope_theta**-exponent if frequencies is None else frequencies.double()
         angles = torch.outer(positions, turns).repeat(1, 2)
         self.cos, self.sin = angles.cos() * scale, angles.sin() * scale
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Rotate `x` [B, heads, S, D] by `positions` [S]."""
+        """Rotate `x` [B, heads, S, D] by `positions` [S]; of each head, as many numbers as the
+        table has."""
+        turned = self.cos.shape[-1]
+        if turned < x.shape[-1]:
+            return torch.cat([self(x[..., :turned], positions), x[..., turned:]], -1)
         if self.cos.device != x.device:
             self.cos, self.sin = self.cos.to(x.device), self.sin.to(x.device)
         wide = at_least_float32(x.dtype)
@@ -68,7 +73,7 @@ class Attention(nn.Module):
     """The projections of grouped-query attention. `input_size` is 2H in a drafter's first layer.
 
     `qk_norm` adds an RMSNorm on each head's queries and keys, as in Qwen3; `bias` adds one to
-    queries, keys and values, as in Qwen2.
+    queries, keys and values, as in Qwen2, and `output_bias` one to the output.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class Attention(nn.Module):
         *,
         qk_norm: bool = False,
         bias: bool = False,
+        output_bias: bool = False,
     ) -> None:
         super().__init__()
         self.config = config
@@ -86,7 +92,7 @@ class Attention(nn.Module):
         self.q_proj = nn.Linear(input_size, query_size, bias=bias)
         self.k_proj = nn.Linear(input_size, key_size, bias=bias)
         self.v_proj = nn.Linear(input_size, key_size, bias=bias)
-        self.o_proj = nn.Linear(query_size, config.hidden_size, bias=False)
+        self.o_proj = nn.Linear(query_size, config.hidden_size, bias=output_bias)
         head = (config.head_dim, config.rms_norm_eps)
         self.q_norm: nn.Module = RMSNorm(*head) if qk_norm else nn.Identity()
         self.k_norm: nn.Module = RMSNorm(*head) if qk_norm else nn.Identity()
@@ -115,12 +121,12 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """SwiGLU: down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, *, bias: bool = False) -> None:
         super().__init__()
         hidden, inner = config.hidden_size, config.intermediate_size
-        self.gate_proj = nn.Linear(hidden, inner, bias=False)
-        self.up_proj = nn.Linear(hidden, inner, bias=False)
-        self.down_proj = nn.Linear(inner, hidden, bias=False)
+        self.gate_proj = nn.Linear(hidden, inner, bias=bias)
+        self.up_proj = nn.Linear(hidden, inner, bias=bias)
+        self.down_proj = nn.Linear(inner, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the MLP to [..., H]; return [..., H]."""

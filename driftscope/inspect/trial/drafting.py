@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from driftscope.boundary.files import first_line
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import DrafterFiles, find_heads
+from driftscope.inspect.checks.layer_fields import NEUTRAL
 from driftscope.inspect.checks.tensors import EMBEDDING, FC_BIAS, HEAD
 from driftscope.inspect.drafter_classes import MIMO, Family
 from driftscope.inspect.files import StoredTensor
@@ -31,7 +33,7 @@ from driftscope.inspect.reference.config import (
 )
 from driftscope.inspect.reference.drafter import Context, Drafter, StepOutput, reference_name
 from driftscope.inspect.reference.layers import Embeds, Rotary
-from driftscope.inspect.trial.result import Change, InsideSums
+from driftscope.inspect.trial.result import Change, InsideSums, Overflow
 from driftscope.inspect.trial.target import Passage
 
 POSITIONS = 2048
@@ -155,8 +157,11 @@ def _unfit(files: DrafterFiles) -> str | None:
         return "no reference implementation of EAGLE-3 without captured layers"
     if FC_BIAS in files.tensors and not files.for_sglang:
         return "fc has a bias, which vLLM has no place for"
-    if fields.get("attention_bias") or fields.get("mlp_bias"):
-        return "the reference implementation has no biases"
+    if files.format.family is Family.MLA and fields.get("attention_bias"):
+        return "the reference implementation of latent attention has no biases"
+    act = fields.get("hidden_act")
+    if act is not None and act not in NEUTRAL["hidden_act"].values:
+        return f"vLLM refuses its activation ({act})"
     return None
 
 
@@ -374,15 +379,57 @@ _LEAST_PROBABILITY = 1e-9
 """Probability that counts for tokens that cannot be drafted."""
 
 
+class Watch:
+    """Finds the first number of a drafter that a type cannot hold, while it runs."""
+
+    def __init__(self, drafter: Drafter, dtype: torch.dtype) -> None:
+        """`dtype` is the type in which an engine serves it."""
+        self.dtype, self.depth = dtype, 0
+        self.found: Overflow | None = None
+        self._largest = torch.finfo(dtype).max
+        named = [(name, module) for name, module in drafter.named_modules() if name]
+        self._hooks = [
+            module.register_forward_hook(partial(self._look, name))
+            for name, module in named
+            if any(True for _ in module.parameters(recurse=False))
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _look(self, name: str, _module: Any, inputs: Any, output: Tensor) -> None:
+        if self.found is None and not float(output.abs().amax()) <= self._largest:
+            entered = float(inputs[0].abs().amax()) <= self._largest
+            tensor = f"{name}.weight" if entered else f"what {name} reads"
+            dtype = str(self.dtype).removeprefix("torch.")
+            self.found = Overflow(depth=self.depth, tensor=tensor, dtype=dtype)
+
+
 @torch.inference_mode()
 def draft(
-    drafter: Drafter, target: Embeds, passage: Passage, k: int, *, measured: bool = False
+    drafter: Drafter,
+    target: Embeds,
+    passage: Passage,
+    k: int,
+    *,
+    measured: bool = False,
+    watch: Watch | None = None,
 ) -> Drafted:
     """Draft K tokens greedily from each position of the answer, given the true tokens before it."""
+    if watch is not None:
+        watch.depth = 0
     anchors, prefix = passage.anchors(k), Prefix.of(drafter, target, passage)
+    if watch is not None:
+        watch.depth = 1
     matches, probabilities, figures = list[Tensor](), list[Tensor](), list[Tensor]()
     inside = ChainSums(anchors, k)
     for step, right in prefix.steps(anchors, k):
+        if watch is not None:
+            watch.depth = step.depth + 1
         matches.append(step.token_ids == right)
         probabilities.append(_probability(drafter, step.logits, right))
         if measured:
@@ -397,6 +444,54 @@ def draft(
         figures=torch.stack(figures) if measured else None,
         inside=inside.sums() if measured else None,
     )
+
+
+FIT_STEPS, FIT_RATE, FIT_PASSAGES, FIT_DEPTHS = 12, 1e-3, 4, 2
+"""Training that tells whether a drafter's weights fit: steps, rate, answers a step, depths. A
+trained drafter accepts no more after it, often less; it takes as long as a few repairs."""
+
+
+def fit(base: Variant, target: Embeds, passages: Sequence[Passage], device: str) -> Drafter:
+    """Return the drafter after a few steps of training on answers of its target. Embedding and head
+    stay as they are."""
+    drafter = base.build(device)
+    weights = [
+        weight.requires_grad_(requires_grad=True)
+        for name, weight in drafter.named_parameters()
+        if name not in (EMBEDDING, HEAD)
+    ]
+    optimizer = torch.optim.Adam(weights, lr=FIT_RATE, betas=(0.9, 0.95))
+    order = torch.Generator().manual_seed(0)
+    for step in range(FIT_STEPS):
+        optimizer.param_groups[0]["lr"] = FIT_RATE * min(1, (step + 1) / 3) * (1 - step / FIT_STEPS)
+        optimizer.zero_grad()
+        for at in torch.randperm(len(passages), generator=order)[:FIT_PASSAGES].tolist():
+            _loss(drafter, target, passages[at]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return drafter.requires_grad_(requires_grad=False)
+
+
+def _loss(drafter: Drafter, target: Embeds, passage: Passage) -> Tensor:
+    """Return the negative log-probability of the target's tokens after drafts that are right."""
+    # Tensors of inference mode cannot be trained through.
+    states = {layer: state.clone() for layer, state in passage.states.items()}
+    passage = replace(passage, ids=passage.ids.clone(), states=states)
+    fused = drafter.fuse([states[layer] for layer in drafter.config.aux_layers])
+    embedded = drafter.embed(passage.ids[None, 1:], target).detach()
+    prefix = Prefix(
+        drafter=drafter,
+        target=target,
+        passage=passage,
+        fused=fused,
+        context=drafter.context(embedded, fused),
+    )
+    anchors = passage.anchors(FIT_DEPTHS)
+    reached, losses = torch.ones(len(anchors), device=fused.device), list[Tensor]()
+    for step, right in prefix.steps(anchors, FIT_DEPTHS):
+        probability = _probability(drafter, step.logits, right).clamp(min=_LEAST_PROBABILITY)
+        losses.append(-(probability.log() * reached).mean())
+        reached = reached * (step.token_ids == right)
+    return torch.stack(losses).sum()
 
 
 def _probability(drafter: Drafter, logits: Tensor, tokens: Tensor) -> Tensor:

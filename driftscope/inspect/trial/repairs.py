@@ -25,6 +25,7 @@ from driftscope.inspect.checks.tensors import EMBEDDING, HEAD
 from driftscope.inspect.drafter_classes import AUX_LAYERS
 from driftscope.inspect.reference.config import FINAL_STATE, LatentConfig, default_aux_layers
 from driftscope.inspect.trial.drafting import Repair, Variant
+from driftscope.inspect.trial.layer_repairs import HEAD_FIELDS, layer_repairs
 from driftscope.inspect.trial.result import Change
 
 _QUERIES, _CACHED = "q_b_proj.weight", "kv_a_proj_with_mqa.weight"
@@ -98,6 +99,8 @@ class TargetFacts:
     """Parts of the target that repairs use."""
 
     layers: int
+    fields: Mapping[str, Any]
+    """Fields of its config."""
     rope_theta: float
     embedding: Tensor
     head: Tensor
@@ -105,7 +108,12 @@ class TargetFacts:
 
 def repairs(base: Variant, target: TargetFacts) -> list[Repair]:
     """Return the repairs that change anything, those of the config alone first."""
-    both = (_rope, _embedding_and_head, lambda variant, _: attention_repairs(variant))
+    both = (
+        _rope,
+        _embedding_and_head,
+        lambda variant, _: attention_repairs(variant),
+        lambda variant, facts: layer_repairs(variant, facts.fields),
+    )
     only = _OF_FINAL_STATE if base.config.reads_final_state else _OF_EAGLE3
     makers: tuple[Callable[[Variant, TargetFacts], Iterator[Repair]], ...] = (*only, *both)
     found = [repair for make in makers for repair in make(base, target)]
@@ -395,7 +403,7 @@ _OF_EAGLE3 = (
 )
 
 
-_LAYER_FIELDS = ("rope_theta",)
+_LAYER_FIELDS = ("rope_theta", "rms_norm_eps", "partial_rotary_factor", *HEAD_FIELDS)
 """Fields that the speculators format keeps in transformer_layer_config."""
 
 

@@ -6,6 +6,7 @@ Needs no torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -97,6 +98,8 @@ class Inside:
     @property
     def lines(self) -> tuple[str, ...]:
         """Sentences for people, without a full stop."""
+        if self.growth is not None and not np.isfinite(self.growth.value):
+            return ()
         drift = self.attention_drift
         attention = () if drift is None else (drift_words(drift, "prompt"),)
         growth = () if self.growth is None else (_growth_words(self.growth, self),)
@@ -334,6 +337,9 @@ class Tried:
     prompts: int
     """Number of prompts; of repairs that were soon given up, fewer than in the whole trial."""
     all_positions: AllPositions | None = None
+    behind: Gain | None = None
+    """How much longer the best repair accepts on the same prompts; None for the best one, and
+    without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,6 +368,29 @@ class TriedRendering:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """What a drafter accepts on half of the prompts after a few steps of training on the others."""
+
+    steps: int
+    acceptance: Acceptance
+    gain: Gain
+    """Over the drafter as it is, on the same prompts."""
+    prompts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overflow:
+    """The first number of a drafter that the served type cannot hold."""
+
+    depth: int
+    """0 for the slots of the prompt."""
+    tensor: str
+    """Tensor whose layer gives the number."""
+    dtype: str
+    """Type in which the engine serves the drafter: its target's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """Results of a trial."""
 
@@ -380,6 +409,12 @@ class Trial:
     """Hypotheses that could not be tried, or were not before Ctrl-C."""
     stopped: bool = False
     """Whether Ctrl-C ended the trial; the results are those before it."""
+    overflow: Overflow | None = None
+    """None if every number of the drafter as it is can be held."""
+    not_promised: tuple[str, ...] = ()
+    """Reasons why an engine may accept something else than was measured here."""
+    fitted: Fitted | None = None
+    """What a few steps of training change; None if they were not tried."""
 
 
 STOPPED = "stopped by Ctrl-C"
@@ -406,6 +441,18 @@ ALIVE_ABOVE = 0.25
 """Rate at depth 1 below which a drafter counts as dead, and which a repaired one must exceed. It is
 below half of the weakest published rate, 0.585; a trained head on random states reached 0.18 in the
 shipped target, because frequent tokens are right by chance."""
+CLEARLY_ALIVE = 0.5
+"""Rate at depth 1 above which a drafter is alive; the weakest published rate is 0.585. The lower
+end of the interval must be above it for an all-clear, and the upper end below it for a conclusion
+that little is accepted."""
+CALIBRATED = 0.1
+"""Largest difference of confidence and rate at depth 1 of a drafter that knows how often it is
+right. Drafters with a mistake in the wiring that accept little are surer than right by 0.12 or
+more, or right by chance only."""
+RIGHT_BY_SKILL = 0.2
+"""Rate at depth 1 that chance does not reach, see ALIVE_ABOVE."""
+LEAST_FIT = 0.1
+"""Smallest gain from a few steps of training that counts, relative to the acceptance length."""
 AS_GOOD = 0.01
 """Difference to the best repair, relative to its acceptance length, up to which a repair of the
 config alone is preferred."""
@@ -417,24 +464,153 @@ _RULE_OF_POSITIONS = (
 )
 
 
-def verdict(trial: Trial) -> Iterator[CheckResult]:
-    """Yield the repair that helps most, or that none explains why next to nothing is accepted; then
-    the renderings of the prompts that help. After Ctrl-C, a repair that was not tried may help."""
+def verdict(trial: Trial, found: Sequence[CheckResult] = ()) -> Iterator[CheckResult]:
+    """Yield what the trial shows beside `found`, the results of the files: numbers that overflow;
+    the repair that helps most, or that little is accepted without a known cause; then the
+    renderings of the prompts that help. After Ctrl-C, a repair that was not tried may help."""
     best = best_repair(trial)
+    if trial.overflow is not None:
+        yield _overflows(trial.overflow)
     if best is not None:
         yield _repaired(trial, best)
-    elif _dead(trial) and not trial.stopped:
-        yield CheckResult(
-            id="nothing_accepted",
-            level=Level.ERROR,
-            title="little or nothing is accepted, and no single repair helps",
-            expected=f"at depth 1 a rate above {ALIVE_ABOVE:.0%}",
-            rule=f"{len(trial.tried)} repairs were tried",
-            there=f"{trial.acceptance.marginal[0]:.1%} of {trial.acceptance.rounds} rounds",
-            change="use a drafter that was trained on this target; its sizes fit another one too",
-            certainty=Certainty.LIKELY,
-        )
+    elif not trial.stopped and trial.overflow is None:
+        yield from _unexplained(trial, found)
     yield from rendering_results(trial)
+
+
+def is_alive(acceptance: Acceptance) -> bool | None:
+    """Whether clearly more than CLEARLY_ALIVE is accepted at depth 1, or clearly less; None if the
+    prompts are too few to tell."""
+    spread = acceptance.marginal_interval[0]
+    if spread is None:
+        return None
+    if spread.low > CLEARLY_ALIVE:
+        return True
+    return False if spread.high < CLEARLY_ALIVE else None
+
+
+def _overflows(overflow: Overflow) -> CheckResult:
+    place = f"at depth {overflow.depth}" if overflow.depth else "in the slots of the prompt"
+    return CheckResult(
+        id="states_overflow",
+        level=Level.ERROR,
+        title=f"states overflow {place}",
+        expected=f"numbers that {overflow.dtype} can hold",
+        rule="one number that is infinite or NaN makes every draft after it arbitrary; engines "
+        "serve a drafter in its target's type",
+        there=f"the output of {overflow.tensor} is infinite, NaN or too large",
+        change=f"export {overflow.tensor} again, and look for rows that are far larger than others",
+    )
+
+
+def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckResult]:
+    """Yield why the drafter is not sound although no repair helps."""
+    rate, spread = trial.acceptance.marginal[0], trial.acceptance.marginal_interval[0]
+    there = f"{rate:.0%}{between_percent(spread)} at depth 1, {trial.acceptance.rounds} rounds"
+    expected = f"clearly more than {CLEARLY_ALIVE:.0%} at depth 1"
+    alive, helps = is_alive(trial.acceptance), _training_helps(trial)
+    if alive is None:
+        yield CheckResult(
+            id="too_few_prompts",
+            level=Level.WARNING,
+            title=f"too few prompts to tell whether enough is accepted ({trial.prompts})",
+            expected=expected,
+            rule="the 95% interval over prompts must lie on one side",
+            there=there,
+            change=f"give more prompts: --limit {4 * trial.prompts}",
+            certainty=Certainty.POSSIBLE,
+        )
+    elif not alive:
+        if _knows_little(trial):
+            yield _too_little_training(trial, there)
+        elif any(result.id == _OTHER_EMBEDDING for result in found):
+            yield CheckResult(
+                id="another_target",
+                level=Level.ERROR,
+                title="little is accepted, and the embedding is not this target's",
+                expected=expected,
+                rule=f"none of {len(trial.tried)} repairs explains it",
+                there=there,
+                change="use a drafter that was trained on this target",
+                certainty=Certainty.LIKELY,
+            )
+        else:
+            dead = spread is not None and spread.high < ALIVE_ABOVE
+            yield CheckResult(
+                id="accepts_little",
+                level=Level.ERROR if dead else Level.WARNING,
+                title="little is accepted, and the cause was not found",
+                expected=expected,
+                rule=f"none of {len(trial.tried)} repairs explains it",
+                there=f"{there}{_confidence_words(trial)}",
+                change="one of: tensors of another checkpoint, or damaged by a conversion; a "
+                "drafter of another target; prompts or a template unlike those of its training",
+                certainty=Certainty.CERTAIN,
+            )
+    elif helps and trial.fitted is not None:
+        after = trial.fitted.acceptance
+        yield CheckResult(
+            id="training_helps",
+            level=Level.WARNING,
+            title=f"{trial.fitted.steps} steps of training raise the acceptance length by "
+            f"{_relative(trial.fitted):.0%} on other prompts",
+            expected="weights that a few steps do not improve",
+            rule="trained on half of the prompts, compared on the other half, paired by prompt",
+            there=f"{after.mean_length:.2f} instead of {_before(trial.fitted):.2f} tokens a round",
+            change="one of: a target that was trained on since, tensors of another checkpoint, "
+            "training that ended too early, prompts unlike those of its training",
+            certainty=Certainty.POSSIBLE,
+        )
+
+
+_OTHER_EMBEDDING = "embedding_not_targets"
+
+
+def _knows_little(trial: Trial) -> bool:
+    """Whether confidence is low and right: the drafter knows how often it is right, and is right
+    more often than by chance."""
+    sure, right = trial.inside.confidence.sure[0], trial.inside.confidence.right[0]
+    if sure is None or right is None:
+        return False
+    return abs(sure - right.value) <= CALIBRATED and right.value >= RIGHT_BY_SKILL
+
+
+def _too_little_training(trial: Trial, there: str) -> CheckResult:
+    helps = _training_helps(trial)
+    fitted = trial.fitted
+    more = (
+        f"; {fitted.steps} steps of training raise the acceptance length by {_relative(fitted):.0%}"
+        if helps and fitted
+        else ""
+    )
+    return CheckResult(
+        id="too_little_training",
+        level=Level.WARNING,
+        title="the drafter was trained too little: it accepts little, and knows it",
+        expected=f"clearly more than {CLEARLY_ALIVE:.0%} at depth 1",
+        rule="a mistake in the wiring leaves a drafter surer than it is right; this one is not",
+        there=f"{there}{_confidence_words(trial)}{more}",
+        change="train it longer, or on more text like these prompts",
+        certainty=Certainty.LIKELY if helps else Certainty.POSSIBLE,
+    )
+
+
+def _confidence_words(trial: Trial) -> str:
+    sure = trial.inside.confidence.sure[0]
+    return "" if sure is None else f"; it is {sure:.0%} sure of its first token"
+
+
+def _training_helps(trial: Trial) -> bool:
+    fitted = trial.fitted
+    return fitted is not None and _beyond_chance(fitted.gain) and _relative(fitted) >= LEAST_FIT
+
+
+def _before(fitted: Fitted) -> float:
+    return fitted.acceptance.mean_length - fitted.gain.difference
+
+
+def _relative(fitted: Fitted) -> float:
+    return fitted.gain.difference / _before(fitted)
 
 
 def rendering_results(trial: Trial) -> Iterator[CheckResult]:
@@ -511,7 +687,7 @@ def _small_but_certain(each: Tried) -> bool:
 
 
 def _repaired(trial: Trial, best: Tried) -> CheckResult:
-    now, then = trial.acceptance, best.acceptance
+    now, then, rivals = trial.acceptance, best.acceptance, _rivals(trial, best)
     return CheckResult(
         id=f"repaired_by.{best.repair.id}",
         level=Level.ERROR,
@@ -519,11 +695,44 @@ def _repaired(trial: Trial, best: Tried) -> CheckResult:
         f"round instead of {now.mean_length:.2f}",
         expected=f"acceptance length {then.mean_length:.2f} {_words(then.mean_length_interval)}",
         rule=_RULE if _beyond_chance(best.gain) else _RULE_OF_POSITIONS,
-        there=f"{now.mean_length:.2f} {_words(now.mean_length_interval)}: {best.repair.mistake}"
+        there=f"{now.mean_length:.2f} {_words(now.mean_length_interval)}: "
+        f"{'one of: ' if rivals else ''}{'; '.join([best.repair.mistake, *rivals])}"
         f"{_as_good(trial, best)}",
         change=best.repair.change,
-        certainty=Certainty.LIKELY,
+        certainty=Certainty.POSSIBLE if rivals or _odds(best) < LIKELY_ODDS else Certainty.LIKELY,
     )
+
+
+LIKELY_ODDS = 20.0
+"""Odds of a repair against chance, and against each other repair, above which it is likely."""
+
+
+def odds(p: float) -> float:
+    """Return the largest odds that a p-value gives against chance, 1 / (-e p ln p) (Sellke, Bayarri
+    and Berger 2001, The American Statistician 55); 1 for p above 1 / e."""
+    if p <= 0:
+        return math.inf
+    return 1 / (-math.e * p * math.log(p)) if p < 1 / math.e else 1.0
+
+
+def _odds(tried: Tried) -> float:
+    at = tried.all_positions
+    return odds(min(tried.gain.p, at.probability.p if at else 1.0))
+
+
+def _rivals(trial: Trial, best: Tried) -> list[str]:
+    """Return the mistakes that explain as much as the best repair's: the odds between them are not
+    above LIKELY_ODDS. Captured layers next to each other are told apart otherwise."""
+    least = LEAST_GAIN * trial.acceptance.mean_length
+    return [
+        one.repair.mistake
+        for one in trial.tried
+        if one.behind is not None
+        and one.gain.difference > least
+        and _beyond_chance(one.gain)
+        and not (only_layers(one) and only_layers(best))
+        and (one.behind.difference <= 0 or odds(one.behind.p) < LIKELY_ODDS)
+    ]
 
 
 def _as_good(trial: Trial, best: Tried) -> str:
@@ -540,11 +749,6 @@ def _as_good(trial: Trial, best: Tried) -> str:
         and one.acceptance.mean_length >= least
     ]
     return f"; {', '.join(others)} accept about as much" if others else ""
-
-
-def _dead(trial: Trial) -> bool:
-    rate, spread = trial.acceptance.marginal[0], trial.acceptance.marginal_interval[0]
-    return (spread.high if spread else rate) < ALIVE_ABOVE
 
 
 def _words(interval: Interval | None) -> str:

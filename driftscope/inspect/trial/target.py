@@ -141,7 +141,7 @@ class Teacher:
             raise CheckpointError(
                 f"{folder}: transformers cannot load this target ({reason})"
             ) from error
-        self.model.eval()
+        self.model.eval().requires_grad_(requires_grad=False)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Embed token ids [...] to [..., H]."""

@@ -13,22 +13,37 @@ from driftscope.analysis.statistics.ratio import mean_interval
 from driftscope.errors import NoDataError
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 from driftscope.inspect.checks.config import rope_theta
+from driftscope.inspect.checks.layer_fields import not_promised
 from driftscope.inspect.checks.vocabulary import chat_template
 from driftscope.inspect.drafter_classes import AUX_LAYERS
-from driftscope.inspect.trial.drafting import FIGURES, Drafted, Repair, Variant, as_served, draft
+from driftscope.inspect.trial.drafting import (
+    FIGURES,
+    FIT_STEPS,
+    Drafted,
+    Repair,
+    Variant,
+    Watch,
+    as_served,
+    draft,
+    fit,
+)
 from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, nearby_layers, repairs
 from driftscope.inspect.trial.result import (
     LEAST_GAIN,
     AllPositions,
     Change,
+    Fitted,
     NotApplicable,
+    Overflow,
     Trial,
     TrialListener,
     Tried,
     TriedRendering,
     acceptance_of,
+    best_repair,
     gain,
     inside_of,
+    is_alive,
     mean_gain,
     mean_length,
     only_layers,
@@ -140,6 +155,9 @@ def _rendered(
     return ids
 
 
+FIRST_PROMPTS = 32
+"""Number of prompts that a trial begins with. While the interval at depth 1 does not decide whether
+the drafter is alive, it takes as many again, until there are no more."""
 LEAST_PASSAGES = 5
 """Smallest number of prompts from which anything is concluded."""
 SCREENED = 8
@@ -166,29 +184,56 @@ class Bench:
         self.prompts = prompts(self.teacher)
         self.conversations = conversations or {}
         self.template = chat_template(target.folder)
+        self.dtype = _dtype(target)
         self._passages: tuple[Passage, ...] = ()
         self.facts = TargetFacts(
             layers=target.layers,
+            fields=target.fields,
             rope_theta=rope_theta(target.fields),
             embedding=self.teacher.embedding.float().cpu(),
             head=self.teacher.head.float().cpu(),
         )
 
-    def passages(self, layers: set[int], k: int, listener: TrialListener = SILENT) -> list[Passage]:
-        """Return the answers that are long enough for a chain of K, with the states of `layers`.
+    def passages(
+        self,
+        layers: set[int],
+        k: int,
+        listener: TrialListener = SILENT,
+        most: int | None = None,
+    ) -> list[Passage]:
+        """Return the answers to the first `most` prompts that are long enough for a chain of K,
+        with the states of `layers`.
 
         Raises NoDataError if there are too few.
         """
-        if not self._passages or not layers <= self._passages[0].states.keys():
-            made = self.teacher.passages(self.prompts, layers)
-            self._passages = tuple(listener.each(made, "Answering prompts", len(self.prompts)))
-        enough = [each for each in self._passages if len(each.anchors(k))]
-        if len(enough) < LEAST_PASSAGES:
-            raise NoDataError(
-                f"{len(enough)} prompts have an answer longer than K = {k}; give {LEAST_PASSAGES} "
-                "or more with --prompts"
-            )
-        return enough
+        chosen = dict(list(self.prompts.items())[:most])
+        if self._passages and not layers <= self._passages[0].states.keys():
+            self._passages = ()
+        there = {passage.key for passage in self._passages}
+        wanted = {key: ids for key, ids in chosen.items() if key not in there}
+        if wanted:
+            made = self.teacher.passages(wanted, layers)
+            new = tuple(listener.each(made, "Answering prompts", len(wanted)))
+            self._passages = (*self._passages, *new)
+        enough = [each for each in self._passages if each.key in chosen and len(each.anchors(k))]
+        if len(enough) >= LEAST_PASSAGES:
+            return enough
+        if len(chosen) < len(self.prompts):
+            return self.passages(layers, k, listener, 2 * len(chosen))
+        raise NoDataError(
+            f"{len(enough)} prompts have an answer longer than K = {k}; give {LEAST_PASSAGES} "
+            "or more with --prompts"
+        )
+
+
+def _dtype(target: TargetFiles) -> torch.dtype:
+    """Return the type in which an engine serves the target, and with it the drafter."""
+    for place in (target.fields, target.raw):
+        for name in ("dtype", "torch_dtype"):
+            named = getattr(torch, str(place.get(name)).removeprefix("torch."), None)
+            if isinstance(named, torch.dtype) and named.is_floating_point:
+                return named
+    return torch.float32
 
 
 def run_trial(
@@ -215,9 +260,14 @@ def run_trial(
     made, left_out = renderings(
         loaded.teacher.tokenizer, loaded.prompts, loaded.conversations, templates
     )
-    passages = loaded.passages(layers_needed(base, candidates), k, listener)
-    runner = Runner(loaded.teacher, passages, k, listener)
-    return try_renderings(runner, base, made, runner.run(base, candidates), left_out)
+    layers = layers_needed(base, candidates)
+
+    def answered(most: int) -> list[Passage]:
+        return loaded.passages(layers, k, listener, most)
+
+    runner = Runner(loaded.teacher, answered, k, listener, loaded.dtype)
+    trial = replace(runner.run(base, candidates), not_promised=not_promised(files))
+    return try_renderings(runner, base, made, trial, left_out)
 
 
 def try_renderings(
@@ -258,20 +308,26 @@ class Runner:
     def __init__(
         self,
         teacher: Teacher,
-        passages: Sequence[Passage],
+        answered: Callable[[int], list[Passage]],
         k: int,
         listener: TrialListener = SILENT,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        """Keep the target, its answers and the length of chains."""
-        self._teacher, self._passages, self._k = teacher, passages, k
-        self._listener = listener
+        """Keep the target, the length of chains and the type that is served. `answered` returns the
+        answers to so many prompts, or to all if there are fewer."""
+        self._teacher, self._answered, self._k = teacher, answered, k
+        self._listener, self._dtype = listener, dtype
+        self._asked = FIRST_PROMPTS
+        self._passages = answered(FIRST_PROMPTS)
+        self._rounds = dict[str, list[list[int]]]()
+        """Accepted tokens of each repair that was tried on all prompts."""
 
     def run(self, base: Variant, candidates: Sequence[Repair]) -> Trial:
         """Run the drafter as it is, and with each repair until Ctrl-C.
 
         Raises KeyboardInterrupt if it is stopped before LEAST_PASSAGES prompts are drafted.
         """
-        drafted, stopped = self._as_is(base)
+        drafted, overflow, stopped = self._as_is(base)
         left = () if stopped else candidates
         figures = [each.figures for each in drafted if each.figures is not None]
         means = torch.stack(figures).mean(0).tolist()
@@ -286,7 +342,7 @@ class Runner:
                 tried += self._search_layers(base, drafted, tried, comparisons)
         except KeyboardInterrupt:
             stopped = True
-        return Trial(
+        trial = Trial(
             prompts=len(drafted),
             k=self._k,
             acceptance=as_is,
@@ -295,26 +351,66 @@ class Runner:
             tried=tuple(sorted(tried, key=lambda each: -each.gain.difference)),
             not_applicable=tuple(stopped_before(candidates[len(tried) :])) if stopped else (),
             stopped=stopped,
+            overflow=overflow,
         )
+        best = best_repair(trial)
+        if best is not None:
+            return replace(trial, tried=tuple(self._compared(trial.tried, best)))
+        if stopped or overflow is not None:
+            return trial
+        return replace(trial, fitted=self._fitted(base, drafted))
 
-    def _as_is(self, base: Variant) -> tuple[list[Drafted], bool]:
-        """Return the drafts of each prompt, and whether Ctrl-C left some prompts out."""
+    def _compared(self, tried: Sequence[Tried], best: Tried) -> Iterator[Tried]:
+        """Yield the repairs with how much more the best one accepts."""
+        most = self._rounds.get(best.repair.id)
+        for one in tried:
+            rounds = self._rounds.get(one.repair.id)
+            behind = gain(rounds, most, 1) if rounds and most and one is not best else None
+            yield replace(one, behind=behind)
+
+    def _as_is(self, base: Variant) -> tuple[list[Drafted], Overflow | None, bool]:
+        """Return the drafts of each prompt, the first number that overflows, and whether Ctrl-C
+        left some prompts out. Prompts are added while they do not decide whether it is alive."""
         drafter, made = base.build(self._teacher.device), list[Drafted]()
-        try:
-            for each in self._listener.each(
-                self._passages, "Running the drafter as it is", len(self._passages)
-            ):
-                made.append(draft(drafter, self._teacher, each, self._k, measured=True))
-        except KeyboardInterrupt:
-            if len(made) < LEAST_PASSAGES:
-                raise
-            return made, True
-        return made, False
+        with Watch(drafter, self._dtype) as watch:
+            try:
+                while len(made) < len(self._passages):
+                    new = self._passages[len(made) :]
+                    for each in self._listener.each(new, "Running the drafter as it is", len(new)):
+                        drafted = draft(
+                            drafter, self._teacher, each, self._k, measured=True, watch=watch
+                        )
+                        made.append(drafted)
+                    if is_alive(acceptance_of(_rounds(made), self._k)) is None:
+                        self._asked *= 2
+                        self._passages = self._answered(self._asked)
+            except KeyboardInterrupt:
+                if len(made) < LEAST_PASSAGES:
+                    raise
+                return made, watch.found, True
+        return made, watch.found, False
+
+    def _fitted(self, base: Variant, drafted: Sequence[Drafted]) -> Fitted | None:
+        """Train the drafter on half of the prompts, and compare on the other half; None if there
+        are too few."""
+        learnt, compared = self._passages[::2], self._passages[1::2]
+        if len(compared) < LEAST_PASSAGES or base.config.reads_final_state:
+            return None
+        drafter = fit(base, self._teacher, learnt, self._teacher.device)
+        made = [draft(drafter, self._teacher, each, self._k) for each in compared]
+        return Fitted(
+            steps=FIT_STEPS,
+            acceptance=acceptance_of(_rounds(made), self._k),
+            gain=gain(_rounds(drafted[1::2]), _rounds(made), 1),
+            prompts=len(made),
+        )
 
     def _try(self, repair: Repair, base: Sequence[Drafted], comparisons: int) -> Tried:
         drafted = self._drafted(repair.variant, self._passages[:SCREENED])
         if mean_length(_rounds(drafted)) > mean_length(_rounds(base[: len(drafted)])):
             drafted += self._drafted(repair.variant, self._passages[SCREENED : len(base)])
+        if len(drafted) == len(base):
+            self._rounds[repair.id] = _rounds(drafted)
         base = base[: len(drafted)]
         sides = base, drafted
         accepted = [[prompt.accepted.tolist() for prompt in side] for side in sides]
@@ -370,7 +466,9 @@ class Runner:
     ) -> TriedRendering | None:
         """Let the target answer the prompts of a rendering, and compare what is accepted; None if
         too few answers are long enough."""
-        made = self._teacher.passages(rendering.prompts, base.config.aux_layers)
+        keys = {passage.key for passage in self._passages}
+        prompts = {key: ids for key, ids in rendering.prompts.items() if key in keys}
+        made = self._teacher.passages(prompts, base.config.aux_layers)
         theirs = {each.key: each for each in made if len(each.anchors(self._k))}
         pairs = [(each, theirs[each.key]) for each in self._passages if each.key in theirs]
         if len(pairs) < LEAST_PASSAGES:

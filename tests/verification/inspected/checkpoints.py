@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -23,25 +22,10 @@ from driftscope.inspect.reference.drafter import load_drafter, load_target, save
 from driftscope.inspect.reference.engine import generate
 from driftscope_lab.training.train_drafters import draft_loss, teach
 from driftscope_lab.trio import Prompt, encode, load_prompts, trio_path
+from verification.inspected.plants import EAGLE3, EAGLE31, NORMS, Plant, exchanged, fields
 
-EAGLE3, EAGLE31 = "eagle3", "eagle31"
 _HEAD_SIZE = 32
 _SEED = 9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planted:
-    """A mistake. `named` holds the ids of results that name it right, files' and trial's."""
-
-    name: str
-    of: str
-    named: tuple[str, ...]
-    config: Callable[[Config], object] | None = None
-    weights: Callable[[State], object] | None = None
-
-
-def _set(**values: object) -> Callable[[Config], None]:
-    return lambda fields: fields.update(values)
 
 
 def _both(*changes: Callable[[Config], object]) -> Callable[[Config], None]:
@@ -73,13 +57,6 @@ def _without(prefix: str) -> Callable[[State], None]:
 
 def _columns(state: State) -> None:
     state["fc.weight"] = torch.cat(state["fc.weight"].chunk(3, -1)[::-1], -1)
-
-
-def _exchanged(first: str, second: str) -> Callable[[State], None]:
-    def change(state: State) -> None:
-        state[first], state[second] = state[second], state[first]
-
-    return change
 
 
 def _table(made: Callable[[Tensor], Tensor], *, mask: bool) -> Callable[[State], None]:
@@ -135,154 +112,156 @@ def _speculators(**lost: None) -> Callable[[Config], None]:
     return change
 
 
-NORMS = "midlayer.input_layernorm.weight", "midlayer.hidden_norm.weight"
-PLANTED = (
-    Planted(
+PUBLISHED = (
+    Plant(
         name="norm_output on (SpecForge#879)",
         of=EAGLE3,
-        named=("repaired_by.norm_output",),
-        config=_set(norm_output=True),
+        causes=("repaired_by.norm_output",),
+        config=fields(norm_output=True),
     ),
-    Planted(
+    Plant(
         name="norm_output lost in the speculators format (vllm#46488)",
         of=EAGLE31,
-        named=("repaired_by.norm_output",),
+        causes=("repaired_by.norm_output",),
         config=_speculators(norm_output=None),
         weights=speculators_names,
     ),
-    Planted(
+    Plant(
         name="norm_before_fc for fc_norm (speculators#610, #670)",
         of=EAGLE31,
-        named=("fc_norm_and_norm_before_fc_swapped",),
-        config=_set(fc_norm=False, norm_before_fc=True),
+        causes=("fc_norm_and_norm_before_fc_swapped",),
+        config=fields(fc_norm=False, norm_before_fc=True),
     ),
-    Planted(
+    Plant(
         name="captured layers one too low (sglang#32334)",
         of=EAGLE31,
-        named=("repaired_by.captured_layers_2_3_5",),
+        causes=("repaired_by.captured_layers_2_3_5",),
         config=_layers(-1),
     ),
-    Planted(
+    Plant(
         name="captured layers one too high",
         of=EAGLE3,
-        named=("repaired_by.captured_layers_2_3_5",),
+        causes=("repaired_by.captured_layers_2_3_5",),
         config=_layers(1),
     ),
-    Planted(
+    Plant(
         name="captured layers not named",
         of=EAGLE31,
-        named=("captured_layers_collapse",),
+        causes=("captured_layers_collapse",),
         config=_unnamed_layers,
     ),
-    Planted(
+    Plant(
         name="norm_before_residual on",
         of=EAGLE3,
-        named=("repaired_by.norm_before_residual",),
-        config=_set(norm_before_residual=True),
+        causes=("repaired_by.norm_before_residual",),
+        config=fields(norm_before_residual=True),
     ),
-    Planted(
+    Plant(
         name="norm_before_residual left out in the speculators format",
         of=EAGLE3,
-        named=("repaired_by.norm_before_residual",),
+        causes=("repaired_by.norm_before_residual",),
         config=_speculators(norm_before_residual=None),
         weights=speculators_names,
     ),
-    Planted(
+    Plant(
         name="fc_norm off",
         of=EAGLE31,
-        named=("fc_norm_unused", "repaired_by.fc_norm"),
-        config=_set(fc_norm=False),
+        causes=("fc_norm_unused", "repaired_by.fc_norm"),
+        config=fields(fc_norm=False),
     ),
-    Planted(
+    Plant(
         name="fc_norm lost, flag and weights",
         of=EAGLE31,
-        named=("repaired_by.fc_norm_of_ones",),
-        config=_set(fc_norm=False),
+        causes=("repaired_by.fc_norm_of_ones",),
+        config=fields(fc_norm=False),
         weights=_without("fc_norm."),
     ),
-    Planted(
+    Plant(
         name="columns of fc reversed",
         of=EAGLE3,
-        named=("repaired_by.states_order_3_2_1",),
+        causes=("repaired_by.states_order_3_2_1",),
         weights=_columns,
     ),
-    Planted(
+    Plant(
         name="columns of fc reversed",
         of=EAGLE31,
         # The order of the norms changes nothing that can be measured.
-        named=("repaired_by.fc_order_3_2_1", "repaired_by.states_order_3_2_1"),
+        causes=("repaired_by.fc_order_3_2_1", "repaired_by.states_order_3_2_1"),
         weights=_columns,
     ),
-    Planted(
+    Plant(
         name="fc_norm reversed",
         of=EAGLE31,
-        named=("repaired_by.fc_norm_order_3_2_1",),
-        weights=_exchanged("fc_norm.0.weight", "fc_norm.2.weight"),
+        causes=("repaired_by.fc_norm_order_3_2_1",),
+        weights=exchanged("fc_norm.0", "fc_norm.2"),
     ),
-    Planted(
+    Plant(
         name="input and hidden norm exchanged",
         of=EAGLE3,
-        named=("repaired_by.input_and_hidden_norm",),
-        weights=_exchanged(*NORMS),
+        causes=("repaired_by.input_and_hidden_norm",),
+        weights=exchanged(*NORMS),
     ),
-    Planted(
+    Plant(
         name="input and hidden norm exchanged",
         of=EAGLE31,
-        named=("repaired_by.input_and_hidden_norm",),
-        weights=_exchanged(*NORMS),
+        causes=("repaired_by.input_and_hidden_norm",),
+        weights=exchanged(*NORMS),
     ),
-    Planted(
+    Plant(
         name="d2t holds ids",
         of=EAGLE31,
-        named=("d2t_absolute",),
+        causes=("d2t_absolute",),
         config=own_vocabulary_config,
         weights=_table(lambda table: table + torch.arange(len(table)), mask=False),
     ),
-    Planted(
+    Plant(
         name="d2t all zero",
         of=EAGLE3,
-        named=("d2t_zero",),
+        causes=("d2t_zero",),
         config=own_vocabulary_config,
         weights=_table(torch.zeros_like, mask=True),
     ),
-    Planted(
+    Plant(
         name="d2t one too high",
         of=EAGLE31,
-        named=("d2t_range", "repaired_by.d2t_minus_one"),
+        causes=("d2t_range", "repaired_by.d2t_minus_one"),
         config=own_vocabulary_config,
         weights=_table(lambda table: table + 1, mask=False),
     ),
-    Planted(
+    Plant(
         name="an embedding of its own",
         of=EAGLE31,
-        named=("embedding_not_targets", "repaired_by.targets_embedding"),
+        causes=("embedding_not_targets", "repaired_by.targets_embedding"),
         weights=_other_embedding,
     ),
-    Planted(
-        name="head permuted", of=EAGLE3, named=("repaired_by.targets_head",), weights=_permuted_head
+    Plant(
+        name="head permuted",
+        of=EAGLE3,
+        causes=("repaired_by.targets_head",),
+        weights=_permuted_head,
     ),
-    Planted(
+    Plant(
         name="rope_theta not the target's",
         of=EAGLE31,
-        named=("rope_theta_differs", "repaired_by.rope_theta"),
-        config=_set(rope_theta=1e6),
+        causes=("rope_theta_differs", "repaired_by.rope_theta"),
+        config=fields(rope_theta=1e6),
     ),
-    Planted(
+    Plant(
         name="queries and keys interleaved",
         of=EAGLE3,
-        named=("repaired_by.rope_layout",),
+        causes=("repaired_by.rope_layout",),
         weights=_interleaved,
     ),
-    Planted(
+    Plant(
         name="halves of attention's input exchanged",
         of=EAGLE31,
-        named=("repaired_by.attention_halves",),
+        causes=("repaired_by.attention_halves",),
         weights=_halves,
     ),
-    Planted(
+    Plant(
         name="drafter of another target",
         of=EAGLE31,
-        named=("nothing_accepted",),
+        causes=("another_target", "embedding_not_targets"),
         weights=_other_target,
     ),
 )

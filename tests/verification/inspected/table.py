@@ -1,13 +1,16 @@
 """Results of `inspect` for planted mistakes and of healthy drafters, as a table: `make inspect`.
 
 Each checkpoint is inspected as the command does, with the target and the trio's prompts. A mistake
-is found if there is an error or a warning, and named right if one of the results that it should
-lead to is there. A healthy drafter should have neither.
+is found if the drafter is not called sound, and named if one of the results that it should lead to
+is there. A healthy drafter should be called sound.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import json
+import shutil
 import sys
 import tempfile
 import time
@@ -18,16 +21,22 @@ from pathlib import Path
 import torch
 from support.checkpoints import TARGET, changed
 
+from driftscope.cli.trial_run import TrialOptions, load_bench
 from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.checks.result import Level
-from driftscope.inspect.inspection import inspect_files
+from driftscope.inspect.inspection import Answer, Inspection, inspect_files
 from driftscope.inspect.trial.result import Trial, best_repair, verdict
 from driftscope.inspect.trial.trial import Bench, run_trial
-from driftscope_lab.trio import Prompt, encode, load_prompts
-from verification.inspected.checkpoints import PLANTED, Planted, healthy
+from verification.inspected.checkpoints import PUBLISHED, healthy
+from verification.inspected.plants import FURTHER, REVIEWED, Plant
 
 K, PROMPTS, SEEDS = 5, 32, 2
+PLANTS = {"published": PUBLISHED, "reviewed": REVIEWED, "further": FURTHER}
+OTHER_TEMPLATE = (
+    "{% for m in messages %}### {{ m['role'] }}:\n{{ m['content'] }}\n\n{% endfor %}"
+    "### assistant:\n"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,46 +47,87 @@ class Row:
     of: str
     ids: tuple[str, ...]
     """Errors and warnings, errors first."""
-    right: bool
+    answer: Answer
+    named: bool
     trial: Trial | None
     files_s: float
     trial_s: float
 
 
-def loaded(prompts: Sequence[Prompt]) -> Bench:
-    """Return the target with its answers to prompts of the trio."""
-    chosen = {each.id: encode(each.in_distribution) for each in prompts}
-    return Bench(open_target(str(TARGET)), lambda _: chosen)
+@functools.cache
+def loaded(target: Path, prompts: int) -> Bench:
+    """Return a target with its answers to prompts of the trio."""
+    return load_bench(
+        open_target(str(target)), TrialOptions(prompts="trio", k=K, most_prompts=prompts)
+    )
 
 
-def inspected(path: Path, name: str, of: str, named: tuple[str, ...], bench: Bench) -> Row:
+def inspected(
+    path: Path, name: str, of: str, causes: tuple[str, ...], bench: Bench, target: Path = TARGET
+) -> Row:
     """Inspect one checkpoint."""
     start = time.perf_counter()
-    inspection = inspect_files(str(path), str(TARGET))
+    inspection = inspect_files(str(path), str(target))
     files_s = time.perf_counter() - start
-    results, trial = list(inspection.results), None
     start = time.perf_counter()
     try:
         drafter = open_drafter(str(path))
         trial = run_trial(drafter, bench.facts.layers, lambda: bench, K)
-        results = [*verdict(trial), *results]
+        inspection = inspection.with_results(tuple(verdict(trial, inspection.results)), trial)
     except CheckpointError as error:
         sys.stderr.write(f"{name}: {error}\n")
-    ids = tuple(each.id for each in results if each.level is not Level.NOTE)
-    right = any(each in named for each in ids) if named else not ids
-    trial_s = time.perf_counter() - start
+    return _row(inspection, name, of, causes, files_s, time.perf_counter() - start)
+
+
+def _row(
+    inspection: Inspection,
+    name: str,
+    of: str,
+    causes: tuple[str, ...],
+    files_s: float,
+    run_s: float,
+) -> Row:
+    ids = tuple(each.id for each in inspection.results if each.level is not Level.NOTE)
     return Row(
-        name=name, of=of, ids=ids, right=right, trial=trial, files_s=files_s, trial_s=trial_s
+        name=name,
+        of=of,
+        ids=ids,
+        answer=inspection.answer,
+        named=any(one in causes for one in ids) if causes else bool(ids),
+        trial=inspection.trial,
+        files_s=files_s,
+        trial_s=run_s,
     )
 
 
-def rows(folder: Path, planted: tuple[Planted, ...], seeds: int, bench: Bench) -> Iterator[Row]:
-    """Inspect the planted mistakes, then the healthy drafters."""
-    for number, each in enumerate(planted):
-        path = changed(folder / str(number), each.of, config=each.config, weights=each.weights)
-        yield inspected(path, each.name, each.of, each.named, bench)
-    for name, of, path in healthy(folder, seeds):
-        yield inspected(path, name, of, (), bench)
+def made(folder: Path, plant: Plant) -> tuple[Path, Path]:
+    """Write a planted drafter and its target, and return their folders."""
+    drafter = changed(folder / "drafter", plant.of, config=plant.config, weights=plant.weights)
+    others, own = plant.templates
+    if plant.target is None and others is None:
+        return drafter, TARGET
+    target = changed(folder / "target", "target", weights=plant.target)
+    for file in TARGET.iterdir():
+        if not (target / file.name).exists():
+            shutil.copy(file, target / file.name)
+    settings = target / "tokenizer_config.json"
+    fields = json.loads(settings.read_text())
+    if own is not None:
+        shutil.copy(TARGET / "tokenizer.json", drafter / "tokenizer.json")
+        (drafter / "tokenizer_config.json").write_text(settings.read_text())
+    if others is not None:
+        settings.write_text(json.dumps({**fields, "chat_template": OTHER_TEMPLATE}))
+    return drafter, target
+
+
+def planted(folder: Path, plants: Sequence[Plant], prompts: int) -> Iterator[Row]:
+    """Inspect planted mistakes."""
+    for number, plant in enumerate(plants):
+        drafter, target = made(folder / str(number), plant)
+        bench = loaded(target, prompts)
+        yield inspected(drafter, plant.name, plant.of, plant.causes, bench, target)
+        if target != TARGET:
+            loaded.cache_clear()
 
 
 def line(row: Row) -> str:
@@ -88,8 +138,9 @@ def line(row: Row) -> str:
         row.name,
         f"{row.trial.acceptance.mean_length:.2f}" if row.trial else "not run",
         f"{best.acceptance.mean_length:.2f}" if best else "",
+        row.answer,
         ", ".join(row.ids) or "nothing",
-        "yes" if row.right else "NO",
+        "yes" if row.named else "",
         f"{row.files_s:.1f} + {row.trial_s:.0f} s",
     )
     return f"| {' | '.join(cells)} |"
@@ -100,21 +151,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m verification.inspected.table")
     parser.add_argument("--prompts", type=int, default=PROMPTS)
     parser.add_argument("--seeds", type=int, default=SEEDS, help="re-trained drafters of each kind")
+    parser.add_argument("--plants", choices=[*PLANTS, "none"], nargs="*", default=[*PLANTS])
+    parser.add_argument("--only", default="", help="plants whose name holds these words")
     options = parser.parse_args()
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))
-    made, bench = [], loaded(load_prompts()[: options.prompts])
-    print("| of | checkpoint | accepts | repaired | errors and warnings | right | time |")
-    print("|---|---|---|---|---|---|---|")
+    print("| of | checkpoint | accepts | repaired | answer | errors and warnings | named | time |")
+    print("|---|---|---|---|---|---|---|---|")
+    counts = list[str]()
     with tempfile.TemporaryDirectory() as folder:
-        for row in rows(Path(folder), PLANTED, options.seeds, bench):
-            made.append(row)
-            print(line(row), flush=True)
-    planted, sound = made[: len(PLANTED)], made[len(PLANTED) :]
-    print(
-        f"\nplanted: {sum(bool(row.ids) for row in planted)} of {len(planted)} found, "
-        f"{sum(row.right for row in planted)} named right\n"
-        f"healthy: {sum(bool(row.ids) for row in sound)} of {len(sound)} with an error or warning"
-    )
+        for kind in options.plants:
+            plants = [plant for plant in PLANTS.get(kind, ()) if options.only in plant.name]
+            rows = list[Row]()
+            for row in planted(Path(folder) / kind, plants, options.prompts):
+                rows.append(row)
+                print(line(row), flush=True)
+            sound = sum(row.answer is Answer.SOUND for row in rows)
+            named = sum(row.named for row in rows)
+            counts.append(f"{kind}: {len(rows)}, {named} named, {sound} called sound")
+        sound = list[Row]()
+        for name, of, path in healthy(Path(folder), options.seeds) if options.seeds >= 0 else ():
+            sound.append(inspected(path, name, of, (), loaded(TARGET, options.prompts)))
+            print(line(sound[-1]), flush=True)
+    alarms = sum(row.answer is not Answer.SOUND for row in sound)
+    counts.append(f"healthy: {len(sound)}, {alarms} not called sound")
+    print("\n" + "\n".join(counts))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ def _candidates(base: Variant, layers: Sequence[int]) -> list[tuple[int, ...]]:
     wrong = base.with_config(aux_layers=tuple(layers))
     facts = TargetFacts(
         layers=LAYERS,
+        fields={},
         rope_theta=base.config.layer.rope_theta,
         embedding=base.state["fc.weight"],
         head=base.state["lm_head.weight"],

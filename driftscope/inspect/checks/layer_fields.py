@@ -1,0 +1,279 @@
+"""Fields of a drafter's config that an engine reads for its layers: which the reference runs with,
+which it cannot, which must be the target's, and which nobody knows.
+
+A field that is not in these tables is looked for in the source of the vLLM that is installed. The
+tables are those of vLLM 0.32 and of SGLang 0.5.23; `tests/unit/inspect/test_layer_fields.py`
+compares them with what is installed.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from driftscope.boundary.strict_json import dumps
+from driftscope.inspect.checkpoints import DrafterFiles
+from driftscope.inspect.checks.result import VLLM, Certainty, CheckResult, Inspected, Level
+from driftscope.inspect.drafter_classes import Family
+from driftscope.inspect.reference.config import ROTARY_SHARE, rotary_share
+
+SOURCES: Mapping[Family, tuple[str, ...]] = {
+    Family.LLAMA: ("llama_eagle3.py", "llama.py"),
+    Family.QWEN3: ("qwen3_eagle3.py", "qwen3.py"),
+    Family.EAGLE1: ("llama_eagle.py", "llama.py"),
+}
+"""Modules of vLLM's models that read the config of a drafter, by the family of its layers."""
+RUN_WITH = frozenset(
+    (
+        *("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"),
+        *("num_attention_heads", "num_key_value_heads", "head_dim"),
+        *("rms_norm_eps", "rope_theta", "rope_parameters", "rope_scaling", "rotary_emb_base"),
+        *ROTARY_SHARE,
+        *("max_position_embeddings", "original_max_position_embeddings"),
+        *("attention_bias", "mlp_bias"),
+        *("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual"),
+        *("draft_vocab_size", "target_hidden_size", "num_aux_hidden_states", "num_aux_layers"),
+        *("eagle_config", "eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state"),
+    )
+)
+"""Fields with which the reference drafter runs as vLLM does."""
+WITHOUT_EFFECT = frozenset(
+    (
+        *("target_layer_count", "tie_word_embeddings", "sliding_window", "max_window_layers"),
+        *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version"),
+        *("bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "initializer_range"),
+        *("pretraining_tp", "attention_dropout", "use_sliding_window", "quantization_config"),
+        *("auto_map", "id2label", "label2id", "problem_type", "return_dict", "is_encoder_decoder"),
+        *("output_attentions", "output_hidden_states", "chunk_size_feed_forward", "name_or_path"),
+        *("_name_or_path", "_attn_implementation", "get_text_config", "qk_norm"),
+    )
+)
+"""Fields that change nothing in vLLM's drafter: vLLM sets them itself, reads them for targets only,
+or does not read them at all. Its drafter has its own head whether or not embeddings are tied, and
+a window only where `layer_types` says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neutral:
+    """Values of a field for which the reference does what vLLM does."""
+
+    values: tuple[Any, ...]
+    otherwise: str
+    """What vLLM does with another value."""
+    refused: bool = False
+    """Whether vLLM does not start then."""
+
+
+NEUTRAL: Mapping[str, Neutral] = {
+    "hidden_act": Neutral(
+        values=("silu", "swish"), otherwise="knows no other activation than silu", refused=True
+    ),
+    "is_causal": Neutral(values=(True,), otherwise="lets a token attend to later ones"),
+    "logit_scale": Neutral(values=(1, 1.0), otherwise="multiplies the logits"),
+    "bias": Neutral(values=(False,), otherwise="gives attention's projections biases"),
+    "qkv_bias": Neutral(values=(False,), otherwise="gives attention's projections biases"),
+    "layer_types": Neutral(values=(), otherwise="gives a layer a sliding window"),
+    "dual_chunk_attention_config": Neutral(values=(), otherwise="attends in chunks"),
+}
+"""Fields with which the reference runs only as long as they have these values."""
+SGLANG_ALONE = {
+    "tie_word_embeddings": (True, "takes the embedding as the drafter's head"),
+    "use_aux_norm": (True, "applies a norm before fc"),
+    "rope_is_neox_style": (False, "rotates neighbours"),
+}
+"""Fields that SGLang reads and vLLM does not, with the value that has the effect."""
+_FULL = "full_attention"
+LARGEST_EPS = 1e-3
+"""Largest usual `rms_norm_eps`: published models have 1e-8 to 1e-5, and one of 1e-2 costs the
+shipped drafter 8 % of its acceptance length, one of 1 costs 60 %."""
+
+
+def not_promised(drafter: DrafterFiles) -> tuple[str, ...]:
+    """Return the reasons why what the reference drafter accepts is not what vLLM would: fields with
+    which vLLM does something else."""
+    reasons = []
+    for name, neutral in NEUTRAL.items():
+        value = drafter.fields.get(name)
+        if value is None or any(value == one for one in neutral.values) or _full(name, value):
+            continue
+        reasons.append(f'"{name}": {dumps(value)}: {VLLM} {neutral.otherwise}')
+    return (*reasons, *(f"{name}: {_NOT_KNOWN}" for name in _unknown_to_us(drafter)))
+
+
+_NOT_KNOWN = "the installed vLLM reads it, and inspect does not know what for"
+
+
+def _full(name: str, value: Any) -> bool:
+    return name == "layer_types" and isinstance(value, list) and set(value) <= {_FULL}
+
+
+def check_layer_fields(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield fields that vLLM refuses, that the reference does not run with, or that are unknown."""
+    drafter = inspected.drafter
+    if drafter.format.family not in SOURCES:
+        return
+    act = drafter.fields.get("hidden_act")
+    if act is not None and act not in NEUTRAL["hidden_act"].values:
+        yield CheckResult(
+            id="activation_refused",
+            level=Level.ERROR,
+            title="vLLM and SGLang refuse the activation",
+            expected='"hidden_act": "silu"',
+            rule=f"{VLLM}, llama.py LlamaMLP; SGLang 0.5.23, llama.py LlamaMLP",
+            there=f'"hidden_act": {dumps(act)}',
+            change='"hidden_act": "silu", if it was trained so',
+        )
+    unlike = [reason for reason in not_promised(drafter) if not reason.startswith('"hidden_act"')]
+    if unlike:
+        yield CheckResult(
+            id="fields_not_run",
+            level=Level.WARNING,
+            title="vLLM reads fields with which inspect cannot run the drafter",
+            expected="usual values, or a measurement in the engine",
+            rule=f"{VLLM}, {' and '.join(SOURCES[drafter.format.family])}",
+            there="; ".join(unlike),
+            change="serve it, and compare the run: driftscope serve, then driftscope compare",
+            certainty=Certainty.POSSIBLE,
+        )
+    for name, (value, effect) in SGLANG_ALONE.items():
+        if drafter.fields.get(name) is value and value is not None:
+            yield CheckResult(
+                id="field_of_sglang",
+                level=Level.NOTE,
+                title=f"SGLang {effect}, vLLM does not",
+                expected=f'"{name}": {dumps(not value)} for SGLang',
+                rule="SGLang 0.5.23, llama_eagle3.py",
+                there=f'"{name}": {dumps(value)}',
+            )
+    yield from _unknown_to_all(drafter)
+
+
+def _unknown_to_all(drafter: DrafterFiles) -> Iterator[CheckResult]:
+    known = RUN_WITH | WITHOUT_EFFECT | NEUTRAL.keys() | SGLANG_ALONE.keys()
+    names = sorted(set(drafter.fields) - known - set(_unknown_to_us(drafter)))
+    if names and not drafter.format.speculators:
+        yield CheckResult(
+            id="fields_not_known",
+            level=Level.NOTE,
+            title="config.json has fields that are not known to be read",
+            expected="nothing to do, if the trainer wrote them for itself",
+            rule=f"{VLLM}, {' and '.join(SOURCES[drafter.format.family or Family.LLAMA])}",
+            there=", ".join(names),
+        )
+
+
+def check_fields_of_target(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield fields of the layer that trainers copy from the target, and that differ."""
+    drafter, target = inspected.drafter, inspected.target
+    if target is None or drafter.format.family not in SOURCES:
+        return
+    yield from _eps(drafter, target.fields)
+    own, theirs = rotary_share(drafter.fields), rotary_share(target.fields)
+    if own != theirs:
+        yield CheckResult(
+            id="partial_rotary_differs",
+            level=Level.WARNING,
+            title="the share of a head that is rotated is not the target's",
+            expected=f'"partial_rotary_factor": {theirs:g}',
+            rule="positions must turn as they did in training; trainers copy the target's",
+            there=f"{own:g}",
+            change=f'"partial_rotary_factor": {theirs:g}, if it was trained so',
+            certainty=Certainty.POSSIBLE,
+        )
+    ours, targets = heads_of(drafter.fields), heads_of(target.fields)
+    if ours and targets and ours != targets and _same_shapes(ours, targets):
+        words = [f"{q} heads of {size}, {kv} of keys" for q, kv, size in (ours, targets)]
+        yield CheckResult(
+            id="heads_differ",
+            level=Level.WARNING,
+            title="the heads are cut otherwise than the target's, at the same shapes",
+            expected=words[1],
+            rule="the shapes of q_proj to o_proj fit both, so that an engine cannot tell; trainers "
+            "copy the target's",
+            there=words[0],
+            change="num_attention_heads, num_key_value_heads and head_dim of the target, if it was "
+            "trained so",
+            certainty=Certainty.POSSIBLE,
+        )
+
+
+Heads = tuple[int, int, int]
+"""Number of query heads, of key heads, and the size of a head."""
+
+
+def heads_of(fields: Mapping[str, Any]) -> Heads | None:
+    """Return the heads of a config; None if it does not say."""
+    queries, hidden = fields.get("num_attention_heads"), fields.get("hidden_size")
+    if not isinstance(queries, int) or not isinstance(hidden, int) or queries < 1:
+        return None
+    keys, size = fields.get("num_key_value_heads"), fields.get("head_dim")
+    return queries, int(keys or queries), int(size or hidden // queries)
+
+
+def _same_shapes(one: Heads, other: Heads) -> bool:
+    return all(a * one[2] == b * other[2] for a, b in zip(one[:2], other[:2], strict=True))
+
+
+def _eps(drafter: DrafterFiles, targets: Mapping[str, Any]) -> Iterator[CheckResult]:
+    own, theirs = (place.get("rms_norm_eps", 1e-6) for place in (drafter.fields, targets))
+    if own == theirs or not all(isinstance(eps, int | float) for eps in (own, theirs)):
+        return
+    large = own > LARGEST_EPS and own > theirs
+    yield CheckResult(
+        id="eps_differs",
+        level=Level.WARNING if large else Level.NOTE,
+        title="rms_norm_eps is not the target's" + (", and larger than any published" * large),
+        expected=f'"rms_norm_eps": {theirs:g}',
+        rule=f"trainers copy the target's; up to {LARGEST_EPS:g} it hardly changes a norm",
+        there=f'"rms_norm_eps": {own:g}',
+        change=f'"rms_norm_eps": {theirs:g}, if it was trained so' if large else None,
+        certainty=Certainty.LIKELY if large else Certainty.POSSIBLE,
+    )
+
+
+def _unknown_to_us(drafter: DrafterFiles) -> tuple[str, ...]:
+    """Return the fields that the installed vLLM reads and this module does not know."""
+    names = SOURCES.get(drafter.format.family or Family.TABLE, ())
+    known = RUN_WITH | WITHOUT_EFFECT | NEUTRAL.keys()
+    return tuple(sorted((set(drafter.fields) & fields_read(vllm_models(), names)) - known))
+
+
+def vllm_models() -> Path | None:
+    """Return the folder of vLLM's models, without importing them; None if it is not installed."""
+    found = importlib.util.find_spec("vllm")
+    if found is None or found.origin is None:
+        return None
+    return Path(found.origin).parent / "model_executor" / "models"
+
+
+@cache
+def fields_read(folder: Path | None, modules: tuple[str, ...]) -> frozenset[str]:
+    """Return the fields that the source of some modules reads from a config."""
+    names = set[str]()
+    for path in (folder / name for name in modules) if folder else ():
+        try:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+        except (OSError, SyntaxError, ValueError):
+            continue
+        names |= {name for node in ast.walk(tree) for name in _read_by(node)}
+    return frozenset(names)
+
+
+def _read_by(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Attribute) and _is_config(node.value):
+        yield node.attr
+    elif isinstance(node, ast.Call) and len(node.args) > 1 and _is_config(node.args[0]):
+        asked = isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr")
+        if asked and isinstance(node.args[1], ast.Constant):
+            yield str(node.args[1].value)
+
+
+def _is_config(node: ast.AST) -> bool:
+    """Whether an expression is the config of a model: `config`, `self.config`, `hf_config`."""
+    name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+    return name in ("config", "hf_config", "text_config", "hf_text_config")

@@ -1,0 +1,205 @@
+"""Repairs of a drafter's layers that are tried: how heads are cut and ordered, matrices that were
+transposed or exchanged, norms, rows that are far too large.
+
+The order of heads needs no run to be found. A query head is trained against the keys of its group,
+so that the same numbers of both are large; a column block of o_proj reads the values of its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from driftscope.boundary.strict_json import dumps
+from driftscope.inspect.checks.layer_fields import Heads, heads_of
+from driftscope.inspect.reference.config import DecoderConfig, rotary_share
+from driftscope.inspect.trial.drafting import Repair, Variant
+
+HEAD_FIELDS = ("num_attention_heads", "num_key_value_heads", "head_dim")
+LIKE_A_DIFFERENCE = 0.5
+"""Mean weight of all norms below which they may be stored as w - 1. Trained norms are near 1."""
+TOO_LARGE = 30.0
+"""Largest number of a row relative to the median row's, above which the row is an outlier."""
+
+
+def layer_repairs(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
+    """Yield the repairs of the layers; `target` are the fields of the target's config."""
+    yield from _eps(base, target)
+    yield from _norms_plus_one(base)
+    yield from _rows(base)
+    yield from _gate_and_up(base)
+    if base.config.latent is None:
+        yield from _rotary_share(base, target)
+        yield from _cut_of_heads(base, target)
+        yield from _order_of_heads(base)
+        yield from _o_proj(base)
+
+
+def _other_config(base: Variant, name: str, mistake: str, fields: Mapping[str, Any]) -> Repair:
+    layer: DecoderConfig = replace(base.config.layer, **fields)
+    return Repair(
+        id=name,
+        change=", ".join(f'"{field}": {dumps(value)}' for field, value in fields.items()),
+        mistake=mistake,
+        variant=base.with_config(layer=layer),
+        fields=fields,
+    )
+
+
+def _other_state(
+    base: Variant, name: str, change: str, mistake: str, tensors: Mapping[str, Tensor]
+) -> Repair:
+    variant = replace(base, state={**base.state, **tensors})
+    return Repair(id=name, change=change, mistake=mistake, variant=variant, weights=True)
+
+
+def _eps(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
+    theirs = target.get("rms_norm_eps", 1e-6)
+    if isinstance(theirs, int | float) and theirs != base.config.layer.rms_norm_eps:
+        mistake = "rms_norm_eps is not the target's"
+        yield _other_config(base, "rms_norm_eps", mistake, {"rms_norm_eps": float(theirs)})
+
+
+def _rotary_share(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
+    theirs = rotary_share(target)
+    if theirs != base.config.layer.partial_rotary_factor and base.scaling is None:
+        mistake = "the share of a head that is rotated is not the target's"
+        fields = {"partial_rotary_factor": theirs}
+        yield _other_config(base, "partial_rotary_factor", mistake, fields)
+
+
+def _cut_of_heads(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
+    """Yield the target's heads, and heads of half and of double size, where the shapes fit."""
+    layer = base.config.layer
+    queries, keys, size = (getattr(layer, name) for name in HEAD_FIELDS)
+    found = dict[Heads, None]()
+    theirs = heads_of(target)
+    if theirs and (theirs[0] * theirs[2], theirs[1] * theirs[2]) == (queries * size, keys * size):
+        found[theirs] = None
+    if keys % 2 == 0:
+        found[queries // 2, keys // 2, size * 2] = None
+    if size % 4 == 0:
+        found[queries * 2, keys * 2, size // 2] = None
+    found.pop((queries, keys, size), None)
+    for heads in () if base.config.qk_norm or base.scaling else found:
+        mistake = f"heads are cut into {queries} of {size}, not {heads[0]} of {heads[2]}"
+        fields = dict(zip(HEAD_FIELDS, heads, strict=True))
+        yield _other_config(base, f"heads_{heads[0]}_of_{heads[2]}", mistake, fields)
+
+
+def _norms_plus_one(base: Variant) -> Iterator[Repair]:
+    norms = {name: one for name, one in base.state.items() if "norm" in name and one.dim() == 1}
+    if norms and float(torch.cat([*norms.values()]).mean()) < LIKE_A_DIFFERENCE:
+        tensors = {name: one + 1 for name, one in norms.items()}
+        mistake = "the norms are stored as differences from 1, as Gemma's"
+        yield _other_state(base, "norms_plus_one", "weights of all norms + 1", mistake, tensors)
+
+
+def _rows(base: Variant) -> Iterator[Repair]:
+    """Yield the drafter with outlying rows as large as the others."""
+    tensors, words = dict[str, Tensor](), list[str]()
+    for name, one in base.state.items():
+        if one.dim() != 2 or not one.is_floating_point():
+            continue
+        sizes = one.abs().amax(-1).double()
+        usual = sizes.median()
+        large = sizes > TOO_LARGE * usual
+        if usual > 0 and large.any():
+            factor = torch.where(large, usual / sizes, torch.ones_like(sizes)).float()
+            tensors[name] = one * factor[:, None]
+            rows = large.nonzero().flatten().tolist()
+            words.append(f"row{'s' * (len(rows) > 1)} {', '.join(map(str, rows[:3]))} of {name}")
+    if tensors:
+        change = f"{'; '.join(words[:3])} as large as the others"
+        mistake = f"{'; '.join(words[:3])}: more than {TOO_LARGE:g} times as large as the others"
+        yield _other_state(base, "outlying_rows", change, mistake, tensors)
+
+
+def _layers(base: Variant, part: str) -> Iterator[str]:
+    """Yield the beginning of the names of each layer's `part`."""
+    names = [name for name in base.state if name.endswith(f"{part}.weight")]
+    return (name.removesuffix(f"{part}.weight") for name in names)
+
+
+def _gate_and_up(base: Variant) -> Iterator[Repair]:
+    tensors = dict[str, Tensor]()
+    for layer in _layers(base, "gate_proj"):
+        for kind in ("weight", "bias"):
+            names = [f"{layer}{part}_proj.{kind}" for part in ("gate", "up")]
+            if all(name in base.state for name in names):
+                tensors |= {names[0]: base.state[names[1]], names[1]: base.state[names[0]]}
+    if tensors:
+        mistake = "gate_proj and up_proj were exchanged"
+        yield _other_state(base, "gate_and_up", "gate_proj and up_proj exchanged", mistake, tensors)
+
+
+def _o_proj(base: Variant) -> Iterator[Repair]:
+    names = [f"{layer}o_proj.weight" for layer in _layers(base, "o_proj")]
+    if all(base.state[name].shape[0] == base.state[name].shape[1] for name in names):
+        tensors = {name: base.state[name].T.contiguous() for name in names}
+        mistake = "o_proj was stored transposed"
+        yield _other_state(base, "o_proj_transposed", "o_proj transposed", mistake, tensors)
+
+
+def _order_of_heads(base: Variant) -> Iterator[Repair]:
+    """Yield the drafter with the heads in the order in which they fit each other."""
+    heads = tuple(getattr(base.config.layer, name) for name in HEAD_FIELDS)
+    tensors, words = dict[str, Tensor](), list[str]()
+    for layer in _layers(base, "o_proj"):
+        for part, made, order in _ordered(base.state, layer, heads):
+            tensors |= made
+            words.append(f"{part} in the order {', '.join(str(at + 1) for at in order)}")
+    if tensors:
+        change = f"heads of {'; '.join(words[:4])}"
+        mistake = "the heads of queries, keys and values are not in the same order"
+        yield _other_state(base, "order_of_heads", change, mistake, tensors)
+
+
+def _ordered(
+    state: Mapping[str, Tensor], layer: str, heads: tuple[int, ...]
+) -> Iterator[tuple[str, dict[str, Tensor], Sequence[int]]]:
+    """Yield parts of a layer with their heads in another order: keys or queries, then values or
+    o_proj."""
+    queries, keys, size = heads
+    q, k, v, o = (state[f"{layer}{part}_proj.weight"] for part in "qkvo")
+    by_query, by_key = (one.unflatten(0, (-1, size)) for one in (q, k))
+    values, columns = v.unflatten(0, (-1, size)), o.T.unflatten(0, (-1, size))
+    # Positions rotate each number of a head with one other: only equal numbers are compared.
+    together = torch.einsum("hdi,gdi->hgd", by_query, by_key).abs().sum(-1)
+    # [heads, size, hidden] x [groups, size, inputs]: the size of o_proj's block times the values'.
+    squares = torch.stack(
+        [torch.stack([(c.T @ one).square().sum().sqrt() for one in values]) for c in columns]
+    )
+    for scores, few, many in (
+        (together, ("k_proj", k, keys), ("q_proj", q, queries)),
+        (squares, ("v_proj", v, keys), ("o_proj", o.T, queries)),
+    ):
+        groups = _groups(scores.double().cpu().numpy(), queries // keys)
+        if groups == [head // (queries // keys) for head in range(queries)]:
+            continue
+        whole = [groups[at * (queries // keys)] for at in range(keys)]
+        if groups == [group for group in whole for _ in range(queries // keys)]:
+            part, order = few, whole
+        else:
+            part, order = many, sorted(range(queries), key=lambda head: (groups[head], head))
+        name, tensor, number = part
+        moved = tensor.unflatten(0, (number, -1))[order].flatten(0, 1)
+        made = {f"{layer}{name}.weight": moved.T.contiguous() if name == "o_proj" else moved}
+        bias = f"{layer}{name}.bias"
+        if bias in state and name != "o_proj":
+            made[bias] = state[bias].unflatten(0, (number, -1))[order].flatten()
+        yield name, made, order
+
+
+def _groups(scores: Any, repeats: int) -> list[int]:
+    """Return the group that fits each head best, [heads, groups], each for `repeats` heads."""
+    from scipy.optimize import linear_sum_assignment
+
+    heads, places = linear_sum_assignment(-np.repeat(scores, repeats, 1))
+    found = dict(zip(heads.tolist(), (places // repeats).tolist(), strict=True))
+    return [found[head] for head in range(len(scores))]

@@ -1,0 +1,344 @@
+"""Drafters that were changed in one way each: the mistakes of a review from outside, with what each
+costs, and more of the same kinds.
+
+A mistake counts as found if `inspect` does not call the drafter sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from safetensors.torch import load_file
+from support.checkpoints import Config, State
+from torch import Tensor
+
+from driftscope_lab.trio import trio_path
+
+EAGLE3, EAGLE31 = "eagle3", "eagle31"
+HEAD_SIZE, HEADS, KV_HEADS, LAYER = 32, 8, 4, "midlayer."
+ATTENTION, MLP = f"{LAYER}self_attn.", f"{LAYER}mlp."
+_SEED = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plant:
+    """A change of a shipped drafter, or of its target."""
+
+    name: str
+    of: str = EAGLE31
+    config: Callable[[Config], object] | None = None
+    weights: Callable[[State], object] | None = None
+    target: Callable[[State], object] | None = None
+    """Change of the target's weights: the drafter was trained on the unchanged one."""
+    templates: tuple[str | None, str | None] = (None, None)
+    """Chat templates of the target and of the drafter, by name of the trio's conditions."""
+    causes: tuple[str, ...] = field(default=())
+    """Results that name the cause; without any, it cannot be named from the files."""
+
+
+def fields(**values: object) -> Callable[[Config], None]:
+    """Set fields of config.json."""
+    return lambda config: config.update(values)
+
+
+def random() -> torch.Generator:
+    """Return the generator of a plant."""
+    return torch.Generator().manual_seed(_SEED)
+
+
+def each(change: Callable[[Tensor], Tensor], *names: str) -> Callable[[State], None]:
+    """Change the tensors of these names."""
+
+    def changed(state: State) -> None:
+        for name in names:
+            state[f"{name}.weight"] = change(state[f"{name}.weight"]).to(torch.bfloat16)
+
+    return changed
+
+
+def exchanged(first: str, second: str) -> Callable[[State], None]:
+    """Exchange two tensors."""
+
+    def changed(state: State) -> None:
+        one, other = f"{first}.weight", f"{second}.weight"
+        state[one], state[other] = state[other], state[one]
+
+    return changed
+
+
+def row(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[State], None]:
+    """Change a row of a tensor."""
+
+    def changed(state: State) -> None:
+        tensor = state[f"{name}.weight"] = state[f"{name}.weight"].clone()
+        tensor[17] = change(tensor[17])
+
+    return changed
+
+
+def heads(order: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+    """Put the heads of a projection's rows in another order."""
+    return lambda tensor: tensor.unflatten(0, (len(order), -1))[list(order)].flatten(0, 1)
+
+
+def columns(order: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+    """Put the heads of a projection's columns in another order."""
+    return lambda tensor: heads(order)(tensor.T).T.contiguous()
+
+
+def noise(share: float) -> Callable[[State], None]:
+    """Add noise of a share of its size to each matrix."""
+
+    def changed(state: State) -> None:
+        source = random()
+        for name, tensor in state.items():
+            wide = tensor.float()
+            size = wide.square().mean().sqrt()
+            if wide.dim() == 2:
+                wide = wide + share * size * torch.randn(wide.shape, generator=source)
+            state[name] = wide.to(tensor.dtype)
+
+    return changed
+
+
+def half_way(share: float) -> Callable[[State], None]:
+    """Mix the layer's matrices with random ones of the size that training starts from."""
+
+    def changed(state: State) -> None:
+        source = random()
+        for name, tensor in state.items():
+            if tensor.dim() == 2 and name != "lm_head.weight":
+                start = torch.randn(tensor.shape, generator=source) * 0.02
+                state[name] = ((1 - share) * tensor.float() + share * start).to(tensor.dtype)
+
+    return changed
+
+
+def stored(name: str) -> State:
+    """Return the weights of a shipped model."""
+    return load_file(trio_path() / name / "model.safetensors")
+
+
+def of_other(*names: str) -> Callable[[State], None]:
+    """Take tensors of the other shipped drafter."""
+
+    def changed(state: State) -> None:
+        other = stored(EAGLE3 if "fc_norm.0.weight" in state else EAGLE31)
+        state.update({f"{name}.weight": other[f"{name}.weight"] for name in names})
+
+    return changed
+
+
+def targets(name: str, source: str) -> Callable[[State], None]:
+    """Take a tensor of the target."""
+
+    def changed(state: State) -> None:
+        state[f"{name}.weight"] = stored("target")[f"{source}.weight"].clone()
+
+    return changed
+
+
+def _by_frequency(state: State) -> None:
+    """Order the head as if by frequency, with a d2t by id."""
+    order = torch.randperm(1024, generator=random())[:512]
+    state["lm_head.weight"] = state["lm_head.weight"][order]
+    state["d2t"] = order.sort().values - torch.arange(512)
+    state["t2d"] = torch.zeros(1024, dtype=torch.bool).index_fill(0, order, True)
+
+
+def _interleaved(tensor: Tensor) -> Tensor:
+    split = tensor.reshape(-1, 2, HEAD_SIZE // 2, tensor.shape[-1])
+    return split.transpose(1, 2).reshape(tensor.shape)
+
+
+def _e4m3_without_scale(tensor: Tensor) -> Tensor:
+    wide = tensor.float()
+    return (wide * (448 / wide.abs().max())).to(torch.float8_e4m3fn).float()
+
+
+def _mean_of_both(state: State) -> None:
+    other = stored(EAGLE3)
+    for name in (f"{Q}.weight", f"{K}.weight", f"{V}.weight"):
+        state[name] = (state[name] + other[name]) / 2
+
+
+def _minus_one(state: State) -> None:
+    for name, tensor in state.items():
+        if tensor.dim() == 1 and tensor.is_floating_point():
+            state[name] = (tensor.float() - 1).to(tensor.dtype)
+
+
+NORMS = f"{LAYER}input_layernorm", f"{LAYER}hidden_norm"
+Q, K, V, OUT = (f"{ATTENTION}{part}_proj" for part in "qkvo")
+GATE, UP, DOWN = (f"{MLP}{part}_proj" for part in ("gate", "up", "down"))
+_ORDER = ("repaired_by.order_of_heads",)
+_ROLLED, _SHIFTED = (3, 0, 1, 2), (7, 0, 1, 2, 3, 4, 5, 6)
+
+REVIEWED = (
+    Plant(name="8 kv heads in the config", config=fields(num_key_value_heads=8)),
+    Plant(name="head_dim 64", config=fields(head_dim=64)),
+    Plant(name="two layers in the config", config=fields(num_hidden_layers=2)),
+    Plant(name="fc transposed", weights=each(lambda t: t.T.contiguous(), "fc")),
+    Plant(name="target_hidden_size 128", config=fields(target_hidden_size=128)),
+    Plant(
+        name="head padded to 1088",
+        weights=each(lambda t: torch.cat([t, torch.zeros(64, 256)]), "lm_head"),
+    ),
+    Plant(
+        name="half of the head zero",
+        weights=each(lambda t: torch.cat([t[:512], torch.zeros(512, 256)]), "lm_head"),
+    ),
+    Plant(name="64 positions", config=fields(max_position_embeddings=64)),
+    Plant(
+        name="scaled positions",
+        config=fields(rope_scaling={"rope_type": "linear", "factor": 4.0}),
+    ),
+    Plant(
+        name="fp8 left in the config",
+        config=fields(quantization_config={"quant_method": "fp8", "activation_scheme": "dynamic"}),
+    ),
+    Plant(name="sliding window 16", config=fields(sliding_window=16)),
+    Plant(
+        name="head rolled by 6",
+        weights=each(lambda t: t.roll(6, 0), "lm_head"),
+        causes=("repaired_by.targets_head",),
+    ),
+    Plant(
+        name="head by frequency, d2t by id",
+        config=fields(draft_vocab_size=512),
+        weights=_by_frequency,
+        causes=("repaired_by.targets_head",),
+    ),
+    Plant(
+        name="EAGLE-3 with the flags of 3.1",
+        of=EAGLE3,
+        config=fields(fc_norm=True, norm_output=True),
+        causes=("fc_norm_missing", "repaired_by.norm_output"),
+    ),
+    Plant(
+        name="o_proj transposed",
+        weights=each(lambda t: t.T.contiguous(), OUT),
+        causes=("repaired_by.o_proj_transposed",),
+    ),
+    Plant(
+        name="kv heads in another order",
+        weights=each(heads(_ROLLED), K, V),
+        causes=_ORDER,
+    ),
+    Plant(
+        name="norms stored as w - 1",
+        weights=_minus_one,
+        causes=("repaired_by.norms_plus_one",),
+    ),
+    Plant(name="a value row times 1e4", weights=row(V, lambda one: one * 1e4)),
+    Plant(
+        name="a row of down_proj 3e38", weights=row(DOWN, lambda one: torch.full_like(one, 3e38))
+    ),
+    Plant(
+        name="4 heads of 64 for 8 of 32",
+        config=fields(num_attention_heads=4, num_key_value_heads=2, head_dim=64),
+        causes=("repaired_by.heads_8_of_32",),
+    ),
+    Plant(
+        name="rms_norm_eps 1.0",
+        config=fields(rms_norm_eps=1.0),
+        causes=("repaired_by.rms_norm_eps",),
+    ),
+    Plant(name="target's noise 30 %", target=noise(0.3)),
+    Plant(name="another chat template", templates=("other", None)),
+    Plant(name="another chat template, its own kept", templates=("other", "own")),
+    Plant(name="q_proj of the other drafter", weights=of_other(Q)),
+    Plant(
+        name="gate and up exchanged",
+        weights=exchanged(GATE, UP),
+        causes=("repaired_by.gate_and_up",),
+    ),
+    Plant(name="half-way to the start weights", weights=half_way(0.5)),
+    Plant(name="target's noise 15 %", target=noise(0.15)),
+    Plant(name="head of the target", weights=targets("lm_head", "model.embed_tokens")),
+    Plant(
+        name="rms_norm_eps 1e-2",
+        config=fields(rms_norm_eps=1e-2),
+        causes=("repaired_by.rms_norm_eps",),
+    ),
+    Plant(name="hidden_act gelu", config=fields(hidden_act="gelu"), causes=("activation_refused",)),
+    Plant(
+        name="partial_rotary_factor 0.5",
+        config=fields(partial_rotary_factor=0.5),
+        causes=("partial_rotary_differs", "repaired_by.partial_rotary_factor"),
+    ),
+    Plant(
+        name="attention_bias without biases",
+        config=fields(attention_bias=True),
+        causes=("missing_tensor",),
+    ),
+    Plant(name="tie_word_embeddings", config=fields(tie_word_embeddings=True)),
+    Plant(name="final norm of the target", weights=targets("norm", "model.norm")),
+    Plant(
+        name="hidden_norm of ones",
+        weights=each(torch.ones_like, f"{LAYER}hidden_norm"),
+    ),
+    Plant(name="mlp_bias without biases", config=fields(mlp_bias=True), causes=("missing_tensor",)),
+)
+"""The mistakes of the review."""
+
+FURTHER = (
+    Plant(name="query heads in another order", weights=each(heads(_SHIFTED), Q), causes=_ORDER),
+    Plant(
+        name="columns of o_proj in another order",
+        weights=each(columns(_SHIFTED), OUT),
+        causes=_ORDER,
+    ),
+    Plant(name="value heads in another order", weights=each(heads(_ROLLED), V), causes=_ORDER),
+    Plant(name="key heads in another order", weights=each(heads((1, 0, 3, 2)), K), causes=_ORDER),
+    Plant(name="only keys interleaved", weights=each(_interleaved, K)),
+    Plant(
+        name="queries and keys interleaved",
+        weights=each(_interleaved, Q, K),
+        causes=("repaired_by.rope_layout",),
+    ),
+    Plant(name="half of the queries twice", weights=each(lambda t: t[:128].repeat(2, 1), Q)),
+    Plant(name="down_proj times 16", weights=each(lambda t: t * 16, DOWN)),
+    Plant(name="q_proj times 8", weights=each(lambda t: t * 8, Q)),
+    Plant(name="fc divided by 10", of=EAGLE3, weights=each(lambda t: t / 10, "fc")),
+    Plant(
+        name="fp8 without scales",
+        weights=each(_e4m3_without_scale, Q, K, V, OUT, GATE, UP, DOWN),
+    ),
+    Plant(name="fp8 without scale of down_proj", weights=each(_e4m3_without_scale, DOWN)),
+    Plant(name="head off by one", weights=each(lambda t: t.roll(1, 0), "lm_head")),
+    Plant(
+        name="post-attention norm and final norm exchanged",
+        weights=exchanged("norm", f"{LAYER}post_attention_layernorm"),
+    ),
+    Plant(
+        name="input norm and post-attention norm exchanged",
+        weights=exchanged(NORMS[0], f"{LAYER}post_attention_layernorm"),
+    ),
+    Plant(
+        name="norms stored as w - 1",
+        of=EAGLE3,
+        weights=_minus_one,
+        causes=("repaired_by.norms_plus_one",),
+    ),
+    Plant(
+        name="o_proj transposed",
+        of=EAGLE3,
+        weights=each(lambda t: t.T.contiguous(), OUT),
+        causes=("repaired_by.o_proj_transposed",),
+    ),
+    Plant(name="target's noise 60 %", of=EAGLE3, target=noise(0.6)),
+    Plant(name="80 % of the way to the start weights", of=EAGLE3, weights=half_way(0.8)),
+    Plant(name="gate_proj zero", weights=each(torch.zeros_like, GATE)),
+    Plant(name="down_proj zero", weights=each(torch.zeros_like, DOWN)),
+    Plant(name="logit_scale 0.0625", config=fields(logit_scale=0.0625)),
+    Plant(name="is_causal false", config=fields(is_causal=False)),
+    Plant(
+        name="layer_types of a window",
+        config=fields(layer_types=["sliding_attention"], sliding_window=16),
+    ),
+    Plant(name="attention's inputs: mean of both drafters", weights=_mean_of_both),
+)
+"""More mistakes of the same kinds."""
