@@ -115,7 +115,8 @@ def _full(name: str, value: Any) -> bool:
 def check_layer_fields(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield fields that vLLM refuses, that the reference does not run with, or that are unknown."""
     drafter = inspected.drafter
-    if drafter.format.family not in SOURCES:
+    modules = SOURCES.get(drafter.format.family or Family.TABLE)
+    if modules is None:
         return
     act = drafter.fields.get("hidden_act")
     if act is not None and act not in NEUTRAL["hidden_act"].values:
@@ -135,7 +136,7 @@ def check_layer_fields(inspected: Inspected) -> Iterator[CheckResult]:
             level=Level.WARNING,
             title="vLLM reads fields with which inspect cannot run the drafter",
             expected="usual values, or a measurement in the engine",
-            rule=f"{VLLM}, {' and '.join(SOURCES[drafter.format.family])}",
+            rule=f"{VLLM}, {' and '.join(modules)}",
             there="; ".join(unlike),
             change="serve it, and compare the run: driftscope serve, then driftscope compare",
             certainty=Certainty.POSSIBLE,

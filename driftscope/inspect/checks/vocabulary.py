@@ -97,7 +97,11 @@ def _entries(drafter: DrafterFiles, table: Ids) -> Iterator[CheckResult]:
             "subtract 0, 1, 2, ... from d2t",
             Certainty.LIKELY,
         )
-    elif not table.any() and drafter.draft_vocab_size < drafter.vocab_size:
+    elif (
+        not table.any()
+        and drafter.draft_vocab_size < drafter.vocab_size
+        and not np.array_equal(_marked(drafter), ids)
+    ):
         yield _result(
             "d2t_zero",
             "d2t is all zero: the draft ids are taken for the target's",
@@ -134,11 +138,8 @@ def _holds_ids(table: Ids, ids: Ids, vocabulary: int) -> bool:
 
 
 def _against_mask(drafter: DrafterFiles, ids: Ids) -> Iterator[CheckResult]:
-    stored = drafter.tensors.get(T2D)
-    if stored is None or stored.elements != drafter.vocab_size or not stored.is_readable:
-        return
-    chosen = np.flatnonzero(stored.array().ravel())
-    if not np.array_equal(chosen, np.unique(ids)):
+    chosen = _marked(drafter)
+    if chosen is not None and not np.array_equal(chosen, np.unique(ids)):
         yield _result(
             "t2d_contradicts_d2t",
             "t2d and d2t name different tokens",
@@ -147,6 +148,14 @@ def _against_mask(drafter: DrafterFiles, ids: Ids) -> Iterator[CheckResult]:
             "rebuild d2t from t2d, or the reverse; training used t2d",
             Certainty.LIKELY,
         )
+
+
+def _marked(drafter: DrafterFiles) -> Ids | None:
+    """Return the ids that t2d marks, ascending; None without a t2d that can be read."""
+    stored = drafter.tensors.get(T2D)
+    if stored is None or stored.elements != drafter.vocab_size or not stored.is_readable:
+        return None
+    return np.flatnonzero(stored.array().ravel())
 
 
 def _ids(drafter: DrafterFiles) -> Ids | None:

@@ -278,7 +278,7 @@ def default_aux_layers(target_layers: int) -> tuple[int, ...]:
     return layers
 
 
-def _biases(fields: Mapping[str, Any]) -> dict[str, bool]:
+def _biases(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return which biases vLLM's layers have: Qwen3's have none but attention's inputs."""
     attention = bool(fields.get("attention_bias"))
     if fields.get("architectures") == [QWEN3_DRAFTER]:

@@ -446,7 +446,7 @@ def draft(
     )
 
 
-FIT_STEPS, FIT_RATE, FIT_PASSAGES, FIT_DEPTHS = 12, 1e-3, 4, 2
+FIT_STEPS, FIT_RATE, FIT_PASSAGES, FIT_DEPTHS = 12, 1e-3, 8, 2
 """Training that tells whether a drafter's weights fit: steps, rate, answers a step, depths. A
 trained drafter accepts no more after it, often less; it takes as long as a few repairs."""
 
@@ -455,11 +455,10 @@ def fit(base: Variant, target: Embeds, passages: Sequence[Passage], device: str)
     """Return the drafter after a few steps of training on answers of its target. Embedding and head
     stay as they are."""
     drafter = base.build(device)
-    weights = [
-        weight.requires_grad_(requires_grad=True)
-        for name, weight in drafter.named_parameters()
-        if name not in (EMBEDDING, HEAD)
-    ]
+    named = drafter.named_parameters()
+    weights = [weight for name, weight in named if name not in (EMBEDDING, HEAD)]
+    for weight in weights:
+        weight.requires_grad = True
     optimizer = torch.optim.Adam(weights, lr=FIT_RATE, betas=(0.9, 0.95))
     order = torch.Generator().manual_seed(0)
     for step in range(FIT_STEPS):

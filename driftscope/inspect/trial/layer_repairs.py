@@ -2,7 +2,7 @@
 transposed or exchanged, norms, rows that are far too large.
 
 The order of heads needs no run to be found. A query head is trained against the keys of its group,
-so that the same numbers of both are large; a column block of o_proj reads the values of its group.
+so that the same numbers of both are large; o_proj's columns of a group read the values of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, unflatten
 
 from driftscope.boundary.strict_json import dumps
 from driftscope.inspect.checks.layer_fields import Heads, heads_of
@@ -163,43 +163,55 @@ def _order_of_heads(base: Variant) -> Iterator[Repair]:
 def _ordered(
     state: Mapping[str, Tensor], layer: str, heads: tuple[int, ...]
 ) -> Iterator[tuple[str, dict[str, Tensor], Sequence[int]]]:
-    """Yield parts of a layer with their heads in another order: keys or queries, then values or
-    o_proj."""
+    """Yield parts of a layer with their heads in another order: keys or queries, then values."""
     queries, keys, size = heads
+    repeats = queries // keys
     q, k, v, o = (state[f"{layer}{part}_proj.weight"] for part in "qkvo")
-    by_query, by_key = (one.unflatten(0, (-1, size)) for one in (q, k))
-    values, columns = v.unflatten(0, (-1, size)), o.T.unflatten(0, (-1, size))
+    by_query, by_key = (unflatten(one, 0, (-1, size)) for one in (q, k))
     # Positions rotate each number of a head with one other: only equal numbers are compared.
     together = torch.einsum("hdi,gdi->hgd", by_query, by_key).abs().sum(-1)
-    # [heads, size, hidden] x [groups, size, inputs]: the size of o_proj's block times the values'.
-    squares = torch.stack(
-        [torch.stack([(c.T @ one).square().sum().sqrt() for one in values]) for c in columns]
-    )
-    for scores, few, many in (
-        (together, ("k_proj", k, keys), ("q_proj", q, queries)),
-        (squares, ("v_proj", v, keys), ("o_proj", o.T, queries)),
-    ):
-        groups = _groups(scores.double().cpu().numpy(), queries // keys)
-        if groups == [head // (queries // keys) for head in range(queries)]:
-            continue
-        whole = [groups[at * (queries // keys)] for at in range(keys)]
-        if groups == [group for group in whole for _ in range(queries // keys)]:
-            part, order = few, whole
-        else:
-            part, order = many, sorted(range(queries), key=lambda head: (groups[head], head))
-        name, tensor, number = part
-        moved = tensor.unflatten(0, (number, -1))[order].flatten(0, 1)
-        made = {f"{layer}{name}.weight": moved.T.contiguous() if name == "o_proj" else moved}
-        bias = f"{layer}{name}.bias"
-        if bias in state and name != "o_proj":
-            made[bias] = state[bias].unflatten(0, (number, -1))[order].flatten()
-        yield name, made, order
+    groups = _groups(together, repeats)
+    whole = groups[::repeats]
+    if groups == [group for group in whole for _ in range(repeats)]:
+        yield from _reordered(state, f"{layer}k_proj", whole)
+    else:
+        # Within a group the order is not known: a rotation of all heads is the likeliest.
+        turns = ([*range(at, queries), *range(at)] for at in range(queries))
+        by_group = sorted(range(queries), key=lambda head: (groups[head], head))
+        fits = (turn for turn in turns if [groups[head] for head in turn] == sorted(groups))
+        order = next(fits, by_group)
+        yield from _reordered(state, f"{layer}q_proj", order)
+    reads = unflatten(o.T, 0, (keys, repeats, size)).transpose(-1, -2)
+    values = unflatten(v, 0, (-1, size))
+    sizes = torch.stack([_aligned(reads, one).sum(-1) for one in values], -1)
+    yield from _reordered(state, f"{layer}v_proj", _groups(sizes, 1))
 
 
-def _groups(scores: Any, repeats: int) -> list[int]:
+def _aligned(reads: Tensor, values: Tensor) -> Tensor:
+    """Return how much blocks of o_proj [..., hidden, size] read of values [size, inputs]."""
+    size = (reads @ values).flatten(-2).norm(dim=-1)
+    aligned: Tensor = size / (reads.flatten(-2).norm(dim=-1) * values.norm())
+    return aligned
+
+
+def _reordered(
+    state: Mapping[str, Tensor], name: str, order: Sequence[int]
+) -> Iterator[tuple[str, dict[str, Tensor], Sequence[int]]]:
+    """Yield a projection, with its bias, whose heads are in another order."""
+    if list(order) != sorted(order):
+        names = [f"{name}.{kind}" for kind in ("weight", "bias") if f"{name}.{kind}" in state]
+        moved = {
+            each: unflatten(state[each], 0, (len(order), -1))[list(order)].flatten(0, 1)
+            for each in names
+        }
+        yield name.rpartition(".")[2], moved, order
+
+
+def _groups(scores: Tensor, repeats: int) -> list[int]:
     """Return the group that fits each head best, [heads, groups], each for `repeats` heads."""
     from scipy.optimize import linear_sum_assignment
 
-    heads, places = linear_sum_assignment(-np.repeat(scores, repeats, 1))
+    costs = -np.repeat(scores.double().cpu().numpy(), repeats, 1)
+    heads, places = linear_sum_assignment(costs)
     found = dict(zip(heads.tolist(), (places // repeats).tolist(), strict=True))
     return [found[head] for head in range(len(scores))]

@@ -391,17 +391,20 @@ class Runner:
         return made, watch.found, False
 
     def _fitted(self, base: Variant, drafted: Sequence[Drafted]) -> Fitted | None:
-        """Train the drafter on half of the prompts, and compare on the other half; None if there
+        """Train the drafter on each half of the prompts, and compare on the other; None if there
         are too few."""
-        learnt, compared = self._passages[::2], self._passages[1::2]
-        if len(compared) < LEAST_PASSAGES or base.config.reads_final_state:
+        halves = self._passages[::2], self._passages[1::2]
+        if len(halves[1]) < LEAST_PASSAGES or base.config.reads_final_state:
             return None
-        drafter = fit(base, self._teacher, learnt, self._teacher.device)
-        made = [draft(drafter, self._teacher, each, self._k) for each in compared]
+        made = list[Drafted]()
+        for learnt, compared in (halves[::-1], halves):
+            drafter = fit(base, self._teacher, learnt, self._teacher.device)
+            made += [draft(drafter, self._teacher, each, self._k) for each in compared]
+        as_is = [*drafted[::2], *drafted[1::2]]
         return Fitted(
             steps=FIT_STEPS,
             acceptance=acceptance_of(_rounds(made), self._k),
-            gain=gain(_rounds(drafted[1::2]), _rounds(made), 1),
+            gain=gain(_rounds(as_is), _rounds(made), 1),
             prompts=len(made),
         )
 

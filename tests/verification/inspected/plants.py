@@ -286,11 +286,7 @@ REVIEWED = (
 
 FURTHER = (
     Plant(name="query heads in another order", weights=each(heads(_SHIFTED), Q), causes=_ORDER),
-    Plant(
-        name="columns of o_proj in another order",
-        weights=each(columns(_SHIFTED), OUT),
-        causes=_ORDER,
-    ),
+    Plant(name="columns of o_proj in another order", weights=each(columns(_SHIFTED), OUT)),
     Plant(name="value heads in another order", weights=each(heads(_ROLLED), V), causes=_ORDER),
     Plant(name="key heads in another order", weights=each(heads((1, 0, 3, 2)), K), causes=_ORDER),
     Plant(name="only keys interleaved", weights=each(_interleaved, K)),

@@ -63,7 +63,13 @@ def loaded(target: Path, prompts: int) -> Bench:
 
 
 def inspected(
-    path: Path, name: str, of: str, causes: tuple[str, ...], bench: Bench, target: Path = TARGET
+    path: Path,
+    name: str,
+    of: str,
+    causes: tuple[str, ...],
+    bench: Bench,
+    target: Path = TARGET,
+    k: int = K,
 ) -> Row:
     """Inspect one checkpoint."""
     start = time.perf_counter()
@@ -72,7 +78,7 @@ def inspected(
     start = time.perf_counter()
     try:
         drafter = open_drafter(str(path))
-        trial = run_trial(drafter, bench.facts.layers, lambda: bench, K)
+        trial = run_trial(drafter, bench.facts.layers, lambda: bench, k)
         inspection = inspection.with_results(tuple(verdict(trial, inspection.results)), trial)
     except CheckpointError as error:
         sys.stderr.write(f"{name}: {error}\n")

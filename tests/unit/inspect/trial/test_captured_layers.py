@@ -12,6 +12,7 @@ from driftscope.inspect.drafter_classes import AUX_LAYERS
 from driftscope.inspect.trial.drafting import Variant, as_served
 from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, nearby_layers, repairs
 from driftscope.inspect.trial.result import best_repair, verdict
+from driftscope.inspect.trial.target import Passage
 from driftscope.inspect.trial.trial import Bench, Runner
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
@@ -61,12 +62,16 @@ def test_three_wrong_layers_lead_to_those_of_training_and_ties_are_named(base: V
     bench = Bench(open_target(str(trio_path() / "target")), lambda _: prompts)
     wrong = base.with_config(aux_layers=(1, 4, 6)).with_shared_head(bench.facts.head)
     candidates = [one for one in repairs(wrong, bench.facts) if AUX_LAYERS in one.fields]
-    passages = bench.passages(layers_needed(wrong, candidates), 5)
-    trial = Runner(bench.teacher, passages, 5).run(wrong, candidates)
+    layers = layers_needed(wrong, candidates)
+
+    def answered(most: int) -> list[Passage]:
+        return bench.passages(layers, 5, most=most)
+
+    trial = Runner(bench.teacher, answered, 5).run(wrong, candidates)
     (result,) = verdict(trial)
     assert result.change == f'"{AUX_LAYERS}": [2, 3, 5]'
     assert "accept about as much" in result.there and "[1, 4, 5]" in result.there
-    healthy = Runner(bench.teacher, passages, 5).run(
+    healthy = Runner(bench.teacher, answered, 5).run(
         base.with_shared_head(bench.facts.head), candidates
     )
     assert best_repair(healthy) is None

@@ -86,7 +86,7 @@ def test_a_healthy_drafter_gets_no_repair(
     assert trial.acceptance.mean_length > 2
     assert best_repair(trial) is None
     assert not list(verdict(trial))
-    assert {tried.repair.id for tried in trial.tried} == repairs
+    assert {tried.repair.id for tried in trial.tried} >= repairs
 
 
 HEAD = "model.mtp_layers.0."

@@ -12,20 +12,23 @@ from support.checkpoints import TARGET
 from support.inspections import FIGURES, PROMPTS, K, inside_sums, rounds
 from transformers import AutoTokenizer
 
-from driftscope.analysis.statistics.drift import Answer
+from driftscope.analysis.statistics.drift import Answer, Estimate
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import mean_interval
-from driftscope.inspect.checks.result import Level
+from driftscope.inspect.checks.result import Certainty, CheckResult, Level
 from driftscope.inspect.reference.chain import Chain, replay
 from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.trial.drafting import draft
 from driftscope.inspect.trial.result import (
     AllPositions,
     Change,
+    Confidence,
+    Fitted,
     Gain,
     Inside,
     InsideSums,
     NotApplicable,
+    Overflow,
     Trial,
     Tried,
     TriedRendering,
@@ -111,7 +114,7 @@ def test_a_shift_of_all_positions_is_found_with_its_size() -> None:
 
 
 def _trial(rate: float, seed: int, surer: float) -> Trial:
-    base, other = rounds(0.5, 1), rounds(rate, seed)
+    base, other = rounds(0.75, 1), rounds(rate, seed)
     apart = np.random.default_rng(seed).normal(surer, 0.01, PROMPTS)
     tried = TriedRendering(
         rendering=Change(id="first_token_off", change="no first token", mistake="it was absent"),
@@ -138,13 +141,13 @@ def _trial(rate: float, seed: int, surer: float) -> Trial:
 def test_more_accepted_is_a_warning_unless_the_answers_may_be_easier(
     surer: float, level: Level
 ) -> None:
-    (found,) = verdict(_trial(0.7, 2, surer))
+    (found,) = verdict(_trial(0.95, 2, surer))
     assert found.id == "accepts_more_with.first_token_off"
     assert found.level is level
     assert ("easier" in found.there) is (level is Level.NOTE)
 
 
-@pytest.mark.parametrize(("stopped", "ids"), [(False, ["nothing_accepted"]), (True, [])])
+@pytest.mark.parametrize(("stopped", "ids"), [(False, ["accepts_little"]), (True, [])])
 def test_that_no_repair_helps_is_concluded_from_all_of_them_only(
     stopped: bool, ids: list[str]
 ) -> None:
@@ -164,7 +167,7 @@ def test_that_no_repair_helps_is_concluded_from_all_of_them_only(
 def test_a_small_gain_is_certain_if_probability_and_acceptance_agree(
     accepted: float, probability: float, found: bool
 ) -> None:
-    base, source = rounds(0.5, 1), np.random.default_rng(4)
+    base, source = rounds(0.75, 1), np.random.default_rng(4)
     noise = source.normal(0, 0.05, (2, PROMPTS, 20))
     zeros = np.zeros((PROMPTS, 20))
     tried = Tried(
@@ -186,6 +189,85 @@ def test_a_small_gain_is_certain_if_probability_and_acceptance_agree(
 
 def test_less_accepted_is_nothing() -> None:
     assert not list(verdict(_trial(0.3, 3, -0.2)))
+
+
+@pytest.mark.parametrize(
+    ("rate", "sure", "ids"),
+    [
+        (0.35, 0.35, ["too_little_training"]),
+        (0.35, 0.75, ["accepts_little"]),
+        (0.02, 0.02, ["accepts_little"]),
+        (0.5, 0.5, ["too_few_prompts"]),
+        (0.75, 0.9, []),
+    ],
+)
+def test_confidence_tells_too_little_training_from_wrong_wiring(
+    rate: float, sure: float, ids: list[str]
+) -> None:
+    base = _trial(0.75, 2, 0)
+    inside = replace(
+        base.inside,
+        confidence=Confidence(sure=(sure,) * K, right=(Estimate(value=rate, interval=None),) * K),
+    )
+    trial = replace(base, acceptance=acceptance_of(rounds(rate, 3), K), inside=inside)
+    found = list(verdict(replace(trial, renderings=())))
+    assert [each.id for each in found] == ids
+    other = CheckResult(
+        id="embedding_not_targets",
+        level=Level.WARNING,
+        title="",
+        expected="",
+        rule="",
+        there="",
+    )
+    named = [each.id for each in verdict(replace(trial, renderings=()), [other])]
+    assert named == (["another_target"] if ids == ["accepts_little"] else ids)
+
+
+def test_numbers_that_overflow_are_named_first() -> None:
+    trial = replace(
+        _trial(0.75, 2, 0), overflow=Overflow(depth=2, tensor="fc.weight", dtype="float16")
+    )
+    first, *_ = verdict(trial)
+    assert first.id == "states_overflow" and first.level is Level.ERROR
+    assert "depth 2" in first.title and "fc.weight" in first.there
+
+
+@pytest.mark.parametrize(("factor", "found"), [(1.3, ["training_helps"]), (1.05, []), (0.8, [])])
+def test_that_training_helps_is_a_warning(factor: float, found: list[str]) -> None:
+    trial = replace(_trial(0.75, 2, 0), renderings=())
+    before = trial.acceptance.mean_length
+    more = (factor - 1) * before
+    fitted = Fitted(
+        steps=12,
+        acceptance=replace(trial.acceptance, mean_length=before + more),
+        gain=Gain(difference=more, interval=Interval(low=more - 0.1, high=more + 0.1), p=1e-4),
+        prompts=PROMPTS,
+    )
+    assert [each.id for each in verdict(replace(trial, fitted=fitted))] == found
+
+
+@pytest.mark.parametrize(
+    ("behind", "certainty"), [(0.5, Certainty.LIKELY), (0.0, Certainty.POSSIBLE)]
+)
+def test_two_repairs_that_help_alike_are_one_of_both(behind: float, certainty: Certainty) -> None:
+    base, other = rounds(0.5, 1), rounds(0.9, 2)
+    tried = tuple(
+        Tried(
+            repair=Change(id=name, change=name, mistake=f"{name} is wrong"),
+            acceptance=acceptance_of(other, K),
+            gain=gain(base, other, 2),
+            prompts=PROMPTS,
+            behind=gap,
+        )
+        for name, gap in (
+            ("first", None),
+            ("second", Gain(difference=behind, interval=None, p=1e-6 if behind else 1.0)),
+        )
+    )
+    (found,) = verdict(replace(_trial(0.75, 2, 0), tried=tried, renderings=()))
+    assert found.certainty is certainty
+    assert ("second is wrong" in found.there) is (certainty is Certainty.POSSIBLE)
 
 
 DEPTHS, PROMPT_TOKENS = 5, 40
