@@ -87,7 +87,7 @@ def check_special_tokens(inspected: Inspected) -> Iterator[CheckResult]:
 
 
 def _entries(drafter: DrafterFiles, table: Ids) -> Iterator[CheckResult]:
-    ids = table + np.arange(len(table))
+    ids, marked = table + np.arange(len(table)), _marked(drafter)
     if _holds_ids(table, ids, drafter.vocab_size):
         yield _result(
             "d2t_absolute",
@@ -100,7 +100,7 @@ def _entries(drafter: DrafterFiles, table: Ids) -> Iterator[CheckResult]:
     elif (
         not table.any()
         and drafter.draft_vocab_size < drafter.vocab_size
-        and not np.array_equal(_marked(drafter), ids)
+        and (marked is None or not np.array_equal(marked, ids))
     ):
         yield _result(
             "d2t_zero",

@@ -2,7 +2,8 @@
 
 Each drafter is a shipped one with other weights (noise, or trained on) or written otherwise (types,
 shards, vocabularies, fields). It is inspected as the command does, on half of the trio's prompts,
-drawn by its seed; the other half is what it was trained on. The command fails if more than MOST_ALARMS of the drafters have an error or a warning.
+drawn by its seed; the other half is what it was trained on. The command fails if more than
+MOST_ALARMS of the drafters are not called sound.
 """
 
 from __future__ import annotations
