@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from driftscope.findings.case import Entry
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
+from driftscope.inspect.drafter_classes import CLASSES, Coverage
 from driftscope.parser_marks import NOT_COVERED, parsers_of
 from driftscope.telemetry.instruments import COUNTER, INSTRUMENTS, Instrument
 from driftscope.telemetry.prometheus import metric_name
@@ -126,11 +127,24 @@ def parsers() -> str:
     )
 
 
+def drafters() -> str:
+    """Return the drafters of vLLM, by how much is compared without a vLLM."""
+    rows: dict[str, list[str]] = {}
+    for coverage in Coverage:
+        for row in (row for row in CLASSES if row.coverage is coverage):
+            but = f", but not {row.unchecked}" if row.unchecked else ""
+            name = row.layout.family if row.layout else row.name
+            rows.setdefault(f"{coverage}{but}", []).append(name)
+    unique = ((what, "; ".join(dict.fromkeys(names))) for what, names in rows.items())
+    return table(("without vLLM", "drafters"), unique)
+
+
 TABLES: Mapping[str, Callable[[], str]] = {
     "metrics": metrics,
     "columns": columns,
     "findings": findings,
     "parsers": parsers,
+    "drafters": drafters,
 }
 """Tables by the names in their markers."""
 _MARKED = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
