@@ -15,12 +15,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from driftscope.boundary import strict_json
-from driftscope.boundary.bounds import MAX_ROWS_COUNTED
+from driftscope.boundary.bounds import MAX_JSON_BYTES, MAX_ROWS_COUNTED
 from driftscope.boundary.files import (
     PRIVATE_FILE,
     create_whole,
     locked,
     make_private_directory,
+    read_bytes,
     read_json,
     remove_leftovers,
     write_all,
@@ -70,6 +71,7 @@ class RecordFiles:
         self._number: dict[str, int] = {}
         """Number of the next segment of each record whose segments on disk have been listed."""
         self._sealed_bytes = 0
+        self._manifest, self._manifest_ns = b"", 0
         self.rows: Counter[str] = Counter()
         """Rows written, by record."""
         self.digests: dict[str, str] = {}
@@ -85,6 +87,8 @@ class RecordFiles:
         """Write and flush each of `batches`; raises the same errors as `append`."""
         if self._sealed_bytes + sum(s.size for s in self._open.values()) >= self._max_bytes:
             raise DiskLimitError
+        with contextlib.suppress(OSError):  # the rows are written without it
+            self._keep_manifest()
         for record, batch in batches:
             self._write(record, batch)
         self.last_write_s = time.time()
@@ -103,6 +107,19 @@ class RecordFiles:
                 errors.append(error)
         if errors:
             raise errors[0]
+
+    def _keep_manifest(self) -> None:
+        """Write the manifest again into a directory that was removed and made again."""
+        path = self._run / MANIFEST
+        try:
+            changed_ns = path.stat().st_mtime_ns
+        except FileNotFoundError:
+            if self._manifest and self._run.is_dir():
+                create_whole(path, self._manifest)
+            return
+        if changed_ns != self._manifest_ns:
+            self._manifest = read_bytes(path, limit=MAX_JSON_BYTES, follow=False)
+            self._manifest_ns = changed_ns
 
     def _write(self, record: str, batch: pa.RecordBatch) -> None:
         try:

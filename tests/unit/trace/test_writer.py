@@ -392,6 +392,24 @@ def _lossy(run: Path, source: str, rows: int) -> TraceWriter:
     return writer
 
 
+def test_a_folder_that_is_made_again_gets_its_manifest_again(run: Path, until: Until) -> None:
+    content, step = (run / MANIFEST).read_bytes(), 0
+    writer = TraceWriter(run, source="worker0-1", options=SOON)
+
+    def written() -> int:
+        nonlocal step
+        writer.put(_row(step := step + 1))
+        return writer.status().rows.get("verify", 0)
+
+    until(lambda: written() > 0)
+    shutil.rmtree(run.rename(run.with_name("removed")))
+    run.mkdir()
+    until(lambda: written() > 0 and (run / MANIFEST).exists())
+    writer.close()
+    assert (run / MANIFEST).read_bytes() == content or read_manifest(run).lost
+    assert _steps(run)[-1] == step
+
+
 def test_the_manifest_counts_what_every_process_lost(run: Path) -> None:
     first = read_manifest(run)
     writers = [_lossy(run, f"worker0.dp{n}-1", n) for n in (1, 2, 3)]
