@@ -23,7 +23,7 @@ def provenance() -> dict[str, Any]:
     script = Path(sys.argv[0]).resolve()
     shown = script.relative_to(REPO) if script.is_relative_to(REPO) else script.name
     return {
-        "command": shlex.join(["python3", str(shown), *sys.argv[1:]]),
+        "command": shlex.join(["python3", str(shown), *map(_without_folder, sys.argv[1:])]),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "gpu": gpu(),
         "cpu": platform.machine(),
@@ -51,6 +51,11 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _without_folder(argument: str) -> str:
+    """Return an argument without the folders of this machine's absolute paths."""
+    return Path(argument).name if argument.startswith("/") else argument
 
 
 def _said(*command: str) -> str | None:

@@ -26,7 +26,7 @@ from driftscope.errors import DamagedTraceError, NotATraceError, TraceError
 from driftscope.trace.control import CONTROL
 from driftscope.trace.manifest import ABLATION, CLIENT, Manifest, read_manifest
 from driftscope.trace.records import RECORDS
-from driftscope.trace.status import Status, read_faults, read_statuses
+from driftscope.trace.status import FAULT, MAX_FAULTS, Status, read_faults, read_statuses
 from driftscope.vocabulary import MANIFEST, RunState
 
 LATEST = "latest"
@@ -412,6 +412,12 @@ def check_removable(run: Path, *, unclosed: bool = False) -> None:
     if foreign:
         raise NotATraceError(
             f"{run}: holds {foreign[0]!r}, which a recorder does not write; move it away first"
+        )
+    faults = sorted(name for name in names if name.startswith(FAULT))
+    if len(read_faults(run)) < min(len(faults), MAX_FAULTS):
+        raise NotATraceError(
+            f"{run}: holds {faults[0]!r} or others that are no faults of a start; move them away "
+            "first"
         )
     if not statuses:
         _check_proof(run, names)

@@ -141,7 +141,8 @@ SETTING, DIRECTORY, PACKAGE, ENGINE, DRAFTER, TELEMETRY, OTHER = KINDS = (
     *("setting", "directory", "package", "engine", "drafter", "telemetry", "error"),
 )
 """Kinds of fault: a closed set of words, which may be a metric's attribute."""
-_PREFIX = "fault-"
+FAULT = "fault-"
+"""Beginning of the names of faults."""
 MAX_FAULTS = 64
 """Most faults that are read from one directory: one per process of the last start."""
 
@@ -166,7 +167,7 @@ def leave_fault(run: Path, fault: StartFault) -> None:
     """Write `fault` into `run`, which is created if it is missing; raises OSError."""
     make_private_directory(run)
     content = strict_json.dumps({**asdict(fault), "time_s": time.time()}, sort_keys=True)
-    path = run / f"{_PREFIX}{fault.source}.json"
+    path = run / f"{FAULT}{fault.source}.json"
     write_file(path, f"{content}\n".encode(), mode=PRIVATE_FILE, durable=False)
 
 
@@ -174,7 +175,7 @@ def read_faults(run: Path) -> tuple[StartFault, ...]:
     """Return the faults in a directory, oldest first; files that cannot be read are left out."""
     found = []
     with contextlib.suppress(OSError):
-        for path in sorted(run.glob(f"{_PREFIX}*.json"))[:MAX_FAULTS]:
+        for path in sorted(run.glob(f"{FAULT}*.json"))[:MAX_FAULTS]:
             with contextlib.suppress(OSError, ValueError):
                 found.append(_checked(read_json(path, follow=False)))
     return tuple(sorted(found, key=lambda fault: fault.time_s))
@@ -183,7 +184,7 @@ def read_faults(run: Path) -> tuple[StartFault, ...]:
 def remove_faults(run: Path) -> None:
     """Remove the faults of earlier starts, because a run begins; failures are ignored."""
     with contextlib.suppress(OSError):
-        for path in run.glob(f"{_PREFIX}*.json"):
+        for path in run.glob(f"{FAULT}*.json"):
             path.unlink(missing_ok=True)
 
 

@@ -165,11 +165,11 @@ def exchange_column(run: Path, random: Random) -> Path:
     path = _some(run, random, ".parquet", ".arrows")
     if path is None:
         return run
-    table = _table(path)
+    table = table_of(path)
     if not table.num_rows:
         return run
     at = random.randrange(table.num_columns)
-    _write(path, random.choice(_COLUMNS)(table, at, random))
+    write_table(path, random.choice(_COLUMNS)(table, at, random))
     for status in run.glob("status-*.json"):  # it describes the original file
         value = json.loads(status.read_text())
         value.pop("digests", None)
@@ -177,14 +177,14 @@ def exchange_column(run: Path, random: Random) -> Path:
     return run
 
 
-def _table(path: Path) -> pa.Table:
+def table_of(path: Path) -> pa.Table:
     if path.suffix == ".parquet":
         return pq.read_table(path)
     with pa.OSFile(str(path)) as source:
         return pa.ipc.open_stream(source).read_all()
 
 
-def _write(path: Path, table: pa.Table) -> None:
+def write_table(path: Path, table: pa.Table) -> None:
     if path.suffix == ".parquet":
         pq.write_table(table, path)
         return
@@ -349,7 +349,7 @@ def exchange_texts(run: Path, random: Random) -> Path:
 def _rename_texts(
     path: Path, columns: Sequence[str], renamed: dict[str, str], random: Random
 ) -> None:
-    table = _table(path)
+    table = table_of(path)
     for name in columns:
         if name not in table.column_names or not pa.types.is_string(table.schema.field(name).type):
             continue
@@ -359,7 +359,7 @@ def _rename_texts(
         at = table.schema.get_field_index(name)
         column = pa.array([text and renamed[text] for text in texts], pa.string())
         table = table.set_column(at, table.schema.field(at), column)
-    _write(path, table)
+    write_table(path, table)
 
 
 def exchange_json_texts(run: Path, random: Random) -> Path:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -26,6 +28,8 @@ from verification.faults.command import (
 
 ANSWER_TOKENS = 8
 """Tokens of the target's answers, in place of those of a real ablation."""
+SECONDS_OF_A_FILE = 3.0
+"""CPU time that a file of less than a megabyte may take."""
 SAMPLES = ROOT / "tests/unit/ingest/samples"
 _LEAST = ("--prompts", "trio", "--k", "1", "--most-prompts", "5", "--positions", "1")
 _INTERVENTIONS = ("--interventions", "hide-sink")
@@ -67,6 +71,48 @@ def _use(path: Path, folder: Path) -> None:
     check_files(out)
     outcome_of(["check", run, "--fail-on", "cells[0].mean_length < 2", "--json"])
     outcome_of(["compare", run, run, "--json"])
+
+
+MARKS = (
+    *("SpecDecoding metrics:", "Decode batch", "Finish: obj=", "draft acceptance", "statistics "),
+    *("accept len: 1.5", "Accepted: 9 tokens", "Drafted: 18 tokens", "Per-position acceptance "),
+    *("rate: 0.9, 0.8", "ean acceptance length: 2.5", "#running-req: 3", "(a pid=1)", "[pod/a]"),
+    *(" ", "\x1b[1m", "{", '{"log": "', "9" * 400, ",", "\n"),
+)
+"""Parts of lines of logs, of which a hostile file has too many."""
+
+
+def repeat_marks(random: Random, _: Path, folder: Path) -> None:
+    """A log of marks in any order, in long lines, is read in linear time."""
+    parts = random.sample(MARKS, random.randint(1, 4))
+    text = "".join(parts) * (random.choice((1_000, 60_000, 600_000)) // len("".join(parts)))
+    path = folder / "server.log"
+    path.write_text(text)
+    began_s = time.process_time()
+    outcome_of(["ingest", path, "--json"])
+    assert time.process_time() - began_s < SECONDS_OF_A_FILE, "a log took too long"
+
+
+_COUNTS = (0, 1, -1, 3, 10**6, 10**9, 2**62, 2**63, 10**400, 1.5, None, True, "7", float("nan"))
+
+
+def count_rounds(random: Random, _: Path, folder: Path) -> None:
+    """A result with numbers of any size takes neither long nor much memory."""
+    names = ("num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens", "num_spec_tokens")
+    counts: dict[str, object] = {name: random.choice(_COUNTS) for name in names}
+    if random.random() < 0.5:
+        rounds = random.choice((10, 10**6, 10**9))
+        counts = dict.fromkeys(names, rounds) | {"num_spec_tokens": 3}
+        counts["acceptance_histogram"] = [0, rounds]
+    else:
+        size = random.choice((1, 3, 2000))
+        counts["acceptance_histogram"] = [random.choice(_COUNTS) for _ in range(size)]
+    row = json.dumps({"id": "a", "metrics": {"speculative_decoding": counts}})
+    path = folder / "responses.jsonl"
+    path.write_text(f"{row}\n" * random.choice((1, 2, 60)))
+    began_s = time.process_time()
+    outcome_of(["ingest", path, "-o", folder / "run"])
+    assert time.process_time() - began_s < SECONDS_OF_A_FILE, "a result took too long"
 
 
 def ablate(random: Random, _: Path, folder: Path) -> None:
