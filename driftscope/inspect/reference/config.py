@@ -78,9 +78,12 @@ class DecoderConfig:
     def from_hf(cls, fields: dict[str, Any]) -> DecoderConfig:
         """Read the fields of a parsed `config.json`; others are ignored.
 
-        Raises KeyError for a size that has no usual value.
+        Raises KeyError for a size that has no usual value, and ValueError for a share of rotated
+        numbers that vLLM refuses.
         """
         known = {**_usual(fields), **fields, **_rope(fields)}
+        if not 0 < known["partial_rotary_factor"] <= 1:
+            raise ValueError("partial_rotary_factor is not above 0 and at most 1")
         return cls(**{name: known[name] for name in cls.__dataclass_fields__})
 
     def to_hf(self) -> dict[str, Any]:
@@ -310,10 +313,8 @@ def rotary_share(fields: Mapping[str, Any]) -> float:
     """Return the share of each head that rotary positions turn."""
     nested = fields.get("rope_parameters")
     places = (nested if isinstance(nested, dict) else {}, fields)
-    found = [
-        place[name] for name in ROTARY_SHARE for place in places if place.get(name) is not None
-    ]
-    return float(found[0]) if found else 1.0
+    found = (place.get(name) for name in ROTARY_SHARE for place in places)
+    return float(next((share for share in found if isinstance(share, int | float)), 1.0))
 
 
 def _rope(fields: dict[str, Any]) -> dict[str, Any]:
