@@ -95,8 +95,12 @@ def test_output_is_untouched_and_counts_are_complete(
         assert collector.value("driftscope.chains.recorded") == summary.recording.chains
         assert collector.value("driftscope.export.attempts", outcome="failure") > 0
         assert collector.value("driftscope.export.errors") == 0
+        assert collector.value("gen_ai.server.request.duration") == REQUESTS
         for (name, labels), point in collector.points().items():
-            assert dict(labels)["gen_ai.request.model"] == "tiny", name
+            having = dict(labels)
+            assert having["gen_ai.request.model"] == "tiny", name
+            assert having["gen_ai.provider.name"] == "vllm", name
+            assert having.get("gen_ai.operation.name", "text_completion") == "text_completion"
             short = {key.rpartition(".")[2]: value for key, value in labels}
             if name == "driftscope.attention.mass" and short["class"] == "self":
                 assert summary.attention.self_mass is not None
@@ -106,6 +110,7 @@ def test_output_is_untouched_and_counts_are_complete(
         assert len(spans) == REQUESTS
         (traced,) = [s for s in spans if s.trace_id.hex() == PARENT.split("-")[1]]
         assert traced.parent_span_id.hex() == PARENT.split("-")[2]
+        assert traced.name == "text_completion tiny"
 
 
 def _text(answer: dict[str, Any]) -> str:
