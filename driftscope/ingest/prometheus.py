@@ -126,7 +126,7 @@ def figures_of(page: EnginePage, period: str, *assumptions: str) -> Iterator[Fig
         said = (words[name],) if name in words else ()
         yield replace(figures, part=name, observations=said)
     whole = _figures_of(page, period, assumptions)
-    dead = nothing_accepted(page.length, whole.k or 0, page.running)
+    dead = nothing_accepted(page.length, whole.k or 0, running=page.running)
     yield replace(
         whole,
         part=f"all {len(parts)} replicas" if parts else "",

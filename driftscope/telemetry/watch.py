@@ -67,6 +67,9 @@ _SIBLINGS_ACCEPT = 10.0
 NOTHING_LENGTH = 1.05
 """Acceptance length below which nothing is accepted; the alert DriftscopeNothingAccepted has the
 same."""
+FEW_ROUNDS = 20
+"""Rounds below which a length of 1.00 may be chance: a drafter that is accepted in one round of ten
+has none in 20 rounds in 12 % of cases."""
 _RECORDS = ("draft", "verify", "step", "request")
 
 
@@ -398,9 +401,13 @@ def _side(length: float, rounds: int | None, others: Sequence[tuple[float, int |
     return side if side * distance > _SURE * math.sqrt(_ROUNDS_ALIKE) else 0
 
 
-def nothing_accepted(length: float | None, k: int, running: int | None) -> str:
-    """Return in words what an acceptance length of 1.00 means; "" for a larger one."""
-    if length is None or length >= NOTHING_LENGTH:
+def nothing_accepted(
+    length: float | None, k: int, *, rounds: int | None = None, running: int | None = None
+) -> str:
+    """Return in words what an acceptance length of 1.00 means; "" for a larger one, and for fewer
+    than FEW_ROUNDS rounds. `rounds`: None for a length of one log interval."""
+    few = rounds is not None and rounds < FEW_ROUNDS
+    if length is None or length >= NOTHING_LENGTH or few:
         return ""
     drafts = f"{k} draft tokens of each round" if k else "draft tokens"
     little = ("nothing", "all") if length < 1.005 else ("next to nothing", "nearly all")

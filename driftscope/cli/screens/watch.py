@@ -128,6 +128,9 @@ def screen(
         style="dim",
     )
     said = [WAS_SIMULATED] if shown.simulated else []
+    dead = nothing_accepted(shown.length, shown.k, rounds=shown.rounds)
+    if dead and not shown.simulated:
+        said += [f"{dead}; to find out why:", f"  driftscope analyze {_run(target)}"]
     said += why_no_chains(target, shown, budget, over=state == CLOSED)
     why = [Text(printed(line), style="yellow") for line in said]
     drift = [Text(drift_line(shown))] if shown.chains else []
@@ -180,7 +183,8 @@ def screen_of_engine(
 
 def _said_of_engine(shown: View, page: EnginePage, replicas: Replicas) -> Iterator[str]:
     """Yield what the figures mean where nothing is accepted, or where a replica differs."""
-    if dead := nothing_accepted(shown.length, shown.k, page.running):
+    rounds = None if page.length else shown.rounds
+    if dead := nothing_accepted(shown.length, shown.k, rounds=rounds, running=page.running):
         yield f"{dead}; to find out why:"
         yield from _WHY_NOTHING
     lengths = {

@@ -737,6 +737,29 @@ def test_the_command_writes_the_window_as_a_run(tmp_path: Path) -> None:
     assert cell["rounds"] == 100 and cell["totals"]["period"] == "from a.prom to b.prom"
 
 
+def test_a_range_and_a_window_keep_replicas(tmp_path: Path) -> None:
+    """Pods of one job, of which one accepts nothing within the time."""
+    rows, pages = [], {0: "", 1: ""}
+    for pod, accepted in (("a", 200), ("b", 205), ("c", 4)):
+        for name, begin, grown in (("drafts", 1000, 100), ("accepted_tokens", 2000, accepted)):
+            metric = {"__name__": f"vllm:spec_decode_num_{name}_total", "pod": pod}
+            values = [[1764100800 + 60 * n, str(begin + n * grown)] for n in range(2)]
+            rows.append({"metric": metric, "values": values})
+            for n, (_, value) in enumerate(values):
+                pages[n] += f'{metric["__name__"]}{{pod="{pod}"}} {value}\n'
+    file = tmp_path / "range.json"
+    data = {"resultType": "matrix", "result": rows}
+    file.write_text(json.dumps({"status": "success", "data": data}))
+    for n, page in pages.items():
+        (tmp_path / f"{n}.prom").write_text(page)
+    found = (ingest(file)[1], ingest_window(tmp_path / "0.prom", tmp_path / "1.prom")[1])
+    for parts in found:
+        lengths = [(part.part, part.mean_length) for part in parts]
+        assert [name for name, _ in lengths] == ["pod c", "pod a", "pod b", "all 3 replicas"]
+        assert [length for _, length in lengths] == pytest.approx([1.04, 3.0, 3.05, 1 + 409 / 300])
+        assert "its 2 siblings accept 3.00 to 3.05" in "; ".join(parts[0].observations)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

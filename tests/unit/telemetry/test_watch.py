@@ -38,6 +38,10 @@ from driftscope.trace.writer import TraceWriter, WriterOptions
 from driftscope.trace.writer_files import create_run
 
 PAGE = Path(__file__).parents[2] / "verification" / "cases" / "inputs" / "13-ray.prom"
+LLAMACPP_PAGE = (
+    "llamacpp:spec_decode_num_drafts_total {rounds}\n"
+    "llamacpp:spec_decode_num_accepted_tokens_total {accepted}\n"
+)
 SPEC = Spec(requests=6, undrafted=("k_zero",))
 ROUNDS = SPEC.requests * SPEC.rounds
 
@@ -198,6 +202,22 @@ def test_a_page_at_one_says_what_that_means_and_what_to_type() -> None:
     assert "4 requests are running" in words and "K = 3" in words
     assert "driftscope inspect DRAFTER --target TARGET" in words
     assert "nothing is accepted" not in healthy and "inspect" not in healthy
+
+
+def test_a_run_at_one_names_the_command_that_finds_the_cause(tmp_path: Path) -> None:
+    dead = (0.0,) * len(SPEC.conditional)
+    for requests, said in ((6, True), (1, False)):
+        spec = replace(SPEC, requests=requests, rounds=10, conditional=dead, undrafted=())
+        run = write_run(tmp_path / f"run{requests}", spec)
+        output = CliRunner().invoke(app, ["watch", str(run), "--once"]).output
+        assert ("nothing is accepted" in output) is said, "10 rounds may be chance"
+        assert ("driftscope analyze" in output) is said
+
+
+def test_a_page_of_counters_at_one_is_said_as_well() -> None:
+    page = LLAMACPP_PAGE.format(rounds=40, accepted=0)
+    with _serving(page) as url:
+        assert "nothing is accepted" in CliRunner().invoke(app, ["watch", url, "--once"]).output
 
 
 def test_replicas_of_a_page_are_listed_the_worst_first() -> None:
