@@ -39,6 +39,8 @@ _HOOKED = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
 _OPTIONAL_SEAM = "plugin"
 _ENTRY = re.compile(r"^EntryClass\s*=\s*(?:\[(.*?)\]|(\w+))", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"\w+")
+_DRAFTS = re.compile(r"Eagle|MTP|NextN|Assistant|Draft")
+"""Parts of the names of SGLang's classes that draft."""
 
 
 def examine_sglang_server(model: str, options: Sequence[str]) -> Iterator[Check]:
@@ -88,6 +90,10 @@ def _drafter(model: str, options: Mapping[str, str], folder: Path) -> Check:
     if registered and served not in registered:
         detail = f"SGLang looks up {served} for {named[0]}, which it does not register"
         return problem("drafter", detail, "give a drafter of SGLang's, or another SGLang")
+    if given != "STANDALONE" and not _DRAFTS.search(served):
+        detail = f"SGLang would load {served} as it is named, which is no drafter's class"
+        names = ", ".join(name for name in INSIDE if name in registered)
+        return problem("drafter", detail, f"name the drafter's class in its config: {names}, ...")
     if given == "STANDALONE" or served not in INSIDE:
         words = f"SGLang serves {served} with {given}; the probe knows the inside of "
         return counted(words + ", ".join(INSIDE))
@@ -135,7 +141,7 @@ def draft_classes(folder: Path) -> Mapping[str, str]:
         if function.name != "_config_draft_model":
             continue
         for branch in (part for part in ast.walk(function) if isinstance(part, ast.If)):
-            names = _strings(branch.test)
+            names = [*_strings(branch.test), *_strings_named(branch.test, tree)]
             made = [name for part in branch.body for name in _assigned(part)]
             found |= {name: made[-1] for name in names if made and name not in found}
     return found
@@ -144,6 +150,14 @@ def draft_classes(folder: Path) -> Mapping[str, str]:
 def _strings(node: ast.AST) -> list[str]:
     parts = (part for part in ast.walk(node) if isinstance(part, ast.Constant))
     return [part.value for part in parts if isinstance(part.value, str)]
+
+
+def _strings_named(node: ast.AST, tree: ast.Module) -> list[str]:
+    """Return the strings of the module's constants that an expression names."""
+    named = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    constants = (part for part in tree.body if isinstance(part, ast.Assign))
+    wanted = (part for part in constants if ast.unparse(part.targets[0]) in named)
+    return [name for part in wanted for name in _strings(part.value)]
 
 
 def _assigned(node: ast.AST) -> list[str]:

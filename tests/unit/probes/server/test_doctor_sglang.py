@@ -15,8 +15,9 @@ from driftscope_probes.server.doctor_sglang import (
     examine_sglang_server,
     model_classes,
 )
-from driftscope_probes.sglang.plugin import HOOKS
+from driftscope_probes.sglang.plugin import HOOKS, INSIDE
 
+INSTALLED = Path(__file__).parents[4] / ".venv/sglang-0.5.23/lib/python3.11/site-packages/sglang"
 SOURCES = {
     "speculative/spec_info": "class SpeculativeAlgorithm(Enum):\n"
     "    EAGLE = auto()\n    EAGLE3 = auto()\n    DFLASH = auto()\n    NGRAM = auto()\n",
@@ -25,7 +26,7 @@ SOURCES = {
     "EntryClass = [\n    LlamaForCausalLMEagle3,\n]\n",
     "models/llama_eagle": "class LlamaForCausalLMEagle: ...\nEntryClass = LlamaForCausalLMEagle\n",
     "models/mimo_mtp": "class MiMoMTP: ...\nEntryClass = MiMoMTP\n",
-    "models/other": "EntryClass = [OtherNextN, DFlashDraftModel]\n",
+    "models/other": "EntryClass = [OtherNextN, DFlashDraftModel, LlamaForCausalLM]\n",
     "configs/model_config": "class ModelConfig:\n"
     "    def _config_draft_model(self):\n"
     "        if is_draft and self.hf_config.architectures[0] in ["
@@ -65,6 +66,7 @@ def sglang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("NGRAM", "", "inside not recorded: NGRAM drafts without a model"),
         ("DFLASH", "DFlashDraftModel", "not ready because of drafter: the probe hooks no worker"),
         ("EAGEL", "MiMoForCausalLM", "SGLang has no speculative algorithm EAGEL"),
+        ("EAGLE3", "LlamaForCausalLM", "LlamaForCausalLM as it is named, which is no drafter's"),
         ("EAGLE", "Strange", "SGLang looks up Strange for Strange, which it does not register"),
     ],
 )
@@ -102,3 +104,13 @@ def test_the_registries_are_read_from_source(sglang: Path) -> None:
     assert {"LlamaForCausalLMEagle3", "OtherNextN", "MiMoMTP"} <= model_classes(sglang)
     assert algorithms(sglang) == {"EAGLE", "EAGLE3", "DFLASH", "NGRAM", "NEXTN"}
     assert draft_classes(sglang)["MiMo9ForCausalLM"] == "MiMoMTP"
+
+
+@pytest.mark.skipif(not INSTALLED.is_dir(), reason="SGLang is not installed in .venv/sglang-*")
+def test_the_installed_sglang_is_read_as_it_is_written() -> None:
+    registered, drafts = model_classes(INSTALLED), draft_classes(INSTALLED)
+    assert {"EAGLE", "EAGLE3", "NEXTN", "DFLASH", "NGRAM"} <= algorithms(INSTALLED)
+    assert {*INSIDE, "DFlashDraftModel", "Gemma4AssistantForCausalLM"} <= registered
+    assert len(drafts) > 30 and set(drafts.values()) <= registered
+    assert drafts["DeepseekV3ForCausalLM"] == "DeepseekV3ForCausalLMNextN"
+    assert drafts["MiMoV2FlashForCausalLM"] == "MiMoV2MTP"
