@@ -330,7 +330,8 @@ def interval_of(requests: Sequence[RequestCounts]) -> Interval | None:
         return None
     tokens = np.array([[request.rounds + request.accepted] for request in there], float)
     spread = ratio_intervals(tokens, np.array([[request.rounds] for request in there], float))
-    return spread[0] if spread else None
+    # A round yields at least one token, which an interval over few requests may not reflect.
+    return spread[0].within(1.0, np.inf) if spread and spread[0] else None
 
 
 def mean_of(requests: Sequence[RequestCounts]) -> float | None:

@@ -449,7 +449,7 @@ def _figures(every: Sequence[tuple[_Kind, LogLine]], part: str) -> Figures:
     kinds = dict.fromkeys(kind.said for kind, line in every)
     lines = series or requests
     counted = sum(line.length is not None and line.tells for line in lines)
-    told = {"log_lines": counted, "changes": tuple(changes_of(lines))}
+    told: dict[str, Any] = {"log_lines": counted, "changes": tuple(changes_of(lines))}
     if requests:
         figures = over_requests([line.request for line in requests if line.request], part=part)
         said = next(kind.said for kind, _ in every if kind.marker == _FINISH)

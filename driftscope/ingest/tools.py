@@ -12,6 +12,7 @@ from typing import Any
 from driftscope.boundary.bounds import MAX_K
 from driftscope.ingest.base import (
     MOST_LENGTH,
+    OFF_BY,
     SINCE_START,
     THIS_RUN,
     BadFigureError,
@@ -246,23 +247,24 @@ def _time(record: Mapping[str, Any], name: str) -> float | None:
 _AIPERF_HISTOGRAM = "pooled_spec_decode_acceptance_histogram"
 
 
-_WEIGHTED = re.compile(r"Token-Wtd Accept Len[^0-9\n]{1,80}([0-9]{1,4}\.[0-9]{1,6})")
-_BY_REQUEST = re.compile(r"(?<!Wtd )Acceptance Length[^0-9\n]{1,80}([0-9]{1,4}\.[0-9]{1,6})")
+_WEIGHTED = re.compile(r"Token-Weighted Acceptance Length[^0-9\n]{1,80}([0-9]{1,4}\.[0-9]{1,6})")
+_BY_REQUEST = re.compile(r"(?<!Weighted )Acceptance Length[^0-9\n]{1,80}([0-9]{1,4}\.[0-9]{1,6})")
 _STEPS = re.compile(r"Accepted drafts per step \(% of steps\): ([0-9:%>= ]{1,1000})")
 _BUCKET = re.compile(r"(>=)?([0-9]{1,4}): ([0-9]{1,3})%")
 
 
 def _is_aiperf_summary(file: ResultFile) -> bool:
     if file.fields:
-        return "input_config" in file.fields and "time_to_first_token" in file.fields
+        known = {"time_to_first_token", "request_latency", _AIPERF_HISTOGRAM} & file.fields.keys()
+        return "input_config" in file.fields and bool(known)
     return file.document is None and _WEIGHTED.search(file.text) is not None
 
 
 @reader(
     name="aiperf-summary",
     marks=(
-        ("input_config", "time_to_first_token"),
-        ("NVIDIA AIPerf", "Token-Wtd Accept Len"),
+        ("input_config", "request_latency"),
+        ("NVIDIA AIPerf", "Token-Weighted Acceptance Length"),
     ),
     title="AIPerf profile_export_aiperf.json, or what it printed (0.13)",
     gives="acceptance length over rounds and over requests, rates by depth, times",
@@ -298,17 +300,19 @@ def aiperf_summary(file: ResultFile) -> Iterator[Figures]:
 
 
 def _printed_by_aiperf(text: str) -> Figures:
-    """Return the figures of the console's section on speculation. Its last bucket may hold all
-    rounds of 8 tokens or more, beyond which there is no rate."""
+    """Return the figures of the console's section on speculation. Rates by depth are left out if
+    its last bucket holds all rounds of 8 tokens or more, or if whole percent are too coarse."""
     lengths = [pattern.search(text) for pattern in (_WEIGHTED, _BY_REQUEST)]
     weighted, by_request = (float(match[1]) if match else None for match in lengths)
     line = _STEPS.search(text)
     shares = [int(share) / 100.0 for _, _, share in _BUCKET.findall(line[1])] if line else []
     reached = [min(sum(shares[depth:]), 1.0) for depth in range(1, len(shares))]
+    if (line and ">=" in line[1]) or abs(1.0 + sum(reached) - (weighted or 0.0)) > OFF_BY:
+        reached = []
     return Figures(
         mean_length=weighted,
         mean_length_by_request=by_request,
-        marginal=tuple(reached) if reached and not (line and ">=" in line[1]) else None,
+        marginal=tuple(reached) or None,
         assumptions=("rates by depth are sums of shares that are printed as whole percent",)
         if reached
         else (),
@@ -355,6 +359,7 @@ def guidellm_report(file: ResultFile) -> Iterator[Figures]:
                 )
                 for row in speculated
             ],
+            k=most_k(_spec(row) for row in speculated),
             part=f"benchmark {at + 1}" if len(benchmarks) > 1 else "",
             number=len(done),
             ttft_s=[milliseconds(row, "time_to_first_token_ms") for row in done],

@@ -413,8 +413,8 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         (
             "NVIDIA AIPerf | LLM Metrics: Spec Decode\n"
             "┃                 Metric ┃  avg ┃  min ┃  max ┃\n"
-            "│      Acceptance Length │ 2.41 │ 1.90 │ 3.00 │\n"
-            "│   Token-Wtd Accept Len │ 2.35 │  N/A │  N/A │\n"
+            "│      Acceptance Length (ratio) │ 2.41 │ 1.90 │ 3.00 │\n"
+            "│   Token-Weighted Acceptance Length │ 2.35 │  N/A │  N/A │\n"
             "  Accepted drafts per step (% of steps):  0: 30%   1: 25%   2: 25%   3: 20%\n"
         ),
         (" – +2.35 .*0.70 0.45 0.20",),

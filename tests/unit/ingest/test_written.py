@@ -47,3 +47,22 @@ def test_vllms_requests_and_bench_are_the_window_of_its_pages() -> None:
     _, (window,) = ingest_window(VLLM / "before.prom", VLLM / "after.prom")
     for name in ("rounds", "verified", "accepted"):
         assert sum(getattr(part, name) for part in parts) == getattr(window, name)
+
+
+def test_what_aiperf_writes_agrees_with_the_responses() -> None:
+    """Six requests, answered by the three responses twice."""
+    folder, (responses,) = WRITTEN / "aiperf-0.13", ingest(VLLM / "responses.jsonl")[1]
+    records = _one(folder / "profile_export.jsonl", "aiperf-records")
+    summary = _one(folder / "profile_export_aiperf.json", "aiperf-summary")
+    printed = _one(folder / "profile_export_console.txt", "aiperf-summary")
+    assert _counts(records)[1:] == _counts(summary)[1:] == (122, 488, 150)
+    assert records.rounds == 2 * (responses.rounds or 0) and records.k == 4
+    assert records.marginal == pytest.approx(summary.marginal)
+    assert printed.mean_length == pytest.approx(summary.mean_length, abs=0.005)
+
+
+def test_guidellms_report_has_its_requests() -> None:
+    found = _one(WRITTEN / "guidellm-0.8" / "benchmarks.json", "guidellm")
+    assert (found.requests, found.k, found.rounds) == (6, 4, 184)
+    assert found.mean_length_interval is not None and found.mean_length_interval.low >= 1.0
+    assert found.ttft_s is not None and found.tpot_s is not None
