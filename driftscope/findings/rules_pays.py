@@ -68,6 +68,8 @@ _RUN_EFFECT = Threshold(
     "show it",
     source="driftscope: 1 % on a GPU under CUDA graphs, 8 to 13 % on a busy CPU",
 )
+MORE_ROUNDS = 4
+"""Rounds that are proposed to know more surely: twice the default of `driftscope pays`."""
 _MARGIN = Threshold(
     name="MARGIN",
     value=MARGIN,
@@ -239,18 +241,13 @@ def _to_do(answer: Answer, case: Case | ReplayCase) -> str:
     if answer is not Answer.CANNOT_TELL:
         return _NONE if answer is Answer.NO else ""
     replay = case if isinstance(case, ReplayCase) else case.replayed
-    asked = (
-        0
-        if replay is None
-        else max(one.starts for one in (replay.run, replay.reference or replay.run))
-    )
+    asked = 1 if replay is None else 1 + max((row["round"] for row in replay.run.rows), default=0)
     if isinstance(case, ReplayCase) and _is_one_server(case):
         return (
             f"To know more surely, run `{to_tell(case)}` once more with and once more without its "
             "drafter: what was recorded counts, too."
         )
-    rounds = f" --rounds {2 * max(asked, 1)}"
-    return f"To know more surely, run `{to_tell(case)}{rounds}`."
+    return f"To know more surely, run `{to_tell(case)} --rounds {max(2 * asked, MORE_ROUNDS)}`."
 
 
 def to_tell(case: Case | ReplayCase) -> str:
@@ -293,7 +290,7 @@ def _ask_both(case: Case) -> str:
 def _url(replay: ReplaySummary) -> str:
     server = replay.manifest.workload.get("server")
     url = server.get("url") if isinstance(server, Mapping) else None
-    return str(url or _SERVED_AT[_VLLM])
+    return str(url or _SERVED_AT[_VLLM]).removesuffix("/v1")
 
 
 def _loads(speeds: Sequence[SpeedAtLoad]) -> str:

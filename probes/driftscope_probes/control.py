@@ -319,6 +319,10 @@ class _Server:
         )
 
 
+WORKER = "worker"
+"""First word of a worker's source, which samples draft steps."""
+
+
 class _Run:
     """A run directory's control and status files."""
 
@@ -332,10 +336,19 @@ class _Run:
         return [*(asdict(status) for status in read_statuses(self._run)), *faults]
 
     def change(self, change: Change) -> Processes:
-        read_manifest(self._run)
-        asked_of = [status.source for status in read_statuses(self._run) if not status.closed]
+        plain = read_manifest(self._run).drafter is None
+        asked_of = [
+            status.source
+            for status in read_statuses(self._run)
+            if not (status.closed or (plain and status.source.startswith(WORKER)))
+        ]
         if not asked_of:
             raise ControlError(f"{self._run}: this run has ended, so there is no probe to control")
+        if plain and change.given().keys() != {"labels"}:
+            raise ControlError(
+                f"{self._run}: this server has no drafter, so there are no draft steps to record; "
+                "only --label and --all-labels change what it records"
+            )
         try:
             revision = control.ask(self._run, change).revision
         except OSError as error:
@@ -348,7 +361,10 @@ class _Run:
                 f"{self._run}: no process applied the change within {ANSWER_S:g} s: none is "
                 "running any more, or they run an older driftscope"
             )
-        return [{**asdict(s), "answered": _has(s, revision)} for s in statuses]
+        return [
+            {**asdict(s), "answered": s.source not in asked_of or _has(s, revision)}
+            for s in statuses
+        ]
 
     def _answers(self, sources: set[str], revision: int) -> tuple[Status, ...]:
         deadline = time.monotonic() + ANSWER_S

@@ -6,7 +6,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,6 +124,24 @@ def test_a_run_that_has_ended(driftscope: Driftscope, worker: Worker) -> None:
     worker.writer.close()
     assert_fails(driftscope("probe", "stop", worker.run), 1, "this run has ended")
     assert read_control(worker.run).revision == 0
+
+
+def test_a_server_without_a_drafter_has_labels_to_change_and_no_draft_steps(
+    driftscope: Driftscope, tmp_path: Path
+) -> None:
+    run = tmp_path / "plain"
+    create_run(run, replace(manifest(Spec()), drafter=None, method="", k=0))
+    idle = TraceWriter(run, source="worker0-1")
+    engine = TraceWriter(run, source="engine0-1")
+    selection = RequestSelection()
+    Control(run, engine, selection, None).watch()
+    every = driftscope("probe", "set", run, "--every", "1")
+    labels = driftscope("probe", "set", run, "--label", "a")
+    for writer in (idle, engine):
+        writer.close()
+    assert_fails(every, 1, "this server has no drafter", "--label")
+    assert labels.returncode == 0 and labels.stderr == ""
+    assert read_control(run).change.labels == ("a",)
 
 
 def test_a_run_whose_processes_were_killed(driftscope: Driftscope, tmp_path: Path) -> None:
