@@ -352,8 +352,8 @@ def _assumed(cells: Sequence[Cell]) -> tuple[str, ...]:
 
 
 ONE_K = (
-    "one K was served: the times of every other K are bounds, from the order of the times and from "
-    "half of the least time for fewer tokens; record a run at another K to measure it"
+    "only one K was served, so the times of the others are bounds: more tokens take no less time; "
+    "a run at another K measures them"
 )
 _RECORDED = (
     "step times are those of recorded steps, which the probe slows by more than its own time: "

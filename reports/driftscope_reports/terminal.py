@@ -472,8 +472,9 @@ def show_advice(advice: Advice) -> None:
     for sentence in advice.assumed:
         console.print(Text(f"not measured: {sentence}"))
     console.print(
-        f"runs of one server are taken to differ by {percent(advice.run_effect)}; verification "
-        f"times are {percent(advice.misfit)} off a curve that never falls"
+        "included in every interval: two starts of one server differ by "
+        f"{percent(advice.run_effect)}, and step times by {percent(advice.misfit)} from times that "
+        "never fall with more tokens"
     )
 
 
