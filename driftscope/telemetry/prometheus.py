@@ -527,7 +527,7 @@ def metrics_of(
 
 def page_of_samples(metrics: EngineMetrics, samples: Sequence[Sample]) -> EnginePage:
     """Return the figures of an engine's samples, and of each replica; raises BadPageError."""
-    mine, labels = _of_replicas(metrics, samples)
+    mine, labels = _without_repeated_ranks(metrics, samples)
     replicas: defaultdict[tuple[str, ...], list[Sample]] = defaultdict(list)
     for sample in mine:
         if labels and all(label in sample.labels for label in labels):
@@ -541,7 +541,7 @@ def page_of_samples(metrics: EngineMetrics, samples: Sequence[Sample]) -> Engine
     return replace(_page_of(metrics, mine), replicas=pages)
 
 
-def _of_replicas(
+def _without_repeated_ranks(
     metrics: EngineMetrics, samples: Sequence[Sample]
 ) -> tuple[Sequence[Sample], tuple[str, ...]]:
     """Return the samples without those that ranks of one replica repeat, and the labels that tell

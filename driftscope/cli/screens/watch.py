@@ -175,13 +175,13 @@ def screen_of_engine(
         depths.add_row(*_row(number, depth)[:3])
     known = any(depth.accepted is not None for depth in shown.depths)
     by_depth = depths if known else Text(BY_POSITION_UNKNOWN, style="dim")
-    said = [Text(line, style="yellow") for line in _said_of_engine(shown, page, replicas)]
-    each: list[RenderableType] = ["", _by_replica(replicas, shown)] if replicas else []
+    said = [Text(line, style="yellow") for line in _engine_notes(shown, page, replicas)]
+    listed: list[RenderableType] = ["", _by_replica(replicas, shown)] if replicas else []
     notes = Text(WHY_UNKNOWN, style="dim")
-    return Group(head, counted, *said, "", table, *each, "", by_depth, "", notes)
+    return Group(head, counted, *said, "", table, *listed, "", by_depth, "", notes)
 
 
-def _said_of_engine(shown: View, page: EnginePage, replicas: Replicas) -> Iterator[str]:
+def _engine_notes(shown: View, page: EnginePage, replicas: Replicas) -> Iterator[str]:
     """Yield what the figures mean where nothing is accepted, or where a replica differs."""
     rounds = None if page.length else shown.rounds
     if dead := nothing_accepted(shown.length, shown.k, rounds=rounds, running=page.running):
@@ -395,7 +395,7 @@ def _rows(replicas: Replicas) -> list[dict[str, object]]:
     ]
 
 
-def _looked(
+def _views_of_look(
     whole: Snapshot, page: EnginePage | None, before: Mapping[str, Snapshot]
 ) -> tuple[View, Replicas]:
     """Return the figures of a look and of each replica since the snapshots `before`, by name; a
@@ -406,8 +406,8 @@ def _looked(
         return found if page is None or page.length is None else replace(found, length=page.length)
 
     replicas = page.replicas if page else {}
-    each = {name: shown(one.points, one, name) for name, one in replicas.items()}
-    worst_first = sorted(each.items(), key=lambda pair: pair[1].length or math.inf)
+    views = {name: shown(own.points, own, name) for name, own in replicas.items()}
+    worst_first = sorted(views.items(), key=lambda pair: pair[1].length or math.inf)
     return shown(whole, page, _WHOLE), dict(worst_first)
 
 
@@ -424,7 +424,7 @@ def _views(followed: Followed, options: Options) -> Iterator[Look]:
         whole, now = followed.look(), time.monotonic()
         page = followed.page
         if followed.over or options.once or not options.window_s:
-            found, replicas = _looked(whole, page, {})
+            found, replicas = _views_of_look(whole, page, {})
             yield found, "since the start", followed.over, replicas
             if followed.over or options.once:
                 return
@@ -434,6 +434,6 @@ def _views(followed: Followed, options: Options) -> Iterator[Look]:
             before_s, before = past[0] if past else (now, {})
             past.append((now, _snapshots(whole, page)))
             words = f"last {now - before_s:.0f} s" if before else "since the start"
-            found, replicas = _looked(whole, page, before)
+            found, replicas = _views_of_look(whole, page, before)
             yield found, words, False, replicas
         time.sleep(options.interval_s)
