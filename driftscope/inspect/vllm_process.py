@@ -37,6 +37,15 @@ MEMORY_BYTES = 16 << 30
 MOST_FAULTS = 8
 """Tensors at which loading stops that are named; after each one the rest is loaded without it."""
 _SHORT = 400
+_JUDGES = (
+    "config/",
+    "model_executor/model_loader/",
+    "model_executor/models/",
+    "models/",
+    "transformers_utils/",
+)
+"""Folders of vLLM whose errors are of a config or of weights; those of kernels, attention and
+platforms are of this machine."""
 _OPTIONAL = re.compile(r"\.(q|k|v|prob)_scale$|_zero_point$")
 """Names of parameters of a quantised cache or matrix that files need not have."""
 _NOTHING: dict[str, dict[str, tuple[int, int]]] = {"unfilled": {}, "cut": {}}
@@ -256,7 +265,8 @@ def _refusal(error: Exception, names: Mapping[int, str]) -> Refusal:
         reason=f"{type(cause).__name__}: {words[:_SHORT]}",
         place=f"{file.rpartition('/vllm/')[2] or file}:{line} {name}",
         tensor=tensor,
-        certain=_of_checkpoint(cause, words, tensor),
+        certain=_of_checkpoint(cause, words, tensor)
+        and (tensor is not None or at[-1][0].rpartition("/vllm/")[2].startswith(_JUDGES)),
     )
 
 
