@@ -192,7 +192,9 @@ class Teacher:
         items = sorted(prompts.items())
         for start in range(0, len(items), BATCH):
             batch = items[start : start + BATCH]
-            for (key, prompt), answer in zip(batch, self._answers(batch), strict=True):
+            with self._running():
+                answers = self._answers(batch)
+            for (key, prompt), answer in zip(batch, answers, strict=True):
                 ids = torch.tensor([*prompt, *answer], device=self.device)
                 yield self.passage(key, ids, len(prompt), layers)
 
@@ -201,7 +203,8 @@ class Teacher:
         self, key: str, ids: Tensor, prompt_tokens: int, layers: Collection[int]
     ) -> Passage:
         """Return a prompt and its answer, token ids [S], with the states of `layers`."""
-        states, logits = self._states(ids, layers)
+        with self._running():
+            states, logits = self._states(ids, layers)
         answer = logits[prompt_tokens - 1 :].float().log_softmax(-1)
         return Passage(
             key=key,
@@ -210,6 +213,15 @@ class Teacher:
             states=states,
             log_probability=float(answer.gather(-1, ids[prompt_tokens:, None]).mean()),
         )
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # sizes and settings of a checkpoint that loads may not fit
+            raise CheckpointError(
+                f"{self.folder}: transformers cannot run this target ({first_line(error)})"
+            ) from error
 
     def _answers(self, batch: Prompts) -> list[list[int]]:
         """Return the greedy answers to a batch."""

@@ -59,3 +59,22 @@ def test_code_of_a_checkpoint_never_runs(
         with pytest.raises(CheckpointError, match="code of its own, which driftscope never runs"):
             Teacher(folder)
     assert not ran.exists() and not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "value"),
+    [
+        ("generation_config.json", "eos_token_id", 10**400),
+        ("generation_config.json", "bos_token_id", "x" * 5000),
+        ("tokenizer_config.json", "bos_token", "x" * 5000),
+    ],
+)
+def test_settings_that_load_and_do_not_run_are_one_error(
+    tmp_path: Path, file: str, name: str, value: object
+) -> None:
+    folder = Path(shutil.copytree(trio_path() / "target", tmp_path / "own"))
+    (folder / file).write_text(json.dumps({**json.loads((folder / file).read_text()), name: value}))
+    teacher = Teacher(folder)
+    prompt = teacher.encode([{"role": "user", "content": "the river"}])
+    with pytest.raises(CheckpointError, match="transformers cannot run this target"):
+        list(teacher.passages({"a": prompt}, {1}))
