@@ -16,6 +16,7 @@ from driftscope.analysis.compare import (
     Difference,
     accepts_less,
 )
+from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.log_changes import (
     CLEAR_SHARE,
     CLEAR_STEP,
@@ -305,10 +306,20 @@ def _figure(run: RunSummary) -> Finding:
     return Finding(
         title="How many tokens does a round yield?",
         headline=Headline.LENGTH,
-        statement=f"a round yields {number(length)} tokens ({around}) of at most {run.k + 1}",
+        statement=f"{_time_words(run.latency)}a round yields {number(length)} tokens ({around}) of "
+        f"at most {run.k + 1}",
         estimate=length,
         interval=spread,
     )
+
+
+def _time_words(latency: Latency) -> str:
+    """Return the time per output token as the beginning of a sentence; "" if it is not known."""
+    spread = latency.tpot_s_interval
+    if latency.tpot_s is None or spread is None:
+        return ""
+    ends = f"{milliseconds(spread.low)} to {milliseconds(spread.high)}"
+    return f"an output token takes {milliseconds(latency.tpot_s)} ({ends}), and "
 
 
 OUTCOME_P = Threshold(

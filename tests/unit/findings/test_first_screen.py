@@ -101,7 +101,9 @@ def test_a_change_beside_the_time_is_called_uncertain_if_it_is(
 
 def test_a_run_alone_is_told_by_its_figure(run: Run) -> None:
     screen = _screen(conclude([run(EVEN)]))
-    assert screen.headline == "A round yields 4.07 tokens (3.93 to 4.21) of at most 5."
+    time, length = screen.headline.split(", and ")
+    assert time.startswith("An output token takes ")
+    assert length == "a round yields 4.07 tokens (3.93 to 4.21) of at most 5."
     assert _lines(screen)[Topic.PAYS] == UNKNOWN_SPEED
     assert screen.actions[0].advice.startswith("Nothing to change. To know, run `driftscope pays ")
     assert Topic.ACCEPTANCE not in _lines(screen), "the headline is not repeated"
