@@ -193,7 +193,7 @@ def test_wrong_tokens_are_said_first_and_nothing_of_the_drafter(run: Run) -> Non
     assert not any("run" in each.runs and "good" in each.runs for each in both.findings)
     beside = _screen(both)
     assert beside.headline.startswith("run: the engine returns wrong tokens")
-    assert "good: a round yields" in _lines(beside)[Topic.ACCEPTANCE]
+    assert "and a round yields" in _lines(beside)[Topic.ACCEPTANCE]
 
 
 @pytest.mark.parametrize(("temperature", "wrongly"), [(0.0, True), (0.7, False)])
