@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median, median_high, median_low
+from statistics import NormalDist, median, median_high, median_low
 from typing import Protocol
 
 from driftscope.boundary.bounds import MAX_K, MAX_METRICS_BYTES
@@ -54,9 +54,9 @@ OUTLIER_SHARE = 0.85
 DriftscopeFleetOutlier has the same."""
 OUTLIER_GAUGE = 0.7
 """The same for a length of one log interval."""
-_SURE = 3.0
-"""Least distance of a named replica from its siblings, in standard errors of its count of accepted
-tokens."""
+_BY_CHANCE = 0.005
+"""Share of pages on which a healthy replica may be named for the distance of its count of accepted
+tokens from its siblings'."""
 _ROUNDS_ALIKE = 20.0
 """Variance of that count, as a multiple of a Poisson count's: 2.5 to 3 for chains that end at their
 first rejection, and the rest because rounds of one request are alike."""
@@ -398,7 +398,9 @@ def _side(length: float, rounds: int | None, others: Sequence[tuple[float, int |
         return side
     # The root of a Poisson count has a variance of 1/4 (Anscombe 1948).
     distance = 2 * (math.sqrt(max(accepted, 0.0) + 0.375) - math.sqrt(expected + 0.375))
-    return side if side * distance > _SURE * math.sqrt(_ROUNDS_ALIKE) else 0
+    sure = NormalDist().inv_cdf(1 - _BY_CHANCE / (len(others) + 1))
+    spread = math.sqrt(_ROUNDS_ALIKE * (1 + 1 / len(others)))
+    return side if side * distance > sure * spread else 0
 
 
 def nothing_accepted(

@@ -167,6 +167,9 @@ def test_a_replica_is_named_if_it_differs_and_healthy_ones_are_not(rounds: int) 
         for low in (3.0, 2.0, 1.0)
     }
     assert sum(bool(found) for found in named[3.0]) <= 0.03 * pages
+    for many in (2, 64):
+        healthy = [outliers(_replicas(draw, [3.0] * many, rounds)) for _ in range(pages // 4)]
+        assert sum(map(bool, healthy)) <= 0.04 * len(healthy)
     assert all(set(found) == {"engine 7"} for found in named[1.0])
     if rounds >= 4000:
         assert sum(set(found) == {"engine 7"} for found in named[2.0]) >= 0.9 * pages
