@@ -630,7 +630,8 @@ def falls_in_log(case: ReplayCase) -> Finding | None:
             "lines_of": worst.of,
         },
         confidence=Trust.LOW if few else Trust.MEDIUM,
-        because=f"{worst.running:g} requests ran at once, and another text changes acceptance, too"
+        because=f"{count(round(worst.running or 0), 'request')} at once, and another text changes "
+        "acceptance, too"
         if few
         else f"{count(worst.of, 'line')}, each one observation",
         advice="Record the server with the probe (`driftscope serve`) through such an episode: "

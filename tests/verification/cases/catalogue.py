@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from driftscope.errors import EXIT_NO_DATA
+
 INPUTS = Path(__file__).parent / "inputs"
 
 
@@ -64,7 +66,8 @@ _NO_ERROR = (r"certain\] found: (?!.*not run)", "bug in driftscope")
 _CRASH = ("bug in driftscope", "Traceback")
 
 
-def _inspect(place: str, *says: str, never: tuple[str, ...] = (), code: int = 0) -> Step:
+def _inspect(place: str, *says: str, never: tuple[str, ...] = (), code: int = EXIT_NO_DATA) -> Step:
+    """Inspect a drafter whose target has too few tensors to run, so that files alone tell."""
     return Step(
         command=f"inspect {place}/drafter --target {place}/target",
         says=says,
@@ -288,7 +291,7 @@ CASES: tuple[Case, ...] = (
         kind=FILES,
         before=Led.MISLED,
         right="it loads: without captured layers there is no fc",
-        steps=(_inspect("24", "0 errors, 0 warnings", never=("fc.weight",)),),
+        steps=(_inspect("24", "0 errors, 1 warning", "not_run", never=("fc.weight",)),),
     ),
     Case(
         number="25",
@@ -296,7 +299,7 @@ CASES: tuple[Case, ...] = (
         kind=FILES,
         before=Led.YES,
         right="no mistake",
-        steps=(_inspect("25", "0 errors, 0 warnings"),),
+        steps=(_inspect("25", "0 errors, 1 warning", "not_run"),),
     ),
     Case(
         number="26",
@@ -307,7 +310,7 @@ CASES: tuple[Case, ...] = (
         steps=(
             Step(
                 command="inspect 26/drafter --allow-pickle",
-                says=("EAGLE-3, 1. checks: 0 errors",),
+                says=(r"EAGLE-3, \d+ checks: 0 errors",),
                 never=_CRASH,
             ),
             Step(
@@ -339,7 +342,7 @@ CASES: tuple[Case, ...] = (
         kind=FILES,
         before=Led.YES,
         right="no false alarm: YaRN as the target's",
-        steps=(_inspect("28", "0 errors, 0 warnings"),),
+        steps=(_inspect("28", "0 errors, 1 warning", "not_run"),),
     ),
     Case(
         number="29",
@@ -347,7 +350,7 @@ CASES: tuple[Case, ...] = (
         kind=FILES,
         before=Led.NO,
         right="no false alarm: a text's mrope positions are plain; the drafter ends at 8,192",
-        steps=(_inspect("29", "0 errors, 1 warning", "context_shorter"),),
+        steps=(_inspect("29", "0 errors, 2 warnings", "context_shorter", "not_run"),),
     ),
     Case(
         number="30",
