@@ -75,7 +75,7 @@ def _mask(fields: Fields, _: State) -> bool:
 
 
 def _table(fields: Fields, state: State) -> bool:
-    if "draft_vocab_size" not in fields or "ForCausalLMEagle3" not in str(fields["architectures"]):
+    if not any(_lists(fields)):  # only drafters that read captured layers have such a table
         return False
     fields["draft_vocab_size"] = V // 2
     state["d2t"] = torch.zeros(V // 2, dtype=torch.int64)
@@ -97,7 +97,7 @@ PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "missing": (_missing, ("missing_tensor", "refused_by_vllm", "mtp_heads_missing")),
     "captured": (_captured, ("captured_layers_range", "refused_by_vllm")),
     "mask": (_mask, ("mask_token_range",)),
-    "d2t": (_table, ("d2t_zero",)),
+    "d2t": (_table, ("d2t_zero", "refused_by_vllm")),
     "rope": (_rope, ("rope_theta_differs",)),
 }
 """Fault -> how it is planted, and the results that name it."""
