@@ -76,8 +76,9 @@ harmless: $(VENV)/installed-dev ## greedy output with the probe on, sampled and 
 situations: $(VENV)/installed-dev $(OLDER_IN) ## batches, chunks, preemption, captured layers, K by batch size ... against the reference
 	PYTHONPATH=tests $(BIN)/python -m verification.situations_table $(OLDER_IN)
 
-inspect: $(VENV)/installed-dev ## what inspect says of planted mistakes and healthy drafters, as a table (minutes)
+inspect: $(VENV)/installed-dev ## what inspect says of planted mistakes and healthy drafters, and what live vLLM accepts of each, as tables (an hour; goes on where it stopped)
 	OMP_NUM_THREADS=2 PYTHONPATH=tests $(BIN)/python -m verification.inspected.table
+	PYTHONPATH=tests $(BIN)/python -m verification.inspected.served
 
 drafters: $(VENV)/installed-dev ## inspect on a tiny checkpoint of every drafter class that vLLM registers, as a table (a minute)
 	PYTHONPATH=tests $(BIN)/python -m verification.drafters

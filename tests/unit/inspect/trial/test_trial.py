@@ -324,7 +324,11 @@ def test_scaled_positions_are_those_of_transformers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "words"),
-    [({"attention_bias": True}, "biases"), ({"quantization_config": {"bits": 4}}, "quantised")],
+    [
+        ({"hidden_act": "gelu"}, "refuses its activation"),
+        ({"partial_rotary_factor": 2.0}, "at most 1"),
+        ({"quantization_config": {"bits": 4}}, "quantised"),
+    ],
 )
 def test_what_the_reference_code_cannot_run_is_an_error(
     tmp_path: Path, fields: Config, words: str
@@ -332,6 +336,29 @@ def test_what_the_reference_code_cannot_run_is_an_error(
     path = changed(tmp_path / "a", config=lambda config: config.update(fields))
     with pytest.raises(CheckpointError, match=words):
         _variant(path)
+
+
+def test_biases_of_the_config_are_needed_and_run(tmp_path: Path) -> None:
+    def biases(state: State) -> None:
+        for name in [name for name in state if name.endswith("_proj.weight")]:
+            state[name.replace("weight", "bias")] = torch.rand(len(state[name]))
+
+    def config(fields: Config) -> None:
+        fields.update(attention_bias=True, mlp_bias=True)
+
+    with pytest.raises(CheckpointError, match="bias"):
+        _variant(changed(tmp_path / "a", config=config)).check()
+    variant = _variant(changed(tmp_path / "b", config=config, weights=biases))
+    built = variant.build("cpu").state_dict()
+    assert len([name for name in built if name.endswith(".bias")]) == 7
+
+
+def test_of_a_head_only_the_rotated_share_turns(tmp_path: Path) -> None:
+    path = changed(tmp_path / "a", config=lambda fields: fields.update(partial_rotary_factor=0.5))
+    rotary, heads = _variant(path).build("cpu").rotary, torch.rand(1, 1, 3, 32)
+    turned = rotary(heads, torch.arange(3))
+    assert torch.equal(turned[..., 16:], heads[..., 16:])
+    assert not torch.allclose(turned[:, :, 1:, :16], heads[:, :, 1:, :16])
 
 
 DRAFTED, VOCABULARY = 4, 1024
