@@ -411,6 +411,11 @@ def nothing_accepted(
     few = rounds is not None and rounds < FEW_ROUNDS
     if length is None or length >= NOTHING_LENGTH or few:
         return ""
+    if rounds is None and running == 0:
+        return (
+            f"{length:.2f} in the last log interval, and no request is running now: look again "
+            "while requests run"
+        )
     drafts = f"{k} draft tokens of each round" if k else "draft tokens"
     little = ("nothing", "all") if length < 1.005 else ("next to nothing", "nearly all")
     rejected = f"{little[0]} is accepted: {little[1]} {drafts} are rejected, which costs time and "

@@ -66,3 +66,17 @@ def test_guidellms_report_has_its_requests() -> None:
     assert (found.requests, found.k, found.rounds) == (6, 4, 184)
     assert found.mean_length_interval is not None and found.mean_length_interval.low >= 1.0
     assert found.ttft_s is not None and found.tpot_s is not None
+
+
+def test_sglangs_log_has_the_rounds_of_its_page_and_the_requests_of_its_answers() -> None:
+    """The server's own warm-up is in the log and on the page, and not in the answers."""
+    folder = WRITTEN / "sglang-0.5.23"
+    log = _one(folder / "server.log", "server-log")
+    answers = _one(folder / "responses.jsonl", "sglang-requests")
+    page = _one(folder / "page.prom", "prometheus")
+    assert log.rounds == page.rounds == 106 and page.k == 5
+    assert (answers.rounds, answers.verified) == (101, 505)
+    warm_up = (log.rounds or 0) - 101, (log.accepted or 0) - (answers.accepted or 0)
+    assert warm_up == (5, 3)
+    # The gauge is of the end of the last answer, after which nothing ran.
+    assert page.mean_length == 1.0 and "no request is running now" in page.observations[0]
