@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.nightly]
 _COMMAND = re.compile(r"`driftscope ((?:pays|ablate) [^`]+)`")
 FEW = {
     "pays": ("--limit", "4", "--concurrency", "2", "--rounds", "1", "--warmup", "1", "-o", "again"),
-    "ablate": ("--limit", "4"),
+    "ablate": ("--limit", "5"),
 }
 """Options that make a command short."""
 
