@@ -99,16 +99,20 @@ def _copied_embedding(state: State) -> None:
 
 
 def _vocabulary(kept: Callable[[torch.Tensor], torch.Tensor]) -> Maker:
-    """Give the drafter the 768 tokens that the target's embedding makes largest, in an order."""
+    """Give the drafter a vocabulary of the ids that `kept` takes from all, the most frequent in the
+    target's answers first."""
 
-    def weights(state: State) -> None:
-        sizes = stored("target")["model.embed_tokens.weight"].float().norm(dim=-1)
-        ids = kept(sizes.argsort(descending=True))
-        state["lm_head.weight"] = state["lm_head.weight"][ids]
-        state["d2t"] = ids - torch.arange(len(ids))
-        state["t2d"] = torch.zeros(1024, dtype=torch.bool).index_fill(0, ids, True)
+    def made(folder: Path, name: str, _seed: int, rows: torch.Tensor) -> Path:
+        ids = kept(rows.flatten().bincount(minlength=1024).argsort(descending=True, stable=True))
 
-    return partial(_written, fields(draft_vocab_size=OWN), weights)
+        def weights(state: State) -> None:
+            state["lm_head.weight"] = state["lm_head.weight"][ids]
+            state["d2t"] = ids - torch.arange(len(ids))
+            state["t2d"] = torch.zeros(1024, dtype=torch.bool).index_fill(0, ids, True)
+
+        return changed(folder, name, config=fields(draft_vocab_size=len(ids)), weights=weights)
+
+    return made
 
 
 OWN = 768
@@ -127,7 +131,7 @@ KINDS: dict[str, Maker] = {
     "copied embedding": partial(_written, None, _copied_embedding),
     "own vocabulary, sorted": _vocabulary(lambda ids: ids[:OWN].sort().values),
     "own vocabulary, by frequency": _vocabulary(lambda ids: ids[:OWN]),
-    "own vocabulary, the first ids": _vocabulary(lambda ids: ids.sort().values[:OWN]),
+    "own vocabulary, the first ids": _vocabulary(lambda ids: ids.sort().values[:1000]),
 }
 
 
