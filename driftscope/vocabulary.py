@@ -20,7 +20,12 @@ DISTANCE_MASS = "distance_mass"
 """Column of `DraftRow` with the attention mass by distance from the query, see
 `driftscope.trace.records`."""
 
-RMS_BY_DEPTH = ("in_rms", "prenorm_rms", "postnorm_rms", "fed_rms")
+RMS_BY_DEPTH = IN_RMS, PRENORM_RMS, POSTNORM_RMS, FED_RMS = (
+    "in_rms",
+    "prenorm_rms",
+    "postnorm_rms",
+    "fed_rms",
+)
 """Columns with the RMS of a drafter's hidden state at each depth, in the order of the network."""
 CONFIDENCE_BY_DEPTH = ("top1", "entropy")
 """Columns with the confidence of each draft."""

@@ -119,18 +119,15 @@ class AttentionLayer(Protocol):
         """Pass each call to `observer` while `switch` is on; return the tap's removal."""
 
 
-NOT_SERVED = "vLLM has none"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of drafter: how to recognise it, where its states are, and how far it was checked."""
+    """A kind of drafter: how an engine runs it, and where its states are."""
 
     name: str
     methods: tuple[str, ...]
-    """vLLM's names of the speculation methods."""
+    """The engine's names of the speculation methods."""
     drafters: tuple[str, ...] = ()
-    """vLLM's drafter classes; (): any class."""
+    """The engine's drafter classes; (): any class."""
     parallel: bool = False
     """Whether this is the method's `parallel_drafting` variant."""
     modules: bool = False
@@ -156,10 +153,6 @@ class Kind:
     also has a slot for the newest token."""
     ahead: int = 0
     """Number of slots from the last verified one to that of the first query."""
-    v1: str = NOT_SERVED
-    """Kind of check done on vLLM's V1 runner."""
-    v2: str = NOT_SERVED
-    note: str = ""
 
     @property
     def chained(self) -> bool:
@@ -170,20 +163,6 @@ class Kind:
     def query_kind(self) -> str:
         """Value of `Manifest.query_kind`."""
         return BY_QUERY if self.block else BY_DEPTH
-
-    @property
-    def recorded(self) -> tuple[str, ...]:
-        """Recorded quantities, in words."""
-        if not self.model:
-            return ("acceptance", "timing")
-        rms = [name.removesuffix("_rms") for name in self.columns]
-        return (
-            *(["masses"] if self.attention else []),
-            f"RMS ({', '.join(rms)})",
-            "confidence",
-            "acceptance",
-            "timing",
-        )
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -126,10 +126,15 @@ def hook_object(holder: Any, method: str, around: Around) -> None:
     setattr(holder, method, types.MethodType(_in_place_of(original, around), holder))
 
 
+def is_hooked(holder: Any, method: str) -> bool:
+    """Return whether the method of an object's class is replaced, and not overridden below it."""
+    return hasattr(inspect.getattr_static(type(holder), method), MARK)
+
+
 def hook_unhooked(holder: Any, method: str, around: Around) -> None:
     """Replace a method of one object unless its class's method is replaced; raises
     AttributeError if it is missing."""
-    if not hasattr(inspect.getattr_static(type(holder), method), MARK):
+    if not is_hooked(holder, method):
         hook_object(holder, method, around)
 
 

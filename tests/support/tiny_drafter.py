@@ -6,7 +6,8 @@ for each of them alone in float64, with nothing paged or padded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +16,12 @@ import torch
 from torch import nn
 
 from driftscope.trace.records import edges_of
+from driftscope.vocabulary import FED_RMS, POSTNORM_RMS
+from driftscope_probes.discovery import Anatomy
+from driftscope_probes.drafter import Kind
 from driftscope_probes.engine import DeviceStep, DraftCall, DraftStep
 from driftscope_probes.vllm.drafter import VllmDrafter
+from driftscope_probes.vllm.support import EAGLE3
 
 HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, AUX, SCALE = 16, 4, 2, 4, 11, 3, 0.5
 BLOCKS, BLOCK_SIZE, TABLE = 12, 4, 5
@@ -328,6 +333,15 @@ def engine_config(k: int = K) -> Any:
     )
 
 
+FOUND = replace(EAGLE3, outputs={POSTNORM_RMS: 0, FED_RMS: -1}, norms=("model.norm",))
+"""Kind of these drafters, whose residual stream is tapped at the final norm."""
+
+
+def watched(kind: Kind, model: Any, attention: Mapping[str, Any], *_: object) -> Anatomy:
+    """Stand in for `vllm.drafter._watched`, whose forward needs an engine."""
+    return Anatomy(outputs=FOUND.outputs, norms=FOUND.norms, layers=tuple(attention))
+
+
 def tiny_drafter(
     *, fc_norm: bool = False, norm_output: bool = False, norm_before_fc: bool = False, k: int = K
 ) -> VllmDrafter:
@@ -343,4 +357,5 @@ def tiny_drafter(
         attention=dict(zip(LAYERS, model.model.attention, strict=True)),
         config=engine_config(k),
         device=torch.device("cpu"),
+        kind=FOUND,
     )

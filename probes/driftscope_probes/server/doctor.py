@@ -44,7 +44,7 @@ from driftscope_probes.settings import DISABLE, is_disabled, settings_from
 from driftscope_probes.sglang import plugin as sglang
 from driftscope_probes.start_guard import fault_of, unknown_settings
 from driftscope_probes.vllm import support
-from driftscope_probes.vllm.support import KINDS
+from driftscope_probes.vllm.support import CHECKED, KINDS
 
 VERDICT = "verdict"
 """Topic of the answer that stands first."""
@@ -66,6 +66,12 @@ that ends like this."""
 _RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 _DRAFTERS = "_SPECULATIVE_DECODING_MODELS"
 """vLLM's table of the drafters' architectures: architecture -> (module, class)."""
+_INSIDE = "attention, hidden states, confidence, acceptance and timing"
+_FOUND = (
+    "as far as the start-up check finds them in the loaded drafter; its line in the log says what "
+    "it does not"
+)
+"""Of a class that no test has compared with a second computation."""
 _COUNTED = "recorded by acceptance and timing only, inside not recorded"
 """What is recorded of a drafter that no kind of the list fits."""
 
@@ -201,12 +207,12 @@ _METHODS = {"peagle": "eagle3", "dflash2": "dflash"}
 
 
 def catalogue() -> Iterator[Check]:
-    """Yield one fact for each kind of drafter that can be recorded."""
-    for kind in KINDS:
+    """Yield one fact for each drafter of which a test compares what is recorded."""
+    for row in CHECKED:
         yield fact(
-            f"drafter {kind.name}",
-            f"method {', '.join(kind.methods)}; {', '.join(kind.recorded)}; "
-            f"V1: {kind.v1}; V2: {kind.v2}",
+            f"drafter {row.kind}",
+            f"{', '.join(row.classes) or 'no model'}{f'; {row.note}' if row.note else ''}; "
+            f"V1: {row.v1}; V2: {row.v2}",
         )
 
 
@@ -477,22 +483,17 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
         return counted(f"the probe does not know method {method}{' in parallel' * parallel}")
     folder = str(given.get("model") or (target if method == MTP else ""))
     config = config_of(folder)
-    by_class = any(kind.drafters for kind in kinds)
-    if config and by_class and (fault := _fault_of(folder, config, method, classes)):
+    if config and kinds[0].model and (fault := _fault_of(folder, config, method, classes)):
         return fault
+    if not kinds[0].model:
+        return Check(topic="drafter", ok=True, detail=f"{kinds[0].name}: acceptance and timing")
     name = _class_of(config, method, classes)
-    if name is None and by_class:
-        names = ", ".join(kind.name for kind in kinds)
-        detail = f"{method} is recorded for {names}; the class is checked when the server loads it"
-        return fact("drafter", detail)
-    for kind in kinds:
-        if not kind.drafters or name in kind.drafters:
-            detail = f"{kind.name} is recorded: {', '.join(kind.recorded)}"
-            return Check(topic="drafter", ok=True, detail=detail)
-    known = sorted({drafter for kind in kinds for drafter in kind.drafters})
-    return counted(
-        f"vLLM serves {name}, and with method {method} the probe knows the inside of "
-        f"{', '.join(known)}"
+    checked = {each for row in CHECKED for each in row.classes}
+    detail = f"{kinds[0].name}{f' ({name})' if name else ''}: {_INSIDE}"
+    return Check(
+        topic="drafter",
+        ok=True,
+        detail=detail if name in checked else f"{detail}, {_FOUND}",
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,7 +102,10 @@ def manifest_of(drafter: VllmDrafter, runner: str, settings: Settings, meter: Me
         attention_backend=drafter.backend,
         **masses_in_manifest(drafter, settings, meter),
         query_kind=drafter.kind.query_kind,
-        notes=(SINKS_SOUGHT,) if settings.sink_source == SINK_SOUGHT and drafter.attention else (),
+        notes=(
+            *drafter.notes,
+            *((SINKS_SOUGHT,) if settings.sink_source == SINK_SOUGHT and drafter.attention else ()),
+        ),
     )
 
 
@@ -247,6 +250,10 @@ class LoadedProposer:
     """Tracker of this runner's faults in the drafter's cache, if it has any."""
     draft_sampling: str | None = None
     """How draft tokens are chosen; see the manifest."""
+    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Made-up arguments of the drafter's forward over `discovery.ROWS` rows."""
+    unmeasured: str | None = None
+    """Why the masses of its attention would be wrong, whatever its layers are."""
 
 
 class _Loaded(NamedTuple):
@@ -274,7 +281,13 @@ def attach_recorder(proposer: Any, describe: Callable[[Any], LoadedProposer]) ->
 
 def _attach(proposer: Any, loaded: LoadedProposer, config: Any, settings: Settings) -> None:
     try:
-        drafter = open_drafter(proposer.model, loaded.layer_names, config)
+        drafter = open_drafter(
+            proposer.model,
+            loaded.layer_names,
+            config,
+            loaded.inputs,
+            unmeasured=loaded.unmeasured,
+        )
         place = place_in(config)
         _check_can_seek(settings, config)
         _check_recording(settings, loaded)

@@ -12,19 +12,21 @@ chain are measured alike.
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import functools
 import importlib
+import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from driftscope.errors import ProbeError
+from driftscope.boundary.files import first_line
+from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.vocabulary import Execution
+from driftscope_probes.discovery import ROWS, Anatomy, anatomy_of
 from driftscope_probes.drafter import (
     AttentionKind,
     AttentionLayer,
@@ -416,6 +418,8 @@ class VllmDrafter:
     """The engine's VllmConfig."""
     device: torch.device
     kind: Kind = EAGLE3
+    notes: tuple[str, ...] = ()
+    """Notes on what of it is not recorded."""
     layers: dict[str, AttentionLayer] = field(init=False)
     """The modules of `attention`, wrapped for taps and meters."""
 
@@ -492,12 +496,7 @@ class VllmDrafter:
     @property
     def final_norms(self) -> tuple[Any, ...]:
         """Modules whose input is the pre-norm residual stream; one per head, if any."""
-        paths = self.kind.norms
-        return tuple(
-            module
-            for name, module in self.model.named_modules()
-            if any(fnmatch.fnmatchcase(name, path) for path in paths)
-        )
+        return tuple(self.model.get_submodule(path) for path in self.kind.norms)
 
     @property
     def aux_states(self) -> int:
@@ -525,18 +524,62 @@ class VllmDrafter:
         return () if over_all is None else (over_all,)
 
 
-def open_drafter(model: Any, layer_names: Iterable[str], config: Any) -> VllmDrafter:
-    """Return the drafter after checking it; raises ProbeError if it cannot be recorded."""
+def open_drafter(
+    model: Any,
+    layer_names: Iterable[str],
+    config: Any,
+    inputs: Mapping[str, torch.Tensor],
+    *,
+    unmeasured: str | None = None,
+) -> VllmDrafter:
+    """Return the drafter after finding out what its forward gives out.
+
+    `inputs` are the arguments of a forward of `discovery.ROWS` rows, and `unmeasured` why no masses
+    can be measured, if the runner knows of a reason. Raises ProbeError if it cannot be recorded.
+    """
     context = config.compilation_config.static_forward_context
-    names = sorted(layer_names, key=_numbers_apart)
-    # Several MTP modules may be loaded; the runners that get here run only the first.
-    modules = int(getattr(getattr(model, "model", None), "num_mtp_layers", 1))
-    attention = {name: context[name] for name in names[: len(names) // modules]}
+    attention = {name: context[name] for name in sorted(layer_names, key=_numbers_apart)}
     support.check_speculation(config)
-    kind = kind_for(config.speculative_config, type(model).__name__)
-    support.check_drafter(model, attention, kind)
+    kind = kind_for(config.speculative_config)
+    notes: tuple[str, ...] = ()
+    if not kind.heads:
+        anatomy = _watched(kind, model, attention, config, inputs)
+        kind = replace(kind, outputs=anatomy.outputs, norms=anatomy.norms)
+        # Several MTP modules may be loaded; the runners that get here run only the first.
+        attention = {name: attention[name] for name in anatomy.layers}
+    if kind.attention and (reason := unmeasured or support.unmeasured(attention)):
+        kind, attention = replace(kind, attention=False), {}
+        notes = (f"attention masses are not recorded: {reason}",)
     device = next(model.parameters()).device
-    return VllmDrafter(model=model, attention=attention, config=config, device=device, kind=kind)
+    return VllmDrafter(
+        model=model, attention=attention, config=config, device=device, kind=kind, notes=notes
+    )
+
+
+def _watched(
+    kind: Kind,
+    model: Any,
+    attention: Mapping[str, Any],
+    config: Any,
+    inputs: Mapping[str, torch.Tensor],
+) -> Anatomy:
+    """Return what one forward over made-up rows shows; raises UnknownDrafterError if it fails."""
+    from vllm.forward_context import set_forward_context
+
+    wanted = inspect.signature(model.forward).parameters
+    given = {name: tensor for name, tensor in inputs.items() if name in wanted}
+
+    def forward() -> Any:
+        with set_forward_context(None, config, num_tokens=ROWS):
+            return model(**given)
+
+    try:
+        return anatomy_of(model, attention, forward, fed=kind.chained)
+    except Exception as error:  # the border: a model of any class runs here
+        raise UnknownDrafterError(
+            f"drafter {type(model).__name__}: a forward that is to show its states fails "
+            f"({first_line(error)}); acceptance and timing are recorded"
+        ) from error
 
 
 def _extent(layer: Any) -> tuple[int, int]:

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from driftscope.trace.manifest import GREEDY, PROBABILISTIC
+from driftscope_probes.discovery import ROWS, made_up
 from driftscope_probes.drafter import captured_by
 from driftscope_probes.engine import DeviceStep, DraftCallBase, DraftStep, make_draft_call
-from driftscope_probes.guard import hook_method, hook_unhooked
+from driftscope_probes.guard import hook_method, hook_unhooked, is_hooked
 from driftscope_probes.vllm.attach import (
     RECORDER,
     LoadedModels,
@@ -29,6 +30,7 @@ from driftscope_probes.vllm.schedule import CacheFaultTracker
 LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
 """Class names of proposers without a model."""
 ASKED_K = "num_speculative_tokens"
+_STILL = "every depth queries from one position, on the target's keys"
 _CHOOSES_GRAPH = "_determine_batch_execution_and_padding"
 
 
@@ -128,7 +130,8 @@ def _step_of(runner: Any, k: int) -> DraftStep:
 def _load_model(original: Any) -> Callable[..., Any]:
     def load_model(proposer: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(proposer, *args, **kwargs)
-        attach_recorder(proposer, _loaded)
+        if is_hooked(proposer, "propose"):
+            attach_recorder(proposer, _loaded)
         return result
 
     return load_model
@@ -141,7 +144,19 @@ def _loaded(proposer: Any) -> LoadedProposer:
         without_graphs=hasattr(proposer, _CHOOSES_GRAPH),
         cache=CacheFaultTracker(),
         draft_sampling=_draft_sampling(proposer),
+        inputs=_inputs(proposer),
+        unmeasured=_STILL if getattr(proposer, "constant_draft_positions", False) else None,
     )
+
+
+def _inputs(proposer: Any) -> dict[str, torch.Tensor]:
+    """Return made-up arguments of a forward, of the shapes that the proposer's own buffers have."""
+    states = getattr(proposer, "hidden_states", None)
+    given = {
+        "input_ids": torch.zeros_like(proposer.input_ids[:ROWS]),
+        "positions": torch.zeros_like(proposer._get_positions(ROWS)),
+    }
+    return given if states is None else {**given, "hidden_states": made_up(states[:ROWS])}
 
 
 def _draft_sampling(proposer: Any) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from driftscope.trace.manifest import GREEDY, PROBABILISTIC
+from driftscope_probes.discovery import ROWS, made_up
 from driftscope_probes.drafter import captured_by
 from driftscope_probes.engine import DeviceStep, DraftCallBase, DraftStep, make_draft_call
 from driftscope_probes.guard import hook_method, hook_unhooked
@@ -108,7 +109,19 @@ def _loaded(speculator: Any) -> LoadedProposer:
         layer_names=frozenset(speculator.draft_attn_layer_names),
         without_graphs=_PASSES_GRAPHS_BY in inspect.signature(speculator.propose).parameters,
         draft_sampling=_draft_sampling(speculator),
+        inputs=_inputs(speculator),
     )
+
+
+def _inputs(speculator: Any) -> dict[str, torch.Tensor]:
+    """Return made-up arguments of a forward, of the shapes that the speculator's own buffers
+    have."""
+    buffers, states = speculator.input_buffers, getattr(speculator, "hidden_states", None)
+    given = {
+        "input_ids": torch.zeros_like(buffers.input_ids[:ROWS]),
+        "positions": torch.zeros_like(buffers.positions[:ROWS]),
+    }
+    return given if states is None else {**given, "hidden_states": made_up(states[:ROWS])}
 
 
 def _execute_model(original: Any) -> Callable[..., Any]:

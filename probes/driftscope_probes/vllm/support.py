@@ -1,18 +1,20 @@
 """What of vLLM this version supports: the places that the probe hooks, the versions in which
 they were tested, the kinds of drafter, and the checks that refuse an engine at start-up.
 
-The start-up check, `driftscope doctor` and the table in docs/drafters.md all read the list of
-kinds. A drafter that is not in it is recorded like one without a model: acceptance and timing.
+The start-up check, `driftscope doctor` and the table in docs/drafters.md all read these lists. A
+drafter of another method is recorded like one without a model: acceptance and timing.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
+from dataclasses import dataclass
 from typing import Any
 
 from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.trace.ranks import Place
+from driftscope.vocabulary import PRENORM_RMS
 from driftscope_probes.drafter import Kind
 from driftscope_probes.engine import HookPoint
 from driftscope_probes.settings import RUN_ID
@@ -108,185 +110,144 @@ NOT_RUN = "not run"
 NGRAM_V2 = f"{NOT_RUN}: Triton's interpreter fails on vLLM's kernel"
 
 
-_NORMED = {"postnorm_rms": 0, "fed_rms": -1}
-_RESIDUAL = {"prenorm_rms": 0, "fed_rms": -1}
-
-EAGLE3 = Kind(
-    name="EAGLE-3 / 3.1",
-    methods=("eagle3",),
-    drafters=("Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM"),
-    outputs=_NORMED,
-    norms=("model.norm",),
-    v1=TRUTH,
-    v2=TRUTH,
-    note="also the captured target layers, their norms and the fc output; windows as configured",
-)
+EAGLE3 = Kind(name="EAGLE-3 / 3.1", methods=("eagle3",))
 KINDS = (
     EAGLE3,
+    Kind(name="P-EAGLE", methods=("eagle3",), parallel=True, block=True),
+    Kind(name="EAGLE-1", methods=("eagle",)),
+    Kind(name="DFlash", methods=("dflash",), fed=False, block=True, causal=False, lead=1, ahead=1),
+    Kind(name="MTP", methods=("mtp",)),
+    Kind(name="MTP, one module per depth", methods=("mtp",), modules=True, model=False),
+    Kind(name="draft model", methods=("draft_model",), fed=False, lead=1),
     Kind(
-        name="EAGLE-3, latent attention",
-        methods=("eagle3",),
-        drafters=("Eagle3DeepseekV2ForCausalLM",),
-        outputs=_NORMED,
-        norms=("model.norm",),
-        v1=WITNESS,
-        v2=WITNESS,
+        name="Medusa",
+        methods=("medusa",),
+        attention=False,
+        outputs={PRENORM_RMS: 0},
+        block=True,
+        heads=True,
     ),
-    Kind(
-        name="EAGLE-1",
-        methods=("eagle",),
-        drafters=("EagleLlamaForCausalLM",),
-        outputs=_RESIDUAL,
+    Kind(name="n-gram", methods=("ngram",), model=False),
+    Kind(name="n-gram on the device", methods=("ngram_gpu",), model=False),
+    Kind(name="suffix", methods=("suffix",), model=False),
+)
+"""How vLLM's methods run a drafter. Where its states are is found when it is loaded, see
+`driftscope_probes.discovery`; Medusa's heads give their residual streams."""
+
+NOT_SERVED = "vLLM has none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedDrafter:
+    """A drafter class of which a test compares what is recorded with a second computation."""
+
+    kind: str
+    """Name of its kind."""
+    classes: tuple[str, ...] = ()
+    """vLLM's classes; (): none."""
+    v1: str = NOT_SERVED
+    """Check on vLLM's V1 runner."""
+    v2: str = NOT_SERVED
+    note: str = ""
+
+
+CHECKED = (
+    CheckedDrafter(
+        kind="EAGLE-3 / 3.1",
+        classes=("Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM"),
         v1=TRUTH,
         v2=TRUTH,
-        note="no final norm: the residual stream is what is fed",
+        note="also the captured target layers, their norms and the fc output; windows as "
+        "configured",
     ),
-    Kind(
-        name="P-EAGLE",
-        methods=("eagle3",),
-        drafters=("Eagle3LlamaForCausalLM",),
-        parallel=True,
-        outputs={"postnorm_rms": 0},
-        norms=("model.norm",),
-        block=True,
-        v1=WITNESS,
-        note="by query index",
-    ),
-    Kind(
-        name="DFlash",
-        methods=("dflash",),
-        drafters=("DFlashQwen3ForCausalLM",),
-        fed=False,
-        outputs={"postnorm_rms": 0},
-        norms=("model.norm",),
-        block=True,
-        causal=False,
-        lead=1,
-        ahead=1,
-        v1=WITNESS,
-        v2=WITNESS,
-        note="by query index; every query of a block sees the whole block",
-    ),
-    Kind(
-        name="MTP, DeepSeek",
-        methods=("mtp",),
-        drafters=("DeepSeekMTP",),
-        outputs={"prenorm_rms": 0, "postnorm_rms": -1, "fed_rms": -1},
+    CheckedDrafter(
+        kind="EAGLE-3 / 3.1",
+        classes=("Eagle3DeepseekV2ForCausalLM",),
         v1=WITNESS,
         v2=WITNESS,
         note="latent attention",
     ),
-    Kind(
-        name="MTP, MiMo",
-        methods=("mtp",),
-        drafters=("MiMoMTP",),
-        outputs=_NORMED,
-        norms=("model.mtp_layers.*.final_layernorm",),
+    CheckedDrafter(
+        kind="P-EAGLE",
+        classes=("Eagle3LlamaForCausalLM",),
+        v1=WITNESS,
+        note="by query index",
+    ),
+    CheckedDrafter(
+        kind="EAGLE-1",
+        classes=("EagleLlamaForCausalLM",),
+        v1=TRUTH,
+        v2=TRUTH,
+        note="no final norm: the residual stream is what is fed",
+    ),
+    CheckedDrafter(
+        kind="DFlash",
+        classes=("DFlashQwen3ForCausalLM",),
         v1=WITNESS,
         v2=WITNESS,
+        note="by query index; every query of a block sees the whole block",
     ),
-    Kind(
-        name="MTP, MiMo-V2",
-        methods=("mtp",),
-        drafters=("MiMoV2MTP",),
-        outputs=_NORMED,
-        norms=("model.mtp.layers.*.final_layernorm",),
+    CheckedDrafter(
+        kind="MTP", classes=("DeepSeekMTP",), v1=WITNESS, v2=WITNESS, note="latent attention"
+    ),
+    CheckedDrafter(kind="MTP", classes=("MiMoMTP",), v1=WITNESS, v2=WITNESS),
+    CheckedDrafter(
+        kind="MTP",
+        classes=("MiMoV2MTP",),
         v1=WITNESS,
         v2=WITNESS,
         note="sliding window and learned sink biases",
     ),
-    Kind(
-        name="MTP, ERNIE 4.5",
-        methods=("mtp",),
-        drafters=("ErnieMTP",),
-        outputs=_RESIDUAL,
-        v1=WITNESS,
-        v2=WITNESS,
-        note="no final norm",
-    ),
-    Kind(
-        name="MTP, one module per depth",
-        methods=("mtp",),
-        drafters=("DeepSeekMTP", "MiMoMTP", "MiMoV2MTP", "ErnieMTP"),
-        modules=True,
-        model=False,
+    CheckedDrafter(kind="MTP", classes=("ErnieMTP",), v1=WITNESS, v2=WITNESS, note="no final norm"),
+    CheckedDrafter(
+        kind="MTP, one module per depth",
+        classes=("DeepSeekMTP", "MiMoMTP", "MiMoV2MTP", "ErnieMTP"),
         v1="is served by module 0 at each depth there: as the rows above",
         v2=f"{COUNTED}, of DeepSeek's",
+        note="acceptance and timing only",
     ),
-    Kind(
-        name="draft model",
-        methods=("draft_model",),
-        fed=False,
-        outputs={"postnorm_rms": 0},
-        norms=("model.norm",),
-        lead=1,
+    CheckedDrafter(
+        kind="draft model",
+        classes=("LlamaForCausalLM", "Gemma2ForCausalLM"),
         v1=WITNESS,
         v2=WITNESS,
-        note="any decoder with vLLM's plain attention layers; also soft caps; checked: Llama, "
-        "Gemma 2",
+        note="also soft caps",
     ),
-    Kind(
-        name="Medusa",
-        methods=("medusa",),
-        drafters=("Medusa",),
-        attention=False,
-        outputs={"prenorm_rms": 0},
-        block=True,
-        heads=True,
-        v1=STATES,
-        note="by head; no attention",
-    ),
-    Kind(
-        name="n-gram",
-        methods=("ngram",),
-        model=False,
-        v1=COUNTED,
-        v2=NGRAM_V2,
-    ),
-    Kind(
-        name="n-gram on the device",
-        methods=("ngram_gpu",),
-        model=False,
+    CheckedDrafter(kind="Medusa", classes=("Medusa",), v1=STATES, note="by head; no attention"),
+    CheckedDrafter(kind="n-gram", v1=COUNTED, v2=NGRAM_V2, note="acceptance and timing only"),
+    CheckedDrafter(
+        kind="n-gram on the device",
         v1=f"{NOT_RUN}: wants pinned memory",
         v2=NGRAM_V2,
+        note="acceptance and timing only",
     ),
-    Kind(
-        name="suffix",
-        methods=("suffix",),
-        model=False,
+    CheckedDrafter(
+        kind="suffix",
         v1=f"{COUNTED}, with the package arctic-inference 0.3.0",
+        note="acceptance and timing only",
     ),
 )
-"""All supported kinds of drafter."""
+"""What was checked; other classes are recorded if their states are found, or else counted."""
 
 
-def kind_for(speculation: Any, drafter: str, *, modules: bool = False) -> Kind:
-    """Return the kind of a loaded drafter; raises UnknownDrafterError if it is not in the list.
-
-    `speculation` is vLLM's SpeculativeConfig, `drafter` the class's name.
-    """
+def kind_for(speculation: Any, *, modules: bool = False) -> Kind:
+    """Return how vLLM runs a drafter, by its SpeculativeConfig; raises UnknownDrafterError for a
+    method that is not in the list."""
     method = speculation.method
     parallel = method != "dflash" and bool(getattr(speculation, "parallel_drafting", False))
-    same = [kind for kind in KINDS if method in kind.methods and kind.parallel == parallel]
-    for kind in same:
-        if kind.modules == modules and (not kind.drafters or drafter in kind.drafters):
+    for kind in KINDS:
+        if method in kind.methods and (kind.parallel, kind.modules) == (parallel, modules):
             return kind
-    names = sorted({name for kind in same for name in kind.drafters})
     what = f"{method} with parallel drafting" if parallel else method
     raise UnknownDrafterError(
-        f"drafter {drafter} of method {what} is not supported by this driftscope; "
-        f"supported: {', '.join(names) or 'none'}"
+        f"drafters of method {what} are not supported by this driftscope; supported: "
+        f"{', '.join(methods())}"
     )
 
 
 def methods() -> tuple[str, ...]:
     """Return all methods in the list, each once."""
     return tuple(dict.fromkeys(method for kind in KINDS for method in kind.methods))
-
-
-def drafters() -> tuple[str, ...]:
-    """Return all drafter classes in the list, each once."""
-    return tuple(dict.fromkeys(name for kind in KINDS for name in kind.drafters))
 
 
 def place_in(config: Any) -> Place:
@@ -371,15 +332,15 @@ _PARALLELISM = {
 """Kinds of parallelism -> words of the error that refuses it; None: supported."""
 
 
-def check_drafter(model: Any, layers: dict[str, Any], kind: Kind = EAGLE3) -> None:
-    """Raise UnknownDrafterError if a part of a loaded drafter would be measured incorrectly."""
-    if kind.attention and not layers:
-        raise UnknownDrafterError(f"drafter {type(model).__name__}: no attention layer found")
+def unmeasured(layers: dict[str, Any]) -> str | None:
+    """Return why the masses of a loaded drafter's attention would be wrong; None if they are not.
+    Its states can be measured all the same."""
+    if not layers:
+        return "no attention layer is found"
     for name, layer in layers.items():
         if reason := _unsupported_attention(layer):
-            raise UnknownDrafterError(
-                f"drafter layer {name} has {reason}: not supported by this driftscope"
-            )
+            return f"layer {name} has {reason}, which this driftscope does not measure"
+    return None
 
 
 def _unsupported_attention(layer: Any) -> str | None:
@@ -390,6 +351,8 @@ def _unsupported_attention(layer: Any) -> str | None:
         return "attention that is not a decoder's"
     if getattr(impl, "is_sparse", False):
         return "sparse attention"
+    if getattr(layer, "kv_sharing_target_layer_name", None):
+        return "the keys of another layer"
     if getattr(impl, "alibi_slopes", None) is not None:
         return "ALiBi slopes"
     if str(getattr(impl, "kv_cache_dtype", "auto")).startswith("fp8"):

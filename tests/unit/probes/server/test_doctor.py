@@ -83,15 +83,23 @@ def _answer(**speculation: object) -> str:
 @pytest.mark.parametrize(
     ("method", "architecture", "words"),
     [
-        ("eagle3", "LlamaForCausalLMEagle3", ("vLLM 0.32.0, tested; ", "hooks hold", "masses")),
+        (
+            "eagle3",
+            "LlamaForCausalLMEagle3",
+            ("vLLM 0.32.0, tested; ", "hooks hold", "attention, hidden states"),
+        ),
         (
             "eagle3",
             "StrangeEagle3",
-            ("by acceptance and timing only, inside not recorded: vLLM serves StrangeForCausalLM",),
+            ("EAGLE-3 / 3.1 (StrangeForCausalLM): attention", "as far as the start-up check finds"),
         ),
         ("dspark", "", ("inside not recorded: the probe does not know method dspark",)),
-        ("ngram", "", ("n-gram is recorded: acceptance, timing",)),
-        ("deepseek_mtp", "", ("the class is checked when the server loads it",)),
+        ("ngram", "", ("n-gram: acceptance and timing",)),
+        (
+            "deepseek_mtp",
+            "",
+            ("MTP: attention", "as far as the start-up check finds"),
+        ),
     ],
 )
 def test_whether_a_drafter_is_ready_to_be_recorded(
@@ -181,7 +189,7 @@ def test_a_speculator_is_served_alone_with_the_target_that_it_names(
     (tmp_path / "config.json").write_text(json.dumps(config))
     checks = {check.topic: check for check in examine_server(str(tmp_path), [])}
     assert checks["target"].detail.startswith("some/target ")
-    assert checks["drafter"].ok and checks["drafter"].detail.startswith(f"{kind} is recorded")
+    assert checks["drafter"].ok and checks["drafter"].detail.startswith(f"{kind} (")
 
 
 def test_a_vllm_without_a_hook_is_not_ready(vllm: Path) -> None:

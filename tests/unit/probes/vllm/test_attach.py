@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from support.tiny_drafter import LAYERS, Batch, engine_config
+from support.tiny_drafter import LAYERS, Batch, engine_config, watched
 
 from driftscope.errors import DriftscopeError, NotATraceError, ProbeError, TraceError
 from driftscope.trace.manifest import AUX_FROM_ENGINE, GREEDY, read_manifest
@@ -23,6 +23,7 @@ from driftscope_probes.drafter import CapturedLayers
 from driftscope_probes.recorder import SINKS_SOUGHT, Recorder
 from driftscope_probes.sink_search import SinkSet
 from driftscope_probes.step_record import StepTimer
+from driftscope_probes.vllm import drafter as vllm_drafter
 from driftscope_probes.vllm.attach import (
     RANKS_EVERY,
     RECORDER,
@@ -72,6 +73,12 @@ class Loaded:
                 hook=self.hooked.append,
             ),
         )
+
+
+@pytest.fixture(autouse=True)
+def _found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in for the forward that shows where the states are, which needs an engine."""
+    monkeypatch.setattr(vllm_drafter, "_watched", watched)
 
 
 @pytest.fixture
@@ -301,7 +308,20 @@ def test_a_start_after_one_that_recorded_nothing_records(
     assert has_begun(run, read_manifest(run).run_id)
 
 
-@pytest.mark.parametrize("what", ["attention", "layout", "memory"])
+def test_attention_that_is_not_measured_leaves_the_states(loaded: Loaded, run: Path) -> None:
+    _spoil(loaded, "attention")
+    loaded.attach()
+    _one_step(loaded)
+    trace = read_trace(run)
+    (note,) = trace.manifest.notes
+    assert note.startswith("attention masses are not recorded: layer")
+    assert "ALiBi slopes" in note
+    assert trace.draft.num_rows == 2
+    assert trace.draft.column("self_mass").null_count == 2
+    assert trace.draft.column("postnorm_rms").null_count == 0
+
+
+@pytest.mark.parametrize("what", ["layout", "memory"])
 def test_a_drafter_that_cannot_be_looked_into_is_timed(
     loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, what: str
 ) -> None:

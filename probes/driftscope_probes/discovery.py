@@ -1,0 +1,170 @@
+"""What the outputs of a loaded drafter are, found by watching one forward.
+
+A drafter's class says little: heads of one method hand over the state before their final norm or
+after it, have several norms or none. So one forward over made-up rows is watched, without compiled
+code, attention metadata or cache, as engines run it to profile memory. An output that equals what a
+norm made is post-norm; one that equals what entered a norm, or what a layer gave out, is the
+residual stream. What is neither is a state of unknown place, which is fed all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from driftscope.vocabulary import FED_RMS, POSTNORM_RMS, PRENORM_RMS
+
+ROWS = 2
+"""Rows of the watched forward: an output must be equal in all of them."""
+_EAGER = "do_not_compile"
+"""Attribute by which a module of vLLM that may be compiled runs as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anatomy:
+    """Outputs of a drafter's forward, and where its residual stream ends."""
+
+    outputs: Mapping[str, int]
+    """RMS column -> index in the forward's tuple; one tensor is a 1-tuple. An engine computes
+    logits from the first and feeds the last one."""
+    norms: tuple[str, ...]
+    """Path of the norm whose input is the residual stream, if no output is that stream."""
+    layers: tuple[str, ...]
+    """Names of the attention layers that ran, in order: a model may hold others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Normed:
+    path: str
+    stream: torch.Tensor
+    """Residual stream that entered the norm."""
+    normed: torch.Tensor
+
+
+def anatomy_of(
+    model: Any, attention: Mapping[str, Any], forward: Callable[[], Any], *, fed: bool
+) -> Anatomy:
+    """Return the anatomy of `model`, which `forward` runs once over ROWS rows.
+
+    `attention` are its attention layers by name, and `fed` whether later depths are fed the last
+    output. Raises what the forward raises.
+    """
+    with (
+        torch.inference_mode(),
+        _eager(model),
+        _without_cache(attention) as layers,
+        _watched(model) as (norms, streams),
+    ):
+        result = forward()
+        results = [one.clone() for one in (result if isinstance(result, tuple) else (result,))]
+    places = {len(results) - 1: -1, 0: 0}
+    outputs: dict[str, int] = {}
+    norm: str | None = None
+    for at, index in sorted(places.items()):
+        column, path = _place(results[at], norms, streams)
+        if column is not None:
+            outputs.setdefault(column, index)
+        norm = path or norm
+    if fed:
+        outputs[FED_RMS] = -1
+    tapped = (norm,) if norm is not None and PRENORM_RMS not in outputs else ()
+    return Anatomy(outputs=outputs, norms=tapped, layers=tuple(dict.fromkeys(layers)))
+
+
+def _place(
+    state: torch.Tensor, norms: Sequence[_Normed], streams: Sequence[torch.Tensor]
+) -> tuple[str | None, str | None]:
+    """Return the column of an output, and the norm that made it, if one did."""
+    for one in reversed(norms):
+        if _same(one.normed, state):
+            return POSTNORM_RMS, one.path
+    entered = (one.stream for one in norms)
+    if any(_same(stream, state) for stream in (*entered, *streams)):
+        return PRENORM_RMS, None
+    return None, None
+
+
+@contextlib.contextmanager
+def _without_cache(attention: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Let attention layers give out made-up numbers, and keep the names of those that run: without
+    a cache, what they give out is memory that nobody has written."""
+    ran = list[str]()
+
+    def replaced(name: str, _: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
+        ran.append(name)
+        return output.copy_(made_up(output))
+
+    with contextlib.ExitStack() as undo:
+        for name, layer in attention.items():
+            hook = functools.partial(replaced, name)
+            undo.callback(layer.register_forward_hook(hook).remove)
+        yield ran
+
+
+def made_up(like: torch.Tensor) -> torch.Tensor:
+    """Return standard normal numbers in the shape of a tensor, on its device."""
+    numbers = torch.randn(like.shape, generator=torch.Generator().manual_seed(0))
+    return numbers.to(like.device, like.dtype)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one, other)
+
+
+@contextlib.contextmanager
+def _watched(model: Any) -> Iterator[tuple[list[_Normed], list[torch.Tensor]]]:
+    """Keep what enters and leaves each norm, and the outputs of the other modules; a pair of equal
+    shapes, as a layer hands it to the next norm, is added."""
+    norms, streams = list[_Normed](), list[torch.Tensor]()
+    with contextlib.ExitStack() as undo:
+        for path, module in model.named_modules():
+            if "norm" in type(module).__name__.lower():
+                undo.callback(_watch_norm(module, path, norms))
+            elif path:
+                hook = functools.partial(_keep_output, streams)
+                undo.callback(module.register_forward_hook(hook).remove)
+        yield norms, streams
+
+
+def _watch_norm(norm: Any, path: str, norms: list[_Normed]) -> Callable[[], None]:
+    """Wrap a norm, which may change its arguments in place; return the removal."""
+    name = "_forward_method" if hasattr(norm, "_forward_method") else "forward"
+    original, own = getattr(norm, name), name in vars(norm)
+
+    @functools.wraps(original)
+    def watched(x: Any, residual: Any = None, *args: Any, **kwargs: Any) -> Any:
+        entered = x.clone()
+        result = original(x, residual, *args, **kwargs) if residual is not None else original(x)
+        made, stream = result if isinstance(result, tuple) else (result, entered)
+        norms.append(_Normed(path=path, stream=stream.clone(), normed=made.clone()))
+        return result
+
+    setattr(norm, name, watched)
+    return lambda: setattr(norm, name, original) if own else delattr(norm, name)
+
+
+def _keep_output(streams: list[torch.Tensor], _: Any, __: Any, output: Any) -> None:
+    parts = output if isinstance(output, tuple) else (output,)
+    states = [part for part in parts if isinstance(part, torch.Tensor) and part.dim() == 2]
+    if len(states) == 2 and states[0].shape == states[1].shape:
+        streams.append(states[0] + states[1])
+    elif len(parts) == 1 and states:
+        streams.append(states[0].clone())
+
+
+@contextlib.contextmanager
+def _eager(model: Any) -> Iterator[None]:
+    """Run modules that may be compiled as they are."""
+    compiled = [module for module in model.modules() if getattr(module, _EAGER, None) is False]
+    for module in compiled:
+        setattr(module, _EAGER, True)
+    try:
+        yield
+    finally:
+        for module in compiled:
+            setattr(module, _EAGER, False)
