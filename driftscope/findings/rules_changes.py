@@ -153,9 +153,9 @@ def _else_between(case: Case, time_s: float, label: str) -> str:
     """Return a clause on what else differs between the requests before and after a moment, and may
     explain a drop; "" if nothing does."""
     side = case.run.side
+    side = side.labelled(label) if side is not None and label else side
     if side is None or side.requests is None:
         return ""
-    side = side.labelled(label) if label else side
     early = side.requests.arrival_s[side.rounds.request] < time_s
     return comparability_of_parts(
         side.of(early), side.of(~early), "the earlier and the later requests", same_mix=True

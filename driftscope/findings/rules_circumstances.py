@@ -119,8 +119,9 @@ def _else_between(case: Case, contrast: Contrast) -> str:
     side = case.run.side
     if side is None:
         return ""
-    labels = (side.labelled(name) for name in (contrast.first, contrast.second))
-    return comparability_of_parts(*labels, "the two labels").doubt(Claim.ACCEPTANCE)
+    return comparability_of_parts(
+        side.labelled(contrast.first), side.labelled(contrast.second), "the two labels"
+    ).doubt(Claim.ACCEPTANCE)
 
 
 def _reference_kept(reference: RunSummary | None, contrast: Contrast) -> tuple[float | None, bool]:

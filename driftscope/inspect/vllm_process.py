@@ -32,6 +32,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from driftscope.boundary.strict_json import dumps
+
 MEMORY_BYTES = 16 << 30
 """Memory that this process may have beyond what vLLM's import took: a config may ask for any."""
 MOST_FAULTS = 8
@@ -460,14 +462,14 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, hard))
-    print(json.dumps({"version": vllm.__version__}), file=out)
+    print(dumps({"version": vllm.__version__}), file=out)
     for line in sys.stdin:
         try:
             answer = models.answer(json.loads(line))
         except Exception as error:
             answer = _stopped("config", [_refusal(error, {})])
             answer["refusals"][0]["certain"] = False
-        print(json.dumps(answer), file=out)
+        print(dumps(answer), file=out)
 
 
 if __name__ == "__main__":
