@@ -351,6 +351,10 @@ class _Run:
             )
         try:
             revision = control.ask(self._run, change).revision
+        except TimeoutError as error:
+            raise ControlError(
+                f"{self._run}: another process holds the lock of its control file; try again"
+            ) from error
         except OSError as error:
             raise ControlError(
                 f"{self._run}: cannot write there ({error.strerror}); run as a user who can"
