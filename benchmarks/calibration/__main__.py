@@ -20,7 +20,7 @@ from benchmarks.calibration.changes import CHANGES, OVER_TIME, UNFINISHED
 from benchmarks.calibration.comparisons import COMPARISONS
 from benchmarks.calibration.depths import ALONG_CHAIN, MIX_CHANGES, RISK_SETS, SEVERAL_K
 from benchmarks.calibration.estimates import CLUSTERS, COVERAGE, SHARED_STEPS
-from benchmarks.calibration.high_findings import HIGH_FINDINGS
+from benchmarks.calibration.high_findings import HIGH_FINDINGS, TRAINING_NAMED
 from benchmarks.calibration.ingested import FILE_SUMS, SERVER_LOGS
 from benchmarks.calibration.k_advice import CUT_ANEW, K_ADVICE
 from benchmarks.calibration.pairs import FALSE_CALLS, GATE_FAILURES, LABEL_MIX, PARTING
@@ -55,6 +55,7 @@ TABLES = {
         LABEL_MIX,
         TEXT_KINDS,
         HIGH_FINDINGS,
+        TRAINING_NAMED,
         ABLATIONS,
         SHARED_STEPS,
         SPEED,

@@ -17,6 +17,7 @@ from support.simulate import Prompts, Truth
 from support.simulate.write import simulate
 
 from benchmarks.calibration.table import Rate, Table, false, power
+from driftscope.findings.causes import TRAINING
 from driftscope.findings.finding import Finding, Severity
 from driftscope.pipeline import Inputs, analyze
 from driftscope.vocabulary import Region
@@ -130,4 +131,54 @@ HIGH_FINDINGS = Table(
     rows=high_findings,
     rates=_high,
     most_trials=200,
+)
+
+
+LOW = replace(
+    HEALTHY, conditional=(0.25, 0.6, 0.6, 0.6, 0.6), requests=160, between=0.3, within=0.3
+)
+TRAINED = {
+    "trained too little, and knows it": LOW,
+    "wired wrongly, surer than it is right": replace(LOW, miscalibration=0.35),
+    "accepts well, and knows it": HEALTHY,
+}
+"""A drafter that was trained for 16 minutes is 32 % sure of its first token and right in 29 %; one
+whose draft ids are mapped wrongly is 40 % sure and never right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """Shares of runs in which too little training is named a cause, or ruled out."""
+
+    world: str
+    named: float
+    ruled_out: float
+
+
+def training(trials: int) -> Iterator[Training]:
+    """Yield the rates of every world."""
+    for name, truth in TRAINED.items():
+        runs = [_findings(replace(truth, seed=t, prompts_seed=10_000 + t)) for t in range(trials)]
+        causes = [[s for f in run for s in f.causes if s.supported] for run in runs]
+        out = [[s for f in run for s in f.ruled_out] for run in runs]
+        yield Training(
+            world=name,
+            named=sum(any(s.cause == TRAINING.words for s in each) for each in causes) / trials,
+            ruled_out=sum(any(s.cause == TRAINING.words for s in each) for each in out) / trials,
+        )
+
+
+def _training(row: Training, trials: int) -> Iterator[Rate]:
+    if row.world.startswith("trained"):
+        yield power("too little training", row.named, trials, least=0.8)
+    else:
+        yield false("too little training", row.named, trials)
+
+
+TRAINING_NAMED = Table(
+    name="training",
+    title="Low acceptance, {trials} analyses each: share in which too little training is a cause",
+    rows=training,
+    rates=_training,
+    most_trials=100,
 )
