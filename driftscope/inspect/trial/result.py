@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -469,15 +469,31 @@ _RULE_OF_POSITIONS = (
 def verdict(trial: Trial, found: Sequence[CheckResult] = ()) -> Iterator[CheckResult]:
     """Yield what the trial shows beside `found`, the results of the files: numbers that overflow;
     the repair that helps most, or that little is accepted without a known cause; then the
-    renderings of the prompts that help. After Ctrl-C, a repair that was not tried may help."""
-    best = best_repair(trial)
+    renderings of the prompts that help. A repair that leaves little accepted, or helps less than
+    another rendering, is no cause but a note. After Ctrl-C, a repair that was not tried may
+    help."""
+    best, written = best_repair(trial), [*rendering_results(trial)]
     if trial.overflow is not None:
         yield _overflows(trial.overflow)
-    if best is not None:
+    weak = best is not None and is_alive(best.acceptance) is False
+    less = best is not None and _helps_less(trial, best)
+    if best is not None and not (weak or less):
         yield _repaired(trial, best)
-    elif not trial.stopped and trial.overflow is None:
+    elif not (trial.stopped or less) and trial.overflow is None:
         yield from _unexplained(trial, found)
-    yield from rendering_results(trial)
+    yield from written
+    if best is not None and (weak or less):
+        yield replace(_repaired(trial, best), level=Level.NOTE, certainty=Certainty.POSSIBLE)
+
+
+def _helps_less(trial: Trial, best: Tried) -> bool:
+    """Whether another rendering of the prompts, with which the target is no surer of its answers,
+    accepts more than the best repair does."""
+    return any(
+        _accepts_more(trial, each).level is Level.WARNING
+        and each.acceptance.mean_length > best.acceptance.mean_length
+        for each in _helping(trial)
+    )
 
 
 def is_alive(acceptance: Acceptance) -> bool | None:
@@ -620,10 +636,15 @@ def rendering_results(trial: Trial) -> Iterator[CheckResult]:
 
     If the target is surer of its answers too, the text may be easier instead: that is a note.
     """
+    for each in _helping(trial):
+        yield _accepts_more(trial, each)
+
+
+def _helping(trial: Trial) -> Iterator[TriedRendering]:
+    least = LEAST_GAIN * trial.acceptance.mean_length
     for each in trial.renderings:
-        least = LEAST_GAIN * trial.acceptance.mean_length
         if _beyond_chance(each.gain) and each.gain.difference > least:
-            yield _accepts_more(trial, each)
+            yield each
 
 
 def _accepts_more(trial: Trial, each: TriedRendering) -> CheckResult:

@@ -270,6 +270,32 @@ def test_two_repairs_that_help_alike_are_one_of_both(behind: float, certainty: C
     assert ("second is wrong" in found.there) is (certainty is Certainty.POSSIBLE)
 
 
+def _repair(before: float, after: float) -> Tried:
+    base, other = rounds(before, 1), rounds(after, 2)
+    return Tried(
+        repair=Change(id="swapped", change="norms swapped", mistake="they were swapped"),
+        acceptance=acceptance_of(other, K),
+        gain=gain(base, other, 2),
+        prompts=PROMPTS,
+    )
+
+
+def test_a_repair_that_leaves_little_accepted_is_no_cause() -> None:
+    low = replace(_trial(0.3, 2, 0), acceptance=acceptance_of(rounds(0.2, 1), K), renderings=())
+    little, note = verdict(replace(low, tried=(_repair(0.2, 0.35),)))
+    assert little.id in ("accepts_little", "too_little_training")
+    assert (note.id, note.level) == ("repaired_by.swapped", Level.NOTE)
+    (error,) = verdict(replace(low, tried=(_repair(0.2, 0.9),)))
+    assert (error.id, error.level) == ("repaired_by.swapped", Level.ERROR)
+
+
+def test_a_repair_that_helps_less_than_a_rendering_is_a_note() -> None:
+    trial = replace(_trial(0.95, 2, -0.2), tried=(_repair(0.75, 0.85),))
+    rendering, note = verdict(trial)
+    assert (rendering.id, rendering.level) == ("accepts_more_with.first_token_off", Level.WARNING)
+    assert (note.id, note.level) == ("repaired_by.swapped", Level.NOTE)
+
+
 DEPTHS, PROMPT_TOKENS = 5, 40
 
 
