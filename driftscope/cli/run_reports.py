@@ -63,11 +63,14 @@ def labels_of(runs: Sequence[Path], given: Sequence[str] | None) -> list[str]:
     """
     if not given:
         paths = [run.resolve() for run in runs]
-        often = Counter(path.name for path in paths)
+        names = [path.name or str(run) for run, path in zip(runs, paths, strict=True)]
+        longer = [f"{path.parent.name}/{path.name}" for path in paths]
+        often = Counter(names)
+        apart = len(set(longer)) == len(longer)
         return _distinct(
             [
-                f"{path.parent.name}/{path.name}" if often[path.name] > 1 else path.name or str(run)
-                for run, path in zip(runs, paths, strict=True)
+                long if apart and often[name] > 1 else name
+                for name, long in zip(names, longer, strict=True)
             ]
         )
     if len(given) != len(runs):

@@ -731,8 +731,8 @@ TRAINED_DEPTHS = Cause(
 )
 TRAINING = Cause(
     words="the drafter was trained too little, or on text unlike this",
-    check="run `driftscope inspect DRAFTER --target TARGET --prompts FILE` with prompts of your "
-    "own, which also trains it for a few steps and shows whether that helps",
+    check="run `driftscope inspect DRAFTER --target TARGET`, which tries what else it may be; "
+    "more tokens of training, or text like this, must raise acceptance at depth 1",
     look=training,
 )
 LIMIT = Cause(

@@ -446,53 +446,6 @@ def draft(
     )
 
 
-FIT_STEPS, FIT_RATE, FIT_PASSAGES, FIT_DEPTHS = 12, 1e-3, 8, 2
-"""Training that tells whether a drafter's weights fit: steps, rate, answers a step, depths. A
-trained drafter accepts no more after it, often less; it takes as long as a few repairs."""
-
-
-def fit(base: Variant, target: Embeds, passages: Sequence[Passage], device: str) -> Drafter:
-    """Return the drafter after a few steps of training on answers of its target. Embedding and head
-    stay as they are."""
-    drafter = base.build(device)
-    named = drafter.named_parameters()
-    weights = [weight for name, weight in named if name not in (EMBEDDING, HEAD)]
-    for weight in weights:
-        weight.requires_grad = True
-    optimizer = torch.optim.Adam(weights, lr=FIT_RATE, betas=(0.9, 0.95))
-    order = torch.Generator().manual_seed(0)
-    for step in range(FIT_STEPS):
-        optimizer.param_groups[0]["lr"] = FIT_RATE * min(1, (step + 1) / 3) * (1 - step / FIT_STEPS)
-        optimizer.zero_grad()
-        for at in torch.randperm(len(passages), generator=order)[:FIT_PASSAGES].tolist():
-            _loss(drafter, target, passages[at]).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    return drafter.requires_grad_(requires_grad=False)
-
-
-def _loss(drafter: Drafter, target: Embeds, passage: Passage) -> Tensor:
-    """Return the negative log-probability of the target's tokens after drafts that are right."""
-    # Tensors of inference mode cannot be trained through.
-    states = {layer: state.clone() for layer, state in passage.states.items()}
-    passage = replace(passage, ids=passage.ids.clone(), states=states)
-    fused = drafter.fuse([states[layer] for layer in drafter.config.aux_layers])
-    embedded = drafter.embed(passage.ids[None, 1:], target).detach()
-    prefix = Prefix(
-        drafter=drafter,
-        target=target,
-        passage=passage,
-        fused=fused,
-        context=drafter.context(embedded, fused),
-    )
-    anchors = passage.anchors(FIT_DEPTHS)
-    reached, losses = torch.ones(len(anchors), device=fused.device), list[Tensor]()
-    for step, right in prefix.steps(anchors, FIT_DEPTHS):
-        probability = _probability(drafter, step.logits, right).clamp(min=_LEAST_PROBABILITY)
-        losses.append(-(probability.log() * reached).mean())
-        reached = reached * (step.token_ids == right)
-    return torch.stack(losses).sum()
-
-
 def _probability(drafter: Drafter, logits: Tensor, tokens: Tensor) -> Tensor:
     """Return the probability of the target's tokens [A], 0 for those that cannot be drafted."""
     probabilities = logits.float().softmax(-1)

@@ -368,17 +368,6 @@ class TriedRendering:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitted:
-    """What a drafter accepts on each half of the prompts after training on the other half."""
-
-    steps: int
-    acceptance: Acceptance
-    gain: Gain
-    """Over the drafter as it is, on the same prompts."""
-    prompts: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Overflow:
     """The first number of a drafter that the served type cannot hold."""
 
@@ -413,8 +402,6 @@ class Trial:
     """None if every number of the drafter as it is can be held."""
     not_promised: tuple[str, ...] = ()
     """Reasons why an engine may accept something else than was measured here."""
-    fitted: Fitted | None = None
-    """What a few steps of training change; None if they were not tried."""
 
 
 STOPPED = "stopped by Ctrl-C"
@@ -451,10 +438,6 @@ right. Drafters with a mistake in the wiring that accept little are surer than r
 more, or right by chance only."""
 RIGHT_BY_SKILL = 0.2
 """Rate at depth 1 that chance does not reach, see ALIVE_ABOVE."""
-LEAST_FIT, FIT_CHANCE = 0.12, 0.01
-"""Smallest gain from a few steps of training that counts, relative to the acceptance length, and
-its largest p-value. With the shipped drafters, also with noise of a tenth, the gain is below 10 %;
-with q_proj of another drafter, or the target's head in place of the drafter's, 19 % and more."""
 AS_GOOD = 0.01
 """Difference to the best repair, relative to its acceptance length, up to which a repair of the
 config alone is preferred."""
@@ -476,7 +459,7 @@ def verdict(trial: Trial, found: Sequence[CheckResult] = ()) -> Iterator[CheckRe
     if trial.overflow is not None:
         yield _overflows(trial.overflow)
     weak = best is not None and is_alive(best.acceptance) is False
-    less = best is not None and _helps_less(trial, best)
+    less = best is not None and _helps_less(trial, best, found)
     if best is not None and not (weak or less):
         yield _repaired(trial, best)
     elif not (trial.stopped or less) and trial.overflow is None:
@@ -486,11 +469,13 @@ def verdict(trial: Trial, found: Sequence[CheckResult] = ()) -> Iterator[CheckRe
         yield replace(_repaired(trial, best), level=Level.NOTE, certainty=Certainty.POSSIBLE)
 
 
-def _helps_less(trial: Trial, best: Tried) -> bool:
-    """Whether another rendering of the prompts, with which the target is no surer of its answers,
-    accepts more than the best repair does."""
+def _helps_less(trial: Trial, best: Tried, found: Sequence[CheckResult]) -> bool:
+    """Whether another rendering of the prompts accepts more than the best repair does, which is no
+    matter of easier answers: the target is no surer of them, or the files say that its template is
+    not the drafter's."""
+    other = any(result.id == _TEMPLATE_DIFFERS for result in found)
     return any(
-        _accepts_more(trial, each).level is Level.WARNING
+        (other or _accepts_more(trial, each).level is Level.WARNING)
         and each.acceptance.mean_length > best.acceptance.mean_length
         for each in _helping(trial)
     )
@@ -526,7 +511,7 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
     rate, spread = trial.acceptance.marginal[0], trial.acceptance.marginal_interval[0]
     there = f"{rate:.0%}{between_percent(spread)} at depth 1, {trial.acceptance.rounds} rounds"
     expected = f"clearly more than {CLEARLY_ALIVE:.0%} at depth 1"
-    alive, helps = is_alive(trial.acceptance), _training_helps(trial)
+    alive = is_alive(trial.acceptance)
     if alive is None:
         yield CheckResult(
             id="too_few_prompts",
@@ -565,22 +550,9 @@ def _unexplained(trial: Trial, found: Sequence[CheckResult]) -> Iterator[CheckRe
                 "drafter of another target; prompts or a template unlike those of its training",
                 certainty=Certainty.CERTAIN,
             )
-    elif helps and trial.fitted is not None:
-        after = trial.fitted.acceptance
-        yield CheckResult(
-            id="training_helps",
-            level=Level.WARNING,
-            title=f"{trial.fitted.steps} steps of training raise the acceptance length by "
-            f"{_relative(trial.fitted):.0%} on other prompts",
-            expected="weights that a few steps do not improve",
-            rule="trained on half of the prompts, compared on the other half, paired by prompt",
-            there=f"{after.mean_length:.2f} instead of {_before(trial.fitted):.2f} tokens a round",
-            change="one of: a target that was trained on since, tensors of another checkpoint, "
-            "training that ended too early, prompts unlike those of its training",
-            certainty=Certainty.POSSIBLE,
-        )
 
 
+_TEMPLATE_DIFFERS = "template_differs"
 _OTHER_EMBEDDING = "embedding_not_targets"
 
 
@@ -594,41 +566,21 @@ def _knows_little(trial: Trial) -> bool:
 
 
 def _too_little_training(trial: Trial, there: str) -> CheckResult:
-    helps = _training_helps(trial)
-    fitted = trial.fitted
-    more = (
-        f"; {fitted.steps} steps of training raise the acceptance length by {_relative(fitted):.0%}"
-        if helps and fitted
-        else ""
-    )
     return CheckResult(
         id="too_little_training",
         level=Level.WARNING,
         title="the drafter was trained too little: it accepts little, and knows it",
         expected=f"clearly more than {CLEARLY_ALIVE:.0%} at depth 1",
         rule="a mistake in the wiring leaves a drafter surer than it is right; this one is not",
-        there=f"{there}{_confidence_words(trial)}{more}",
+        there=f"{there}{_confidence_words(trial)}",
         change="train it longer, or on more text like these prompts",
-        certainty=Certainty.LIKELY if helps else Certainty.POSSIBLE,
+        certainty=Certainty.POSSIBLE,
     )
 
 
 def _confidence_words(trial: Trial) -> str:
     sure = trial.inside.confidence.sure[0]
     return "" if sure is None else f"; it is {sure:.0%} sure of its first token"
-
-
-def _training_helps(trial: Trial) -> bool:
-    fitted = trial.fitted
-    return fitted is not None and fitted.gain.p < FIT_CHANCE and _relative(fitted) >= LEAST_FIT
-
-
-def _before(fitted: Fitted) -> float:
-    return fitted.acceptance.mean_length - fitted.gain.difference
-
-
-def _relative(fitted: Fitted) -> float:
-    return fitted.gain.difference / _before(fitted)
 
 
 def rendering_results(trial: Trial) -> Iterator[CheckResult]:

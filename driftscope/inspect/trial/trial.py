@@ -18,21 +18,18 @@ from driftscope.inspect.checks.vocabulary import chat_template
 from driftscope.inspect.drafter_classes import AUX_LAYERS
 from driftscope.inspect.trial.drafting import (
     FIGURES,
-    FIT_STEPS,
     Drafted,
     Repair,
     Variant,
     Watch,
     as_served,
     draft,
-    fit,
 )
 from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, nearby_layers, repairs
 from driftscope.inspect.trial.result import (
     LEAST_GAIN,
     AllPositions,
     Change,
-    Fitted,
     NotApplicable,
     Overflow,
     Trial,
@@ -356,9 +353,7 @@ class Runner:
         best = best_repair(trial)
         if best is not None:
             return replace(trial, tried=tuple(self._compared(trial.tried, best)))
-        if stopped or overflow is not None:
-            return trial
-        return replace(trial, fitted=self._fitted(base, drafted))
+        return trial
 
     def _compared(self, tried: Sequence[Tried], best: Tried) -> Iterator[Tried]:
         """Yield the repairs with how much more the best one accepts."""
@@ -389,24 +384,6 @@ class Runner:
                     raise
                 return made, watch.found, True
         return made, watch.found, False
-
-    def _fitted(self, base: Variant, drafted: Sequence[Drafted]) -> Fitted | None:
-        """Train the drafter on each half of the prompts, and compare on the other; None if there
-        are too few."""
-        halves = self._passages[::2], self._passages[1::2]
-        if len(halves[1]) < LEAST_PASSAGES or base.config.reads_final_state:
-            return None
-        made = list[Drafted]()
-        for learnt, compared in (halves[::-1], halves):
-            drafter = fit(base, self._teacher, learnt, self._teacher.device)
-            made += [draft(drafter, self._teacher, each, self._k) for each in compared]
-        as_is = [*drafted[::2], *drafted[1::2]]
-        return Fitted(
-            steps=FIT_STEPS,
-            acceptance=acceptance_of(_rounds(made), self._k),
-            gain=gain(_rounds(as_is), _rounds(made), 1),
-            prompts=len(made),
-        )
 
     def _try(self, repair: Repair, base: Sequence[Drafted], comparisons: int) -> Tried:
         drafted = self._drafted(repair.variant, self._passages[:SCREENED])

@@ -23,7 +23,6 @@ from driftscope.inspect.trial.result import (
     AllPositions,
     Change,
     Confidence,
-    Fitted,
     Gain,
     Inside,
     InsideSums,
@@ -231,20 +230,6 @@ def test_numbers_that_overflow_are_named_first() -> None:
     first, *_ = verdict(trial)
     assert first.id == "states_overflow" and first.level is Level.ERROR
     assert "depth 2" in first.title and "fc.weight" in first.there
-
-
-@pytest.mark.parametrize(("factor", "found"), [(1.3, ["training_helps"]), (1.05, []), (0.8, [])])
-def test_that_training_helps_is_a_warning(factor: float, found: list[str]) -> None:
-    trial = replace(_trial(0.75, 2, 0), renderings=())
-    before = trial.acceptance.mean_length
-    more = (factor - 1) * before
-    fitted = Fitted(
-        steps=12,
-        acceptance=replace(trial.acceptance, mean_length=before + more),
-        gain=Gain(difference=more, interval=Interval(low=more - 0.1, high=more + 0.1), p=1e-4),
-        prompts=PROMPTS,
-    )
-    assert [each.id for each in verdict(replace(trial, fitted=fitted))] == found
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def test_a_rendering_whose_answers_are_too_short_is_not_applicable() -> None:
     change = Change(id="other", change="other prompts", mistake="none")
     few = dict(list(bench.prompts.items())[: LEAST_PASSAGES - 1])
     made = [Rendering(change=change, prompts=few)]
-    runner = Runner(bench.teacher, passages, K)
+    runner = Runner(bench.teacher, lambda most: passages[:most], K)
     found = try_renderings(runner, base, made, runner.run(base, ()))
     assert not found.renderings
     assert [each.id for each in found.not_applicable] == ["other"]

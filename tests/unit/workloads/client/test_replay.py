@@ -204,7 +204,7 @@ def test_connections_are_used_again(tmp_path: Path) -> None:
     with stub_server(last_s=0.5) as stub:
         replay(_order(stub, tmp_path / "run", [f"{n}" for n in range(8)], patience=Patience()))
     rows = _rows(tmp_path / "run")
-    assert stub.connections <= 4 + 3, "the four senders', and the three looks at the server"
+    assert stub.connections <= 4 + 4, "the four senders', and the four looks at the server"
     assert all(row["e2e_s"] < row["ttft_s"] + sum(row["gaps_s"]) + 0.5 for row in rows)
 
 
