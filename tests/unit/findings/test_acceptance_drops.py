@@ -122,7 +122,18 @@ def test_longer_answers_are_no_drop_of_the_drafter(tmp_path: Path) -> None:
         assert word in found.statement
 
 
-BUSIER = Truth(requests=128, rounds=20, batches=(*(1,) * 64, *(8,) * 8), batch=-0.6)
+BUSIER = Truth(
+    requests=128,
+    rounds=20,
+    batches=(*(1,) * 64, *(8,) * 8),
+    batch=-0.6,
+    conditional=(0.85,) * 7,
+    growth=1.0,
+    norm_output=True,
+    sink=(0.3, 0.29),
+    near=0.2,
+    self_last=0.2,
+)
 """Half-way, busy times begin, and acceptance falls with the batch size alone."""
 
 
