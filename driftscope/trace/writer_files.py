@@ -121,13 +121,18 @@ class RecordFiles:
             self._manifest = read_bytes(path, limit=MAX_JSON_BYTES, follow=False)
             self._manifest_ns = changed_ns
 
-    def _write(self, record: str, batch: pa.RecordBatch) -> None:
+    def _write(self, record: str, batch: pa.RecordBatch, *, again: bool = True) -> None:
         try:
             self._segment(record).append(batch)
-        except OSError:
+        except OSError as error:
             # A torn write ends the stream for readers: later rows go to a new stream.
             if torn := self._open.pop(record, None):
                 torn.abandon()
+            # So do these, if the directory was removed and made again.
+            if again and torn and isinstance(error, FileNotFoundError) and self._run.is_dir():
+                self._number.pop(record, None)
+                self._write(record, batch, again=False)
+                return
             raise
         self.rows[record] += batch.num_rows
         if self._open[record].size >= SEGMENT_BYTES:

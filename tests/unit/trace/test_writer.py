@@ -27,7 +27,7 @@ from driftscope.trace.records import Row
 from driftscope.trace.segments import segments
 from driftscope.trace.status import Status, read_statuses, status_path
 from driftscope.trace.writer import NAME, TraceWriter, WriterOptions
-from driftscope.trace.writer_files import Batch, check_unused, create_run
+from driftscope.trace.writer_files import Batch, RecordFiles, check_unused, create_run
 
 Until = Callable[[Callable[[], bool]], float]
 SOON = WriterOptions(flush_s=0.005)
@@ -408,6 +408,19 @@ def test_a_folder_that_is_made_again_gets_its_manifest_again(run: Path, until: U
     writer.close()
     assert (run / MANIFEST).read_bytes() == content or read_manifest(run).lost
     assert _steps(run)[-1] == step
+
+
+def test_rows_go_to_a_new_file_where_the_folder_was_made_again(run: Path) -> None:
+    files = RecordFiles(run, "worker0-1", 1 << 30)
+    files.append([_row(1)])
+    shutil.rmtree(run.rename(run.with_name("removed")))
+    run.mkdir()
+    files.append([_row(2)])
+    files.append([_row(3)])
+    files.seal()
+    assert (run / MANIFEST).exists()
+    assert _steps(run) == [2, 3]
+    assert files.rows["verify"] == 3
 
 
 def test_the_manifest_counts_what_every_process_lost(run: Path) -> None:
