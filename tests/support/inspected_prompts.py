@@ -38,7 +38,7 @@ def served_length(outcome: Outcome) -> float:
         for row in trace.verify.to_pylist()
         if row["verified"] and row["position"] + 1 + K < ends[row["request"]]
     ]
-    return sum(lengths) / len(lengths)
+    return sum(lengths) / len(lengths) if lengths else 1.0
 
 
 def _end(request: str, outcome: Outcome) -> int:

@@ -263,8 +263,19 @@ def run_trial(
         return loaded.passages(layers, k, listener, most)
 
     runner = Runner(loaded.teacher, answered, k, listener, loaded.dtype)
-    trial = replace(runner.run(base, candidates), not_promised=not_promised(files))
+    trial = runner.run(base, candidates)
+    trial = replace(trial, not_promised=(*not_promised(files), *_past_its_end(files, runner)))
     return try_renderings(runner, base, made, trial, left_out)
+
+
+def _past_its_end(files: DrafterFiles, runner: Runner) -> Iterator[str]:
+    """Yield that the texts of the trial are longer than vLLM drafts with this config."""
+    ends = files.fields.get("max_position_embeddings")
+    if isinstance(ends, int) and ends < runner.longest:
+        yield (
+            f'"max_position_embeddings": {ends}: vLLM drafts nothing past it, and texts here have '
+            f"up to {runner.longest} tokens"
+        )
 
 
 def try_renderings(
@@ -318,6 +329,11 @@ class Runner:
         self._passages = answered(FIRST_PROMPTS)
         self._rounds = dict[str, list[list[int]]]()
         """Accepted tokens of each repair that was tried on all prompts."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text."""
+        return max((len(passage.ids) for passage in self._passages), default=0)
 
     def run(self, base: Variant, candidates: Sequence[Repair]) -> Trial:
         """Run the drafter as it is, and with each repair until Ctrl-C.
