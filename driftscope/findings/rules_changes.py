@@ -298,7 +298,7 @@ def _look(changes: Changes, fall: ChangePoint, explanation: _Explanation) -> str
     )
     return (
         f"Find out what the requests since {_moment(fall.time_s)} have in common, such as a chat "
-        "template, a language, a label or their length: `driftscope analyze RUN --where "
+        "template, a language, a label or their length: analyse this run again with `--where "
         f"'time_s >= {fall.time_s:.0f}{until}'`. If that was not meant, such as another "
         "template, repair it; if it was, a smaller K or a drafter trained on such text serves it "
         f"better.{'' if explanation is not _CANNOT_TELL else ' ' + explanation.advice}"
