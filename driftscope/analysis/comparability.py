@@ -75,7 +75,7 @@ class Comparability:
 
     differences: tuple[RunDifference, ...] = ()
     compared: str = "the runs"
-    """What is compared, in words."""
+    """Words for what is compared."""
 
     def explaining(self, claim: Claim) -> tuple[RunDifference, ...]:
         """Return the differences that can explain a claim."""

@@ -1,4 +1,4 @@
-"""What two runs have in common: requests with the same prompt, and a mix of workload labels.
+"""Common ground of two runs: requests with the same prompt, and a mix of workload labels.
 
 Prompts are the same if their digests say so. Digests of two runs agree where both were made with
 one salt; if some agree, the others differ, and no other name pairs their requests. Without a common

@@ -115,7 +115,7 @@ class SpeedAtLoad:
     by_server: Mapping[str, Speed]
     """Speeds by the servers' own clock; {} unless both servers recorded these requests."""
     clocks: Comparability = NO_DIFFERENCE
-    """What differs between the two clocks, apart from where they stand."""
+    """Differences between the two clocks, apart from where they stand."""
 
     @property
     def disagree(self) -> bool:

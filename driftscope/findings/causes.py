@@ -20,6 +20,7 @@ from driftscope.analysis.statistics.intervals import Interval, exact_interval
 from driftscope.analysis.summary.run_summary import RunSummary, drafts_greedily, warmest
 from driftscope.findings.case import Case, Threshold
 from driftscope.findings.finding import Suspect, Trust
+from driftscope.metrics.confidence import CALIBRATED, RIGHT_BY_SKILL
 from driftscope.metrics.hidden import per_depth
 from driftscope.vocabulary import CHOOSES_LENGTH
 
@@ -255,12 +256,6 @@ with a wrong head (`make broken`)."""
 SWOLLEN_ABOVE = 10.0
 """Ratio of the RMS of the fc's output to that of the state fed from depth 1: 3 in the shipped
 EAGLE-3.1 and 53 without its fc_norm (`make broken`)."""
-CALIBRATED = 0.1
-"""Largest difference between a drafter's mean confidence in its first token and the share of these
-that is accepted, for which the drafter knows how often it is right: 0.03 in a drafter that was
-trained for 16 minutes, 0.4 where draft ids are mapped wrongly."""
-RIGHT_BY_SKILL = 0.2
-"""Least share of accepted first tokens for that: less is accepted of arbitrary drafts, too."""
 MODES_APART = 0.5
 """Ratio of the acceptance in one mode of execution to that in another (vllm#54997: 0 % against 92
 %)."""

@@ -113,7 +113,7 @@ class IngestedFigures:
     contradictions: tuple[str, ...] = ()
     """Figures of the file that do not fit together."""
     observations: tuple[str, ...] = ()
-    """What the file shows beside its mean, such as that nothing is accepted."""
+    """Sentences on what the file shows beside its mean, such as that nothing is accepted."""
     log_lines: int | None = None
     """Lines of a log that report acceptance of enough draft tokens; None if the file is no log."""
     changes: tuple[LogChange, ...] = ()

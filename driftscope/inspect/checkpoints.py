@@ -47,7 +47,7 @@ class CheckpointFormat:
     speculators: bool = False
     """Whether the config is in the format of the speculators library."""
     recognised: tuple[str, ...] = ()
-    """What is known about a checkpoint of an unknown layout."""
+    """Known facts about a checkpoint of an unknown layout."""
     not_recognised: tuple[str, ...] = ()
 
     @property

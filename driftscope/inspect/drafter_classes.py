@@ -74,7 +74,7 @@ class DrafterClass:
     """Tensors that it needs, by name; `{layer}` and `{head}` stand for each number."""
     optional: Mapping[str, Sizes] | None = None
     unchecked: str = ""
-    """What is not compared, for a class that is partly checked."""
+    """Parts that are not compared, for a class that is partly checked."""
     parallel: bool = False
     """Whether it drafts all tokens at once, so that it has a mask token and is not run."""
 

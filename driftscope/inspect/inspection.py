@@ -167,9 +167,9 @@ class Inspection:
     coverage: Coverage
     """How much of config and weights is compared; of an unknown layout nothing is judged."""
     unchecked: str
-    """What is not compared; "" if all is, or nothing."""
+    """Parts that are not compared; "" if all are, or none."""
     recognised: Sequence[str]
-    """What is known about a checkpoint of an unknown layout."""
+    """Known facts about a checkpoint of an unknown layout."""
     not_recognised: Sequence[str]
     """What is not known about it."""
     checks: int

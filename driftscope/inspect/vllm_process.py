@@ -126,7 +126,7 @@ class VllmModels:
         while True:
             try:
                 model = self._model(config)
-            except Exception as error:
+            except Exception as error:  # each class is built by code of its own
                 return known | _stopped("model", [*faults, _refusal(error, {})])
             known["class"] = type(model).__name__
             known["parameters"] = {name: list(one.shape) for name, one in model.named_parameters()}
@@ -466,7 +466,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             answer = models.answer(json.loads(line))
-        except Exception as error:
+        except Exception as error:  # the process goes on with the next question
             answer = _stopped("config", [_refusal(error, {})])
             answer["refusals"][0]["certain"] = False
         print(dumps(answer), file=out)

@@ -9,6 +9,13 @@ from driftscope.metrics.definition import Definition
 
 BINS = 10
 """Number of equally wide confidence bins, as in published reliability curves (Guo et al. 2017)."""
+CALIBRATED = 0.1
+"""Largest difference of mean confidence and rate at depth 1 of a drafter that knows how often it is
+right. Drafters with a mistake in the wiring that accept little are surer than right by 0.12 or
+more, or right by chance only."""
+RIGHT_BY_SKILL = 0.2
+"""Rate at depth 1 that chance does not reach: a trained head on random states reached 0.18 in the
+shipped target."""
 TOP1 = Definition(
     name="confidence.top1",
     title="Confidence",

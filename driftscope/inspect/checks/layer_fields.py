@@ -64,7 +64,7 @@ class Neutral:
 
     values: tuple[Any, ...]
     otherwise: str
-    """What vLLM does with another value."""
+    """Words for what vLLM does with another value."""
     refused: bool = False
     """Whether vLLM does not start then."""
 

@@ -32,6 +32,7 @@ from driftscope.findings.causes import GROWS_ABOVE
 from driftscope.findings.rules_attention import STABLE_BELOW, drift_words
 from driftscope.inspect.checks.result import Certainty, CheckResult, Level
 from driftscope.inspect.drafter_classes import AUX_LAYERS
+from driftscope.metrics.confidence import CALIBRATED, RIGHT_BY_SKILL
 from driftscope.metrics.hidden import per_depth
 from driftscope.trace.records import edges_of
 from driftscope.vocabulary import Growth
@@ -432,12 +433,6 @@ CLEARLY_ALIVE = 0.5
 """Rate at depth 1 above which a drafter is alive; the weakest published rate is 0.585. The lower
 end of the interval must be above it for an all-clear, and the upper end below it for a conclusion
 that little is accepted."""
-CALIBRATED = 0.1
-"""Largest difference of confidence and rate at depth 1 of a drafter that knows how often it is
-right. Drafters with a mistake in the wiring that accept little are surer than right by 0.12 or
-more, or right by chance only."""
-RIGHT_BY_SKILL = 0.2
-"""Rate at depth 1 that chance does not reach, see ALIVE_ABOVE."""
 AS_GOOD = 0.01
 """Difference to the best repair, relative to its acceptance length, up to which a repair of the
 config alone is preferred."""
