@@ -570,7 +570,7 @@ def _watched(
     given = {name: tensor for name, tensor in inputs.items() if name in wanted}
 
     def forward() -> Any:
-        with set_forward_context(None, config, num_tokens=ROWS):
+        with _alone(), set_forward_context(None, config, num_tokens=ROWS):
             return model(**given)
 
     try:
@@ -580,6 +580,20 @@ def _watched(
             f"drafter {type(model).__name__}: a forward that is to show its states fails "
             f"({first_line(error)}); acceptance and timing are recorded"
         ) from error
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Let this rank add up nothing with the others: one that the probe left out would be waited for
+    forever, and what an output is does not depend on the sum."""
+    from vllm.distributed.parallel_state import get_tp_group
+
+    group = get_tp_group()
+    group.all_reduce = lambda tensor: tensor
+    try:
+        yield
+    finally:
+        del group.all_reduce
 
 
 def _extent(layer: Any) -> tuple[int, int]:
