@@ -655,6 +655,8 @@ def _points(
     for at in range(k):
         reached = by_position.get((metrics.accepted_at or "", at), 0.0)
         yield _point(i.REACHED, reached, depth=at + 1)
+        if (drafted := by_position.get((metrics.drafted_at or "", at))) is not None:
+            yield _point(i.VERIFIED_AT, drafted, depth=at + 1)
     for instrument, name in ((i.TTFT, metrics.ttft), (i.TPOT, metrics.tpot)):
         if name and f"{name}_count" in totals:
             count = int(totals[f"{name}_count"])

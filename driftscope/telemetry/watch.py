@@ -67,6 +67,9 @@ _SIBLINGS_ACCEPT = 10.0
 NOTHING_LENGTH = 1.05
 """Acceptance length below which nothing is accepted; the alert DriftscopeNothingAccepted has the
 same."""
+WHOLE_DRAFTS = 0.98
+"""Least share of K that drafts have on average where they are taken as whole; the rules of engines
+have the same."""
 FEW_ROUNDS = 20
 """Rounds below which a length of 1.00 may be chance: a drafter that is accepted in one round of ten
 has none in 20 rounds in 12 % of cases."""
@@ -96,6 +99,8 @@ class View:
     simulated: bool
     """Whether accepted tokens are drawn at a given rate."""
     length: float | None
+    verified: float | None
+    """Draft tokens of a round that the target verified; a draft may be shorter than K."""
     tpot_s: float | None
     ttft_s: float | None
     draft_s: float | None
@@ -294,6 +299,7 @@ def view(now: Snapshot, before: Snapshot | None = None) -> View:
         k=k,
         simulated=whole.total(i.SIMULATED) > 0,
         length=length,
+        verified=new.total(i.VERIFIED) / rounds if rounds and new.has(i.VERIFIED) else None,
         tpot_s=new.mean(i.TPOT),
         ttft_s=new.mean(i.TTFT),
         draft_s=draft_s,
@@ -328,14 +334,19 @@ def _down(whole: _Figures) -> str:
 
 def _marginal(new: _Figures, k: int, rounds: float) -> list[float | None]:
     """Return the marginal acceptance by depth, [k], from risk sets; None where no round could be
-    accepted at a depth. Engines' own metrics have no risk sets; their rates are per round, as vLLM
-    counts them."""
+    accepted at a depth. Engines' own metrics have no risk sets; their rates are over the rounds
+    that drafted the depth, which are unknown beyond depth 1 if drafts are shorter than K."""
     reached, at_risk = (
         [new.total(item, **{DEPTH: str(n)}) for n in range(1, k + 1)]
         for item in (i.REACHED, i.AT_RISK)
     )
     if rounds and not any(at_risk):
-        return [n / rounds if new.has(i.REACHED) else None for n in reached]
+        at = [new.total(i.VERIFIED_AT, **{DEPTH: str(n)}) for n in range(1, k + 1)]
+        if not any(at):
+            whole = not new.has(i.VERIFIED) or new.total(i.VERIFIED) >= WHOLE_DRAFTS * rounds * k
+            at = [rounds, *[rounds if whole else 0.0] * (k - 1)]
+        known = new.has(i.REACHED)
+        return [n / own if known and own else None for n, own in zip(reached, at, strict=False)]
     reached = [min(n, could) for n, could in zip(reached, at_risk, strict=True)]
     rates = running_product(reached, at_risk).tolist()
     return [rate if math.isfinite(rate) else None for rate in rates]

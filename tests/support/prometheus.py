@@ -48,7 +48,7 @@ def check_rules_with(
 
 ENGINES = FILES / "prometheus" / "engines"
 KEEP, INTERVAL = "keep_firing_for: ", "interval: "
-REFERENCE_HINT = '# 0 * model:driftscope_engines:seen{gen_ai_request_model="chat-8b"} + 3.2 or'
+REFERENCE_HINT = '# 0 * engine:driftscope_rounds:rate{gen_ai_request_model="chat-8b"} + 3.2 or'
 
 
 def rules_in(file: Path = FILES / RULES) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from driftscope.telemetry.instruments import Snapshot
 from driftscope.telemetry.prometheus import ENGINES, EnginePage
 from driftscope.telemetry.watch import (
     CLASSES,
+    WHOLE_DRAFTS,
     Depth,
     Followed,
     View,
@@ -128,6 +129,7 @@ def screen(
         style="dim",
     )
     said = [WAS_SIMULATED] if shown.simulated else []
+    said += _cut(shown)
     dead = nothing_accepted(shown.length, shown.k, rounds=shown.rounds)
     if dead and not shown.simulated:
         said += [f"{dead}; to find out why:", f"  driftscope analyze {_run(target)}"]
@@ -184,6 +186,8 @@ def screen_of_engine(
 def _engine_notes(shown: View, page: EnginePage, replicas: Replicas) -> Iterator[str]:
     """Yield what the figures mean where nothing is accepted, or where a replica differs."""
     rounds = None if page.length else shown.rounds
+    for cut in _cut(shown):
+        yield f"{cut}; how many verified a depth beyond is not published"
     if dead := nothing_accepted(shown.length, shown.k, rounds=rounds, running=page.running):
         yield f"{dead}; to find out why:"
         yield from _WHY_NOTHING
@@ -197,6 +201,13 @@ def _engine_notes(shown: View, page: EnginePage, replicas: Replicas) -> Iterator
         engine = next(name for name, metrics in ENGINES.items() if metrics is page.metrics)
         yield "its drafter is its siblings': what to do, and an alert that names the replica:"
         yield f"  driftscope dashboards --engine {engine} -o monitoring"
+
+
+def _cut(shown: View) -> list[str]:
+    """Return in words that drafts are shorter than K; [] if they are not."""
+    if shown.verified is None or shown.verified >= WHOLE_DRAFTS * shown.k:
+        return []
+    return [f"a round verified {shown.verified:.1f} draft tokens of K = {shown.k}"]
 
 
 def _by_replica(replicas: Replicas, whole: View) -> Table:

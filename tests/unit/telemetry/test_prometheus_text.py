@@ -119,6 +119,9 @@ def _page(text: str) -> EnginePage:
         (TRTLLM, EngineName.TRTLLM, 30, 2.1, [0.8, 0.3]),
         (LLAMACPP, EngineName.LLAMACPP, 8, 2.25, [0.75, 0.375, 0.125]),
         (LMDEPLOY, EngineName.LMDEPLOY, 8, 2.25, [0.75, 0.375, 0.125]),
+        # Rates are over the rounds that drafted a depth: 9 / 12, and unknown where none is counted.
+        (TRTLLM.replace('"1"} 30.0', '"1"} 12.0'), EngineName.TRTLLM, 30, 2.1, [0.8, 0.75]),
+        (LLAMACPP.replace(" 24\n", " 16\n"), EngineName.LLAMACPP, 8, 2.25, [0.75, None, None]),
     ],
 )
 def test_counters_are_the_figures_of_driftscope(

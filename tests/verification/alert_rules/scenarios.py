@@ -11,7 +11,9 @@ SCRAPE_MIN = 2
 """Minutes between two samples: the longest interval that a rate over 5 minutes allows."""
 ROUNDS = 600.0
 """Rounds per minute of an engine, unless a scenario says otherwise: 10 a second."""
-LENGTH = 4.0
+ACCEPTED = (0.9, 0.6)
+"""Acceptance by depth while all is well, K = 2."""
+LENGTH = 1 + sum(ACCEPTED)
 """Acceptance length while all is well."""
 GROWTH = 1.2
 """Hidden growth while all is well."""
@@ -44,24 +46,48 @@ class Engine:
     """Times, in hours, without a sample; the counters begin at 0 after each."""
     rounds: Course = field(default_factory=lambda: steady(ROUNDS))
     length: Course = field(default_factory=lambda: steady(LENGTH))
+    """Acceptance length if both depths are verified."""
+    k: Course = field(default_factory=lambda: steady(len(ACCEPTED)))
+    """Depths that are verified."""
     growth: Course | None = None
     """None: the engine exports no chains."""
 
     def series(self, hours: float) -> Iterator[dict[str, str]]:
         """Yield the engine's series over `hours`."""
-        counters: dict[str, Course] = {
-            "driftscope_rounds_completed_total": self.rounds,
-            "driftscope_acceptance_length_count": self.rounds,
-            "driftscope_acceptance_length_sum": lambda h: self.rounds(h) * self.length(h),
-        }
-        for name, rate in counters.items():
-            yield self._series(name, hours, lambda h, r=rate: r(h) * SCRAPE_MIN)
+        for name in ("rounds_completed_total", "acceptance_length_count"):
+            yield self._counter(name, hours, self.rounds)
+        yield self._counter("acceptance_length_sum", hours, self._tokens)
+        for depth in range(1, len(ACCEPTED) + 1):
+            label = f', driftscope_depth="{depth}"'
+            verified, reached = self._at(depth)
+            yield self._counter("rounds_verified_total", hours, verified, label)
+            yield self._counter("rounds_reached_total", hours, reached, label)
         if (growth := self.growth) is not None:
             chains = _recorded(self.rounds)
             yield self._series("driftscope_hidden_growth_count", hours, chains)
             yield self._series(
                 "driftscope_hidden_growth_sum", hours, lambda h: chains(h) * growth(h)
             )
+
+    def _at(self, depth: int) -> tuple[Course, Course]:
+        """Return the rounds per minute that verify a depth and that accept it."""
+
+        def verified(hour: float) -> float:
+            return self.rounds(hour) if depth <= self.k(hour) else 0.0
+
+        def reached(hour: float) -> float:
+            share = ACCEPTED[depth - 1] * (self.length(hour) - 1) / (LENGTH - 1)
+            return verified(hour) * share
+
+        return verified, reached
+
+    def _tokens(self, hour: float) -> float:
+        """Return the tokens per minute of rounds."""
+        accepted = (self._at(depth)[1] for depth in range(1, len(ACCEPTED) + 1))
+        return self.rounds(hour) + sum(reached(hour) for reached in accepted)
+
+    def _counter(self, name: str, hours: float, rate: Course, label: str = "") -> dict[str, str]:
+        return self._series(f"driftscope_{name}", hours, lambda h: rate(h) * SCRAPE_MIN, label)
 
     def counter(self, name: str, labels: str, hours: float, at_h: float) -> dict[str, str]:
         """Return a counter that rises once, by 5, at `at_h`."""
@@ -250,6 +276,24 @@ SCENARIOS = (
             ),
         ),
         expected=(_NEW,),
+    ),
+    Scenario(
+        name="K follows the load: 1 for 8 hours a day, which yields 76 % of the tokens",
+        hours=GOOD_H + 48,
+        engines=(Engine(instance="a", k=lambda hour: 2 - (hour % 24 >= 16)), Engine(instance="b")),
+        expected=(_NEW,),
+    ),
+    Scenario(
+        name="a fall to 70 % while K is smaller",
+        hours=GOOD_H + 24,
+        engines=(
+            Engine(
+                instance="a",
+                k=stepwise((0, 2), (GOOD_H - 4, 1)),
+                **_length((GOOD_H, 0.7), (GOOD_H + 12, 1)),
+            ),
+        ),
+        expected=(_NEW, Expected(alert=FELL, from_h=GOOD_H, until_h=GOOD_H + 12)),
     ),
     Scenario(
         name="traffic that stops for 12 hours while all is well, the last rounds being bad",
