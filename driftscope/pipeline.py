@@ -29,8 +29,7 @@ from driftscope.analysis.figures.run_sums import (
     requests_with_steps,
 )
 from driftscope.analysis.number_words import listed
-from driftscope.analysis.query.column_arrays import floats
-from driftscope.analysis.query.query_engine import DuckDB, Engine
+from driftscope.analysis.query.query_engine import DuckDB, Engine, floats
 from driftscope.analysis.query.record_views import Tables, narrow, open_run, tables_of
 from driftscope.analysis.query.row_filters import BY_LABEL, Filter
 from driftscope.analysis.replays import (

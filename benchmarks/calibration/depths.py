@@ -15,8 +15,8 @@ from support.simulate.sums import marginal_at_k, side
 
 from benchmarks.calibration.table import Rate, Table, covered, false, power
 from driftscope.analysis.figures.change_points import Series, changes
+from driftscope.analysis.figures.results import chain_fall
 from driftscope.analysis.figures.rounds import Rounds
-from driftscope.analysis.statistics.chain_fall import chain_fall
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import rate_intervals, ratio_of
 from driftscope.findings.causes import FALLS_ABOVE, falls, is_even

@@ -23,7 +23,7 @@ from benchmarks.calibration.table import (
 from driftscope.analysis.compare import comparison
 from driftscope.analysis.figures.rounds import Rounds, Side
 from driftscope.analysis.pairing import BY_DIGEST, UNPAIRED, Pairing
-from driftscope.analysis.query.column_arrays import Matrix
+from driftscope.analysis.query.query_engine import Matrix
 from driftscope.analysis.statistics.intervals import Interval, student
 from driftscope.analysis.statistics.ratio import (
     design_effect,

@@ -17,7 +17,7 @@ from driftscope.analysis.figures.chains import Chains
 from driftscope.analysis.figures.results import acceptance_of
 from driftscope.analysis.figures.rounds import Rounds, rounds_in_buckets
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.column_arrays import Codes, Matrix, in_order, whole
+from driftscope.analysis.query.query_engine import Codes, Matrix, in_order, whole
 from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, clusters, cut, table
 from driftscope.analysis.query.row_filters import NEAR_TOKENS, TEXT, TEXT_SEPARATOR
 from driftscope.analysis.statistics.intervals import Interval, difference

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from driftscope.analysis.figures.chain_shape import BY_HEAD, kinds_of_steps
 from driftscope.analysis.figures.requests import MAX_CLUSTERS, Requests
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.column_arrays import (
+from driftscope.analysis.query.query_engine import (
     Codes,
+    Later,
     Matrix,
     floats,
     in_order,
@@ -25,7 +26,6 @@ from driftscope.analysis.query.column_arrays import (
     total,
     whole,
 )
-from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import PART, REQUEST, SERVED, Derived, Tables, table
 from driftscope.boundary import strict_json
 from driftscope.boundary.files import first_line

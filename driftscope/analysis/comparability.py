@@ -29,7 +29,7 @@ from driftscope.analysis.pairing import (
     common_mix,
     label_shares,
 )
-from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.query.query_engine import Codes, Matrix
 from driftscope.analysis.statistics.changes import LEAST_CLUSTERS
 from driftscope.trace.manifest import Manifest, Model
 

@@ -41,7 +41,7 @@ from driftscope.analysis.pairing import (
     pair,
     pair_sides,
 )
-from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.query.query_engine import Codes, Matrix
 from driftscope.analysis.speed import is_faster, with_run_effect
 from driftscope.analysis.statistics.changes import OTHER
 from driftscope.analysis.statistics.intervals import (

@@ -39,7 +39,7 @@ from driftscope.analysis.figures.verified_chains import (
 )
 from driftscope.analysis.number_words import count
 from driftscope.analysis.pairing import UNPAIRED, Pairing, pair_sides
-from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, whole
+from driftscope.analysis.query.query_engine import Codes, Matrix, floats, whole
 from driftscope.analysis.query.record_views import Derived, sampled
 from driftscope.analysis.statistics.intervals import Interval, student
 from driftscope.analysis.statistics.permutation import gap_of

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.figures.requests import Requests
 from driftscope.analysis.figures.rounds import Side
-from driftscope.analysis.query.column_arrays import Codes
+from driftscope.analysis.query.query_engine import Codes
 from driftscope.analysis.statistics.changes import LEAST_CLUSTERS, OTHER
 
 ENOUGH_PAIRED = 0.9

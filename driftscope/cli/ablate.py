@@ -85,10 +85,10 @@ def ablate(
     """
     from driftscope.boundary.files import write_file
     from driftscope.boundary.text import shown
-    from driftscope.cli.failures import needs
     from driftscope.cli.run_reports import steps
     from driftscope.cli.screens.inspection import print_ablation
     from driftscope.cli.trial_run import EXTRA, TrialOptions, load_bench, opening_of
+    from driftscope.distributions import needs
     from driftscope.errors import EXIT_INTERRUPTED
     from driftscope.inspect.checkpoints import open_drafter, open_target
 
@@ -162,7 +162,7 @@ def _identity(
     from driftscope.boundary.files import read_bytes
     from driftscope.inspect.weights_digest import weights_digest
     from driftscope.version import __version__
-    from driftscope.workloads.suites.readers import prompts_of
+    from driftscope.workloads.suites.prompts import prompts_of
 
     def model(folder: Path) -> list[str | None]:
         config = _digest(read_bytes(folder / "config.json"))

@@ -26,7 +26,6 @@ from driftscope.cli.dashboards import dashboards
 from driftscope.cli.demo import demo
 from driftscope.cli.doctor import doctor
 from driftscope.cli.export import export
-from driftscope.cli.failures import unforeseen
 from driftscope.cli.findings import findings
 from driftscope.cli.help_pages import EPILOG, PAGES, PlainCommand, PlainGroup, epilog, settings_of
 from driftscope.cli.ingest import ingest
@@ -37,7 +36,7 @@ from driftscope.cli.replay import replay
 from driftscope.cli.runs import ls, prune, rm
 from driftscope.cli.serve import serve
 from driftscope.cli.watch import watch
-from driftscope.distributions import half_missing
+from driftscope.distributions import half_missing, unforeseen
 from driftscope.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, DriftscopeError
 from driftscope.version import __version__
 

@@ -115,9 +115,8 @@ def _speed(folder: Path, prompts: int) -> dict[str, Path]:
     a word on what is missing if nothing can be sent."""
     import shutil
 
-    from driftscope.cli.failures import MissingExtraError, needs
     from driftscope.cli.pays import contenders_of
-    from driftscope.distributions import TRIO
+    from driftscope.distributions import TRIO, MissingExtraError, needs
     from driftscope.errors import UsageError
     from driftscope_lab.demo import K
 
@@ -127,7 +126,7 @@ def _speed(folder: Path, prompts: int) -> dict[str, Path]:
             from driftscope.workloads.client.replay import Order
             from driftscope.workloads.contenders import ask_in_turn
             from driftscope.workloads.suites.plan import Level
-            from driftscope.workloads.suites.readers import prompts_of
+            from driftscope.workloads.suites.prompts import prompts_of
             from driftscope.workloads.suites.suite import load_suite
     except MissingExtraError as error:
         sys.stderr.write(f"whether speculation pays is not measured: {error}\n")

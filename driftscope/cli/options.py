@@ -289,7 +289,7 @@ def maker_of(name: str) -> Callable[[], Engine]:
 def engine_of(name: str) -> Engine:
     """Return the engine for a run's queries. Raises UsageError for an unknown engine."""
     from driftscope.analysis.query.query_engine import DuckDB
-    from driftscope.cli.failures import needs
+    from driftscope.distributions import needs
     from driftscope.errors import UsageError
 
     if name == DUCKDB:

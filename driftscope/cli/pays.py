@@ -131,14 +131,14 @@ def pays(
     With --best-k it prints the advice on K, also on what was measured before an error or Ctrl-C.
     Exits 1 when a server does not start or does not answer, 4 when a run has too few steps.
     """
-    from driftscope.cli.failures import needs
+    from driftscope.distributions import needs
     from driftscope.errors import UsageError
 
     with needs("replay"):
         from driftscope.cli.replay import levels, run_path
         from driftscope.workloads.client.replay import Order
         from driftscope.workloads.client.sending import Patience
-        from driftscope.workloads.suites.readers import prompts_of
+        from driftscope.workloads.suites.prompts import prompts_of
         from driftscope.workloads.suites.suite import load_suite
     is_url = "://" in server or without is not None
     if is_url and (drafter or k or best_k or context.args):

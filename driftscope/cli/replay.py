@@ -100,7 +100,7 @@ def replay(
     request was answered, 130 after Ctrl-C; the run then still has every other request. A key, or a
     user and password in the URL, is never recorded.
     """
-    from driftscope.cli.failures import needs
+    from driftscope.distributions import needs
     from driftscope.errors import UsageError
 
     with needs("replay"):
@@ -108,7 +108,7 @@ def replay(
         from driftscope.workloads.client.replay import Order
         from driftscope.workloads.client.replay import replay as send
         from driftscope.workloads.client.sending import Patience
-        from driftscope.workloads.suites.readers import prompts_of
+        from driftscope.workloads.suites.prompts import prompts_of
         from driftscope.workloads.suites.suite import load_suite
     if list_suites or list_transforms:
         talk.lists(suites=list_suites, transforms=list_transforms)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from driftscope.boundary.text import shown
-from driftscope.cli.failures import MissingExtraError, needs
 from driftscope.cli.run_reports import steps
+from driftscope.distributions import MissingExtraError, needs
 from driftscope.errors import CheckpointError, NoDataError, UsageError
 from driftscope.inspect.checkpoints import TargetFiles, open_drafter, open_target
 from driftscope.inspect.checks.result import CheckResult, Level
@@ -74,7 +74,7 @@ def load_bench(target: TargetFiles, options: TrialOptions) -> Bench:
     Raises DriftscopeError for prompts that cannot be read, or a target that cannot be loaded.
     """
     from driftscope.inspect.trial.trial import Bench
-    from driftscope.workloads.suites.readers import prompts_of
+    from driftscope.workloads.suites.prompts import prompts_of
 
     chosen = prompts_of(options.prompts)[: options.most_prompts]
 

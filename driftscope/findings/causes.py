@@ -12,10 +12,9 @@ from enum import IntEnum, StrEnum
 from driftscope.analysis.circumstances import Group
 from driftscope.analysis.comparability import TARGET, models_differ
 from driftscope.analysis.compare import MARGINAL, Comparison, accepts_less
-from driftscope.analysis.figures.results import ByDepth, Hidden
+from driftscope.analysis.figures.results import ByDepth, ChainFall, Hidden
 from driftscope.analysis.number_words import count, listed, number, percent, points, times
 from driftscope.analysis.pairing import UNPAIRED
-from driftscope.analysis.statistics.chain_fall import ChainFall
 from driftscope.analysis.statistics.intervals import Interval, exact_interval
 from driftscope.analysis.summary.run_summary import RunSummary, drafts_greedily, warmest
 from driftscope.findings.case import Case, Threshold

@@ -127,7 +127,7 @@ OUTCOME = Definition(
     "(stopped too early, garbled, ending in a repetition loop).",
     unit="1",
     range="0 to 1",
-    source="driftscope.workloads.client.outcome",
+    source="driftscope.workloads.client.answer",
 )
 Array = NDArray[np.float64]
 PREDICTED_TPOT = Definition(

@@ -47,12 +47,12 @@ from driftscope.trace.segments import (
     VERSION_KEY,
     damaged_files,
     open_parquet,
+    read_stream,
     restore,
     segments,
     source_of,
 )
 from driftscope.trace.status import STATUS_S, Status, read_faults, read_statuses
-from driftscope.trace.streams import read_stream
 from driftscope.vocabulary import DISTANCE_MASS, NULL_MASS, SINK_MASS, Execution
 
 BOUNDS: Mapping[str, tuple[float, float]] = {

@@ -232,8 +232,7 @@ def _rounds_of(run: Path) -> int | None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from driftscope.trace.segments import SEALED, open_parquet, segments
-    from driftscope.trace.streams import read_stream
+    from driftscope.trace.segments import SEALED, open_parquet, read_stream, segments
 
     rounds = 0
     try:

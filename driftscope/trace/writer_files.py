@@ -31,9 +31,15 @@ from driftscope.errors import DamagedTraceError, TraceError
 from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
 from driftscope.trace.records import SCHEMA_VERSION, Row
 from driftscope.trace.schema import Block, record_of, schema_of, to_batch
-from driftscope.trace.segments import VERSION_KEY, digest_of, next_number, seal, segment_path
+from driftscope.trace.segments import (
+    VERSION_KEY,
+    StreamFile,
+    digest_of,
+    next_number,
+    seal,
+    segment_path,
+)
 from driftscope.trace.status import read_statuses, remove_faults, status_path
-from driftscope.trace.streams import StreamFile
 
 SEGMENT_BYTES = 64 << 20
 """Size in bytes at which a stream is sealed to Parquet, so that sealing takes little time."""

@@ -26,9 +26,8 @@ from driftscope.trace.records import (
     edges_of,
 )
 from driftscope.trace.schema import schema_of, to_batch
-from driftscope.trace.segments import VERSION_KEY, segment_path
+from driftscope.trace.segments import VERSION_KEY, StreamFile, segment_path
 from driftscope.trace.status import Status, status_path
-from driftscope.trace.streams import StreamFile
 from driftscope.trace.writer_files import RecordFiles
 from driftscope.vocabulary import MASS_CLASSES
 

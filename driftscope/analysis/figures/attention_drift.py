@@ -22,8 +22,7 @@ from driftscope.analysis.figures.chain_shape import Elements, Shape
 from driftscope.analysis.figures.chains import deep_enough
 from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.verified_chains import chain_sample
-from driftscope.analysis.query.column_arrays import Codes, Matrix, sums, whole
-from driftscope.analysis.query.query_engine import Later
+from driftscope.analysis.query.query_engine import Codes, Later, Matrix, sums, whole
 from driftscope.analysis.query.record_views import Derived, sampled
 from driftscope.analysis.statistics.drift import (
     SINK_FLOOR,

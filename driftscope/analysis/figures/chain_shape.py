@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from driftscope.analysis.figures.requests import requests_that_finished
-from driftscope.analysis.query.column_arrays import whole
+from driftscope.analysis.query.query_engine import whole
 from driftscope.analysis.query.record_views import Tables, chains_too_long, table, two_drafters
 from driftscope.errors import DamagedTraceError, MixedTraceError, NoDataError
 from driftscope.vocabulary import AUX, BY_DEPTH, DISTANCE_MASS, MASS_CLASSES, MASSES, Execution

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.chain_shape import BY_HEAD, Elements, Shape
-from driftscope.analysis.query.column_arrays import Codes, Matrix, sums, whole
+from driftscope.analysis.query.query_engine import Codes, Matrix, sums, whole
 from driftscope.analysis.query.record_views import (
     IN_BUCKETS,
     PART,

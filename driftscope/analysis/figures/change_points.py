@@ -27,7 +27,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.column_arrays import Codes, Matrix, whole
+from driftscope.analysis.query.query_engine import Codes, Matrix, whole
 from driftscope.analysis.statistics.changes import (
     LEAST,
     Requests,

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, in_order, whole
-from driftscope.analysis.query.query_engine import Engine
+from driftscope.analysis.query.query_engine import Codes, Engine, Matrix, floats, in_order, whole
 from driftscope.analysis.query.record_views import REQUEST, SUSPECTS, Tables, clusters, table
 from driftscope.analysis.statistics.permutation import look_alikes
 from driftscope.analysis.statistics.ratio import nested, spans_of

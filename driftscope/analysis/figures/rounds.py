@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.figures.chain_shape import Shape
 from driftscope.analysis.figures.requests import Requests, Units
-from driftscope.analysis.query.column_arrays import Codes, Matrix, floats, in_order, ranked, whole
+from driftscope.analysis.query.query_engine import Codes, Matrix, floats, in_order, ranked, whole
 from driftscope.analysis.query.record_views import IN_BUCKETS, REQUEST, table
 from driftscope.analysis.statistics.ratio import (
     Make,

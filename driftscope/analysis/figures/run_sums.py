@@ -45,8 +45,9 @@ from driftscope.analysis.figures.rounds import (
     uncut_of,
 )
 from driftscope.analysis.number_words import count
-from driftscope.analysis.query.column_arrays import (
+from driftscope.analysis.query.query_engine import (
     Codes,
+    Later,
     Matrix,
     floats,
     in_order,
@@ -54,7 +55,6 @@ from driftscope.analysis.query.column_arrays import (
     total,
     whole,
 )
-from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import CLUSTERS, REQUEST, SERVED, Tables, table
 from driftscope.analysis.statistics.changes import Lifetimes, selection_of
 from driftscope.boundary.json_document import written_property

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.column_arrays import floats, in_order, ints, sums, total
-from driftscope.analysis.query.query_engine import Later
+from driftscope.analysis.query.query_engine import Later, floats, in_order, ints, sums, total
 from driftscope.analysis.query.record_views import Tables, table
 from driftscope.metrics.latency import StepCost
 

@@ -26,8 +26,9 @@ from driftscope.analysis.figures.chain_shape import Elements, Shape
 from driftscope.analysis.figures.chains import deep_enough
 from driftscope.analysis.figures.rounds import counts
 from driftscope.analysis.figures.run_sums import Sums
-from driftscope.analysis.query.column_arrays import (
+from driftscope.analysis.query.query_engine import (
     Codes,
+    Later,
     Matrix,
     floats,
     in_order,
@@ -35,7 +36,6 @@ from driftscope.analysis.query.column_arrays import (
     total,
     whole,
 )
-from driftscope.analysis.query.query_engine import Later
 from driftscope.analysis.query.record_views import (
     LOOKED_AT,
     REQUEST,

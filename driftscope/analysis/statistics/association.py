@@ -22,7 +22,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.column_arrays import ranked
+from driftscope.analysis.query.query_engine import ranked
 from driftscope.analysis.statistics.intervals import Interval, student, two_sided
 from driftscope.analysis.statistics.permutation import ALPHA
 

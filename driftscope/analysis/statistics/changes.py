@@ -40,7 +40,7 @@ import numpy as np
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.column_arrays import Codes, Matrix, ranked
+from driftscope.analysis.query.query_engine import Codes, Matrix, ranked
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import Ratio, intervals, ratio_of
 

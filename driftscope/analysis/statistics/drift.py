@@ -33,7 +33,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.query.query_engine import Codes, Matrix
 from driftscope.analysis.statistics.intervals import Array, Interval
 from driftscope.analysis.statistics.permutation import departure
 from driftscope.analysis.statistics.ratio import Ratio, intervals, ratio_of

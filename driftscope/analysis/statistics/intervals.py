@@ -10,7 +10,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.column_arrays import Matrix
+from driftscope.analysis.query.query_engine import Matrix
 
 CONFIDENCE = 0.95
 Z95 = 1.959964

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.query.query_engine import Codes, Matrix
 from driftscope.analysis.statistics.intervals import CONFIDENCE, Array, satterthwaite, two_sided
 from driftscope.analysis.statistics.ratio import Ratio
 

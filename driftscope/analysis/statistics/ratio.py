@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from driftscope.analysis.query.column_arrays import Codes, Matrix, ranked
+from driftscope.analysis.query.query_engine import Codes, Matrix, ranked
 from driftscope.analysis.statistics.intervals import (
     Array,
     Interval,

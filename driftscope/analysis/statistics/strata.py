@@ -19,7 +19,7 @@ from itertools import combinations
 
 import numpy as np
 
-from driftscope.analysis.query.column_arrays import Codes, Matrix
+from driftscope.analysis.query.query_engine import Codes, Matrix
 from driftscope.analysis.statistics.intervals import (
     Interval,
     degrees_of_freedom,

@@ -28,6 +28,7 @@ from driftscope.analysis.figures.results import (
     acceptance_at,
     acceptance_of,
     attention_of,
+    chain_fall,
     confidence_of,
     hidden_of,
     spread_of_chains,
@@ -42,8 +43,7 @@ from driftscope.analysis.figures.verified_chains import (
     verification_of,
     within_requests,
 )
-from driftscope.analysis.query.column_arrays import floats, in_order, sums, whole
-from driftscope.analysis.query.query_engine import Later
+from driftscope.analysis.query.query_engine import Later, floats, in_order, sums, whole
 from driftscope.analysis.query.record_views import (
     PART,
     REQUEST,
@@ -57,7 +57,6 @@ from driftscope.analysis.query.record_views import (
     table,
 )
 from driftscope.analysis.query.row_filters import BY_K, BY_LABEL, RANK, Bucket, bucket_of, name_of
-from driftscope.analysis.statistics.chain_fall import chain_fall
 from driftscope.analysis.statistics.ratio import mean_time_interval, ratio_intervals
 from driftscope.analysis.summary.run_summary import RunSummary, independence_of
 from driftscope.metrics.fallback import effective_k, fallback

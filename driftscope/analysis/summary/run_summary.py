@@ -21,6 +21,7 @@ from driftscope.analysis.figures.results import (
     NO_SPREAD,
     Acceptance,
     Attention,
+    ChainFall,
     Confidence,
     FallbackSpread,
     Hidden,
@@ -35,10 +36,9 @@ from driftscope.analysis.figures.run_sums import Cohort, Slice
 from driftscope.analysis.figures.steps import StepCell, step_times
 from driftscope.analysis.figures.verified_chains import WithinRequest, answers
 from driftscope.analysis.number_words import percent
-from driftscope.analysis.query.column_arrays import floats
+from driftscope.analysis.query.query_engine import floats
 from driftscope.analysis.query.record_views import Tables
 from driftscope.analysis.statistics.association import Answer
-from driftscope.analysis.statistics.chain_fall import ChainFall
 from driftscope.analysis.statistics.drift import AttentionDrift
 from driftscope.analysis.statistics.ratio import (
     design_effect,

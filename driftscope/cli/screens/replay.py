@@ -121,7 +121,7 @@ def say(words: str) -> None:
 
 def lists(*, suites: bool, transforms: bool) -> None:
     """Print the suites, prompts and transforms that a replay can use."""
-    from driftscope.workloads.suites.readers import TRIO, shipped_sets
+    from driftscope.workloads.suites.prompts import TRIO, shipped_sets
     from driftscope.workloads.suites.suite import load_suite, shipped_suites
     from driftscope.workloads.suites.transforms import TRANSFORMS
 

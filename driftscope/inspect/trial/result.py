@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driftscope.analysis.number_words import between, between_percent, percent, times
-from driftscope.analysis.query.column_arrays import Matrix
+from driftscope.analysis.query.query_engine import Matrix
 from driftscope.analysis.statistics.drift import (
     AttentionDrift,
     DistanceSums,

@@ -20,7 +20,7 @@ from driftscope.trace.writer import TraceWriter, WriterOptions
 from driftscope.trace.writer_files import create_run
 from driftscope.version import __version__
 from driftscope.vocabulary import SINK_DEFAULT, Ended, Strategy
-from driftscope.workloads.client.outcome import UNCHECKED, outcome_of
+from driftscope.workloads.client.answer import UNCHECKED, outcome_of
 from driftscope.workloads.client.sending import Sent
 from driftscope.workloads.suites.plan import Shot
 

@@ -58,7 +58,7 @@ def body_of(
     """Return the JSON body of a request.
 
     `tokens`: token ids of a prompt that is sent as rendered, see
-    `driftscope.workloads.client.prompt_tokens`.
+    `driftscope.workloads.client.replay`.
     """
     body: dict[str, Any] = {"model": model, **STREAM, **settings, **prompt.options}
     if tokens is not None:

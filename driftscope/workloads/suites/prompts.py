@@ -1,10 +1,24 @@
-"""A prompt: the content of one request, independent of HTTP."""
+"""Prompts, each the content of one request: of the shipped sets, data sets, logs and reports."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
+
+import yaml
+
+from driftscope.boundary import strict_json
+from driftscope.boundary.bounds import MAX_INPUT_BYTES, MAX_TOKENS
+from driftscope.boundary.files import open_regular, parse_json, read_bytes, read_json
+from driftscope.distributions import needs_lab
+from driftscope.errors import UsageError
+from driftscope.workloads.suites.filler_text import document
 
 Message = Mapping[str, Any]
 """A message as in the chat API: role, content and further fields."""
@@ -153,3 +167,285 @@ class Facts:
     def to_dict(self) -> dict[str, Any]:
         """Return the facts for the manifest."""
         return asdict(self)
+
+
+_KEYS = ("question_id", "custom_id", "uuid", "id", "request_id")
+_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "system": "system",
+    "tool": "tool",
+}
+_KEPT = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "max_tokens",
+        "max_completion_tokens",
+        "stop",
+        "seed",
+        "tool_choice",
+        "response_format",
+        "presence_penalty",
+        "frequency_penalty",
+    }
+)
+"""Fields kept from a logged request's body. Model, stream and user are this replay's own."""
+
+
+def prompt_of(row: Mapping[str, Any], fallback: str) -> Prompt | None:
+    """Return the prompt in `row`; None if it has none.
+
+    Of several user turns only the first is asked, because the others respond to a model's answers.
+    """
+    key = next((str(row[name]) for name in _KEYS if row.get(name) not in (None, "")), fallback)
+    category = row.get("category") if isinstance(row.get("category"), str) else None
+    for name in ("body", "request", "request_body"):
+        if isinstance(row.get(name), dict):
+            return _logged(row[name], key, category)
+    if isinstance(row.get("messages"), list):
+        return _logged(row, key, category)
+    if isinstance(row.get("conversations"), list):
+        return _shared(row["conversations"], key, category)
+    for name in ("turns", "prompt", "question", "instruction"):
+        first = _first(row.get(name))
+        if first:
+            return chat(key, first, category=category)
+    return None
+
+
+def _logged(body: Mapping[str, Any], key: str, category: str | None) -> Prompt | None:
+    """Return a request to the chat or the completions endpoint, up to the turn that was
+    answered."""
+    options = {name: body[name] for name in _KEPT & body.keys()}
+    text = body.get("prompt")
+    if isinstance(text, str) and text:
+        return Prompt(key=key, text=text, options=options, category=category)
+    messages = _asked(body.get("messages"))
+    if not messages:
+        return None
+    tools = tuple(t for t in body.get("tools") or () if isinstance(t, dict))
+    return Prompt(key=key, messages=messages, tools=tools, options=options, category=category)
+
+
+def _asked(messages: Any) -> tuple[Message, ...]:
+    """Return the messages without the final answers, which fine-tuning files contain."""
+    kept = [m for m in messages or () if isinstance(m, dict) and isinstance(m.get("role"), str)]
+    while kept and kept[-1]["role"] == "assistant":
+        kept.pop()
+    return tuple(kept)
+
+
+def _shared(turns: Sequence[Any], key: str, category: str | None) -> Prompt | None:
+    messages: list[Message] = []
+    for turn in turns:
+        fields = turn if isinstance(turn, dict) else {}
+        role = _ROLES.get(str(fields.get("from", fields.get("role"))))
+        text = fields.get("value", fields.get("content"))
+        if role is None or not isinstance(text, str):
+            return None
+        if role == "assistant":
+            break
+        messages.append({"role": role, "content": text})
+    if not any(m["role"] == "user" for m in messages):
+        return None
+    return Prompt(key=key, messages=tuple(messages), category=category)
+
+
+def _first(value: Any) -> str | None:
+    """Return a text, or the first of a list of texts or turns; None if there is none."""
+    if isinstance(value, list) and value:
+        value = value[0]
+    if isinstance(value, dict):
+        value = value.get("content", value.get("text"))
+    return value if isinstance(value, str) and value.strip() else None
+
+
+CHARACTERS_PER_TOKEN = 4
+"""Rule of thumb for English."""
+
+
+def guidellm_rows(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield a row for `prompt_of` per successful request; a prompt sent at several rates appears
+    once."""
+    seen = set()
+    for benchmark in report["benchmarks"]:
+        for request in (benchmark.get("requests") or {}).get("successful") or ():
+            row = _guidellm_row(request)
+            name = strict_json.dumps(row, sort_keys=True)
+            if row is not None and name not in seen:
+                seen.add(name)
+                yield row
+
+
+def _guidellm_row(request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    sent = request.get("request_args")
+    if isinstance(sent, str):
+        try:
+            sent = json.loads(sent)
+        except ValueError:
+            sent = None
+    if isinstance(sent, dict):
+        body = sent.get("body", sent)
+        if isinstance(body, dict) and (body.get("messages") or body.get("prompt")):
+            return {"body": body}
+    prompt = request.get("prompt")
+    return {"prompt": prompt} if isinstance(prompt, str) and prompt else None
+
+
+def vllm_bench_rows(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield requests of the same lengths as those that were sent; their text is driftscope's
+    own."""
+    lengths = zip(result["input_lens"], result.get("output_lens") or (), strict=True)
+    for number, (asked, answered) in enumerate(lengths):
+        text = document(_tokens(asked) * CHARACTERS_PER_TOKEN, random.Random(number))
+        message = {"role": "user", "content": text}
+        yield {
+            "id": f"as-long-as-{number}",
+            "messages": [message],
+            "max_tokens": max(_tokens(answered), 1),
+        }
+
+
+def _tokens(length: Any) -> int:
+    """Return a length in tokens; raises ValueError for what no request can have."""
+    if not isinstance(length, int | float) or not 0 <= length <= MAX_TOKENS:
+        raise ValueError(f"a length of {length!r} tokens")
+    return int(length)
+
+
+Row = Mapping[str, Any]
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """Return the prompts in a file of any of the formats above; raises UsageError.
+
+    A row without a prompt is skipped; a file without any prompt is refused.
+    """
+    try:
+        rows = list(_READERS[path.suffix.lower()](path))
+    except KeyError as error:
+        raise UsageError(
+            f"{path}: no reader for {path.suffix or 'files without an ending'}; known are "
+            f"{', '.join(_READERS)}"
+        ) from error
+    except (ValueError, OSError, RecursionError) as error:
+        raise UsageError(f"{path}: not readable ({' '.join(str(error).split())[:200]})") from error
+    candidates = [prompt_of(row, f"{path.stem}-{number}") for number, row in enumerate(rows)]
+    prompts = _distinct([prompt for prompt in candidates if prompt is not None])
+    if not prompts:
+        raise UsageError(
+            f"{path}: no prompt in its {len(rows)} rows; known are turns, prompt, conversations, "
+            "messages and body (see `driftscope replay --help`)"
+        )
+    return prompts
+
+
+def _distinct(prompts: list[Prompt]) -> list[Prompt]:
+    """Return the first of the prompts with each key: a key pairs a prompt with itself."""
+    return list({prompt.key: prompt for prompt in reversed(prompts)}.values())[::-1]
+
+
+def _parquet(path: Path) -> Iterable[Row]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows: list[Row] = pq.read_table(pa.py_buffer(read_bytes(path))).to_pylist()
+    except pa.ArrowException as error:
+        raise ValueError(str(error)) from error
+    return rows
+
+
+def _jsonl(path: Path) -> Iterable[Row]:
+    with (
+        open_regular(path) as descriptor,
+        os.fdopen(os.dup(descriptor), encoding="utf-8") as handle,
+    ):
+        for number, line in enumerate(handle, start=1):
+            if line.strip():
+                try:
+                    yield _mapping(parse_json(line))
+                except ValueError as error:
+                    raise ValueError(f"line {number}: {error}") from error
+
+
+def _json(path: Path) -> Iterable[Row]:
+    value = read_json(path, limit=MAX_INPUT_BYTES)
+    if isinstance(value, dict) and "benchmarks" in value:
+        return guidellm_rows(value)
+    if isinstance(value, dict) and "input_lens" in value:
+        return vllm_bench_rows(value)
+    if isinstance(value, dict):
+        value = value.get("requests") or value.get("data") or [value]
+    if not isinstance(value, list):
+        raise ValueError("neither a list nor an object")
+    return [_mapping(row) for row in value]
+
+
+def _mapping(row: Any) -> Row:
+    if not isinstance(row, dict):
+        raise ValueError("a row that is not an object")
+    return row
+
+
+_READERS: dict[str, Callable[[Path], Iterable[Row]]] = {
+    ".parquet": _parquet,
+    ".jsonl": _jsonl,
+    ".json": _json,
+}
+
+
+TRIO = "trio"
+"""Held-out prompts of driftscope's own small models, for which nothing else is suitable."""
+
+
+def prompts_of(name: str, folder: Path | None = None) -> list[Prompt]:
+    """Return a shipped set, or the prompts in a file that a reader knows; raises UsageError."""
+    if name == TRIO:
+        return _trio()
+    if name in shipped_sets():
+        text = (files("driftscope.workloads") / "prompts" / f"{name}.yaml").read_text("utf-8")
+        return [_prompt(name, number, entry) for number, entry in enumerate(yaml.safe_load(text))]
+    path = Path(name) if folder is None else folder / name
+    if not path.exists():
+        raise UsageError(
+            f"prompts {name}: neither a shipped set ({', '.join([*shipped_sets(), TRIO])}) nor a "
+            "file"
+        )
+    return read_prompts(path)
+
+
+def shipped_sets() -> list[str]:
+    """Return the names of the sets that are shipped with driftscope."""
+    folder = files("driftscope.workloads") / "prompts"
+    return sorted(
+        each.name.removesuffix(".yaml") for each in folder.iterdir() if each.name.endswith(".yaml")
+    )
+
+
+def _prompt(name: str, number: int, entry: Mapping[str, Any]) -> Prompt:
+    turns = entry.get("turns") or [entry["user"]]
+    return chat(
+        f"{name}-{number:02d}",
+        *turns,
+        system=entry.get("system"),
+        category=entry.get("category"),
+        expect=Expect(**entry.get("expect", {})),
+        tools=TOOLS if entry.get("tools") else (),
+    )
+
+
+def _trio() -> list[Prompt]:
+    with needs_lab():
+        from driftscope_lab.trio import load_prompts
+
+    return [
+        chat(each.id, each.exchanges[-1].request, system=each.system, category=each.kind)
+        for each in load_prompts()
+    ]

@@ -31,8 +31,7 @@ from driftscope.boundary.files import first_line, read_text
 from driftscope.errors import DriftscopeError, UsageError
 from driftscope.workloads.suites.filler_text import document
 from driftscope.workloads.suites.plan import Level
-from driftscope.workloads.suites.prompts import Facts, Prompt
-from driftscope.workloads.suites.readers import prompts_of
+from driftscope.workloads.suites.prompts import Facts, Prompt, prompts_of
 from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableError, Transform
 
 SUITES = "suites"

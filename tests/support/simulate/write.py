@@ -17,9 +17,15 @@ from support.simulate.truth import Truth
 from driftscope.trace.manifest import MANIFEST, Manifest, Model
 from driftscope.trace.records import RECORDS, SCHEMA_VERSION
 from driftscope.trace.schema import Block, Lists
-from driftscope.trace.segments import SEALED, VERSION_KEY, ZSTD_LEVEL, segment_path, write_sealed
+from driftscope.trace.segments import (
+    SEALED,
+    VERSION_KEY,
+    ZSTD_LEVEL,
+    StreamFile,
+    segment_path,
+    write_sealed,
+)
 from driftscope.trace.status import Status, status_path
-from driftscope.trace.streams import StreamFile
 from driftscope.vocabulary import MASS_CLASSES, Execution
 
 PROBE_S = 0.0001

@@ -46,7 +46,7 @@ from driftscope.inspect.trial.drafting import FIGURES, Prefix, as_served, draft
 from driftscope.inspect.trial.target import BATCH, Passage, Teacher
 from driftscope.inspect.trial.trial import Bench
 from driftscope.json_schema import schema_of
-from driftscope.workloads.suites.readers import prompts_of
+from driftscope.workloads.suites.prompts import prompts_of
 from driftscope_lab.trio import encode, trio_path
 
 pytestmark = pytest.mark.slow

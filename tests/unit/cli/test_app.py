@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from driftscope.cli.failures import needs
+from driftscope.distributions import needs
 from driftscope.errors import UsageError
 
 PROGRAM = """

@@ -28,8 +28,7 @@ from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import RECORDS, DraftRow, Row, StepRow, edges_of, longest_of, reach_of
 from driftscope.trace.schema import schema_of
-from driftscope.trace.segments import VERSION_KEY, seal, segment_path, segments
-from driftscope.trace.streams import StreamFile
+from driftscope.trace.segments import VERSION_KEY, StreamFile, seal, segment_path, segments
 from driftscope.trace.writer_files import RecordFiles
 
 SPEC = Spec(requests=3, rounds=2, layers=2, windowed=(1,), distance_every=2)

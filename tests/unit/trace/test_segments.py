@@ -24,13 +24,16 @@ from driftscope.trace.runs import found
 from driftscope.trace.schema import to_batch
 from driftscope.trace.segments import (
     DERIVED_KEY,
+    END,
     RELATIVE_ERROR,
     VERSION_KEY,
     compact,
+    intact_messages,
     restore,
     rounded,
     segment_path,
     segments,
+    with_digest,
 )
 from driftscope.trace.status import (
     StartFault,
@@ -41,7 +44,6 @@ from driftscope.trace.status import (
     remove_faults,
     status_path,
 )
-from driftscope.trace.streams import END, intact_messages, with_digest
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import RecordFiles
 from driftscope_probes.control import reach

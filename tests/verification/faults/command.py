@@ -18,7 +18,7 @@ from prometheus_client.openmetrics import parser
 from support.hostile.texts import TEXTS
 
 from driftscope.cli.app import main
-from driftscope.cli.failures import DEBUG
+from driftscope.distributions import DEBUG
 from driftscope.errors import (
     EXIT_ERROR,
     EXIT_GATE_FAILED,

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from driftscope.trace.streams import StreamFile
+from driftscope.trace.segments import StreamFile
 from verification.faults.command import encodable, file_name_of, text_of
 
 Mutation = Callable[[Path, Random], Path]

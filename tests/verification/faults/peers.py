@@ -16,7 +16,7 @@ from support.hostile.server import CONTROL, METRICS, OPENAI
 
 from driftscope.telemetry import watch as follow
 from driftscope.telemetry.recorded_run import SEND_VARIABLE
-from driftscope.workloads.client import prompt_tokens, server
+from driftscope.workloads.client import replay, server
 from driftscope_probes import control
 from verification.faults.command import Outcome, outcome_of
 
@@ -56,7 +56,7 @@ def running() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _short_deadlines() -> Iterator[None]:
-    modules: Sequence[Any] = (follow, server, prompt_tokens, control)
+    modules: Sequence[Any] = (follow, server, replay, control)
     before = [module.LIMITS for module in modules]
     for module in modules:
         module.LIMITS = replace(module.LIMITS, seconds=DEADLINE_S)

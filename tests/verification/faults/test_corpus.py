@@ -16,7 +16,7 @@ from driftscope.boundary.text import shown
 from driftscope.errors import DamagedTraceError, DriftscopeError
 from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.reader import read_trace
-from driftscope.trace.streams import StreamFile
+from driftscope.trace.segments import StreamFile
 from driftscope.workloads.suites.suite import load_suite
 from verification.faults.cases import figures_of
 

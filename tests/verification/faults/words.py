@@ -18,7 +18,7 @@ from driftscope.analysis.query.query_engine import DuckDB
 from driftscope.boundary.text import shown
 from driftscope.errors import ControlError, DriftscopeError, UsageError
 from driftscope.trace.control import CONTROL, ControlValueError, read_control
-from driftscope.workloads.suites.readers import read_prompts
+from driftscope.workloads.suites.prompts import read_prompts
 from driftscope.workloads.suites.suite import load_suite
 from driftscope_probes.settings import settings_from
 from verification.faults.command import (

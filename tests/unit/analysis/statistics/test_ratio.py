@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.calibration.depths import WORLDS, K, rounds_of_world, true_conditional
-from driftscope.analysis.query.column_arrays import Matrix
+from driftscope.analysis.query.query_engine import Matrix
 from driftscope.analysis.statistics.ratio import (
     FEWEST_CLUSTERS,
     LEAST_SPANS,

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from driftscope.workloads.client.answer import Answer, ToolCall
-from driftscope.workloads.client.outcome import is_garbled, is_json, is_looping, outcome_of
+from driftscope.workloads.client.answer import (
+    Answer,
+    ToolCall,
+    is_garbled,
+    is_json,
+    is_looping,
+    outcome_of,
+)
 from driftscope.workloads.suites.filler_text import document, json_result, shell, stack_trace
 from driftscope.workloads.suites.prompts import TOOLS, Expect, Prompt
 

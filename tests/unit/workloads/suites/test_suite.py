@@ -15,8 +15,7 @@ import pytest
 
 from driftscope.errors import UsageError
 from driftscope.workloads.suites.plan import Level, plan
-from driftscope.workloads.suites.prompts import Prompt, chat
-from driftscope.workloads.suites.readers import prompts_of, read_prompts, shipped_sets
+from driftscope.workloads.suites.prompts import Prompt, chat, prompts_of, read_prompts, shipped_sets
 from driftscope.workloads.suites.suite import Facts, load_suite, parse_suite, shipped_suites
 from driftscope.workloads.suites.transforms import TRANSFORMS, NotApplicableError, written
 from driftscope_lab.trio import load_prompts
