@@ -55,11 +55,6 @@ def records_of(run: Sums) -> Iterator[dict[str, Any]]:
         }
 
 
-def records_to_jsonl(run: Sums) -> str:
-    """Return the records as text, one line per request."""
-    return "".join(strict_json.dumps(record, sort_keys=True) + "\n" for record in records_of(run))
-
-
 def _start(arrival_s: float) -> dict[str, int]:
     return {"request_start_ns": round(arrival_s * NS)} if np.isfinite(arrival_s) else {}
 
@@ -143,11 +138,6 @@ def profile_of(run: RunSummary) -> dict[str, Any]:
         "measurement_conditions": _conditions(run),
         "validation": _validation(accepted, marginal),
     }
-
-
-def profile_to_json(run: RunSummary) -> str:
-    """Return the profile as text. Raises what `profile_of` raises."""
-    return strict_json.dumps(profile_of(run), indent=1) + "\n"
 
 
 def _model(model: Model | None) -> dict[str, Any] | None:
@@ -251,9 +241,11 @@ def write_as(
         )
     if form is Interchange.AIPERF:
         (sums,) = measured.sums.values()
-        text = records_to_jsonl(sums)
+        text = "".join(
+            strict_json.dumps(record, sort_keys=True) + "\n" for record in records_of(sums)
+        )
     else:
-        text = profile_to_json(measured.runs[0])
+        text = strict_json.dumps(profile_of(measured.runs[0]), indent=1) + "\n"
     write_file(output, text.encode())
     return (output,)
 

@@ -268,10 +268,6 @@ CROWDED, QUIET = (24,), (2,)
 """Numbers of requests at once."""
 
 
-def _plain(truth: Truth) -> Truth:
-    return replace(truth, k_zero_above=0)
-
-
 def _other_load(trials: int) -> Compared:
     """Return what is said of speculation that costs time, against a baseline of another load; and
     of speculation that pays, at the same load."""
@@ -280,7 +276,7 @@ def _other_load(trials: int) -> Compared:
     said: dict[bool, list[tuple[Answer, bool]]] = {True: [], False: []}
     for trial in range(trials):
         for same, run, batches in ((False, costs, CROWDED), (True, saves, QUIET)):
-            plain, mine = _drawn(_plain(replace(run, batches=batches)), run, trial)
+            plain, mine = _drawn(replace(replace(run, batches=batches), k_zero_above=0), run, trial)
             inputs = Inputs(sources=[_trace(mine)], labels=["run"], baseline=_trace(plain))
             said[same].append(_pays(analyze(inputs)))
     return Compared(

@@ -82,7 +82,7 @@ def _page(analysis: Analysis, command: str | None) -> str:
         conclusions.terms(analysis.runs),
     ]
     content = Content(
-        title=_title(analysis),
+        title=f"Drift report: {listed(analysis.labels)}",
         skip="Skip to the verdict",
         contents=_contents(made),
         main=main,
@@ -90,10 +90,6 @@ def _page(analysis: Analysis, command: str | None) -> str:
         stories=stories(analysis.runs),
     )
     return framed(content)
-
-
-def _title(analysis: Analysis) -> str:
-    return f"Drift report: {listed(analysis.labels)}"
 
 
 def _contents(made: list[Section]) -> list[tuple[str, str]]:

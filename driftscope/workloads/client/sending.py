@@ -202,7 +202,7 @@ class Sender:
         except _CONNECTION_ERRORS as error:
             if not sent.done:
                 sent.ended = Ended.INTERRUPTED if sent.pieces else Ended.UNREACHED
-                sent.error = _words(error)
+                sent.error = " ".join((str(error) or type(error).__name__).split())[:MOST_WORDS]
                 return 0.0 if sent.ended == Ended.UNREACHED else None
         self._ended(sent)
         return None
@@ -271,7 +271,3 @@ def _retry_after_s(header: str | None) -> float:
 
 def _set(limit: asyncio.Timeout, seconds: float) -> None:
     limit.reschedule(asyncio.get_running_loop().time() + seconds)
-
-
-def _words(error: BaseException) -> str:
-    return " ".join((str(error) or type(error).__name__).split())[:MOST_WORDS]
