@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from driftscope.metrics import confidence, hidden, latency
 from driftscope.metrics.acceptance import COUNTED, MEAN_LENGTH, TOKEN_RATE
 from driftscope.metrics.fallback import REJECTED, UNDRAFTED
-from driftscope.metrics.overhead import BUDGETED, OVERHEAD
+from driftscope.metrics.overhead import BUDGETED
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 DEPTH = "driftscope.depth"
@@ -124,8 +124,7 @@ DRAFTED = _counter(
 VERIFIED = _counter(
     "driftscope.tokens.verified",
     "{token}",
-    "Draft tokens that the target verified: those drafted, without those that a grammar, a length "
-    "limit, the step's budget or a low confidence cut.",
+    "Draft tokens that the target verified: fewer than were drafted if a draft was cut.",
 )
 ACCEPTED = _counter(
     "driftscope.tokens.accepted",
@@ -151,8 +150,7 @@ AT_RISK = _counter(
     "driftscope.rounds.at_risk",
     "{round}",
     "Rounds that verified this depth and had every earlier token accepted. Divide "
-    "driftscope.rounds.reached by it for the conditional acceptance at this depth, also if K "
-    "follows the batch size or drafts are cut.",
+    "driftscope.rounds.reached by it for the conditional acceptance at this depth.",
     DEPTH,
 )
 REJECTED_ROUNDS = _counter(
@@ -187,9 +185,8 @@ REGION_VERIFIED = _counter(
 REGION_ACCEPTED = _counter(
     "driftscope.region.tokens.accepted",
     "{token}",
-    "Draft tokens of these rounds that the target accepted, by the kind of text. "
-    f"{_OF_REGIONS}"
-    f" Divided by driftscope.region.rounds, plus 1: {MEAN_LENGTH.meaning}",
+    "Draft tokens of these rounds that the target accepted, by the kind of text. Divided by "
+    f"driftscope.region.rounds, plus 1, they are the acceptance length. {_OF_REGIONS}",
     REGION,
 )
 LENGTH = _histogram(
@@ -201,16 +198,15 @@ LENGTH = _histogram(
 REQUEST_LENGTH = _histogram(
     "driftscope.request.acceptance_length",
     MEAN_LENGTH.unit,
-    f"{MEAN_LENGTH.meaning} One observation per finished request: the mean of its rounds.",
+    "Acceptance length of each finished request, the mean of its rounds.",
     LABEL,
     bounds=TOKEN_BOUNDS,
 )
 MASS = _histogram(
     "driftscope.attention.mass",
     "1",
-    "Share of the drafter's attention by class of slots and depth: mean over heads and "
-    "layers, one observation per recorded chain. The class self, the tokens that this round has "
-    "already drafted, is 0 at depth 1 by construction and gains one slot per depth.",
+    "Share of the drafter's attention by class of slots and depth: mean over heads and layers, one "
+    "observation per recorded chain. The class self is 0 at depth 1 by construction.",
     DEPTH,
     CLASS,
 )
@@ -276,8 +272,7 @@ CHAINS = _counter("driftscope.chains.recorded", "{chain}", "Chains that the prob
 DROPPED = _counter(
     "driftscope.rows.dropped",
     "{row}",
-    "Rows that the probe lost, by cause; every known cause is exported, also at 0. "
-    "disk_limit: the trace is full and no longer written, but metrics continue.",
+    "Rows that the probe lost, by cause. disk_limit: the trace is full, but metrics continue.",
     SOURCE,
     CAUSE,
 )
@@ -291,17 +286,16 @@ ERRORS = _counter(
 PROBE_TIME = _counter(
     "driftscope.probe.time",
     "s",
-    "Seconds spent in the probe's hooks and its writer."
-    f" Divided by driftscope.step.time: {OVERHEAD.meaning}",
+    "Seconds spent in the probe's hooks and its writer. Divided by driftscope.step.time it is the "
+    "cost of the probe, all in.",
     SOURCE,
 )
 STEP_TIME = _counter("driftscope.step.time", "s", "Wall time of the worker's model steps.")
 UP = _gauge(
     "driftscope.probe.up",
     "{process}",
-    "1 for a process that records; 0 for an engine whose probe records nothing, with "
-    "the kind of the reason (setting, directory, package, engine, drafter, telemetry, error). The "
-    "engine's log and `driftscope doctor` state the reason itself.",
+    "1 for a process that records; 0 for an engine whose probe records nothing, with the kind of "
+    "the reason, which the engine's log and `driftscope doctor` state in words.",
     SOURCE,
     REASON,
 )
@@ -326,8 +320,7 @@ SIMULATED = _gauge(
 EXPORTS = _counter(
     "driftscope.export.attempts",
     "{export}",
-    "Batches that were sent to a collector, by signal and outcome. Failed batches are "
-    "sent again: counts are cumulative, and spans wait in a queue.",
+    "Batches that were sent to a collector, by signal and outcome; failed ones are sent again.",
     SIGNAL,
     OUTCOME,
 )

@@ -57,12 +57,9 @@ class DraftRow:
     """Number of drafter layers with attention; mass lists have k * layers elements, depth by
     depth."""
     chunked_prefill: bool
-    """Whether the drafter's KV cache may be wrong for this request, which may distort its masses.
-    Set if the prompt was prefilled in several chunks: vLLM's V1 runner then embeds the wrong token
-    at each chunk boundary; its V2 runner makes no such error. On V1 it is also set if the drafter
-    skipped a step of this request because some request of the batch was near its context limit,
-    which leaves slots unfilled, and if the request was admitted through a prefix-cache hit after
-    either had happened to any request of the engine, whether or not its own blocks are affected."""
+    """Whether the drafter's KV cache may be wrong for this request, which distorts its masses: on
+    vLLM's V1 runner after a prompt prefilled in several chunks, after a step that the drafter
+    skipped near a context limit, and for requests that the prefix cache serves after either."""
     sink_mass: Floats | None
     """Share of attention on the sink set, `Manifest.sink_slots`. None: masses were not recorded,
     the drafter has no attention, or a search for a sink found none. NaN in an element: a sliding
@@ -98,10 +95,8 @@ class DraftRow:
     """RMS of the captured target layers at slot p, before any norm; one per captured layer. None:
     the drafter reads no captured layers, or they were not recorded."""
     aux_norm_rms: Floats | None
-    """RMS of the captured target layers as the fc reads them, after `fc_norm` or `norm_before_fc`.
-    `norm_before_fc` is one norm over all layers together: the values are then the RMS of the chunks
-    of its output, which differ as the layers' magnitudes do (the norm fixes only the mean of their
-    squares). None: the drafter has neither norm."""
+    """RMS of the captured target layers as the fc reads them, after `fc_norm`, or of the chunks of
+    the output of `norm_before_fc`. None: the drafter has neither norm."""
     fc_rms: float | None
     """RMS of the output of the drafter's fc at slot p. None: the drafter has no fc, or it was not
     recorded."""
@@ -115,23 +110,19 @@ class DraftRow:
     """Masses by head, [k, layers, heads, 5] flattened, classes as in MASS_CLASSES. None: recording
     them was not requested."""
     distance_mass: Floats | None = None
-    """Share of attention by distance from the query, [k, layers, bins] flattened, mean over heads.
-    The distance is the query's own slot minus the slot; bins begin at `Manifest.distance_edges`.
-    Slots of the sink set and the learned bias are in no bin: the bins of a depth and layer sum to 1
-    minus sink_mass and null_mass. None: not recorded for this chain, because one recorded chain in
-    `Manifest.distance_every` has it; or the drafter has no attention, or its queries see slots
-    after their own."""
+    """Share of attention by distance from the query, [k, layers, bins] flattened, mean over heads;
+    bins begin at `Manifest.distance_edges`. They sum to 1 minus sink_mass and null_mass. None: not
+    recorded for this chain, because one recorded chain in `Manifest.distance_every` has it; or the
+    drafter has no attention, or its queries see slots after their own."""
     heads: int = 0
-    """Number of attention heads over which this row's masses are averaged: the rank's own in a
-    file, those of all tensor-parallel ranks when read. 0: not known, or a drafter without
-    attention."""
+    """Number of attention heads over which masses are averaged: the rank's own in a file, those of
+    all ranks when read. 0: not known, or no attention."""
     strategy: str = Strategy.KEYS
     """Method by which the masses were computed, see `Strategy`."""
     execution: str
     """Execution mode of the drafter, see `Execution`."""
     replica: int = 0
-    """Data-parallel replica; `step` counts per replica. Always 0 in a file: the number is part of
-    the file's name, and readers fill it in, see `driftscope.trace.ranks`."""
+    """Data-parallel replica; `step` counts per replica. Always 0 in a file, whose name has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +143,7 @@ class VerifyRow:
     drafted: int
     """Number of tokens that the drafter proposed for this step; 0 for a step without a draft."""
     verified: int
-    """Number of these tokens that the target verified: fewer if a grammar, a length limit, the
-    step's token budget or a low confidence cut the draft. Rates by depth are over these."""
+    """Number of these tokens that the target verified; rates by depth are over these."""
     accepted: int
     """Number of leading draft tokens accepted, as the engine counts them, before stop
     conditions."""
@@ -190,8 +180,7 @@ class StepRow:
     rate: float = 1.0
     """Share of draft steps that were recorded at the time of this step, as in DraftRow."""
     execution: str = Execution.UNSEEN
-    """Execution mode of the drafter, as in DraftRow. Empty in a file if no hook watched the step,
-    which then ran in the mode of the manifest; readers fill it in."""
+    """Execution mode of the drafter, as in DraftRow. Empty in a file: the mode of the manifest."""
     gpu_draft_s: float | None = None
     """Time of the drafter on the GPU, between two CUDA events. None: there is no GPU."""
     gpu_probe_s: float | None = None
@@ -209,8 +198,7 @@ class RequestRow:
     request: str
     """The engine's internal request id, as in DraftRow."""
     label: str | None
-    """The caller's workload label (sampling parameter extra_args["driftscope_label"] in vLLM,
-    custom_params["driftscope_label"] in SGLang). None: the caller set none."""
+    """The caller's workload label, `driftscope_label`. None: the caller set none."""
     arrival_s: float
     """Time at which it arrived, in seconds since the Unix epoch."""
     prompt_tokens: int
@@ -236,33 +224,29 @@ class RequestRow:
     structured: str | None = None
     """Kind of structured output requested, see `Structured`. None: the engine did not report it."""
     prompt_digest: str | None = None
-    """Keyed hash of the prompt's token ids, 16 hex digits: equal for equal prompts wherever the key
-    is the same. None: digests are switched off, or the prompt has no token ids."""
+    """Keyed hash of the prompt's token ids, 16 hex digits. None: digests are switched off, or the
+    prompt has no token ids."""
     conversation: str | None = None
-    """Digest of the prompt with which this request's conversation began. It differs from
-    `prompt_digest` if the prompt continues an earlier prompt and its answer, which the same engine
-    process served. None: as prompt_digest."""
+    """Digest of the prompt with which this request's conversation began: another than its own if it
+    continues an earlier prompt and its answer. None: as prompt_digest."""
     session: str | None = None
-    """The caller's session: sampling parameter extra_args["driftscope_session"], else the session
-    that vLLM knows. None: the caller gave none."""
+    """The caller's session, `driftscope_session`, else the engine's. None: the caller gave none."""
     pair: str | None = None
-    """`ClientRow.pair` of the question, if a replay sent it (sampling parameter
-    extra_args["driftscope_pair"]). None: the caller gave none."""
+    """`ClientRow.pair` of the question, if a replay sent it. None: the caller gave none."""
     region_starts: Ints | None = None
     """Places in the answer at which a region begins, ascending; the answer's first token is 0. The
     round of VerifyRow drafts from token position + 2 - prompt_tokens on. None: not recorded."""
     region_codes: Ints | None = None
-    """Region that begins at each of `region_starts`: its place in `Region.ALL`. None: not
-    recorded."""
+    """Place in `Region.ALL` of the region that begins at each of these. None: not recorded."""
     region_languages: Ints | None = None
-    """Class of the language that the fence around each of these regions names: its place in
-    `Language.ALL`, 0 outside fences. None: not recorded."""
+    """Place in `Language.ALL` of the language that its fence names, 0 outside fences. None: not
+    recorded."""
     region_boundaries: Ints | None = None
-    """Places in the answer at which a block of text begins (a fence, a diff, a tool call, thinking,
-    a table) or prose after one, ascending. None: not recorded."""
+    """Places in the answer at which a block of text, or prose after one, begins, ascending. None:
+    not recorded."""
     region_copies: Ints | None = None
-    """Begin and end of each passage of the answer that repeats at least 8 tokens of the prompt or
-    of the answer before it, alternating. None: not recorded."""
+    """Begin and end, alternating, of each passage that repeats at least 8 earlier tokens. None: not
+    recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,15 +283,14 @@ class ClientRow:
     request: str
     """Id that the client assigned, unique in the run; sent as X-Request-Id."""
     response: str | None
-    """Id in the server's answer, such as "chatcmpl-<request>". RequestRow.request begins with it
-    in vLLM, see `driftscope.analysis.replays`. None: there was no answer."""
+    """Id in the server's answer, with which RequestRow.request begins in vLLM. None: there was no
+    answer."""
     order: int
     """Position in the randomised plan, from 0."""
     condition: str
     """Condition of the suite under which it was sent; also its workload label."""
     pair: str
-    """Identifier of the question: rows with the same pair, concurrency and repeat asked the same
-    question, in each condition and in each run of the same suite."""
+    """Identifier of the question, the same in each condition and each run of a suite."""
     repeat: int
     """Number of the repetition, from 0."""
     warmup: bool
@@ -343,14 +326,11 @@ class ClientRow:
     """Time between arrivals of pieces of the answer; with speculation a piece may hold several
     tokens. None: no answer came."""
     prompt_tokens: int | None
-    """Number of tokens in the prompt, as counted by the server. None: the server did not report
-    it."""
+    """Number of tokens in the prompt. None: the server did not report it."""
     output_tokens: int | None
-    """Number of tokens in the answer, as counted by the server. None: the server did not report
-    it."""
+    """Number of tokens in the answer. None: as prompt_tokens."""
     cached_tokens: int | None
-    """Number of prompt tokens read from the server's prefix cache. None: the server did not report
-    it."""
+    """Number of prompt tokens read from the prefix cache. None: as prompt_tokens."""
     finish_reason: str | None
     """Finish reason reported by the server. None: it reported none."""
     temperature: float | None
@@ -358,23 +338,20 @@ class ClientRow:
     max_tokens: int | None
     """Requested largest number of tokens in the answer. None: no limit was requested."""
     verified: Ints | None
-    """Number of draft tokens verified in each round, from the server's
-    `metrics.speculative_decoding`. None: the server did not report it."""
+    """Number of draft tokens verified in each round. None: as prompt_tokens."""
     accepted: Ints | None
     """Number of tokens accepted in each round; sorted if the server reports only a histogram. None:
-    the server did not report it."""
+    as prompt_tokens."""
     digest: str | None
-    """sha256 of the answer's text and tool calls, first 16 hex digits; the text itself is not kept.
-    None: there was no answer."""
+    """sha256 of the answer's text and tool calls, 16 hex digits. None: there was no answer."""
     json_ok: bool | None
-    """Whether the answer parses as JSON and fits the schema, if there is one. None: JSON was not
-    requested, or there was no answer."""
+    """Whether the answer parses as JSON and fits the schema. None: JSON was not requested, or there
+    was no answer."""
     tool_ok: bool | None
-    """Whether the tool call is the expected one: right function, arguments that parse and fit its
-    schema. None: no tool call was expected, or there was no answer."""
+    """Whether the tool call has the right function and fitting arguments. None: none was expected,
+    or there was no answer."""
     early_stop: bool | None
-    """Whether it stopped by itself before the expected minimum length. None: no minimum length was
-    expected, or there was no answer."""
+    """Whether it stopped before the expected minimum length. None: as tool_ok."""
     garbled: bool | None
     """Whether too many of the answer's characters do not belong in a text. None: there was no
     answer."""
