@@ -143,6 +143,13 @@ WORLDS = (
         twin_of=replace(RUN, digests=False),
     ),
     World(
+        name="another load, the same prompts",
+        first=RUN,
+        second=replace(RUN, batches=(24,), seed=9),
+        allowed=(Answer.YES, Answer.CANNOT_TELL),
+        twin=replace(RUN, batches=(24,), conditional=WORSE, seed=9),
+    ),
+    World(
         name="A16 few sessions, another mix",
         first=SESSIONS,
         second=replace(SESSIONS, prompts=_mixed(0.65), prompts_seed=12, seed=9),

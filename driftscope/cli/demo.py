@@ -15,6 +15,9 @@ PROMPTS = 64
 """Number of held-out prompts that are shipped."""
 SPEED, LOAD, SPEED_PROMPTS = "speed", 4, 24
 """Folder, requests at once and prompts of the servers with and without a drafter."""
+ROUNDS = 2
+"""Times that each of them is started, in opposite order: with one start each, a machine that slows
+down between them decides."""
 DRAFTER = "eagle3.1=eagle31"
 """Label and name of that drafter."""
 NEXT = "driftscope pays trio"
@@ -124,7 +127,7 @@ def _speed(folder: Path, prompts: int) -> dict[str, Path]:
         with needs("replay"):
             from driftscope.cli.screens.replay import watched
             from driftscope.workloads.client.replay import Order
-            from driftscope.workloads.contenders import ask_in_turn
+            from driftscope.workloads.contenders import ask_in_turn, recorded_in
             from driftscope.workloads.suites.plan import Level
             from driftscope.workloads.suites.prompts import prompts_of
             from driftscope.workloads.suites.suite import load_suite
@@ -136,7 +139,9 @@ def _speed(folder: Path, prompts: int) -> dict[str, Path]:
         if {path.name for path in server.iterdir()} - {"server", "server.log"}:
             raise UsageError(f"{server}: is no server of a demo; give -o another folder")
         shutil.rmtree(server)
-    sys.stderr.write("driftscope demo: does it pay? A server without a drafter, then with one\n")
+    sys.stderr.write(
+        "driftscope demo: does it pay? Servers without a drafter and with one, in turn\n"
+    )
     order = Order(
         url="",
         suite=load_suite("concurrency"),
@@ -148,8 +153,9 @@ def _speed(folder: Path, prompts: int) -> dict[str, Path]:
     )
     with watched(quiet=False) as watcher:
         servers = contenders_of(TRIO, [DRAFTER], [K], [])
-        results = ask_in_turn(servers, order, folder, watcher=watcher)
-        return {f"{result.label} (client)": result.client for result in results}
+        for _ in ask_in_turn(servers, order, folder, rounds=ROUNDS, watcher=watcher):
+            pass
+    return {label: run for run, label in recorded_in(folder) if run.name == "client"}
 
 
 def _clear(run: Path) -> None:

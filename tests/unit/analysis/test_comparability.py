@@ -172,7 +172,6 @@ CONFOUNDED = {
         replace(TRUTH, prompts=_sampled(0.2)),
         replace(TRUTH, prompts=_sampled(0.6)),
     ),
-    "load": (replace(TRUTH, batches=(1,)), replace(TRUTH, batches=(10,))),
     "prompts": (ONE_LENGTH, replace(ONE_LENGTH, prompts_seed=12)),
     "rule of verification": (
         replace(TRUTH, verification="exact"),
@@ -201,6 +200,16 @@ def test_what_explains_a_difference_is_told_by_every_command(tmp_path: Path, nam
     (judged,) = judge_analysis([rule_of(GATE, required=True)], found, measured.baseline)
     assert judged.outcome is Outcome.UNDECIDED
     assert f"the runs also differ in {name}" in judged.line()
+
+
+def test_another_load_explains_speed_and_not_acceptance(tmp_path: Path) -> None:
+    """Of the same prompts, at depths that both runs verified."""
+    old = simulate(tmp_path / "old", replace(TRUTH, batches=(1,)))
+    new = simulate(tmp_path / "new", replace(TRUTH, batches=(10,), seed=9))
+    rules = (GATE, "no_worse(latency.tpot_s, 90%)")
+    acceptance, speed = run_gate([new], (), baseline=old, require=rules)
+    assert acceptance.outcome is Outcome.HELD
+    assert speed.outcome is Outcome.UNDECIDED and "also differ in load" in speed.line()
 
 
 @pytest.mark.parametrize("name", ["answer length", "temperature"])
