@@ -8,7 +8,7 @@ Every pattern begins with a literal and is bounded; a line of more than LONGEST 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -54,7 +54,7 @@ _PODS = (
     ("pod",),
 )
 """Paths of keys under which collectors name the pod of a line."""
-MOST_PIECES = 6
+MOST_PIECES = 8
 """Rows into which a terminal or an editor has broken one line."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}m")
 _SOURCE = re.compile(
@@ -66,7 +66,12 @@ _ACTOR = re.compile(r"\(([\w:.-]{1,200} pid=[0-9]{1,9}[^()]{0,60})\)")
 """Prefix of a Ray actor, and of vLLM's own processes."""
 _RANK = re.compile(r"\bDP([0-9]{1,4})\b")
 """Rank in the prefix of SGLang's data-parallel schedulers."""
+_REPORTED = ("length", "accepted", "verified", "rates")
+_EDGE = 24
+"""Characters on either side of a break that may hold a marker: more than the longest has."""
 _WHEN = re.compile(r"(?:[0-9]{4}-)?[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}")
+_BEGINS = re.compile(rf"{_WHEN.pattern}|^ *(?:INFO|WARN|ERROR|DEBUG|slot |srv )")
+"""Beginning of another line."""
 _ENGINE = re.compile(r"Engine ([0-9]{3,4}): ")
 _CARRIED = {
     RUNNING: re.compile(rf"Running:{_N} reqs"),
@@ -343,10 +348,45 @@ def _kind_of(row: str) -> _Kind | None:
     return next((kind for kind in KINDS if kind.marker in row), None)
 
 
+def _fields_of(kind: _Kind, row: str) -> Fields:
+    return {name: m[1] for name, pattern in kind.fields.items() if (m := pattern.search(row))}
+
+
+def _is_of_load(row: str) -> bool:
+    return "Running:" in row or "total time" in row
+
+
+def _unbroken(rows: Iterable[str]) -> Iterator[str]:
+    """Yield lines; rows into which a terminal has broken one are put together."""
+    line, pieces = "", 0
+    for row in rows:
+        if pieces < MOST_PIECES and (joined := _joined(line, row)):
+            line, pieces = joined, pieces + 1
+            continue
+        yield line
+        line, pieces = row, 0
+    yield line
+
+
+def _joined(line: str, row: str) -> str:
+    """Return a line that reports acceptance and goes on in the next row; "" if it does not."""
+    if not line or not row or _kind_of(row) or _is_of_load(row) or _BEGINS.search(row[:80]):
+        return ""
+    kind, both = _kind_of(line), (line + row, f"{line} {row}")
+    if kind is None:  # its marker may be broken
+        edges = (text[max(len(line) - _EDGE, 0) : len(line) + _EDGE] for text in both)
+        return next((text for text, edge in zip(both, edges, strict=True) if _kind_of(edge)), "")
+    found = (kind.fields[name].search(line) for name in _REPORTED if name in kind.fields)
+    if all(match is not None and match.end() < len(line.rstrip()) for match in found):
+        return ""
+    return max(both, key=lambda text: len(_fields_of(kind, text)))
+
+
 def _is_server_log(file: ResultFile) -> bool:
     if (file.fields or file.lines) and not _key_of_lines(file):
         return False
-    if not any(kind.marker in file.text for kind in KINDS):
+    texts = [file.text.replace("\n", filling) for filling in ("", " ")]  # a marker may be broken
+    if not any(kind.marker in text for kind in KINDS for text in texts):
         return False
     try:
         return any(True for _ in _lines(file))
@@ -358,14 +398,9 @@ def _lines(file: ResultFile) -> Iterator[tuple[_Kind, LogLine]]:
     """Yield the lines that report acceptance, in order, each with its kind."""
     carried: dict[str, dict[str, float]] = {}
     engines: dict[str, str] = {}
-    pieces, left = "", 0
-    for row in rows_of(file):
-        kind, loaded = _kind_of(row), "Running:" in row or "total time" in row
-        if kind is None and left and not loaded:  # the line before may go on here
-            left -= 1
-            pieces += row if pieces[-1:].isalnum() and row[:1].isalnum() else f" {row}"
-            row, kind = pieces, _kind_of(pieces)
-        elif kind is None and not loaded:
+    for row in _unbroken(rows_of(file)):
+        kind = _kind_of(row)
+        if kind is None and not _is_of_load(row):
             continue
         head = row[:300]
         source = _replica(head)
@@ -376,12 +411,8 @@ def _lines(file: ResultFile) -> Iterator[tuple[_Kind, LogLine]]:
             values = {name: float(match[match.lastindex or 1]) for name, match in near.items()}
             carried.setdefault(source, {}).update(values)
             continue
-        found = {name: m[1] for name, pattern in kind.fields.items() if (m := pattern.search(row))}
-        if (line := kind.read(found)) is None:
-            if row is not pieces:
-                pieces, left = row, MOST_PIECES
+        if (line := kind.read(_fields_of(kind, row))) is None:
             continue
-        left = 0
         when = _WHEN.search(head)
         yield (
             kind,

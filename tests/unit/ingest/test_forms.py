@@ -271,10 +271,13 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "a list of lines": (json.dumps(TWO), (" 3 +1,000 +2.65 ",)),
     "csv": (lines([f'1,"{row}"' for row in TWO]), (" 3 +1,000 +2.65 ",)),
     "quoted in an issue": ("```\n" + lines(TWO, "> ") + "```\n", (" 3 +1,000 +2.65 ",)),
-    "broken by a terminal": (
-        lines([row[at : at + 80] for row in TWO for at in range(0, len(row), 80)]),
-        (" 1,000 +2.65 ",),
-    ),
+    **{
+        f"broken by a terminal of {width}": (
+            lines([row[at : at + width] for row in TWO for at in range(0, len(row), width)]),
+            (" 3 +1,000 +2.65 ",),
+        )
+        for width in (40, 56, *range(78, 91), 120, 137, 165, 200, 213)
+    },
     "broken at spaces": (
         lines([piece for row in TWO for piece in row.replace(", ", ",\n").split("\n")]),
         (" 3 +1,000 +2.65 |1,000 +2.65",),
