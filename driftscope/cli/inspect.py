@@ -28,8 +28,8 @@ def inspect(
         bool,
         typer.Option(
             "--run/--files-only",
-            help="Also ask an installed vLLM about a class that is not checked here and, with "
-            "--target, run both models and try repairs.",
+            help="Also ask an installed vLLM or SGLang about a class that is not checked here "
+            "and, with --target, run both models and try repairs.",
         ),
     ] = True,
     prompts: PromptsOption = "chat",
@@ -72,8 +72,8 @@ def inspect(
     from driftscope.cli.screens.inspection import print_inspection
     from driftscope.cli.trial_run import TrialOptions, opening_of, with_trial
     from driftscope.errors import UsageError
+    from driftscope.inspect.engine_loading import EngineProcess, installed_engine
     from driftscope.inspect.inspection import inspect_files, to_json
-    from driftscope.inspect.vllm_loading import VllmProcess
 
     if write_config and not (target and run):
         raise UsageError("--write-config needs --target and a run")
@@ -84,10 +84,13 @@ def inspect(
         config_file=write_config,
         opening=opening_of(allow_pickle=allow_pickle, download=download),
     )
-    with VllmProcess() as vllm:
-        asked = vllm if run and vllm.is_installed() else None
-        with Console(stderr=True).status("Checking the files"):
-            result = inspect_files(drafter, target, options.opening, asked)
+    engine = installed_engine() if run else None
+    with Console(stderr=True).status("Checking the files"):
+        if engine is None:
+            result = inspect_files(drafter, target, options.opening)
+        else:
+            with EngineProcess(engine) as process:
+                result = inspect_files(drafter, target, options.opening, process)
     if target and run and result.known:
         result = with_trial(result, target, options)
     code = result.code(strict=strict)

@@ -26,9 +26,9 @@ from driftscope.inspect.checkpoints import (
 from driftscope.inspect.checks import config, layer_fields, tensors, vocabulary
 from driftscope.inspect.checks.result import UNNAMED, CheckResult, Inspected, Level
 from driftscope.inspect.drafter_classes import Coverage, Family
+from driftscope.inspect.engine_loading import EngineProcess
 from driftscope.inspect.files import CAREFUL, Opening
 from driftscope.inspect.trial.result import Trial
-from driftscope.inspect.vllm_loading import VllmProcess
 
 Check = Callable[[Inspected], Iterator[CheckResult]]
 FOR_ANY_DRAFTER: tuple[Check, ...] = (
@@ -175,8 +175,8 @@ class Inspection:
     checks: int
     """Number of checks that were made."""
     loaded_by: str
-    """Version of vLLM that built the class and was given the tensors; "" if none was asked, or if
-    it could not tell."""
+    """Engine that built the class and was given the tensors; "" if none was asked, or if it could
+    not tell."""
     results: Sequence[CheckResult]
     """Results of the checks, errors first."""
     sizes: Sizes
@@ -275,10 +275,10 @@ def inspect_files(
     drafter: str,
     target: str | None = None,
     opening: Opening = CAREFUL,
-    vllm: VllmProcess | None = None,
+    engine: EngineProcess | None = None,
 ) -> Inspection:
     """Check the files of a drafter, and those of its target that concern it; a class that is not
-    checked here is given to `vllm`.
+    checked here is given to `engine`.
 
     Raises CheckpointError for a checkpoint that is damaged or of no known kind.
     """
@@ -289,7 +289,7 @@ def inspect_files(
     found = opened.drafter.format
     coverage, unchecked = found.coverage, found.row.unchecked if found.row else ""
     not_recognised, results = found.not_recognised, list[CheckResult]()
-    answer = vllm.ask(opened, opening) if vllm and coverage is not Coverage.CHECKED else None
+    answer = engine.ask(opened, opening) if engine and coverage is not Coverage.CHECKED else None
     judged = answer is not None and not answer.unknown
     if answer is not None and judged:
         results += answer.results
@@ -309,7 +309,7 @@ def inspect_files(
         recognised=found.recognised,
         not_recognised=not_recognised,
         checks=checks_made(opened) + judged,
-        loaded_by=answer.version if answer is not None and judged else "",
+        loaded_by=answer.engine if answer is not None and judged else "",
         results=tuple(sorted(results, key=lambda result: _ORDER.index(result.level))),
         sizes=sizes_of(opened.drafter, opened.target),
     )

@@ -13,8 +13,8 @@ from verification.drafters import Row, rows
 from driftscope.inspect.checkpoints import open_drafter
 from driftscope.inspect.checks.result import Inspected, Level
 from driftscope.inspect.drafter_classes import Coverage
+from driftscope.inspect.engine_loading import EngineProcess
 from driftscope.inspect.inspection import inspect_files
-from driftscope.inspect.vllm_loading import VllmProcess
 from driftscope_probes.server.doctor import drafter_classes, vllm_folder
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
@@ -24,13 +24,13 @@ checkpoint of the third."""
 
 
 @pytest.fixture(scope="module")
-def vllm() -> Iterator[VllmProcess]:
-    with VllmProcess() as process:
+def vllm() -> Iterator[EngineProcess]:
+    with EngineProcess() as process:
         yield process
 
 
 @pytest.fixture(scope="module")
-def table(vllm: VllmProcess, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
+def table(vllm: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
     return {row.name: row for row in rows(tmp_path_factory.mktemp("drafters"), vllm)}
 
 
@@ -76,7 +76,7 @@ INT8 = {
 @pytest.mark.parametrize("name", ["Glm4MoeMTPModel", "Qwen3_5MTP"])
 @pytest.mark.parametrize("left_out", [True, False])
 def test_plain_heads_of_a_quantised_target_load_if_its_list_leaves_them_out(
-    vllm: VllmProcess, tmp_path: Path, name: str, *, left_out: bool
+    vllm: EngineProcess, tmp_path: Path, name: str, *, left_out: bool
 ) -> None:
     empty, _ = write(tmp_path / "empty", name, {"mtp.none": (1,)})
     parameters = vllm.ask(Inspected(drafter=open_drafter(str(empty)))).parameters
@@ -86,19 +86,19 @@ def test_plain_heads_of_a_quantised_target_load_if_its_list_leaves_them_out(
     layers = sorted({stored.rpartition(".")[0] for stored in tensors})
     fields["quantization_config"] = {**INT8, "ignore": layers if left_out else []}
     (drafter / "config.json").write_text(json.dumps(fields))
-    inspection = inspect_files(str(drafter), vllm=vllm)
+    inspection = inspect_files(str(drafter), engine=vllm)
     bad = {found.id for found in inspection.results if found.level is not Level.NOTE}
     assert inspection.coverage is Coverage.CHECKED
     assert bad == (set() if left_out else {"missing_tensor", "mtp_heads_not_quantized"})
 
 
 def test_a_class_that_vllm_does_not_register_is_refused_with_its_reason(
-    vllm: VllmProcess, tmp_path: Path
+    vllm: EngineProcess, tmp_path: Path
 ) -> None:
     drafter, target = write(tmp_path, "LlamaForCausalLMEagle3", {"fc.weight": (1,)})
     config = (drafter / "config.json").read_text()
     new = config.replace("LlamaForCausalLMEagle3", "Eagle3NewForCausalLM")
     (drafter / "config.json").write_text(new)
-    inspection = inspect_files(str(drafter), str(target), vllm=vllm)
+    inspection = inspect_files(str(drafter), str(target), engine=vllm)
     (error,) = (found for found in inspection.results if found.level is Level.ERROR)
     assert "Eagle3NewForCausalLM" in error.there and "not supported" in error.there

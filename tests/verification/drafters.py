@@ -24,8 +24,8 @@ from support.every_drafter import ALL, MASK_TOKEN, V, checkpoint_tensors, write
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.checks.result import Inspected, Level
 from driftscope.inspect.drafter_classes import Coverage
+from driftscope.inspect.engine_loading import EngineProcess
 from driftscope.inspect.inspection import Inspection, inspect_files
-from driftscope.inspect.vllm_loading import VllmProcess
 from driftscope_probes.server.doctor import drafter_classes, vllm_folder
 
 Fields = dict[str, Any]
@@ -93,11 +93,11 @@ def _rope(fields: Fields, _: State) -> bool:
 
 
 PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
-    "shape": (_wrong_shape, ("wrong_shape", "fc_width", "refused_by_vllm")),
-    "missing": (_missing, ("missing_tensor", "refused_by_vllm", "mtp_heads_missing")),
-    "captured": (_captured, ("captured_layers_range", "refused_by_vllm")),
+    "shape": (_wrong_shape, ("wrong_shape", "fc_width", "refused_by_engine")),
+    "missing": (_missing, ("missing_tensor", "refused_by_engine", "mtp_heads_missing")),
+    "captured": (_captured, ("captured_layers_range", "refused_by_engine")),
     "mask": (_mask, ("mask_token_range",)),
-    "d2t": (_table, ("d2t_zero", "refused_by_vllm")),
+    "d2t": (_table, ("d2t_zero", "refused_by_engine")),
     "rope": (_rope, ("rope_theta_differs",)),
 }
 """Fault -> how it is planted, and the results that name it."""
@@ -124,14 +124,14 @@ class Row:
         return not self.errors and not (checked and "missed" in self.faults.values())
 
 
-def rows(folder: Path, vllm: VllmProcess, names: Sequence[str] = ()) -> Iterator[Row]:
+def rows(folder: Path, vllm: EngineProcess, names: Sequence[str] = ()) -> Iterator[Row]:
     """Yield the row of each class that vLLM registers, or of those named."""
     registered = sorted(drafter_classes(vllm_folder() or Path()))
     for name in names or registered:
         yield _row(folder / name, name, vllm)
 
 
-def _row(folder: Path, name: str, vllm: VllmProcess) -> Row:
+def _row(folder: Path, name: str, vllm: EngineProcess) -> Row:
     if name not in ALL:
         return _not_made(name, NOT_MADE)
     heads = "model.mtp.layers.0.eh_proj.weight"
@@ -161,8 +161,8 @@ def _not_made(name: str, reason: str) -> Row:
     return Row(name=name, coverage=Coverage.UNKNOWN, errors=(), faults={}, reason=reason)
 
 
-def _inspected(drafter: Path, target: Path, vllm: VllmProcess) -> Inspection:
-    return inspect_files(str(drafter), None if drafter == target else str(target), vllm=vllm)
+def _inspected(drafter: Path, target: Path, vllm: EngineProcess) -> Inspection:
+    return inspect_files(str(drafter), None if drafter == target else str(target), engine=vllm)
 
 
 def _errors(inspection: Inspection) -> tuple[str, ...]:
@@ -175,7 +175,7 @@ def _planted(
     target: Path,
     plant: Plant,
     ids: tuple[str, ...],
-    vllm: VllmProcess,
+    vllm: EngineProcess,
 ) -> str:
     fields = json.loads((drafter / "config.json").read_text())
     state = load_file(drafter / "model.safetensors")
@@ -194,7 +194,7 @@ def _planted(
 
 def main() -> int:
     """Print the table; return 1 if a row is wrong."""
-    with tempfile.TemporaryDirectory() as folder, VllmProcess() as vllm:
+    with tempfile.TemporaryDirectory() as folder, EngineProcess() as vllm:
         found = list(rows(Path(folder), vllm, sys.argv[1:]))
     width = max(len(row.name) for row in found)
     print(f"{'class':{width}}  {'inspect says':18} healthy  {'  '.join(f'{n:8}' for n in PLANTED)}")

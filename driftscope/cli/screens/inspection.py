@@ -110,7 +110,7 @@ def _headline(inspection: Inspection) -> str:
     against = f" for {shown(inspection.target)}" if inspection.target else ""
     return (
         f"{shown(inspection.drafter)}{against}: {inspection.format}, {inspection.checks} checks: "
-        + (f"given to vLLM {inspection.loaded_by}: " if inspection.loaded_by else "")
+        + (f"given to {inspection.loaded_by}: " if inspection.loaded_by else "")
         + counts
         + (f"; not compared: {inspection.unchecked}" if inspection.unchecked else "")
     )

@@ -13,8 +13,8 @@ from support.every_drafter import write
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.checks.result import Inspected
 from driftscope.inspect.drafter_classes import Coverage
+from driftscope.inspect.engine_loading import EngineAnswer, EngineProcess
 from driftscope.inspect.inspection import inspect_files
-from driftscope.inspect.vllm_loading import VllmAnswer, VllmProcess
 
 NAME = "EagleMiniCPMForCausalLM"
 """A class of which nothing is known here."""
@@ -26,13 +26,13 @@ def _refused(stage: str, *, certain: bool, place: str = "models/a.py:1 load") ->
     return {**NOTHING, "stage": stage, "refusals": [refusal]}
 
 
-def _answering(answer: dict[str, Any]) -> VllmProcess:
+def _answering(answer: dict[str, Any]) -> EngineProcess:
     lines = f"print({json.dumps(json.dumps({'version': '9.9'}))}, flush=True)"
     said = f"print({json.dumps(json.dumps(answer))}, flush=True)"
-    return VllmProcess((sys.executable, "-c", f"{lines}\nwhile input():\n    {said}"))
+    return EngineProcess(command=(sys.executable, "-c", f"{lines}\nwhile input():\n    {said}"))
 
 
-def _asked(folder: Path, process: VllmProcess, *, with_target: bool) -> VllmAnswer:
+def _asked(folder: Path, process: EngineProcess, *, with_target: bool) -> EngineAnswer:
     drafter, target = write(folder, NAME, {"model.fc.weight": (64, 128)})
     opened = open_target(str(target)) if with_target else None
     with process:
@@ -46,7 +46,7 @@ def test_a_tensor_that_vllm_refuses_is_an_error_with_its_reason(
     answer = _refused("weights", certain=True)
     found = _asked(tmp_path, _answering(answer), with_target=with_target)
     (error,) = found.results
-    assert (error.id, error.there) == ("refused_by_vllm", "ValueError: no")
+    assert (error.id, error.there) == ("refused_by_engine", "ValueError: no")
     assert "a.b" in error.title and error.rule == "vLLM 9.9, models/a.py:1 load"
 
 
@@ -55,7 +55,7 @@ def test_a_refusal_that_may_be_the_stand_in_targets_is_no_error(tmp_path: Path) 
     alone = _asked(tmp_path / "alone", _answering(answer), with_target=False)
     assert alone.results == () and "with --target" in alone.unknown
     both = _asked(tmp_path / "both", _answering(answer), with_target=True)
-    assert [found.id for found in both.results] == ["refused_by_vllm"] and not both.unknown
+    assert [found.id for found in both.results] == ["refused_by_engine"] and not both.unknown
 
 
 def test_what_this_machine_cannot_build_stays_unknown(tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_a_vllm_that_does_not_answer_leaves_the_layout_unknown(
     program: str, tmp_path: Path
 ) -> None:
     drafter, target = write(tmp_path, NAME, {"model.fc.weight": (64, 128)})
-    with VllmProcess((sys.executable, "-c", program), most_seconds=1) as process:
-        inspection = inspect_files(str(drafter), str(target), vllm=process)
+    with EngineProcess(command=(sys.executable, "-c", program), most_seconds=1) as process:
+        inspection = inspect_files(str(drafter), str(target), engine=process)
     assert inspection.coverage is Coverage.UNKNOWN and inspection.loaded_by == ""
     assert "gave no answer" in inspection.not_recognised[-1]
 
@@ -86,6 +86,6 @@ def test_a_vllm_that_does_not_answer_leaves_the_layout_unknown(
 def test_a_class_that_vllm_loads_is_checked_and_its_numbers_too(tmp_path: Path) -> None:
     drafter, target = write(tmp_path, NAME, {"model.fc.weight": (64, 128)})
     with _answering({**NOTHING, "stage": "loaded"}) as process:
-        inspection = inspect_files(str(drafter), str(target), vllm=process)
-    assert (inspection.coverage, inspection.loaded_by) == (Coverage.CHECKED, "9.9")
+        inspection = inspect_files(str(drafter), str(target), engine=process)
+    assert (inspection.coverage, inspection.loaded_by) == (Coverage.CHECKED, "vLLM 9.9")
     assert inspection.checks > 1 and inspection.sizes.parameters == 64 * 128

@@ -1,8 +1,8 @@
-"""Asks the installed vLLM whether it builds a drafter's class and loads its tensors.
+"""Asks an installed engine whether it builds a drafter's class and loads its tensors.
 
-vLLM runs in a process of its own (`vllm_process`) with a limit of time. It sees configs, and names,
-types and shapes of tensors, which is what headers of files hold; no weight is read. So any class
-that vLLM registers is checked by its own rules, without a table of them here.
+The engine runs in a process of its own (`vllm_process`, `sglang_process`) with a limit of time. It
+sees configs, and names, types and shapes of tensors, which is what headers of files hold; no weight
+is read. So any class that it registers is checked by its own rules, without a table of them here.
 """
 
 from __future__ import annotations
@@ -33,13 +33,54 @@ from driftscope.inspect.drafter_classes import (
 from driftscope.inspect.files import CAREFUL, Opening, find_tensors
 
 MOST_SECONDS = 180.0
-"""Time for vLLM to start, and for each answer."""
-COMMAND = (sys.executable, "-m", "driftscope.inspect.vllm_process")
+"""Time for an engine to start, and for each answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """An engine that can be asked."""
+
+    name: str
+    package: str
+    module: str
+    """Module that runs in the process."""
+    environment: Mapping[str, str]
+
+    @property
+    def command(self) -> Sequence[str]:
+        """Command of its process."""
+        return (sys.executable, "-m", self.module)
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it is installed beside driftscope."""
+        return find_spec(self.package) is not None and find_spec("torch") is not None
+
+
+VLLM = Engine(
+    name="vLLM",
+    package="vllm",
+    module="driftscope.inspect.vllm_process",
+    environment={"VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"},
+)
+SGLANG = Engine(
+    name="SGLang",
+    package="sglang",
+    module="driftscope.inspect.sglang_process",
+    environment={"SGLANG_PLUGINS": "none", "TORCHDYNAMO_DISABLE": "1"},
+)
+
+
+def installed_engine() -> Engine | None:
+    """Return the engine to ask: vLLM, or SGLang where only that is installed; None without."""
+    return next((engine for engine in (VLLM, SGLANG) if engine.is_installed), None)
+
+
 _FEW = 3
 _STANDIN_LAYERS = 64
-"""Layers of the target that vLLM is told of if none is given: more than any captured layer."""
+"""Layers of the target that an engine is told of if none is given: more than any captured layer."""
 _DRAFTED = 3
-"""Drafted tokens that vLLM is told of if the config does not limit them."""
+"""Drafted tokens that an engine is told of if the config does not limit them."""
 
 
 _NOT_REGISTERED = "_raise_for_unsupported"
@@ -47,35 +88,40 @@ _NOT_REGISTERED = "_raise_for_unsupported"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VllmAnswer:
-    """What vLLM made of a drafter."""
+class EngineAnswer:
+    """What an engine made of a drafter."""
 
-    version: str
+    engine: str
+    """Name and version."""
     architecture: str | None
-    """Name that vLLM looked up; None if it did not come so far."""
+    """Name that it looked up; None if it did not come so far."""
     results: tuple[CheckResult, ...]
     """What it refuses, and parameters that it leaves without weights."""
     parameters: Mapping[str, tuple[int, ...]]
     """Parameters of the class that it built, with their shapes."""
     unknown: str
-    """Why vLLM could not judge the checkpoint here; "" if it did."""
+    """Why it could not judge the checkpoint here; "" if it did."""
 
 
-class VllmProcess:
-    """A process with vLLM, started by the first question.
+class EngineProcess:
+    """A process with an engine, started by the first question.
 
     ```
-    with VllmProcess() as vllm:
-        answer = vllm.ask(inspected)
+    with EngineProcess() as process:
+        answer = process.ask(inspected)
     ```
     """
 
     def __init__(
-        self, command: Sequence[str] = COMMAND, most_seconds: float = MOST_SECONDS
+        self,
+        engine: Engine = VLLM,
+        command: Sequence[str] = (),
+        most_seconds: float = MOST_SECONDS,
     ) -> None:
-        self._command, self._most_seconds = command, most_seconds
+        self._engine, self._command = engine, command or engine.command
+        self._most_seconds = most_seconds
         self._process: subprocess.Popen[str] | None = None
-        self._version = ""
+        self._name = engine.name
 
     def __enter__(self) -> Self:
         return self
@@ -88,24 +134,21 @@ class VllmProcess:
     ) -> None:
         self._stop()
 
-    @staticmethod
-    def is_installed() -> bool:
-        """Whether vLLM is installed beside driftscope."""
-        return find_spec("vllm") is not None and find_spec("torch") is not None
-
-    def ask(self, inspected: Inspected, opening: Opening = CAREFUL) -> VllmAnswer:
-        """Return what vLLM makes of a drafter. Raises CheckpointError for one without tensors."""
+    def ask(self, inspected: Inspected, opening: Opening = CAREFUL) -> EngineAnswer:
+        """Return what the engine makes of a drafter. Raises CheckpointError for one without
+        tensors."""
         given = inspected.target is not None or _is_part_of_target(inspected.drafter)
         with tempfile.TemporaryDirectory(prefix="driftscope-") as scratch:
             question = _question(inspected, opening, Path(scratch))
             self._start()
             answer = self._exchange(dumps(question))
         if answer is None:
-            reason = f"vLLM stopped, or gave no answer within {self._most_seconds:g} s"
-            return VllmAnswer(
-                version=self._version, architecture=None, results=(), parameters={}, unknown=reason
+            name = self._engine.name
+            reason = f"{name} stopped, or gave no answer within {self._most_seconds:g} s"
+            return EngineAnswer(
+                engine=self._name, architecture=None, results=(), parameters={}, unknown=reason
             )
-        return _answer(answer, self._version, target_given=given)
+        return _answer(answer, self._name, target_given=given)
 
     def _start(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -116,16 +159,10 @@ class VllmProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env={
-                **os.environ,
-                "VLLM_PLUGINS": "",
-                "VLLM_LOGGING_LEVEL": "ERROR",
-                "VLLM_NO_USAGE_STATS": "1",
-                "HF_HUB_OFFLINE": "1",
-            },
+            env={**os.environ, **self._engine.environment, "HF_HUB_OFFLINE": "1"},
         )
         hello = self._read()
-        self._version = str((hello or {}).get("version", ""))
+        self._name = f"{self._engine.name} {(hello or {}).get('version', '')}".rstrip()
 
     def _exchange(self, question: str) -> dict[str, Any] | None:
         process = self._process
@@ -233,7 +270,7 @@ def _standin(drafter: DrafterFiles, scratch: Path) -> Path:
     return scratch
 
 
-def _answer(answer: Mapping[str, Any], version: str, *, target_given: bool) -> VllmAnswer:
+def _answer(answer: Mapping[str, Any], engine: str, *, target_given: bool) -> EngineAnswer:
     refusals = answer["refusals"]
     of_files = answer["stage"] == "weights"
     certain = [
@@ -245,14 +282,14 @@ def _answer(answer: Mapping[str, Any], version: str, *, target_given: bool) -> V
     unknown = ""
     if refusals and not certain:
         first = refusals[0]
-        unknown = f"vLLM stopped at {first['place']}: {first['reason']}"
+        unknown = f"{engine} stopped at {first['place']}: {first['reason']}"
         if first["certain"]:
             unknown += "; with --target it would be known whether the config is at fault"
-    results = [_refused(found, answer, version) for found in certain]
-    results += _cut(answer, version)
-    results += _unfilled(answer, version)
-    return VllmAnswer(
-        version=version,
+    results = [_refused(found, answer, engine) for found in certain]
+    results += _cut(answer, engine)
+    results += _unfilled(answer, engine)
+    return EngineAnswer(
+        engine=engine,
         architecture=answer.get("architecture"),
         results=tuple(results),
         parameters={name: tuple(shape) for name, shape in answer.get("parameters", {}).items()},
@@ -260,44 +297,44 @@ def _answer(answer: Mapping[str, Any], version: str, *, target_given: bool) -> V
     )
 
 
-def _refused(found: Mapping[str, Any], answer: Mapping[str, Any], version: str) -> CheckResult:
+def _refused(found: Mapping[str, Any], answer: Mapping[str, Any], engine: str) -> CheckResult:
     what = {
         "config": "config.json",
         "model": f"to build {answer.get('architecture')}",
         "weights": f"the tensor {found['tensor']}" if found["tensor"] else "the weights",
     }[answer["stage"]]
     return CheckResult(
-        id="refused_by_vllm",
+        id="refused_by_engine",
         level=Level.ERROR,
-        title=f"vLLM refuses {what}",
-        expected="files that vLLM loads",
-        rule=f"vLLM {version}, {found['place']}",
+        title=f"{engine.partition(' ')[0]} refuses {what}",
+        expected="files that it loads",
+        rule=f"{engine}, {found['place']}",
         there=found["reason"],
     )
 
 
-def _cut(answer: Mapping[str, Any], version: str) -> Iterator[CheckResult]:
+def _cut(answer: Mapping[str, Any], engine: str) -> Iterator[CheckResult]:
     if cut := answer["cut"]:
         yield CheckResult(
             id="wrong_shape",
             level=Level.ERROR,
             title="tensors have other shapes than the config says",
-            expected="tensors that vLLM takes whole",
-            rule=f"vLLM {version}, load_weights of {answer['class']}: cuts them without an error",
+            expected="tensors that the engine takes whole",
+            rule=f"{engine}, load_weights of {answer['class']}: cuts them without an error",
             there=f"numbers that it takes: {_some(cut)}",
             change="set the sizes in config.json to those that the weights were trained with",
         )
 
 
-def _unfilled(answer: Mapping[str, Any], version: str) -> Iterator[CheckResult]:
+def _unfilled(answer: Mapping[str, Any], engine: str) -> Iterator[CheckResult]:
     if lacking := answer["unfilled"]:
         yield CheckResult(
             id="missing_tensor",
             level=Level.ERROR,
             title="tensors are missing",
             expected=f"numbers for {len(lacking)} more parameters; without them they stay random",
-            rule=f"vLLM {version}, load_weights of {answer['class']}",
-            there=f"numbers of vLLM's parameters that the files have: {_some(lacking)}",
+            rule=f"{engine}, load_weights of {answer['class']}",
+            there=f"numbers of the engine's parameters that the files have: {_some(lacking)}",
             change="save the checkpoint again, whole",
         )
 
