@@ -30,7 +30,7 @@ from driftscope.boundary.bounds import MAX_COUNT, MAX_JSON_BYTES, MAX_K, MAX_SEC
 from driftscope.boundary.files import first_line, open_regular, parse_json, read_bytes
 from driftscope.boundary.json_document import written_property
 from driftscope.errors import UsageError
-from driftscope.metrics.acceptance import running_product
+from driftscope.metrics.acceptance import UNCUT, running_product
 
 MOST_LENGTH = MAX_K + 1
 Histogram = tuple[int, ...]
@@ -41,8 +41,6 @@ OFF_BY = 0.02
 """Difference of two lengths above which they contradict each other: files round to two digits."""
 NOTHING = 0.001
 """Share of draft tokens below which nothing is accepted: a drafter of common words has more."""
-UNCUT = 0.99
-"""Share of K in each round from which drafts count as whole: an answer may end within one."""
 DEEPER = 10.0
 """Factor by which depth 1 is above NOTHING where only the deeper ones accept nothing."""
 THIS_RUN, SINCE_START, LAST_INTERVAL = "this run", "since the server's start", "last log interval"
@@ -352,8 +350,8 @@ def completed(figures: Figures) -> Figures:
     if length is None and rates is not None:
         length = 1.0 + sum(rates)
     found = tuple(_contradictions(figures, length, rates))
-    shown = tuple(_nothing_accepted(replace(figures, mean_length=length), rates))
     marginal, words = _over_verified(figures)
+    shown = tuple(_nothing_accepted(replace(figures, mean_length=length), marginal or ()))
     return replace(
         figures,
         mean_length=length,
@@ -364,9 +362,11 @@ def completed(figures: Figures) -> Figures:
     )
 
 
-def _nothing_accepted(figures: Figures, rates: tuple[float, ...] | None) -> Iterator[str]:
-    """Yield where nothing is accepted at all, or nothing beyond depth 1."""
+def _nothing_accepted(figures: Figures, rates: tuple[float | None, ...]) -> Iterator[str]:
+    """Yield where nothing is accepted at all, or nothing beyond depth 1; `rates` are over the
+    rounds that verified each depth."""
     accepted, verified = figures.accepted, figures.verified
+    first, deeper = next(iter(rates), None) or 0.0, [rate for rate in rates[1:] if rate is not None]
     if verified == 0 and accepted == 0 and figures.mean_length is None:
         yield (
             "no draft token was counted: the server did not speculate, or did not fill these counts"
@@ -379,9 +379,9 @@ def _nothing_accepted(figures: Figures, rates: tuple[float, ...] | None) -> Iter
         and not (figures.changes or figures.observations)
     ):
         yield "a length of 1.00: nothing is accepted, or the server was idle or does not draft"
-    elif rates and rates[0] >= DEEPER * NOTHING and len(rates) > 1 and max(rates[1:]) < NOTHING:
+    elif first >= DEEPER * NOTHING and deeper and max(deeper) < NOTHING:
         yield (
-            f"nothing is accepted beyond depth 1, where {100 * rates[0]:.1f}% is: the drafter's "
+            f"nothing is accepted beyond depth 1, where {100 * first:.1f}% is: the drafter's "
             "second step gets a wrong state, position or cache entry, or was not trained"
         )
 

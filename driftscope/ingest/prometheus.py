@@ -139,8 +139,8 @@ def _figures_of(page: EnginePage, period: str, assumptions: tuple[str, ...]) -> 
     """Return the figures of one page. A gauge of the engine's last log interval covers only that
     interval."""
     seen = view(page.points)
-    rates = [depth.accepted for depth in seen.depths]
-    known = [rate for rate in rates if rate is not None]
+    depths = (attributes({i.DEPTH: depth}) for depth in range(1, seen.k + 1))
+    reached = [page.points.get((i.REACHED.name, depth)) for depth in depths]
     accepted, verified = (
         page.points.get((item.name, attributes({}))) for item in (i.ACCEPTED, i.VERIFIED)
     )
@@ -152,7 +152,9 @@ def _figures_of(page: EnginePage, period: str, assumptions: tuple[str, ...]) -> 
         verified=None if verified is None or not seen.rounds else int(verified.value),
         accepted=None if accepted is None or not seen.rounds else int(accepted.value),
         mean_length=seen.length if page.length is None else page.length,
-        marginal=tuple(known) if known and len(known) == len(rates) else None,
+        marginal=tuple(point.value / seen.rounds for point in reached if point) or None
+        if seen.rounds and all(reached)
+        else None,
         ttft_s=seen.ttft_s,
         tpot_s=seen.tpot_s,
         assumptions=assumptions,

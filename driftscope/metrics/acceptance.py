@@ -33,6 +33,8 @@ from driftscope.metrics.definition import Definition
 
 Counts = NDArray[Any]
 """Counts by depth, [K], possibly scaled by a constant (a published histogram may be in percent)."""
+UNCUT = 0.99
+"""Share of K that drafts must have on average to count as whole: an answer may end within one."""
 MARGINAL = Definition(
     name="acceptance.marginal",
     title="Marginal acceptance",

@@ -14,7 +14,7 @@ from driftscope.boundary.bounds import MAX_K, MAX_METRICS_BYTES
 from driftscope.boundary.http_peer import OK, Limits, ask, public
 from driftscope.boundary.text import shown
 from driftscope.errors import DamagedTraceError, NoDataError, PeerError, TelemetryError, UsageError
-from driftscope.metrics.acceptance import mean_length, running_product
+from driftscope.metrics.acceptance import UNCUT, mean_length, running_product
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.metrics.overhead import all_in, cost_of
 from driftscope.telemetry import instruments as i
@@ -67,9 +67,6 @@ _SIBLINGS_ACCEPT = 10.0
 NOTHING_LENGTH = 1.05
 """Acceptance length below which nothing is accepted; the alert DriftscopeNothingAccepted has the
 same."""
-WHOLE_DRAFTS = 0.98
-"""Least share of K that drafts have on average where they are taken as whole; the rules of engines
-have the same."""
 FEW_ROUNDS = 20
 """Rounds below which a length of 1.00 may be chance: a drafter that is accepted in one round of ten
 has none in 20 rounds in 12 % of cases."""
@@ -343,7 +340,7 @@ def _marginal(new: _Figures, k: int, rounds: float) -> list[float | None]:
     if rounds and not any(at_risk):
         at = [new.total(i.VERIFIED_AT, **{DEPTH: str(n)}) for n in range(1, k + 1)]
         if not any(at):
-            whole = not new.has(i.VERIFIED) or new.total(i.VERIFIED) >= WHOLE_DRAFTS * rounds * k
+            whole = not new.has(i.VERIFIED) or new.total(i.VERIFIED) >= UNCUT * rounds * k
             at = [rounds, *[rounds if whole else 0.0] * (k - 1)]
         known = new.has(i.REACHED)
         return [n / own if known and own else None for n, own in zip(reached, at, strict=False)]

@@ -22,11 +22,11 @@ from driftscope.boundary.http_peer import public
 from driftscope.boundary.json_document import WATCH, line
 from driftscope.boundary.text import output_console
 from driftscope.boundary.text import shown as printed
+from driftscope.metrics.acceptance import UNCUT
 from driftscope.telemetry.instruments import Snapshot
 from driftscope.telemetry.prometheus import ENGINES, EnginePage
 from driftscope.telemetry.watch import (
     CLASSES,
-    WHOLE_DRAFTS,
     Depth,
     Followed,
     View,
@@ -205,7 +205,7 @@ def _engine_notes(shown: View, page: EnginePage, replicas: Replicas) -> Iterator
 
 def _cut(shown: View) -> list[str]:
     """Return in words that drafts are shorter than K; [] if they are not."""
-    if shown.verified is None or shown.verified >= WHOLE_DRAFTS * shown.k:
+    if shown.verified is None or shown.verified >= UNCUT * shown.k:
         return []
     return [f"a round verified {shown.verified:.1f} draft tokens of K = {shown.k}"]
 

@@ -546,6 +546,24 @@ def test_a_form_is_read(name: str, tmp_path: Path) -> None:
     assert "does not fit together" not in done.stdout
 
 
+@pytest.mark.parametrize("drafted", [1, 2])
+def test_a_depth_that_no_round_verified_is_not_one_that_accepts_nothing(
+    tmp_path: Path, drafted: int
+) -> None:
+    rounds = 100
+    counts = {
+        "acceptance_histogram": [*[0] * drafted, rounds, *[0] * (7 - drafted)],
+        "num_spec_steps": rounds,
+        "num_accepted_draft_tokens": drafted * rounds,
+        "num_draft_tokens": drafted * rounds,
+        "num_spec_tokens": 7,
+    }
+    response = {**RESPONSE, "metrics": {"speculative_decoding": counts}}
+    said = _flat(run_command("ingest", _write(tmp_path / "x", json.dumps(response))).stdout)
+    assert "nothing is accepted" not in said
+    assert f"depths {drafted + 1} to 7 never" in said
+
+
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_an_unknown_form_is_said_to_be(name: str, tmp_path: Path) -> None:
     content, wanted = UNKNOWN[name]
