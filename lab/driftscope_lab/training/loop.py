@@ -1,4 +1,4 @@
-"""What both trainings share: device and precision, resuming, progress, and the optimiser."""
+"""What a training needs beside its loss: precision, resuming, progress, and the optimiser."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from driftscope_lab.training import recipe
-
 
 def autocast(device: torch.device) -> torch.autocast:
     """Return a context in which matrix products run in bf16 on any device; weights stay float32."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=recipe.BF16_AUTOCAST)
+    return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def device_of(module: nn.Module) -> torch.device:
@@ -39,18 +37,14 @@ class Stateful(Protocol):
 
 
 class Checkpoint:
-    """A file with the number of steps taken and the state of the parts after them.
-
-    `every` 0: no checkpoint is written, as in the shipped recipe, whose half hour is not worth the
-    disk.
-    """
+    """A file with the number of steps taken and the state of the parts after them."""
 
     def __init__(self, path: Path, every: int, parts: Mapping[str, Stateful]) -> None:
         self._path, self._every, self._parts = path, every, parts
 
     def restore(self, device: torch.device) -> int:
         """Restore the parts; return the number of steps that they have taken, 0 without a file."""
-        if not self._every or not self._path.is_file():
+        if not self._path.is_file():
             return 0
         state = torch.load(self._path, map_location=device, weights_only=True)
         for name, part in self._parts.items():
@@ -59,7 +53,7 @@ class Checkpoint:
 
     def save(self, taken: int, steps: int) -> None:
         """Save the state after `taken` of `steps`, at multiples of `every` and at the end."""
-        if not self._every or (taken % self._every and taken != steps):
+        if taken % self._every and taken != steps:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_suffix(".partial")

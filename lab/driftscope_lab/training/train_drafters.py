@@ -1,18 +1,18 @@
-"""Trains EAGLE-3 and EAGLE-3.1 drafters together: same seed, same batches, same steps."""
+"""Trains EAGLE-3 and EAGLE-3.1 drafters of one target together: same seed, same batches, same
+steps."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from driftscope.inspect.reference.chain import rms
-from driftscope.inspect.reference.config import PAD_ID, DrafterConfig
+from driftscope.inspect.reference.config import DrafterConfig
 from driftscope.inspect.reference.drafter import (
     ChainKeys,
     Drafter,
@@ -20,8 +20,6 @@ from driftscope.inspect.reference.drafter import (
     Target,
     save_drafter,
 )
-from driftscope.inspect.reference.layers import TargetLayer
-from driftscope_lab.training import recipe
 from driftscope_lab.training.loop import (
     Checkpoint,
     Optimizer,
@@ -31,42 +29,86 @@ from driftscope_lab.training.loop import (
     autocast,
     device_of,
 )
-from driftscope_lab.training.recipe import DrafterRecipe
-from driftscope_lab.training.rows import Rows
+from driftscope_lab.training.soft_loss import soft_cross_entropy
+from driftscope_lab.training.text import Batch, Conversation, batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterRecipe:
+    """Training-time test: losses are summed over `depths`, weighted by `decay`^(depth-1).
+
+    The rates warm up, hold until `hold_share` of the steps, and fall to nothing.
+    """
+
+    steps: int = 1500
+    tokens_per_step: int = 4096
+    depths: int = 5
+    decay: float = 0.8
+    learning_rate: float = 1e-3
+    muon_learning_rate: float = 4e-3
+    warmup_steps: int = 30
+    hold_share: float = 0.4
+    log_every: int = 10
+    check_every: int = 100
+    """Steps between agreements on held-out text, after which the drafters are saved, too."""
+    checkpoint_every: int = 10
+    seed: int = 0
+
+
+def drafter_configs(
+    target: Target, aux_layers: Sequence[int], draft_vocab_size: int | None
+) -> dict[str, DrafterConfig]:
+    """Return an EAGLE-3 and an EAGLE-3.1 drafter of one layer with the target's sizes."""
+    plain = DrafterConfig(
+        layer=replace(target.config, num_hidden_layers=1),
+        aux_layers=tuple(aux_layers),
+        draft_vocab_size=draft_vocab_size,
+    )
+    return {"eagle3": plain, "eagle31": replace(plain, fc_norm=True, norm_output=True)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teaching:
-    """The target's output for a batch `ids` [B, S]: embeddings, captured states, and the
-    log-probabilities [B, S, vocabulary] of the token after each token."""
+    """The target's output for a batch: embeddings [B, S, H], captured states, and `wanted`
+    [B, S, V], the distribution of the token after each token over the drafter's vocabulary.
+    `counted` [B, S] says which of them count."""
 
-    ids: Tensor
     embeddings: Tensor
     aux: tuple[Tensor, ...]
-    log_probs: Tensor
+    wanted: Tensor
+    counted: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLoss:
-    """The loss and its figures. `loss` is minimised. Per depth, `agreement` is the share of slots
-    where drafter and target prefer the same token, and `prenorm_rms` is a mean over slots."""
+    """The loss and its figures. `loss` is minimised. Per depth, `agreement` is the share of counted
+    slots where drafter and target prefer the same token, and `prenorm_rms` is a mean over slots.
+    `accepted` is the mean number of tokens a round, the target's own with them, that greedy
+    decoding would give: those up to the first disagreement, plus one."""
 
     loss: Tensor
     agreement: list[float]
+    accepted: float
     prenorm_rms: list[float]
 
 
 @torch.no_grad()
-def teach(target: Target, ids: Tensor, aux_layers: Sequence[int] = recipe.AUX_LAYERS) -> Teaching:
-    """Run the target over a batch."""
-    with autocast(ids.device):
-        output = target(ids, aux_layers=aux_layers)
-        logits = target.logits(output.hidden)
+def teach(
+    target: Target, batch: Batch, aux_layers: Sequence[int], vocabulary: Tensor | None = None
+) -> Teaching:
+    """Run the target over a batch. `vocabulary` [V] holds the ids that the drafters know; None: all
+    of the target's."""
+    head = target.model.embed_tokens.weight
+    with autocast(batch.ids.device):
+        output = target(batch.ids, aux_layers=aux_layers)
+        logits = nn.functional.linear(
+            output.hidden, head if vocabulary is None else head[vocabulary]
+        )
     return Teaching(
-        ids=ids,
-        embeddings=target.embed(ids),
+        embeddings=target.embed(batch.ids),
         aux=output.aux,
-        log_probs=logits.float().log_softmax(-1),
+        wanted=logits.softmax(-1, dtype=torch.float32).to(logits.dtype),
+        counted=batch.counted,
     )
 
 
@@ -78,17 +120,38 @@ def draft_loss(
     The loss is the sum over depth of decay^(depth-1) times the cross-entropy against the target's
     distribution. Captured states are multiplied by `aux_factors` first.
     """
-    total = torch.zeros((), device=teaching.ids.device)
-    agreement, prenorm_rms = [], []
-    with autocast(teaching.ids.device):
+    total = torch.zeros((), device=teaching.embeddings.device)
+    agreement, prenorm_rms, agreed = list[float](), list[float](), list[Tensor]()
+    with autocast(teaching.embeddings.device):
         scaled = [aux * by for aux, by in zip(teaching.aux, aux_factors, strict=True)]
-        steps = _unrolled(drafter, scaled, teaching.embeddings, depths)
-        for depth, step in enumerate(steps, start=1):
-            entropy, same = _compared(drafter.lm_head(step.postnorm), teaching, depth)
+        for depth, step in enumerate(
+            _unrolled(drafter, scaled, teaching.embeddings, depths), start=1
+        ):
+            window = slice(depth, depth + step.postnorm.shape[1])
+            counted = teaching.counted[:, window]
+            wanted = teaching.wanted[:, window][counted]
+            entropy, top = soft_cross_entropy(
+                step.postnorm[counted], drafter.lm_head.weight, wanted
+            )
             total = total + decay ** (depth - 1) * entropy
-            agreement.append(same)
+            same = torch.zeros(counted.shape, dtype=torch.bool, device=counted.device)
+            same[counted] = top == wanted.argmax(-1)
+            agreed.append(same if depth == 1 else agreed[-1] & same)
+            agreement.append(same[counted].float().mean().item())
             prenorm_rms.append(rms(step.prenorm.detach()).mean().item())
-    return DraftLoss(loss=total, agreement=agreement, prenorm_rms=prenorm_rms)
+    return DraftLoss(
+        loss=total,
+        agreement=agreement,
+        accepted=1 + _per_chain(agreed, teaching.counted),
+        prenorm_rms=prenorm_rms,
+    )
+
+
+def _per_chain(agreed: Sequence[Tensor], counted: Tensor) -> float:
+    """Return the tokens that chains whose every depth counts would have had accepted, per chain."""
+    slots, depths = agreed[0].shape[1], len(agreed)
+    whole = torch.stack([counted[:, d : d + slots] for d in range(1, depths + 1)]).all(0)
+    return torch.stack([same[whole] for same in agreed]).float().sum(0).mean().item()
 
 
 def _unrolled(
@@ -112,17 +175,6 @@ def _unrolled(
         hidden, chain_keys = step.fed, step.chain_keys
 
 
-def _compared(logits: Tensor, teaching: Teaching, depth: int) -> tuple[Tensor, float]:
-    """Return cross-entropy (nats) and top-token agreement: means over unpadded slots."""
-    logits = logits.float()
-    window = slice(depth, depth + logits.shape[1])
-    wanted = teaching.log_probs[:, window]
-    counted = teaching.ids[:, window] != PAD_ID
-    entropy = -(wanted.exp() * logits.log_softmax(-1)).sum(-1)
-    same = logits.argmax(-1) == wanted.argmax(-1)
-    return entropy[counted].mean(), same[counted].float().mean().item()
-
-
 INIT_STD = 0.02
 
 
@@ -136,22 +188,18 @@ class Trainee:
 
     def __init__(
         self,
-        name: str,
         config: DrafterConfig,
         target: Target,
         aux_rms: Sequence[float],
         s: DrafterRecipe,
+        vocabulary: Tensor | None,
     ) -> None:
         torch.manual_seed(s.seed)
-        self.name = name
         self._settings = s
         self.drafter = Drafter(config)
-        _initialize(self.drafter, target)
-        if s.reuse_last_layer:
-            _reuse_last_layer(self.drafter, target, aux_rms[-1])
+        _initialize(self.drafter, target, vocabulary)
         self.drafter.to(device_of(target))
-        fc_norm = self.drafter.config.fc_norm
-        self.aux_factors = [1.0 if fc_norm else 1.0 / rms for rms in aux_rms]
+        self.aux_factors = [1.0 if config.fc_norm else 1.0 / rms for rms in aux_rms]
         self.optimizer = Optimizer(
             self.drafter,
             Rates(adamw=s.learning_rate, muon=s.muon_learning_rate),
@@ -159,12 +207,14 @@ class Trainee:
             schedule=_schedule(s),
         )
 
+    def figures(self, teaching: Teaching) -> DraftLoss:
+        """Return loss and figures of a batch."""
+        s = self._settings
+        return draft_loss(self.drafter, self.aux_factors, teaching, depths=s.depths, decay=s.decay)
+
     def learn(self, teaching: Teaching, step: int) -> DraftLoss:
         """Take one step on a batch."""
-        s = self._settings
-        figures = draft_loss(
-            self.drafter, self.aux_factors, teaching, depths=s.depths, decay=s.decay
-        )
+        figures = self.figures(teaching)
         self.optimizer.step(figures.loss, step)
         return figures
 
@@ -172,114 +222,127 @@ class Trainee:
         """Return a copy that takes the captured states unscaled."""
         copy = Drafter(self.drafter.config)
         copy.load_state_dict(self.drafter.state_dict())  # on the CPU, from where it is saved
-        size = copy.config.layer.hidden_size
-        factors = torch.tensor(self.aux_factors).repeat_interleave(size)
+        factors = torch.tensor(self.aux_factors).repeat_interleave(copy.config.aux_size)
         copy.fc.weight.data.mul_(factors)
         return copy.eval()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """Conversations to learn from, and others to check on."""
+
+    training: Sequence[Conversation]
+    held_out: Sequence[Conversation]
+
+
 def train_drafters(
     target: Target,
-    rows: Rows,
-    written: Tensor,
+    text: Text,
+    models: Mapping[str, DrafterConfig],
     s: DrafterRecipe,
     folder: Path,
     log: Progress,
     *,
-    models: Mapping[str, DrafterConfig] = recipe.DRAFTERS,
-    checkpoint: Path | None = None,
+    vocabulary: Tensor | None = None,
 ) -> dict[str, Drafter]:
     """Train the drafters, save them under `folder` regularly, and return them.
 
-    `written` [rows, length] is text written by the target: half of each batch; the rest is real
-    text. Both drafters of `models` capture the same layers. Training resumes from `checkpoint` if
-    it exists.
+    All capture the same layers, and know the target's ids in `vocabulary` [V]; None: all.
+    The training goes on from the checkpoint in `folder`, if there is one: the same text and recipe
+    then give the same weights as without an interruption.
     """
     target.requires_grad_(False)
     (aux_layers,) = {config.aux_layers for config in models.values()}
-    aux_rms = _aux_rms(target, written[:16], aux_layers)
-    trainees = [Trainee(name, one, target, aux_rms, s) for name, one in models.items()]
+    first = next(batches(text.training, s.tokens_per_step, s.seed))
+    aux_rms = _aux_rms(target, first, aux_layers)
+    trainees = {n: Trainee(one, target, aux_rms, s, vocabulary) for n, one in models.items()}
     kept = Checkpoint(
-        checkpoint or folder / "drafters.checkpoint",
+        folder / "checkpoint.pt",
         s.checkpoint_every,
-        {t.name: t.drafter for t in trainees} | {f"{t.name} opt": t.optimizer for t in trainees},
+        {name: one.drafter for name, one in trainees.items()}
+        | {f"{name} optimizer": one.optimizer for name, one in trainees.items()},
     )
     start = kept.restore(device_of(target))
-    batches = itertools.islice(_batches(rows, written, s), start, None)
-    for step, ids in zip(range(start, s.steps), batches, strict=False):
-        teaching = teach(target, ids, aux_layers)
-        for trainee in trainees:
+    drawn = itertools.islice(batches(text.training, s.tokens_per_step, s.seed), start, None)
+    for step, batch in zip(range(start, s.steps), drawn, strict=False):
+        teaching = teach(target, batch, aux_layers, vocabulary)
+        last = step + 1 == s.steps
+        for name, trainee in trainees.items():
             figures = trainee.learn(teaching, step)
-            if step % s.log_every == 0 or step + 1 == s.steps:
-                log.step(
-                    trainee.name,
-                    step,
-                    s.steps,
-                    loss=figures.loss.item(),
-                    agreement=figures.agreement,
-                    prenorm_rms=figures.prenorm_rms,
-                )
-        if (step + 1) % s.save_every == 0 or step + 1 == s.steps:
-            for trainee in trainees:
-                save_drafter(trainee.exported(), folder / trainee.name)
+            if step % s.log_every == 0 or last:
+                _report(log, name, step, s.steps, figures)
+        if (step + 1) % s.check_every == 0 or last:
+            check(target, text.held_out, trainees, s, step, log, vocabulary)
+            for name, trainee in trainees.items():
+                save_drafter(trainee.exported(), folder / name)
         kept.save(step + 1, s.steps)
-    return {trainee.name: trainee.exported() for trainee in trainees}
+    return {name: trainee.exported() for name, trainee in trainees.items()}
 
 
-def _initialize(drafter: Drafter, target: Target) -> None:
+CHECK_BATCHES = 6
+
+
+@torch.no_grad()
+def check(
+    target: Target,
+    held_out: Sequence[Conversation],
+    trainees: Mapping[str, Trainee],
+    s: DrafterRecipe,
+    step: int,
+    log: Progress,
+    vocabulary: Tensor | None,
+) -> None:
+    """Report the figures of each drafter on the same batches of held-out text."""
+    for number, batch in enumerate(batches(held_out, s.tokens_per_step, s.seed)):
+        if number == CHECK_BATCHES:
+            return
+        (aux_layers,) = {one.drafter.config.aux_layers for one in trainees.values()}
+        teaching = teach(target, batch, aux_layers, vocabulary)
+        for name, trainee in trainees.items():
+            _report(log, f"{name} held out {number}", step, s.steps, trainee.figures(teaching))
+
+
+def _report(log: Progress, stage: str, step: int, steps: int, figures: DraftLoss) -> None:
+    log.step(
+        stage,
+        step,
+        steps,
+        loss=figures.loss.item(),
+        accepted=figures.accepted,
+        agreement=figures.agreement,
+        prenorm_rms=figures.prenorm_rms,
+    )
+
+
+INIT_STD = 0.02
+
+
+def _initialize(drafter: Drafter, target: Target, vocabulary: Tensor | None) -> None:
     """Initialise with Normal(0, 0.02); head and final norm start as the target's."""
     for parameter in drafter.parameters():
         if parameter.dim() == 2:
             nn.init.normal_(parameter, 0.0, INIT_STD)
-    drafter.lm_head.weight.data.copy_(target.model.embed_tokens.weight)
+    head = target.model.embed_tokens.weight
+    if vocabulary is not None:
+        head = head[vocabulary]
+        drafter.d2t.copy_(vocabulary - torch.arange(len(vocabulary)))
+    drafter.lm_head.weight.data.copy_(head)
     drafter.get_parameter("norm.weight").data.copy_(target.model.norm.weight)
 
 
 @torch.no_grad()
-def _reuse_last_layer(drafter: Drafter, target: Target, rms: float) -> None:
-    """Start the drafter's layer as the target's last layer, read from the last captured state.
-
-    `rms` is that state's; the state reaches `fc` with an RMS of about 1. The half of attention's
-    input that is the embedding starts at random.
-    """
-    size = target.config.hidden_size
-    source: TargetLayer = target.model.layers[-1]  # type: ignore[assignment]
-    layer = drafter.midlayer
-    drafter.fc.weight[:, -size:] = torch.eye(size) * rms
-    layer.get_parameter("hidden_norm.weight").copy_(source.input_layernorm.weight)
-    layer.post_attention_layernorm.load_state_dict(source.post_attention_layernorm.state_dict())
-    layer.mlp.load_state_dict(source.mlp.state_dict())
-    for name, weight in source.self_attn.named_parameters():
-        own = layer.self_attn.get_parameter(name)
-        own[:, -weight.shape[1] :] = weight
-
-
-@torch.no_grad()
-def _aux_rms(target: Target, ids: Tensor, aux_layers: Sequence[int]) -> list[float]:
-    """Return the RMS of each captured layer over all positions of `ids`."""
-    aux = target(ids, aux_layers=aux_layers).aux
-    return [layer.square().mean().sqrt().item() for layer in aux]
-
-
-def _batches(rows: Rows, written: Tensor, s: DrafterRecipe) -> Iterator[Tensor]:
-    half = s.batch_size // 2
-    generator = torch.Generator().manual_seed(s.seed)
-    for epoch in itertools.count():
-        real = torch.from_numpy(rows.rows(s.length, held_out=False, seed=777 + epoch))
-        # Draw on the CPU, so that every device gets the same batches.
-        real = real[torch.randperm(len(real), generator=generator)].to(written.device)
-        own = written[torch.randperm(len(written), generator=generator)]
-        for first, second in zip(torch.split(own, half), torch.split(real, half), strict=False):
-            if len(first) == len(second) == half:
-                yield torch.cat([first, second])
+def _aux_rms(target: Target, batch: Batch, aux_layers: Sequence[int]) -> list[float]:
+    """Return the RMS of each captured layer over the counted positions."""
+    aux = target(batch.ids, aux_layers=aux_layers).aux
+    return [layer[batch.counted].float().square().mean().sqrt().item() for layer in aux]
 
 
 def _schedule(s: DrafterRecipe) -> Schedule:
-    """Return a schedule: warm-up times a cosine that falls to `final_share`."""
+    """Return a schedule: warm-up, a plateau, and a straight fall to nothing at the end."""
+    held = s.hold_share * s.steps
 
     def factor(step: int) -> float:
-        cosine = 0.5 * (1 + math.cos(math.pi * step / s.steps))
         warm = min(1.0, (step + 1) / s.warmup_steps)
-        return warm * (s.final_share + (1 - s.final_share) * cosine)
+        return warm * min(1.0, (s.steps - step) / (s.steps - held))
 
     return factor

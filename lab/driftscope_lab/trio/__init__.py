@@ -1,4 +1,4 @@
-"""A target and two drafters small enough to ship, trained by `driftscope_lab.training.train`.
+"""A target and two drafters small enough to ship, whose data card is `weights/README.md`.
 
 >>> from driftscope_lab.trio import load_prompts, trio_path
 >>> sorted(path.name for path in trio_path().iterdir() if path.is_dir())

@@ -20,8 +20,6 @@ from driftscope_lab.phenomenon.evidence import (
 )
 from driftscope_lab.phenomenon.recording import AS_TRAINED, FORMS, conditions, items
 from driftscope_lab.phenomenon.run import target_lines
-from driftscope_lab.training.rows import copy_rules_of
-from driftscope_lab.training.train import KINDS, LONGEST_TOKENS, PROMPTS
 from driftscope_lab.trio import encode, load_prompts, trio_path
 from driftscope_lab.trio.prompts import SHORT_TOKENS
 
@@ -127,11 +125,9 @@ def test_a_quarter_of_the_heads_of_the_upper_half_have_a_sink() -> None:
 
 def test_every_prompt_is_there_in_every_condition_and_fits() -> None:
     prompts = load_prompts()
-    assert len(prompts) == PROMPTS
-    assert {one.kind for one in prompts} == set(KINDS)
     made = list(items(prompts[:4], tokens))
     assert Counter(one.condition for one in made) == dict.fromkeys(conditions(), 4)
-    assert all(tokens(one.text) <= LONGEST_TOKENS for one in made)
+    assert all(tokens(one.text) <= 1936 for one in made)
     assert all(tokens(one.text) <= SHORT_TOKENS * 1.5 for one in made if one.condition in FORMS)
 
 
@@ -141,11 +137,3 @@ def test_forms_ask_the_same_in_other_words() -> None:
     assert len(set(texts)) == len(texts)
     request = load_prompts()[0].exchanges[-1].request
     assert all(request in text for text in texts)
-
-
-def test_the_tokenizer_has_the_marks_of_the_copying_rules() -> None:
-    from tokenizers import Tokenizer
-
-    rules = copy_rules_of(Tokenizer.from_file(str(trio_path() / "target" / "tokenizer.json")))
-    assert rules is not None
-    assert encode("<s><|copy-1|><|copy-8|>") == [0, 6, 13]

@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,11 +12,19 @@ from driftscope.inspect.reference.chain import Chain
 from driftscope.inspect.reference.config import EOS_ID
 from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.reference.engine import generate
-from driftscope_lab.training.recipe import AUX_LAYERS, DRAFTERS, TARGET
 from driftscope_lab.trio import CONDITIONS, Condition, encode, load_prompts, prompts, trio_path
-from driftscope_lab.trio.prompts import SHORT_TOKENS
+from driftscope_lab.trio.prompts import (
+    SHORT_TOKENS,
+    Conversation,
+    Exchange,
+    in_plain_text,
+    templated,
+    with_other_roles,
+)
 
 VOCAB_SIZE = 1024
+DRAFTERS = ("eagle3", "eagle31")
+AUX_LAYERS = (2, 3, 5)
 
 
 def test_there_are_64_held_out_prompts() -> None:
@@ -65,6 +74,24 @@ def test_the_package_imports_no_torch() -> None:
     assert done.stdout.strip() == "False"
 
 
+OPEN = Conversation(
+    system="Be brief.",
+    exchanges=(Exchange(request="a", answer="b"), Exchange(request="c", answer="d")),
+    open=True,
+)
+
+
+def test_an_open_conversation_ends_where_its_answer_begins() -> None:
+    assert templated(OPEN) == (
+        "<s><|system|>\nBe brief.<|end|><|user|>\na<|end|><|assistant|>b<|end|>"
+        "<|user|>\nc<|end|><|assistant|>"
+    )
+    assert in_plain_text(OPEN, first="") == (
+        "System: Be brief.\n\nUser: a\n\nAssistant: b\n\nUser: c\n\nAssistant:"
+    )
+    assert with_other_roles(OPEN).endswith("<|human|>\nc<|end|><|reply|>\n")
+
+
 SHIPPED_BYTES = 12_000_000
 K = 8
 
@@ -76,17 +103,16 @@ def test_everything_shipped_is_small() -> None:
 
 
 @pytest.mark.parametrize("name", ["target", *DRAFTERS])
-def test_the_data_card_has_the_digest_that_training_again_gives(name: str) -> None:
+def test_the_data_card_has_the_digest_of_the_weights(name: str) -> None:
     digest = hashlib.sha256((trio_path() / name / "model.safetensors").read_bytes()).hexdigest()
     card = (trio_path() / "README.md").read_text(encoding="utf-8")
     assert f"| {name} | `{digest}` |" in card
 
 
-def test_the_weights_load_with_the_recipes_sizes() -> None:
-    assert load_target(trio_path() / "target").config == TARGET
-    assert (trio_path() / "target" / "generation_config.json").exists()
-    for name, config in DRAFTERS.items():
-        assert load_drafter(trio_path() / name).config == config
+def test_the_drafters_differ_in_their_norms_only() -> None:
+    eagle3, eagle31 = (load_drafter(trio_path() / name).config for name in DRAFTERS)
+    assert eagle3.aux_layers == AUX_LAYERS
+    assert eagle31 == replace(eagle3, fc_norm=True, norm_output=True)
 
 
 @pytest.mark.slow

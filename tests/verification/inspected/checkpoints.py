@@ -18,8 +18,10 @@ from support.checkpoints import (
 )
 from torch import Tensor
 
+from driftscope.inspect.reference.config import PAD_ID
 from driftscope.inspect.reference.drafter import load_drafter, load_target, save_drafter
 from driftscope.inspect.reference.engine import generate
+from driftscope_lab.training.text import Batch
 from driftscope_lab.training.train_drafters import draft_loss, teach
 from driftscope_lab.trio import Prompt, encode, load_prompts, trio_path
 from verification.inspected.plants import EAGLE3, EAGLE31, NORMS, Plant, exchanged, fields
@@ -342,8 +344,10 @@ def trained(folder: Path, name: str, seed: int, rows: torch.Tensor) -> Path:
     factors = [1.0] * len(drafter.config.aux_layers)
     drafter.train()
     for _ in range(STEPS):
-        batch = rows[torch.randperm(len(rows), generator=generator)[:ROWS]]
-        loss = draft_loss(drafter, factors, teach(target, batch), depths=DEPTHS, decay=DECAY).loss
+        ids = rows[torch.randperm(len(rows), generator=generator)[:ROWS]]
+        batch = Batch(ids=ids, counted=ids != PAD_ID)
+        teaching = teach(target, batch, drafter.config.aux_layers)
+        loss = draft_loss(drafter, factors, teaching, depths=DEPTHS, decay=DECAY).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
