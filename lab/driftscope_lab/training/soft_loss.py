@@ -22,7 +22,8 @@ class _SoftCrossEntropy(torch.autograd.Function):
         grad_states = torch.empty_like(states)
         grad_head = torch.zeros_like(head, dtype=torch.float32)
         total, tops = torch.zeros((), device=states.device), []
-        parts = zip(states.split(ROWS), grad_states.split(ROWS), wanted.split(ROWS), strict=True)
+        cut = torch.split
+        parts = zip(cut(states, ROWS), cut(grad_states, ROWS), cut(wanted, ROWS), strict=True)
         for rows, into, given in parts:
             low = rows.to(dtype)
             logits = (low @ weights.T).float()
@@ -39,7 +40,7 @@ class _SoftCrossEntropy(torch.autograd.Function):
         return total / len(states), top
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _top: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor, _top: Tensor) -> tuple[Tensor, Tensor, None, None]:
         grad_states, grad_head = ctx.saved_tensors
         by = grad / ctx.rows
         return grad_states * by.to(grad_states.dtype), grad_head * by, None, None
