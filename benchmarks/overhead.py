@@ -1,11 +1,11 @@
 """Measure the cost of recording: time per step without hooks, stopped, by budget, every round.
 
-python benchmarks/overhead.py [--within N] [--others N] [--between N]
-    [--points CONTEXTxBATCH ...] [--json FILE] [--show FILE]                        (`make bench`)
+python benchmarks/overhead.py [--within N] [--others N] [--points CONTEXTxBATCH ...] [--json FILE]
+    [--show FILE]                                                                   (`make bench`)
 
-Uses the tiny trio on one CPU core, measured in two ways.
+Uses the tiny trio on one CPU core, in one engine that is alone on the machine.
 
-Within one engine, which is alone on the machine, the probe changes its state every few steps: none
+The probe changes its state every few steps: none
 of driftscope's hooks on vLLM, then all of them with the probe stopped, with its default budget,
 with every round recorded, and no hooks again (`benchmarks.turns`). Every ratio is therefore of
 steps that the same process took within a second or two, and other load on the machine affects all
@@ -16,11 +16,6 @@ state for a while (`benchmarks.turns`). A budget records so few steps that a med
 them: their share of all steps is counted, and the time that they take above the median of their
 turn. The cost of a state is the sum of these. Batch 1, where the probe's share is largest, is
 measured far longer than the others.
-
-Between engines, three take turns: one that loads no plugin; one with the plugin installed but not
-enabled, which hooks nothing (tests/unit/probes/vllm/test_plugin.py) and so shows the difference
-between two engines of the same code; and one that vLLM compiles, which shows the price that peers
-pay: tools that hook modules force eager execution.
 
 The table also shows what the probe itself reports: its share of a step that is recorded, and of one
 that is not. The tiny trio's step takes tens of milliseconds, so these ratios are a worst case for
@@ -37,19 +32,11 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks import turns
-from benchmarks.engines import (
-    TURNS_CHILD,
-    Engine,
-    Settings,
-    measure,
-    median_interval,
-    ratios,
-)
+from benchmarks.engines import TURNS_CHILD, Engine
 from benchmarks.turns import ABSENT, BUDGET, EVERY, HOOKED, STATES, share
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
@@ -58,26 +45,16 @@ CONTEXTS = (64, 1537)
 """Context lengths in tokens. The longer is twelve of vLLM's blocks and a token: a request finds all
 but that one in the prefix cache."""
 BATCHES = (1, 8, 32)
-TOKENS = 65
-TOKENS_OF_MANY = 17
-"""Output tokens per request of the largest batch, where all requests are waited for."""
-TOKENS_WITHIN = {1: 513, 8: 257, 32: 257}
+TOKENS = {1: 513, 8: 257, 32: 257}
+"""Output tokens of a request by batch size."""
 FIXED_S = 25.0
 """Time for which each state is kept to measure the writer's flushes, in seconds."""
-MOST_REPEATS = 999
-CALLS = 3
-"""Number of calls with one request, of which the median counts; a batch is an average by itself."""
-REST_S = 1.2
-"""Rest between engines, in seconds. A worker of vLLM polls for 1 s after its last message, and all
-engines compute on the same core: without a rest each would be measured against the previous one."""
 DRAFTER = "eagle31"
-SETTINGS: Settings = {"off": ("off", None), "compiled": ("compiled", None)}
-"""Setting -> engine and sampler settings."""
 Record = dict[str, Any]
 Point = tuple[int, int]
 
 
-def _start(folder: Path, *names: str) -> dict[str, Engine]:
+def _start(folder: Path) -> Engine:
     options = {
         "model": str(trio_path() / "target"),
         "dtype": "float32",
@@ -85,13 +62,14 @@ def _start(folder: Path, *names: str) -> dict[str, Engine]:
         "max_num_seqs": max(BATCHES),
         "enable_prefix_caching": True,
         "skip_tokenizer_init": True,
+        "enforce_eager": True,
         "speculative_config": {
             "method": "eagle3",
             "model": str(trio_path() / DRAFTER),
             "num_speculative_tokens": K,
         },
     }
-    base = {
+    environment = {
         "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
@@ -100,28 +78,13 @@ def _start(folder: Path, *names: str) -> dict[str, Engine]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_USE_V2_MODEL_RUNNER": "0",
         "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
-    }
-    none = {"VLLM_PLUGINS": ""}
-    off = {"DRIFTSCOPE_TRACE": ""}
-    on = {
         "DRIFTSCOPE_TRACE": str(folder / "run"),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
-    environments = {"absent": none, "off": off, "probe": on, "compiled": none}
-    engines = {
-        name: Engine(
-            name,
-            {**options, "enforce_eager": name != "compiled"},
-            {**base, **environments[name]},
-            folder / name,
-            *([TURNS_CHILD] if name == "probe" else []),
-        )
-        for name in names
-    }
-    for engine in engines.values():
-        engine.ask()
-    return engines
+    engine = Engine("probe", options, environment, folder / "probe", TURNS_CHILD)
+    engine.ask()
+    return engine
 
 
 def _prompts(context: int, batch: int) -> list[list[int]]:
@@ -170,21 +133,6 @@ def _told(rounds: list[turns.Round], state: str, fixed: Record | None, drawn: tu
     return f"{told}  plain means {plain:.4f} +- {1.96 * error:.4f}"
 
 
-def print_between(record: Record) -> None:
-    """Print one line."""
-    cells = []
-    for name in SETTINGS:
-        found = ratios(record, name)
-        low, high = median_interval(found)
-        cells.append(f"{name} {statistics.median(found):.3f} ({low:.3f}-{high:.3f})")
-    tpot = record["tpot_s"]["absent"]
-    print(
-        f"context {record['context']:5}  batch {record['concurrency']:2}  repeats "
-        f"{len(tpot):3}  {statistics.median(tpot) * 1000:6.2f} ms  "
-        f"{'  '.join(cells)}"
-    )
-
-
 def _point(text: str) -> Point:
     context, batch = text.split("x")
     return int(context), int(batch)
@@ -194,7 +142,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--within", type=float, default=450, help="seconds a point of batch 1")
     parser.add_argument("--others", type=float, default=45, help="seconds of each other point")
-    parser.add_argument("--between", type=float, default=6, help="seconds a point")
     parser.add_argument(
         "--points",
         nargs="+",
@@ -206,70 +153,39 @@ def main() -> None:
     parser.add_argument("--show", type=Path, help="print what an earlier run has found")
     options = parser.parse_args()
     if options.show:
-        found = json.loads(options.show.read_text())
-        _print(found["within"], found["between"])
+        _print(json.loads(options.show.read_text())["within"])
         return
     within: list[Record] = []
-    between: list[Record] = []
     with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as folder:
-        engine = _start(Path(folder), "probe")["probe"]
+        engine = _start(Path(folder))
         for point in options.points:
             seconds = options.within if point[1] == 1 else options.others
             within.append(_within(engine, point, seconds))
-            _write(options, within, between)
+            _write(options, within)
         engine.close()
-    with tempfile.TemporaryDirectory(prefix="driftscope-bench-") as folder:
-        engines = _start(Path(folder), "absent", *SETTINGS)
-        for point in options.points:
-            between.append(_between(engines, point, options.between))
-            _write(options, within, between)
-        for engine in engines.values():
-            engine.close()
-    _print(within, between)
+    _print(within)
 
 
-def _print(within: list[Record], between: list[Record]) -> None:
+def _print(within: list[Record]) -> None:
     print(
-        "within one engine: time per step as a ratio to steps without a hook of driftscope's, "
-        "trimmed mean of the rounds and its 95 % interval; of a budget, how many steps were "
-        "recorded and what those add; what the writer's flushes take of the steps in that state; "
-        "all together"
+        "time per step as a ratio to steps without a hook of driftscope's, trimmed mean of the "
+        "rounds and its 95 % interval; of a budget, how many steps were recorded and what those "
+        "add; what the writer's flushes take of the steps in that state; all together"
     )
     for record in within:
         print_within(record)
-    print(
-        "between engines: TPOT as a ratio to one that loads no plugin, median of paired "
-        "repeats and its 95 % interval"
-    )
-    for record in between:
-        print_between(record)
 
 
 def _within(engine: Engine, point: Point, seconds: float) -> Record:
     context, batch = point
-    asked = {"prompts": _prompts(context, batch), "tokens": TOKENS_WITHIN[batch]}
+    asked = {"prompts": _prompts(context, batch), "tokens": TOKENS[batch]}
     engine.ask(**asked, state=EVERY, seconds=2.0)  # fills the prefix cache
     found = engine.ask(**asked, seconds=seconds)
     fixed = {state: engine.ask(**asked, state=state, seconds=FIXED_S) for state in HOOKED}
     return {"context": context, "concurrency": batch, **found, "fixed": fixed}
 
 
-def _between(engines: dict[str, Engine], point: Point, seconds: float) -> Record:
-    context, batch = point
-    return measure(
-        engines,
-        (batch, context),
-        MOST_REPEATS,
-        TOKENS_OF_MANY if batch == max(BATCHES) else TOKENS,
-        _prompts(context, batch),
-        SETTINGS,
-        time.time() + seconds,
-        calls=CALLS if batch == 1 else 1,
-        rest_s=REST_S,
-    )
-
-
-def _write(options: argparse.Namespace, within: list[Record], between: list[Record]) -> None:
+def _write(options: argparse.Namespace, within: list[Record]) -> None:
     """Write the results measured so far."""
     if not options.json:
         return
@@ -281,10 +197,8 @@ def _write(options: argparse.Namespace, within: list[Record], between: list[Reco
             "within": options.within,
             "others": options.others,
             "fixed": FIXED_S,
-            "between": options.between,
         },
         "within": within,
-        "between": between,
     }
     options.json.write_text(json.dumps(facts, separators=(",", ":")) + "\n")
 
