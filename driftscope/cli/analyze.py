@@ -14,6 +14,8 @@ from driftscope.cli.options import (
     ClusterOption,
     EngineOption,
     Format,
+    NamesOption,
+    QuietOption,
     WhereOption,
     named_run,
     named_runs_or_ablations,
@@ -53,10 +55,7 @@ def analyze(
     as_json: Annotated[
         bool, typer.Option("--json", help="Also print the figures as JSON.")
     ] = False,
-    label: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Name of a run, once per run; default: directory name."),
-    ] = None,
+    label: NamesOption = None,
     by: Annotated[
         str,
         typer.Option(
@@ -86,7 +85,7 @@ def analyze(
     ] = None,
     cluster: ClusterOption = None,
     engine: EngineOption = DUCKDB,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Turn run directories into a drift report: one offline HTML file, and JSON on demand.
 

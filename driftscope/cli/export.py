@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from driftscope.cli import options
-from driftscope.cli.options import named_run
+from driftscope.cli.options import OtlpOption, named_run
 from driftscope.vocabulary import Interchange
 
 
@@ -19,14 +19,7 @@ def export(
             metavar="RUN", help="Run directory.", callback=named_run, autocompletion=options.runs
         ),
     ],
-    otlp: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Send metrics and spans to this OpenTelemetry collector, such as "
-            "http://localhost:4318. Default: OTEL_EXPORTER_OTLP_ENDPOINT.",
-        ),
-    ] = None,
+    otlp: OtlpOption = None,
     prometheus: Annotated[
         Path | None,
         typer.Option(

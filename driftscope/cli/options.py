@@ -217,6 +217,42 @@ PromptsOption = Annotated[
     str, typer.Option(metavar="SET", help="A shipped set of prompts, or a file of prompts.")
 ]
 KOption = Annotated[int, typer.Option("--k", metavar="N", min=1, max=32, help="Tokens per draft.")]
+EveryOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=1, help="Record the chains of each n-th draft step; 1 records all."
+    ),
+]
+BudgetOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Record as many chains as fit into this share of the time per token (default 1%).",
+    ),
+]
+LabelsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LABEL", help="Record requests with this workload label only; repeatable."
+    ),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+NamesOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Name of a run, once per run; default: directory name."),
+]
+OtlpOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Send metrics and spans to this OpenTelemetry collector, such as "
+        "http://localhost:4318. OTEL_* variables set the rest.",
+    ),
+]
+ConcurrencyOption = Annotated[
+    str | None,
+    typer.Option(metavar="1,4,16", help="Numbers of concurrent requests; each is one load level."),
+]
 RateOption = Annotated[
     str | None,
     typer.Option(metavar="R,...", help="Requests per second, sent at random times."),

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from driftscope.cli.options import (
+    ConcurrencyOption,
     LimitOption,
+    QuietOption,
     RateOption,
     RepeatOption,
     TimeoutOption,
@@ -79,12 +81,7 @@ def pays(
         str | None,
         typer.Option(metavar="NAME|FILE", help="Prompts to use instead of the suite's."),
     ] = None,
-    concurrency: Annotated[
-        str | None,
-        typer.Option(
-            metavar="1,4,16", help="Numbers of concurrent requests; each is one load level."
-        ),
-    ] = None,
+    concurrency: ConcurrencyOption = None,
     rate: RateOption = None,
     repeat: RepeatOption = None,
     limit: LimitOption = None,
@@ -116,7 +113,7 @@ def pays(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Also print the report as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Say whether speculation pays: the same prompts at the same load, with and without it.
 

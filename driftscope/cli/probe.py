@@ -8,7 +8,7 @@ import typer
 
 from driftscope.cli import options
 from driftscope.cli.help_pages import PROBE_EXAMPLES, PlainCommand, epilog
-from driftscope.cli.options import named_target
+from driftscope.cli.options import BudgetOption, EveryOption, LabelsOption, named_target
 
 if TYPE_CHECKING:
     from driftscope.trace.control import Change
@@ -72,27 +72,13 @@ def stop(target: Target, api_key_env: KeyEnv = None, as_json: Json = False) -> N
 )
 def set_(
     target: Target,
-    every: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Record the chains of each n-th draft step."),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Record as many chains as fit into this share of the time per token, such as 1%.",
-        ),
-    ] = None,
+    every: EveryOption = None,
+    budget: BudgetOption = None,
     per_head: Annotated[
         bool | None,
         typer.Option("--per-head/--no-per-head", help="Also record attention masses by head."),
     ] = None,
-    label: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="LABEL", help="Record requests with this workload label only; repeatable."
-        ),
-    ] = None,
+    label: LabelsOption = None,
     all_labels: Annotated[
         bool, typer.Option("--all-labels", help="Record all requests, whatever their label.")
     ] = False,

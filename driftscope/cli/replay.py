@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from driftscope.cli.options import (
+    ConcurrencyOption,
     LimitOption,
+    QuietOption,
     RateOption,
     RepeatOption,
     TimeoutOption,
@@ -50,12 +52,7 @@ def replay(
         str | None,
         typer.Option(metavar="MODEL", help="Default: the first model that the server names."),
     ] = None,
-    concurrency: Annotated[
-        str | None,
-        typer.Option(
-            metavar="1,4,16", help="Numbers of concurrent requests; each number is one load level."
-        ),
-    ] = None,
+    concurrency: ConcurrencyOption = None,
     rate: RateOption = None,
     repeat: RepeatOption = None,
     limit: LimitOption = None,
@@ -86,7 +83,7 @@ def replay(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    quiet: QuietOption = False,
     list_suites: Annotated[
         bool, typer.Option("--list-suites", help="List the shipped suites and prompts.")
     ] = False,

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from driftscope.cli.options import BudgetOption, EveryOption, LabelsOption, OtlpOption
 from driftscope.distributions import TRIO
 
 DEFAULT_TRACE = Path("driftscope-runs/{time}-{drafter}")
@@ -40,25 +41,9 @@ def serve(
             metavar="RUN", help="Run directory; {time}, {drafter} and {pid} are replaced."
         ),
     ] = DEFAULT_TRACE,
-    every: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Record the chains of each n-th draft step; 1 records all."
-        ),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Record as many chains as fit into this share of the time per token (default 1%).",
-        ),
-    ] = None,
-    label: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="LABEL", help="Record requests with this workload label only; repeatable."
-        ),
-    ] = None,
+    every: EveryOption = None,
+    budget: BudgetOption = None,
+    label: LabelsOption = None,
     control: Annotated[
         bool,
         typer.Option(
@@ -79,14 +64,7 @@ def serve(
     token_ids: Annotated[
         bool, typer.Option("--token-ids", help="Also record the drafted token ids.")
     ] = False,
-    otlp: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Send metrics and spans to this OpenTelemetry collector, such as "
-            "http://localhost:4318. OTEL_* variables set the rest.",
-        ),
-    ] = None,
+    otlp: OtlpOption = None,
     prometheus: Annotated[
         str | None,
         typer.Option(

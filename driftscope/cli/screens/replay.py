@@ -131,7 +131,7 @@ def lists(*, suites: bool, transforms: bool) -> None:
             suite = load_suite(name)
             out += [
                 name,
-                _indented(suite.about),
+                _indented(suite.file.about),
                 _indented(f"conditions: {'; '.join(suite.conditions)}"),
             ]
         out += ["", f"prompts (--prompts): {', '.join([*shipped_sets(), TRIO])}, or a file"]

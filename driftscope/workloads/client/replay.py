@@ -222,7 +222,7 @@ class _Session:
     def __init__(self, access: Access, lookup: Lookup, order: Order, watcher: Watcher) -> None:
         self._access, self._lookup, self._order, self._watcher = access, lookup, order, watcher
         self._id = new_run_id()
-        self._seed = order.suite.seed if order.seed is None else order.seed
+        self._seed = order.suite.file.seed if order.seed is None else order.seed
         self._facts: Facts | None = None
         self.counts: Counter[str] = Counter()
         self.stopped = False
@@ -250,13 +250,13 @@ class _Session:
         shots = plan(
             conditions,
             order.levels or suite.levels() or DEFAULT_LEVELS,
-            repeat=order.repeat or suite.repeat,
+            repeat=order.repeat or suite.file.repeat,
             warmup=order.warmup,
             seed=self._seed,
         )
         bodies = {
             shot.order: body_of(
-                shot.prompt, facts.model, suite.settings, ids_of.get(id(shot.prompt))
+                shot.prompt, facts.model, suite.file.settings, ids_of.get(id(shot.prompt))
             )
             for shot in shots
         }

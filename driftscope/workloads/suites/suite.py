@@ -41,7 +41,7 @@ SAMPLE_CHARACTERS = 4000
 """Characters of filler text whose tokens are counted once."""
 
 
-class _File(BaseModel):
+class File(BaseModel):
     """Content of a suite's YAML file."""
 
     model_config = ConfigDict(extra="forbid")
@@ -57,7 +57,7 @@ class _File(BaseModel):
     rate: list[float] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _whole(self) -> _File:
+    def _whole(self) -> File:
         if self.baseline not in self.conditions:
             raise ValueError(f"baseline {self.baseline!r} is not one of the conditions")
         if any(level < 1 for level in self.concurrency) or any(rate <= 0 for rate in self.rate):
@@ -79,34 +79,26 @@ class Suite:
     """A validated suite; create it with `load_suite`."""
 
     name: str
-    about: str
-    prompts: str
+    file: File
     folder: Path | None
-    """Folder in which `prompts` is searched for, if it is a file."""
-    limit: int | None
-    settings: Mapping[str, Any]
-    seed: int
-    repeat: int
-    baseline: str
+    """Folder in which `file.prompts` is searched for, if it is a file."""
     conditions: Mapping[str, Sequence[Transform]]
-    concurrency: tuple[int, ...]
-    rate: tuple[float, ...]
     digest: str
     """First 16 hex digits of the file's sha256."""
 
     def levels(self) -> list[Level]:
         """Return the load levels that the file names."""
-        return levels_of(self.concurrency, self.rate)
+        return levels_of(self.file.concurrency, self.file.rate)
 
     def description(self) -> dict[str, Any]:
         """Return the suite's description for the manifest."""
         return {
             "suite": self.name,
             "suite_digest": self.digest,
-            "baseline": self.baseline,
+            "baseline": self.file.baseline,
             "conditions": list(self.conditions),
-            "prompts": self.prompts,
-            "settings": dict(self.settings),
+            "prompts": self.file.prompts,
+            "settings": self.file.settings,
         }
 
     def make(
@@ -119,8 +111,10 @@ class Suite:
     ) -> Made:
         """Return every prompt in every condition; a condition that does not apply is left out with
         a note."""
-        originals = list(prompts) if prompts is not None else prompts_of(self.prompts, self.folder)
-        originals = originals[: limit or self.limit]
+        originals = (
+            list(prompts) if prompts is not None else prompts_of(self.file.prompts, self.folder)
+        )
+        originals = originals[: limit or self.file.limit]
         made: dict[str, list[Prompt]] = {}
         notes: list[str] = []
         for name, transforms in self.conditions.items():
@@ -183,7 +177,7 @@ def parse_suite(
     """Return the suite that `text` describes; raise UsageError, whose message names the fault."""
     where = where or f"suite {name}"
     try:
-        file = _File.model_validate(yaml.safe_load(text))
+        file = File.model_validate(yaml.safe_load(text))
         conditions = {
             label: tuple(_transform(one, f"conditions.{label}") for one in steps)
             for label, steps in file.conditions.items()
@@ -197,21 +191,8 @@ def parse_suite(
         raise UsageError(f"{where}: nested too deeply") from error
     except ValueError as error:
         raise UsageError(f"{where}: {error}") from error
-    return Suite(
-        name=name,
-        about=file.about,
-        prompts=file.prompts,
-        folder=folder,
-        limit=file.limit,
-        settings=file.settings,
-        seed=file.seed,
-        repeat=file.repeat,
-        baseline=file.baseline,
-        conditions=conditions,
-        concurrency=tuple(file.concurrency),
-        rate=tuple(file.rate),
-        digest=hashlib.sha256(text.encode()).hexdigest()[:16],
-    )
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return Suite(name=name, file=file, folder=folder, conditions=conditions, digest=digest)
 
 
 async def facts_for(suite: Suite, facts: Facts, count: Callable[[str], Awaitable[int]]) -> Facts:

@@ -38,14 +38,14 @@ def _texts(prompt: Prompt) -> list[str]:
 def test_a_shipped_suite_is_a_controlled_experiment(name: str) -> None:
     """Each prompt in every condition, and each condition another request than the baseline."""
     suite = load_suite(name)
-    assert suite.about and suite.baseline in suite.conditions
+    assert suite.file.about and suite.file.baseline in suite.conditions
     made = suite.make(Facts(url="u", model="m", max_model_len=200_000), seed=1)
     assert made.notes == ()
     keys = {condition: [p.key for p in prompts] for condition, prompts in made.conditions.items()}
     assert len({tuple(each) for each in keys.values()}) == 1
-    first = made.conditions[suite.baseline][0]
+    first = made.conditions[suite.file.baseline][0]
     for condition, prompts in made.conditions.items():
-        if condition != suite.baseline:
+        if condition != suite.file.baseline:
             assert prompts[0] != first and prompts[0].key == first.key
 
 
