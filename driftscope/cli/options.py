@@ -246,7 +246,7 @@ OtlpOption = Annotated[
     typer.Option(
         metavar="URL",
         help="Send metrics and spans to this OpenTelemetry collector, such as "
-        "http://localhost:4318. OTEL_* variables set the rest.",
+        "http://localhost:4318. Default: OTEL_EXPORTER_OTLP_ENDPOINT.",
     ),
 ]
 ConcurrencyOption = Annotated[
