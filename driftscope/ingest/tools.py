@@ -332,20 +332,57 @@ def _seconds(fields: Mapping[str, Any], name: str) -> float | None:
     return None if value is None else value / 1000.0
 
 
+_TTFT, _ITL = "Time to First Token", "Inter Token Latency"
+_IN_CSV = {
+    ("Benchmark", "Strategy", ""): "part",
+    ("Request Counts", "Successful", ""): "requests",
+    (_TTFT, "Successful ms", "Mean"): "ttft",
+    (_ITL, "Successful ms", "Mean"): "itl",
+    ("Token Throughput", "Successful Output Tokens/Sec", "Mean"): "throughput",
+}
+_ON_CONSOLE = {
+    ("Benchmark", "Strategy", ""): "part",
+    ("Requests", "Comp", "Tot"): "requests",
+    ("TTFT", "ms", "Mean"): "ttft",
+    ("ITL", "ms", "Mean"): "itl",
+    ("Output Tokens", "Per Sec", "Mean"): "throughput",
+}
+"""The three lines above a column, and what it holds."""
+_DECIMAL = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,20})?")
+
+
+def _is_guidellm(file: ResultFile) -> bool:
+    if file.document is not None:
+        return isinstance(file.fields.get("benchmarks"), list)
+    return f",{_TTFT}," in file.text[:MAX_HEAD] or "Request Latency Statistics" in file.text
+
+
+MAX_HEAD = 1 << 16
+"""Characters at a table's beginning that hold its first line."""
+
+
 @reader(
     name="guidellm",
-    marks=(("benchmarks", "requests", "successful"),),
-    title="guidellm benchmarks.json (0.4 to 0.8)",
-    gives="times per request; from 0.8 on acceptance length with interval and rates by depth",
-    lacks="acceptance before 0.8",
-    recognises=lambda file: isinstance(file.fields.get("benchmarks"), list),
+    marks=(
+        ("benchmarks", "requests", "successful"),
+        (f",{_TTFT},", f",{_ITL},"),
+        ("Request Latency Statistics", "| TTFT"),
+    ),
+    title="guidellm benchmarks.json or .csv, or what it printed (0.4 to 0.8)",
+    gives="times per request; in JSON from 0.8 on acceptance length with interval, rates by depth",
+    lacks="acceptance before 0.8, and in its CSV and on its console",
+    recognises=_is_guidellm,
 )
 def guidellm_report(file: ResultFile) -> Iterator[Figures]:
-    """Read guidellm's `benchmarks.json` (0.4 to 0.8): one part per benchmark.
+    """Read guidellm's `benchmarks.json` (0.4 to 0.8), its CSV or its console: one part per
+    benchmark.
 
     inter_token_latency_ms leaves out the first token. Acceptance is there from 0.8.0 on, as vLLM's
-    per-request metrics in response_metrics.
+    per-request metrics in response_metrics. Tables: benchmark/outputs/csv.py and console.py.
     """
+    if file.document is None:
+        yield from _guidellm_tables(file.text)
+        return
     benchmarks = objects(file.fields, "benchmarks")
     for at, benchmark in enumerate(benchmarks):
         done = objects(inner(benchmark, "requests"), "successful")
@@ -365,6 +402,55 @@ def guidellm_report(file: ResultFile) -> Iterator[Figures]:
             ttft_s=[milliseconds(row, "time_to_first_token_ms") for row in done],
             tpot_s=[milliseconds(row, "inter_token_latency_ms") for row in done],
         )
+
+
+def _guidellm_tables(text: str) -> Iterator[Figures]:
+    """Yield the times of each benchmark of a CSV, or of the tables on a console."""
+    found: dict[str, dict[str, float]] = {}
+    for table in _tables(text):
+        heads, names = zip(*table[:3], strict=False), _IN_CSV | _ON_CONSOLE
+        columns = [names.get(tuple(head)) for head in heads]
+        for row in table[3:]:
+            cells = dict(zip(columns, row, strict=False))
+            part = found.setdefault(cells.pop("part", ""), {})
+            for name, cell in cells.items():
+                if name is not None and (value := _DECIMAL.match(cell)):
+                    part[name] = float(value[0])
+    for name, fields in found.items():
+        yield Figures(
+            part=name,
+            requests=count(fields, "requests"),
+            ttft_s=milliseconds(fields, "ttft"),
+            tpot_s=milliseconds(fields, "itl"),
+            output_tokens_per_s=number(fields, "throughput"),
+        )
+
+
+def _tables(text: str) -> Iterator[list[list[str]]]:
+    """Yield tables as rows of cells: a CSV, or those between rules on a console, where a cell of no
+    width goes on with the one before it."""
+    if f",{_TTFT}," in text[:MAX_HEAD]:
+        try:
+            yield list(csv.reader(io.StringIO(text)))
+        except csv.Error as error:
+            raise BadFigureError(f"not a table of commas ({error})") from error
+        return
+    heads, rows = list[list[str]](), list[list[str]]()
+    for line in [*text.splitlines(), ""]:
+        if line.startswith("|="):
+            yield from [heads + rows] * bool(rows)
+            heads, rows = [], []
+        elif line.startswith("|-"):
+            heads, rows = rows, []
+        elif line.startswith("|"):
+            rows.append(_spread(line.strip()[1:-1].split("|")))
+
+
+def _spread(cells: Sequence[str]) -> list[str]:
+    filled = list[str]()
+    for cell in cells:
+        filled.append(cell.strip() if cell or not filled else filled[-1])
+    return filled
 
 
 def _spec(request: Mapping[str, Any]) -> Mapping[str, Any]:

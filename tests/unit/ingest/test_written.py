@@ -68,6 +68,16 @@ def test_guidellms_report_has_its_requests() -> None:
     assert found.ttft_s is not None and found.tpot_s is not None
 
 
+def test_guidellms_console_and_csv_have_the_times_of_each_benchmark() -> None:
+    folder = WRITTEN / "guidellm-0.8"
+    console, table = (ingest(folder / name)[1] for name in ("console.txt", "benchmarks.csv"))
+    assert [one.part for one in console] == ["concurrent@1", "concurrent@2"]
+    for printed, saved in zip(console, table, strict=True):
+        assert (printed.part, printed.requests) == (saved.part, saved.requests)
+        for name in ("ttft_s", "tpot_s", "output_tokens_per_s"):
+            assert getattr(printed, name) == pytest.approx(getattr(saved, name), rel=0.03)
+
+
 def test_sglangs_log_has_the_rounds_of_its_page_and_the_requests_of_its_answers() -> None:
     """The server's own warm-up is in the log and on the page, and not in the answers."""
     folder = WRITTEN / "sglang-0.5.23"
