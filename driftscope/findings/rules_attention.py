@@ -19,7 +19,6 @@ from driftscope.analysis.statistics.association import Answer as Relation
 from driftscope.analysis.statistics.drift import (
     FEWEST_CHAINS,
     FEWEST_CLUSTERS,
-    FEWEST_MATCHED,
     MARGIN,
     SINK_FLOOR,
     SINK_KEPT_ABOVE,
@@ -201,12 +200,15 @@ def wanted_words(drift: AttentionDrift, noun: str) -> str:
             f"record at least {FEWEST_CLUSTERS} {noun}s (this run has chains of {drift.clusters:,})"
         )
     if drift.shift is None:
+        enough = f"at least {FEWEST_CHAINS} of {FEWEST_CLUSTERS} {noun}s"
+        if not drift.chains:
+            return (
+                f"record chains with attention mass by distance, {enough} (start the server with "
+                "DRIFTSCOPE_DISTANCE_EVERY=1)"
+            )
         return (
-            "record attention mass by distance (start the server with "
-            f"DRIFTSCOPE_DISTANCE_EVERY=1): at least {FEWEST_CHAINS} chains of {FEWEST_CLUSTERS} "
-            f"{noun}s are needed, or {FEWEST_MATCHED} chains within the first "
-            f"{count(drift.depths - 1, 'output token')}; this run has {drift.chains:,} of "
-            f"{count(drift.clusters, noun)}"
+            f"record more chains, {enough} (`driftscope probe set latest --every 1` while the "
+            f"server runs): this run has {drift.chains:,} of {count(drift.clusters, noun)}"
         )
     if drift.wanted_clusters is None:
         return f"record more {noun}s of similar length: one has most of the chains"

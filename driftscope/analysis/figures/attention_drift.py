@@ -268,8 +268,7 @@ def _drift(table: pa.Table, shape: Shape, edges: tuple[int, ...]) -> AttentionDr
         found = drift_by_distance(_distance_sums(table, depths, len(edges)), edges)
     if found.source is Source.NONE:
         matched = drift_in_matched_rounds(_matched_sums(table, depths))
-        if matched.source is not Source.NONE or matched.chains > found.chains:
-            found = matched
+        found = found if matched.source is Source.NONE else matched
     return with_sink(found, _sink_sums(table))
 
 

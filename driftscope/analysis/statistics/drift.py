@@ -121,7 +121,7 @@ class AttentionDrift:
     """K: number of depths of the chains."""
     source: Source = Source.NONE
     clusters: int = 0
-    """Clusters behind `shift`; like `chains`, of the larger source if both are too small."""
+    """Clusters behind `shift`; like `chains`, with masses by distance if there are too few."""
     chains: int = 0
     from_depth: int = 0
     """First depth of those over which `shift` is taken; K with masses by distance."""
