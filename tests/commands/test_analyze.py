@@ -63,11 +63,6 @@ def test_each_format_has_a_next_step_of_its_own(runs: list[Path], tmp_path: Path
     assert "next: " not in done.stderr
 
 
-def test_report_html_is_the_default(runs: list[Path], tmp_path: Path) -> None:
-    assert driftscope("analyze", runs[0], cwd=tmp_path).returncode == 0
-    assert (tmp_path / "report.html").is_file()
-
-
 def test_labels(runs: list[Path], tmp_path: Path) -> None:
     done = driftscope("analyze", *runs, "--label", "a", "--label", "b", cwd=tmp_path)
     assert done.returncode == 0
@@ -133,19 +128,9 @@ def test_a_run_that_broke_off_is_read_and_says_so(tmp_path: Path) -> None:
     "where",
     [
         "true); COPY (SELECT 42) TO 'pwn1.csv'; --",
-        "true); ATTACH 'pwn3.db'; SELECT (true",
-        "read_text('secret.csv') <> ''",
         "CAST((SELECT content FROM read_text('secret.csv')) AS INT) > 1",
-        "true); SET memory_limit = '64GB'; SELECT (true",
-        "true); INSTALL httpfs; SELECT (true",
         "label in (SELECT a FROM read_csv('http://127.0.0.1:1/a.csv'))",
         " ",
-        "context = 'abc'",
-        "'abc'",
-        "CAST(request AS INT) > 1",
-        "k in range(10000000000)",
-        "label = repeat('x', 2000000000)",
-        " OR ".join(["k = 1"] * 10_000),
     ],
     ids=lambda where: where[:24],
 )

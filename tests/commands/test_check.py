@@ -15,7 +15,6 @@ from support.simulate import Cost, Truth, simulate
 from driftscope import check
 from driftscope.cli.gate_run import outcome, run_gate
 from driftscope.errors import NoDataError, UsageError
-from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.findings.finding import Severity
 from driftscope.pipeline import conclude, summarise
 from driftscope.trace.manifest import WAS_SIMULATED
@@ -256,13 +255,6 @@ def test_the_baseline_itself_is_not_judged(tmp_path: Path) -> None:
     assert outcome(run_gate([calm], ["hidden_state_grows"], None, drifting)) == 0
     held = summarise(drifting, "baseline")
     assert held.label == "baseline"
-
-
-def test_the_catalogue_is_printed(driftscope: Driftscope) -> None:
-    content = json.loads(driftscope("findings", "--json").stdout)
-    assert set(content) == {*CATALOGUE, *REPLAYS}
-    table = driftscope("findings").stdout
-    assert all(name in table for name in content)
 
 
 COSTLY = Truth(requests=60, rounds=30, cost=Cost(depth_s=0.003))

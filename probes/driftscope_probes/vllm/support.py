@@ -102,8 +102,8 @@ HOOKS = {
 """Hooks by part of vLLM: V1 model runner, V2 model runner, their worker, engine core."""
 
 
-TRUTH = "float64 replay of trained and random weights"
-WITNESS = "float64 softmax over raw q, k and raw states, tiny random model"
+TRUTH = "float64 replay"
+WITNESS = "float64 softmax"
 STATES = "float64 from raw states, tiny random model"
 COUNTED = "accepted counts and tokens, tiny model"
 NOT_RUN = "not run"
