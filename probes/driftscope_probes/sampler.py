@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from driftscope_probes.settings import DEFAULT_BUDGET
 
-FIRST_RATE = 1 / 16
-"""Rate until the first recorded steps have shown what a recorded step costs."""
+FIRST_RATE, FIRST_STEPS = 1 / 16, 50
+"""Least rate until that many steps are recorded, whatever the budget: an answer about attention
+needs as many chains, which a short run would not have."""
 LEAST_RATE = 1 / 4096
 WINDOW = 64
 """Number of steps of each sort over which costs are medians, so that one-off costs, such as the
@@ -102,6 +103,7 @@ class Sampler:
         self._governed = FIRST_RATE
         """Rate that the budget allows, kept up to date while `every` is in force."""
         self._random, self._seen, self._since = random.Random(seed), 0, 0
+        self._first_left = FIRST_STEPS
         self._next = 0
         """Number of the step that is drawn next, if the rate is governed."""
         self._drawn_for: float | None = None
@@ -151,6 +153,7 @@ class Sampler:
         the writer's thread."""
         self._steps.extend(serving_s)
         (self._recorded if recorded else self._passed).extend(probe_s)
+        self._first_left -= len(probe_s) if recorded else 0
         self._since += len(serving_s)
         if self._since >= EVERY_STEPS:
             self._since = 0
@@ -229,6 +232,8 @@ class Sampler:
             return
         allowed = self._aim * self.budget * costs.step_s - costs.passed_s
         self._governed = min(1.0, max(LEAST_RATE, allowed / extra))
+        if self._first_left > 0:
+            self._governed = max(self._governed, FIRST_RATE)
         if self.every is None:
             self.rate = self._governed
 

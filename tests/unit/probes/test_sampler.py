@@ -24,6 +24,7 @@ from driftscope_probes.sampler import (
     CHOICES,
     EVERY_STEPS,
     FIRST_RATE,
+    FIRST_STEPS,
     LEAST_RATE,
     REMEMBERED_LABELS,
     RequestSelection,
@@ -86,6 +87,14 @@ def test_the_first_rate_holds_until_something_is_known() -> None:
     assert Sampler(every=None).overhead == 0.0
     taken = sum(Sampler(every=None, seed=seed).take() for seed in range(4000))
     assert taken == pytest.approx(4000 * FIRST_RATE, rel=0.2)
+
+
+def test_a_short_run_has_enough_chains_whatever_the_budget() -> None:
+    sampler = Sampler(every=None, budget=0.001, seed=4)
+    taken, _ = _serve(sampler, round(FIRST_STEPS / FIRST_RATE * 0.7), recorded_s=0.5 * STEP_S)
+    assert sampler.rate == FIRST_RATE and taken > FIRST_STEPS / 2
+    taken, _ = _serve(sampler, round(FIRST_STEPS / FIRST_RATE), recorded_s=0.5 * STEP_S)
+    assert sampler.rate < FIRST_RATE / 10, "then the budget decides"
 
 
 def test_what_the_writer_takes_in_any_case_is_of_the_budget() -> None:
