@@ -683,13 +683,12 @@ def _faster(comparison: Comparison, tpot: Difference) -> str:
     if known is None:
         return "no difference in time per output token is shown"
     value, interval = known
-    comparable = comparison.comparability
-    faster = is_faster(value, interval) if comparable.decides(Claim.SPEED) else None
+    faster = is_faster(value, interval)
     how = {True: "faster", False: "slower", None: "neither surely faster nor slower"}[faster]
     return (
         f"{second} serves {how}: {value:.2f}× as fast as {comparison.first} ({interval.low:.2f}× "
         f"to {interval.high:.2f}×; {milliseconds(tpot.second)} per output token compared with "
-        f"{milliseconds(tpot.first)}){comparable.doubt(Claim.SPEED)}"
+        f"{milliseconds(tpot.first)})"
     )
 
 
