@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -27,7 +28,13 @@ from driftscope.analysis.number_words import (
     runs_of_numbers,
     times,
 )
-from driftscope.analysis.statistics.intervals import Interval, difference, quantile_interval
+from driftscope.analysis.speed import RUN_EFFECT
+from driftscope.analysis.statistics.intervals import (
+    Z95,
+    Interval,
+    difference,
+    quantile_interval,
+)
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.case import Case, comparison_of
 from driftscope.metrics.acceptance import MARGINAL as MARGINAL_RATE
@@ -161,15 +168,17 @@ def _by_depth(
         drawn.append(
             bars(other.label, depths(gaps), [g.value for g in gaps], run=index, intervals=ends)
         )
-        at = [depth for depth, end in enumerate(ends, start=1) if end and end.excludes_zero()]
+        at: Sequence[int] = comparison.apart_at if comparison else ()
+        if comparison is None:
+            at = [depth for depth, end in enumerate(ends, start=1) if end and end.excludes_zero()]
         apart.append(f"{other.label} at {runs_of_numbers(at) if at else 'none'}")
     return Picture(
         id="compare-acceptance",
         title=f"Acceptance differs clearly from {first.label}'s by {axis_name([first, *others])}: "
         f"{listed(apart)}",
         how=f"At each depth, acceptance minus that of {first.label}, with the 95% interval: pair "
-        "by pair if both answered the same prompts. An interval that contains 0 shows no clear "
-        "difference.",
+        "by pair if both answered the same prompts. The title names the depths that differ when "
+        "all are tested together.",
         chart=figure(
             drawn,
             x_title=axis_name([first, *others]),
@@ -303,7 +312,21 @@ def _row(
     tested: Measured | None = None,
 ) -> Row:
     a, b = Measured(*first), Measured(*second)
-    return Row(words=words, first=a, second=b, gap=tested or gap(a, b), say=say, good=good)
+    apart = tested or gap(a, b)
+    if say is milliseconds:
+        apart = _from_start_to_start(apart, a, b)
+    return Row(words=words, first=a, second=b, gap=apart, say=say, good=good)
+
+
+def _from_start_to_start(apart: Measured, a: Measured, b: Measured) -> Measured:
+    """Return a difference of times with what one server differs by from start to start."""
+    ends = apart.interval
+    if ends is None or apart.value is None or a.value is None or b.value is None:
+        return apart
+    half = Z95 * RUN_EFFECT * math.hypot(a.value, b.value)
+    low = apart.value - math.hypot(apart.value - ends.low, half)
+    high = apart.value + math.hypot(ends.high - apart.value, half)
+    return Measured(apart.value, Interval.of(low, high, ends.clusters))
 
 
 def _tested(

@@ -104,6 +104,26 @@ def test_the_fallback_s_shares_stand_side_by_side_with_their_differences(
     assert deliberate.word == APART and (deliberate.gap.value or 0) > 0
 
 
+def test_times_that_differ_by_what_two_starts_differ_are_not_better(
+    runs: tuple[RunSummary, RunSummary],
+) -> None:
+    first = runs[0]
+    assert first.closeup is not None
+    words = []
+    for factor in (1.08, 1.4):
+        slower = {
+            name: replace(d, count=10**6, quantiles_s=tuple(factor * q for q in d.quantiles_s))
+            for name, d in first.closeup.durations.items()
+        }
+        sure = {name: replace(d, count=10**6) for name, d in first.closeup.durations.items()}
+        pair = (
+            replace(first, closeup=replace(first.closeup, durations=times))
+            for times in (sure, slower)
+        )
+        words.append(_rows(tuple(pair))["Time per output token, p50"].word)
+    assert words == [SAME, WORSE]
+
+
 def test_slower_is_worse_and_faster_better_at_each_percentile(
     runs: tuple[RunSummary, RunSummary],
 ) -> None:
