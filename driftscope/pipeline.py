@@ -106,9 +106,11 @@ class MeasuredRuns:
     """Sums by label of the runs that were read here; their query engines are closed."""
 
 
-def analyze(inputs: Inputs) -> Analysis:
+def analyze(
+    inputs: Inputs, progress: Callable[[Sequence[Labelled]], Iterable[Labelled]] = iter
+) -> Analysis:
     """Return the conclusions on the inputs. Raises what `measure` raises."""
-    measured = measure(inputs)
+    measured = measure(inputs, progress)
     return conclude(measured.runs, measured.replays, measured.baseline)
 
 

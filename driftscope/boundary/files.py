@@ -6,6 +6,7 @@
     read_json(path)               the content parsed as JSON of bounded depth, all strings encodable
     parse_bounded_json(content)   JSON of bounded size, whose numbers are finite
     write_file(path, content)     replace a file whole; a device or a pipe is written in place
+    write_text(path, text)        the same of text, into a folder that is there
     create_file(path)             a descriptor of a new file; the path must not exist
     create_whole(path, content)   a new file that is never seen unfinished
     remove_leftovers(folder)      delete unfinished files of killed processes
@@ -44,6 +45,7 @@ from driftscope.boundary.bounds import (
     MAX_VALUES,
     SHOWN_CHARS,
 )
+from driftscope.errors import UsageError
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -232,6 +234,20 @@ def write_file(
         _write_in_place(target, content)
     else:
         _replace(target, content, 0o666 & ~_umask() if mode is None else mode, durable)
+
+
+def check_folder(path: Path) -> None:
+    """Raise UsageError if the folder of a file to write is missing: it is not made, because a typo
+    would then hide the file."""
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: {path.parent} is no folder; make it first")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path` as `write_file` does. Raises UsageError if its folder is missing, and
+    OSError."""
+    check_folder(path)
+    write_file(path, text.encode("utf-8", "replace"))
 
 
 def create_file(path: Path | str) -> int:

@@ -240,13 +240,12 @@ def write_report(
     apply, and OSError.
     """
     from driftscope.ablate.result import read_ablation, to_json
-    from driftscope.boundary.files import STDOUT
+    from driftscope.boundary.files import STDOUT, write_text
     from driftscope.boundary.text import shown
     from driftscope.cli.options import Format
     from driftscope.cli.screens.inspection import print_ablation
     from driftscope.errors import UsageError
     from driftscope_reports.ablation_page import to_html
-    from driftscope_reports.formats import write_text
 
     if len(paths) > 1:
         raise UsageError(f"{paths[0]}: an ablation is analysed alone; give it by itself")

@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from driftscope.cli import options
-from driftscope.cli.options import DUCKDB, ClusterOption, EngineOption, named_run, named_runs
+from driftscope.cli.options import (
+    DUCKDB,
+    ClusterOption,
+    EngineOption,
+    maker_of,
+    named_run,
+    named_runs,
+)
 
 
 def advise(
@@ -46,20 +53,23 @@ def advise(
     from driftscope.analysis.replays import ReplaySummary
     from driftscope.analysis.summary.run_summary import cuts_by_confidence
     from driftscope.boundary.text import shown as printable
-    from driftscope.cli.run_reports import RunChoice, labels_of
+    from driftscope.cli.run_reports import labels_of
     from driftscope.errors import EXIT_NO_DATA, NoDataError
     from driftscope.findings.causes import is_dead
     from driftscope.json_report import advice_to_json, dead_to_json
+    from driftscope.pipeline import Inputs, measure
     from driftscope.trace.manifest import WAS_SIMULATED
     from driftscope_reports.terminal import show_advice, show_dead
 
-    measured = RunChoice(
-        paths=tuple(runs),
-        labels=tuple(labels_of(runs, None)),
-        baseline=baseline,
-        engine=engine,
-        cluster=cluster,
-    ).measured()
+    measured = measure(
+        Inputs(
+            sources=runs,
+            labels=labels_of(runs, None),
+            baseline=baseline,
+            engine=maker_of(engine),
+            cluster=cluster,
+        )
+    )
     plain = measured.baseline
     replays = [*measured.replays, *([plain] if isinstance(plain, ReplaySummary) else [])]
     if replays or isinstance(plain, ReplaySummary):

@@ -17,6 +17,7 @@ from driftscope.cli.options import (
     NamesOption,
     QuietOption,
     WhereOption,
+    maker_of,
     named_run,
     named_runs_or_ablations,
 )
@@ -94,7 +95,8 @@ def analyze(
     """
     from driftscope.analysis.query.row_filters import Filter
     from driftscope.cli import ablate
-    from driftscope.cli.run_reports import ReportFiles, RunChoice, labels_of, write_reports
+    from driftscope.cli.run_reports import ReportFiles, labels_of, write_reports
+    from driftscope.pipeline import Inputs
 
     if any(map(ablate.is_ablation, runs)):
         others = {"--label": label, "--baseline": baseline, "--where": where, "--since": since}
@@ -103,13 +105,13 @@ def analyze(
         ablate.write_report(runs, place, form, others, as_json=as_json, quiet=quiet)
         return
     write_reports(
-        RunChoice(
-            paths=tuple(runs),
-            labels=tuple(labels_of(runs, label)),
+        Inputs(
+            sources=runs,
+            labels=labels_of(runs, label),
             baseline=baseline,
             only=Filter(where=where, since=since),
             by=by,
-            engine=engine,
+            engine=maker_of(engine),
             cluster=cluster,
         ),
         ReportFiles(

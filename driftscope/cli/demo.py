@@ -52,14 +52,16 @@ def demo(
     Uses live vLLM if it can be imported, otherwise the plain PyTorch reference engine. With vLLM it
     also serves EAGLE-3.1's target with and without the drafter, to say whether speculation pays.
     """
-    from driftscope.cli.run_reports import ReportFiles, RunChoice, write_reports
+    from driftscope.cli.run_reports import ReportFiles, write_reports
     from driftscope.distributions import needs_lab
+    from driftscope.pipeline import Inputs
 
     with needs_lab():
         runs = _record(output, prompts)
         runs |= _speed(output / SPEED, min(prompts, SPEED_PROMPTS)) if _has_vllm() else {}
     files = ReportFiles(path=output / "report.html", json_path=output / "report.json")
-    write_reports(RunChoice(paths=tuple(runs.values()), labels=tuple(runs)), files, quiet=as_json)
+    inputs = Inputs(sources=list(runs.values()), labels=list(runs))
+    write_reports(inputs, files, quiet=as_json)
     if as_json:
         typer.echo((output / "report.json").read_text(encoding="utf-8"), nl=False)
     sys.stderr.write(f"next: {NEXT}\n")

@@ -25,8 +25,8 @@ from driftscope.analysis.replays import ReplaySummary
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary
 from driftscope.boundary.text import shown as printable
 from driftscope.cli.inspection_baseline import inspection_of, relations_to
-from driftscope.cli.options import DUCKDB, named_run_or_inspection
-from driftscope.cli.run_reports import RunChoice, labels_of
+from driftscope.cli.options import DUCKDB, maker_of, named_run_or_inspection
+from driftscope.cli.run_reports import labels_of
 from driftscope.errors import EXIT_GATE_FAILED, EXIT_NO_DATA, EXIT_OK, NoDataError, UsageError
 from driftscope.findings.case import Case, Deciding, Entry
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
@@ -34,7 +34,7 @@ from driftscope.findings.finding import Finding, Severity, Trust
 from driftscope.inspect.compare_run import InspectedAcceptance, figures_like
 from driftscope.json_report import check_to_json, figures_of
 from driftscope.metrics.fallback import UNKNOWN
-from driftscope.pipeline import Analysis, Baseline, conclude
+from driftscope.pipeline import Analysis, Baseline, Inputs, conclude, measure
 from driftscope.trace.manifest import WAS_SIMULATED
 from driftscope.trace.runs import found
 from driftscope.vocabulary import GATED, UndraftedReason
@@ -240,16 +240,16 @@ def run_gate(
     if inspected is not None and where is not None:
         raise UsageError("--where: an inspection has no rows that a condition could keep")
     only = Filter(where=where)
-    choice = RunChoice(
-        paths=tuple(runs),
+    inputs = Inputs(
+        sources=runs,
         labels=labels,
         baseline=None if inspected else baseline,
         only=only,
         baseline_only=only,
-        engine=engine,
+        engine=maker_of(engine),
         cluster=cluster,
     )
-    measured = choice.measured()
+    measured = measure(inputs)
     if not measured.runs and not measured.replays:
         raise NoDataError(
             f"{runs[0]}: a run without speculation, of which no rule tells anything; give it as "
@@ -261,7 +261,7 @@ def run_gate(
         if note.answer is not None:
             sys.stderr.write(f"{printable(note.line)}\n")
     if inspected is not None:
-        relations = relations_to(inspected, choice.inputs())
+        relations = relations_to(inspected, inputs)
         return judge_analysis(asked, analysis, inspected, relations)
     return judge_analysis(asked, analysis, measured.baseline)
 

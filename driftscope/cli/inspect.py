@@ -99,7 +99,7 @@ def inspect(
     else:
         print_inspection(result)
     if output is not None:
-        from driftscope_reports.formats import write_text
+        from driftscope.boundary.files import write_text
         from driftscope_reports.inspection_page import to_html
 
         words = ["driftscope", "inspect", drafter, *(["--target", target] if target else [])]

@@ -198,10 +198,11 @@ def _ask(
     quiet: bool,
 ) -> int:
     """Ask the servers in turn, write the report, print the answer, and return the exit code."""
-    from driftscope.cli.run_reports import ReportFiles, RunChoice, write_reports
+    from driftscope.cli.run_reports import ReportFiles, write_reports
     from driftscope.cli.screens import replay as talk
     from driftscope.cli.screens.pays import exit_code, say_answer
     from driftscope.errors import EXIT_ERROR, EXIT_INTERRUPTED
+    from driftscope.pipeline import Inputs
     from driftscope.workloads.client.replay import require_answers
     from driftscope.workloads.contenders import ask_in_turn, recorded_in
 
@@ -216,9 +217,7 @@ def _ask(
         require_answers(each)
     named = recorded_in(folder)
     analysis = write_reports(
-        RunChoice(
-            paths=tuple(path for path, _ in named), labels=tuple(label for _, label in named)
-        ),
+        Inputs(sources=[path for path, _ in named], labels=[label for _, label in named]),
         ReportFiles(path=folder / "report.html", json_path=folder / "report.json"),
         quiet=True,
     )

@@ -15,22 +15,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from driftscope.analysis.query.row_filters import Filter
-from driftscope.boundary.files import STDOUT
+from driftscope.boundary.files import STDOUT, check_folder, write_text
 from driftscope.boundary.text import output_console, shown
-from driftscope.cli.options import DUCKDB, Format, maker_of
+from driftscope.cli.options import Format
 from driftscope.errors import UsageError
 from driftscope.json_report import to_json
-from driftscope.pipeline import (
-    BY_LABEL,
-    EVERYTHING,
-    Analysis,
-    Inputs,
-    MeasuredRuns,
-    conclude,
-    measure,
-)
-from driftscope_reports.formats import check_folder, write, write_text
+from driftscope.pipeline import BY_LABEL, Analysis, Inputs, analyze
 from driftscope_reports.terminal import render
 
 T = TypeVar("T")
@@ -96,57 +86,20 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunChoice:
-    """Arguments and options of a command that say which runs it reads, and how."""
-
-    paths: tuple[Path, ...]
-    """Run directories."""
-    labels: tuple[str, ...]
-    baseline: Path | None = None
-    only: Filter = EVERYTHING
-    baseline_only: Filter = EVERYTHING
-    by: str = BY_LABEL
-    engine: str = DUCKDB
-    cluster: str | None = None
-    """Column that the user chose as the unit of inference, see `Inputs.cluster`."""
-
-    def measured(self, *, quiet: bool = True) -> MeasuredRuns:
-        """Read the runs, with a progress bar unless `quiet`. Raises DriftscopeError."""
-        return measure(self.inputs(), partial(steps, what="analysing", quiet=quiet))
-
-    def inputs(self) -> Inputs:
-        """Return what the pipeline reads."""
-        return Inputs(
-            sources=self.paths,
-            labels=self.labels,
-            baseline=self.baseline,
-            only=self.only,
-            baseline_only=self.baseline_only,
-            by=self.by,
-            engine=maker_of(self.engine),
-            cluster=self.cluster,
-        )
-
-    def analysis(self, *, quiet: bool = True) -> Analysis:
-        """Return the conclusions on the runs. Raises DriftscopeError."""
-        measured = self.measured(quiet=quiet)
-        return conclude(measured.runs, measured.replays, measured.baseline)
-
-    def command_line(self, output: Path) -> str:
-        """Return the command line that writes the report `output` again."""
-        words = ["driftscope", "analyze", *map(str, self.paths)]
-        words += [word for label in self.labels for word in ("--label", label)]
-        options = {
-            "--baseline": self.baseline,
-            "--where": self.only.where,
-            "--since": self.only.since,
-            "--by": self.by if self.by != BY_LABEL else None,
-            "--cluster": self.cluster,
-        }
-        for name, value in options.items():
-            words += [] if value is None else [name, str(value)]
-        return shlex.join([*words, "-o", str(output)])
+def command_line(inputs: Inputs, output: Path) -> str:
+    """Return the command line that writes the report `output` again."""
+    words = ["driftscope", "analyze", *map(str, inputs.sources)]
+    words += [word for label in inputs.labels for word in ("--label", label)]
+    options = {
+        "--baseline": inputs.baseline,
+        "--where": inputs.only.where,
+        "--since": inputs.only.since,
+        "--by": inputs.by if inputs.by != BY_LABEL else None,
+        "--cluster": inputs.cluster,
+    }
+    for name, value in options.items():
+        words += [] if value is None else [name, str(value)]
+    return shlex.join([*words, "-o", str(output)])
 
 
 _PIPE_WIDTH = 100
@@ -198,8 +151,21 @@ class ReportFiles:
     then goes to stderr."""
 
 
-def write_reports(choice: RunChoice, files: ReportFiles, *, quiet: bool = False) -> Analysis:
-    """Analyse the chosen runs, write the report's files, print its table unless `quiet`, and return
+def _text(analysis: Analysis, form: Format, command: str) -> str:
+    if form is Format.JSON:
+        return to_json(analysis)
+    if form is Format.MARKDOWN:
+        from driftscope_reports.markdown import to_markdown
+
+        return to_markdown(analysis)
+    # Templates and plotly are imported only for a page.
+    from driftscope_reports.html import to_html
+
+    return to_html(analysis, command=command)
+
+
+def write_reports(inputs: Inputs, files: ReportFiles, *, quiet: bool = False) -> Analysis:
+    """Analyse the runs, write the report's files, print its table unless `quiet`, and return
     the analysis.
 
     Raises DriftscopeError for runs that cannot be used, and OSError for files that cannot be
@@ -208,11 +174,11 @@ def write_reports(choice: RunChoice, files: ReportFiles, *, quiet: bool = False)
     if files.json_path == files.path:
         raise UsageError("--json and --output - both print to stdout; give the report a file")
     check_folder(files.path)
-    analysis = choice.analysis(quiet=quiet)
+    analysis = analyze(inputs, partial(steps, what="analysing", quiet=quiet))
     named = [path for path in (files.path, files.json_path) if path is not None]
     existing = frozenset(path for path in named if path.is_file())
-    command = choice.command_line(files.path)
-    written = write(analysis, files.format, files.path, command=command)
+    write_text(files.path, _text(analysis, files.format, command_line(inputs, files.path)))
+    written = [files.path]
     prints_json = files.json_path == STDOUT
     if prints_json:
         typer.echo(to_json(analysis), nl=False)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.boundary.files import write_text
 from driftscope.json_report import to_dict
 from driftscope.pipeline import Analysis, Inputs, analyze
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.runs import found
 from driftscope_reports.charts import escaped, plain
-from driftscope_reports.formats import write_text
 from driftscope_reports.html import pictures, to_html
 from driftscope_reports.page import colours
 

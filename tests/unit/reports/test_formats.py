@@ -16,8 +16,8 @@ import driftscope
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.cli.app import app
 from driftscope.cli.options import Format
-from driftscope.cli.run_reports import ReportFiles, RunChoice, write_reports
-from driftscope.pipeline import Analysis
+from driftscope.cli.run_reports import ReportFiles, command_line, write_reports
+from driftscope.pipeline import Analysis, Inputs
 from driftscope_reports.markdown import text, to_markdown
 
 GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
@@ -28,23 +28,16 @@ def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     return pair(tmp_path_factory.mktemp("pair"))
 
 
-def _written(
-    paths: list[Path], labels: list[str], output: Path, form: Format = Format.HTML
-) -> Analysis:
-    choice = RunChoice(paths=tuple(paths), labels=tuple(labels))
-    return write_reports(choice, ReportFiles(path=output, format=form), quiet=True)
-
-
 def test_the_command_of_a_part_makes_the_same_report(
     tmp_path: Path,
 ) -> None:
     output, where = tmp_path / "part.html", "context > 300 and label = 'chat'"
-    choice = RunChoice(
-        paths=(GALLERY / "server",), labels=("server",), only=Filter(where=where, since="3s")
+    inputs = Inputs(
+        sources=[GALLERY / "server"], labels=["server"], only=Filter(where=where, since="3s")
     )
-    write_reports(choice, ReportFiles(path=output), quiet=True)
+    write_reports(inputs, ReportFiles(path=output), quiet=True)
     first = output.read_bytes()
-    command = choice.command_line(output)
+    command = command_line(inputs, output)
     assert command in html.unescape(first.decode())
     output.unlink()
     with pytest.raises(SystemExit) as ended:
@@ -89,7 +82,8 @@ def test_an_option_is_code_to_paste_in_markdown(analysis: Analysis) -> None:
 @pytest.mark.parametrize("form", list(Format))
 def test_the_command_writes_each_format(tmp_path: Path, form: Format) -> None:
     run = write_run(tmp_path / "run", PAIR["eagle3.1"])
-    _written([run], ["run"], tmp_path / "out", form)
+    files = ReportFiles(path=tmp_path / "out", format=form)
+    write_reports(Inputs(sources=[run], labels=["run"]), files, quiet=True)
     signs = {"html": b"<!DOCTYPE", "json": b"{", "markdown": b"### "}
     assert (tmp_path / "out").read_bytes().startswith(signs[form])
 

@@ -130,7 +130,7 @@ _IMPORTED_LATE = (
     "driftscope.telemetry.export",
     "driftscope.telemetry.recorded_run",
     "driftscope.workloads.client.replay",
-    "driftscope_reports.formats",
+    "driftscope_reports.html",
     "opentelemetry.exporter.otlp.proto.http.metric_exporter",
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
 )
