@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from driftscope.metrics import acceptance as a
 from driftscope.metrics import attention as t
-from driftscope.metrics import confidence, fallback, hidden, latency, overhead
+from driftscope.metrics import confidence, fallback, hidden, latency
 from driftscope.metrics.definition import Definition
 
 DEFINITIONS: dict[str, Definition] = {
@@ -23,7 +23,7 @@ DEFINITIONS: dict[str, Definition] = {
         *(fallback.REJECTED, fallback.UNDRAFTED, fallback.EFFECTIVE_K),
         *(latency.CLIENT_TTFT, latency.CLIENT_TPOT, latency.THROUGHPUT, latency.PER_USER),
         *(latency.AGAINST, latency.OUTCOME),
-        *(overhead.OVERHEAD, overhead.BUDGETED),
+        *(latency.OVERHEAD, latency.BUDGETED),
         latency.PREDICTED_TPOT,
         a.WITHIN_REQUEST,
     )

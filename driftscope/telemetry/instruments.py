@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from driftscope.metrics import confidence, hidden, latency
 from driftscope.metrics.acceptance import COUNTED, MEAN_LENGTH, TOKEN_RATE
 from driftscope.metrics.fallback import REJECTED, UNDRAFTED
-from driftscope.metrics.overhead import BUDGETED
+from driftscope.metrics.latency import BUDGETED
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 DEPTH = "driftscope.depth"

@@ -16,7 +16,7 @@ from driftscope.boundary.text import shown
 from driftscope.errors import DamagedTraceError, NoDataError, PeerError, TelemetryError, UsageError
 from driftscope.metrics.acceptance import UNCUT, mean_length, running_product
 from driftscope.metrics.fallback import UNKNOWN
-from driftscope.metrics.overhead import all_in, cost_of
+from driftscope.metrics.latency import all_in, cost_of
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.count import BadRowError, BatchCounter, record_status
 from driftscope.telemetry.engine import ManifestFile, in_order

@@ -77,7 +77,7 @@ class Status:
     rate: Share | None = None
     """Share of draft steps that are currently recorded."""
     overhead: Ratio | None = None
-    """Cost of the probe that a budget bounds, see `driftscope.metrics.overhead`."""
+    """Cost of the probe that a budget bounds, see `driftscope.metrics.latency`."""
     recording: bool | None = None
     """Whether draft steps are recorded at present; None for a process that has no draft steps."""
     control: Mapping[str, Any] = field(default_factory=dict)

@@ -61,8 +61,14 @@ from driftscope.analysis.statistics.ratio import mean_time_interval, ratio_inter
 from driftscope.analysis.summary.run_summary import RunSummary, independence_of
 from driftscope.metrics.fallback import effective_k, fallback
 from driftscope.metrics.hidden import growth
-from driftscope.metrics.latency import StepCost, inter_token_s, mean_s
-from driftscope.metrics.overhead import cost_of, outside_steps, overhead_fraction
+from driftscope.metrics.latency import (
+    StepCost,
+    cost_of,
+    inter_token_s,
+    mean_s,
+    outside_steps,
+    overhead_fraction,
+)
 
 if TYPE_CHECKING:
     import ibis.expr.types as ir

@@ -12,7 +12,7 @@ from rich.text import Text
 from driftscope.boundary.http_peer import public
 from driftscope.boundary.json_document import PROBE, text
 from driftscope.boundary.text import output_console, shown
-from driftscope.metrics.overhead import all_in, cost_of
+from driftscope.metrics.latency import all_in, cost_of
 
 _COLUMNS = (
     "process",
@@ -63,7 +63,7 @@ def _table(processes: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _cost(processes: Sequence[Mapping[str, Any]]) -> str:
-    """Return both costs of the probe, in the words of `driftscope.metrics.overhead`."""
+    """Return both costs of the probe, in the words of `driftscope.metrics.latency`."""
     costs = [
         cost_of(each["source"], *(float(each.get(name) or 0.0) for name in _TIMES))
         for each in processes

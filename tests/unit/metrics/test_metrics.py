@@ -33,8 +33,14 @@ from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.metrics.confidence import calibration_error
 from driftscope.metrics.fallback import UNKNOWN, effective_k, fallback
 from driftscope.metrics.hidden import growth, imbalance
-from driftscope.metrics.latency import inter_token_s, life_s, mean_s
-from driftscope.metrics.overhead import all_in, cost_of, overhead_fraction
+from driftscope.metrics.latency import (
+    all_in,
+    cost_of,
+    inter_token_s,
+    life_s,
+    mean_s,
+    overhead_fraction,
+)
 from driftscope.vocabulary import UndraftedReason
 
 
