@@ -8,13 +8,13 @@ Uses the tiny trio on one CPU core, in one engine that is alone on the machine.
 The probe changes its state every few steps: none of driftscope's hooks on vLLM, then all of them
 with the probe stopped, with its default budget, with every round recorded, and no hooks again
 (`benchmarks.turns`). Every ratio is therefore of steps that the same process took within a second
-or two, and other load on the machine affects all states equally. The last state shows the ratio when there is no difference at all. A turn's figure
-is the median of its six steps, a ratio the mean of the rounds without the fifth at each end. The
-writer's flushes fall on all states, so their cost is measured separately, with the probe in one
-state for a while (`benchmarks.turns`). A budget records so few steps that a median does not show
-them: their share of all steps is counted, and the time that they take above the median of their
-turn. The cost of a state is the sum of these. Batch 1, where the probe's share is largest, is
-measured far longer than the others.
+or two, and other load on the machine affects all states equally. The last state shows the ratio
+when there is no difference at all. A turn's figure is the median of its six steps, a ratio the mean
+of the rounds without the fifth at each end. The writer's flushes fall on all states, so their cost
+is measured separately, with the probe in one state for a while (`benchmarks.turns`). A budget
+records so few steps that a median does not show them: their share of all steps is counted, and the
+time that they take above the median of their turn. The cost of a state is the sum of these. Batch
+1, where the probe's share is largest, is measured far longer than the others.
 
 The table also shows what the probe itself reports: its share of a step that is recorded, and of one
 that is not. The tiny trio's step takes tens of milliseconds, so these ratios are a worst case for
