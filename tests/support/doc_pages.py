@@ -18,18 +18,16 @@ import pyarrow as pa
 from driftscope.findings.case import Entry
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
 from driftscope.inspect.drafter_classes import CLASSES, Coverage
-from driftscope.parser_marks import NOT_COVERED, parsers_of
 from driftscope.telemetry.instruments import COUNTER, INSTRUMENTS, Instrument
 from driftscope.telemetry.prometheus import metric_name
 from driftscope.trace.records import RECORDS
 from driftscope.trace.schema import FIGURE, HASHED, TRACEPARENT, kind_of, schema_of
-from driftscope.vocabulary import Region
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROBE_RECORDS = ("draft", "verify", "step", "request", "resource")
 """Records that a probe in an engine writes; a replay writes the others."""
 HIDDEN = {
-    **dict.fromkeys(HASHED, "; a keyed hash with identifiers off"),
+    **dict.fromkeys(HASHED, ", hashed"),
     TRACEPARENT: "; null with identifiers off",
 }
 """Contents of columns of the probe's records under DRIFTSCOPE_IDENTIFIERS=off."""
@@ -114,19 +112,6 @@ def _finding(entry: Entry[Any]) -> str:
     )
 
 
-def parsers() -> str:
-    """Return the parsers of vLLM and SGLang whose marks the probe knows."""
-    rows = (
-        ("tool calls", parsers_of(Region.JSON)),
-        ("thinking", parsers_of(Region.THINKING)),
-        ("neither: their marks stand in the checkpoint", NOT_COVERED),
-    )
-    return table(
-        ("recognised", "with these parsers"),
-        ((what, ", ".join(f"`{name}`" for name in sorted(names))) for what, names in rows),
-    )
-
-
 def drafters() -> str:
     """Return the drafters of vLLM, by how much is compared without a vLLM."""
     rows: dict[str, list[str]] = {}
@@ -143,7 +128,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "metrics": metrics,
     "columns": columns,
     "findings": findings,
-    "parsers": parsers,
     "drafters": drafters,
 }
 """Tables by the names in their markers."""
