@@ -43,6 +43,15 @@ def inspect(
             help="Largest number of prompts; after 32, only as many as depth 1 needs to decide.",
         ),
     ] = MOST_PROMPTS,
+    expected_length: Annotated[
+        float | None,
+        typer.Option(
+            metavar="TOKENS",
+            min=1.0,
+            help="Acceptance length that the author published, or that an earlier inspection "
+            "found: whether the drafter reaches it, up to a tenth.",
+        ),
+    ] = None,
     allow_pickle: PickleOption = False,
     download: DownloadOption = False,
     write_config: Annotated[
@@ -75,12 +84,14 @@ def inspect(
     from driftscope.inspect.engine_loading import EngineProcess, installed_engine
     from driftscope.inspect.inspection import inspect_files, to_json
 
-    if write_config and not (target and run):
-        raise UsageError("--write-config needs --target and a run")
+    if (write_config or expected_length) and not (target and run):
+        option = "--write-config" if write_config else "--expected-length"
+        raise UsageError(f"{option} needs --target and a run")
     options = TrialOptions(
         prompts=prompts,
         k=k,
         most_prompts=limit,
+        expected_length=expected_length,
         config_file=write_config,
         opening=opening_of(allow_pickle=allow_pickle, download=download),
     )
@@ -108,6 +119,7 @@ def inspect(
         if target and run:
             words += ["--prompts", prompts, "--k", str(k)]
             words += ["--limit", str(limit)] if limit != MOST_PROMPTS else []
+            words += ["--expected-length", f"{expected_length:g}"] if expected_length else []
         command = shlex.join([*words, "-o", str(output)])
         write_text(output, to_html(result, command=command))
         typer.echo(f"written: {shown(str(output))}", err=True)

@@ -38,6 +38,8 @@ class TrialOptions:
     prompts: str
     k: int
     most_prompts: int
+    expected_length: float | None = None
+    """Acceptance length to compare with; None if none is known."""
     config_file: Path | None = None
     """Place of the repaired config; None if none is to be written."""
     opening: Opening = CAREFUL
@@ -111,7 +113,7 @@ def with_trial(inspection: Inspection, target: str, options: TrialOptions) -> In
     except KeyboardInterrupt:
         note = _not_run(f"{STOPPED} before the drafter was measured", "a trial without Ctrl-C")
         return inspection.with_results([note], stopped=True)
-    from driftscope.inspect.trial.result import best_repair, verdict
+    from driftscope.inspect.trial.verdict import best_repair, verdict
 
     if options.config_file and trial.stopped:
         typer.echo("no config is written: Ctrl-C stopped the trial", err=True)
@@ -142,7 +144,14 @@ def _run(drafter: str, target: str, options: TrialOptions) -> Trial:
             "--write-config does not write a target, and MTP heads are part of one; leave it out"
         )
     bench = lambda: load_bench(opened, options)  # noqa: E731
-    return run_trial(files, opened.layers, bench, options.k, listener=TrialProgress())
+    return run_trial(
+        files,
+        opened.layers,
+        bench,
+        options.k,
+        listener=TrialProgress(),
+        expected_length=options.expected_length,
+    )
 
 
 def _write(drafter: str, best: Tried | None, path: Path, opening: Opening) -> None:

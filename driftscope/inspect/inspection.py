@@ -23,17 +23,20 @@ from driftscope.inspect.checkpoints import (
     sizes_of,
     with_tensors,
 )
-from driftscope.inspect.checks import config, layer_fields, tensors, vocabulary
+from driftscope.inspect.checks import config, layer_fields, mtp_heads, tensors, vocabulary, weights
 from driftscope.inspect.checks.result import UNNAMED, CheckResult, Inspected, Level
+from driftscope.inspect.checks.weights import HEAD_IS_TARGETS
 from driftscope.inspect.drafter_classes import Coverage, Family
 from driftscope.inspect.engine_loading import EngineProcess
 from driftscope.inspect.files import CAREFUL, Opening
 from driftscope.inspect.trial.result import Trial
+from driftscope.inspect.trial.verdict import LESS_THAN_EXPECTED, reaches
 
 Check = Callable[[Inspected], Iterator[CheckResult]]
 FOR_ANY_DRAFTER: tuple[Check, ...] = (
-    tensors.check_values,
-    tensors.check_types,
+    weights.check_values,
+    weights.check_types,
+    weights.check_norms,
     vocabulary.check_tokenizer,
     vocabulary.check_template,
     vocabulary.check_quantization,
@@ -54,8 +57,9 @@ FOR_EAGLE3: tuple[Check, ...] = (
     vocabulary.check_special_tokens,
     config.check_rope,
     config.check_context,
-    tensors.check_width,
-    tensors.check_embedding,
+    weights.check_width,
+    weights.check_embedding,
+    weights.check_head,
 )
 FOR_EAGLE1: tuple[Check, ...] = (
     tensors.check_shapes,
@@ -66,16 +70,18 @@ FOR_EAGLE1: tuple[Check, ...] = (
     config.check_bias,
     config.check_rope,
     config.check_context,
-    tensors.check_width,
-    tensors.check_embedding,
+    weights.check_width,
+    weights.check_embedding,
 )
 FOR_MTP: tuple[Check, ...] = (
-    tensors.check_heads,
-    tensors.check_entries,
-    tensors.check_quantization,
+    layer_fields.check_layer_fields,
+    mtp_heads.check_heads,
+    mtp_heads.check_entries,
+    mtp_heads.check_quantization,
 )
 FOR_BLOCKS: tuple[Check, ...] = (
     tensors.check_shapes,
+    layer_fields.check_layer_fields,
     tensors.check_prefix,
     config.check_captured_layers,
     config.check_mask_token,
@@ -84,15 +90,16 @@ FOR_BLOCKS: tuple[Check, ...] = (
     vocabulary.check_special_tokens,
     config.check_rope,
     config.check_context,
-    tensors.check_width,
-    tensors.check_embedding,
+    weights.check_width,
+    weights.check_embedding,
 )
 """Checks of a drafter that drafts all tokens at once from captured layers: DFlash, DSpark."""
 FOR_OTHERS: tuple[Check, ...] = (
     tensors.check_shapes,
+    layer_fields.check_layer_fields,
     config.check_medusa_bias,
     vocabulary.check_vocabulary_size,
-    tensors.check_width,
+    weights.check_width,
 )
 """Checks of Medusa and of the Gemma 4 assistant."""
 FOR_LOADED: tuple[Check, ...] = (
@@ -143,17 +150,23 @@ class Answer(StrEnum):
     """Whether a drafter is sound."""
 
     SOUND = "sound"
+    """No mistake was found, and as much is accepted as was expected."""
+    NOT_COMPARED = "nothing wrong found, not compared with an expected length"
     """Every field is understood, every number finite, depth 1 is clearly alive, and no repair
-    helps."""
+    helps. Whether the drafter could accept more cannot be told from one trial: a tensor of another
+    checkpoint makes it like a weaker drafter."""
     WRONG = "wrong"
     """A cause was found."""
     UNEXPLAINED = "accepts little, cause not found"
+    """Little is accepted at depth 1, or less than was expected."""
     CANNOT_TELL = "cannot tell"
     """The models were not run, or on too few prompts."""
 
 
 NOT_RUN, UNEXPLAINED = "not_run", "accepts_little"
-WITHOUT_A_CAUSE = frozenset((NOT_RUN, UNEXPLAINED, "too_few_prompts", "fields_not_run"))
+WITHOUT_A_CAUSE = frozenset(
+    (NOT_RUN, UNEXPLAINED, LESS_THAN_EXPECTED, HEAD_IS_TARGETS, "too_few_prompts", "fields_not_run")
+)
 """Results that name no cause."""
 
 
@@ -202,10 +215,12 @@ class Inspection:
             return Answer.CANNOT_TELL
         if found - WITHOUT_A_CAUSE:
             return Answer.WRONG
-        if UNEXPLAINED in found:
+        if found & {UNEXPLAINED, LESS_THAN_EXPECTED}:
             return Answer.UNEXPLAINED
         not_run = self.trial is None or self.trial.stopped or bool(self.trial.not_promised)
-        return Answer.CANNOT_TELL if found or not_run else Answer.SOUND
+        if found or not_run or self.trial is None:
+            return Answer.CANNOT_TELL
+        return Answer.SOUND if reaches(self.trial) else Answer.NOT_COMPARED
 
     @property
     def conclusion(self) -> str:
@@ -215,8 +230,8 @@ class Inspection:
         first = next((each for each in self.results if each.level is not Level.NOTE), None)
         if self.answer is Answer.WRONG and first is not None:
             return f"Wrong: {first.title}."
-        if self.answer is Answer.UNEXPLAINED:
-            return "It accepts little, and the cause was not found."
+        if self.answer is Answer.UNEXPLAINED and first is not None:
+            return f"{first.title[0].upper()}{first.title[1:]}."
         if first is not None:
             return f"It cannot be told whether this drafter is sound: {first.title}."
         if self.trial is None:
@@ -231,10 +246,14 @@ class Inspection:
             return f"No mistake in the files.{more}"
         if self.trial.stopped:
             return f"No mistake found so far, with {len(self.trial.tried)} repairs tried."
-        rate = self.trial.acceptance.marginal[0]
+        accepts = self.trial.acceptance
+        length = f"{accepts.mean_length:.2f} tokens a round"
+        words = f"no check failed, and none of {len(self.trial.tried)} repairs surely accepts more"
+        if self.answer is Answer.SOUND:
+            return f"Sound: it accepts the expected length ({length}), {words}."
         return (
-            f"Sound: no check failed, {rate:.0%} of the first tokens are accepted, and none of "
-            f"{len(self.trial.tried)} repairs surely accepts more."
+            f"It accepts {length}: {words}. Whether it should accept more cannot be told from one "
+            "trial; --expected-length compares with what its author published."
         )
 
     def code(self, *, strict: bool) -> int:

@@ -12,15 +12,8 @@ from driftscope.analysis.number_words import count, number, percent
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.inspect.checks.result import Level
 from driftscope.inspect.inspection import Answer, Inspection
-from driftscope.inspect.trial.result import (
-    STOPPED,
-    Change,
-    Trial,
-    Tried,
-    TriedRendering,
-    best_repair,
-    by_reason,
-)
+from driftscope.inspect.trial.result import STOPPED, Change, Trial, Tried, TriedRendering, by_reason
+from driftscope.inspect.trial.verdict import best_repair
 from driftscope.metrics.acceptance import MARGINAL, MEAN_LENGTH
 from driftscope.metrics.confidence import TOP1
 from driftscope.metrics.hidden import FED_RMS, PRENORM_RMS

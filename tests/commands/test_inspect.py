@@ -17,7 +17,15 @@ from support.inspections import inspection_document
 from support.runs import Spec, write_run
 
 from driftscope.boundary.json_document import INSPECTION
-from driftscope.errors import EXIT_ERROR, EXIT_GATE_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
+from driftscope.errors import (
+    EXIT_ERROR,
+    EXIT_GATE_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_NO_DATA,
+    EXIT_OK,
+    EXIT_USAGE,
+)
+from driftscope.inspect.inspection import Answer
 from driftscope.json_schema import schema_of
 from driftscope_lab.trio import trio_path
 
@@ -92,10 +100,31 @@ def test_a_drafter_that_cannot_be_run_still_has_its_files_checked(tmp_path: Path
     assert found["trial"] is None
 
 
-def test_a_repair_cannot_be_written_without_a_run(tmp_path: Path) -> None:
-    done = _inspect(trio_path() / "eagle31", "--write-config", tmp_path / "config.json")
+def test_models_that_were_to_be_run_and_could_not_be_are_no_pass(tmp_path: Path) -> None:
+    target = changed(tmp_path / "target", "target")  # without its tokenizer
+    arguments = trio_path() / "eagle31", "--target", target, "--prompts", "trio", "--limit", 5
+    done, strict = _inspect(*arguments), _inspect(*arguments, "--strict")
+    assert (done.returncode, strict.returncode) == (EXIT_NO_DATA, EXIT_GATE_FAILED)
+    words = " ".join(done.stdout.split())
+    assert "cannot be told" in words and "the drafter was not run" in words
+
+
+@pytest.mark.parametrize("option", [("--write-config", "config.json"), ("--expected-length", 4)])
+def test_what_needs_a_run_is_refused_without_one(option: tuple[object, ...]) -> None:
+    done = _inspect(trio_path() / "eagle31", *option)
     assert done.returncode == EXIT_USAGE
     assert "--target" in done.stderr
+
+
+@pytest.mark.slow
+def test_only_a_length_to_compare_with_makes_a_drafter_sound() -> None:
+    arguments = trio_path() / "eagle31", "--target", TARGET, "--prompts", "trio", "--limit", 8
+    # The interval of 8 prompts is about a sixth of the length wide.
+    ends = [((), EXIT_OK), (("--expected-length", 3), EXIT_OK), (("--expected-length", 8), 3)]
+    found = [_inspect(*arguments, *option, "--json") for option, _ in ends]
+    assert [done.returncode for done in found] == [code for _, code in ends]
+    answers = [json.loads(done.stdout)["answer"] for done in found]
+    assert answers == [Answer.NOT_COMPARED, Answer.SOUND, Answer.UNEXPLAINED]
 
 
 def test_a_page_is_written_beside_the_table_and_its_place_is_told(tmp_path: Path) -> None:

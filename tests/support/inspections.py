@@ -10,16 +10,9 @@ from support.checkpoints import AUX, TARGET, Config, changed
 
 from driftscope.boundary.json_document import INSPECTION, text
 from driftscope.inspect.inspection import Inspection, inspect_files
-from driftscope.inspect.trial.result import (
-    Change,
-    InsideSums,
-    Trial,
-    Tried,
-    acceptance_of,
-    gain,
-    inside_of,
-    verdict,
-)
+from driftscope.inspect.trial.inside import InsideSums, inside_of
+from driftscope.inspect.trial.result import Change, Trial, Tried, acceptance_of, gain
+from driftscope.inspect.trial.verdict import verdict
 from driftscope.trace.records import edges_of
 
 CHAINS = 30

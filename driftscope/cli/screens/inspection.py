@@ -27,6 +27,7 @@ from driftscope.inspect.trial.result import STOPPED, Acceptance, Trial, by_reaso
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "cyan"}
 _ANSWERS = {
     Answer.SOUND: "green",
+    Answer.NOT_COMPARED: "cyan",
     Answer.WRONG: "bold red",
     Answer.UNEXPLAINED: "bold red",
     Answer.CANNOT_TELL: "yellow",

@@ -19,15 +19,18 @@ from typing import Any
 from driftscope.boundary.strict_json import dumps
 from driftscope.inspect.checkpoints import DrafterFiles
 from driftscope.inspect.checks.result import VLLM, Certainty, CheckResult, Inspected, Level
-from driftscope.inspect.drafter_classes import Family
+from driftscope.inspect.drafter_classes import MIMO, Family
 from driftscope.inspect.reference.config import ROTARY_SHARE, rotary_share
 
 SOURCES: Mapping[Family, tuple[str, ...]] = {
     Family.LLAMA: ("llama_eagle3.py", "llama.py"),
     Family.QWEN3: ("qwen3_eagle3.py", "qwen3.py"),
     Family.EAGLE1: ("llama_eagle.py", "llama.py"),
+    Family.MLA: ("deepseek_eagle3.py", "deepseek_v2.py:DeepseekV2MLAAttention"),
+    Family.MTP: ("mimo_mtp.py", "qwen2.py:Qwen2DecoderLayer"),
 }
-"""Modules of vLLM's models that read the config of a drafter, by the family of its layers."""
+"""Modules of vLLM's models, or single classes of them, that read the config of a drafter, by the
+family of its layers. Of heads for multi-token prediction only MiMo's are run."""
 RUN_WITH = frozenset(
     (
         *("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size"),
@@ -39,6 +42,8 @@ RUN_WITH = frozenset(
         *("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual"),
         *("draft_vocab_size", "target_hidden_size", "num_aux_hidden_states", "num_aux_layers"),
         *("eagle_config", "eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state"),
+        *("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+        "num_nextn_predict_layers",
     )
 )
 """Fields with which the reference drafter runs as vLLM does."""
@@ -51,11 +56,13 @@ WITHOUT_EFFECT = frozenset(
         *("auto_map", "id2label", "label2id", "problem_type", "return_dict", "is_encoder_decoder"),
         *("output_attentions", "output_hidden_states", "chunk_size_feed_forward", "name_or_path"),
         *("_name_or_path", "_attn_implementation", "get_text_config", "qk_norm"),
+        *("index_n_heads", "index_head_dim", "index_topk_freq", "index_topk_pattern"),
+        *("index_skip_topk_offset", "indexer_rope_interleave"),
     )
 )
 """Fields that change nothing in vLLM's drafter: vLLM sets them itself, reads them for targets only,
 or does not read them at all. Its drafter has its own head whether or not embeddings are tied, and
-a window only where `layer_types` says so."""
+a window only where `layer_types` says so, and an index of tokens only with `index_topk`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +86,7 @@ NEUTRAL: Mapping[str, Neutral] = {
     "qkv_bias": Neutral(values=(False,), otherwise="gives attention's projections biases"),
     "layer_types": Neutral(values=(), otherwise="gives a layer a sliding window"),
     "dual_chunk_attention_config": Neutral(values=(), otherwise="attends in chunks"),
+    "index_topk": Neutral(values=(), otherwise="attends to chosen tokens only"),
 }
 """Fields with which the reference runs only as long as they have these values."""
 SGLANG_ALONE = {
@@ -115,22 +123,24 @@ def _full(name: str, value: Any) -> bool:
 def check_layer_fields(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield fields that vLLM refuses, that the reference does not run with, or that are unknown."""
     drafter = inspected.drafter
-    modules = SOURCES.get(drafter.format.family or Family.TABLE)
-    if modules is None:
+    modules = modules_of(drafter)
+    if not modules:
         return
+    is_run = drafter.format.family in SOURCES
     act = drafter.fields.get("hidden_act")
-    if act is not None and act not in NEUTRAL["hidden_act"].values:
+    reads_act = is_run or "hidden_act" in fields_read(vllm_models(), modules)
+    if reads_act and act is not None and act not in NEUTRAL["hidden_act"].values:
         yield CheckResult(
             id="activation_refused",
             level=Level.ERROR,
             title="vLLM and SGLang refuse the activation",
             expected='"hidden_act": "silu"',
-            rule=f"{VLLM}, llama.py LlamaMLP; SGLang 0.5.23, llama.py LlamaMLP",
+            rule=f"{VLLM}, the MLP of {modules[0]}; SGLang 0.5.23, llama.py LlamaMLP",
             there=f'"hidden_act": {dumps(act)}',
             change='"hidden_act": "silu", if it was trained so',
         )
     unlike = [reason for reason in not_promised(drafter) if not reason.startswith('"hidden_act"')]
-    if unlike:
+    if unlike and is_run:
         yield CheckResult(
             id="fields_not_run",
             level=Level.WARNING,
@@ -154,16 +164,29 @@ def check_layer_fields(inspected: Inspected) -> Iterator[CheckResult]:
     yield from _unknown_to_all(drafter)
 
 
+def modules_of(drafter: DrafterFiles) -> tuple[str, ...]:
+    """Return the modules of vLLM's models that read the config; () if it is not known which."""
+    row, family = drafter.format.row, drafter.format.family
+    if family is Family.MTP and not (row and row.layout and row.layout.family == MIMO):
+        return ()
+    if family is Family.TABLE and row is not None:
+        return tuple(row.source.split(", "))
+    return SOURCES.get(family or Family.TABLE, ())
+
+
 def _unknown_to_all(drafter: DrafterFiles) -> Iterator[CheckResult]:
+    read = fields_read(vllm_models(), modules_of(drafter))
+    if drafter.format.family is Family.MTP or not (drafter.format.family in SOURCES or read):
+        return  # a target's config has fields of its own; without vLLM these classes are unknown
     known = RUN_WITH | WITHOUT_EFFECT | NEUTRAL.keys() | SGLANG_ALONE.keys()
-    names = sorted(set(drafter.fields) - known - set(_unknown_to_us(drafter)))
+    names = sorted(set(drafter.fields) - known - read)
     if names and not drafter.format.speculators:
         yield CheckResult(
             id="fields_not_known",
             level=Level.NOTE,
             title="config.json has fields that are not known to be read",
             expected="nothing to do, if the trainer wrote them for itself",
-            rule=f"{VLLM}, {' and '.join(SOURCES[drafter.format.family or Family.LLAMA])}",
+            rule=f"{VLLM}, {' and '.join(modules_of(drafter))}",
             there=", ".join(names),
         )
 
@@ -171,7 +194,7 @@ def _unknown_to_all(drafter: DrafterFiles) -> Iterator[CheckResult]:
 def check_fields_of_target(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield fields of the layer that trainers copy from the target, and that differ."""
     drafter, target = inspected.drafter, inspected.target
-    if target is None or drafter.format.family not in SOURCES:
+    if target is None:
         return
     yield from _eps(drafter, target.fields)
     own, theirs = rotary_share(drafter.fields), rotary_share(target.fields)
@@ -187,7 +210,8 @@ def check_fields_of_target(inspected: Inspected) -> Iterator[CheckResult]:
             certainty=Certainty.POSSIBLE,
         )
     ours, targets = heads_of(drafter.fields), heads_of(target.fields)
-    if ours and targets and ours != targets and _same_shapes(ours, targets):
+    latent = drafter.format.family is Family.MLA
+    if not latent and ours and targets and ours != targets and _same_shapes(ours, targets):
         words = [f"{q} heads of {size}, {kv} of keys" for q, kv, size in (ours, targets)]
         yield CheckResult(
             id="heads_differ",
@@ -239,7 +263,7 @@ def _eps(drafter: DrafterFiles, targets: Mapping[str, Any]) -> Iterator[CheckRes
 
 def _unknown_to_us(drafter: DrafterFiles) -> tuple[str, ...]:
     """Return the fields that the installed vLLM reads and this module does not know."""
-    names = SOURCES.get(drafter.format.family or Family.TABLE, ())
+    names = modules_of(drafter)
     known = RUN_WITH | WITHOUT_EFFECT | NEUTRAL.keys()
     return tuple(sorted((set(drafter.fields) & fields_read(vllm_models(), names)) - known))
 
@@ -254,14 +278,17 @@ def vllm_models() -> Path | None:
 
 @cache
 def fields_read(folder: Path | None, modules: tuple[str, ...]) -> frozenset[str]:
-    """Return the fields that the source of some modules reads from a config."""
+    """Return the fields that the source of some modules, or of classes in them, reads from a
+    config."""
     names = set[str]()
-    for path in (folder / name for name in modules) if folder else ():
+    for module, _, wanted in (name.partition(":") for name in modules if folder):
         try:
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            tree: ast.AST = ast.parse((folder / module).read_text(encoding="utf-8"))
         except (OSError, SyntaxError, ValueError):
             continue
-        names |= {name for node in ast.walk(tree) for name in _read_by(node)}
+        classes = [node for node in ast.walk(tree) if getattr(node, "name", None) == wanted]
+        for root in classes if wanted else [tree]:
+            names |= {name for node in ast.walk(root) for name in _read_by(node)}
     return frozenset(names)
 
 

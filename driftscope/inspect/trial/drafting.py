@@ -33,7 +33,8 @@ from driftscope.inspect.reference.config import (
 )
 from driftscope.inspect.reference.drafter import Context, Drafter, StepOutput, reference_name
 from driftscope.inspect.reference.layers import Embeds, Rotary
-from driftscope.inspect.trial.result import Change, InsideSums, Overflow
+from driftscope.inspect.trial.inside import InsideSums
+from driftscope.inspect.trial.result import Change, Overflow
 from driftscope.inspect.trial.target import Passage
 
 POSITIONS = 2048

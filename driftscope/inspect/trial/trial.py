@@ -25,9 +25,10 @@ from driftscope.inspect.trial.drafting import (
     as_served,
     draft,
 )
+from driftscope.inspect.trial.inside import inside_of
 from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, nearby_layers, repairs
 from driftscope.inspect.trial.result import (
-    LEAST_GAIN,
+    Acceptance,
     AllPositions,
     Change,
     NotApplicable,
@@ -37,16 +38,19 @@ from driftscope.inspect.trial.result import (
     Tried,
     TriedRendering,
     acceptance_of,
-    best_repair,
     gain,
-    inside_of,
-    is_alive,
     mean_gain,
     mean_length,
-    only_layers,
     stopped_before,
 )
 from driftscope.inspect.trial.target import Passage, Teacher
+from driftscope.inspect.trial.verdict import (
+    LEAST_GAIN,
+    best_repair,
+    is_alive,
+    is_expected,
+    only_layers,
+)
 
 Ids = Mapping[str, Sequence[int]]
 """Token ids of each prompt, by its key."""
@@ -240,9 +244,11 @@ def run_trial(
     k: int,
     *,
     listener: TrialListener = SILENT,
+    expected_length: float | None = None,
 ) -> Trial:
     """Run the drafter as it is and with each repair. `bench` is called once the drafter is known to
-    fit, because loading a target takes long.
+    fit, because loading a target takes long. With an expected acceptance length, prompts are added
+    until they decide whether it is reached.
 
     Ctrl-C ends the trial once the drafter is measured as it is; before that it raises
     KeyboardInterrupt. Raises CheckpointError for a model that cannot be run, and NoDataError if too
@@ -262,7 +268,7 @@ def run_trial(
     def answered(most: int) -> list[Passage]:
         return loaded.passages(layers, k, listener, most)
 
-    runner = Runner(loaded.teacher, answered, k, listener, loaded.dtype)
+    runner = Runner(loaded.teacher, answered, k, listener, loaded.dtype, expected_length)
     trial = runner.run(base, candidates)
     trial = replace(trial, not_promised=(*not_promised(files), *_past_its_end(files, runner)))
     return try_renderings(runner, base, made, trial, left_out)
@@ -320,10 +326,12 @@ class Runner:
         k: int,
         listener: TrialListener = SILENT,
         dtype: torch.dtype = torch.float32,
+        expected_length: float | None = None,
     ) -> None:
         """Keep the target, the length of chains and the type that is served. `answered` returns the
         answers to so many prompts, or to all if there are fewer."""
         self._teacher, self._answered, self._k = teacher, answered, k
+        self._expected = expected_length
         self._listener, self._dtype = listener, dtype
         self._asked = FIRST_PROMPTS
         self._passages = answered(FIRST_PROMPTS)
@@ -365,6 +373,7 @@ class Runner:
             not_applicable=tuple(stopped_before(candidates[len(tried) :])) if stopped else (),
             stopped=stopped,
             overflow=overflow,
+            expected_length=self._expected,
         )
         best = best_repair(trial)
         if best is not None:
@@ -381,7 +390,7 @@ class Runner:
 
     def _as_is(self, base: Variant) -> tuple[list[Drafted], Overflow | None, bool]:
         """Return the drafts of each prompt, the first number that overflows, and whether Ctrl-C
-        left some prompts out. Prompts are added while they do not decide whether it is alive."""
+        left some prompts out. Prompts are added while they do not decide."""
         drafter, made = base.build(self._teacher.device), list[Drafted]()
         with Watch(drafter, self._dtype) as watch:
             try:
@@ -392,7 +401,7 @@ class Runner:
                             drafter, self._teacher, each, self._k, measured=True, watch=watch
                         )
                         made.append(drafted)
-                    if is_alive(acceptance_of(_rounds(made), self._k)) is None:
+                    if not self._is_decided(acceptance_of(_rounds(made), self._k)):
                         self._asked *= 2
                         self._passages = self._answered(self._asked)
             except KeyboardInterrupt:
@@ -400,6 +409,11 @@ class Runner:
                     raise
                 return made, watch.found, True
         return made, watch.found, False
+
+    def _is_decided(self, acceptance: Acceptance) -> bool:
+        """Whether the prompts tell if the drafter is alive and accepts what is expected."""
+        enough = self._expected is None or is_expected(acceptance, self._expected) is not None
+        return is_alive(acceptance) is False or (enough and is_alive(acceptance) is not None)
 
     def _try(self, repair: Repair, base: Sequence[Drafted], comparisons: int) -> Tried:
         drafted = self._drafted(repair.variant, self._passages[:SCREENED])

@@ -27,8 +27,8 @@ from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import read_text
 from driftscope.errors import CheckpointError, DriftscopeError, TraceError
 from driftscope.inspect.checkpoints import open_drafter
+from driftscope.inspect.checks.mtp_heads import check_heads
 from driftscope.inspect.checks.result import Inspected, Level
-from driftscope.inspect.checks.tensors import check_heads
 from driftscope.inspect.drafter_classes import Family, architectures_of, drafter_architecture
 from driftscope.inspect.files import read_config
 from driftscope.trace.manifest import (

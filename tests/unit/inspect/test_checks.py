@@ -93,6 +93,12 @@ def _fill(name: str, value: float, rows: int | None = None) -> Callable[[State],
     return lambda state: state[name][:rows].fill_(value)
 
 
+def _targets_head(state: State) -> None:
+    embedding = load_file(TARGET / "model.safetensors")["model.embed_tokens.weight"]
+    table = state.get("d2t", torch.zeros(len(embedding), dtype=torch.long))
+    state["lm_head.weight"] = embedding[torch.arange(len(table)) + table].clone()
+
+
 def _norm_over_all(state: State) -> None:
     norms = [state.pop(f"fc_norm.{layer}.weight") for layer in range(3)]
     state["input_norm.weight"] = torch.cat(norms)
@@ -139,6 +145,9 @@ PLANTED = {
     ),
     "not_finite": (None, _fill("fc.weight", float("nan"), rows=1)),
     "dead_rows": (None, _fill("lm_head.weight", 0, rows=40)),
+    "scale_lost": (None, _fill("midlayer.mlp.up_proj.weight", 448, rows=1)),
+    "head_is_targets": (None, _targets_head),
+    "norms_of_ones": (None, _fill("midlayer.hidden_norm.weight", 1)),
     "other_vocabulary": (_set(vocab_size=2048, draft_vocab_size=1024), None),
     "d2t_missing": (_set(draft_vocab_size=FEWER), None),
     "d2t_unused": (None, _add("d2t", torch.zeros(1024, dtype=torch.long))),
@@ -183,6 +192,15 @@ def test_a_wrong_table_of_the_draft_vocabulary_is_named(name: str, tmp_path: Pat
     assert results[name].level is Level.ERROR
 
 
+def test_the_targets_head_is_known_by_the_table_of_the_draft_vocabulary(tmp_path: Path) -> None:
+    def weights(state: State) -> None:
+        own_vocabulary(state)
+        _targets_head(state)
+
+    results = _results(changed(tmp_path / "a", config=own_vocabulary_config, weights=weights))
+    assert "head_is_targets" in results
+
+
 def test_an_end_token_that_cannot_be_drafted_is_a_note(tmp_path: Path) -> None:
     def weights(state: State) -> None:
         own_vocabulary(state)
@@ -194,8 +212,6 @@ def test_an_end_token_that_cannot_be_drafted_is_a_note(tmp_path: Path) -> None:
 
 
 def test_a_copied_embedding_is_a_note_with_its_size(tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-
     embedding = load_file(TARGET / "model.safetensors")["model.embed_tokens.weight"]
     path = changed(tmp_path / "a", weights=_add("embed_tokens.weight", embedding))
     results = _results(path)

@@ -29,7 +29,7 @@ from support.hostile.models import (
 
 from driftscope.errors import EXIT_ERROR, CheckpointError
 from driftscope.inspect.checkpoints import open_drafter
-from driftscope.inspect.checks.tensors import left_out
+from driftscope.inspect.checks.mtp_heads import left_out
 from driftscope.inspect.files import read_header
 from driftscope.inspect.inspection import inspect_files, to_json
 from driftscope.inspect.trial.drafting import as_served

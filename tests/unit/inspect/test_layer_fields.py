@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from support.checkpoints import TARGET, Config, changed
+from support.checkpoints import TARGET, Config, changed, latent_drafter
 
 from driftscope.inspect.checkpoints import open_drafter
 from driftscope.inspect.checks.layer_fields import (
@@ -70,6 +71,24 @@ def _found(folder: Path, **fields: object) -> dict[str, Level]:
 )
 def test_a_field_is_a_result(tmp_path: Path, fields: Config, found: dict[str, Level]) -> None:
     assert _found(tmp_path, **fields) == found
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"index_topk": 16}, {"fields_not_run": Level.WARNING}),
+        ({"hidden_act": "gelu"}, {"activation_refused": Level.ERROR}),
+        ({"my_own_field": 3}, {"fields_not_known": Level.NOTE}),
+        ({"rms_norm_eps": 1.0}, {"eps_differs": Level.WARNING}),
+    ],
+)
+def test_a_field_of_latent_attention_is_a_result(
+    tmp_path: Path, fields: Config, found: dict[str, Level]
+) -> None:
+    path = latent_drafter(tmp_path) / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    results = inspect_files(str(tmp_path), str(TARGET)).results
+    assert found.items() <= {each.id: each.level for each in results}.items()
 
 
 def test_files_alone_are_no_all_clear(tmp_path: Path) -> None:

@@ -30,12 +30,16 @@ from verification.faults import peers
 from verification.faults.cases import Case, case_of, figures_of, run_case
 
 LIMIT_S = 10
-"""Time after which a case counts as hanging, in seconds."""
+"""CPU time of its process after which a case counts as hanging, in seconds."""
+WAITING = 6
+"""Multiple of it after which a case counts as hanging on the clock: other processes take their
+share of the machine, and `inspect` waits for one that imports vLLM."""
 MEMORY_BYTES = 1 << 30
 """Most memory that a case may add to its process, in bytes."""
 SLOW = {"ablate": 6.0}
 """Commands that take longer than others, with the multiple of the time that they may take: `ablate`
 runs both models."""
+_TICKS = os.sysconf("SC_CLK_TCK")
 CASES_PER_PROCESS = 400
 
 
@@ -152,11 +156,11 @@ class _Worker:
         context = multiprocessing.get_context("fork")
         self._receive, send = context.Pipe(duplex=False)
         self._sound, self._folder = sound, folder / str(cases.start)
-        self._at, self._since = cases.start, time.monotonic()
         self.process = context.Process(
             target=_work, args=(cases, sound, known, self._folder, deadline, send)
         )
         self.process.start()
+        self._begin(cases.start)
         send.close()
 
     def over(self, found: Found, limit_s: float) -> bool:
@@ -170,11 +174,12 @@ class _Worker:
             found.cases[case.mutation, case.command] += 1
             if what:
                 found.fail(what, case)
-            self._at, self._since = number + 1, time.monotonic()
+            self._begin(number + 1)
         if self.process.is_alive():
             case = case_of(self._at, self._sound)
             limit_s *= SLOW.get(case.command, 1.0)
-            if time.monotonic() - self._since < limit_s:
+            busy, passed = self._cpu_s() - self._cpu, time.monotonic() - self._since
+            if busy < limit_s and passed < WAITING * limit_s:
                 return False
             self.process.kill()
             self.process.join()
@@ -184,6 +189,18 @@ class _Worker:
         self.process.join()
         shutil.rmtree(self._folder, ignore_errors=True)
         return True
+
+    def _begin(self, number: int) -> None:
+        self._at, self._since, self._cpu = number, time.monotonic(), self._cpu_s()
+
+    def _cpu_s(self) -> float:
+        """Return the CPU time of the process, in seconds; 0 once it has ended."""
+        try:
+            stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        except OSError:
+            return 0.0
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / _TICKS
 
 
 def _work(

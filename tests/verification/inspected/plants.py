@@ -1,7 +1,7 @@
 """Drafters that were changed in one way each: the mistakes of a review from outside, with what each
 costs, and more of the same kinds.
 
-A mistake counts as found if `inspect` does not call the drafter sound.
+A mistake counts as found if `inspect` has an error or a warning.
 """
 
 from __future__ import annotations
@@ -257,7 +257,11 @@ REVIEWED = (
     ),
     Plant(name="half-way to the start weights", weights=half_way(0.5)),
     Plant(name="target's noise 15 %", target=noise(0.15)),
-    Plant(name="head of the target", weights=targets("lm_head", "model.embed_tokens")),
+    Plant(
+        name="head of the target",
+        weights=targets("lm_head", "model.embed_tokens"),
+        causes=("head_is_targets",),
+    ),
     Plant(
         name="rms_norm_eps 1e-2",
         config=fields(rms_norm_eps=1e-2),
@@ -274,11 +278,16 @@ REVIEWED = (
         config=fields(attention_bias=True),
         causes=("missing_tensor",),
     ),
-    Plant(name="tie_word_embeddings", config=fields(tie_word_embeddings=True)),
+    Plant(
+        name="tie_word_embeddings",
+        config=fields(tie_word_embeddings=True),
+        causes=("field_of_sglang",),
+    ),
     Plant(name="final norm of the target", weights=targets("norm", "model.norm")),
     Plant(
         name="hidden_norm of ones",
         weights=each(torch.ones_like, f"{LAYER}hidden_norm"),
+        causes=("norms_of_ones",),
     ),
     Plant(name="mlp_bias without biases", config=fields(mlp_bias=True), causes=("missing_tensor",)),
 )
@@ -302,8 +311,13 @@ FURTHER = (
     Plant(
         name="fp8 without scales",
         weights=each(_e4m3_without_scale, Q, K, V, OUT, GATE, UP, DOWN),
+        causes=("scale_lost",),
     ),
-    Plant(name="fp8 without scale of down_proj", weights=each(_e4m3_without_scale, DOWN)),
+    Plant(
+        name="fp8 without scale of down_proj",
+        weights=each(_e4m3_without_scale, DOWN),
+        causes=("scale_lost",),
+    ),
     Plant(name="head off by one", weights=each(lambda t: t.roll(1, 0), "lm_head")),
     Plant(
         name="post-attention norm and final norm exchanged",

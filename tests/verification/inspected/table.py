@@ -1,8 +1,8 @@
 """Results of `inspect` for planted mistakes and of healthy drafters, as a table: `make inspect`.
 
 Each checkpoint is inspected as the command does, with the target and the trio's prompts. A mistake
-is found if the drafter is not called sound, and named if one of the results that it should lead to
-is there. A healthy drafter should be called sound.
+is found if an error or a warning is there, and named if one of those that it should lead to is. A
+healthy drafter should have neither.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ from driftscope.errors import CheckpointError
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.checks.result import Level
 from driftscope.inspect.inspection import Answer, Inspection, inspect_files
-from driftscope.inspect.trial.result import Trial, best_repair, verdict
+from driftscope.inspect.trial.result import Trial
 from driftscope.inspect.trial.trial import Bench, run_trial
+from driftscope.inspect.trial.verdict import LOST_BELOW, best_repair, verdict
 from verification.inspected.checkpoints import PUBLISHED, healthy
 from verification.inspected.plants import FURTHER, REVIEWED, Plant
 
 K, PROMPTS, SEEDS = 5, 32, 2
+SHIPPED = {"eagle3": 3.76, "eagle31": 4.24}
+"""Acceptance lengths of the shipped drafters on the trio's first 32 prompts."""
 PLANTS = {"published": PUBLISHED, "reviewed": REVIEWED, "further": FURTHER}
 OTHER_TEMPLATE = (
     "{% for m in messages %}### {{ m['role'] }}:\n{{ m['content'] }}\n\n{% endfor %}"
@@ -47,6 +50,7 @@ class Row:
     of: str
     ids: tuple[str, ...]
     """Errors and warnings, errors first."""
+    notes: tuple[str, ...]
     answer: Answer
     named: bool
     trial: Trial | None
@@ -93,13 +97,17 @@ def _row(
     files_s: float,
     run_s: float,
 ) -> Row:
-    ids = tuple(each.id for each in inspection.results if each.level is not Level.NOTE)
+    ids, notes = (
+        tuple(one.id for one in inspection.results if (one.level is Level.NOTE) is note)
+        for note in (False, True)
+    )
     return Row(
         name=name,
         of=of,
         ids=ids,
+        notes=notes,
         answer=inspection.answer,
-        named=any(one in causes for one in ids) if causes else bool(ids),
+        named=any(one in causes for one in (*ids, *notes)) if causes else bool(ids),
         trial=inspection.trial,
         files_s=files_s,
         trial_s=run_s,
@@ -136,13 +144,21 @@ def planted(folder: Path, plants: Sequence[Plant], prompts: int) -> Iterator[Row
             loaded.cache_clear()
 
 
+def loses(row: Row) -> float | None:
+    """Return the share of the shipped drafter's length that is lost on the trio's prompts; None if
+    the drafter was not run."""
+    return 1 - row.trial.acceptance.mean_length / SHIPPED[row.of] if row.trial else None
+
+
 def line(row: Row) -> str:
     """Return one row of the table in Markdown."""
     best = best_repair(row.trial) if row.trial else None
+    lost = loses(row)
     cells = (
         row.of,
         row.name,
         f"{row.trial.acceptance.mean_length:.2f}" if row.trial else "not run",
+        "" if lost is None else f"{lost:.0%}",
         f"{best.acceptance.mean_length:.2f}" if best else "",
         row.answer,
         ", ".join(row.ids) or "nothing",
@@ -161,8 +177,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="plants whose name holds these words")
     options = parser.parse_args()
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))
-    print("| of | checkpoint | accepts | repaired | answer | errors and warnings | named | time |")
-    print("|---|---|---|---|---|---|---|---|")
+    titles = "of", "checkpoint", "accepts", "loses", "repaired", "answer", "errors and warnings"
+    print(f"| {' | '.join((*titles, 'named', 'time'))} |")
+    print("|" + "---|" * (len(titles) + 2))
     counts = list[str]()
     with tempfile.TemporaryDirectory() as folder:
         for kind in options.plants:
@@ -171,15 +188,20 @@ def main() -> None:
             for row in planted(Path(folder) / kind, plants, options.prompts):
                 rows.append(row)
                 print(line(row), flush=True)
-            sound = sum(row.answer is Answer.SOUND for row in rows)
             named = sum(row.named for row in rows)
-            counts.append(f"{kind}: {len(rows)}, {named} named, {sound} called sound")
+            clear = [row for row in rows if row.answer in (Answer.SOUND, Answer.NOT_COMPARED)]
+            costly = sum((loses(row) or 0) > 1 - LOST_BELOW for row in clear)
+            sound = sum(row.answer is Answer.SOUND for row in rows)
+            counts.append(
+                f"{kind}: {len(rows)}, {named} named, {len(clear)} with nothing wrong found, of "
+                f"which {costly} lose more than a tenth, {sound} called sound"
+            )
         sound = list[Row]()
         for name, of, path in healthy(Path(folder), options.seeds) if options.seeds >= 0 else ():
             sound.append(inspected(path, name, of, (), loaded(TARGET, options.prompts)))
             print(line(sound[-1]), flush=True)
-    alarms = sum(row.answer is not Answer.SOUND for row in sound)
-    counts.append(f"healthy: {len(sound)}, {alarms} not called sound")
+    alarms = sum(row.answer is not Answer.NOT_COMPARED for row in sound)
+    counts.append(f"healthy: {len(sound)}, {alarms} with an error or a warning")
     print("\n" + "\n".join(counts))
 
 

@@ -11,9 +11,9 @@ from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.drafter_classes import AUX_LAYERS
 from driftscope.inspect.trial.drafting import Variant, as_served
 from driftscope.inspect.trial.repairs import TargetFacts, layers_needed, nearby_layers, repairs
-from driftscope.inspect.trial.result import best_repair, verdict
 from driftscope.inspect.trial.target import Passage
 from driftscope.inspect.trial.trial import Bench, Runner
+from driftscope.inspect.trial.verdict import best_repair, verdict
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 LAYERS = 8

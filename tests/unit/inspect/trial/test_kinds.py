@@ -20,8 +20,9 @@ from driftscope.errors import CheckpointError, UsageError
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.trial.drafting import as_served
 from driftscope.inspect.trial.repairs import attention_repairs
-from driftscope.inspect.trial.result import Trial, best_repair, verdict
+from driftscope.inspect.trial.result import Trial
 from driftscope.inspect.trial.trial import Bench, run_trial
+from driftscope.inspect.trial.verdict import best_repair, verdict
 from driftscope_lab.trio import encode, trio_path
 
 pytestmark = pytest.mark.slow

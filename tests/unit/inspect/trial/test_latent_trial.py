@@ -33,9 +33,10 @@ from driftscope.inspect.checks.result import Level
 from driftscope.inspect.inspection import inspect_files
 from driftscope.inspect.trial.drafting import as_served
 from driftscope.inspect.trial.repairs import attention_repairs
-from driftscope.inspect.trial.result import Trial, verdict
+from driftscope.inspect.trial.result import Trial
 from driftscope.inspect.trial.target import Teacher
 from driftscope.inspect.trial.trial import Bench, run_trial
+from driftscope.inspect.trial.verdict import verdict
 from driftscope_lab.trio import encode, load_prompts
 
 K, LAYERS, PROMPTS = 5, 4, 12

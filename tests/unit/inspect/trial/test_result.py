@@ -19,13 +19,11 @@ from driftscope.inspect.checks.result import Certainty, CheckResult, Level
 from driftscope.inspect.reference.chain import Chain, replay
 from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.trial.drafting import draft
+from driftscope.inspect.trial.inside import Confidence, Inside, InsideSums, inside_of
 from driftscope.inspect.trial.result import (
     AllPositions,
     Change,
-    Confidence,
     Gain,
-    Inside,
-    InsideSums,
     NotApplicable,
     Overflow,
     Trial,
@@ -33,13 +31,12 @@ from driftscope.inspect.trial.result import (
     TriedRendering,
     acceptance_of,
     gain,
-    inside_of,
     mean_gain,
     mean_length,
-    verdict,
 )
 from driftscope.inspect.trial.target import CPU, GPU, Passage, Teacher, placement, weight_of
 from driftscope.inspect.trial.trial import Ids, renderings
+from driftscope.inspect.trial.verdict import reaches, verdict
 from driftscope.trace.records import edges_of
 from driftscope.vocabulary import Growth
 from driftscope_lab.trio import encode, load_prompts, trio_path
@@ -221,6 +218,25 @@ def test_confidence_tells_too_little_training_from_wrong_wiring(
     )
     named = [each.id for each in verdict(replace(trial, renderings=()), [other])]
     assert named == (["another_target"] if ids == ["accepts_little"] else ids)
+
+
+@pytest.mark.parametrize(
+    ("share", "ids", "reached"),
+    [
+        (None, [], None),
+        (0.9, [], True),
+        (1.12, ["too_few_prompts"], None),
+        (1.5, ["accepts_less_than_expected"], False),
+    ],
+)
+def test_a_length_is_compared_with_the_expected_one_up_to_a_tenth(
+    share: float | None, ids: list[str], reached: bool | None
+) -> None:
+    base = replace(_trial(0.75, 2, 0), renderings=())
+    length = share and share * base.acceptance.mean_length
+    trial = replace(base, expected_length=length)
+    assert [each.id for each in verdict(trial)] == ids
+    assert reaches(trial) is reached
 
 
 def test_numbers_that_overflow_are_named_first() -> None:

@@ -30,16 +30,7 @@ from driftscope.inspect.reference.drafter import load_drafter, load_target
 from driftscope.inspect.reference.engine import generate
 from driftscope.inspect.trial.drafting import Drafted, Variant, as_served, draft
 from driftscope.inspect.trial.repairs import write_config
-from driftscope.inspect.trial.result import (
-    STOPPED,
-    Change,
-    T,
-    Trial,
-    TrialListener,
-    best_repair,
-    rendering_results,
-    verdict,
-)
+from driftscope.inspect.trial.result import STOPPED, Change, T, Trial, TrialListener
 from driftscope.inspect.trial.target import ANSWER_TOKENS, Passage, Teacher
 from driftscope.inspect.trial.trial import (
     LEAST_PASSAGES,
@@ -49,6 +40,7 @@ from driftscope.inspect.trial.trial import (
     run_trial,
     try_renderings,
 )
+from driftscope.inspect.trial.verdict import best_repair, rendering_results, verdict
 from driftscope_lab.trio import encode, load_prompts, trio_path
 
 pytestmark = pytest.mark.slow

@@ -1,0 +1,177 @@
+"""Checks of heads for multi-token prediction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from driftscope.inspect.checkpoints import DrafterFiles, MtpHeads, find_heads, heads_wanted
+from driftscope.inspect.checks.result import (
+    VLLM,
+    Certainty,
+    CheckResult,
+    Inspected,
+    Level,
+)
+
+_LOST = (
+    "vllm#35548: layers without weights keep whatever memory holds, and nothing is accepted. "
+    f"{VLLM} refuses them in deepseek_mtp.py; its other MTP models do not look"
+)
+_UNLOADED = (
+    "vllm#37667, sglang#35797: heads that an engine builds with the target's quantisation do not "
+    "load weights that are not quantised, and nothing is accepted"
+)
+_KEPT_WIDE = ("norm", "gate.weight", "embed_tokens", "head.weight", "bias", "scale")
+"""Parts of names of tensors that stay in full width where a head is quantised."""
+
+
+def check_heads(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield heads that the config names and the files lack, and the other way round."""
+    drafter = inspected.drafter
+    wanted, found = heads_wanted(drafter.raw), _heads_mtp_heads(drafter)
+    there = 0 if found is None else len(found.heads)
+    if wanted and there < wanted:
+        yield CheckResult(
+            id="mtp_heads_missing",
+            level=Level.ERROR,
+            title="the checkpoint lacks MTP heads that its config names",
+            expected=f"{wanted} heads",
+            rule=_LOST,
+            there=f"{there}; quantised" if drafter.quantized else f"{there}",
+            change="copy the heads' tensors from the checkpoint that it was made from, or serve "
+            "without MTP",
+        )
+    elif found is not None and not wanted:
+        yield CheckResult(
+            id="mtp_heads_unnamed",
+            level=Level.NOTE,
+            title="config.json does not say how many MTP heads there are",
+            expected='"num_nextn_predict_layers"',
+            rule=f"{VLLM}, config/speculative.py: reads the number there, but for some families",
+            there=f"{there} in the weights",
+        )
+
+
+def check_entries(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield tensors that a head lacks, or that have another shape than its layout."""
+    drafter = inspected.drafter
+    heads = _heads_mtp_heads(drafter)
+    if heads is None:
+        return
+    hidden = drafter.hidden_size
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(heads.layout.norms, (hidden,))
+    for name, times in heads.layout.projections.items():
+        shapes[name] = (hidden, times * hidden)
+    missing, wrong = list[str](), list[str]()
+    for number in heads.heads:
+        mine = heads.of(number)
+        if heads.heads[number].keys() <= shapes.keys():
+            missing.append(f"the decoder layer of head {number}")
+        for rest, shape in shapes.items():
+            stored = mine.get(rest)
+            tensor = drafter.tensors.get(stored) if stored else None
+            if tensor is None:
+                missing.append(f"{rest} of head {number}")
+            elif tensor.is_float and tensor.shape != shape:
+                wrong.append(f"{stored} {tensor.shape}, not {shape}")
+    if missing:
+        yield _entry("missing_tensor", "an MTP head lacks tensors", ", ".join(missing))
+    if wrong:
+        yield _entry("wrong_shape", "tensors of an MTP head have other shapes", ", ".join(wrong))
+
+
+def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield heads that are not quantised where an engine builds them quantised: the config says
+    that the target is, and does not leave them out."""
+    drafter = inspected.drafter
+    heads = _heads_mtp_heads(drafter)
+    settings = drafter.quantization
+    if heads is None or not settings:
+        return
+    matrices = [drafter.tensors[name] for name in heads.names if _is_matrix(heads, name, drafter)]
+    plain = [each for each in matrices if each.is_float and not left_out(each.name, settings)]
+    if plain and all(each.is_float for each in matrices):
+        yield CheckResult(
+            id="mtp_heads_not_quantized",
+            level=Level.WARNING,
+            title="the MTP heads are not quantised, and the target is",
+            expected="heads that the engine builds as they are stored: quantised, or left out in "
+            "quantization_config",
+            rule=_UNLOADED,
+            there=f"{plain[0].dtype} in {len(plain)} matrices of the heads that no list of "
+            f"{' or '.join(_LEFT_OUT[:2])} names, {plain[0].name} for example",
+            change="name the heads' layers in the list of quantization_config; or look whether the "
+            "engine accepts anything; in vLLM the heads can be loaded from the checkpoint before "
+            'quantisation: --speculative-config \'{"method": "mtp", "model": ...}\'',
+            certainty=Certainty.LIKELY,
+        )
+
+
+_LEFT_OUT = (
+    "ignore",
+    "exclude_modules",
+    "modules_to_not_convert",
+    "ignored_layers",
+    "exclude",
+    "llm_int8_skip_modules",
+)
+"""Fields with the layers that are not quantised: of compressed-tensors and ModelOpt, ModelOpt's own
+file, transformers and AWQ, fp8 in vLLM, Quark, bitsandbytes."""
+
+
+def left_out(name: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether a quantisation leaves out the layer of a tensor. Entries are names, their
+    beginnings or parts, patterns with `*`, or `re:` with a regular expression."""
+    layer = name.removesuffix(".weight")
+    entries = [entry for field in _LEFT_OUT for entry in settings.get(field) or ()]
+    return any(_names_layer(str(entry), layer) for entry in entries)
+
+
+_REPETITION, _REPEATED_GROUP = re.compile(r"[*+?{]"), re.compile(r"\)[*+?{]")
+_MOST_REPETITIONS, _LONGEST_NAME = 3, 256
+"""Bounds of a regular expression and of the name that it is matched with: at three repetitions the
+time grows with the cube of the length."""
+
+
+def _names_layer(entry: str, layer: str) -> bool:
+    """Whether an entry names a layer; True for an expression that could take time without end."""
+    if entry.startswith("re:"):
+        pattern = entry.removeprefix("re:")
+        many = len(_REPETITION.findall(pattern)) > _MOST_REPETITIONS
+        if many or _REPEATED_GROUP.search(pattern) or len(layer) > _LONGEST_NAME:
+            return True
+        try:
+            return re.match(pattern, layer) is not None
+        except (re.error, OverflowError, RecursionError):
+            return False
+    if "*" in entry:
+        return fnmatchcase(layer, entry)
+    return f".{entry}." in f".{layer}."
+
+
+def _heads_mtp_heads(drafter: DrafterFiles) -> MtpHeads | None:
+    return find_heads(drafter.raw, drafter.tensors)
+
+
+def _is_matrix(heads: MtpHeads, name: str, drafter: DrafterFiles) -> bool:
+    """Whether a tensor is a matrix that tools quantise: not the projection at the entry, which many
+    leave as it is."""
+    parts = (heads.shared, *heads.heads.values())
+    entry = any(part.get(rest) == name for part in parts for rest in heads.layout.projections)
+    kept = any(part in name for part in _KEPT_WIDE)
+    return len(drafter.tensors[name].shape) == 2 and not entry and not kept
+
+
+def _entry(id_: str, title: str, there: str) -> CheckResult:
+    return CheckResult(
+        id=id_,
+        level=Level.ERROR,
+        title=title,
+        expected="norms of embedding and state [H], a matrix [H, 2H] that reads both, and a layer",
+        rule=_LOST,
+        there=there,
+        change="copy the heads' tensors from the checkpoint that it was made from",
+    )

@@ -1,0 +1,239 @@
+"""Checks the numbers in a drafter's tensors: types, zeros, lost scales, copies of the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driftscope.inspect.checks.result import (
+    VLLM_LOADER,
+    Certainty,
+    CheckResult,
+    Inspected,
+    Level,
+)
+from driftscope.inspect.checks.tensors import D2T, EMBEDDING, HEAD
+from driftscope.inspect.files import StoredTensor
+
+DEAD_SHARE = 0.01
+"""Share of a matrix's rows that may be all zero: padded vocabularies have a few."""
+_TYPES = {
+    "BF16": "bfloat16",
+    "F16": "float16",
+    "F32": "float32",
+    "F64": "float64",
+}
+
+
+def check_values(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield tensors that hold NaN or infinity, or whose rows are all zero. Reads every tensor."""
+    for name, tensor in inspected.drafter.tensors.items():
+        if tensor.is_float:
+            yield from _values(name, tensor)
+
+
+def check_types(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield a type that the config does not name, or a mix of types."""
+    drafter = inspected.drafter
+    types = {each.dtype for each in drafter.tensors.values() if each.is_float}
+    names = sorted(_TYPES[each] for each in types)
+    if drafter.quantized:
+        return
+    if len(types) > 1:
+        yield CheckResult(
+            id="mixed_types",
+            level=Level.NOTE,
+            title="the weights have several types",
+            expected="one type",
+            rule="an engine converts all of them to one",
+            there=", ".join(names),
+        )
+        return
+    named = drafter.raw.get("dtype", drafter.raw.get("torch_dtype"))
+    if named is not None and names and str(named).removeprefix("torch.") != names[0]:
+        yield CheckResult(
+            id="other_type",
+            level=Level.NOTE,
+            title="the weights have another type than the config names",
+            expected=str(named),
+            rule="an engine converts them to the type that the config names",
+            there=names[0],
+        )
+
+
+def _values(name: str, tensor: StoredTensor) -> Iterator[CheckResult]:
+    bad = dead = rows = 0
+    largest = 0.0
+    for block in tensor.blocks():
+        bad += int(block.size - np.isfinite(block).sum())
+        largest = max(largest, float(block.max()), -float(block.min())) if block.size else largest
+        flat = block.reshape(len(block), -1)
+        dead, rows = dead + int((~flat.any(axis=1)).sum()), rows + len(flat)
+    if bad:
+        yield CheckResult(
+            id="not_finite",
+            level=Level.ERROR,
+            title=f"{name} holds NaN or infinity",
+            expected="finite numbers",
+            rule="one such number makes every draft that reads it arbitrary",
+            there=f"{bad} of {tensor.elements} numbers",
+            change="export the weights again; train in float32 or bfloat16 if float16 overflowed",
+        )
+    whole = len(tensor.shape) < 2
+    if not whole and largest in SCALED_TO:
+        yield CheckResult(
+            id="scale_lost",
+            level=Level.ERROR,
+            title=f"{name} looks quantised, without its scale",
+            expected="numbers of the size that training leaves, or the scales beside them",
+            rule="quantisation divides a matrix by a scale so that its largest number is the "
+            "largest of the type",
+            there=f"its largest number is {largest:g}, the largest of {SCALED_TO[largest]}",
+            change="export the weights again from those before quantisation",
+            certainty=Certainty.LIKELY,
+        )
+    if rows and (dead == rows or (not whole and dead > DEAD_SHARE * rows)):
+        yield CheckResult(
+            id="dead_rows",
+            level=Level.ERROR if dead == rows else Level.WARNING,
+            title=f"rows of {name} are all zero",
+            expected=f"at most {DEAD_SHARE:.0%} of the rows",
+            rule="a row of zeros computes nothing, and was not trained or not saved",
+            there=f"{dead} of {rows} rows",
+            change="export the weights again",
+            certainty=Certainty.CERTAIN if dead == rows else Certainty.LIKELY,
+        )
+
+
+SCALED_TO = {
+    448.0: "float8_e4m3fn",
+    240.0: "float8_e4m3fnuz",
+    57344.0: "float8_e5m2",
+    127.0: "int8",
+    128.0: "int8",
+}
+"""Largest numbers of the types to which weights are scaled."""
+UNLIKE_BELOW = 0.5
+"""Mean cosine of a token's row in both embeddings below which they count as unrelated. Rows of
+independent embeddings have a cosine near 0; fine-tuned ones stay near 1."""
+SAMPLED_ROWS = 4096
+"""Rows that are compared, spread evenly over the vocabulary."""
+
+
+def check_width(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield a width of captured states that is not the target's."""
+    drafter, target = inspected.drafter, inspected.target
+    if target is not None and drafter.target_hidden_size != target.hidden_size:
+        yield CheckResult(
+            id="target_width",
+            level=Level.ERROR,
+            title="the drafter was made for a target of another width",
+            expected=f'"target_hidden_size": {target.hidden_size}',
+            rule="fc reads the target's states, whose width is its hidden_size",
+            there=f"{drafter.target_hidden_size}",
+            change="use a drafter of this target",
+        )
+
+
+def check_embedding(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield how the drafter's embedding relates to the target's, if both are there."""
+    own = inspected.drafter.tensors.get(EMBEDDING)
+    targets = inspected.target.embedding() if inspected.target else None
+    if own is None or targets is None or own.shape != targets.shape or len(own.shape) != 2:
+        return
+    if not (own.is_float and targets.is_float):
+        return
+    first, second = _sampled(own), _sampled(targets)
+    cosine = mean_cosine(first, second)
+    if np.array_equal(first, second):
+        yield CheckResult(
+            id="embedding_copied",
+            level=Level.NOTE,
+            title="the embedding is a copy of the target's",
+            expected="no copy is needed",
+            rule=f"{VLLM_LOADER}: shares the target's if the drafter has none",
+            there=f"{own.bytes / 1e6:.0f} MB that could be left out",
+        )
+    elif cosine < UNLIKE_BELOW:
+        yield CheckResult(
+            id="embedding_not_targets",
+            level=Level.WARNING,
+            title="the embedding is not the target's",
+            expected="the target's embedding, copied or fine-tuned",
+            rule="EAGLE trains with the target's embedding",
+            there=f"rows of both have a mean cosine of {cosine:.2f}",
+            change="leave embed_tokens out of the weights; with --target this is tried",
+            certainty=Certainty.LIKELY,
+        )
+
+
+HEAD_IS_TARGETS = "head_is_targets"
+
+
+def check_head(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield that a head of the drafter's own holds the target's rows: it was not trained, or a
+    converter put them in its place."""
+    drafter, target = inspected.drafter, inspected.target
+    own, targets = drafter.tensors.get(HEAD), target.head() if target else None
+    if own is None or targets is None or not (own.is_float and targets.is_float):
+        return
+    if len(own.shape) != 2 or len(targets.shape) != 2 or own.shape[1] != targets.shape[1]:
+        return
+    rows, table = _spread(own.shape[0]), drafter.tensors.get(D2T)
+    if table is not None and (table.shape != own.shape[:1] or not table.is_readable):
+        return
+    ids = rows if table is None else rows + table.rows(rows).astype(np.int64)
+    if not len(ids) or ids.min() < 0 or ids.max() >= targets.shape[0]:
+        return
+    if np.array_equal(_numbers(own, rows), _numbers(targets, ids)):
+        yield CheckResult(
+            id=HEAD_IS_TARGETS,
+            level=Level.WARNING,
+            title="the head is a copy of the target's",
+            expected="a head that was trained with the drafter's layers",
+            rule="EAGLE-3 trains a head of its own; a copy costs a shipped drafter 13 %",
+            there="rows of lm_head.weight equal the target's",
+            change="export the drafter's own head, unless its trainer kept the target's",
+            certainty=Certainty.POSSIBLE,
+        )
+
+
+def check_norms(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield norms of ones beside trained ones: their weights were lost, or never trained."""
+    norms = {
+        name: tensor
+        for name, tensor in inspected.drafter.tensors.items()
+        if "norm" in name and tensor.is_float and len(tensor.shape) == 1
+    }
+    ones = [name for name, one in norms.items() if bool((one.array() == 1).all())]
+    if ones and len(ones) < len(norms):
+        yield CheckResult(
+            id="norms_of_ones",
+            level=Level.NOTE,
+            title="norms hold nothing but 1",
+            expected="weights that training has moved, as in the other norms",
+            rule="an engine keeps ones for a norm whose weights it does not find",
+            there=", ".join(ones),
+        )
+
+
+def mean_cosine(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
+    """Return the mean cosine of corresponding rows, [rows, width] each."""
+    sizes = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    products = (first * second).sum(axis=1)
+    return float(np.mean(products / np.where(sizes > 0, sizes, 1)))
+
+
+def _sampled(tensor: StoredTensor) -> NDArray[np.float32]:
+    return _numbers(tensor, _spread(tensor.shape[0]))
+
+
+def _spread(rows: int) -> NDArray[np.int64]:
+    """Return SAMPLED_ROWS of the numbers below `rows`, or all, evenly spread."""
+    return np.unique(np.linspace(0, rows - 1, min(rows, SAMPLED_ROWS)).astype(np.int64))
+
+
+def _numbers(tensor: StoredTensor, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    return np.asarray(tensor.rows(rows), np.float32)
