@@ -245,7 +245,7 @@ class UndraftedReason:
 CHOOSES_LENGTH = ("ngram", "ngram_gpu", "suffix")
 """Speculation methods that copy text: each draft is as long as the copied text, up to K."""
 
-SEVERITIES = HIGH, MEDIUM, INFO, GOOD = ("high", "medium", "info", "good")
+HIGH, MEDIUM, INFO, GOOD = ("high", "medium", "info", "good")
 """Importance of a finding, worst first: in the terminal, the report, the JSON, the gate and the
 alerts."""
 GATED = (HIGH, MEDIUM)

@@ -81,7 +81,6 @@ CHANGES = Table(
 )
 
 
-K = 7
 LOGITS = (1.4, 0.94, 0.66, 0.41, 0.2, 0.0, -0.16)
 """Logit of acceptance at each depth, given the depth before."""
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -119,19 +117,6 @@ def cells_of(step: pa.Table) -> tuple[StepCell, ...]:
         for key in np.unique(keys[steady])
     )
     return tuple(cell for cell in cells if cell is not None)
-
-
-def pooled(cells: Iterable[StepCell]) -> tuple[StepCell, ...]:
-    """Return the cells of several runs; of cells with the same K and batch size, the one with more
-    steps.
-
-    If there are cells of unrecorded steps that drafted, cells of recorded steps are left out.
-    """
-    cells = list(cells)
-    plain = [cell for cell in cells if not cell.recorded]
-    cells = plain if any(cell.k for cell in plain) else cells
-    ordered = sorted(cells, key=lambda c: (c.k, c.batch, c.recorded, -c.steps))
-    return tuple(next(same) for _, same in groupby(ordered, key=lambda c: (c.k, c.batch)))
 
 
 def _times(step: pa.Table) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

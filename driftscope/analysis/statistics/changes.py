@@ -33,7 +33,7 @@ durations by the product-limit estimate (Kaplan and Meier 1958, https://doi.org/
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,11 +133,6 @@ def split_statistic(tokens: Matrix, rounds: Matrix, least: int) -> Matrix:
     gap = np.abs(t / n - (all_tokens - t) / (all_rounds - n))
     out[..., inner.start + 1 : inner.stop + 1] = gap * np.sqrt(n * (all_rounds - n))
     return out
-
-
-Null = Callable[[Matrix, Matrix, RandomState], tuple[Matrix, Matrix]]
-"""Function that makes tokens and rounds, [ORDERS, n], of runs without a change from those of a
-run."""
 
 
 def _orders(tokens: Matrix, rounds: Matrix, random: RandomState) -> tuple[Matrix, Matrix]:
