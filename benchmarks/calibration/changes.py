@@ -8,20 +8,22 @@ found in at least 95 % of the runs of independent requests.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.random import RandomState
 from numpy.typing import NDArray
-from support.simulate import Truth
+from support.simulate import Truth, simulate
 from support.simulate.sums import series
 
 from benchmarks.calibration.estimates import RUNS
 from benchmarks.calibration.table import Rate, Table, false, power
 from driftscope.analysis.figures.change_points import Changes, Series, changes
 from driftscope.analysis.statistics.changes import Lifetimes, selection_of
-from driftscope.findings.finding import Severity
+from driftscope.findings.finding import Finding, Severity
 from driftscope.findings.rules_changes import (
     drop_of,
     explanation_of,
@@ -29,6 +31,8 @@ from driftscope.findings.rules_changes import (
     is_sure,
     severity_of,
 )
+from driftscope.pipeline import conclude, summarise
+from driftscope.trace.reader import read_trace
 
 STEP = -0.7
 """Logit shift that lowers the acceptance length of these runs by about a quarter."""
@@ -298,6 +302,61 @@ OVER_TIME = Table(
     title="Sessions, kinds and steps over time, {trials} runs each: share of answers",
     rows=over_time,
     rates=_high_drop,
+)
+
+
+UPDATED = Truth(requests=400, rounds=12)
+UPDATES = {
+    "falls with an update": replace(UPDATED, change=(0.5, -1.5), updates=(0.5,)),
+    "falls with one update of three": replace(UPDATED, change=(0.5, -1.5), updates=(0.2, 0.5, 0.8)),
+    "falls elsewhere": replace(UPDATED, change=(0.5, -1.5), updates=(0.75,)),
+    "falls between many updates": replace(
+        UPDATED, change=(0.5, -1.5), updates=tuple((n + 0.5) / 20 for n in range(20))
+    ),
+    "healthy update": replace(UPDATED, updates=(0.5,)),
+}
+"""Runs whose weights are updated. Beside many updates a fall comes with one by chance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithUpdates:
+    """Share of the runs of one world in which a drop is found, and with an update."""
+
+    world: str
+    dropped: float
+    named: float
+
+
+def with_updates(trials: int) -> Iterator[WithUpdates]:
+    """Yield the results in each world."""
+    for name, truth in UPDATES.items():
+        drops = [_drop_of_run(replace(truth, seed=seed)) for seed in range(trials)]
+        yield WithUpdates(
+            world=name,
+            dropped=sum(drop is not None for drop in drops) / trials,
+            named=sum(bool(drop and drop.evidence["update"]) for drop in drops) / trials,
+        )
+
+
+def _drop_of_run(truth: Truth) -> Finding | None:
+    with tempfile.TemporaryDirectory() as folder:
+        run = summarise(read_trace(simulate(Path(folder) / "run", truth)), "run")
+    found = (finding for finding in conclude([run]).findings if finding.id == "acceptance_drops")
+    return next(found, None)
+
+
+def _named(row: WithUpdates, trials: int) -> Iterator[Rate]:
+    if row.world.startswith("falls with"):
+        yield power("the update is named", row.named, trials)
+    else:
+        yield false("an update is named", row.named, trials)
+
+
+WITH_UPDATES = Table(
+    name="updates",
+    title="Updates of the served weights, {trials} runs each: share of answers",
+    rows=with_updates,
+    rates=_named,
 )
 
 

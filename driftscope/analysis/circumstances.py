@@ -80,6 +80,8 @@ class Groups:
     finish: tuple[Group, ...] = ()
     """Groups by finish reason."""
     label: tuple[Group, ...] = ()
+    replica: tuple[Group, ...] = ()
+    """Groups by data-parallel replica; empty with one."""
     time: tuple[Group, ...] = ()
     """Groups by quarter of the run's duration, first to last."""
     region: tuple[Group, ...] = ()
@@ -391,6 +393,7 @@ def groups_of(run: Sums, by_batch: pa.Table, by_execution: pa.Table | None) -> G
     known = run.requests.finished[rounds.request]
     labelled = rounds.where(known)
     reasons = np.array([str(reason) for reason in run.requests.finish_reason])[rounds.request]
+    replica = run.requests.replica[rounds.request].astype(str)
     steps, touched = rounds.rounds + run.undrafted, run.structured > 0
     some = rounds.where(touched)
     failed = rate_over_clusters(
@@ -407,6 +410,7 @@ def groups_of(run: Sums, by_batch: pa.Table, by_execution: pa.Table | None) -> G
         temperature=tuple(_by_temperature(run)),
         finish=tuple(group for group in _by_value(rounds, reasons) if group.name),
         label=tuple(_by_value(labelled, labels[known])),
+        replica=tuple(_by_value(rounds, replica)) if len(np.unique(replica)) > 1 else (),
         time=tuple(_by_value(rounds, quarter)),
         execution=_by_execution(run, by_execution),
         structured=_by_structure(run),

@@ -47,14 +47,17 @@ _OF_ROWS = {
     "execution": _column("string", "how the drafter of a recorded chain ran, such as eager"),
 }
 _OF_REQUESTS = {
-    "label": _column("string", "workload label"),
+    "label": _column("string", "workload label, else the LoRA adapter"),
+    "adapter": _column("string", "LoRA adapter with which the target served the request"),
     "prompt_tokens": _column("int64", "tokens of the prompt"),
     "output_tokens": _column("int64", "tokens of the answer"),
     "temperature": _column("float64", "sampling temperature"),
     "finish_reason": _column("string", "why the request ended, such as stop or length"),
     "structured": _column("string", "kind of structured output, such as json, or none"),
 }
+WEIGHTS = "weights"
 _OF_RUNS = {
+    WEIGHTS: _column("int64", "updates of the served weights before the row, 0: as started"),
     "runner": _column("string", "vLLM's model runner, such as v2"),
     "mode": _column("string", "how the engine runs its models, such as full graphs"),
 }
@@ -69,6 +72,7 @@ _OF_REGIONS = {
 OF_REQUESTS = tuple(_OF_REQUESTS)
 """Columns of requests; null in rows of a request that has not finished."""
 OF_RUNS = tuple(_OF_RUNS)
+"""Columns that follow from the run, and from the time of the row."""
 OF_REGIONS = tuple(_OF_REGIONS)
 """Columns of the text at a round's first drafted token, see `driftscope.regions`; null in rows of a
 request that has not finished, and where regions were not recorded."""

@@ -35,6 +35,8 @@ Word = tuple[str, str]
 """A word and its explanation, which zsh and fish show."""
 SEGMENTS = (
     "label",
+    "adapter",
+    "weights",
     "context",
     "prompt",
     "batch",

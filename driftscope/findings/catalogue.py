@@ -21,6 +21,7 @@ from driftscope.findings import (
     rules_circumstances,
     rules_compare,
     rules_data,
+    rules_deployment,
     rules_pays,
     rules_speed,
 )
@@ -34,6 +35,7 @@ _MODULES = (
     rules_attention,
     rules_acceptance,
     rules_circumstances,
+    rules_deployment,
     rules_changes,
     rules_pays,
     rules_speed,

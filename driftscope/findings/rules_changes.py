@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import numpy as np
+
 from driftscope.analysis.circumstances import kept_of, usable
 from driftscope.analysis.comparability import Claim, comparability_of_parts
 from driftscope.analysis.figures.change_points import (
@@ -18,6 +20,7 @@ from driftscope.analysis.figures.change_points import (
     Level,
 )
 from driftscope.analysis.number_words import count, lasted, listed, number, percent
+from driftscope.analysis.query.weight_updates import Update
 from driftscope.analysis.statistics.changes import LEAST
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.strata import ENOUGH_REQUESTS
@@ -63,6 +66,14 @@ SURE_BELOW = Threshold(
     source="half of the loss of FELL_BELOW; `make calibration`, table over_time",
 )
 
+UPDATE_BY_CHANCE = Threshold(
+    name="UPDATE_BY_CHANCE",
+    value=0.2,
+    means="share of the requests that lie as near to an update of the weights as the change",
+    source="driftscope: convention; `make calibration`, table updates",
+)
+"""Above it, an update that comes with a change may come with it by chance."""
+
 _CANNOT_TELL = _Explanation(
     why="acceptance varies over time; session or traffic cannot be told from the drafter: send "
     "session ids or a canary",
@@ -102,10 +113,11 @@ decay."""
     topic=Topic.WHERE,
     meaning="Requests that start after some moment of the run, or those of one label, accept "
     "clearly fewer tokens than requests of the same kind before it, and a step describes this "
-    "better than a slope. The moment is estimated from the data. Kind: label, context length, "
-    "structured output, temperature and batch size. It is of high severity only if sessions that "
+    "better than a slope. If the served weights were updated then, the finding names the update. "
+    "The moment is estimated from the data. Kind: label, context length, structured output, "
+    "temperature and batch size. It is of high severity only if sessions that "
     "go on across the moment, or prompts that come again, show it as well.",
-    thresholds=(DROPPED_BELOW, _ALPHA),
+    thresholds=(DROPPED_BELOW, _ALPHA, UPDATE_BY_CHANCE),
     need=_ENOUGH,
 )
 def acceptance_drops(case: Case) -> Finding | None:
@@ -128,17 +140,25 @@ def acceptance_drops(case: Case) -> Finding | None:
     under = f' under "{label}"' if label else ""
     doubt = "" if confirming(drop) else _else_between(case, drop.time_s, label)
     felt = not label and drop.after < FELL_BELOW.value * drop.before
+    update = _update_at(case, drop.time_s)
     return Finding(
+        title="" if update is None else "Acceptance drops with an update of the weights",
         severity=severity_of(drop) if not doubt else Severity.MEDIUM if felt else Severity.INFO,
         answer=Answer.CANNOT_TELL if doubt else Answer.NO if trust is not Trust.LOW else None,
         statement=f"rounds of requests{under} that start before {_moment(drop.time_s)} "
         f"({lasted(since_s)} into the run) yield {number(drop.before)} tokens, rounds of later "
         f"requests {number(drop.after)}: at the same mix of requests {percent(kept)} of the "
-        f"accepted tokens remain{_anchor(drop)}{doubt}",
-        evidence={**_evidence(changes, drop), "threshold": DROPPED_BELOW.value},
+        f"accepted tokens remain{_anchor(drop)}{doubt}{_updated(update)}",
+        evidence={
+            **_evidence(changes, drop),
+            "update": None if update is None else update.number,
+            "threshold": DROPPED_BELOW.value,
+        },
         confidence=trust,
         because=because,
-        advice=f"Look at what happened to the server around {_moment(drop.time_s)}: a deployment, "
+        advice=_ADVICE_OF_UPDATE
+        if update is not None
+        else f"Look at what happened to the server around {_moment(drop.time_s)}: a deployment, "
         "other weights, templates or sampling parameters, another kind of traffic. Use --since to "
         "analyse only what follows, by label and by context, and see which requests accept less.",
         cost_tps=case.cost_of_losing(
@@ -147,6 +167,36 @@ def acceptance_drops(case: Case) -> Finding | None:
         headline=Headline.WORSE if felt and trust is not Trust.LOW else Headline.NEVER,
         estimate=drop.after / drop.before,
     )
+
+
+_ADVICE_OF_UPDATE = (
+    "A drafter predicts the weights that it was trained with: send the drafter's own new weights "
+    "with each update of the target, or train it again on the new target. `--by weights` shows "
+    "the acceptance after each update."
+)
+
+
+def _update_at(case: Case, time_s: float) -> Update | None:
+    """Return the update of the weights nearest to a moment, unless some update would be as near to
+    any moment: more than UPDATE_BY_CHANCE of the requests begin within this distance of one."""
+    side, updates = case.run.side, case.run.updates
+    if not updates or side is None or side.requests is None:
+        return None
+    begun = np.sort(side.requests.arrival_s)
+    moment, *places = np.searchsorted(begun, [time_s, *(update.time_s for update in updates)])
+    distance, update = min(
+        (abs(int(place - moment)), update.number)
+        for place, update in zip(places, updates, strict=True)
+    )
+    near = (2 * distance + 1) * len(updates)
+    return updates[update - 1] if near <= UPDATE_BY_CHANCE.value * len(begun) else None
+
+
+def _updated(update: Update | None) -> str:
+    if update is None:
+        return ""
+    models = listed([f"the {model}" for model in update.models])
+    return f"; {models} got other weights at {_moment(update.time_s)} ({update.name})"
 
 
 def _else_between(case: Case, time_s: float, label: str) -> str:
@@ -523,7 +573,8 @@ def acceptance_decays(case: Case) -> Finding | None:
         },
         confidence=trust,
         because=because,
-        advice="Compare the early and the late requests (labels, context lengths, temperature). If "
+        advice=(_ADVICE_OF_UPDATE + " " if case.run.updates else "")
+        + "Compare the early and the late requests (labels, context lengths, temperature). If "
         "they are alike, restart the engine and see whether acceptance recovers. If it does, the "
         "engine is at fault (prefix cache, drafter cache), which is worth a bug report.",
         cost_tps=case.cost_of_losing(groups[1:], first.mean_length),

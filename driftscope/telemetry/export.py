@@ -478,6 +478,7 @@ def _span_attributes(done: Finished) -> dict[str, Any]:
         "gen_ai.conversation.id": row["session"],
         "driftscope.request.id": row["request"],
         i.LABEL: row["label"],
+        i.ADAPTER: row["adapter"],
         "gen_ai.usage.input_tokens": row["prompt_tokens"],
         "gen_ai.usage.output_tokens": row["output_tokens"],
         "gen_ai.response.finish_reasons": (row["finish_reason"],),

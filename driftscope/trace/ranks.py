@@ -6,7 +6,8 @@ core of replica n; any other source counts as rank 0 of replica 0. `.2` after a 
 process of that name, such as one of another container.
 
 The ranks of a replica run the same steps. Each records its own attention heads. The first rank
-records what does not depend on heads (norms, confidence, token ids), and the others write None.
+records what does not depend on heads (norms, confidence, token ids). The others write None, but
+for the state fed forward: the ranks hold the same one, unless the drafter lacks a sum over ranks.
 Replicas share nothing: each numbers its steps from 1, and offline also its requests, so rows carry
 the replica.
 """

@@ -198,7 +198,7 @@ class RequestRow:
     request: str
     """The engine's internal request id, as in DraftRow."""
     label: str | None
-    """The caller's workload label, `driftscope_label`. None: the caller set none."""
+    """The caller's workload label, `driftscope_label`, else `adapter`. None: there is neither."""
     arrival_s: float
     """Time at which it arrived, in seconds since the Unix epoch."""
     prompt_tokens: int
@@ -233,6 +233,8 @@ class RequestRow:
     """The caller's session, `driftscope_session`, else the engine's. None: the caller gave none."""
     pair: str | None = None
     """`ClientRow.pair` of the question, if a replay sent it. None: the caller gave none."""
+    adapter: str | None = None
+    """LoRA adapter with which the target served it. None: the target as it is."""
     region_starts: Ints | None = None
     """Places in the answer at which a region begins, ascending; the answer's first token is 0. The
     round of VerifyRow drafts from token position + 2 - prompt_tokens on. None: not recorded."""

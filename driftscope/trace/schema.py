@@ -360,6 +360,7 @@ MARKED: Mapping[str, Mapping[str, str]] = {
         "conversation": CONTENT,
         "session": IDENTIFIER,
         "pair": IDENTIFIER,
+        "adapter": IDENTIFIER,
         "region_starts": CONTENT,
         "region_codes": CONTENT,
         "region_languages": CONTENT,

@@ -14,7 +14,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import MaxLen
 
 from driftscope.boundary import strict_json
 from driftscope.boundary.bounds import (
@@ -52,6 +54,27 @@ DROP_CAUSES = (
 """Keys of `Status.dropped`. Telemetry exports each from 0, so that the first loss is a rise."""
 
 
+MAX_UPDATES = 4_096
+"""Number of weight updates that a process notes one by one."""
+TARGET, DRAFTER = "target", "drafter"
+"""Models whose weights an update changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightUpdate:
+    """An update of a model's weights while the engine serves."""
+
+    time_s: UnixTime
+    """Unix time at which the new weights were in place."""
+    model: Text = TARGET
+    """TARGET or DRAFTER."""
+    version: Text | None = None
+    """Name that the engine was given for the new weights. None: it was given none."""
+
+
+WeightUpdates = Annotated[tuple[WeightUpdate, ...], MaxLen(MAX_UPDATES)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """Status file, rewritten every STATUS_S at a flush, next to its source's record files."""
@@ -87,6 +110,8 @@ class Status:
 
     reason: Text | None = None
     """Records that this process does not make, and why; None if nothing is missing."""
+    weights: WeightUpdates = ()
+    """Updates of the weights that this process saw, in order of time."""
     step_s: Seconds = 0.0
     """Wall time of the model steps of this process since its start; 0 in an engine core."""
     digests: Digests = field(default_factory=dict)
@@ -95,6 +120,7 @@ class Status:
     def to_json(self) -> str:
         """Return stable JSON: sorted keys."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["weights"] = [asdict(update) for update in self.weights]
         return strict_json.dumps(values, sort_keys=True) + "\n"
 
 

@@ -19,14 +19,14 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from driftscope.boundary.files import make_private_directory, remove_leftovers
 from driftscope.trace.records import Row
 from driftscope.trace.schema import Block, Pseudonyms
-from driftscope.trace.status import STATUS_S, Status
+from driftscope.trace.status import MAX_UPDATES, STATUS_S, Status, WeightUpdate
 from driftscope.trace.writer_files import (
     Batch,
     DiskLimitError,
@@ -138,6 +138,8 @@ ERROR_CHARS = 2000
 GAUGES = frozenset({"rate", "overhead", "recording", "control", "reason", "step_s"})
 """Fields of the status file that `StatusRecord.set_gauges` sets."""
 
+SAME_UPDATE_S = 1.0
+"""Longest time between two loads of one update, in seconds: trainers send weights in parts."""
 _AT_ONCE = frozenset({"recording", "control", "reason"})
 """Gauges whose change is written to the status file at once."""
 _LOG = logging.getLogger("driftscope")
@@ -150,6 +152,7 @@ class StatusRecord:
     `count_error(hook, e)`  count a swallowed exception
     `count_dropped(c, n)`   count n lost rows by their cause
     `set_gauges(rate=...)`  set the probe's current state
+    `note_weights(m, v)`    note that the weights of a model were updated
     `status(...)`           return everything
     `rewrite(status)`       write it to the status file if it changed
     ======================  ===============================================================
@@ -170,6 +173,7 @@ class StatusRecord:
         self._errors: Counter[str] = Counter()
         self._first_error: str | None = None
         self._gauges: dict[str, Any] = {}
+        self._weights: tuple[WeightUpdate, ...] = ()
         self.urgent = False
         """Whether something changed that is to be written at once."""
         self.written_at = 0.0
@@ -197,6 +201,17 @@ class StatusRecord:
         self.urgent |= any(values.get(n) != self._gauges.get(n) for n in _AT_ONCE & values.keys())
         self._gauges = {**self._gauges, **values}
 
+    def note_weights(self, model: str, version: str | None = None) -> None:
+        """Note that the weights of `model` were updated, to `version` if the engine names it. Loads
+        within SAME_UPDATE_S of each other are one update."""
+        update = WeightUpdate(time_s=self._clock(), model=model, version=version)
+        before = self._weights
+        last = before[-1] if before else None
+        if last is not None and last.model == model and update.time_s - last.time_s < SAME_UPDATE_S:
+            update, before = replace(update, version=update.version or last.version), before[:-1]
+        self._weights = (*before, update)[:MAX_UPDATES]
+        self.urgent = True
+
     def status(self, *, closed: bool, probe_s: float, writer_s: float) -> Status:
         """Return the current status; the times are those of the probe and of the writer, in
         seconds."""
@@ -214,6 +229,7 @@ class StatusRecord:
             probe_s=round(probe_s, 6),
             writer_s=round(writer_s, 6),
             digests=dict(self._files.digests),
+            weights=self._weights,
             **self._gauges,
         )
 
@@ -330,6 +346,7 @@ class TraceWriter:
     `count_error(hook, e)`  count a swallowed exception of the serving path
     `probe_s`               time of hooks on serving threads, to which hooks add
     `set_gauges(rate=...)`  set the probe's current state, for the status file
+    `note_weights(m, v)`    note an update of a model's weights there
     `status()`              return the status of this process
     `watch(look)`           call `look` at each flush, on the writer's thread
     `subscribe(hear, ended)` call `hear` with what is written, on the writer's thread
@@ -361,6 +378,7 @@ class TraceWriter:
         self.count_error = self._record.count_error
         self.count_dropped = self._record.count_dropped
         self.set_gauges = self._record.set_gauges
+        self.note_weights = self._record.note_weights
         self._pseudonyms = options.pseudonyms
         self._sampler, self._sampled_at = options.sampler, -SAMPLE_S
         self._over = threading.Event()

@@ -133,7 +133,7 @@ def _watched(model: Any) -> Iterator[tuple[list[_Normed], list[torch.Tensor]]]:
 
 def _watch_norm(norm: Any, path: str, norms: list[_Normed]) -> Callable[[], None]:
     """Wrap a norm, which may change its arguments in place; return the removal."""
-    name = "_forward_method" if hasattr(norm, "_forward_method") else "forward"
+    name = "_forward_method" if getattr(norm, "_forward_method", None) else "forward"
     original, own = getattr(norm, name), name in vars(norm)
 
     @functools.wraps(original)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from driftscope.trace.schema import Block, Lists
 from driftscope.trace.writer import TraceWriter
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
-from driftscope.vocabulary import DISTANCE_MASS, MASSES, Strategy
+from driftscope.vocabulary import DISTANCE_MASS, FED_RMS, MASSES, Strategy
 from driftscope_probes.buffers import Landing, Layout
 from driftscope_probes.engine import CacheFaults, ScheduleReader
 from driftscope_probes.sampler import DeviceTimes, Sampler
@@ -43,8 +43,9 @@ class EncoderOptions:
     """The engine's context limit; the drafter's forwards beyond it are void."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Per-depth columns that were not written because they equal another column."""
-    masses_only: bool = False
-    """This is a tensor-parallel rank after the first."""
+    later_rank: bool = False
+    """This is a tensor-parallel rank after the first: what does not depend on heads is left out,
+    but for the state fed forward, which shows whether the ranks agree."""
     compare_ids: bool = False
     """Compare the shadow's token ids with the served ones."""
     keep_ids: bool = False
@@ -78,7 +79,7 @@ class DraftBlocks:
         self._layout, self._columns = layout, layout.columns
         self._aliases, self._max_slots = options.aliases, options.max_slots
         self._heads, self._strategy = options.heads, options.strategy
-        self._first_shared_column = layout.column("position") if options.masses_only else 0
+        self._later_rank = options.later_rank
 
     def block(self, chains: list[RecordedChains]) -> Block:
         """Return chains of one length as columns."""
@@ -87,13 +88,13 @@ class DraftBlocks:
         position = np.ascontiguousarray(self._part(values, "position")).view(np.int32)[:, 0]
         # Beyond the context limit vLLM's drafter runs on slots that do not exist.
         void = position[:, None] + np.arange(k) >= self._max_slots
-        values[:, : self._first_shared_column] = (
-            np.nan
-        )  # norms and confidence lie before the position
         lost = _overwritten(void)
         masses = self._masses(values, k, lost)
         depths = {name: self._per_depth(values, name, k, void) for name in PER_DEPTH}
         complete(depths, self._aliases)
+        if self._later_rank:
+            values[:, : self._layout.column("position")] = np.nan  # all other norms lie before it
+            depths = {FED_RMS: depths[FED_RMS].copy()}
         fc = self._part(values, "fc_rms")[:, 0]
         tokens = [c.tokens for c in chains if c.tokens is not None]
         by_head = [c.by_head for c in chains]
@@ -115,7 +116,7 @@ class DraftBlocks:
                 "k": k,
                 "layers": self._layout.layers,
                 "chunked_prefill": list(chain.from_iterable(c.doubtful for c in chains)),
-                **{name: _known(column) for name, column in depths.items()},
+                **{name: _known(depths[name]) if name in depths else None for name in PER_DEPTH},
                 **{
                     name: _known(masses[..., i].reshape(len(values), -1))
                     for i, name in enumerate(MASSES)

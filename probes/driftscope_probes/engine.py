@@ -212,5 +212,9 @@ PAIR = "driftscope_pair"
 def given_name(arguments: Any, key: str) -> str | None:
     """Return the first MAX_LABEL_CHARS characters of the name under `key` in a client's arguments,
     if there is one. Any client may choose it, and it is stored with every row."""
-    name = arguments.get(key) if isinstance(arguments, Mapping) else None
+    return shortened(arguments.get(key)) if isinstance(arguments, Mapping) else None
+
+
+def shortened(name: object) -> str | None:
+    """Return the first MAX_LABEL_CHARS characters of a name, if there is one."""
     return None if name is None else str(name)[:MAX_LABEL_CHARS]

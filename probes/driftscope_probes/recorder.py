@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from driftscope.errors import ProbeError
 from driftscope.trace.manifest import Manifest, Model
 from driftscope.trace.records import edges_of
 from driftscope.trace.writer import Encode, TraceWriter
@@ -54,6 +55,39 @@ def with_sinks(manifest: Manifest, sinks: SinkSet) -> Manifest:
         sink_source=SINK_FOUND,
         notes=(*(note for note in manifest.notes if note != SINKS_SOUGHT), sinks.note),
     )
+
+
+RANKS_EVERY = 64
+"""Sampling interval, in draft steps, for tensor-parallel ranks, which cannot follow a budget. If a
+recorded step costs half of another step's time, this stays within the default budget."""
+
+
+def settings_of_rank(settings: Settings, rank: int, ranks: int) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings of one tensor-parallel rank, and notes about them for a reader.
+
+    All ranks must record the same steps. A budget's rate would depend on each rank's own
+    measurements, so the rate is fixed instead. Rank 0 writes what is identical on all ranks.
+    """
+    if rank > 0:
+        settings = replace(settings, token_ids=False)
+    if ranks == 1 or settings.every is not None:
+        return settings, ()
+    note = (
+        f"one draft step in {RANKS_EVERY} was recorded, whatever it cost: with tensor parallelism "
+        "there is no budget; DRIFTSCOPE_EVERY sets another rate"
+    )
+    return replace(settings, every=RANKS_EVERY), (note,)
+
+
+def check_can_seek(settings: Settings, ranks: int, replicas: int) -> None:
+    """Refuse a sink search in several processes: each sees its own heads or requests and could find
+    another sink set."""
+    if settings.sink_source == SINK_SOUGHT and max(ranks, replicas) > 1:
+        raise ProbeError(
+            "DRIFTSCOPE_SINK_TOKENS=auto searches for one sink set in one worker: record this "
+            "engine once with tensor and data parallel size 1, then set the slots that the search "
+            "finds"
+        )
 
 
 def settings_in_manifest(settings: Settings) -> dict[str, Any]:
@@ -293,14 +327,14 @@ def assemble_recorder(
     writer: TraceWriter,
     *,
     schedules: ScheduleReader,
-    masses_only: bool = False,
+    later_rank: bool = False,
     make_taps: MakeTaps = Taps,
     make_sampler: Callable[..., Sampler] = Sampler,
 ) -> Recorder:
     """Return a recorder whose taps are not attached yet.
 
     `schedules` reads what the engine schedules. `make_taps` and `make_sampler` are for an engine
-    whose drafter is not one module that one call runs at all depths. `masses_only`: another rank
+    whose drafter is not one module that one call runs at all depths. `later_rank`: another rank
     writes everything that does not depend on attention heads. Raises ProbeError for an
     unsupported attention backend.
     """
@@ -339,7 +373,7 @@ def assemble_recorder(
         strategy=meter.strategy,
         max_slots=drafter.max_slots - drafter.kind.lead,
         aliases=taps.observer.aliased_columns,
-        masses_only=masses_only,
+        later_rank=later_rank,
         compare_ids=settings.recording == SHADOW,
         keep_ids=settings.token_ids,
     )

@@ -104,6 +104,9 @@ class Settings:
     prompt_salt: str = ""
     """Secret text that keys the digests of prompts. Runs with the same text have the same digest
     for the same prompt."""
+    deployment: str = ""
+    """Name of a deployment whose parts are started one by one, such as on several machines: starts
+    of one name that share the run directory record one run."""
     labels: tuple[str, ...] = ()
     """Record only the chains of requests with one of these workload labels, separated by commas."""
     max_mb: int = DEFAULT_MAX_MB
@@ -170,9 +173,24 @@ def fix_run_directory(settings: Settings) -> None:
     now = time.strftime("%Y%m%d-%H%M%S")
     path = str(settings.trace).replace("{time}", now).replace("{pid}", str(os.getpid()))
     os.environ["DRIFTSCOPE_TRACE"] = path
+    if settings.deployment:
+        os.environ[RUN_ID] = _GIVEN + settings.deployment
     os.environ.setdefault(RUN_ID, uuid.uuid4().hex[:12])
     if not settings.identifiers or (settings.prompt_digests and not settings.prompt_salt):
         request_key()
+
+
+_GIVEN = "="
+"""Beginning of a run id that a deployment gives to all of its engines."""
+
+
+def run_id_of(engine: str) -> str:
+    """Return the run id of an engine of this start: that of the deployment or, since one process
+    may start several engines, one that has the engine's own id."""
+    start = os.environ.setdefault(RUN_ID, uuid.uuid4().hex[:12])
+    if start.startswith(_GIVEN):
+        return start.removeprefix(_GIVEN)
+    return f"{start}-{engine}" if engine else start
 
 
 @functools.cache
@@ -344,6 +362,7 @@ _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
     "prompt_digests": _flag,
     "regions": _flag,
     "prompt_salt": lambda _, value: value,
+    "deployment": lambda _, value: value,
     "max_mb": _whole(1, 1 << 30),
     "test_raise": _one_of("", "before", "after"),
 }

@@ -16,14 +16,24 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from driftscope.analysis.condition_columns import COLUMNS, OF_STEPS, Names
+from driftscope.analysis.condition_columns import COLUMNS, OF_STEPS, WEIGHTS, Names
 from driftscope.analysis.conditions import Condition
 from driftscope.analysis.query import row_filters
-from driftscope.analysis.query.query_engine import Content, DuckDB, Engine, Files, sql_of
+from driftscope.analysis.query.query_engine import (
+    Content,
+    DuckDB,
+    Engine,
+    Files,
+    floats,
+    sql_of,
+    whole,
+)
 from driftscope.analysis.query.row_filters import Bucket
+from driftscope.analysis.query.weight_updates import Update, noted_updates, served_updates
 from driftscope.boundary.bounds import MAX_TEXT_CHARS
 from driftscope.errors import DamagedTraceError
 from driftscope.trace.manifest import Manifest, read_manifest
@@ -295,13 +305,35 @@ def _names(conditions: Sequence[Condition]) -> Names:
 
 
 def _constants(tables: Tables, names: Names) -> dict[str, str | None]:
-    """Return the columns that are equal in all rows; the execution is looked up only if it is
-    named."""
-    dialect = tables.engine.dialect
-    if "execution" not in names:
-        return row_filters.constants_of(tables.manifest, (), dialect)
-    execution_names = tables.engine.rows(executions()).column("execution").to_pylist()
-    return row_filters.constants_of(tables.manifest, execution_names, dialect)
+    """Return the columns that are equal in all rows, or follow from their times; executions and
+    updates are looked up only if they are named."""
+    execution_names = (
+        tables.engine.rows(executions()).column("execution").to_pylist()
+        if "execution" in names
+        else ()
+    )
+    updates = updates_of(tables) if WEIGHTS in names else {}
+    times = {replica: [update.time_s for update in mine] for replica, mine in updates.items()}
+    return row_filters.constants_of(tables.manifest, execution_names, times, tables.engine.dialect)
+
+
+def updates_of(tables: Tables) -> dict[int, list[Update]]:
+    """Return the updates of the served weights by replica, see `served_updates`."""
+    noted = noted_updates(tables.statuses)
+    if not noted:
+        return {}
+    rounds = tables.engine.rows(round_times())
+    replica, time_s = whole(rounds, "replica"), floats(rounds, "time_s")
+    return served_updates(noted, {of: np.sort(time_s[replica == of]) for of in noted})
+
+
+@cache
+def round_times() -> ir.Table:
+    """Return the time of every decode step, before any condition."""
+    import ibis
+
+    schema = ibis.Schema.from_pyarrow(queried("verify"))
+    return ibis.table(schema, name="verify_all").select("replica", "time_s").distinct()
 
 
 @cache

@@ -8,7 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from driftscope.analysis.condition_columns import OF_REGIONS, OF_REQUESTS, OF_RUNS, Names
+from driftscope.analysis.condition_columns import (
+    OF_REGIONS,
+    OF_REQUESTS,
+    OF_RUNS,
+    WEIGHTS,
+    Names,
+)
 from driftscope.analysis.conditions import Condition, condition_of
 from driftscope.analysis.query.query_engine import Dialect
 from driftscope.errors import UsageError
@@ -135,11 +141,21 @@ def wide(
 
 
 def constants_of(
-    manifest: Manifest, executions: Sequence[str], dialect: Dialect
+    manifest: Manifest,
+    executions: Sequence[str],
+    updates: Mapping[int, Sequence[float]],
+    dialect: Dialect,
 ) -> dict[str, str | None]:
-    """Return the argument `constants` of `wide`, for a run whose steps had these executions."""
+    """Return the argument `constants` of `wide`, for a run whose steps had these executions, and
+    whose replicas got other weights at the times `updates`."""
     alike = set(executions)
+    number = " ".join(
+        f"WHEN t.replica = {replica} AND t.time_s >= {time_s!r} THEN {before + 1}"
+        for replica, times in sorted(updates.items())
+        for before, time_s in reversed(list(enumerate(times)))
+    )
     return {
+        WEIGHTS: f"CASE {number} ELSE 0 END" if number else "0",
         "runner": dialect.text(manifest.runner),
         "mode": dialect.text(manifest.mode),
         "execution": dialect.text(alike.pop()) if len(alike) == 1 else None,
@@ -202,6 +218,8 @@ def _of(column: str, sql: str) -> Bucket:
 
 BY: Mapping[str, Bucket] = {
     BY_LABEL: _of("label", "coalesce({}, '(unlabelled)')"),
+    "adapter": _of("adapter", "coalesce({}, '(no adapter)')"),
+    WEIGHTS: _of(WEIGHTS, "lpad(cast({} AS varchar(4)), 4, '0')"),
     "context": _of("context", _POWER),
     "prompt": _of("prompt_tokens", _POWER),
     "batch": _of("batch", "lpad(cast({} AS varchar(9)), 4, '0')"),
@@ -259,6 +277,8 @@ def name_of(by: str, bucket: str) -> str:
         return f"batch {int(bucket)}"
     if by == BY_K:
         return f"K = {int(bucket)}"
+    if by == WEIGHTS:
+        return f"after update {int(bucket)}" if int(bucket) else "as started"
     if by == "boundary":
         return _NEARNESS.get(bucket, bucket)
     if by == BY_HOUR:

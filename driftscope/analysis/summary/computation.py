@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from driftscope.analysis.circumstances import groups_of
 from driftscope.analysis.closeup import closeup_of
+from driftscope.analysis.condition_columns import WEIGHTS
 from driftscope.analysis.figures.attention_drift import attention_drift
 from driftscope.analysis.figures.chains import Chains, chains_in_buckets, denominator, numerator
 from driftscope.analysis.figures.change_points import changes_of
+from driftscope.analysis.figures.rank_states import rank_states
 from driftscope.analysis.figures.requests import Requests, evenly
 from driftscope.analysis.figures.results import (
     AcceptanceAtK,
@@ -55,8 +57,10 @@ from driftscope.analysis.query.record_views import (
     open_run,
     ranks_of,
     table,
+    updates_of,
 )
 from driftscope.analysis.query.row_filters import BY_K, BY_LABEL, RANK, Bucket, bucket_of, name_of
+from driftscope.analysis.query.weight_updates import Update
 from driftscope.analysis.statistics.ratio import mean_time_interval, ratio_intervals
 from driftscope.analysis.summary.run_summary import RunSummary, independence_of
 from driftscope.metrics.fallback import effective_k, fallback
@@ -136,6 +140,8 @@ def summary_of(label: str, run: Sums, by: str = BY_LABEL) -> RunSummary:
         fallback_spread=spread_of_fallback(run.rounds, run.reasons),
         effective_k=effective_k(int(run.rounds.verified.sum()), len(run.rounds) + undrafted),
         recording=_recording(run, verification, steps),
+        updates=_updates(run),
+        rank_states=rank_states(run.tables),
     )
 
 
@@ -218,12 +224,22 @@ def segments_by(run: Sums, by: str) -> tuple[Segment, ...]:
     drift = _drift_in(run, bucket, by_k=by == BY_K)
     rounds = run.rounds_of(round_sums, run.requests.codes(round_sums))
     names = np.asarray(round_sums.column("bucket").to_pylist(), dtype=np.str_)
+    names_of = {f"{update.number:04d}": f"after {update.name}" for update in _updates(run)}
     return tuple(
         _segment(
-            name_of(by, name), by, run, rounds.where(names == name), *drift.get(name, (None, None))
+            (by == WEIGHTS and names_of.get(name)) or name_of(by, name),
+            by,
+            run,
+            rounds.where(names == name),
+            *drift.get(name, (None, None)),
         )
         for name in np.unique(names).tolist()
     )
+
+
+def _updates(run: Sums) -> tuple[Update, ...]:
+    """Return the updates of the weights of the first replica that noted any."""
+    return next((tuple(updates) for _, updates in sorted(updates_of(run.tables).items())), ())
 
 
 def _of_label(label: str, run: Sums) -> Segment:

@@ -16,6 +16,7 @@ from driftscope.analysis.circumstances import NO_GROUPS, Groups
 from driftscope.analysis.closeup import TPOT, TTFT, CloseUp, Distribution, distribution
 from driftscope.analysis.figures.chain_shape import lengths_of_rounds
 from driftscope.analysis.figures.change_points import Changes
+from driftscope.analysis.figures.rank_states import RankStates
 from driftscope.analysis.figures.requests import Units, requests_of, requests_that_finished
 from driftscope.analysis.figures.results import (
     NO_SPREAD,
@@ -38,6 +39,7 @@ from driftscope.analysis.figures.verified_chains import WithinRequest, answers
 from driftscope.analysis.number_words import percent
 from driftscope.analysis.query.query_engine import floats
 from driftscope.analysis.query.record_views import Tables
+from driftscope.analysis.query.weight_updates import Update
 from driftscope.analysis.statistics.association import Answer
 from driftscope.analysis.statistics.drift import AttentionDrift
 from driftscope.analysis.statistics.ratio import (
@@ -257,6 +259,10 @@ class RunFigures:
     fallback_spread: FallbackSpread = NO_SPREAD
     changes: Changes | None = None
     """Change points of acceptance; None if there are too few requests to find one."""
+    rank_states: RankStates | None = None
+    """The tensor-parallel rank whose state differs most; None with one rank."""
+    updates: tuple[Update, ...] = ()
+    """Updates of the served weights between rounds, by time."""
     lengths_by_k: tuple[LengthAtK, ...] = ()
     """Acceptance length for K = 1 .. `k`, from rounds cut anew; () in a run of several K."""
     within_request: tuple[WithinRequest, ...] = ()

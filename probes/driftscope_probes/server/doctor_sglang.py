@@ -30,7 +30,7 @@ from driftscope_probes.server.doctor import (
     target_check,
     tree_of,
 )
-from driftscope_probes.sglang.plugin import HOOKS, INSIDE, TESTED
+from driftscope_probes.sglang.plugin import HOOKS, TESTED
 
 _ALGORITHM, _DRAFT = "--speculative-algorithm", "--speculative-draft-model-path"
 _TOP_K = "--speculative-eagle-topk"
@@ -92,14 +92,16 @@ def _drafter(model: str, options: Mapping[str, str], folder: Path) -> Check:
         return problem("drafter", detail, "give a drafter of SGLang's, or another SGLang")
     if given != "STANDALONE" and not _DRAFTS.search(served):
         detail = f"SGLang would load {served} as it is named, which is no drafter's class"
-        names = ", ".join(name for name in INSIDE if name in registered)
-        return problem("drafter", detail, f"name the drafter's class in its config: {names}, ...")
-    if given == "STANDALONE" or served not in INSIDE:
-        words = f"SGLang serves {served} with {given}; the probe knows the inside of "
-        return counted(words + ", ".join(INSIDE))
+        names = ", ".join(sorted(name for name in registered if _DRAFTS.search(name)))
+        return problem("drafter", detail, f"name the drafter's class in its config, of: {names}")
+    if given == "STANDALONE":
+        return counted(f"SGLang serves {served} as a draft model, which reads tokens alone")
     if options.get(_TOP_K, "1") != "1":
         return counted(f"{_TOP_K} is {options[_TOP_K]}, and trees are not looked into")
-    detail = f"{served} is recorded: attention mass, RMS, top-1 probability, acceptance, timing"
+    detail = (
+        f"{served} is recorded: acceptance, timing and, as far as a forward at the start shows "
+        "them, attention mass, RMS and top-1 probability"
+    )
     return Check(topic="drafter", ok=True, detail=detail)
 
 

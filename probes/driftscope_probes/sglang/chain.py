@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from driftscope.vocabulary import Execution
+from driftscope.vocabulary import FED_RMS, Execution
 from driftscope_probes.drafter import Drafter
 from driftscope_probes.engine import NOBODY, DeviceStep, DraftStep
 from driftscope_probes.guard import Guard
 from driftscope_probes.kernels import Kernels
 from driftscope_probes.sampler import Sampler
-from driftscope_probes.sglang.drafter import EAGLE1
 from driftscope_probes.taps import Hook, HookSet, HookSwitch, Remove
 
 
@@ -48,6 +47,8 @@ class AheadSampler(Sampler):
         return taken and self.recording
 
 
+LAST = -1
+"""Index of the output that is fed, in `Kind.outputs`."""
 DRAFT_GRAPH = "cuda_graph_runner"
 EXTEND_GRAPH = "cuda_graph_runner_for_draft_extend"
 """Attributes of an EagleDraftWorker: with None in them, its forwards run eagerly."""
@@ -360,15 +361,17 @@ class DrafterTaps:
         if drafter.aux_states:
             yield self._after(inner.fc, "combine", self._on_combine)
             yield self._before(inner.layers[0], "forward_in", self._on_first_layer)
-        elif drafter.kind is EAGLE1:
-            yield self._after(inner.fc, "combine", self._on_fused_state)
-        else:
-            yield self._after(inner.hidden_layernorm, "forward_in", self._on_state_norm)
         for norm in drafter.aux_norms:
             yield self._after(norm, "aux_norm", self._on_captured_norm)
         for norm in drafter.final_norms:
             yield self._after(norm, "final_norm", self._on_final_norm)
-        yield self._after(drafter.model.logits_processor, "forward_out", self._on_result)
+        yield functools.partial(
+            _hook,
+            functools.partial(
+                drafter.model.logits_processor.register_forward_hook, with_kwargs=True
+            ),
+            self._observe_result,
+        )
 
     def _after(self, module: Any, name: str, action: Callable[[Any, Any], None]) -> Hook:
         def observe(_: Any, arguments: Any, output: Any) -> None:
@@ -391,14 +394,6 @@ class DrafterTaps:
     def _on_combine(self, arguments: Any, _: Any) -> None:
         self._inside["captured"] = arguments[0]
 
-    def _on_fused_state(self, arguments: Any, _: Any) -> None:
-        """Note the state that EAGLE-1's `fc` reads beside the embedding."""
-        self._inside["entering"] = arguments[0].chunk(2, -1)[1]
-
-    def _on_state_norm(self, arguments: Any, _: Any) -> None:
-        """Note the state that an MTP head norms before it adds the embedding."""
-        self._inside["entering"] = arguments[0]
-
     def _on_captured_norm(self, arguments: Any, output: Any) -> None:
         self._captured.append((arguments[0], output))
 
@@ -412,16 +407,26 @@ class DrafterTaps:
         normed, stream = output if fused else (output, arguments[0])
         self._inside["postnorm"], self._inside["prenorm"] = normed, stream
 
-    def _on_result(self, _: Any, output: Any) -> None:
-        """Put the states of a forward together at its end."""
+    def _observe_result(self, _: Any, arguments: Any, keywords: Any, output: Any) -> None:
+        if self.switch.should_record:
+            given = (*arguments, *keywords.values())
+            self.switch.observe("forward_out", self._on_result, given, output)
+
+    def _on_result(self, given: tuple[Any, ...], output: Any) -> None:
+        """Put the states of a forward together at its end. SGLang is `given` the tokens, the state
+        that logits are computed from, the head and the batch."""
         rows = self._rows
-        pick = _unchanged if rows is None else rows.result
+        inside, pick = (_unchanged, _unchanged) if rows is None else (rows.inside, rows.result)
         results = {
             "fed": pick(output.hidden_states),
             "logits": pick(output.next_token_logits),
         }
-        if not self._drafter.final_norms:  # the residual stream is what is fed
-            results["prenorm"] = results["fed"]
+        for column, index in self._drafter.kind.outputs.items():
+            if column != FED_RMS:
+                state = results["fed"] if index == LAST else inside(given[1])
+                results[column.removesuffix("_rms")] = state
+        if not self._drafter.aux_states:
+            self._inside["entering"] = given[3].spec_info.hidden_states
         if rows is None:
             pass_on(self._states(_unchanged, results), self._kernels, self._layers)
         else:
@@ -431,7 +436,7 @@ class DrafterTaps:
     def _states(
         self, pick: Callable[[torch.Tensor], torch.Tensor], results: dict[str, torch.Tensor]
     ) -> ForwardStates:
-        inside = {name: pick(x) for name, x in self._inside.items()}
+        inside = {name: pick(x) for name, x in self._inside.items() if name not in results}
         if self._captured:  # fc's input is normed already
             inside["captured"] = torch.cat([pick(x) for x, _ in self._captured], -1)
         return ForwardStates(

@@ -2,21 +2,24 @@
 queries.
 
 Written against sglang.srt.layers.radix_attention, sglang.srt.mem_cache.memory_pool,
-sglang.srt.speculative.eagle_worker_v2, sglang.srt.models.llama_eagle3, llama_eagle and mimo_mtp,
-0.5.23.
+sglang.srt.layers.logits_processor and sglang.srt.speculative.eagle_worker_v2, 0.5.23.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from driftscope.boundary.files import first_line
 from driftscope.errors import UnknownDrafterError
 from driftscope.vocabulary import Execution
+from driftscope_probes.discovery import ROWS, Anatomy, anatomy_of, made_up
 from driftscope_probes.drafter import (
     AttentionKind,
     AttentionLayer,
@@ -103,28 +106,6 @@ NO_MODEL = (
     "attention and hidden states are not applicable: an n-gram lookup drafts, and no model; K is "
     "the number of nodes of the tree that is verified, without its root"
 )
-EAGLE3 = Kind(
-    name="EAGLE-3 / 3.1",
-    methods=("EAGLE3",),
-    drafters=("LlamaForCausalLMEagle3",),
-    outputs={"postnorm_rms": 0, "fed_rms": -1},
-    norms=("model.norm",),
-)
-EAGLE1 = Kind(
-    name="EAGLE-1",
-    methods=("EAGLE",),
-    drafters=("LlamaForCausalLMEagle",),
-    outputs={"prenorm_rms": -1, "fed_rms": -1},
-)
-MIMO_MTP = Kind(
-    name="MTP, MiMo",
-    methods=("EAGLE", "NEXTN"),
-    drafters=("MiMoMTP",),
-    outputs={"postnorm_rms": 0, "fed_rms": -1},
-    norms=("model.final_layernorm",),
-)
-KINDS = (EAGLE3, EAGLE1, MIMO_MTP)
-"""The kinds of drafter whose inside is recorded; of others, acceptance and timing are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -135,7 +116,7 @@ class SglangDrafter:
     """SGLang's EagleDraftWorker."""
     attention: dict[str, Any]
     """SGLang's RadixAttention modules by name, in order of depth in the network."""
-    kind: Kind = EAGLE3
+    kind: Kind
     layers: dict[str, AttentionLayer] = field(init=False)
     """The modules of `attention`, wrapped for taps and meters."""
 
@@ -207,17 +188,19 @@ class SglangDrafter:
     @property
     def aux_states(self) -> int:
         """See Drafter: others than EAGLE-3 read the target's last state, and capture no layer."""
-        return int(self.model.model.num_aux_hidden_states) if self.kind is EAGLE3 else 0
+        inner = getattr(self.model, "model", None)
+        return int(getattr(inner, "num_aux_hidden_states", 0))
 
     @property
     def aux_norms(self) -> tuple[Any, ...]:
         """See Drafter: `fc_norm`, or else the norm of norm_before_fc."""
-        inner = self.model.model
-        if self.kind is not EAGLE3:
+        if not self.aux_states:
             return ()
-        if inner.fc_norm is not None:
-            return tuple(inner.fc_norm)
-        return () if inner.input_norm is None else (inner.input_norm,)
+        inner = self.model.model
+        if (per_layer := getattr(inner, "fc_norm", None)) is not None:
+            return tuple(per_layer)
+        over_all = getattr(inner, "input_norm", None)
+        return () if over_all is None else (over_all,)
 
     def forward_mode(self) -> str:
         """See Drafter."""
@@ -239,36 +222,109 @@ def open_drafter(worker: Any) -> SglangDrafter:
     if worker.topk > 1:
         raise UnknownDrafterError(TREE)
     name = type(runner.model).__name__
-    kind = next((kind for kind in KINDS if name in kind.drafters), None)
-    if kind is None:
-        supported = ", ".join(drafter for other in KINDS for drafter in other.drafters)
-        raise UnknownDrafterError(
-            f"{INTERNALS}: drafter {name} is not supported by this driftscope in SGLang; "
-            f"supported: {supported}"
-        )
     attention = {
         path: module
         for path, module in runner.model.named_modules()
         if isinstance(module, RadixAttention)
     }
-    if reason := _unsupported(runner, attention):
+    if reason := _unsupported(worker, attention):
         raise UnknownDrafterError(
-            f"{INTERNALS}: drafter {name}: {reason} not supported by this driftscope"
+            f"{INTERNALS}: drafter {name} is not supported by this driftscope in SGLang: {reason}"
         )
+    try:
+        anatomy = _watched(runner, attention)
+    except Exception as error:  # the border: a model of any class runs here
+        raise UnknownDrafterError(
+            f"{INTERNALS}: drafter {name}: a forward that is to show its states fails "
+            f"({first_line(error)})"
+        ) from error
+    kind = Kind(name=name, methods=(), outputs=anatomy.outputs, norms=anatomy.norms)
+    attention = {path: attention[path] for path in anatomy.layers}
     return SglangDrafter(worker=worker, attention=attention, kind=kind)
 
 
-def _unsupported(runner: Any, attention: dict[str, Any]) -> str | None:
-    """Return what would be measured incorrectly, with its verb; None if nothing would be."""
+def _watched(runner: Any, attention: dict[str, Any]) -> Anatomy:
+    """Return what one forward over made-up rows shows, without cache and without other ranks."""
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
+
+    model, config = runner.model, runner.model_config
+    device = next(model.parameters()).device
+    rows = torch.ones(ROWS, dtype=torch.int64, device=device)
+    state = made_up(torch.empty(ROWS, int(config.hidden_size), dtype=config.dtype, device=device))
+    batch = ForwardBatch(
+        forward_mode=ForwardMode.DECODE,
+        batch_size=ROWS,
+        input_ids=rows,
+        req_pool_indices=rows,
+        seq_lens=rows,
+        out_cache_loc=rows,
+        seq_lens_sum=ROWS,
+    )
+    batch.spec_info = SimpleNamespace(hidden_states=state)
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(_alone())
+        for module in attention.values():
+            module.forward = functools.partial(_attended, module)
+            undo.callback(delattr, module, "forward")
+        processor = model.logits_processor
+        processor.forward = _states
+        undo.callback(delattr, processor, "forward")
+        return anatomy_of(model, attention, lambda: model.forward(rows, rows, batch), fed=True)
+
+
+def _attended(module: Any, query: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """Return a place for the numbers that attention gives out."""
+    return query.new_empty(len(query), module.tp_q_head_num * module.v_head_dim)
+
+
+def _states(
+    input_ids: Any,  # noqa: ARG001  the parameters of SGLang's LogitsProcessor
+    hidden_states: torch.Tensor,
+    lm_head: Any,  # noqa: ARG001
+    logits_metadata: Any,  # noqa: ARG001
+    aux_hidden_states: Any = None,
+    hidden_states_before_norm: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Return the state that logits are computed from and, if that is another, the one that SGLang
+    would feed."""
+    if hidden_states_before_norm is not None:
+        return hidden_states, hidden_states_before_norm
+    if aux_hidden_states is None:
+        return (hidden_states,)
+    is_packed = isinstance(aux_hidden_states, torch.Tensor)
+    parts = (aux_hidden_states,) if is_packed else tuple(aux_hidden_states)
+    return hidden_states, torch.cat(parts, dim=-1)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Let this rank add up nothing with the others: one that the probe left out would be waited for
+    forever, and what an output is does not depend on the sum."""
+    from sglang.srt.distributed import parallel_state
+
+    names = ("_TP", "_ATTN_TP", "_MOE_EP", "_MOE_TP", "_SHARED_EXPERTS_TP")
+    groups = (getattr(parallel_state, name, None) for name in names)
+    with contextlib.ExitStack() as undo:
+        for group in {id(group): group for group in groups if group is not None}.values():
+            group.all_reduce = lambda tensor: tensor
+            undo.callback(delattr, group, "all_reduce")
+        yield
+
+
+def _unsupported(worker: Any, attention: dict[str, Any]) -> str | None:
+    """Return what would be measured incorrectly; None if nothing would be."""
+    runner = worker.draft_runner
+    if worker.speculative_algorithm.is_standalone():
+        return "it reads tokens alone, as a draft model"
     if not attention:
-        return "a model without attention layers is"
+        return "it has no attention layers"
     if runner.kv_index_translator.is_translating:
-        return "virtual slots of the KV cache are"
+        return "its KV cache has virtual slots"
     if "float8" in str(runner.kv_cache_dtype):
-        return "an fp8 KV cache is"
+        return "its KV cache is fp8"
     for module in attention.values():
         if module.sliding_window_size > 0:
-            return "a sliding window is"
+            return "it has a sliding window"
         if module.qk_head_dim != module.v_head_dim or module.is_cross_attention:
-            return "latent or cross attention is"
+            return "its attention is latent or crosses to the target's"
     return None

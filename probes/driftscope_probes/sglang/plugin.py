@@ -40,12 +40,11 @@ _WORKER = "sglang.srt.speculative.eagle_worker_v2"
 _TARGET = "sglang.srt.managers.tp_worker"
 _PROCESSOR = "sglang.srt.managers.scheduler_components.batch_result_processor"
 RECORDED = (
-    "EAGLE-1, 3 and 3.1 of Llama's layout, with speculative_eagle_topk 1: attention mass, RMS, "
-    "top-1 probability and entropy by depth; of EAGLE's other drafters, of trees and of n-grams: "
-    "acceptance and timing; without a drafter: timing. Per request: TTFT, TPOT, lengths, finish "
-    "reason"
+    "drafters of SGLang's EAGLE worker with speculative_eagle_topk 1, as far as a forward at the "
+    "start shows their states: attention mass, RMS, top-1 probability and entropy by depth; of "
+    "trees, draft models and n-grams: acceptance and timing; without a drafter: timing. Per "
+    "request: TTFT, TPOT, lengths, finish reason"
 )
-_MODELS = "sglang.srt.models"
 HOOKS = {
     "plugin": (HookPoint("sglang.srt.plugins", "load_plugins", "loading the probe"),),
     "worker": (
@@ -70,16 +69,8 @@ HOOKS = {
         ),
         HookPoint(_TARGET, "TpModelWorker.forward_batch_generation", "step time of such an engine"),
         HookPoint(
-            f"{_MODELS}.llama_eagle3",
-            "LlamaForCausalLMEagle3",
-            "the drafter whose states are recorded",
+            "sglang.srt.layers.logits_processor", "LogitsProcessor.forward", "states and logits"
         ),
-        HookPoint(
-            f"{_MODELS}.llama_eagle",
-            "LlamaForCausalLMEagle",
-            "an EAGLE-1 drafter, whose states are recorded, too",
-        ),
-        HookPoint(f"{_MODELS}.mimo_mtp", "MiMoMTP", "MiMo's head, whose states are recorded, too"),
     ),
     "scheduler": (
         HookPoint(
@@ -97,11 +88,14 @@ HOOKS = {
             "Scheduler.send_abort_output",
             "requests that end in the queue",
         ),
+        HookPoint(
+            "sglang.srt.managers.scheduler",
+            "Scheduler.record_weight_version_change",
+            "updates of the weights",
+        ),
     ),
 }
 """Hooks by part of SGLang."""
-INSIDE = tuple(hook.name for hook in HOOKS["worker"] if hook.module.startswith(_MODELS))
-"""Classes of drafters whose inside is recorded."""
 
 
 _SCHEDULER = "driftscope_probes.sglang.scheduler"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from driftscope.inspect.weights_digest import weights_digest
@@ -24,6 +24,7 @@ from driftscope.trace.manifest import (
     Model,
     rule_of_sglang,
 )
+from driftscope.trace.ranks import Place
 from driftscope.version import __version__
 from driftscope.vocabulary import SINK_SOUGHT, Strategy
 from driftscope_probes.drafter import named_layers
@@ -35,7 +36,7 @@ from driftscope_probes.recorder import (
     model_in_manifest,
     settings_in_manifest,
 )
-from driftscope_probes.settings import RUN_ID, Settings
+from driftscope_probes.settings import Settings, run_id_of
 from driftscope_probes.sglang.drafter import SglangDrafter
 from driftscope_probes.sglang.scheduler import parsers_of
 
@@ -48,9 +49,41 @@ EAGER_ROUNDS = (
 _NORM_FLAGS = ("fc_norm", "norm_output", "norm_before_fc")
 
 
-def run_id() -> str:
-    """Return the run id: the scheduler's process, which also drafts, is one engine."""
-    return f"{os.environ.get(RUN_ID, '')}-{os.getpid()}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """This process among those of its engine: a scheduler, which also drafts."""
+
+    rank: int
+    ranks: int
+    """Number of tensor-parallel ranks of a replica."""
+    replica: int
+    replicas: int
+
+    @property
+    def place(self) -> Place:
+        """Place of the process in the run."""
+        return Place(rank=self.rank, replica=self.replica if self.replicas > 1 else None)
+
+
+def ranks_of(arguments: Any) -> Ranks:
+    """Return this process's ranks, as its ServerArgs and SGLang's own context say."""
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel, replicas = get_parallel(), int(getattr(arguments, "dp_size", 1) or 1)
+    return Ranks(
+        rank=int(parallel.tp_rank),
+        ranks=int(parallel.tp_size),
+        replica=int(parallel.dp_rank or 0) if replicas > 1 else 0,
+        replicas=replicas,
+    )
+
+
+def run_id(arguments: Any) -> str:
+    """Return the run id, shared by an engine's processes: its one scheduler names it, or else the
+    process that has started them all."""
+    ranks = ranks_of(arguments)
+    alone = ranks.ranks == ranks.replicas == 1
+    return run_id_of(str(os.getpid() if alone else os.getppid()))
 
 
 def manifest_of(worker: Any, drafter: SglangDrafter, settings: Settings, meter: Meter) -> Manifest:
@@ -95,8 +128,9 @@ def _manifest(
     drafter = _model(draft.model_config, draft.model) if k else None
     if k and draft is target:
         drafter = Model(name=method, architecture="", config_digest="", dtype="")
+    ranks = ranks_of(arguments)
     return Manifest(
-        run_id=run_id(),
+        run_id=run_id(arguments),
         created_s=time.time(),
         driftscope_version=__version__,
         engine="sglang",
@@ -111,6 +145,9 @@ def _manifest(
         attention_backend=_attention_backend(draft, arguments),
         kv_cache_dtype=str(draft.kv_cache_dtype).removeprefix("torch."),
         verification=verification_of(arguments),
+        rank=ranks.rank,
+        tensor_parallel=ranks.ranks,
+        data_parallel=ranks.replicas,
         draft_sampling=None if draft is target else _draft_sampling(arguments),
         **settings_in_manifest(settings),
         notes=(

@@ -18,10 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 from driftscope.regions import CONSTRAINTS, AnswerRegions, TokenTexts, answer_regions, marks_of
 from driftscope.trace.records import RequestRow
+from driftscope.trace.status import TARGET
 from driftscope.vocabulary import UndraftedReason
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control
-from driftscope_probes.engine import LABEL, NO_LENGTHS, NOBODY, PAIR, SESSION, given_name
+from driftscope_probes.engine import (
+    LABEL,
+    NO_LENGTHS,
+    NOBODY,
+    PAIR,
+    SESSION,
+    given_name,
+    shortened,
+)
 from driftscope_probes.guard import CORE, Guard, hook_method
 from driftscope_probes.process_writer import open_writer
 from driftscope_probes.request_rows import (
@@ -99,9 +108,19 @@ def is_health_check(request: str) -> bool:
     return str(request).startswith(_HEALTH_CHECK)
 
 
-def label_of(sampling: Any) -> str | None:
-    """Return the workload label in a request's SamplingParams, see `given_name`."""
-    return given_name(getattr(sampling, "custom_params", None), LABEL)
+def adapter_of(req: Any) -> str | None:
+    """Return the name of a request's LoRA adapter, if it has one."""
+    if (adapter := getattr(req, "lora_id", None)) is None:
+        return None
+    manager = getattr(_targets[0].model_runner, "lora_manager", None) if _targets else None
+    known = getattr(manager, "lora_refs", {}).get(adapter)
+    return shortened(getattr(known, "lora_name", None) or adapter)
+
+
+def label_of(req: Any) -> str | None:
+    """Return the workload label in a request's SamplingParams, else its adapter."""
+    label = given_name(getattr(req.sampling_params, "custom_params", None), LABEL)
+    return adapter_of(req) if label is None else label
 
 
 def parsers_of(arguments: Any) -> tuple[str | None, str | None]:
@@ -154,7 +173,7 @@ def step_of(batch: Any, incomplete: frozenset[str]) -> SglangStep:
     """Return the schedule of a ScheduleBatch that is about to run."""
     if not batch.forward_mode.is_extend():
         return SglangStep(incomplete=incomplete) if incomplete else NOTHING
-    labelled = ((req.rid, label_of(req.sampling_params)) for req in batch.reqs)
+    labelled = ((req.rid, label_of(req)) for req in batch.reqs)
     return SglangStep(new_requests=tuple((rid, label) for rid, label in labelled if label))
 
 
@@ -274,15 +293,18 @@ def _reason(served: Served) -> str | None:
 
 ABORT = "abort"
 """Finish reason of a request that was ended before it was served."""
-ENGINE = "engine0"
-"""Role of the scheduler in the run."""
+_targets: list[Any] = []
+"""The target's worker of this process, which knows the adapters."""
 _observers: list[SchedulerObserver] = []
 """The observer of this process: its one scheduler has slots, so that it cannot hold it itself."""
 
 
-def observe_scheduler(worker: Any, settings: Settings) -> None:
-    """Observe the scheduler of this process, which has loaded `worker`, an EagleDraftWorker."""
-    _observers[:] = [SchedulerObserver(worker, settings)]
+def observe_scheduler(worker: Any, settings: Settings, rank: int, replica: int) -> None:
+    """Observe the scheduler of this process, which has loaded `worker`, an EagleDraftWorker. The
+    schedulers of all tensor-parallel ranks do the same, so that one of them is observed."""
+    _targets[:] = [worker.target_worker]
+    if rank == 0:
+        _observers[:] = [SchedulerObserver(worker, settings, replica)]
 
 
 def observer() -> SchedulerObserver | None:
@@ -293,9 +315,9 @@ def observer() -> SchedulerObserver | None:
 class SchedulerObserver:
     """Observes each step's outcome on the serving thread and passes it to the writer's."""
 
-    def __init__(self, worker: Any, settings: Settings) -> None:
+    def __init__(self, worker: Any, settings: Settings, replica: int) -> None:
         self._worker = worker
-        self._writer = open_writer(settings, ENGINE)
+        self._writer = open_writer(settings, f"engine{replica}")
         self._telemetry: EngineTelemetry | None = None
         with contextlib.ExitStack() as undo:
             undo.callback(self._writer.close)
@@ -359,6 +381,10 @@ class SchedulerObserver:
         for request in finished:
             self._writer.put((self._rows, request))
 
+    def weights_updated(self, version: str | None) -> None:
+        """Observe that other weights are in place, and their name, if SGLang was given one."""
+        self._guard.run("weights", self._writer.note_weights, TARGET, shortened(version))
+
     def aborted(self, req: Any) -> None:
         """Observe a request that the scheduler ends outside of a step: in its queue, or after a
         retraction for which there is no room."""
@@ -377,7 +403,7 @@ class SchedulerObserver:
 
     def _finished(self, req: Any) -> EndedRequest:
         sampling, now = req.sampling_params, time.time()
-        label, names = label_of(sampling), getattr(sampling, "custom_params", None)
+        label, names = label_of(req), getattr(sampling, "custom_params", None)
         length = req.finished_len
         row = RequestRow(
             time_s=now,
@@ -395,6 +421,7 @@ class SchedulerObserver:
             structured=_structured(sampling),
             session=given_name(names, SESSION) or req.session_id,
             pair=given_name(names, PAIR),
+            adapter=adapter_of(req),
         )
         tokens = RequestTokens(
             prompt_token_ids=req.origin_input_ids,
@@ -442,6 +469,7 @@ def install_processor(module: Any) -> None:
 def install_scheduler(module: Any) -> None:
     """Hook sglang.srt.managers.scheduler."""
     hook_method(module, f"{SCHEDULER}.send_abort_output", _aborted)
+    hook_method(module, f"{SCHEDULER}.record_weight_version_change", _weights_updated)
 
 
 def _aborted(original: Any) -> Callable[..., Any]:
@@ -451,6 +479,15 @@ def _aborted(original: Any) -> Callable[..., Any]:
         return original(scheduler, abort, req)
 
     return send_abort_output
+
+
+def _weights_updated(original: Any) -> Callable[..., Any]:
+    def record_weight_version_change(scheduler: Any, new_version: str | None) -> Any:
+        if (observed := observer()) is not None:
+            observed.weights_updated(new_version)
+        return original(scheduler, new_version)
+
+    return record_weight_version_change
 
 
 def _processed(*, decode: bool) -> Callable[[Any], Callable[..., Any]]:

@@ -25,8 +25,14 @@ from driftscope_probes import process_writer
 from driftscope_probes.control import Control
 from driftscope_probes.engine import NOBODY, EngineSeam, StepSink
 from driftscope_probes.guard import hook_method
-from driftscope_probes.process_writer import open_writer
-from driftscope_probes.recorder import Recorder, assemble_recorder, with_sinks
+from driftscope_probes.process_writer import open_writer, role_of
+from driftscope_probes.recorder import (
+    Recorder,
+    assemble_recorder,
+    check_can_seek,
+    settings_of_rank,
+    with_sinks,
+)
 from driftscope_probes.settings import EAGER, Settings, settings_from
 from driftscope_probes.sglang.chain import (
     EXTEND_GRAPH,
@@ -38,7 +44,7 @@ from driftscope_probes.sglang.chain import (
     without_graph,
 )
 from driftscope_probes.sglang.drafter import SglangDrafter, open_drafter
-from driftscope_probes.sglang.run_manifest import manifest_of, manifest_of_timed, run_id
+from driftscope_probes.sglang.run_manifest import manifest_of, manifest_of_timed, ranks_of, run_id
 from driftscope_probes.sglang.scheduler import (
     WARM_UP,
     SglangSchedules,
@@ -239,9 +245,8 @@ def rows_after_verification(accepted: torch.Tensor, width: int) -> ForwardRows:
 
 PROBE = "_driftscope_probe"
 """Attribute of an EagleDraftWorker that holds its TimedWorker or RecordedWorker."""
-ROLE = "worker0"
-"""Role of the process in the run: the only rank."""
-_PARALLELISM = ("tp_size", "pp_size", "dp_size")
+_UNKNOWN = ("pp_size", "attn_cp_size", "dcp_size", "enable_dp_attention")
+"""Server arguments of parallelism of which this driftscope was not tested."""
 
 
 def attach(worker: Any) -> None:
@@ -259,7 +264,7 @@ def attach(worker: Any) -> None:
         if hasattr(worker, PROBE):
             delattr(worker, PROBE)
         if (settings := _quietly_settings()) is not None:
-            leave_note(settings.trace, guard.fault, ROLE)
+            leave_note(settings.trace, guard.fault, "worker0")
 
 
 def _quietly_settings() -> Settings | None:
@@ -270,9 +275,12 @@ def _quietly_settings() -> Settings | None:
 
 def _attach(worker: Any, settings: Settings) -> None:
     check_parallelism(worker.server_args)
-    check_unused(settings.trace, run_id())  # before anything is written or hooked
+    ranks = ranks_of(worker.server_args)
+    check_unused(settings.trace, run_id(worker.server_args))  # before anything is written or hooked
+    check_can_seek(settings, ranks.ranks, ranks.replicas)
+    settings, notes = settings_of_rank(settings, ranks.rank, ranks.ranks)
     drafter, lost = _drafter_of(worker) if worker.speculative_num_steps else (None, "")
-    writer = open_writer(settings, ROLE)
+    writer = open_writer(settings, role_of(ranks.place))
     with contextlib.ExitStack() as undo:
         undo.callback(writer.close)
         with StartGuard(EXPORT):
@@ -281,21 +289,25 @@ def _attach(worker: Any, settings: Settings) -> None:
         if drafter is not None:
             inside = StartGuard(INTERNALS, quiet=True)
             with inside:
-                probe = _recorded(worker, drafter, settings, writer)
+                probe = _recorded(worker, drafter, settings, writer, notes)
             if inside.fault is not None:
                 lost = f"{INTERNALS}: {inside.fault.reason}"
         if probe is None:
             probe = _timed(worker, settings, writer, lost)
-        observe_scheduler(worker, settings)
+        observe_scheduler(worker, settings, ranks.rank, ranks.replica)
         undo.pop_all()
     setattr(worker, PROBE, probe)
 
 
 def check_parallelism(arguments: Any) -> None:
-    """Raise ProbeError for an engine of several ranks, of which this driftscope was not tested."""
-    for name in _PARALLELISM:
-        if int(getattr(arguments, name, 1) or 1) > 1:
-            raise ProbeError(f"{name} > 1 is not supported by this driftscope in SGLang")
+    """Raise ProbeError for kinds of ranks of which this driftscope was not tested."""
+    for name in _UNKNOWN:
+        value = getattr(arguments, name, 1)
+        if value is True or int(value or 1) > 1:
+            raise ProbeError(
+                f"{name} = {value} is not supported by this driftscope in SGLang; tp_size and "
+                "dp_size are"
+            )
 
 
 def _drafter_of(worker: Any) -> tuple[SglangDrafter | None, str]:
@@ -319,10 +331,15 @@ def _timed(worker: Any, settings: Settings, writer: TraceWriter, note: str) -> T
 
 
 def _recorded(
-    worker: Any, drafter: SglangDrafter, settings: Settings, writer: TraceWriter
+    worker: Any,
+    drafter: SglangDrafter,
+    settings: Settings,
+    writer: TraceWriter,
+    notes: tuple[str, ...],
 ) -> RecordedWorker:
     """Begin a run with the drafter's inside."""
     made: list[DrafterTaps] = []
+    ranks = ranks_of(worker.server_args)
     sampler: list[AheadSampler] = []
 
     def make_taps(*parts: Any, **options: Any) -> DrafterTaps:
@@ -340,17 +357,23 @@ def _recorded(
         schedules=SglangSchedules(),
         make_taps=make_taps,
         make_sampler=make_sampler,
+        later_rank=ranks.rank > 0,
     )
     recorder.taps.attach(worker, "draft_runner")
+    manifest = manifest_of(worker, drafter, settings, recorder.meter)
     manifest = replace(
-        manifest_of(worker, drafter, settings, recorder.meter), device_bytes=recorder.device_bytes
+        manifest, notes=(*manifest.notes, *notes), device_bytes=recorder.device_bytes
     )
     create_run(settings.trace, manifest, join=True)
     if recorder.search is not None:
         recorder.search.report = lambda sinks: rewrite_manifest(
             settings.trace, with_sinks(manifest, sinks)
         )
-    _control(recorder, settings, writer)
+    control = Control(
+        settings.trace, writer, recorder.selection, recorder, governed=ranks.ranks == 1
+    )
+    control.watch()
+    recorder.control = control
     return RecordedWorker(
         ChainParts(
             recorder=recorder,
@@ -361,12 +384,6 @@ def _recorded(
             writer=writer,
         )
     )
-
-
-def _control(recorder: Recorder, settings: Settings, writer: TraceWriter) -> None:
-    control = Control(settings.trace, writer, recorder.selection, recorder)
-    control.watch()
-    recorder.control = control
 
 
 def install_worker(module: Any) -> None:

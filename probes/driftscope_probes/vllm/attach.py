@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.inspect.weights_digest import weights_digest
 from driftscope.parser_marks import unrecognised
 from driftscope.trace.manifest import BLOCK, EXACT, SIMULATED, Manifest, Model
-from driftscope.trace.status import StartFault
+from driftscope.trace.status import DRAFTER, TARGET, StartFault
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import (
     check_unused,
@@ -36,9 +37,11 @@ from driftscope_probes.recorder import (
     SINKS_SOUGHT,
     Recorder,
     assemble_recorder,
+    check_can_seek,
     masses_in_manifest,
     model_in_manifest,
     settings_in_manifest,
+    settings_of_rank,
     with_sinks,
 )
 from driftscope_probes.settings import EAGER, IN_GRAPH, Settings, settings_from
@@ -168,6 +171,7 @@ def _manifest(
         samples_wrongly=speculation is not None and _samples_wrongly(runner),
         notes=(
             *(() if settings.identifiers else (IDENTIFIERS_OFF,)),
+            *_split(config),
             *(unrecognised(*parsers_of(config)) if settings.regions else ()),
             *notes,
         ),
@@ -175,6 +179,18 @@ def _manifest(
     )
 
 
+def _split(config: Any) -> tuple[str, ...]:
+    """Return a note about an engine that does one half of its requests only."""
+    role = getattr(getattr(config, "kv_transfer_config", None), "kv_role", None)
+    return (_HALVES[role],) if role in _HALVES else ()
+
+
+_HALVES = {
+    "kv_producer": "this engine computes prompts, and another one decodes: the same request ids, "
+    "up to the last dash, are in the run of that one",
+    "kv_consumer": "another engine computes the prompts of this one: the same request ids, up to "
+    "the last dash, are in the run of that one, with the time to the first token",
+}
 _RULES = {"standard": EXACT, "block": BLOCK, "synthetic": SIMULATED}
 
 
@@ -231,9 +247,6 @@ _LOADED = "_driftscope_loaded"
 _FAULT = "_driftscope_fault"
 """Attribute of a proposer without a recorder: why it has none."""
 _WRITER = "_driftscope_writer"
-RANKS_EVERY = 64
-"""Sampling interval, in draft steps, for tensor-parallel ranks, which cannot follow a budget. If a
-recorded step costs half of another step's time, this stays within the default budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,19 +302,19 @@ def _attach(proposer: Any, loaded: LoadedProposer, config: Any, settings: Settin
             unmeasured=loaded.unmeasured,
         )
         place = place_in(config)
-        _check_can_seek(settings, config)
-        _check_recording(settings, loaded)
         ranks = int(getattr(config.parallel_config, "tensor_parallel_size", 1))
+        check_can_seek(settings, ranks, getattr(config.parallel_config, "data_parallel_size", 1))
+        _check_recording(settings, loaded, config)
         check_unused(settings.trace, run_id_of(config))  # before anything is written or hooked
         _separate_compile_cache(config)
         writer = _writer_of(proposer, settings, config)
-        settings, notes = _of_one_rank(settings, place.rank, ranks)
+        settings, notes = settings_of_rank(settings, place.rank, ranks)
         recorder = assemble_recorder(
             drafter,
             settings,
             writer,
             schedules=VllmSchedules(loaded.cache),
-            masses_only=place.rank > 0,
+            later_rank=place.rank > 0,
         )
         manifest = manifest_of(drafter, loaded.runner, settings, recorder.meter)
         manifest = replace(
@@ -467,6 +480,38 @@ def _undo(proposer: Any, models: LoadedModels, fault: StartFault) -> None:
         leave_note(run, fault, role_of(place_in(models.config)), begun=begun)
 
 
+def watch_weights(runner: Any) -> None:
+    """Note each later load of weights into the models of a runner whose run has begun.
+
+    `load_weights` is the seam that every way of updating meets: vLLM's own and those of trainers
+    that reach into its workers. Weights in the kernels' layout meet `reload_weights` alone.
+    """
+    holders = (getattr(runner, name, None) for name in ("drafter", "speculator"))
+    proposer = next((holder for holder in holders if holder is not None), None)
+    writer: TraceWriter | None = getattr(runner if proposer is None else proposer, _WRITER, None)
+    if writer is None:
+        return
+    target, drafter = runner.get_model(), getattr(proposer, "model", None)
+    for holder, method, model in (
+        (target, "load_weights", TARGET),
+        (runner, "reload_weights", TARGET),
+        (drafter, "load_weights", DRAFTER),
+    ):
+        if (load := getattr(holder, method, None)) is not None:
+            setattr(holder, method, _noting(writer, model, load))
+
+
+def _noting(writer: TraceWriter, model: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        with contextlib.suppress(Exception):  # the border: an update succeeds as it would without
+            writer.note_weights(model)
+        return result
+
+    return load
+
+
 def recorder_of(proposer: Any) -> Recorder | StepTimer | None:
     """Return the recorder or timer attached to a proposer, if any."""
     return getattr(proposer, RECORDER, None)
@@ -480,39 +525,13 @@ def recorder_of_runner(runner: Any) -> Recorder | StepTimer | None:
     return next((recorder for recorder in recorders if recorder is not None), None)
 
 
-def _of_one_rank(settings: Settings, rank: int, ranks: int) -> tuple[Settings, tuple[str, ...]]:
-    """Return the settings of one tensor-parallel rank, and notes about them for a reader.
-
-    All ranks must record the same steps. A budget's rate would depend on each rank's own
-    measurements, so the rate is fixed instead. Rank 0 writes what is identical on all ranks.
-    """
-    if rank > 0:
-        settings = replace(settings, token_ids=False)
-    if ranks == 1 or settings.every is not None:
-        return settings, ()
-    note = (
-        f"one draft step in {RANKS_EVERY} was recorded, whatever it cost: with tensor parallelism "
-        "there is no budget; DRIFTSCOPE_EVERY sets another rate"
-    )
-    return replace(settings, every=RANKS_EVERY), (note,)
-
-
-def _check_can_seek(settings: Settings, config: Any) -> None:
-    """Refuse a sink search in several processes: each sees its own heads or requests and could find
-    another sink set."""
-    sizes = (
-        getattr(config.parallel_config, name, 1)
-        for name in ("tensor_parallel_size", "data_parallel_size")
-    )
-    if settings.sink_source == SINK_SOUGHT and max(sizes) > 1:
+def _check_recording(settings: Settings, loaded: LoadedProposer, config: Any) -> None:
+    if settings.recording != IN_GRAPH and support.replicas_of_experts(config) > 1:
         raise ProbeError(
-            "DRIFTSCOPE_SINK_TOKENS=auto searches for one sink set in one worker: record this "
-            "engine once with tensor and data parallel size 1, then set the slots that the search "
-            "finds"
+            f"DRIFTSCOPE_RECORDING={settings.recording} runs the drafter otherwise on one replica, "
+            "and replicas that share a mixture of experts run it together: leave it at "
+            f"{IN_GRAPH}"
         )
-
-
-def _check_recording(settings: Settings, loaded: LoadedProposer) -> None:
     if settings.recording != IN_GRAPH and not loaded.without_graphs:
         raise ProbeError(
             f"DRIFTSCOPE_RECORDING={settings.recording} needs chains drafted without CUDA graphs, "

@@ -570,7 +570,13 @@ def _watched(
     given = {name: tensor for name, tensor in inputs.items() if name in wanted}
 
     def forward() -> Any:
-        with _alone(), set_forward_context(None, config, num_tokens=ROWS):
+        rows = torch.full((support.replicas_of_experts(config),), ROWS, dtype=torch.int32)
+        with (
+            _alone(),
+            _without_adapters(model),
+            # Without the rows of all replicas vLLM would ask them.
+            set_forward_context(None, config, num_tokens=ROWS, num_tokens_across_dp=rows),
+        ):
             return model(**given)
 
     try:
@@ -583,17 +589,32 @@ def _watched(
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Let this rank add up nothing with the others: one that the probe left out would be waited for
-    forever, and what an output is does not depend on the sum."""
-    from vllm.distributed.parallel_state import get_tp_group
-
-    group = get_tp_group()
-    group.all_reduce = lambda tensor: tensor
-    try:
+def _without_adapters(model: Any) -> Iterator[None]:
+    """Run the target's layers that the drafter shares without LoRA, which is told the requests of
+    each step before it runs."""
+    with contextlib.ExitStack() as undo:
+        for module in model.modules():
+            if (plain := getattr(module, "base_layer", None)) is not None:
+                module.forward = plain.forward
+                undo.callback(delattr, module, "forward")
         yield
-    finally:
-        del group.all_reduce
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Let this rank exchange nothing with the others: one that the probe left out would be waited
+    for forever, and what an output is does not depend on sums, nor on experts elsewhere."""
+    from vllm.distributed import parallel_state
+
+    groups = (parallel_state._TP, getattr(parallel_state, "_EP", None))
+    with contextlib.ExitStack() as undo:
+        for group in {id(group): group for group in groups if group is not None}.values():
+            # Without a communicator, tokens are sent to no other rank's experts.
+            undo.callback(setattr, group, "device_communicator", group.device_communicator)
+            group.device_communicator = None
+            group.all_reduce = lambda tensor: tensor
+            undo.callback(delattr, group, "all_reduce")
+        yield
 
 
 def _extent(layer: Any) -> tuple[int, int]:

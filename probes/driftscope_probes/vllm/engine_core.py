@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driftscope.trace.records import RequestRow
-from driftscope.trace.status import OTHER, StartFault, read_faults
+from driftscope.trace.status import OTHER, TARGET, StartFault, read_faults
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import check_writable, has_begun
 from driftscope.vocabulary import Structured, UndraftedReason
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control
-from driftscope_probes.engine import PAIR, SESSION, given_name
+from driftscope_probes.engine import PAIR, SESSION, given_name, shortened
 from driftscope_probes.guard import CORE, Guard, hook_method
 from driftscope_probes.process_writer import open_writer
 from driftscope_probes.request_rows import (
@@ -52,6 +52,7 @@ from driftscope_probes.vllm.schedule import (
     Limits,
     RequestRegions,
     Schedule,
+    adapter_of,
     label_of,
     reason_for_less,
 )
@@ -162,6 +163,8 @@ def install_scheduler(module: Any) -> None:
 def install_engine(module: Any) -> None:
     """Hook vllm.v1.engine.core."""
     hook_method(module, "EngineCore.shutdown", _shutdown)
+    with contextlib.suppress(AttributeError):  # vLLM before 0.32 has no names of weights
+        hook_method(module, "EngineCore.set_weight_version", _set_weight_version)
 
 
 def _init(original: Any) -> Callable[..., Any]:
@@ -250,6 +253,16 @@ def _shutdown(original: Any) -> Callable[..., Any]:
     return shutdown
 
 
+def _set_weight_version(original: Any) -> Callable[..., Any]:
+    def set_weight_version(engine: Any, weight_version: str) -> Any:
+        result = original(engine, weight_version)
+        if observer := getattr(engine.scheduler, _ATTRIBUTE, None):
+            observer.weights_named(weight_version)
+        return result
+
+    return set_weight_version
+
+
 def _close(observer: weakref.ref[EngineObserver]) -> None:
     with contextlib.suppress(Exception):  # the interpreter ends: nothing may be printed over it
         if (alive := observer()) is not None:
@@ -299,6 +312,10 @@ class EngineObserver:
     def request_finished(self, request: Any, *_: Any, **__: Any) -> None:
         """Observe a request before it is freed."""
         self._guard.run("request", self._finish, request)
+
+    def weights_named(self, version: str) -> None:
+        """Observe that the engine got a name for its new weights."""
+        self._guard.run("weights", self._writer.note_weights, TARGET, shortened(version))
 
     def end(self) -> None:
         """Write the requests that still run, and begin to seal the trace; idempotent."""
@@ -350,7 +367,7 @@ class EngineObserver:
 
     def _finish(self, request: Any) -> None:
         sampling = request.sampling_params
-        label, names = label_of(sampling), getattr(sampling, "extra_args", None)
+        label, names = label_of(request), getattr(sampling, "extra_args", None)
         row = RequestRow(
             time_s=time.time(),
             request=request.request_id,
@@ -368,6 +385,7 @@ class EngineObserver:
             traceparent=(getattr(request, "trace_headers", None) or {}).get("traceparent"),
             session=given_name(names, SESSION) or getattr(request, "session_id", None),
             pair=given_name(names, PAIR),
+            adapter=adapter_of(request),
         )
         self._writer.put((self._rows, EndedRequest(row=row, request=request)))
 

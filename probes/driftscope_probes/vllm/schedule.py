@@ -29,12 +29,19 @@ from typing import Any
 from driftscope.parser_marks import named_parser
 from driftscope.regions import CONSTRAINTS, AnswerRegions, TokenTexts, answer_regions, marks_of
 from driftscope.vocabulary import CHOOSES_LENGTH, UndraftedReason
-from driftscope_probes.engine import LABEL, NOBODY, given_name
+from driftscope_probes.engine import LABEL, NOBODY, given_name, shortened
 
 
-def label_of(sampling: Any) -> str | None:
-    """Return the workload label in a request's vLLM SamplingParams, see `given_name`."""
-    return given_name(getattr(sampling, "extra_args", None), LABEL)
+def adapter_of(request: Any) -> str | None:
+    """Return the name of the LoRA adapter of vLLM's Request or NewRequestData, if it has one."""
+    return shortened(getattr(getattr(request, "lora_request", None), "lora_name", None))
+
+
+def label_of(request: Any) -> str | None:
+    """Return the workload label in the SamplingParams of vLLM's Request or NewRequestData, else its
+    adapter."""
+    label = given_name(getattr(request.sampling_params, "extra_args", None), LABEL)
+    return adapter_of(request) if label is None else label
 
 
 ADMITTED = "_driftscope_admitted"
@@ -314,7 +321,7 @@ class VllmSchedules:
     def labels(self, scheduled: Any) -> Iterator[tuple[str, str]]:
         """See ScheduleReader."""
         for request in scheduled.scheduled_new_reqs:
-            label = label_of(request.sampling_params)
+            label = label_of(request)
             if label is not None:
                 yield request.req_id, label
 

@@ -7,17 +7,15 @@ drafter of another method is recorded like one without a model: acceptance and t
 
 from __future__ import annotations
 
-import os
-import uuid
 from dataclasses import dataclass
 from typing import Any
 
 from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.trace.ranks import Place
 from driftscope.vocabulary import PRENORM_RMS
+from driftscope_probes import settings
 from driftscope_probes.drafter import Kind
 from driftscope_probes.engine import HookPoint
-from driftscope_probes.settings import RUN_ID
 
 TESTED_VLLM = ("0.25.1", "0.27.0", "0.31.0", "0.32.0")
 """Versions that the test suite or a release check has run; others work if every hook exists."""
@@ -273,19 +271,20 @@ _WITHIN_REPLICA = ("tensor", "pipeline")
 
 
 def run_id_of(config: Any) -> str:
-    """Return the run id, shared by one engine's processes and unique per engine.
-
-    The plugin's id is not enough, because one process may start several engines.
-    """
-    instance = str(getattr(config, "instance_id", "")).partition("_dp")[0]
-    start = os.environ.setdefault(RUN_ID, uuid.uuid4().hex[:12])
-    return f"{start}-{instance}" if instance else start
+    """Return the run id, shared by one engine's processes."""
+    return settings.run_id_of(str(getattr(config, "instance_id", "")).partition("_dp")[0])
 
 
 def check_speculation(config: Any) -> None:
     """Raise ProbeError if nothing of an engine with this `VllmConfig` can be recorded, and
     UnknownDrafterError if the inside of its drafter cannot be."""
     check_engine(config)
+    for name in _SPLIT_CONTEXT:
+        if getattr(config.parallel_config, name, 1) > 1:
+            raise UnknownDrafterError(
+                f"{name} > 1 spreads the keys of a request over ranks, which this driftscope does "
+                "not add up; acceptance and timing are recorded"
+            )
     method = config.speculative_config.method
     if method not in methods():
         raise UnknownDrafterError(
@@ -301,35 +300,17 @@ def check_engine(config: Any) -> None:
             "DRIFTSCOPE_TRACE is set, but this model generates no text, so there is nothing to "
             "record: unset DRIFTSCOPE_TRACE"
         )
-    _check_parallelism(config.parallel_config)
 
 
-def _check_parallelism(parallel: Any) -> None:
-    """Raise ProbeError for parallelism that cannot be recorded.
-
-    Tensor, pipeline or data parallelism can be recorded. Replicas of a dense model do not know of
-    each other. Replicas of a mixture of experts do, and some of them draft without a request so
-    that the others can run; they are refused.
-    """
-    sizes = {name: getattr(parallel, f"{name}_size", 1) for name in _PARALLELISM}
-    for name, detail in _PARALLELISM.items():
-        if sizes[name] > 1 and detail is not None:
-            raise ProbeError(f"{name}_size > 1{detail} is not supported by this driftscope")
-    if sizes["tensor_parallel"] > 1 and sizes["pipeline_parallel"] > 1:
-        raise ProbeError(
-            "tensor_parallel_size and pipeline_parallel_size > 1 at once are not supported by this "
-            "driftscope"
-        )
+_SPLIT_CONTEXT = ("prefill_context_parallel_size", "decode_context_parallel_size")
+"""Kinds of parallelism that spread the keys of one request over ranks."""
 
 
-_PARALLELISM = {
-    "tensor_parallel": None,
-    "pipeline_parallel": None,
-    "data_parallel": " for a mixture of experts",
-    "prefill_context_parallel": "",
-    "decode_context_parallel": "",
-}
-"""Kinds of parallelism -> words of the error that refuses it; None: supported."""
+def replicas_of_experts(config: Any) -> int:
+    """Return the number of data-parallel replicas that share a mixture of experts: they run their
+    forwards together, those without a request as well. Replicas of a dense model know nothing of
+    each other, and count as one."""
+    return int(getattr(config.parallel_config, "data_parallel_size", 1) or 1)
 
 
 def unmeasured(layers: dict[str, Any]) -> str | None:

@@ -15,7 +15,11 @@ from driftscope_probes.control import METHOD
 from driftscope_probes.guard import hook_method
 from driftscope_probes.start_guard import StartGuard, this_process_fault
 from driftscope_probes.vllm import runner_v1, runner_v2
-from driftscope_probes.vllm.attach import begin_without_drafter, recorder_of_runner
+from driftscope_probes.vllm.attach import (
+    begin_without_drafter,
+    recorder_of_runner,
+    watch_weights,
+)
 from driftscope_probes.vllm.support import is_last_stage
 
 
@@ -30,6 +34,8 @@ def _load_model(original: Any) -> Callable[..., Any]:
         result = original(worker, *args, **kwargs)
         with StartGuard():
             _begin(worker)
+        with StartGuard("updates of the weights are not noted"):
+            watch_weights(worker.model_runner)
         return result
 
     return load_model

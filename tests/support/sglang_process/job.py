@@ -127,7 +127,7 @@ def environment(job: Job, folder: Path) -> dict[str, str]:
     """Return the engine's environment, without the caller's DRIFTSCOPE_* settings."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
     env |= {
-        "PYTHONPATH": str(STAND_INS),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(STAND_INS), env.get("PYTHONPATH")))),
         "SGLANG_USE_CPU_ENGINE": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",

@@ -125,6 +125,7 @@ def _prompted(truth: Truth, replica: int, requests: int) -> Prompted:
     shift = np.array([each.shift for each in truth.prompts])[kind]
     progress = np.arange(requests) / max(requests - 1, 1)
     shift = shift + truth.between * random.standard_normal(requests)
+    shift = shift + truth.replica_shift * (replica == truth.replicas - 1)
     tokens = random.integers(low[kind], high[kind], endpoint=True)
     prompt = np.arange(requests) % -(-requests // truth.repeats)
     kind, rounds, shift, tokens = (each[prompt] for each in (kind, rounds, shift, tokens))

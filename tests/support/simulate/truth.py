@@ -25,6 +25,8 @@ class Prompts:
     temperature: float | None = 0.0
     structured: str | None = "none"
     """Structure required of outputs, as `RequestRow.structured`."""
+    adapter: str | None = None
+    """LoRA adapter of the target."""
     shift: float = 0.0
     """Shift added to the logit of every conditional acceptance: above 0 is easier."""
     text: tuple[float, ...] | None = None
@@ -101,6 +103,8 @@ class Truth:
     """Logit shift at the end of the run, reached linearly over its requests."""
     change: tuple[float, float] | None = None
     """Pair (share of the requests after which acceptance changes, logit shift from there on)."""
+    updates: tuple[float, ...] = ()
+    """Shares of the requests after which the served weights are updated."""
     longer: tuple[float, float] | None = None
     """Pair (share of the requests after which answers are longer, how many times as long)."""
     context: float = 0.0
@@ -176,6 +180,11 @@ class Truth:
     rates: tuple[float, ...] = (1.0,)
     """Sampling rates, used one after the other over equal parts of the requests."""
     replicas: int = 1
+    replica_shift: float = 0.0
+    """Logit shift of the last replica."""
+    rank_state: float | None = None
+    """RMS of the state fed forward on a second tensor-parallel rank, as a multiple of that on the
+    first; None: there is one rank."""
     target: str = "simulated-target"
     drafter: str = "simulated-drafter"
     runner: str = "v2"

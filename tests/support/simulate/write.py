@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from support.simulate.text import kind_of, region_columns
 from support.simulate.truth import Truth
 
 from driftscope.trace.manifest import MANIFEST, Manifest, Model
+from driftscope.trace.ranks import place_of
 from driftscope.trace.records import RECORDS, SCHEMA_VERSION
 from driftscope.trace.schema import Block, Lists
 from driftscope.trace.segments import (
@@ -25,8 +26,8 @@ from driftscope.trace.segments import (
     segment_path,
     write_sealed,
 )
-from driftscope.trace.status import Status, status_path
-from driftscope.vocabulary import MASS_CLASSES, Execution
+from driftscope.trace.status import Status, WeightUpdate, status_path
+from driftscope.vocabulary import AUX, BY_DEPTH, MASS_CLASSES, Execution
 
 PROBE_S = 0.0001
 """Time of the probe in a recorded step, in seconds."""
@@ -46,17 +47,49 @@ def simulate(
     (run / MANIFEST).write_text(manifest(truth).to_json(), encoding="utf-8")
     number: Counter[tuple[str, str]] = Counter()
     rows: dict[str, Counter[str]] = {}
+    arrivals: dict[int, list[float]] = {}
     for chunk in chunks(truth):
-        for block in blocks(truth, chunk):
-            source = source_of(truth, chunk.replica, block.record)
+        arrivals.setdefault(chunk.replica, []).extend(chunk.arrival_s.tolist())
+        for block, rank in _of_ranks(truth, blocks(truth, chunk)):
+            source = source_of(truth, chunk.replica, block.record).replace(
+                "worker0", f"worker{rank}"
+            )
             path = segment_path(run, block.record, source, number[source, block.record])
             number[source, block.record] += 1
             rows.setdefault(source, Counter())[block.record] += block.rows
             _write(path, block, sealed=sealed, zstd_level=zstd_level)
     for source, written in rows.items():
-        status = Status(source=source, closed=sealed, flushed_s=START_S, rows=dict(written))
+        status = Status(
+            source=source,
+            closed=sealed,
+            flushed_s=START_S,
+            rows=dict(written),
+            weights=_updates(truth, sorted(arrivals[place_of(source).replica or 0]))
+            if source.startswith("worker")
+            else (),
+        )
         status_path(run, source).write_text(status.to_json(), encoding="utf-8")
     return run
+
+
+def _of_ranks(truth: Truth, written: list[Block]) -> Iterator[tuple[Block, int]]:
+    """Yield the blocks of the first rank, and those of the second, which leave out what does not
+    depend on heads."""
+    for block in written:
+        yield block, 0
+        if block.record == "draft" and truth.rank_state is not None:
+            fed = block.columns["fed_rms"]
+            other: dict[str, Any] = dict.fromkeys((*BY_DEPTH, *AUX, "fc_rms"))
+            other["fed_rms"] = replace(fed, values=truth.rank_state * fed.values)
+            yield replace(block, columns={**block.columns, **other}), 1
+
+
+def _updates(truth: Truth, arrivals: list[float]) -> tuple[WeightUpdate, ...]:
+    """Return updates of the weights, each right before the request of its share arrives."""
+    return tuple(
+        WeightUpdate(time_s=arrivals[int(share * len(arrivals))] - 1e-3, version=f"step-{number}")
+        for number, share in enumerate(truth.updates, 1)
+    )
 
 
 def _write(path: Path, block: Block, *, sealed: bool, zstd_level: int) -> None:
@@ -319,7 +352,8 @@ def _request(truth: Truth, chunk: Chunk) -> Block:
     columns = {
         "time_s": chunk.finish_s,
         "request": _names(chunk).tolist(),
-        "label": [kind.label for kind in kinds],
+        "label": [kind.label or kind.adapter for kind in kinds],
+        "adapter": [kind.adapter for kind in kinds],
         "arrival_s": chunk.arrival_s,
         "prompt_tokens": chunk.tokens,
         "output_tokens": chunk.output,

@@ -192,3 +192,21 @@ def test_prompts_that_do_not_decide_are_told_with_how_many_would() -> None:
     assert unsure
     assert all("on both sides of the change would decide" in each.advice for each in unsure)
     assert sum(worst_drop(each) is not None for each in made) <= MOST_CALLS
+
+
+def test_a_drop_with_an_update_of_the_weights_names_it(tmp_path: Path) -> None:
+    truth = Truth(requests=240, rounds=12, change=(0.5, -1.5), updates=(0.2, 0.5))
+    run = summarise(read_trace(simulate(tmp_path / "run", truth)), "run", by="weights")
+    drop = _findings(run)["acceptance_drops"]
+    assert drop.title == "Acceptance drops with an update of the weights"
+    assert "the target got other weights at 20" in drop.statement
+    assert drop.statement.endswith("(update 2 (step-2))")
+    assert drop.advice.startswith("A drafter predicts the weights that it was trained with")
+    assert [part.label for part in run.segments] == [
+        "as started",
+        "after update 1 (step-1)",
+        "after update 2 (step-2)",
+    ]
+    elsewhere = replace(truth, updates=(0.75,))
+    far = summarise(read_trace(simulate(tmp_path / "far", elsewhere)), "run")
+    assert _findings(far)["acceptance_drops"].title == "Acceptance drops at a moment"

@@ -136,6 +136,14 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
         (replace(HEALTHY, regions={"prose": (1.0, 0.0), "code": (1.0, 0.0)}, boundary=-2.0),),
         (replace(HEALTHY, regions={"prose": (1.0, 0.0), "code": (1.0, 0.0)}),),
     ),
+    "rank_differs": (
+        (replace(HEALTHY, rank_state=1.3),),
+        (replace(HEALTHY, rank_state=1.0),),
+    ),
+    "replica_differs": (
+        (replace(HEALTHY, requests=160, replicas=2, replica_shift=-1.5),),
+        (replace(HEALTHY, requests=160, replicas=2),),
+    ),
     "acceptance_decays": ((replace(HEALTHY, requests=120, decay=-2.0),), (HEALTHY,)),
     "acceptance_drops": (
         (replace(HEALTHY, requests=120, change=(0.6, -1.5)),),

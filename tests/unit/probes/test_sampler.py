@@ -41,7 +41,7 @@ from driftscope_probes.settings import (
     request_key,
     settings_from,
 )
-from driftscope_probes.vllm.schedule import VllmSchedules, label_of
+from driftscope_probes.vllm.schedule import VllmSchedules, adapter_of, label_of
 
 STEP_S = 0.010
 PASSED_S = 1e-6
@@ -294,7 +294,14 @@ def test_a_selection_knows_requests_from_before_it_was_made() -> None:
     ids=["none", "empty", "short", "number", "longest", "too-long", "list"],
 )
 def test_a_label_is_cut(label: Any, kept: str | None) -> None:
-    assert label_of(_sampling(label)) == kept
+    assert label_of(SimpleNamespace(sampling_params=_sampling(label))) == kept
+
+
+def test_a_request_without_a_label_has_that_of_its_adapter() -> None:
+    lora = SimpleNamespace(lora_name="sql")
+    for label, kept in ((None, "sql"), ("chat", "chat")):
+        asked = SimpleNamespace(sampling_params=_sampling(label), lora_request=lora)
+        assert (label_of(asked), adapter_of(asked)) == (kept, "sql")
 
 
 def test_so_many_labels_are_remembered() -> None:

@@ -21,6 +21,7 @@ from verification.truth import MASSES, NORMS, Truth, continue_greedily, loaded, 
 RECORD = {"TOKEN_IDS": "1", "EVERY": "1", "DISTANCE_EVERY": "2"}
 RETRACT = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "4"}
 """SGLang's own switch that has every 4th step retract a request, as if the cache were full."""
+BOTH_CORES = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
 JOBS = {
     "eagle3": Job(drafter="eagle3", probe=RECORD, sizes=(2, 1)),
     "eagle31, batch of 8": Job(drafter="eagle31", probe=RECORD, sizes=(8,), requests=12),
@@ -31,6 +32,8 @@ JOBS = {
     "without overlap": Job(
         drafter="eagle3", probe=RECORD, engine={"disable_overlap_schedule": True}
     ),
+    "two ranks": Job(drafter="eagle31", probe=RECORD, engine={"tp_size": 2}, env=BOTH_CORES),
+    "two replicas": Job(drafter="eagle3", probe=RECORD, engine={"dp_size": 2}, env=BOTH_CORES),
     "every 3rd": Job(drafter="eagle31", probe={**RECORD, "EVERY": "3"}),
 }
 

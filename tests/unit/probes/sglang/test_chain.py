@@ -24,7 +24,7 @@ from driftscope_probes.sglang.chain import (
     SglangDraftCall,
     without_graph,
 )
-from driftscope_probes.sglang.drafter import EAGLE1, MIMO_MTP, PoolKeys, SglangAttentionLayer
+from driftscope_probes.sglang.drafter import PoolKeys, SglangAttentionLayer
 from driftscope_probes.taps import HookSwitch
 
 
@@ -179,8 +179,16 @@ class Layer(nn.Module):
 class Processor(nn.Module):
     """Computes logits of all rows, or of those that SGLang asked for."""
 
-    def forward(self, normed: torch.Tensor, fed: torch.Tensor, rows: Any) -> Any:
-        return SimpleNamespace(next_token_logits=normed[rows], hidden_states=fed[rows])
+    def forward(self, _: Any, normed: torch.Tensor, __: Any, batch: Any, *fed: Any) -> Any:
+        states = fed[0] if fed else normed
+        return SimpleNamespace(
+            next_token_logits=normed[batch.rows], hidden_states=states[batch.rows]
+        )
+
+
+def batch_of(state: torch.Tensor, rows: Any) -> Any:
+    """Return a batch whose requests were handed `state`."""
+    return SimpleNamespace(spec_info=SimpleNamespace(hidden_states=state), rows=rows)
 
 
 class Inner(nn.Module):
@@ -198,13 +206,13 @@ class Model(nn.Module):
         self.model, self.logits_processor = Inner(), Processor()
 
     def forward(self, hidden: torch.Tensor, rows: Any = slice(None)) -> Any:
-        inner = self.model
+        inner, batch = self.model, batch_of(hidden, rows)
         if hidden.shape[-1] != DIM:
             chunks = zip(inner.fc_norm, hidden.chunk(LAYERS, -1), strict=True)
             hidden = inner.fc(torch.cat([norm(chunk) for norm, chunk in chunks], -1))
         out = inner.layers[0](None, None, hidden)
         normed, fed = inner.norm(out, hidden)
-        return self.logits_processor(normed, fed, rows)
+        return self.logits_processor(None, normed, None, batch, fed)
 
 
 class Kernels:
@@ -237,7 +245,8 @@ class Kernels:
 
 def tapped(model: Any, kernels: Kernels, folder: Path, **parts: Any) -> DrafterTaps:
     layers = {"layer": SglangAttentionLayer(model.model.layers[0].attn, None)}
-    plain = {"model": model, "layers": layers, "aux_states": 0, "aux_norms": ()}
+    kind = Kind(name="", methods=(), outputs={"postnorm_rms": 0, "fed_rms": -1}, norms=("norm",))
+    plain = {"model": model, "layers": layers, "aux_states": 0, "aux_norms": (), "kind": kind}
     guard = Guard(TraceWriter(folder / "run", source="worker0-1"))
     drafter: Any = SimpleNamespace(**{**plain, **parts})
     taps = DrafterTaps(drafter, kernels, guard, in_graph=False)  # type: ignore[arg-type]
@@ -308,7 +317,7 @@ class Eagle1(nn.Module):
     def forward(self, state: torch.Tensor, rows: Any = slice(None)) -> Any:
         hidden = self.model.fc(torch.cat([state + 1, state], -1))
         out = self.model.layers[0](None, None, hidden)
-        return self.logits_processor(out, out, rows)
+        return self.logits_processor(None, out, None, batch_of(state, rows))
 
 
 class MimoHead(nn.Module):
@@ -324,7 +333,7 @@ class MimoHead(nn.Module):
     def forward(self, state: torch.Tensor, rows: Any = slice(None)) -> Any:
         out = self.model.layers[0](None, None, self.model.hidden_layernorm(state))
         normed = self.model.final_layernorm(out)
-        return self.logits_processor(normed, normed, rows)
+        return self.logits_processor(None, normed, None, batch_of(state, rows))
 
 
 def _first_depth(
@@ -343,7 +352,8 @@ def _first_depth(
 
 def test_an_eagle_1_drafter_has_neither_captured_layers_nor_a_final_norm(tmp_path: Path) -> None:
     state = whole(6, DIM)
-    kernels = _first_depth(Eagle1(), EAGLE1, (), state, tmp_path)
+    kind = Kind(name="", methods=(), outputs={"prenorm_rms": 0, "fed_rms": -1})
+    kernels = _first_depth(Eagle1(), kind, (), state, tmp_path)
     assert kernels.names == ["advance", "in_rms", *(n for n in LATER[1:] if n != "postnorm_rms")]
     seen = dict(kernels.seen)
     assert seen["in_rms"] == state[WANTED].tolist(), "the state beside the embedding"
@@ -355,7 +365,8 @@ def test_a_mimo_head_has_no_captured_layers_and_feeds_what_its_final_norm_return
 ) -> None:
     model, state = MimoHead(), whole(6, DIM)
     norm: Any = model.model.final_layernorm
-    kernels = _first_depth(model, MIMO_MTP, (norm,), state, tmp_path)
+    kind = Kind(name="", methods=(), outputs={"postnorm_rms": 0, "fed_rms": -1}, norms=("norm",))
+    kernels = _first_depth(model, kind, (norm,), state, tmp_path)
     assert kernels.names == ["advance", "in_rms", *LATER[1:]]
     seen, stream = dict(kernels.seen), 2 * state[WANTED] + 1
     assert seen["in_rms"] == state[WANTED].tolist(), "the state before its norm"

@@ -20,12 +20,11 @@ from driftscope.trace.segments import restore
 from driftscope.trace.status import read_faults
 from driftscope.trace.writer_files import has_begun
 from driftscope_probes.drafter import CapturedLayers
-from driftscope_probes.recorder import SINKS_SOUGHT, Recorder
+from driftscope_probes.recorder import RANKS_EVERY, SINKS_SOUGHT, Recorder
 from driftscope_probes.sink_search import SinkSet
 from driftscope_probes.step_record import StepTimer
 from driftscope_probes.vllm import drafter as vllm_drafter
 from driftscope_probes.vllm.attach import (
-    RANKS_EVERY,
     RECORDER,
     LoadedModels,
     LoadedProposer,

@@ -17,7 +17,13 @@ from driftscope.trace.manifest import BY_DEPTH, BY_QUERY
 from driftscope.trace.ranks import Place, place_of
 from driftscope.trace.records import edges_of
 from driftscope_probes.process_writer import role_of
-from driftscope_probes.settings import DEFAULT_DISTANCE_EVERY, RUN_ID, Settings, settings_from
+from driftscope_probes.settings import (
+    DEFAULT_DISTANCE_EVERY,
+    RUN_ID,
+    Settings,
+    fix_run_directory,
+    settings_from,
+)
 from driftscope_probes.vllm import drafter as vllm_drafter
 from driftscope_probes.vllm import support
 from driftscope_probes.vllm.attach import manifest_of
@@ -109,23 +115,17 @@ def test_an_engine_that_generates_no_text() -> None:
     _refused(lambda: support.check_engine(config), "generates no text", "unset DRIFTSCOPE_TRACE")
 
 
-@pytest.mark.parametrize("name", ["tensor", "pipeline"])
-def test_ranks_and_stages_are_supported(name: str) -> None:
-    support.check_speculation(_config(**{f"{name}_parallel_size": 2}))
+@pytest.mark.parametrize("names", ["tensor", "pipeline", "data", "tensor pipeline"])
+def test_ranks_stages_and_replicas_are_supported(names: str) -> None:
+    support.check_speculation(_config(**{f"{name}_parallel_size": 2 for name in names.split()}))
 
 
-@pytest.mark.parametrize(
-    ("sizes", "words"),
-    [
-        ({"data": 2}, "data_parallel_size > 1 for a mixture of experts"),
-        ({"decode_context": 2}, "decode_context_parallel_size > 1"),
-        ({"prefill_context": 2}, "prefill_context_parallel_size > 1"),
-        ({"tensor": 2, "pipeline": 2}, "tensor_parallel_size and pipeline_parallel_size > 1"),
-    ],
-)
-def test_parallelism_that_is_not_supported(sizes: dict[str, int], words: str) -> None:
-    config = _config(**{f"{name}_parallel_size": size for name, size in sizes.items()})
-    _refused(lambda: support.check_speculation(config), words, "not supported")
+@pytest.mark.parametrize("name", ["decode", "prefill"])
+def test_keys_that_are_spread_over_ranks_are_not_measured(name: str) -> None:
+    config = _config(**{f"{name}_context_parallel_size": 2})
+    support.check_engine(config)
+    with pytest.raises(UnknownDrafterError, match="acceptance and timing are recorded"):
+        support.check_speculation(config)
 
 
 @pytest.mark.parametrize(
@@ -348,3 +348,14 @@ def test_a_run_is_of_one_start_of_one_engine(monkeypatch: pytest.MonkeyPatch) ->
     assert run_id_of(one) == "abc-17", "Ray's name for a replica"
     monkeypatch.setenv(RUN_ID, "abd")
     assert run_id_of(other) == "abd-18"
+
+
+def test_the_starts_of_a_deployment_are_one_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in (RUN_ID, "DRIFTSCOPE_TRACE"):
+        monkeypatch.setenv(name, "")
+    fix_run_directory(Settings(trace=tmp_path, deployment="blue"))
+    one, other = _placed(), _placed()
+    other.instance_id = "18"
+    assert run_id_of(one) == run_id_of(other) == "blue"
