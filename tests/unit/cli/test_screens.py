@@ -242,3 +242,16 @@ def test_what_was_not_tried_is_listed_once_for_each_reason(
     assert "not tried: drafters_template: none was saved" in printed
     assert "not tried: rope_theta, fc_norm: stopped by Ctrl-C" in printed
     assert "stopped by Ctrl-C: another repair may help more" in printed
+
+
+@pytest.mark.parametrize(("verified", "said"), [(677 * 8, False), (677 * 5, True)])
+def test_drafts_that_are_shorter_than_k_are_said_to_be(verified: int, said: bool) -> None:
+    tally = Tally()
+    tally.set(i.CONFIGURED_K, 8)
+    for counter, number in ((i.ROUNDS, 677), (i.VERIFIED, verified), (i.ACCEPTED, 900)):
+        tally.add(counter, number)
+    out = io.StringIO()
+    Console(file=out, width=WIDTH).print(
+        screen("run", view(tally.snapshot()), span="since the start", state="closed")
+    )
+    assert ("a round verified 5.0 draft tokens of K = 8" in out.getvalue()) is said
