@@ -133,8 +133,9 @@ sglang: $(VENV)/installed-dev $(SGLANG)/installed ## the probe in SGLang, in an 
 versions: $(VENV)/installed-dev $(OLDER_IN) ## the same in older versions of vLLM
 	PYTHONPATH=tests $(BIN)/python -m verification.versions $(OLDER_IN)
 
-kinds: $(VENV)/installed-dev $(ARCTIC) ## every kind of drafter in real vLLM against its witness, as a table
+kinds: $(VENV)/installed-dev $(ARCTIC) ## every kind of drafter, and every class that vLLM registers, in real vLLM against a second computation, as tables
 	PYTHONPATH=tests $(BIN)/python -m verification.zoo.engines $(abspath $(ARCTIC))
+	PYTHONPATH=tests $(BIN)/python -m verification.zoo.classes
 
 bench: $(VENV)/installed-dev ## what recording costs (half an hour)
 	mkdir -p $(dir $(BENCH_JSON))

@@ -20,6 +20,7 @@ from benchmarks.calibration.table import Rate, Table, false, power
 from driftscope.findings.causes import TRAINING
 from driftscope.findings.finding import Finding, Severity
 from driftscope.pipeline import Inputs, analyze
+from driftscope.trace.manifest import FED_AFTER, FED_BEFORE
 from driftscope.vocabulary import Region
 
 HEALTHY = Truth(
@@ -52,6 +53,9 @@ WORLDS = {
     ),
     "chains of one round in four": replace(HEALTHY, requests=120, rates=(0.25,)),
     "the state grows, and acceptance is even": replace(HEALTHY, growth=1.9, norm_output=False),
+    "an MTP head is fed before its norm, and acceptance is even": replace(
+        HEALTHY, norm_output=False, fed_state=FED_BEFORE, fed=14.0
+    ),
     "attention moves, and acceptance is even": replace(HEALTHY, near=0.2, self_last=0.45),
     "attention moves, more so in the harder 40 % of the text": replace(
         HEALTHY,
@@ -69,8 +73,28 @@ WORLDS = {
     ),
     "busy and idle": replace(HEALTHY, requests=120, batches=(1, 12)),
 }
-LOSING = "attention moves, and acceptance falls along the chain"
-"""The one world in which a finding of high severity is right."""
+FALLS = replace(HEALTHY, conditional=(0.86, 0.8, 0.72, 0.64, 0.56))
+MTP = replace(FALLS, norm_output=False, fed_state=FED_BEFORE, fed=14.0)
+_MOVES, _FED = "attention_moves_to_chain", "fed_unlike_input"
+LOSING = {
+    "attention moves, and acceptance falls along the chain": (
+        replace(FALLS, self_last=0.4),
+        _MOVES,
+        True,
+    ),
+    "an MTP head is fed before its norm, and acceptance falls": (MTP, _FED, True),
+    "an MTP head is fed after its norm, and acceptance falls": (
+        replace(MTP, norm_output=True, fed_state=FED_AFTER),
+        _FED,
+        False,
+    ),
+    "an MTP head is fed before a norm that changes little, and acceptance falls": (
+        replace(MTP, fed=2.6),
+        _FED,
+        False,
+    ),
+}
+"""Worlds in which acceptance is lost: with a finding of high severity, and whether it is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +106,16 @@ class HighFindings:
     """Share with a finding of high severity."""
     medium: float
     """Share with a finding of medium severity."""
-    attention: float
-    """Share with attention that moves to the chain at high severity."""
+    named: float
+    """Share with the finding of this world of loss at high severity; 0 in healthy ones."""
     commonest: str
     """Id of the commonest finding of either severity; "" if there is none."""
 
 
 def high_findings(trials: int) -> Iterator[HighFindings]:
     """Yield the rates of every world."""
-    falls = replace(HEALTHY, self_last=0.4, conditional=(0.86, 0.8, 0.72, 0.64, 0.56))
-    for name, truth in {**WORLDS, LOSING: falls}.items():
+    healthy = {name: (truth, "none", False) for name, truth in WORLDS.items()}
+    for name, (truth, named, _) in {**healthy, **LOSING}.items():
         runs = [_findings(replace(truth, seed=t, prompts_seed=10_000 + t)) for t in range(trials)]
         bad = [[f for f in run if f.severity in (Severity.HIGH, Severity.MEDIUM)] for run in runs]
         ids = Counter(finding.id for run in bad for finding in run)
@@ -99,7 +123,7 @@ def high_findings(trials: int) -> Iterator[HighFindings]:
             world=name,
             high=_share(runs, Severity.HIGH),
             medium=_share(runs, Severity.MEDIUM),
-            attention=_share(runs, Severity.HIGH, "attention_moves_to_chain"),
+            named=_share(runs, Severity.HIGH, named),
             commonest=ids.most_common(1)[0][0] if ids else "",
         )
 
@@ -119,8 +143,12 @@ def _share(runs: list[tuple[Finding, ...]], severity: Severity, name: str = "") 
 
 
 def _high(row: HighFindings, trials: int) -> Iterator[Rate]:
-    if row.world == LOSING:
-        yield power("attention moves at high severity", row.attention, trials, least=0.8)
+    if row.world in LOSING:
+        _, name, right = LOSING[row.world]
+        if right:
+            yield power(f"{name} at high severity", row.named, trials, least=0.8)
+        else:
+            yield false(f"{name} at high severity", row.named, trials)
     else:
         yield false("high finding about a healthy run", row.high, trials)
 

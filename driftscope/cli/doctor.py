@@ -37,13 +37,9 @@ def doctor(
             help="A recorded run: also show its engine and which target layers it captured.",
         ),
     ] = None,
-    drafters: Annotated[
-        bool,
-        typer.Option("--drafters", help="List the kinds of drafter that can be recorded."),
-    ] = False,
     engine: Annotated[
         Literal["vllm", "sglang"],
-        typer.Option(help="Engine to look for; --run and --drafters are vLLM's."),
+        typer.Option(help="Engine to look for; --run is vLLM's."),
     ] = "vllm",
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
@@ -61,7 +57,6 @@ def doctor(
     from driftscope_probes.server.doctor import (
         SGLANG,
         VLLM,
-        catalogue,
         examine,
         examine_server,
         verdict,
@@ -69,19 +64,16 @@ def doctor(
     from driftscope_probes.server.doctor_sglang import examine_sglang_server
 
     chosen = SGLANG if engine == "sglang" else VLLM
-    if drafters and chosen is VLLM:
-        checks = list(catalogue())
+    server = _server(model, context.args) if chosen is VLLM else None
+    if server is not None:
+        checks = list(examine_server(*server))
+    elif model is not None:
+        checks = list(examine_sglang_server(model, context.args))
     else:
-        server = _server(model, context.args) if chosen is VLLM else None
-        if server is not None:
-            checks = list(examine_server(*server))
-        elif model is not None:
-            checks = list(examine_sglang_server(model, context.args))
-        else:
-            words = f"Checking this machine (importing {chosen.name} takes seconds)"
-            with Console(stderr=True).status(words):
-                checks = list(examine(chosen, run if chosen is VLLM else None))
-        checks = [verdict(checks, chosen), *checks]
+        words = f"Checking this machine (importing {chosen.name} takes seconds)"
+        with Console(stderr=True).status(words):
+            checks = list(examine(chosen, run if chosen is VLLM else None))
+    checks = [verdict(checks, chosen), *checks]
     if as_json:
         typer.echo(layout(plain(checks)), nl=False)
     else:

@@ -3,6 +3,7 @@ and the answer to whether its attention drifts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from driftscope.analysis.figures.verified_chains import WithinRequest, answers
@@ -51,6 +52,7 @@ from driftscope.findings.finding import (
 )
 from driftscope.metrics.attention import SELF
 from driftscope.metrics.hidden import GROWTH, per_depth
+from driftscope.trace.manifest import FED_BEFORE
 
 _WITH_NORMS = "Compare it with a drafter that has norm_output and fc_norm (EAGLE-3.1)"
 _WITH_OTHER = "Compare it with another drafter of the same target"
@@ -85,6 +87,12 @@ STABLE_BELOW = Threshold(
     value=1.026,
     means="RMS of the state fed forward over that of the depth before, mean over the chain",
     source="1.2 by depth 8, same sources; between the two thresholds nothing is reported",
+)
+UNLIKE_ABOVE = Threshold(
+    name="UNLIKE_ABOVE",
+    value=2.0,
+    means="RMS of the state that enters depth 2 over that of depth 1, or its inverse",
+    source="driftscope: two final norms of one family of models differ less in their weights",
 )
 _NORMALISE = (
     "Use a drafter with norm_output and fc_norm (EAGLE-3.1), or retrain this one with them: "
@@ -309,6 +317,63 @@ def hidden_state_stable(case: Case) -> Finding | None:
     if run.depths < 2 or growth is None or per_depth(growth, run.depths) >= STABLE_BELOW.value:
         return None
     return _fed_state(run, Severity.GOOD, "Nothing to do.", below=STABLE_BELOW.value)
+
+
+@entry(
+    title="The state fed to the next depth is not normalised as at depth 1",
+    topic=Topic.INSIDE,
+    meaning="An MTP head gets the target's state at depth 1, and its own state from before its "
+    "final norm at later depths, of clearly another size. Engines have had this fault (vllm#46075, "
+    "LightLLM#1402): depth 1 is accepted as usual, later depths hardly. The severity is high only "
+    "if acceptance falls along the chain.",
+    thresholds=(UNLIKE_ABOVE,),
+    need=Need[Case](
+        words="a run of an MTP head, with the RMS of the state that enters depth 1 and depth 2",
+        met=lambda case: _unlike(case.run) is not None,
+    ),
+)
+def fed_unlike_input(case: Case) -> Finding | None:
+    """Find that later depths are fed the state before the final norm, and depth 1 one after it."""
+    run, ratio = case.run, _unlike(case.run)
+    if ratio is None or run.manifest.fed_state != FED_BEFORE:
+        return None
+    if 1 / UNLIKE_ABOVE.value <= ratio <= UNLIKE_ABOVE.value:
+        return None
+    entering = run.hidden.in_rms
+    assert entering is not None  # noqa: S101  see `_unlike`
+    grows = per_depth(run.hidden.growth, run.depths) if run.hidden.growth else None
+    along = f", and {times(grows)} more with each step" if grows and grows > 1 else ""
+    loses = loses_along_chain(run)
+    return Finding(
+        severity=Severity.HIGH if loses else Severity.INFO,
+        statement=f"the state fed to depth 2 has RMS {number(entering[1])}, and the target's state "
+        f"that is fed to depth 1 {number(entering[0])}: {times(ratio)}{along}. It is taken before "
+        "the final norm",
+        evidence={
+            "in_rms_first": entering[0],
+            "in_rms_second": entering[1],
+            "ratio": ratio,
+            "threshold": UNLIKE_ABOVE.value,
+        },
+        confidence=Trust.HIGH if loses else Trust.MEDIUM,
+        because="one chain showed which state is fed, and acceptance falls along the chain"
+        if loses
+        else "acceptance does not fall along the chain",
+        advice="Check in the model's own code which state its MTP head is fed, and try another "
+        "version of the engine. Until then draft one token."
+        if loses
+        else "Nothing to do while later depths are accepted: the head may be trained like this.",
+    )
+
+
+def _unlike(run: RunSummary) -> float | None:
+    """Return the RMS of the state that enters depth 2 over that of depth 1, in a drafter that gets
+    the target's own state; None for others."""
+    entering = run.hidden.in_rms
+    if not run.manifest.method.endswith("mtp") or not entering or len(entering) < 2:
+        return None
+    ratio = entering[1] / entering[0] if entering[0] > 0 else math.nan
+    return ratio if math.isfinite(ratio) else None
 
 
 def _fed_state(

@@ -80,6 +80,10 @@ def rule_of_sglang(arguments: Mapping[str, Any]) -> str:
     return BLOCK if arguments.get(_BLOCK_BY_BLOCK) else EXACT
 
 
+AGREES = "agrees"
+"""`Manifest.witness` if the second computation gave the recorded figures."""
+FED_BEFORE, FED_AFTER = "before the final norm", "after the final norm"
+"""`Manifest.fed_state` of a drafter that feeds itself its residual stream, or its normed state."""
 WAS_SIMULATED = "acceptance was simulated, which says nothing about the drafter"
 
 
@@ -172,6 +176,13 @@ class Manifest:
     device_bytes: Count | None = None
     """Most memory that the probe takes on the drafter's device, in bytes, on each rank: its buffers
     have a fixed size. On a CPU it is memory of the engine's process. None: not recorded."""
+    witness: Text | None = None
+    """Result of the start-up witness, which computes the first recorded chain a second time from
+    raw queries, keys, values and states: AGREES, or what did not agree, and a note then says what
+    is not recorded. None: no chain was computed again."""
+    fed_state: Text | None = None
+    """State that is fed to the next depth, as watched over that chain: FED_BEFORE or FED_AFTER.
+    None: not known, or no state is fed."""
     query_kind: Text = BY_DEPTH
     """Meaning of an element of a per-depth list: BY_DEPTH or BY_QUERY."""
     sink_tokens: SinkCount

@@ -106,7 +106,7 @@ class ChainMeasurement:
         masses by head and by distance; `carries_distances`: whether a recorded step has the latter
         beside the first ones, see `distance_choices`. `side_thread` measures masses while the
         engine goes on."""
-        self._drafter, self._layout, self._guard = drafter, layout, guard
+        self._drafter, self.layout, self._guard = drafter, layout, guard
         self._buffers, self._observer = buffers, observer
         self.kernels, self.meter, self.heads = kernels, meter, heads
         self.distances, self._carries_distances = distances, carries_distances
@@ -116,6 +116,8 @@ class ChainMeasurement:
         """Whether masses are also measured by head; may change at run time."""
         self.search = search
         """Search for the sink set; None if the set is given or has been found."""
+        self.without_masses = False
+        """Whether no masses are measured, because the start-up witness found others."""
         self.forget()
 
     @property
@@ -148,15 +150,22 @@ class ChainMeasurement:
     ) -> None:
         """Prepare to measure the draft that is about to run, of the step with this number."""
         carries = self._first_left > 0 or self._carries_distances[number % CHOICES] == 1
-        self.has_distances = carries and self.search is None
+        self.has_distances = carries and self.search is None and not self.without_masses
         if self.has_distances and self._first_left > 0:
             self._first_left -= len(step.requests)
         self._device_step = device_step
         self.capture = Capture(step, device_step.prompt_tokens, chosen)
-        queries = len(device_step.rows) // len(step.requests)
-        position = device_step.position
+        self.restart()
+
+    def restart(self) -> None:
+        """Clear the buffers for the draft that is about to run."""
+        at, capture = self._device_step, self.capture
+        if at is None or capture is None:
+            return
+        queries = len(at.rows) // len(capture.step.requests)
+        position = at.position
         position = position if queries == 1 else position.repeat_interleave(queries)
-        self.kernels.begin(device_step.rows, position)
+        self.kernels.begin(at.rows, position)
 
     def measure(self, *, at_once: bool = False) -> None:
         """Finish the buffers after the chain is drafted. The masses are included if they are wanted
@@ -168,7 +177,9 @@ class ChainMeasurement:
         queries = len(at.rows) // batch
         self.kernels.finish()
         capture.execution = self._observer.execution(step.k // queries)
-        if self.search is not None:
+        if self.without_masses:
+            capture.sought = True
+        elif self.search is not None:
             capture.sought = True
             self.slot_weights = self.meter.slot_weights(step, at)
         else:
@@ -183,8 +194,8 @@ class ChainMeasurement:
             else:
                 self.masses = plan.fill
         self.values = self._buffers.values[: len(at.rows)]
-        if self._layout.depths != self._buffers.layout.depths:
-            self.values = fold(self.values, batch, self._buffers.layout, self._layout)
+        if self.layout.depths != self._buffers.layout.depths:
+            self.values = fold(self.values, batch, self._buffers.layout, self.layout)
 
     def take_sinks(self, search: SinkSearch) -> None:
         """End the search if it has found the sink set; called on the serving thread."""

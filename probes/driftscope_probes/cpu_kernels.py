@@ -377,6 +377,7 @@ class PackedMeter:
             for name, layer in layers.items()
             if isinstance(layer.reader, PackedKeyReader)
             and not layer.kind.softcap
+            and not layer.kind.chunk
             and layer.kind.head_size % 4 == 0
         }
         self._dtype = dtype

@@ -41,9 +41,16 @@ class Anatomy:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Normed:
     path: str
+    entered: torch.Tensor
+    """Sum of what entered the norm."""
     stream: torch.Tensor
-    """Residual stream that entered the norm."""
+    """Residual stream that it hands on."""
     normed: torch.Tensor
+
+    @property
+    def shows_stream(self) -> bool:
+        """Whether it hands on what it normed: some hand on a residual that they have not added."""
+        return torch.allclose(self.entered.float(), self.stream.float(), rtol=1e-2, atol=1e-5)
 
 
 def anatomy_of(
@@ -64,25 +71,26 @@ def anatomy_of(
         results = [one.clone() for one in (result if isinstance(result, tuple) else (result,))]
     places = {len(results) - 1: -1, 0: 0}
     outputs: dict[str, int] = {}
-    norm: str | None = None
+    norm: _Normed | None = None
     for at, index in sorted(places.items()):
-        column, path = _place(results[at], norms, streams)
+        column, made_by = _place(results[at], norms, streams)
         if column is not None:
             outputs.setdefault(column, index)
-        norm = path or norm
+        norm = made_by or norm
     if fed:
         outputs[FED_RMS] = -1
-    tapped = (norm,) if norm is not None and PRENORM_RMS not in outputs else ()
+    untapped = norm is None or PRENORM_RMS in outputs or not norm.shows_stream
+    tapped = () if norm is None or untapped else (norm.path,)
     return Anatomy(outputs=outputs, norms=tapped, layers=tuple(dict.fromkeys(layers)))
 
 
 def _place(
     state: torch.Tensor, norms: Sequence[_Normed], streams: Sequence[torch.Tensor]
-) -> tuple[str | None, str | None]:
+) -> tuple[str | None, _Normed | None]:
     """Return the column of an output, and the norm that made it, if one did."""
     for one in reversed(norms):
         if _same(one.normed, state):
-            return POSTNORM_RMS, one.path
+            return POSTNORM_RMS, one
     entered = (one.stream for one in norms)
     if any(_same(stream, state) for stream in (*entered, *streams)):
         return PRENORM_RMS, None
@@ -124,28 +132,41 @@ def _watched(model: Any) -> Iterator[tuple[list[_Normed], list[torch.Tensor]]]:
     with contextlib.ExitStack() as undo:
         for path, module in model.named_modules():
             if "norm" in type(module).__name__.lower():
-                undo.callback(_watch_norm(module, path, norms))
+                undo.callback(watch_norm(module, functools.partial(_keep_norm, norms, path)))
             elif path:
                 hook = functools.partial(_keep_output, streams)
                 undo.callback(module.register_forward_hook(hook).remove)
         yield norms, streams
 
 
-def _watch_norm(norm: Any, path: str, norms: list[_Normed]) -> Callable[[], None]:
-    """Wrap a norm, which may change its arguments in place; return the removal."""
+def watch_norm(
+    norm: Any, keep: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
+) -> Callable[[], None]:
+    """Pass what enters a norm, what the norm makes of it, and the residual stream that it hands on
+    to `keep`, after each call; return the removal. A norm may change its arguments in place."""
     name = "_forward_method" if getattr(norm, "_forward_method", None) else "forward"
     original, own = getattr(norm, name), name in vars(norm)
 
     @functools.wraps(original)
     def watched(x: Any, residual: Any = None, *args: Any, **kwargs: Any) -> Any:
-        entered = x.clone()
+        entered = x.clone() if residual is None else x + residual
         result = original(x, residual, *args, **kwargs) if residual is not None else original(x)
         made, stream = result if isinstance(result, tuple) else (result, entered)
-        norms.append(_Normed(path=path, stream=stream.clone(), normed=made.clone()))
+        keep(entered, made, stream)
         return result
 
     setattr(norm, name, watched)
     return lambda: setattr(norm, name, original) if own else delattr(norm, name)
+
+
+def _keep_norm(
+    norms: list[_Normed],
+    path: str,
+    entered: torch.Tensor,
+    made: torch.Tensor,
+    stream: torch.Tensor,
+) -> None:
+    norms.append(_Normed(path=path, entered=entered, stream=stream.clone(), normed=made.clone()))
 
 
 def _keep_output(streams: list[torch.Tensor], _: Any, __: Any, output: Any) -> None:

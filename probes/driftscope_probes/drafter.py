@@ -36,10 +36,23 @@ class AttentionKind:
     scale: float
     window: int | None = None
     """Number of slots that a query sees, including its own; None: all."""
+    chunk: int | None = None
+    """Number of slots in a chunk, if a query sees only slots of its own chunk; None: no chunks."""
     softcap: float = 0.0
     """Scores become softcap * tanh(score / softcap); 0: unchanged."""
     sinks: torch.Tensor | None = None
     """[heads] learned biases: a slot without a value, whose mass is the class `null`."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a query may see only the last of the slots before it."""
+        return bool(self.window or self.chunk)
+
+    def first_seen(self, own: Any) -> Any:
+        """Return the first slot that is seen from the slots `own`, an array or a tensor."""
+        if self.chunk is not None:
+            return own - own % self.chunk
+        return own - (self.window or 0) + 1
 
 
 class KeyReader(Protocol):
@@ -117,6 +130,18 @@ class AttentionLayer(Protocol):
 
     def tap(self, observer: Observer, switch: Switch) -> Callable[[], None]:
         """Pass each call to `observer` while `switch` is on; return the tap's removal."""
+
+
+class WitnessedLayer(AttentionLayer, Protocol):
+    """An attention layer that the start-up witness can compute a second time."""
+
+    def watch(self, keep: Callable[[torch.Tensor, torch.Tensor], None]) -> Callable[[], None]:
+        """Pass the queries and the result [rows, heads * value size] of each call to `keep`; return
+        the removal."""
+
+    def weigh(self, weights: torch.Tensor, block_table: torch.Tensor, length: int) -> torch.Tensor:
+        """Return [K, heads, value size]: the values of the first `length` slots of one request,
+        summed with the `weights` [K, heads, length]. `block_table` [1, blocks]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,7 +88,8 @@ class Meter:
         for name, part in self._layers.items():
             heads = part.kind.heads
             buffers.add_layer(name, heads * part.layer.query_size, heads, drafter.dtype)
-        plain = all(part.kind.sinks is None for part in self._layers.values())
+        kinds = [part.kind for part in self._layers.values()]
+        plain = all(kind.sinks is None and kind.chunk is None for kind in kinds)
         lse = use_lse and self._triton and plain and drafter.offer_lse()
         self.strategy = "lse" if lse else "keys"
         if not self._layers:
@@ -108,6 +109,7 @@ class Meter:
     def set_sinks(self, slots: tuple[int, ...]) -> None:
         """Set the sink slots from the next step on; called on the serving thread."""
         device = self._buffers.device
+        self.sink_slots = slots
         self._sinks = self._plain(torch.tensor(slots, dtype=torch.int64, device=device))
         self._is_sink = self._plain(sink_mask(slots).to(device))
 
@@ -241,7 +243,7 @@ class Meter:
     ) -> None:
         cache, queries = part.layer.cache(), part.reader.queries(room.queries)
         per_head, distances = more
-        if self._triton and part.reader.paged:
+        if self._triton and part.reader.paged and part.kind.chunk is None:
             from driftscope_probes.triton_masses import paged_masses
 
             own = None if per_head is None else torch.empty_like(per_head).contiguous()
@@ -297,10 +299,10 @@ def _scorer(reader: KeyReader, cache: torch.Tensor, table: torch.Tensor, slots: 
 
 def _slots(context: int, chains: Chains, table: torch.Tensor, cache: torch.Tensor) -> int:
     """Return the number of slots that a query can see, including the chain's own slots."""
-    return min(context + chains.k, table.shape[1] * _page_size(cache))
+    return min(context + chains.k, table.shape[1] * page_size(cache))
 
 
-def _page_size(cache: torch.Tensor) -> int:
+def page_size(cache: torch.Tensor) -> int:
     """Return the slots per block; the layout is [blocks, heads, page, size] or, for latents,
     [blocks, page, size]."""
     return int(cache.shape[1 if cache.dim() == 3 else 2])

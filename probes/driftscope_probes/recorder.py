@@ -36,12 +36,15 @@ from driftscope_probes.sampler import AIM, SEEN, RequestSelection, Sampler, dist
 from driftscope_probes.settings import IN_GRAPH, SHADOW, Settings
 from driftscope_probes.sink_search import MIN_CHAINS, MIN_REQUESTS, SinkSearch, SinkSet
 from driftscope_probes.taps import ChainTaps, MakeTaps, Taps
+from driftscope_probes.witness import StartWitness, Verdict
 
 SINKS_SOUGHT = (
     "the search for the sink set had not finished: attention masses are recorded once it is found, "
     f"{MIN_CHAINS} recorded chains of {MIN_REQUESTS} requests into the run"
 )
 """Note in the manifest of a run whose sink set has not been determined yet."""
+TRIES = 3
+"""Number of chains that the start-up witness may fail to measure."""
 IDENTIFIERS_OFF = "request ids are keyed hashes, and no trace context was recorded"
 """Note in the manifest of a run that was recorded with DRIFTSCOPE_IDENTIFIERS=off."""
 
@@ -166,7 +169,11 @@ class Recorder:
         self.taps, self.sampler, self.selection = taps, sampler, selection
         self._hooks, self._switch = taps.hooks, taps.switch
         self._chain, self._side_thread = chain, chain.side_thread
-        self._transfer, self._run_recorded = transfer, recorded_draft.run
+        self._transfer, self._run_served = transfer, recorded_draft.run
+        self._run_recorded, self._take = self._run_served, sampler.take
+        self._witness: StartWitness | None = None
+        self._tries, self._drafts_ahead = 0, False
+        self._report_verdict: Callable[[Verdict], None] = lambda _: None
         self.control: object | None = None
         """Object that changes this recorder at run time, kept for callers over RPC."""
         self._number = 0
@@ -211,6 +218,53 @@ class Recorder:
     @per_head.setter
     def per_head(self, per_head: bool) -> None:
         self._chain.per_head = per_head
+
+    def witness_first(
+        self, witness: StartWitness, report: Callable[[Verdict], None], *, drafts_ahead: bool
+    ) -> None:
+        """Record nothing of the inside until `witness` has recomputed a chain, and then only if it
+        agrees; `report` is called with its verdict. `drafts_ahead`: draft the chain once more,
+        before, without CUDA graphs, of which Python sees nothing."""
+        self._witness, self._report_verdict, self._drafts_ahead = witness, report, drafts_ahead
+        self._run_recorded = self._run_witnessed
+
+    def _run_witnessed(self, call: DraftCall) -> tuple[Any, Any, float]:
+        """Draft while the witness watches."""
+        assert self._witness is not None  # noqa: S101  see `witness_first`
+        end = self._guard.run("witness", self._witness.watch)
+        try:
+            if self._drafts_ahead:
+                self._guard.run("witness", self._draft_ahead, call)
+            else:
+                return self._run_served(call)
+        finally:
+            if end is not None:
+                end()
+        return self._run_served(call)
+
+    def _draft_ahead(self, call: DraftCall) -> None:
+        call.without_graphs()
+        self._switch.serving()
+        self._chain.restart()
+
+    def _judge(self) -> None:
+        """Let the witness compare the chain that was just measured."""
+        witness, chain = self._witness, self._chain
+        self._tries += 1
+        if witness is None or (chain.values is None and self._tries < TRIES):
+            return
+        sinks = None if chain.search is not None else chain.meter.sink_slots
+        aliases = self.taps.observer.aliased_columns
+        verdict = witness.judge(chain.values, chain.layout, aliases, sinks)
+        self._witness, self._run_recorded = None, self._run_served
+        if not verdict.states_agree:
+            self._take = _never
+            chain.forget()
+            self._hooks.uninstall()
+        elif verdict.fault is not None:  # what was measured of this chain has wrong masses
+            chain.search, chain.without_masses = None, True
+            chain.forget()
+        self._report_verdict(verdict)
 
     def step_started(self, scheduled: Any = None) -> None:
         """Start a step: the target model is about to run what the engine has `scheduled`."""
@@ -272,14 +326,17 @@ class Recorder:
         chain = self._chain
         if chain.search is not None:
             chain.take_sinks(chain.search)
-        if k > 0 and self.sampler.take():  # counted by every rank, for all requests
+        if k > 0 and self._take():  # counted by every rank, for all requests
             step = call.step()
             chosen = self.selection.chosen(step.requests)
             if chosen is None or chosen.any():
                 self._awake = True
                 self._switch.serving()
                 self._hooks.install()
-                chain.begin(step, chosen, call.on_device(), self._number)
+                at = call.on_device()
+                chain.begin(step, chosen, at, self._number)
+                if self._witness is not None:
+                    self._witness.choose(step, at)
                 self._switch.active = True
                 return
         if self._awake:
@@ -291,7 +348,9 @@ class Recorder:
     def _on_draft_ended(self, drafts: Any, shadow: Any) -> None:
         chain = self._chain
         if shadow is None:
-            chain.measure()
+            chain.measure(at_once=self._witness is not None)
+        if self._witness is not None:
+            self._judge()
         if self._guard.failed:
             return
         self._transfer.send(drafts, shadow)
@@ -319,6 +378,10 @@ class Recorder:
         )
         self._attributed_s, self._core_attributed_s = own_s, core_s
         self._writer.put((self._encode, done))
+
+
+def _never() -> bool:
+    return False
 
 
 def assemble_recorder(

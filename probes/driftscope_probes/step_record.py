@@ -51,7 +51,8 @@ class Capture:
     """[B, K * layers * bins]; None if this step does not carry masses by distance."""
     execution: str = ""
     sought: bool = False
-    """Whether the sink search goes on: `slot_weights` were measured, masses were not."""
+    """Whether no masses were measured: the sink search goes on and has `slot_weights` instead, or
+    the start-up witness found others."""
     slot_weights: Landing | None = None
     """[B, SLOTS + 1]; see `driftscope_probes.sink_search`."""
 

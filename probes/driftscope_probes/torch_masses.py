@@ -82,7 +82,7 @@ def masses(
         most = most.maximum(bias)
         null = (bias - most).exp_()
     weights = scores.sub_(most[:, None, ..., None]).clamp_min_(LEAST).exp_()
-    hidden = 0 if kind.window else chains.seen // size
+    hidden = 0 if kind.bounded else chains.seen // size
     threshold(weights[:, hidden:], NOTHING, 0.0, inplace=True)
     by_block = weights.view(batch, blocks, -1, size) @ _classes(chains, slot).mT
     sums = by_block.sum(1).view(batch, kind.heads, chains.k, NULL)
@@ -102,8 +102,8 @@ def masses(
         distances.copy_(_by_distance(shares, outside, chains, distances.shape[-1]))
     if not len(chains.sink_slots):
         out[..., SINK] = torch.nan
-    elif kind.window is not None:
-        gone = _sink_out_of_sight(chains, own, kind.window)
+    elif kind.bounded:
+        gone = _sink_out_of_sight(chains, kind.first_seen(own))
         tensor_of(out)[..., SINK].masked_fill_(tensor_of(gone), torch.nan)
     return tensor_of(out)
 
@@ -144,8 +144,8 @@ def slot_weights(
     slot = slot.reshape(-1)
     first = _softmax(scores[:, :, :, 0].transpose(1, 2).flatten(2), kind.sinks).mean(1)
     seen = slot <= chains.position[:, None]
-    if kind.window is not None:
-        seen &= slot > own[:, :1] - kind.window
+    if kind.bounded:
+        seen &= slot >= kind.first_seen(own[:, :1])
     telling = tensor_of(seen & (slot <= own[:, :1] - RECENT))
     seen = tensor_of(seen)
     even = first.masked_fill(~seen, 0.0).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
@@ -178,8 +178,8 @@ def _attend(
     # In a long context most blocks lie before all queries and need no mask.
     seen = chains.seen // size
     scores[:, seen:].masked_fill_(tensor_of(by_slot[:, seen:] > last), -torch.inf)
-    if kind.window is not None:
-        gone = by_slot <= own[:, None, None, :, None] - kind.window
+    if kind.bounded:
+        gone = by_slot < kind.first_seen(own)[:, None, None, :, None]
         scores.masked_fill_(tensor_of(gone), -torch.inf)
     return slot, own, scores
 
@@ -222,9 +222,9 @@ def _classes(chains: Chains, slot: Array) -> torch.Tensor:
     return tensor_of(classes)
 
 
-def _sink_out_of_sight(chains: Chains, own: Array, window: int) -> Array:
-    """Return [B, K, 1] bool: whether no sink slot is within the window."""
-    return (chains.sink_slots[-1] <= own - window)[..., None]
+def _sink_out_of_sight(chains: Chains, first_seen: Array) -> Array:
+    """Return [B, K, 1] bool: whether no sink slot is among those from `first_seen` [B, K] on."""
+    return (chains.sink_slots[-1] < first_seen)[..., None]
 
 
 def at_once(batch: int, k: int, heads: int, slots: int, device: torch.device) -> int:

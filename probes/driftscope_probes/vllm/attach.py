@@ -16,7 +16,7 @@ import torch
 from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.inspect.weights_digest import weights_digest
 from driftscope.parser_marks import unrecognised
-from driftscope.trace.manifest import BLOCK, EXACT, SIMULATED, Manifest, Model
+from driftscope.trace.manifest import AGREES, BLOCK, EXACT, SIMULATED, Manifest, Model
 from driftscope.trace.status import DRAFTER, TARGET, StartFault
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import (
@@ -59,6 +59,7 @@ from driftscope_probes.vllm import support
 from driftscope_probes.vllm.drafter import VllmDrafter, open_drafter
 from driftscope_probes.vllm.schedule import CacheFaultTracker, VllmSchedules, parsers_of
 from driftscope_probes.vllm.support import place_in, run_id_of
+from driftscope_probes.witness import StartWitness, Verdict
 
 WRONG_TOKENS = (
     "this vLLM returns wrong tokens at temperature > 0: its CPU build lacks Triton for the CPU; "
@@ -239,6 +240,8 @@ def _flag(model: Any, flag: str) -> bool:
     return value is not None and value is not False
 
 
+STILL = "every depth queries from one position, on the target's keys"
+"""Reason why no masses are recorded."""
 RECORDER = "_driftscope_recorder"
 """Attribute of a proposer that holds its recorder or timer, for hooks that run in every step. An
 engine without a drafter has no proposer: its runner stands in for it here."""
@@ -267,6 +270,10 @@ class LoadedProposer:
     """Made-up arguments of the drafter's forward over `discovery.ROWS` rows."""
     unmeasured: str | None = None
     """Why the masses of its attention would be wrong, whatever its layers are."""
+    causal: bool | None = None
+    """Whether a query of a block sees no later one; None: as its kind says."""
+    queries: int | None = None
+    """Number of rows of a block for each request; None: as its kind says."""
 
 
 class _Loaded(NamedTuple):
@@ -300,6 +307,8 @@ def _attach(proposer: Any, loaded: LoadedProposer, config: Any, settings: Settin
             config,
             loaded.inputs,
             unmeasured=loaded.unmeasured,
+            causal=loaded.causal,
+            queries=loaded.queries,
         )
         place = place_in(config)
         ranks = int(getattr(config.parallel_config, "tensor_parallel_size", 1))
@@ -410,10 +419,53 @@ def _begin_run(proposer: Any, captured: Callable[[], CapturedLayers]) -> None:
     manifest = with_captured(waiting.manifest, layers, drafter.aux_states, hf_config)
     create_run(settings.trace, manifest, join=True)
     recorder = recorder_of(proposer)
-    if isinstance(recorder, Recorder) and recorder.search is not None:
-        recorder.search.report = lambda sinks: rewrite_manifest(
-            settings.trace, with_sinks(manifest, sinks)
-        )
+    if not isinstance(recorder, Recorder):
+        return
+    current = [manifest]
+
+    def rewrite(changed: Manifest) -> None:
+        current[0] = changed
+        rewrite_manifest(settings.trace, changed)
+
+    if recorder.search is not None:
+        recorder.search.report = lambda sinks: rewrite(with_sinks(current[0], sinks))
+    writer = _writer_of(proposer, settings, drafter.config)
+
+    def report(verdict: Verdict) -> None:
+        if verdict.fault is not None:
+            writer.set_gauges(reason=_lost(verdict))
+            say(_lost(verdict))
+        if manifest.rank == 0:
+            rewrite(with_verdict(current[0], verdict))
+
+    # V2 drafts in full graphs, of which Python sees nothing, and a chain that is drafted without
+    # them needs every rank: one that the probe left out would be waited for forever.
+    unseen = drafter.device.type == "cuda" and manifest.runner == "v2"
+    alone = max(manifest.tensor_parallel, manifest.data_parallel) == 1
+    if alone or not unseen:
+        ahead = unseen and settings.recording == IN_GRAPH
+        witness = StartWitness(drafter, drafter.layers, proposer)
+        recorder.witness_first(witness, report, drafts_ahead=ahead)
+
+
+def _lost(verdict: Verdict) -> str:
+    cost = "attention masses are not recorded" if verdict.states_agree else INTERNALS
+    return f"{cost}: in the first chain, {verdict.fault}"
+
+
+def with_verdict(manifest: Manifest, verdict: Verdict) -> Manifest:
+    """Return `manifest` with what the start-up witness found."""
+    manifest = replace(manifest, witness=verdict.fault or AGREES, fed_state=verdict.fed_state)
+    if verdict.fault is None:
+        return manifest
+    return replace(
+        manifest,
+        drafter_layers=0,
+        attention_strategy=Strategy.NONE,
+        distance_every=0,
+        distance_edges=(),
+        notes=(*(note for note in manifest.notes if note != SINKS_SOUGHT), _lost(verdict)),
+    )
 
 
 def _begin_timed(proposer: Any, models: LoadedModels, settings: Settings) -> None:

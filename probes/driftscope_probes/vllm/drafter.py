@@ -29,12 +29,12 @@ from driftscope.vocabulary import Execution
 from driftscope_probes.discovery import ROWS, Anatomy, anatomy_of
 from driftscope_probes.drafter import (
     AttentionKind,
-    AttentionLayer,
     KeyReader,
     Kind,
     Observer,
     Switch,
 )
+from driftscope_probes.meter import page_size
 from driftscope_probes.vllm import support
 from driftscope_probes.vllm.support import EAGLE3, kind_for
 
@@ -69,6 +69,16 @@ class PagedKeys:
     def queries(self, queries: torch.Tensor) -> torch.Tensor:
         """See KeyReader."""
         return queries
+
+    def weigh(
+        self, weights: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor
+    ) -> torch.Tensor:
+        """See AttentionLayer."""
+        if kv_cache.dim() == 5:
+            pages = kv_cache[:, 1]
+        else:
+            pages = kv_cache.transpose(1, 2)[..., self._size :]
+        return _weigh(weights, pages[block_table[0].long()].flatten(0, 1).transpose(0, 1))
 
 
 class CpuAttnKeys:
@@ -128,19 +138,35 @@ class CpuAttnKeys:
         """See KeyReader."""
         return queries
 
-    def _find_order(self, dtype: torch.dtype, block_size: int, head_size: int) -> torch.Tensor:
+    def weigh(
+        self, weights: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor
+    ) -> torch.Tensor:
+        """See AttentionLayer."""
+        _, heads, block_size, size = kv_cache.shape
+        order = self._find_order(kv_cache.dtype, block_size, size // 2, of_values=True)
+        rows = block_table[0].long()[:, None] * (2 * heads) + 2 * torch.arange(heads) + 1
+        packed = self.packed(kv_cache)[rows][..., order]  # [blocks, heads, dims and slots]
+        values = packed.view(len(rows), heads, size // 2, block_size).permute(1, 0, 3, 2)
+        return _weigh(weights, values.flatten(1, 2))
+
+    def _find_order(
+        self, dtype: torch.dtype, block_size: int, head_size: int, *, of_values: bool = False
+    ) -> torch.Tensor:
         """Return [head_size * block_size]: the index of element (dim, token) in a packed block."""
         token = torch.arange(block_size).view(-1, 1, 1).expand(-1, 1, head_size)
         dim = torch.arange(head_size).view(1, 1, -1).expand(block_size, 1, -1)
-        at_token, at_dim = (self._round_trip(x, dtype, block_size, head_size) for x in (token, dim))
+        at_token, at_dim = (
+            self._round_trip(x, dtype, block_size, head_size)[of_values] for x in (token, dim)
+        )
         order = torch.empty(block_size * head_size, dtype=torch.long)
         order[at_dim * block_size + at_token] = torch.arange(block_size * head_size)
         return order
 
     def _round_trip(
         self, values: torch.Tensor, dtype: torch.dtype, block_size: int, head_size: int
-    ) -> torch.Tensor:
-        """Return the value found at each packed index after `values` are written as keys.
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the number found at each packed index after `values` are written as keys, and as
+        values.
 
         Values are written as two digits of base 128, which every supported dtype represents
         exactly.
@@ -167,8 +193,16 @@ class CpuAttnKeys:
                 v_scale=1.0,
                 kv_cache_dtype="auto",
             )
-            read.append(keys.reshape(-1).float().round().long())
-        return read[0] + 128 * read[1]
+            read.append([part.reshape(-1).float().round().long() for part in (keys, rest)])
+        (low_key, low_value), (high_key, high_value) = read
+        return low_key + 128 * high_key, low_value + 128 * high_value
+
+
+def _weigh(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return [K, heads, size] from weights [K, heads, N] and values [kv_heads, N or more, size]."""
+    k, heads, slots = weights.shape
+    grouped = weights.view(k, len(values), heads // len(values), slots)
+    return torch.einsum("khgn,hnd->khgd", grouped, values[:, :slots].to(weights)).flatten(1, 2)
 
 
 READERS: dict[str, Callable[[Any], KeyReader]] = {
@@ -235,6 +269,8 @@ class LatentKeys:
             )
         self._weight: torch.Tensor = weight
         """[heads, nope, latent]."""
+        self._up: torch.Tensor = layer.W_UV
+        """[heads, latent, value size]."""
 
     def pages(self, kv_cache: torch.Tensor) -> torch.Tensor:
         """Raise NotImplementedError: heads of this size are too large for the paged kernel."""
@@ -248,6 +284,15 @@ class LatentKeys:
         wanted = block_table[:, : -(-length // size)].long().clamp(0, blocks - 1)
         keys = kv_cache[wanted].flatten(1, 2)[:, None].transpose(-1, -2).float()
         return (queries @ keys)[:, None]
+
+    def weigh(
+        self, weights: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor
+    ) -> torch.Tensor:
+        """See AttentionLayer: the latents are summed first, and projected then."""
+        rows = kv_cache[block_table[0].long()].flatten(0, 1)
+        latent = self._weight.shape[-1]
+        summed = _weigh(weights, rows[None, :, :latent])
+        return torch.einsum("khl,hlv->khv", summed, self._up.to(weights))
 
     def queries(self, queries: torch.Tensor) -> torch.Tensor:
         """Absorb [B, K, heads * (nope + rope)] to [B, K, heads * (latent + rope)] float32."""
@@ -291,6 +336,30 @@ class VllmAttentionLayer:
         """See AttentionLayer."""
         return tap_attention(self._module, observer, switch)
 
+    def watch(self, keep: Callable[[torch.Tensor, torch.Tensor], None]) -> Callable[[], None]:
+        """See AttentionLayer."""
+        latent = is_latent(self._module)
+        owner, name = (self._module, "forward_impl") if latent else (self._module.impl, "forward")
+        original, own, first = getattr(owner, name), name in vars(owner), 0 if latent else 1
+
+        @functools.wraps(original)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            query, meta = args[first].clone(), args[first + 4]
+            result = original(*args, **kwargs)
+            if meta is not None:
+                keep(query, result)
+            return result
+
+        setattr(owner, name, watched)
+        return lambda: setattr(owner, name, original) if own else delattr(owner, name)
+
+    def weigh(self, weights: torch.Tensor, block_table: torch.Tensor, length: int) -> torch.Tensor:
+        """See AttentionLayer."""
+        cache = self.cache()
+        blocks = -(-length // page_size(cache))
+        given: torch.Tensor = self.reader.weigh(weights, cache, block_table[:, :blocks])
+        return given
+
 
 def backend_of(layer: Any) -> str:
     """Return vLLM's name of a layer's attention backend, such as CPU_ATTN."""
@@ -308,6 +377,7 @@ def kind_of(layer: Any) -> AttentionKind:
         head_size=int(layer.head_size),
         scale=float(impl.scale),
         window=int(window) if isinstance(window, int) and window > 0 else None,
+        chunk=getattr(layer, "attention_chunk_size", None),
         softcap=float(getattr(impl, "logits_soft_cap", None) or 0.0),
         sinks=getattr(impl, "sinks", None),
     )
@@ -420,7 +490,7 @@ class VllmDrafter:
     kind: Kind = EAGLE3
     notes: tuple[str, ...] = ()
     """Notes on what of it is not recorded."""
-    layers: dict[str, AttentionLayer] = field(init=False)
+    layers: dict[str, VllmAttentionLayer] = field(init=False)
     """The modules of `attention`, wrapped for taps and meters."""
 
     def __post_init__(self) -> None:
@@ -531,16 +601,22 @@ def open_drafter(
     inputs: Mapping[str, torch.Tensor],
     *,
     unmeasured: str | None = None,
+    causal: bool | None = None,
+    queries: int | None = None,
 ) -> VllmDrafter:
     """Return the drafter after finding out what its forward gives out.
 
     `inputs` are the arguments of a forward of `discovery.ROWS` rows, and `unmeasured` why no masses
-    can be measured, if the runner knows of a reason. Raises ProbeError if it cannot be recorded.
+    can be measured, if the runner knows of a reason. `causal` and `queries` of a block: see
+    LoadedProposer. Raises ProbeError if it cannot be recorded.
     """
     context = config.compilation_config.static_forward_context
     attention = {name: context[name] for name in sorted(layer_names, key=_numbers_apart)}
     support.check_speculation(config)
     kind = kind_for(config.speculative_config)
+    if kind.block and queries is not None:
+        ahead = queries - int(config.speculative_config.num_speculative_tokens)
+        kind = replace(kind, ahead=ahead, causal=kind.causal if causal is None else causal)
     notes: tuple[str, ...] = ()
     if not kind.heads:
         anatomy = _watched(kind, model, attention, config, inputs)

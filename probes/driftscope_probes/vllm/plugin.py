@@ -49,7 +49,7 @@ SEAMS = (
             f"{_OURS}.runner_v2",
             "install_speculator",
         )
-        for name in ("eagle", "mtp", "standalone_ar", "dflash", "multi_module_mtp")
+        for name in ("eagle", "mtp", "standalone_ar", "dflash", "gemma4", "multi_module_mtp")
     ),
     ("vllm.v1.worker.gpu_worker", f"{_OURS}.worker", "install_worker"),
     (_SCHEDULER, f"{_OURS}.engine_core", "install_scheduler"),

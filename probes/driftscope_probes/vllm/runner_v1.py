@@ -20,6 +20,7 @@ from driftscope_probes.engine import DeviceStep, DraftCallBase, DraftStep, make_
 from driftscope_probes.guard import hook_method, hook_unhooked, is_hooked
 from driftscope_probes.vllm.attach import (
     RECORDER,
+    STILL,
     LoadedModels,
     LoadedProposer,
     attach_recorder,
@@ -30,7 +31,6 @@ from driftscope_probes.vllm.schedule import CacheFaultTracker
 LOOKUPS = ("NgramProposer", "NgramProposerGPU", "SuffixDecodingProposer")
 """Class names of proposers without a model."""
 ASKED_K = "num_speculative_tokens"
-_STILL = "every depth queries from one position, on the target's keys"
 _CHOOSES_GRAPH = "_determine_batch_execution_and_padding"
 
 
@@ -145,7 +145,7 @@ def _loaded(proposer: Any) -> LoadedProposer:
         cache=CacheFaultTracker(),
         draft_sampling=_draft_sampling(proposer),
         inputs=_inputs(proposer),
-        unmeasured=_STILL if getattr(proposer, "constant_draft_positions", False) else None,
+        unmeasured=STILL if getattr(proposer, "constant_draft_positions", False) else None,
     )
 
 

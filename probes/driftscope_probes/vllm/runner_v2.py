@@ -20,6 +20,7 @@ from driftscope_probes.engine import DeviceStep, DraftCallBase, DraftStep, make_
 from driftscope_probes.guard import hook_method, hook_unhooked
 from driftscope_probes.vllm.attach import (
     RECORDER,
+    STILL,
     LoadedModels,
     LoadedProposer,
     attach_recorder,
@@ -36,6 +37,7 @@ SPECULATORS = (
     "MTPSpeculator",
     "StandaloneARSpeculator",
     "DFlashSpeculator",
+    "Gemma4Speculator",
     ONE_MODULE_PER_DEPTH,
 )
 
@@ -49,7 +51,8 @@ def install_runner(module: Any) -> None:
 def install_speculator(module: Any) -> None:
     """Hook the speculator of a module in vllm.v1.worker.gpu.spec_decode.
 
-    The classes themselves are hooked, because their bases differ and were renamed in 0.32.
+    The classes themselves are hooked, because their bases differ and were renamed in 0.32. DFlash's
+    is the base of those of DFlash 2, LiLiCorr and DSpark.
     """
     (name,) = (name for name in SPECULATORS if _is_defined_in(module, name))
     hook_method(module, f"{name}.load_model", _load_model)
@@ -104,13 +107,27 @@ def _load_model(original: Any) -> Callable[..., Any]:
 
 
 def _loaded(speculator: Any) -> LoadedProposer:
+    non_causal = getattr(speculator, "requires_non_causal", None)
     return LoadedProposer(
         runner="v2",
         layer_names=frozenset(speculator.draft_attn_layer_names),
         without_graphs=_PASSES_GRAPHS_BY in inspect.signature(speculator.propose).parameters,
         draft_sampling=_draft_sampling(speculator),
         inputs=_inputs(speculator),
+        unmeasured=_unmeasured(speculator),
+        causal=None if non_causal is None else not non_causal,
+        queries=getattr(speculator, "num_query_per_req", None),
     )
+
+
+def _unmeasured(speculator: Any) -> str | None:
+    """Return why the masses of any attention would be wrong on this runner."""
+    if not getattr(speculator, "advance_draft_positions", True):
+        return STILL
+    layers = speculator.vllm_config.compilation_config.static_forward_context
+    if any(hasattr(layers[n], "attention_chunk_size") for n in speculator.draft_attn_layer_names):
+        return "this runner's block tables are those of chunks"
+    return None
 
 
 def _inputs(speculator: Any) -> dict[str, torch.Tensor]:
@@ -248,9 +265,10 @@ def _rows_drafted_from(speculator: Any, rows: torch.Tensor) -> torch.Tensor:
     `rows` [B]: rows of the last verified slots in the target's forward.
     """
     request = torch.arange(len(rows), device=rows.device)
-    if type(speculator).__name__ == "DFlashSpeculator":  # the newest token, then K masks
+    if hasattr(speculator, "requires_non_causal"):  # a block, perhaps after the newest token
         size = speculator.num_query_per_req
-        own: torch.Tensor = request[:, None] * size + torch.arange(1, size, device=rows.device)
+        drafted = torch.arange(size - speculator.num_speculative_steps, size, device=rows.device)
+        own: torch.Tensor = request[:, None] * size + drafted
         return own.flatten()
     if type(speculator).__name__ == "StandaloneARSpeculator":  # one more row, for the newest token
         after: torch.Tensor = rows + request + 1

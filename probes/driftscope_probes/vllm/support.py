@@ -1,13 +1,12 @@
 """What of vLLM this version supports: the places that the probe hooks, the versions in which
 they were tested, the kinds of drafter, and the checks that refuse an engine at start-up.
 
-The start-up check, `driftscope doctor` and the table in docs/drafters.md all read these lists. A
-drafter of another method is recorded like one without a model: acceptance and timing.
+The start-up check and `driftscope doctor` read these lists. A drafter of another method is recorded
+like one without a model: acceptance and timing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from driftscope.errors import ProbeError, UnknownDrafterError
@@ -72,6 +71,7 @@ HOOKS = {
                 ("mtp", "MTPSpeculator"),
                 ("standalone_ar", "StandaloneARSpeculator"),
                 ("dflash", "DFlashSpeculator"),
+                ("gemma4", "Gemma4Speculator"),
                 ("multi_module_mtp", "MultiModuleMTPSpeculator"),
             )
         ),
@@ -100,20 +100,13 @@ HOOKS = {
 """Hooks by part of vLLM: V1 model runner, V2 model runner, their worker, engine core."""
 
 
-TRUTH = "float64 replay"
-WITNESS = "float64 softmax"
-STATES = "float64 from raw states, tiny random model"
-COUNTED = "accepted counts and tokens, tiny model"
-NOT_RUN = "not run"
-NGRAM_V2 = f"{NOT_RUN}: Triton's interpreter fails on vLLM's kernel"
-
-
 EAGLE3 = Kind(name="EAGLE-3 / 3.1", methods=("eagle3",))
 KINDS = (
     EAGLE3,
     Kind(name="P-EAGLE", methods=("eagle3",), parallel=True, block=True),
     Kind(name="EAGLE-1", methods=("eagle",)),
     Kind(name="DFlash", methods=("dflash",), fed=False, block=True, causal=False, lead=1, ahead=1),
+    Kind(name="DSpark", methods=("dspark",), fed=False, block=True, causal=False, lead=1),
     Kind(name="MTP", methods=("mtp",)),
     Kind(name="MTP, one module per depth", methods=("mtp",), modules=True, model=False),
     Kind(name="draft model", methods=("draft_model",), fed=False, lead=1),
@@ -131,101 +124,6 @@ KINDS = (
 )
 """How vLLM's methods run a drafter. Where its states are is found when it is loaded, see
 `driftscope_probes.discovery`; Medusa's heads give their residual streams."""
-
-NOT_SERVED = "vLLM has none"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedDrafter:
-    """A drafter class of which a test compares what is recorded with a second computation."""
-
-    kind: str
-    """Name of its kind."""
-    classes: tuple[str, ...] = ()
-    """vLLM's classes; (): none."""
-    v1: str = NOT_SERVED
-    """Check on vLLM's V1 runner."""
-    v2: str = NOT_SERVED
-    note: str = ""
-
-
-CHECKED = (
-    CheckedDrafter(
-        kind="EAGLE-3 / 3.1",
-        classes=("Eagle3LlamaForCausalLM", "Eagle3Qwen3ForCausalLM"),
-        v1=TRUTH,
-        v2=TRUTH,
-        note="also the captured target layers, their norms and the fc output; windows as "
-        "configured",
-    ),
-    CheckedDrafter(
-        kind="EAGLE-3 / 3.1",
-        classes=("Eagle3DeepseekV2ForCausalLM",),
-        v1=WITNESS,
-        v2=WITNESS,
-        note="latent attention",
-    ),
-    CheckedDrafter(
-        kind="P-EAGLE",
-        classes=("Eagle3LlamaForCausalLM",),
-        v1=WITNESS,
-        note="by query index",
-    ),
-    CheckedDrafter(
-        kind="EAGLE-1",
-        classes=("EagleLlamaForCausalLM",),
-        v1=TRUTH,
-        v2=TRUTH,
-        note="no final norm: the residual stream is what is fed",
-    ),
-    CheckedDrafter(
-        kind="DFlash",
-        classes=("DFlashQwen3ForCausalLM",),
-        v1=WITNESS,
-        v2=WITNESS,
-        note="by query index; every query of a block sees the whole block",
-    ),
-    CheckedDrafter(
-        kind="MTP", classes=("DeepSeekMTP",), v1=WITNESS, v2=WITNESS, note="latent attention"
-    ),
-    CheckedDrafter(kind="MTP", classes=("MiMoMTP",), v1=WITNESS, v2=WITNESS),
-    CheckedDrafter(
-        kind="MTP",
-        classes=("MiMoV2MTP",),
-        v1=WITNESS,
-        v2=WITNESS,
-        note="sliding window and learned sink biases",
-    ),
-    CheckedDrafter(kind="MTP", classes=("ErnieMTP",), v1=WITNESS, v2=WITNESS, note="no final norm"),
-    CheckedDrafter(
-        kind="MTP, one module per depth",
-        classes=("DeepSeekMTP", "MiMoMTP", "MiMoV2MTP", "ErnieMTP"),
-        v1="is served by module 0 at each depth there: as the rows above",
-        v2=f"{COUNTED}, of DeepSeek's",
-        note="acceptance and timing only",
-    ),
-    CheckedDrafter(
-        kind="draft model",
-        classes=("LlamaForCausalLM", "Gemma2ForCausalLM"),
-        v1=WITNESS,
-        v2=WITNESS,
-        note="also soft caps",
-    ),
-    CheckedDrafter(kind="Medusa", classes=("Medusa",), v1=STATES, note="by head; no attention"),
-    CheckedDrafter(kind="n-gram", v1=COUNTED, v2=NGRAM_V2, note="acceptance and timing only"),
-    CheckedDrafter(
-        kind="n-gram on the device",
-        v1=f"{NOT_RUN}: wants pinned memory",
-        v2=NGRAM_V2,
-        note="acceptance and timing only",
-    ),
-    CheckedDrafter(
-        kind="suffix",
-        v1=f"{COUNTED}, with the package arctic-inference 0.3.0",
-        note="acceptance and timing only",
-    ),
-)
-"""What was checked; other classes are recorded if their states are found, or else counted."""
 
 
 def kind_for(speculation: Any, *, modules: bool = False) -> Kind:
@@ -326,8 +224,6 @@ def unmeasured(layers: dict[str, Any]) -> str | None:
 
 def _unsupported_attention(layer: Any) -> str | None:
     impl = layer.impl
-    if type(layer).__name__ == "ChunkedLocalAttention":
-        return "attention in chunks"
     if getattr(layer, "attn_type", "decoder") != "decoder":
         return "attention that is not a decoder's"
     if getattr(impl, "is_sparse", False):

@@ -142,6 +142,9 @@ class Truth:
     """Ratio of each head's mass on the chain to their mean, if masses by head are recorded; the
     mean of these is 1."""
     sink_slots: tuple[int, ...] = (0,)
+    fed_state: str | None = None
+    """`Manifest.fed_state` of an MTP head, which reads the target's own state, of RMS 2; None: an
+    EAGLE-3 drafter."""
     fed: float = 4.0
     """RMS of the state fed forward from depth 1."""
     growth: float = 2.5

@@ -136,13 +136,14 @@ def manifest(truth: Truth) -> Manifest:
         runner=truth.runner,
         mode=truth.mode,
         recording="in-graph",
-        method="eagle3",
+        method="mtp" if truth.fed_state else "eagle3",
+        fed_state=truth.fed_state,
         k=truth.k,
         target=target,
         drafter=drafter,
         norm_flags={"fc_norm": truth.aux_norm is not None, "norm_output": truth.norm_output},
         drafter_layers=truth.layers,
-        aux_layers=tuple(range(1, len(truth.aux) + 1)),
+        aux_layers=() if truth.fed_state else tuple(range(1, len(truth.aux) + 1)),
         attention_backend="FLASH_ATTN",
         samples_wrongly=truth.samples_wrongly,
         verification=truth.verification,
@@ -212,11 +213,13 @@ def _draft(truth: Truth, chunk: Chunk) -> Block:
         "fed_rms": Lists(values=fed),
         "top1": Lists(values=top1),
         "entropy": Lists(values=np.float32(4) * (1 - top1)),
-        "aux_rms": Lists(values=_around(random, truth, own[:, 0], np.array(truth.aux))),
+        "aux_rms": None
+        if truth.fed_state
+        else Lists(values=_around(random, truth, own[:, 0], np.array(truth.aux))),
         "aux_norm_rms": None
         if truth.aux_norm is None
         else Lists(values=_around(random, truth, own[:, 0], np.array(truth.aux_norm))),
-        "fc_rms": fc[:, 0].astype(np.float64),
+        "fc_rms": None if truth.fed_state else fc[:, 0].astype(np.float64),
         "token_ids": None,
         "rate": chunk.rate[step],
         "head_mass": _by_head(truth, masses),

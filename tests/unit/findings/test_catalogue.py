@@ -18,6 +18,7 @@ from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.catalogue import CATALOGUE, ranked
 from driftscope.findings.finding import Finding, Severity, Trust
 from driftscope.pipeline import Analysis, Inputs, conclude, measure, summarise
+from driftscope.trace.manifest import FED_AFTER, FED_BEFORE
 from driftscope.trace.reader import read_trace
 
 pytestmark = pytest.mark.slow
@@ -77,6 +78,10 @@ LONG = (Prompts(tokens=(200, 400)), Prompts(tokens=(4000, 8000)))
 PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] = {
     "hidden_state_grows": ((replace(HEALTHY, growth=1.6, norm_output=False),), (HEALTHY,)),
     "hidden_state_stable": ((HEALTHY,), (replace(HEALTHY, growth=1.4, norm_output=False),)),
+    "fed_unlike_input": (
+        (replace(FALLING, norm_output=False, fed_state=FED_BEFORE, fed=14.0, growth=1.02),),
+        (replace(FALLING, norm_output=True, fed_state=FED_AFTER, fed=14.0, growth=1.02),),
+    ),
     "attention_moves_to_chain": (
         (replace(HEALTHY, self_last=0.25, near=0.03),),
         (replace(HEALTHY, self_last=0.25, near=0.25),),

@@ -42,6 +42,7 @@ class Batch:
     seed: int = 0
     sharpness: float = 1.0
     window: int | None = None
+    chunk: int | None = None
     softcap: float = 0.0
     bias: bool = False
     block: int = 5
@@ -63,6 +64,7 @@ class Batch:
             head_size=SIZE,
             scale=self.sharpness / SIZE**0.5,
             window=self.window,
+            chunk=self.chunk,
             softcap=self.softcap,
             sinks=torch.linspace(-1.0, 2.0, self.heads) if self.bias else None,
         )
@@ -108,7 +110,7 @@ class Batch:
         not causal sees all of it."""
         keys, queries = (t.double() for t in self.tensors())
         kind, own = self.kind(), self.positions[b] + depth - 1
-        first = 0 if self.window is None else max(0, own - self.window + 1)
+        first = self.first(own)
         last = own if causal else self.positions[b] + self.depths - 1
         mine = keys[b].repeat_interleave(self.heads // self.kv_heads, dim=0)[..., first : last + 1]
         scores = (queries[b, depth - 1].unsqueeze(1) @ mine).squeeze(1) * kind.scale
@@ -119,6 +121,12 @@ class Batch:
             bias = kind.sinks.double()[:, None]
         weights = torch.cat((scores, bias), -1).softmax(-1)
         return torch.nn.functional.pad(weights, (first, 0))
+
+    def first(self, own: int) -> int:
+        """First slot that is seen from slot `own`."""
+        if self.chunk is not None:
+            return own // self.chunk * self.chunk
+        return 0 if self.window is None else max(0, own - self.window + 1)
 
     def expected(self) -> torch.Tensor:
         """[B, depths, heads, 5] in float64, slot by slot."""
@@ -131,8 +139,7 @@ class Batch:
                         :, slot
                     ]
                 out[b, d, :, NULL] = weights[:, -1] if self.bias else torch.nan
-                hidden = self.window is not None and position + d - self.window
-                if not self.sink_slots or (hidden is not False and max(self.sink_slots) <= hidden):
+                if not self.sink_slots or max(self.sink_slots) < self.first(position + d):
                     out[b, d, :, 0] = torch.nan
         return out
 
@@ -237,6 +244,7 @@ CASES = {
         f"window of {n}": Batch(positions=(90, 4), prompts=(27, 3), window=n)
         for n in (1, 2, 3, 8, 9, 200)
     },
+    **{f"chunks of {n}": Batch(positions=(90, 4), prompts=(27, 3), chunk=n) for n in (4, 16, 128)},
     "wide window": Batch(positions=(90, 4), prompts=(27, 3), window=60),
     "bias": Batch(positions=(90, 4), prompts=(27, 3), bias=True),
     "bias in a window": Batch(positions=(90, 4), prompts=(27, 3), bias=True, window=9),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +14,13 @@ import torch
 from support.tiny_drafter import LAYERS, Batch, engine_config, watched
 
 from driftscope.errors import DriftscopeError, NotATraceError, ProbeError, TraceError
-from driftscope.trace.manifest import AUX_FROM_ENGINE, GREEDY, read_manifest
+from driftscope.trace.manifest import AGREES, AUX_FROM_ENGINE, GREEDY, read_manifest
 from driftscope.trace.reader import read_trace
 from driftscope.trace.schema import conform
 from driftscope.trace.segments import restore
-from driftscope.trace.status import read_faults
+from driftscope.trace.status import read_faults, read_statuses
 from driftscope.trace.writer_files import has_begun
+from driftscope.vocabulary import DISTANCE_MASS, Strategy
 from driftscope_probes.drafter import CapturedLayers
 from driftscope_probes.recorder import RANKS_EVERY, SINKS_SOUGHT, Recorder
 from driftscope_probes.sink_search import SinkSet
@@ -117,6 +119,12 @@ def _left_alone(loaded: Loaded) -> None:
     assert not any("forward" in vars(layer.impl) for layer in loaded.model.model.attention)
 
 
+def _left_alone_by_hooks(loaded: Loaded) -> None:
+    assert loaded.proposer.model is loaded.model
+    assert not any("forward" in vars(layer.impl) for layer in loaded.model.model.attention)
+    assert not {"compute_logits", "combine_hidden_states"} & set(vars(loaded.model))
+
+
 def _refused(loaded: Loaded, error: type[DriftscopeError], words: str) -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(error, match=words) as caught:
         patch.setenv("DRIFTSCOPE_STRICT", "1")
@@ -178,6 +186,120 @@ def test_on_a_run_begins_with_what_the_loaded_engine_says(loaded: Loaded, run: P
     assert (manifest.runner, manifest.draft_sampling, manifest.notes) == ("v1", "greedy", ())
     assert (manifest.aux_layers, manifest.aux_layers_source) == ((2, 4, 5), "engine default")
     assert loaded.config.additional_config, "compiled graphs with hooks have a cache of their own"
+
+
+class _WrongFed(Batch):
+    """Feeds a state that is no output of the drafter to the next depth."""
+
+    def draft(self) -> torch.Tensor:
+        held = self.holder
+        self.holder = _Doubling(held)
+        try:
+            return super().draft()
+        finally:
+            self.holder = held
+
+
+class _Doubling:
+    """Stands in for the drafter that `holder` holds at the moment, as a runner sees it."""
+
+    def __init__(self, holder: Any) -> None:
+        self._holder, self.model = holder, self
+
+    def __call__(self, **given: Any) -> Any:
+        normed, fed = self._holder.model(**given)
+        return normed, 2 * fed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._holder.model, name)
+
+
+def _plant(loaded: Loaded, fault: str) -> None:
+    for layer in loaded.model.model.attention:
+        if fault == "scale":
+            layer.impl.scale = 0.9
+        elif fault == "window":
+            layer.sliding_window = 3
+        elif fault == "sinks":
+            layer.impl.sinks = torch.ones(layer.num_heads)
+
+
+def _spoilt(batch: Batch, fault: str) -> Batch:
+    """Give the recorder wrong data of the step, as for a runner with other rows."""
+    if fault in ("rows", "positions", "tables"):
+        right = batch.on_device()
+        changed = {
+            "rows": {"rows": right.rows - 1},
+            "positions": {"position": right.position - 1},
+            "tables": {"block_tables": dict.fromkeys(LAYERS, batch.block_table.flip(0))},
+        }[fault]
+        batch.on_device = lambda: replace(right, **changed)  # type: ignore[method-assign]
+    return batch
+
+
+def _steps(loaded: Loaded, batches: list[Batch]) -> list[torch.Tensor]:
+    recorder, drafts = recorder_of(loaded.proposer), list[torch.Tensor]()
+    assert isinstance(recorder, Recorder)
+    recorder.sampler.set(every=1)
+    for batch in batches:
+        recorder.step_started()
+        drafts.append(recorder.draft(batch.call))
+        recorder.step_ended(2)
+    recorder.close()
+    return drafts
+
+
+_DISAGREE = {
+    "scale": "gives out something else than its queries, keys and values make",
+    "window": "gives out something else",
+    "sinks": "gives out something else",
+    "rows": "the output head reads another row at depth 1",
+    "positions": "gives out something else",
+    "tables": "gives out something else",
+    "fed": "no output of depth 1 is what depth 2 is fed",
+}
+
+
+@pytest.mark.parametrize("fault", _DISAGREE)
+def test_of_a_drafter_that_is_not_understood_only_what_agrees_is_recorded(
+    loaded: Loaded, run: Path, caplog: pytest.LogCaptureFixture, fault: str
+) -> None:
+    wanted = Batch(SimpleNamespace(model=loaded.model)).draft()
+    _plant(loaded, fault)
+    loaded.attach()
+    make = _WrongFed if fault == "fed" else Batch
+    batches = [_spoilt(make(loaded.proposer), fault) for _ in range(3)]
+    drafts = _steps(loaded, batches)
+    if fault != "fed":
+        assert all(torch.equal(drawn, wanted) for drawn in drafts), "what is served is unchanged"
+    trace, manifest = read_trace(run), read_manifest(run)
+    states = fault not in ("rows", "fed")
+    assert (trace.draft.num_rows, trace.step.num_rows) == (4 if states else 0, 3)
+    for row in trace.draft.to_pylist():
+        assert row["fed_rms"] and row["top1"]
+        assert (row["prompt_mass"], row[DISTANCE_MASS], row["head_mass"]) == (None, None, None)
+    assert _DISAGREE[fault] in (manifest.witness or "")
+    assert (manifest.drafter_layers, manifest.attention_strategy) == (0, Strategy.NONE)
+    lost = "attention masses are not" if states else "attention, hidden states and confidence are"
+    assert _one_line(caplog).startswith(f"driftscope: {lost}")
+    assert manifest.witness in _one_line(caplog)
+    (status,) = read_statuses(run)
+    assert status.errors == {} and manifest.witness in (status.reason or "")
+    _left_alone_by_hooks(loaded)
+
+
+@pytest.mark.parametrize("norm_output", [False, True])
+def test_the_first_chain_is_computed_a_second_time_and_says_what_is_fed(
+    make_drafter: Callable[..., VllmDrafter], run: Path, norm_output: bool
+) -> None:
+    loaded = Loaded(make_drafter(fc_norm=norm_output, norm_output=norm_output))
+    loaded.attach()
+    _steps(loaded, [Batch(loaded.proposer) for _ in range(2)])
+    manifest = read_manifest(run)
+    assert manifest.witness == AGREES
+    assert manifest.fed_state == f"{'after' if norm_output else 'before'} the final norm"
+    assert read_trace(run).draft.num_rows == 4, "the first chain is recorded, too"
+    _left_alone_by_hooks(loaded)
 
 
 def test_a_run_says_that_calls_of_an_unknown_parser_are_not_recognised(

@@ -52,6 +52,13 @@ def _read(
     return scores[..., :length]
 
 
+def _values(reader: Any, cache: torch.Tensor, table: torch.Tensor, length: int) -> torch.Tensor:
+    """[slots, heads, size] float64: one request's values, which are what unit weights sum."""
+    units = torch.eye(length, dtype=torch.float64)[:, None].expand(-1, HEADS, -1)
+    summed: torch.Tensor = reader.weigh(units, cache, table)
+    return summed
+
+
 class Cache:
     """A paged cache in which B requests' blocks lie in shuffled order."""
 
@@ -111,6 +118,9 @@ def test_what_vllm_wrote_is_read_back(
     for length in (1, block_size, block_size + 3, cache.capacity):
         read = _read(reader, cache.tensor, cache.block_table, length, cache.size)
         assert torch.equal(read, cache.expected(length))
+        blocks = -(-length // block_size)
+        values = _values(reader, cache.tensor, cache.block_table[1:2, :blocks], length)
+        assert torch.equal(values, (cache.keys[1, :length] * -7).double())
 
 
 def test_keys_written_token_by_token_and_in_pieces(make_cache: Callable[..., Cache]) -> None:
@@ -165,6 +175,8 @@ def test_keys_of_a_gpu_backend_are_read_in_either_layout(dim: int, dtype: torch.
         block = table[0, slot // block_size]
         assert torch.equal(read[0, :, :, slot], keys[block, slot % block_size].float())
     assert torch.equal(read[1, :, :, 5], keys[1, 1].float())
+    values = _values(reader, cache, table[:1], 10)
+    assert torch.equal(values, (keys[[3, 0, 12]] * -7).flatten(0, 1)[:10].double())
 
 
 def test_an_unknown_backend_is_refused() -> None:

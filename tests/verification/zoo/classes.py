@@ -1,0 +1,416 @@
+"""Every drafter class that vLLM registers, served here with random weights and recorded.
+
+`python -m verification.zoo.classes [NAME...]` prints a table: whether this machine serves a class,
+what the probe found in its drafter, and how far its figures are from a second computation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+from support.engine_process.job import CORES, Job, environment, forks
+from support.every_drafter import ALL, V, write
+
+from driftscope_probes.server.doctor import drafter_classes, vllm_folder
+from verification.zoo.compare import CLASSES, Anatomy, _classes, _index, _rms
+from verification.zoo.witness import Witness
+
+RUNNERS = ("v1", "v2")
+DEPTHS = 3
+PROMPTS = (6, 11, 40)
+MAX_TOKENS = 10
+TIMEOUT_S = 120
+
+
+def method_of(name: str) -> dict[str, Any]:
+    """Return vLLM's method for a class, and what else it is to be told."""
+    if name.startswith(("PEagle", "Peagle")):
+        return {"method": "eagle3", "parallel_drafting": True}
+    if "DSpark" in name:
+        return {"method": "dspark"}
+    if "DFlash" in name or "LiLiCorr" in name or "MuseGlimmer" in name:
+        return {"method": "dflash"}
+    if name == "MedusaModel":
+        return {"method": "medusa"}
+    if "Eagle3" in name:
+        return {"method": "eagle3"}
+    return {"method": "eagle" if name.startswith("Eagle") else "mtp"}
+
+
+def serve(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:
+    """Return the tokens that a class's tiny model makes, and what was recorded. `name` may have a
+    change of `PLANTS` after a plus."""
+    tag = name
+    name, _, plant = tag.partition("+")
+    drafter, target = write(folder / f"{tag}-{runner}-{probe}", name, {})
+    for path in {drafter, target}:
+        config = path / "config.json"
+        config.write_text(json.dumps(served_here(json.loads(config.read_text()))))
+    if plant:
+        PLANTS[plant]()
+    run = folder / f"{tag}-{runner}-run"
+    if probe:
+        os.environ |= {"DRIFTSCOPE_TRACE": str(run), "DRIFTSCOPE_EVERY": "1"}
+    for module in IMAGES:  # no image is ever sent
+        sys.modules.setdefault(module, MagicMock())
+    from vllm import LLM, SamplingParams
+    from vllm.model_executor.model_loader import dummy_loader
+
+    dummy_loader.initialize_single_dummy_weight = random_weight
+    witness = Witness(name, None) if probe else None
+    if witness is not None:
+        witness.install(runner)
+    speculation = {**method_of(name), "num_speculative_tokens": DEPTHS}
+    if drafter != target:
+        speculation["model"] = str(drafter)
+    llm = LLM(
+        model=str(target),
+        load_format="dummy",
+        speculative_config=speculation,
+        dtype="float32",
+        max_model_len=128,
+        max_num_seqs=4,
+        num_gpu_blocks_override=64,
+        enforce_eager=True,
+        enable_prefix_caching=False,
+        skip_tokenizer_init=True,
+        distributed_executor_backend="uni",
+        worker_extension_cls="verification.zoo.kinds_main.Reach",
+    )
+    norms: list[tuple[int, Any, Any]] = []
+    taken_s: list[float] = []
+    if witness is not None:
+        _time_witness(taken_s)
+        (model,) = llm.collective_rpc("drafter_model")
+        witness.watch(model)
+        watch_norms(model, witness, norms)
+    prompts = [{"prompt_token_ids": [(7 * i) % (V - 3) + 2 for i in range(n)]} for n in PROMPTS]
+    sampling = SamplingParams(
+        temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True, detokenize=False
+    )
+    outputs = llm.generate(prompts, sampling, use_tqdm=False)
+    found: dict[str, Any] = {"tokens": [list(o.outputs[0].token_ids) for o in outputs]}
+    if probe:
+        llm.collective_rpc("close_trace")
+        llm.llm_engine.engine_core.shutdown()
+        found |= {**recorded(run), "witness_s": taken_s}
+        try:
+            found["worst"] = compared(run, name, runner, witness, norms)
+        except Exception as error:
+            found["worst"] = {"not compared": repr(error)[:200]}
+    return found
+
+
+def _time_witness(taken_s: list[float]) -> None:
+    """Append the time of the start-up witness, with the drafting that it watches."""
+    from driftscope_probes.vllm import attach
+
+    with_verdict = attach.with_verdict
+
+    def timed(manifest: Any, verdict: Any) -> Any:
+        taken_s.append(verdict.taken_s)
+        return with_verdict(manifest, verdict)
+
+    attach.with_verdict = timed
+
+
+def watch_norms(model: Any, witness: Witness, seen: list[tuple[int, Any, Any]]) -> None:
+    """Keep what enters and leaves each norm of the drafter, with the number of the forward."""
+
+    def before(norm: Any, inputs: Any) -> None:
+        norm.entered = [x.clone() for x in inputs if x is not None]
+
+    def after(norm: Any, _: Any, output: Any) -> None:
+        made = output[0] if isinstance(output, tuple) else output
+        forward = id(witness._forward)
+        seen.append((forward, sum(norm.entered), made.clone()))
+
+    for module in model.modules():
+        if "norm" in type(module).__name__.lower():
+            module.register_forward_pre_hook(before)
+            module.register_forward_hook(after)
+
+
+def compared(
+    run: Path, name: str, runner: str, witness: Witness, norms: list[tuple[int, Any, Any]]
+) -> dict[str, float]:
+    """Return the largest error of each column: masses absolute, RMS relative."""
+    from driftscope.trace.manifest import read_manifest
+    from driftscope.trace.reader import read_trace
+    from driftscope_probes.vllm.support import kind_for
+
+    rows, manifest = read_trace(run).draft.to_pylist(), read_manifest(run)
+    kind = kind_for(SimpleNamespace(parallel_drafting=False, **method_of(name)))
+    first = kind.lead + kind.ahead
+    anatomy = Anatomy(block=kind.block, first=first, lead=kind.lead)
+    seen = _index(witness.drafts, rows, anatomy)
+    worst: dict[str, float] = {}
+
+    def note(column: str, error: Any) -> None:
+        worst[column] = max(worst.get(column, 0.0), float(error))
+
+    for row in rows:
+        draft, b = seen[row["request"].split("-")[0], row["position"]]
+        k, p = row["k"], row["position"]
+        for d in range(k):
+            forward = draft.forwards[0 if kind.block else d]
+            at = forward.row(b, p + first + d) if kind.block or d == 0 else b
+            note("attention", forward.output_errors.get(at, 0.0))
+            for layer, weights in enumerate(forward.weights[: manifest.drafter_layers]):
+                wanted = _classes(weights[at], p + kind.lead, row["prompt_tokens"])
+                for column, value in zip(CLASSES, wanted, strict=True):
+                    mine = row[column] and row[column][d * manifest.drafter_layers + layer]
+                    if mine is not None and mine == mine:
+                        note("mass", abs(mine - value))
+            of_norms = [(x[at], y[at]) for f, x, y in norms if f == id(forward) and len(x) > at]
+            outputs = [x[at] for x in forward.outputs]
+            states = {
+                "prenorm_rms": [x for x, _ in of_norms] + outputs,
+                "postnorm_rms": [y for _, y in of_norms],
+            }
+            if forward.hidden is not None and kind.fed:
+                states["in_rms"] = [forward.hidden[at]]
+            if kind.chained and d + 1 < k:
+                states["fed_rms"] = [draft.forwards[d + 1].hidden[b]]
+            for column, raw in states.items():
+                if row[column] is not None and row[column][d] is not None:
+                    errors = [abs(row[column][d] / float(_rms(x)) - 1) for x in raw]
+                    note(column, min(errors, default=float("inf")))
+            if draft.logits and row["top1"] is not None:
+                logits = draft.logits[0][b * k + d] if kind.block else draft.logits[d][b]
+                note("top1", abs(row["top1"][d] - float(logits.softmax(-1).max())))
+    return worst
+
+
+def served_here(config: Any) -> Any:
+    """Return a config with the size of latents for which vLLM's CPU kernel is compiled."""
+    if not isinstance(config, dict):
+        return config
+    changed = {name: served_here(value) for name, value in config.items()}
+    if "kv_lora_rank" in changed:
+        changed |= {"kv_lora_rank": 512}
+        changed |= {"qk_rope_head_dim": 64} if changed.get("qk_rope_head_dim") else {}
+    return changed
+
+
+def _glm_normed() -> None:
+    """Repair GLM's head, which vLLM 0.32.0 feeds the state before its final norm."""
+    from vllm.model_executor.models import glm4_moe_mtp as glm
+
+    head = glm.Glm4MoeMultiTokenPredictorLayer
+    original = head.forward
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.shared_head.norm(original(self, *args, **kwargs))
+
+    head.forward = forward
+    glm.SharedHead.forward = lambda _, hidden: hidden
+
+
+def _qwen_unnormed() -> None:
+    """Feed Qwen's head the state before its final norm, and norm it for the output head alone."""
+    import torch
+    from vllm.model_executor.models import qwen3_next_mtp as qwen
+
+    class Sum(torch.nn.Module):
+        def forward(self, x: Any, residual: Any) -> Any:
+            return x + residual, residual
+
+    predictor, whole = qwen.Qwen3NextMultiTokenPredictor, qwen.Qwen3NextMTP
+    forward, logits = predictor.forward, whole.compute_logits
+
+    def unnormed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        norm, self.norm = self.norm, Sum()
+        try:
+            return forward(self, *args, **kwargs)
+        finally:
+            self.norm = norm
+
+    predictor.forward = unnormed
+    whole.compute_logits = lambda self, x, *a, **kw: logits(self, self.model.norm(x), *a, **kw)
+
+
+IMAGES = tuple(f"torchvision{part}" for part in ("", ".transforms", ".transforms.v2"))
+"""Modules that vLLM's CPU build does not load, and that targets with images import."""
+PLANTS = {"normed": _glm_normed, "unnormed": _qwen_unnormed}
+"""Changes of vLLM's own classes in the process that serves."""
+PLANTED = ("Glm4MoeMTPModel+normed", "Qwen3NextMTP+unnormed")
+GAIN = 3.0
+"""Factor of matrices, so that a residual stream is clearly larger than what a norm makes of it."""
+
+
+def random_weight(parameter: Any) -> None:
+    """Fill a parameter so that states neither vanish nor explode: norms near 1, matrices that keep
+    their input's size."""
+    import torch
+
+    if not torch.is_floating_point(parameter):
+        parameter.zero_()
+        return
+    generator = torch.Generator().manual_seed(sum(parameter.shape))
+    values = torch.randn(parameter.shape, generator=generator)
+    if parameter.dim() < 2:
+        parameter.data.copy_(1 + 0.2 * values)
+    else:
+        parameter.data.copy_(GAIN * values / parameter.shape[-1] ** 0.5)
+
+
+def recorded(run: Path) -> dict[str, Any]:
+    """Return what a run holds of its drafter."""
+    from driftscope.pipeline import Inputs, analyze
+    from driftscope.trace.manifest import read_manifest
+    from driftscope.trace.reader import read_trace
+    from driftscope.trace.status import read_statuses
+
+    trace, manifest = read_trace(run), read_manifest(run)
+    rows = trace.draft.to_pylist()
+    columns = sorted({c for row in rows for c, v in row.items() if v is not None})
+    return {
+        "chains": len(rows),
+        "columns": [
+            c for c in columns if c.endswith(("_rms", "_mass")) or c in ("top1", "entropy")
+        ],
+        "layers": manifest.drafter_layers,
+        "notes": list(manifest.notes),
+        "witness": manifest.witness,
+        "fed": manifest.fed_state,
+        "strategy": manifest.attention_strategy,
+        "in_rms": next((r["in_rms"] for r in rows if r["in_rms"]), None),
+        "findings": [f.id for f in analyze(Inputs(sources=[run], labels=["run"])).findings],
+        "rounds": sum(v["verified"] > 0 for v in trace.verify.to_pylist()),
+        "errors": {k: v for s in read_statuses(run) for k, v in s.errors.items()},
+        "first_error": [s.first_error for s in read_statuses(run) if s.first_error],
+        "reason": [s.reason for s in read_statuses(run) if s.reason],
+    }
+
+
+def _one(folder: Path, runner: str, name: str, probe: str) -> None:
+    result = folder / f"{name}-{runner}-{probe}.json"
+    try:
+        result.write_text(json.dumps(serve(folder, runner, name, probe == "on")))
+    except BaseException as error:
+        words = " ".join(str(error).split())
+        result.write_text(json.dumps({"error": f"{type(error).__name__}: {words[:300]}"}))
+        raise
+
+
+def run_classes(
+    names: Sequence[str], folder: Path, runners: Sequence[str] = RUNNERS
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return (class, runner) -> the result of `serve`, and under "off" the tokens without the
+    probe, of V1 if that serves the class, too."""
+    free: Queue[str] = Queue()
+    for core in CORES:
+        free.put(core)
+    for runner in runners:
+        forks(runner)
+
+    def run(job: tuple[str, str, str]) -> None:
+        name, runner, probe = job
+        core = free.get()
+        try:
+            env = environment(Job(drafter="", runner=runner), folder, core)
+            arguments = ["--one", str(folder), runner, name, probe]
+            log = folder / f"{name}-{runner}-{probe}.txt"
+            forks(runner).run(Path(__file__), arguments, env, log, TIMEOUT_S)
+        finally:
+            free.put(core)
+
+    def result(name: str, runner: str, probe: str) -> dict[str, Any]:
+        path = folder / f"{name}-{runner}-{probe}.json"
+        found: dict[str, Any] = {"error": "no result"}
+        return json.loads(path.read_text()) if path.exists() else found
+
+    with ThreadPoolExecutor(len(CORES)) as pool:
+        list(pool.map(run, [(n, r, "on") for r in runners for n in names]))
+        served = {n: [r for r in runners if "error" not in result(n, r, "on")] for n in names}
+        list(pool.map(run, [(n, r[0], "off") for n, r in served.items() if r]))
+    return {
+        (n, r): {**result(n, r, "on"), "off": result(n, served[n][0], "off").get("tokens")}
+        if served[n]
+        else result(n, r, "on")
+        for n in names
+        for r in runners
+    }
+
+
+def one_of_each_class() -> list[str]:
+    """Return one registered name of each class of vLLM."""
+    classes = drafter_classes(vllm_folder() or Path())
+    return list({classes[name]: name for name in reversed(ALL) if name in classes}.values())[::-1]
+
+
+def found_words(found: dict[str, Any]) -> str:
+    """Return what of a class is recorded, in words."""
+    if "error" in found:
+        return f"not served here: {found['error']}"
+    if not found["chains"]:
+        return f"acceptance and timing: {(found['notes'] or ['?'])[-1]}"
+    states = [c.removesuffix("_rms") for c in found["columns"] if c.endswith("_rms")]
+    fed = f", fed {found['fed']}" if found["fed"] else ""
+    masses = any(column.endswith("_mass") for column in found["columns"])
+    inside = "masses" if masses else f"no masses ({(found['notes'] or ['?'])[-1]})"
+    return f"{inside}; RMS {' '.join(states)}{fed}; witness {found['witness']}"
+
+
+def errors_words(found: dict[str, Any]) -> str:
+    """Return the largest differences from the second computation outside the probe."""
+    worst = found.get("worst", {})
+    if "not compared" in worst:
+        return f"not compared: {worst['not compared']}"
+    rms = [error for column, error in worst.items() if column.endswith("_rms")]
+    parts = {
+        "mass": worst.get("mass"),
+        "RMS rel": max(rms, default=None),
+        "top-1": worst.get("top1"),
+    }
+    return " ".join(f"{name} {value:.1e}" for name, value in parts.items() if value is not None)
+
+
+def right(found: dict[str, Any]) -> bool:
+    """Return whether a served class gives the tokens that it gives without the probe, and figures
+    within rounding of the second computation."""
+    worst = [e for e in found.get("worst", {}).values() if not isinstance(e, str)]
+    return "error" in found or (found["tokens"] == found["off"] and max(worst, default=0.0) < CLOSE)
+
+
+CLOSE = 1e-4
+"""Bound of all differences; the trace itself rounds to half of 1e-5."""
+
+
+def main() -> int:
+    """Print the table; return 1 if a figure or a token is wrong. A folder as argument keeps the
+    runs."""
+    words = sys.argv[1:]
+    names = [w for w in words if w.partition("+")[0] in ALL] or [*one_of_each_class(), *PLANTED]
+    runners = [w for w in words if w in RUNNERS] or RUNNERS
+    keep = next((w for w in words if w.startswith("/")), None)
+    with tempfile.TemporaryDirectory(prefix="driftscope-classes-") as folder:
+        results = run_classes(names, Path(keep or folder), runners)
+    if keep:
+        kept = {" ".join(key): found for key, found in results.items()}
+        Path(keep, "all.json").write_text(json.dumps(kept, indent=1))
+    for (name, runner), found in results.items():
+        tokens = "" if "error" in found else "same tokens"
+        tokens = tokens if right(found) else "WRONG"
+        print(f"{name:32} {runner}  {tokens:11}  {found_words(found)}  {errors_words(found)}")
+    inside = {name for (name, _), found in results.items() if found.get("chains")}
+    print(f"{len(inside)} of {len(names)} with their inside on one runner or both")
+    return int(not all(map(right, results.values())))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--one"]:
+        _one(Path(sys.argv[2]), *sys.argv[3:])
+    else:
+        sys.exit(main())
