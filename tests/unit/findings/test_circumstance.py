@@ -1,4 +1,4 @@
-"""Context length and label as causes: neither is named for the other."""
+"""Findings about circumstances: context, label, load, kinds of text; where one would mislead."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from benchmarks.calibration.causes import (
     HARDER,
     LONG,
     SHORT,
+    TEXT_BASE,
     WORLDS,
     Named,
     case_of,
+    case_of_text,
     named,
     two,
 )
@@ -27,6 +29,7 @@ from driftscope.analysis.statistics.strata import Cells, context_within_label, l
 from driftscope.findings import rules_circumstances
 from driftscope.findings.catalogue import CATALOGUE
 from driftscope.findings.finding import Finding, Severity, Trust
+from driftscope.findings.rules_circumstances import boundary_dip, region_costs
 from driftscope.pipeline import Analysis, conclude, summarise
 from driftscope.trace.reader import read_trace
 
@@ -243,3 +246,39 @@ def test_a_run_without_labels_is_one_stratum(tmp_path: Path) -> None:
     found = summarise(read_trace(write_run(tmp_path / "run", Spec())), "run").groups
     assert found.labels_within_context == ()
     assert Truth().prompts[0].label is None
+
+
+def of(json_share: float, shift: float) -> Truth:
+    """Return answers of prose and this share of JSON, which is harder by `shift`."""
+    return replace(TEXT_BASE, regions={"prose": (1 - json_share, 0.0), "json": (json_share, shift)})
+
+
+@pytest.mark.slow
+def test_a_kind_that_is_the_exception_and_accepts_less_is_named() -> None:
+    found = region_costs(case_of_text(of(0.25, -1.6)))
+    assert found is not None
+    assert found.statement.startswith("in JSON (")
+    assert found.evidence["share_of_rounds"] < 0.5
+    assert found.severity == "info"
+
+
+@pytest.mark.slow
+def test_the_most_frequent_kind_may_be_the_one_that_accepts_less() -> None:
+    found = region_costs(case_of_text(of(0.1, 1.6)))
+    assert found is not None
+    assert found.statement.startswith("in prose (")
+    assert found.evidence["share_of_rounds"] > 0.5
+    assert found.severity == "info"
+
+
+@pytest.mark.slow
+def test_a_kind_with_too_few_rounds_changes_little() -> None:
+    assert region_costs(case_of_text(of(0.01, -1.6))) is None
+
+
+@pytest.mark.slow
+def test_begins_of_blocks_are_named_if_they_accept_less() -> None:
+    found = boundary_dip(case_of_text(replace(of(0.5, 0.0), boundary=-1.6)))
+    assert found is not None
+    assert found.evidence["kept"] < 0.75
+    assert boundary_dip(case_of_text(of(0.5, 0.0))) is None

@@ -13,14 +13,20 @@ import pytest
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
+from driftscope.analysis.figures.verified_chains import WithinRequest
 from driftscope.analysis.number_words import percent
+from driftscope.analysis.statistics.association import Association
 from driftscope.analysis.statistics.drift import Answer
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings import rules_attention
 from driftscope.findings.causes import GROWS_ABOVE
 from driftscope.findings.finding import Finding, Severity
+from driftscope.findings.rules_attention import clauses
 from driftscope.findings.rules_data import notes_on
 from driftscope.json_report import figures_of
+from driftscope.metrics.attention import SELF
+from driftscope.metrics.hidden import GROWTH
 from driftscope.pipeline import Analysis, Inputs, analyze, summarise
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.vocabulary import UndraftedReason
@@ -260,3 +266,42 @@ def test_requests_whose_first_rounds_are_missing_are_told(tmp_path: Path) -> Non
         times = rows["time_s"].to_numpy()
         pq.write_table(rows.filter(pa.array(times > np.quantile(times, 0.5))), path)
     assert "first rounds of" in _messages(summarise(read_trace(run), "run"))["begun_before"]
+
+
+def _association(per_sd: float, half: float, p: float, sd: float) -> Association:
+    interval = Interval(low=per_sd - half, high=per_sd + half)
+    return Association(per_sd=per_sd, interval=interval, sd=sd, rows=900, clusters=40, p=p)
+
+
+OWN = WithinRequest(
+    measure=SELF.name,
+    alone=_association(-0.017, 0.012, 0.005, 0.11),
+    beyond_confidence=_association(-0.005, 0.011, 0.4, 0.11),
+)
+NONE = WithinRequest(
+    measure=GROWTH.name, alone=_association(0.002, 0.01, 0.7, 0.08), beyond_confidence=None
+)
+OPEN = replace(OWN, alone=_association(-0.017, 0.04, 0.4, 0.11))
+MISSING = replace(OWN, alone=None)
+
+
+CLAUSES = {
+    "less": (
+        OWN,
+        (
+            "within a request, more attention on the chain itself goes with 1.7 points less "
+            "acceptance (-2.9 to -0.5)"
+        ),
+    ),
+    "no": (NONE, "acceptance within a request does not go with growth of the hidden state"),
+    "open": (OPEN, None),
+    "missing": (MISSING, None),
+}
+
+
+@pytest.mark.parametrize("name", CLAUSES)
+def test_what_has_an_answer_has_a_clause_that_names_no_cause(name: str) -> None:
+    relation, words = CLAUSES[name]
+    found = clauses((relation,))
+    assert found == ([words] if words else [])
+    assert not any(word in str(found) for word in ("cost", "cause", "because"))

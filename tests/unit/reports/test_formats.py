@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import html
+import os
 import re
 import shlex
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 from support.analyses import PAIR, analysis_of, pair
 from support.runs import Spec, write_run
 
@@ -19,6 +24,7 @@ from driftscope.cli.options import Format
 from driftscope.cli.run_reports import ReportFiles, command_line, write_reports
 from driftscope.pipeline import Analysis, Inputs
 from driftscope_reports.markdown import text, to_markdown
+from driftscope_reports.page import Content, framed, part, policy, with_code
 
 GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
 
@@ -106,3 +112,60 @@ def test_load_gives_frames_figures_and_a_report(tmp_path: Path) -> None:
     assert shown.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
     saved = run.report().save(tmp_path / "r.html")
     assert saved.read_text(encoding="utf-8") == run.report().html
+
+
+def _page(title: str = "Title") -> str:
+    content = Content(
+        title=title,
+        skip="Skip",
+        contents=[("a", "First")],
+        main=[part("paragraph", "words")],
+        figures={},
+    )
+    return framed(content)
+
+
+def test_the_page_names_no_address() -> None:
+    page = re.sub(r"<(script|style)\b.*?</\1>", "", _page(), flags=re.DOTALL)
+    assert set(re.findall(r'(?:src|href)="([^"]*)"', page)) == {"#a"}
+
+
+def test_the_policy_allows_the_scripts_of_the_page_only() -> None:
+    allowed = policy("p {}", ["one()"])
+    assert "default-src 'none'" in allowed
+    assert allowed != policy("p {}", ["two()"])
+    assert "http" not in allowed
+
+
+def test_the_title_is_escaped() -> None:
+    assert "<title>a &lt;b&gt;</title>" in _page("a <b>")
+
+
+def test_a_part_escapes_what_is_put_into_it() -> None:
+    assert part("paragraph", "<b>", "x") == '<p class="x">&lt;b&gt;</p>'
+    assert part("paragraph", part("code", "<b>")) == "<p><code>&lt;b&gt;</code></p>"
+
+
+def test_a_command_in_a_sentence_is_code() -> None:
+    assert with_code("run `ls <a>`, & wait") == "run <code>ls &lt;a&gt;</code>, &amp; wait"
+
+
+CHECKOUT = Path(__file__).parents[3]
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore")  # of the kernel's own libraries
+def test_the_example_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    (tmp_path / "examples").mkdir()
+    shutil.copytree(CHECKOUT / "reports/gallery/traces", tmp_path / "reports/gallery/traces")
+    book = nbformat.read(CHECKOUT / "examples/notebook.ipynb", as_version=4)
+    NotebookClient(
+        book, timeout=120, resources={"metadata": {"path": str(tmp_path / "examples")}}
+    ).execute()
+    said = [output for cell in book.cells for output in cell.get("outputs", [])]
+    assert not [output for output in said if output["output_type"] in ("error", "stream")]
+    shown = book.cells[-1]["outputs"][0]["data"]
+    assert shown["text/html"].startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
+    assert shown["text/plain"].startswith("<driftscope report: ")
+    assert (tmp_path / "examples" / "report.html").stat().st_size > 800_000
