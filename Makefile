@@ -124,8 +124,8 @@ alert-rules: $(VENV)/installed-dev prometheus ## what each alert does in inciden
 alerts: $(VENV)/installed-dev prometheus ## an alert fired by live traffic, kept, and resolved by the repair (6 minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.alerts
 
-parallel: $(VENV)/installed-dev ## engines of several processes, on both runners (5 minutes)
-	DRIFTSCOPE_TEST_ALL_PARALLEL=1 $(BIN)/python -m pytest tests/engines/test_parallel.py
+parallel: $(VENV)/installed-dev ## engines of several processes as a table: ranks, replicas, stages, experts, machines, prompts apart (10 minutes)
+	PYTHONPATH=tests $(BIN)/python -m verification.parallel
 
 sglang: $(VENV)/installed-dev $(SGLANG)/installed ## the probe in SGLang, in an environment of its own: truth, harmlessness, situations (15 minutes)
 	$(BIN)/python -m pytest tests/engines/sglang

@@ -10,10 +10,20 @@ from pathlib import Path
 
 import pytest
 from support.collector import Collector, http
-from support.engine_process.job import Job, Outcome, run_jobs
+from support.engine_process.job import Outcome, run_jobs
 from verification.harmless import JOBS
-from verification.situations import ASYNC
-from verification.truth import RECORD, WITHOUT_AOT, Truth, compare
+from verification.parallel import (
+    BOTH_CORES,
+    FEW,
+    REQUESTS,
+    WRITERS,
+    experts,
+    split,
+    two_machines,
+    writers,
+)
+from verification.parallel import KINDS as ALL_KINDS
+from verification.truth import RECORD, Truth, compare
 
 from driftscope.telemetry.settings import OTLP
 from driftscope.trace.ranks import place_of
@@ -29,35 +39,10 @@ RMS_TOLERANCE = 1e-4
 ENTROPY_TOLERANCE = 1e-3
 HEADS = 8
 CHAINS = 100
-REQUESTS = 10
-BOTH_CORES = "0|1"
-_COMMON = Job(drafter="eagle31", main="parallel_main.py", processes=True, requests=REQUESTS)
-TENSOR = {"tensor_parallel_size": 2}
-DATA = {"data_parallel_size": 2, "data_parallel_backend": "mp"}
-PIPELINE = {"pipeline_parallel_size": 2}
-ALL_KINDS = {
-    "tensor v1": replace(_COMMON, llm=TENSOR, env=WITHOUT_AOT),
-    "tensor v2": replace(_COMMON, runner="v2", llm=TENSOR, env={"TORCHDYNAMO_DISABLE": "1"}),
-    "data v1": replace(_COMMON, llm=DATA),
-    "data v2": replace(_COMMON, runner="v2", llm=DATA),
-    "pipeline v2": replace(_COMMON, runner="v2", llm={**ASYNC, **PIPELINE}),
-}
-"""Jobs by kind. vLLM's V1 runner does not start with EAGLE-3 and pipeline stages, nor does its V2
-runner with stages on a CPU without asynchronous scheduling. A split embedding is compiled, which
-inductor cannot do where Triton's interpreter replaces a GPU."""
 IN_TURN = ("tensor v1", "data v2", "pipeline v2")
-"""Kinds that every test run has: each kind of parallelism, and both runners."""
-KINDS = {
-    kind: job
-    for kind, job in ALL_KINDS.items()
-    if kind in IN_TURN or os.environ.get("DRIFTSCOPE_TEST_ALL_PARALLEL")
-}
-"""Kinds of this run; `make parallel` has all."""
-WRITERS = {
-    "tensor": {"worker0", "worker1", "engine0"},
-    "data": {"worker0", "worker0.dp1", "engine0", "engine1"},
-    "pipeline": {"worker0", "engine0"},
-}
+"""Kinds that every test run has: each kind of parallelism, and both runners; `make parallel` has
+all."""
+KINDS = {kind: ALL_KINDS[kind] for kind in IN_TURN}
 
 
 def _sort(kind: str) -> str:
@@ -115,7 +100,7 @@ def test_every_chain_is_its_requests_own_and_true(truths: dict[str, Truth], kind
 def test_rows_are_joined_and_counted_once(engines: dict[str, Outcome], kind: str) -> None:
     trace = read_trace(engines[kind].run)
     assert trace.problems == ()
-    assert {status.source.partition("-")[0] for status in trace.statuses} == WRITERS[_sort(kind)]
+    assert writers(trace) == WRITERS[_sort(kind)]
     draft, verify = trace.draft.to_pandas(), trace.verify.to_pandas()
     assert not draft.duplicated(["request", "position"]).any()
     assert set(draft.heads) == {HEADS}
@@ -172,3 +157,41 @@ def test_the_manifest_says_how_many(engines: dict[str, Outcome], kind: str) -> N
     # Replicas of a dense model do not know their number.
     assert raw["tensor_parallel"] == (2 if _sort(kind) == "tensor" else 1)
     assert raw["pipeline_parallel"] == (2 if _sort(kind) == "pipeline" else 1)
+
+
+def test_an_idle_replica_of_experts_runs_and_records_nothing(tmp_path: Path) -> None:
+    """The replicas share the experts, so that the one without a request runs along."""
+    on, off = experts(tmp_path / "on", 1, RECORD), experts(tmp_path / "off", 1, {})
+    assert on.tokens() == off.tokens()
+    trace = read_trace(on.run)
+    assert trace.problems == () and not any(status.errors for status in trace.statuses)
+    assert writers(trace) == WRITERS["data"]
+    assert trace.manifest.data_parallel == 2
+    assert len(set(trace.draft.column("replica").to_pylist())) == 1
+    assert trace.draft.num_rows > 0 and trace.request.num_rows == 1
+
+
+def test_replicas_that_are_started_one_by_one_record_one_run(tmp_path: Path) -> None:
+    first, second = two_machines(tmp_path)
+    assert first.tokens() == second.tokens()
+    trace = read_trace(tmp_path / "run")
+    assert trace.problems == ()
+    assert writers(trace) == WRITERS["data"]
+    assert trace.request.to_pandas().replica.value_counts().to_dict() == {0: FEW, 1: FEW}
+
+
+def test_prompts_and_decoding_apart_join_by_request(tmp_path: Path) -> None:
+    prompts, decoded, alone = split(tmp_path)
+    assert decoded.tokens() == alone.tokens()
+    first, second = read_trace(prompts.run), read_trace(decoded.run)
+    names = [
+        {row["request"].rpartition("-")[0] for row in trace.request.to_pylist()}
+        for trace in (first, second)
+    ]
+    assert names[0] == names[1] and len(names[0]) == FEW
+    assert first.verify.num_rows == 0 < second.verify.num_rows
+    assert any("another one decodes" in note for note in first.manifest.notes)
+    assert any("computes the prompts" in note for note in second.manifest.notes)
+    truth = compare(decoded)
+    assert truth.drafted_equal == truth.chains > 0
+    assert truth.mass_error <= MASS_TOLERANCE and truth.rms_error < RMS_TOLERANCE

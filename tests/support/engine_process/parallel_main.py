@@ -16,34 +16,6 @@ from support.engine_process import engine_main
 from support.engine_process.situations_main import keep_async_scheduling
 
 
-def gather_experts_on_cpu() -> None:
-    """Give vLLM's CPU build the collectives by which replicas share a mixture of experts, which it
-    lacks: 0.32.0 raises NotImplementedError. Processes that are forked from this one have them."""
-    import torch
-    from torch import distributed
-    from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
-
-    def all_gatherv(own: Any, part: Any, dim: int = 0, sizes: list[int] | None = None) -> Any:
-        if isinstance(part, list):
-            return [all_gatherv(own, one, dim, sizes) for one in part]
-        rows = sizes or [len(part)] * own.world_size
-        padded = part.new_zeros(max(rows), *part.shape[1:])
-        padded[: len(part)] = part
-        parts = [torch.empty_like(padded) for _ in rows]
-        distributed.all_gather(parts, padded, group=own.device_group)
-        return torch.cat([one[:n] for one, n in zip(parts, rows, strict=True)])
-
-    def reduce_scatterv(own: Any, whole: Any, dim: int = -1, sizes: list[int] | None = None) -> Any:
-        rows = sizes or [len(whole) // own.world_size] * own.world_size
-        total = whole.clone()
-        distributed.all_reduce(total, group=own.device_group)
-        begin = sum(rows[: own.rank_in_group])
-        return total[begin : begin + rows[own.rank_in_group]]
-
-    CpuCommunicator.all_gatherv = all_gatherv
-    CpuCommunicator.reduce_scatterv = reduce_scatterv
-
-
 async def replicas(job: dict[str, Any]) -> list[dict[str, Any]]:
     """Send all prompts of a batch at once; vLLM distributes them."""
     from vllm import SamplingParams
@@ -78,8 +50,6 @@ def main() -> None:
     job, result = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     if job["llm"].get("async_scheduling"):
         keep_async_scheduling()
-    if job["llm"].get("enable_expert_parallel"):
-        gather_experts_on_cpu()
     if job["llm"].get("data_parallel_size", 1) == 1:
         engine_main.main()
         return

@@ -1,0 +1,175 @@
+"""Engines of several processes against the float64 reference and an engine without the probe.
+
+`python -m verification.parallel` (`make parallel`) runs them one at a time and prints the table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from support.engine_process.job import HERE, Job, Outcome, run_job, run_jobs
+from support.every_drafter import ALL
+
+from driftscope.trace.reader import Trace, read_trace
+from verification.harmless import JOBS as WITHOUT
+from verification.situations import ASYNC
+from verification.truth import RECORD, WITHOUT_AOT, compare
+
+REQUESTS = 10
+BOTH_CORES = "0|1"
+_COMMON = Job(drafter="eagle31", main="parallel_main.py", processes=True, requests=REQUESTS)
+TENSOR = {"tensor_parallel_size": 2}
+DATA = {"data_parallel_size": 2, "data_parallel_backend": "mp"}
+PIPELINE = {"pipeline_parallel_size": 2}
+NO_DYNAMO = {"TORCHDYNAMO_DISABLE": "1"}
+KINDS = {
+    "tensor v1": replace(_COMMON, llm=TENSOR, env=WITHOUT_AOT),
+    "tensor v2": replace(_COMMON, runner="v2", llm=TENSOR, env=NO_DYNAMO),
+    "data v1": replace(_COMMON, llm=DATA),
+    "data v2": replace(_COMMON, runner="v2", llm=DATA),
+    "pipeline v2": replace(_COMMON, runner="v2", llm={**ASYNC, **PIPELINE}),
+}
+"""Jobs by kind. vLLM's V1 runner does not start with EAGLE-3 and pipeline stages, nor does its V2
+runner with stages on a CPU without asynchronous scheduling. A split embedding is compiled, which
+inductor cannot do where Triton's interpreter replaces a GPU."""
+WRITERS = {
+    "tensor": {"worker0", "worker1", "engine0"},
+    "data": {"worker0", "worker0.dp1", "engine0", "engine1"},
+    "pipeline": {"worker0", "engine0"},
+}
+DEPLOYMENT = "two-machines"
+FEW = 3
+
+
+def writers(trace: Trace) -> set[str]:
+    """Return the roles of the processes that recorded a run."""
+    return {status.source.partition("-")[0] for status in trace.statuses}
+
+
+def experts(folder: Path, requests: int, probe: dict[str, str]) -> Outcome:
+    """Serve a mixture of experts with random weights on two replicas that share its experts. With
+    one request, one of them is idle, and runs so that the other can."""
+    target = folder / "target"
+    target.mkdir(parents=True)
+    fields = {**ALL["Glm4MoeMTPModel"].target, "vocab_size": 1024, "max_position_embeddings": 1024}
+    (target / "config.json").write_text(json.dumps(fields))
+    job = Job(
+        drafter=str(target),
+        target=str(target),
+        method="mtp",
+        main="parallel_main.py",
+        processes=True,
+        requests=requests,
+        sampling={"max_tokens": 12},
+        llm={**DATA, "enable_expert_parallel": True, "load_format": "dummy"},
+        probe=probe,
+        env={"PYTHONPATH": os.pathsep.join([str(HERE / "experts_on_cpu"), *sys.path[1:]])},
+    )
+    return run_job(job, folder / "job", BOTH_CORES)
+
+
+def two_machines(folder: Path) -> list[Outcome]:
+    """Serve two replicas that are started one by one, as on two machines: environment variables
+    tell vLLM their ranks, and driftscope their common run."""
+
+    def machine(rank: int) -> Outcome:
+        env = {
+            "VLLM_DP_RANK": str(rank),
+            "VLLM_DP_RANK_LOCAL": str(rank),
+            "VLLM_DP_SIZE": "2",
+            "VLLM_DP_MASTER_IP": "127.0.0.1",
+            "VLLM_DP_MASTER_PORT": "29555",
+        }
+        probe = {**RECORD, "TRACE": str(folder / "run"), "DEPLOYMENT": DEPLOYMENT}
+        job = Job(drafter="eagle31", requests=FEW, probe=probe, env=env, fresh=True)
+        return run_job(job, folder / f"machine{rank}", str(rank % (os.cpu_count() or 1)))
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(machine, range(2)))
+
+
+def split(folder: Path) -> tuple[Outcome, Outcome, Outcome]:
+    """Compute prompts in one engine and decode in another, over vLLM's ExampleConnector; return
+    both, and one engine that does both without the probe."""
+
+    def half(role: str, **sampling: Any) -> Outcome:
+        transfer = {
+            "kv_connector": "ExampleConnector",
+            "kv_role": role,
+            "kv_connector_extra_config": {"shared_storage_path": str(folder / "kv")},
+        }
+        job = Job(
+            drafter="eagle31",
+            requests=FEW,
+            probe=RECORD,
+            sampling=sampling,
+            llm={"block_size": 16, "kv_transfer_config": transfer},
+        )
+        return run_job(job, folder / role)
+
+    return (
+        half("kv_producer", max_tokens=1),
+        half("kv_consumer"),
+        run_job(Job(drafter="eagle31", requests=FEW, llm={"block_size": 16}), folder / "alone"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One deployment in the table."""
+
+    kind: str
+    processes: int
+    chains: int
+    true: str
+    """Chains that equal the reference; "" where no reference exists."""
+    same: bool
+    """Whether the tokens are those of an engine without the probe."""
+
+
+def rows(folder: Path) -> Iterator[Row]:
+    """Yield the deployments as they end."""
+    off = run_jobs({"off": WITHOUT["v1 off"]}, folder)["off"]
+    for kind, job in KINDS.items():
+        outcome = run_jobs({kind: replace(job, probe=RECORD)}, folder, (BOTH_CORES,))[kind]
+        truth = compare(outcome)
+        yield _row(kind, outcome, off.tokens()[:REQUESTS], f"{truth.drafted_equal}")
+    with_probe, without = experts(folder / "on", 1, RECORD), experts(folder / "without", 1, {})
+    yield _row("experts v1, one replica idle", with_probe, without.tokens(), "")
+    for number, machine in enumerate(two_machines(folder / "machines")):
+        merged = replace(machine, run=folder / "machines" / "run")
+        yield _row(f"machine {number} of two", merged, off.tokens()[:FEW], "")
+    prompts, decoded, alone = split(folder / "split")
+    yield _row("prompts only", prompts, [ids[:1] for ids in alone.tokens()], "")
+    yield _row("decoding only", decoded, alone.tokens(), f"{compare(decoded).drafted_equal}")
+
+
+def _row(kind: str, outcome: Outcome, tokens: list[list[int]], true: str) -> Row:
+    trace = read_trace(outcome.run)
+    return Row(
+        kind=kind,
+        processes=len(writers(trace)),
+        chains=trace.draft.num_rows,
+        true=true,
+        same=outcome.tokens() == tokens,
+    )
+
+
+def main() -> None:
+    print(f"{'deployment':30} {'writers':>7} {'chains':>7} {'true':>6} {'same tokens':>12}")
+    with tempfile.TemporaryDirectory(prefix="driftscope-parallel-") as folder:
+        for row in rows(Path(folder)):
+            same = "yes" if row.same else "NO"
+            print(f"{row.kind:30} {row.processes:7} {row.chains:7} {row.true:>6} {same:>12}")
+
+
+if __name__ == "__main__":
+    main()
