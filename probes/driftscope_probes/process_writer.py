@@ -6,12 +6,15 @@ vLLM's processes exit in several ways.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import multiprocessing.util
 import os
 import resource
 import sys
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from driftscope.telemetry.engine import EngineTelemetry, WorkerTelemetry
 from driftscope.trace.ranks import Place
@@ -85,6 +88,23 @@ def open_writer(settings: Settings, role: str) -> TraceWriter:
     )
     multiprocessing.util.Finalize(None, writer.close, exitpriority=CLOSE_PRIORITY)
     return writer
+
+
+def note_loads(writer: TraceWriter, holder: Any, model: str, method: str = "load_weights") -> None:
+    """Note each later call of a method of `holder` that gives `model`, TARGET or DRAFTER, other
+    weights; nothing if there is no such method."""
+    original = getattr(holder, method, None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def load(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        with contextlib.suppress(Exception):  # the border: an update succeeds as it would without
+            writer.note_weights(model)
+        return result
+
+    setattr(holder, method, load)
 
 
 def publish(writer: TraceWriter, settings: Settings) -> None:

@@ -381,8 +381,8 @@ class SchedulerObserver:
         for request in finished:
             self._writer.put((self._rows, request))
 
-    def weights_updated(self, version: str | None) -> None:
-        """Observe that other weights are in place, and their name, if SGLang was given one."""
+    def weights_named(self, version: str) -> None:
+        """Observe that SGLang got a name for its new weights."""
         self._guard.run("weights", self._writer.note_weights, TARGET, shortened(version))
 
     def aborted(self, req: Any) -> None:
@@ -469,7 +469,7 @@ def install_processor(module: Any) -> None:
 def install_scheduler(module: Any) -> None:
     """Hook sglang.srt.managers.scheduler."""
     hook_method(module, f"{SCHEDULER}.send_abort_output", _aborted)
-    hook_method(module, f"{SCHEDULER}.record_weight_version_change", _weights_updated)
+    hook_method(module, f"{SCHEDULER}.record_weight_version_change", _weights_named)
 
 
 def _aborted(original: Any) -> Callable[..., Any]:
@@ -481,10 +481,10 @@ def _aborted(original: Any) -> Callable[..., Any]:
     return send_abort_output
 
 
-def _weights_updated(original: Any) -> Callable[..., Any]:
+def _weights_named(original: Any) -> Callable[..., Any]:
     def record_weight_version_change(scheduler: Any, new_version: str | None) -> Any:
-        if (observed := observer()) is not None:
-            observed.weights_updated(new_version)
+        if new_version is not None and (observed := observer()) is not None:
+            observed.weights_named(new_version)
         return original(scheduler, new_version)
 
     return record_weight_version_change

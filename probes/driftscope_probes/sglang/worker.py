@@ -19,13 +19,14 @@ from typing import Any
 import torch
 
 from driftscope.errors import ProbeError, UnknownDrafterError
+from driftscope.trace.status import DRAFTER, TARGET
 from driftscope.trace.writer import TraceWriter
 from driftscope.trace.writer_files import check_unused, create_run, rewrite_manifest
 from driftscope_probes import process_writer
 from driftscope_probes.control import Control
 from driftscope_probes.engine import NOBODY, EngineSeam, StepSink
 from driftscope_probes.guard import hook_method
-from driftscope_probes.process_writer import open_writer, role_of
+from driftscope_probes.process_writer import note_loads, open_writer, role_of
 from driftscope_probes.recorder import (
     Recorder,
     assemble_recorder,
@@ -295,6 +296,9 @@ def _attach(worker: Any, settings: Settings) -> None:
         if probe is None:
             probe = _timed(worker, settings, writer, lost)
         observe_scheduler(worker, settings, ranks.rank, ranks.replica)
+        with StartGuard("updates of the weights are not noted"):
+            note_loads(writer, worker.target_worker.model_runner.model, TARGET)
+            note_loads(writer, getattr(worker.draft_runner, "model", None), DRAFTER)
         undo.pop_all()
     setattr(worker, PROBE, probe)
 

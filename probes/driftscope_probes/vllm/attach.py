@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -31,7 +30,7 @@ from driftscope_probes import process_writer
 from driftscope_probes.control import Control
 from driftscope_probes.drafter import CapturedLayers, with_captured
 from driftscope_probes.meter import Meter
-from driftscope_probes.process_writer import open_writer, role_of
+from driftscope_probes.process_writer import note_loads, open_writer, role_of
 from driftscope_probes.recorder import (
     IDENTIFIERS_OFF,
     SINKS_SOUGHT,
@@ -544,24 +543,9 @@ def watch_weights(runner: Any) -> None:
     if writer is None:
         return
     target, drafter = runner.get_model(), getattr(proposer, "model", None)
-    for holder, method, model in (
-        (target, "load_weights", TARGET),
-        (runner, "reload_weights", TARGET),
-        (drafter, "load_weights", DRAFTER),
-    ):
-        if (load := getattr(holder, method, None)) is not None:
-            setattr(holder, method, _noting(writer, model, load))
-
-
-def _noting(writer: TraceWriter, model: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        with contextlib.suppress(Exception):  # the border: an update succeeds as it would without
-            writer.note_weights(model)
-        return result
-
-    return load
+    note_loads(writer, target, TARGET)
+    note_loads(writer, runner, TARGET, "reload_weights")
+    note_loads(writer, drafter, DRAFTER)
 
 
 def recorder_of(proposer: Any) -> Recorder | StepTimer | None:

@@ -20,7 +20,11 @@ def main() -> None:
     from sglang.srt.entrypoints.engine import Engine
 
     engine = Engine(**job["engine"])
-    batches = [_run(engine, batch) for batch in job["batches"]]
+    batches = []
+    for batch in job["batches"]:
+        if batches and job["weights"]:  # SGLang loads them into the drafter, too, if they fit
+            engine.update_weights_from_disk(job["weights"])
+        batches.append(_run(engine, batch))
     time.sleep(SETTLE_S)
     result.write_text(json.dumps({"batches": batches}))
     engine.shutdown()

@@ -58,6 +58,8 @@ class Job:
     abort: int | None = None
     """Number of the request that is aborted while others are served; all are sent at once."""
     env: dict[str, str] = field(default_factory=dict)
+    weights: Callable[[Path], Path] | None = None
+    """Builds a checkpoint in a folder, whose weights the target gets before the second batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +166,7 @@ def _description(job: Job, folder: Path) -> dict[str, Any]:
     own = [*job.own, *({} for _ in range(len(asked) - len(job.own)))]
     return {
         "engine": {**engine(job, folder), **built, **job.engine},
+        "weights": None if job.weights is None else str(job.weights(folder / "weights")),
         "batches": [
             {"size": size, "prompts": asked, "sampling": sampling, "own": own, "abort": job.abort}
             for size in job.sizes
