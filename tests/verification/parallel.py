@@ -69,7 +69,7 @@ def experts(folder: Path, requests: int, probe: dict[str, str]) -> Outcome:
         processes=True,
         requests=requests,
         sampling={"max_tokens": 12},
-        llm={**DATA, "enable_expert_parallel": True, "load_format": "dummy"},
+        llm={**DATA, "load_format": "dummy"},
         probe=probe,
         env={"PYTHONPATH": os.pathsep.join([str(HERE / "experts_on_cpu"), *sys.path[1:]])},
     )

@@ -342,25 +342,14 @@ def _recorded(
     notes: tuple[str, ...],
 ) -> RecordedWorker:
     """Begin a run with the drafter's inside."""
-    made: list[DrafterTaps] = []
     ranks = ranks_of(worker.server_args)
-    sampler: list[AheadSampler] = []
-
-    def make_taps(*parts: Any, **options: Any) -> DrafterTaps:
-        made.append(DrafterTaps(*parts, **options))
-        return made[0]
-
-    def make_sampler(**options: Any) -> AheadSampler:
-        sampler.append(AheadSampler(**options))
-        return sampler[0]
-
     recorder = assemble_recorder(
         drafter,
         settings,
         writer,
         schedules=SglangSchedules(),
-        make_taps=make_taps,
-        make_sampler=make_sampler,
+        make_taps=DrafterTaps,
+        make_sampler=AheadSampler,
         later_rank=ranks.rank > 0,
     )
     recorder.taps.attach(worker, "draft_runner")
@@ -378,11 +367,13 @@ def _recorded(
     )
     control.watch()
     recorder.control = control
+    taps: Any = recorder.taps
+    sampler: Any = recorder.sampler
     return RecordedWorker(
         ChainParts(
             recorder=recorder,
-            taps=made[0],
-            sampler=sampler[0],
+            taps=taps,
+            sampler=sampler,
             first=FirstDepths(2 * drafter.max_requests),
             layers=tuple(drafter.layers),
             writer=writer,
