@@ -57,7 +57,7 @@ def writers(trace: Trace) -> set[str]:
 def experts(folder: Path, requests: int, probe: dict[str, str]) -> Outcome:
     """Serve a mixture of experts with random weights on two replicas that share its experts. With
     one request, one of them is idle, and runs so that the other can. Each has a part of every
-    expert: with whole experts on each (`enable_expert_parallel`), vLLM 0.32's CPU kernel crashes."""
+    expert: with whole experts on each (`enable_expert_parallel`) vLLM's CPU kernel crashes."""
     target = folder / "target"
     target.mkdir(parents=True)
     fields = {**ALL["Glm4MoeMTPModel"].target, "vocab_size": 1024, "max_position_embeddings": 1024}
