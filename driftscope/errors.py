@@ -22,6 +22,8 @@ Each message is one line that states what is wrong, where, and what to do.
 
 from __future__ import annotations
 
+from driftscope.unknown import Unknown
+
 EXIT_OK = 0
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -117,6 +119,10 @@ class UnknownKindError(DriftscopeError):
     """The input is of a kind that driftscope does not know, so that it is not judged."""
 
     exit_code = EXIT_UNKNOWN
+
+    def __init__(self, unknown: Unknown) -> None:
+        super().__init__(str(unknown))
+        self.unknown = unknown
 
 
 class UsageError(DriftscopeError):

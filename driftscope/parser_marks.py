@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from driftscope.unknown import Unknown
 from driftscope.vocabulary import Region
 
 
@@ -240,16 +241,19 @@ def formats_of(tool_parser: str | None, reasoning_parser: str | None) -> tuple[E
     return tuple(filter(applies, FORMATS))
 
 
-def unrecognised(tool_parser: str | None, reasoning_parser: str | None) -> tuple[str, ...]:
-    """Return a sentence for each parser whose marks are unknown, for the notes of a run."""
+def unknown_parsers(tool_parser: str | None, reasoning_parser: str | None) -> tuple[Unknown, ...]:
+    """Return the parsers whose marks are unknown, for the notes of a run."""
     asked = (
-        (Region.JSON, "tool calls", tool_parser),
-        (Region.THINKING, "thinking", reasoning_parser),
+        (Region.JSON, "the format of tool calls", tool_parser),
+        (Region.THINKING, "the format of thinking", reasoning_parser),
     )
     return tuple(
-        f"{what} of parser {name} {'are' if what.endswith('s') else 'is'} not recognised: "
-        f"{'they count' if what.endswith('s') else 'it counts'} as prose"
-        + (f", because {NOT_COVERED[name]}" if name in NOT_COVERED else "")
+        Unknown(
+            what=f"{what} of parser {name}",
+            instead="its text counts as prose",
+            not_recognised=(NOT_COVERED.get(name, "its marks"),),
+            adding="add the parser to a row of driftscope/parser_marks.py",
+        )
         for region, what, name in asked
         if name is not None and name not in parsers_of(region)
     )

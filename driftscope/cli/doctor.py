@@ -46,14 +46,15 @@ def doctor(
     """Show whether a live engine can be recorded here: ready, or not ready because of what.
 
     With MODEL and --speculative-config it answers in seconds for that server, without importing
-    vLLM. Without MODEL it imports vLLM and looks for every hook. Exits with 0 if ready, otherwise
-    with 1.
+    vLLM. Without MODEL it imports vLLM and looks for every hook. Exits with 0 if ready, with
+    5 if the drafter's kind is not known, so that only acceptance and timing can be recorded, and
+    otherwise with 1.
     """
 
     from rich.console import Console
 
     from driftscope.boundary.json_document import layout, plain
-    from driftscope.errors import EXIT_ERROR
+    from driftscope.errors import EXIT_ERROR, EXIT_UNKNOWN
     from driftscope_probes.server.doctor import (
         SGLANG,
         VLLM,
@@ -80,6 +81,8 @@ def doctor(
         _print(checks)
     if any(check.ok is False for check in checks):
         raise typer.Exit(EXIT_ERROR)
+    if any(check.unknown for check in checks):
+        raise typer.Exit(EXIT_UNKNOWN)
 
 
 def _server(model: str | None, options: Sequence[str]) -> tuple[str, Sequence[str]] | None:

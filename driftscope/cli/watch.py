@@ -12,15 +12,16 @@ from driftscope.vocabulary import EngineName
 
 
 def watch(
-    target: Annotated[
-        str,
+    targets: Annotated[
+        list[str],
         typer.Argument(
-            metavar="RUN|URL",
-            callback=named_target,
+            metavar="RUN|URL...",
+            callback=lambda values: [named_target(value) for value in values],
             autocompletion=options.runs,
             help="A run directory, even while it is being written; or the URL of an engine that "
             "serves Prometheus metrics (`driftscope serve --prometheus PORT`, or the engine's "
-            "own page, which has acceptance only).",
+            "own page, which has acceptance only); or the pages of several replicas, which are "
+            "listed, the worst first.",
         ),
     ],
     scrape: Annotated[
@@ -64,4 +65,4 @@ def watch(
 
     own = (engine,) if engine else tuple(EngineName) if scrape else ()
     options = Options(interval_s=interval, window_s=window, once=once, as_json=as_json, own=own)
-    run(target, options)
+    run(targets, options)

@@ -20,6 +20,7 @@ from driftscope.ingest.base import (
     completed,
     open_result,
 )
+from driftscope.unknown import Unknown, nearest_kind
 
 _MODULES = (engines, prometheus, server_log, tools)
 """Modules that enter readers into REGISTERED."""
@@ -27,7 +28,7 @@ READERS: Mapping[str, Reader] = REGISTERED
 MOST_PATHS = 40
 """Paths within objects that are tried, and objects that are looked at for them: responses that a
 proxy logged are a few levels deep."""
-ADDING = "docs/ingest.md"
+ADDING = "docs/extending/add-a-result-reader.md"
 
 
 def ingest(path: Path, name: str | None = None) -> tuple[Reader, tuple[Figures, ...]]:
@@ -68,9 +69,16 @@ def _chosen(file: ResultFile) -> tuple[ResultFile, Reader, str]:
         if mine:
             names = ", ".join(reader.name for reader in mine)
             raise UsageError(f"{file.path}: fits {names}; name one with --format")
+    formats = (
+        (f"{one.name} ({one.title})", marks) for one in READERS.values() for marks in one.marks
+    )
     raise UnknownKindError(
-        f"{file.path}: not a file that ingest knows{_nearest(file)}. `driftscope ingest --list` "
-        f"lists the formats; {ADDING} says how to add one"
+        Unknown(
+            what=f"{file.path}",
+            instead="it is not read",
+            nearest=nearest_kind(formats, lambda mark: _has(file.text, mark)),
+            adding=f"`driftscope ingest --list` has the formats, {ADDING} how to add one",
+        )
     )
 
 
@@ -91,21 +99,6 @@ def _paths(file: ResultFile) -> Iterator[tuple[str, ...]]:
             for key, value in row.items()
             if isinstance(value, dict) or (isinstance(value, str) and value[:1] == "{")
         )
-
-
-def _nearest(file: ResultFile) -> str:
-    """Return in words which reader has most of its marks in a file, and what it lacks."""
-    best: tuple[float, str] = (0.0, "")
-    for reader in READERS.values():
-        for marks in reader.marks:
-            there = [mark for mark in marks if _has(file.text, mark)]
-            absent = [mark for mark in marks if mark not in there]
-            lacks = f"lacks {', '.join(absent)}" if absent else "but not where that tool writes it"
-            has = ", ".join(there)
-            words = f"; nearest is {reader.name} ({reader.title}): has {has}, {lacks}"
-            if there:
-                best = max(best, (len(there) / len(marks), words))
-    return best[1]
 
 
 def _has(text: str, mark: str) -> bool:

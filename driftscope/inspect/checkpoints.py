@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,18 @@ from driftscope.boundary.json_document import written_property
 from driftscope.errors import CheckpointError
 from driftscope.inspect.drafter_classes import (
     AUX_LAYERS,
+    CLASSES,
     IN_SGLANG,
     SPECULATORS,
     Coverage,
     DrafterClass,
     Family,
-    MtpLayout,
     architectures_of,
     captured_layers,
     drafter_architecture,
     engine_fields,
+    is_parallel,
+    names_drafter,
     row_of,
 )
 from driftscope.inspect.files import (
@@ -35,6 +37,7 @@ from driftscope.inspect.files import (
     read_config,
     weight_pickles,
 )
+from driftscope.unknown import Unknown, nearest_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +49,10 @@ class CheckpointFormat:
     """Row of the table of classes; None if there is none."""
     speculators: bool = False
     """Whether the config is in the format of the speculators library."""
-    recognised: tuple[str, ...] = ()
-    """Known facts about a checkpoint of an unknown layout."""
-    not_recognised: tuple[str, ...] = ()
+    architecture: str | None = None
+    """Name that vLLM looks up in its registry; None if it finds none."""
+    unknown: Unknown | None = None
+    """What is known about a checkpoint of an unknown class; None if the class is known."""
 
     @property
     def family(self) -> Family | None:
@@ -83,14 +87,18 @@ def recognise(config: Mapping[str, Any], names: Collection[str]) -> CheckpointFo
     served = next((IN_SGLANG[name] for name in named if name in IN_SGLANG), None)
     architecture = served or drafter_architecture(config, method)
     row = row_of(architecture)
-    if row is None or row.family is None:
-        return _unknown(config, names, architecture if row or method or kind else None)
+    if row is None:
+        drafts = method or kind or names_drafter(architecture)
+        return _unknown(config, names, architecture if drafts else None)
     if row.family is not Family.MTP:
         name = f"{row.name}, speculators format" if kind is not None else row.name
-        return CheckpointFormat(name=name, row=row, speculators=kind is not None)
+        return CheckpointFormat(
+            name=name, row=row, speculators=kind is not None, architecture=architecture
+        )
     if named[:1] != (architecture,) and not (heads_wanted(config) or find_heads(config, names)):
         raise _no_drafter(named)
-    return CheckpointFormat(name=f"target with {row.name}", row=row)
+    name = f"target with {row.name} ({architecture})"
+    return CheckpointFormat(name=name, row=row, architecture=architecture)
 
 
 def _layer_type(config: Mapping[str, Any]) -> Any:
@@ -101,7 +109,7 @@ def _layer_type(config: Mapping[str, Any]) -> Any:
 def _implied_method(config: Mapping[str, Any], names: Collection[str]) -> str | None:
     """Return the method with which such tensors are served; None if they do not say, or if the
     config names a drafter's class, which does."""
-    if row_of(next(iter(architectures_of(config)), None)) is not None:
+    if names_drafter(next(iter(architectures_of(config)), None)):
         return None
     if "medusa_num_heads" in config:
         return "medusa"
@@ -123,23 +131,30 @@ def _unknown(
     first = named[0] if named else None
     if architecture is None and not heads and first and first.endswith(_TARGETS):
         raise _no_drafter(named)
-    row = row_of(architecture)
+    common = {common_name(name) for name in names}
     recognised = [f"architecture {first or 'not named'}"]
     if architecture not in (None, first):
         recognised.append(f"vLLM looks up {architecture} for it")
-    if row is not None:
-        recognised.append(row.name)
     if heads:
         recognised.append(f"{heads} MTP heads by its config")
     drafts = [name for name in sorted(names) if any(part in name for part in _OF_HEADS)]
     drafts = drafts or sorted(names)
     shown = ", ".join(drafts[:_FEW_NAMES]) + (", ..." if len(drafts) > _FEW_NAMES else "")
     return CheckpointFormat(
-        name=row.name if row else f"architecture {first or 'not named'}",
-        row=row,
+        name=f"architecture {first or 'not named'}",
+        architecture=architecture,
         speculators="speculators_model_type" in config,
-        recognised=tuple(recognised),
-        not_recognised=(f"its {len(drafts)} tensors: {shown or 'none'}",),
+        unknown=Unknown(
+            what=f"a drafter of architecture {first or 'without a name'}",
+            instead="nothing is judged",
+            recognised=recognised,
+            not_recognised=(f"its {len(drafts)} tensors ({shown or 'none'})",),
+            nearest=nearest_kind(
+                ((row.name, row.marks) for row in CLASSES if row.marks), common.__contains__
+            ),
+            adding="install vLLM or SGLang beside driftscope and leave out --files-only, or add a "
+            "row to driftscope/inspect/drafter_classes.py",
+        ),
     )
 
 
@@ -176,7 +191,6 @@ class MtpHeads:
     """The heads of a checkpoint: names of tensors as stored, by number of the head and by the rest
     of the name."""
 
-    layout: MtpLayout
     heads: Mapping[int, Mapping[str, str]]
     shared: Mapping[str, str]
     """Tensors of all heads together."""
@@ -203,38 +217,35 @@ def heads_wanted(config: Mapping[str, Any]) -> int | None:
 
 
 def find_heads(config: Mapping[str, Any], names: Collection[str]) -> MtpHeads | None:
-    """Return the heads of a checkpoint, in the layout of the class that vLLM serves them with; None
-    if no tensor is one of theirs, or the layout is not known."""
-    row, fields = row_of(drafter_architecture(config)), _text_fields(config)
-    layout = row.layout if row else None
-    first = fields.get("num_hidden_layers") if layout and layout.after_layers else 0
-    if layout is None or not isinstance(first, int):
+    """Return the heads of a checkpoint of a class that vLLM drafts with; None if no tensor is one
+    of theirs.
+
+    Their names have a part that begins with `mtp`, and a number after it if there may be several;
+    or they are layers that are numbered on from the target's.
+    """
+    row, last = row_of(drafter_architecture(config)), _text_fields(config).get("num_hidden_layers")
+    if row is None or row.family is not Family.MTP:
         return None
-    kinds = fields.get(layout.layers_in) if layout.layers_in else None
-    span = len(kinds) if isinstance(kinds, str) and kinds else 1
     heads, shared = dict[int, dict[str, str]](), dict[str, str]()
-    for number, rest, name in _matching(layout, names):
-        if number is None:
-            shared[rest] = name
-        elif number >= first:
-            head, layer = divmod(number - first, span)
-            entry = rest in layout.norms or rest in layout.projections
-            heads.setdefault(head, {})[rest if entry or span == 1 else f"{layer}.{rest}"] = name
-    ours = {**shared, **{rest: n for head in heads.values() for rest, n in head.items()}}
-    if any(rest in ours for rest in (*layout.projections, *layout.norms)):
-        return MtpHeads(layout=layout, heads=heads, shared=shared)
-    return None
-
-
-def _matching(layout: MtpLayout, names: Collection[str]) -> Iterator[tuple[int | None, str, str]]:
-    """Yield the number of the head, the rest of the name, and the name of each tensor."""
-    pattern = re.compile(layout.pattern)
     for name in names:
-        if found := pattern.match(name):
-            groups = found.groupdict()
-            head, part = groups["head"], groups.get("part")
-            rest = groups["rest"] if part is None else f"{part}.{groups['rest']}"
-            yield None if head is None else int(head), rest, name
+        if found := _OF_MTP.search(name):
+            number, part = found["number"], found["part"]
+            rest = found["rest"] if part in _WHOLE_HEADS else f"{part}.{found['rest']}"
+            (shared if number is None else heads.setdefault(int(number), {}))[rest] = name
+            continue
+        layer = _OF_LAYER.search(name)
+        if layer and isinstance(last, int) and (head := int(layer["number"]) - last) >= 0:
+            heads.setdefault(head, {})[layer["rest"]] = name
+    return MtpHeads(heads=heads, shared=shared) if heads or shared else None
+
+
+_WHOLE_HEADS = ("mtp", "mtp_layers")
+_OF_MTP = re.compile(
+    r"(?:^|\.)(?P<part>mtp\w{0,40})\.(?:layers\.)?(?:(?P<number>\d{1,4})\.)?(?P<rest>.+)$"
+)
+_OF_LAYER = re.compile(
+    r"^(?:(?:model\.)?language_model\.)?(?:model\.)?layers\.(?P<number>\d{1,4})\.(?P<rest>.+)$"
+)
 
 
 _LAYERS_OF_BLOCKS = ("target_layer_ids", "dspark_target_layer_ids")
@@ -301,10 +312,9 @@ class DrafterFiles:
     @property
     def reads_captured(self) -> bool:
         """Whether it reads captured layers of the target, not its last state."""
-        row = self.format.row
-        if row is None or row.family in (Family.EAGLE1, Family.MTP):
+        if self.format.family in (Family.EAGLE1, Family.MTP, Family.HEADS):
             return False
-        if row.family in (Family.TABLE, None) and not row.parallel:
+        if self.format.family is None and not is_parallel(self.format.architecture):
             return False
         nested = {**self.eagle_config, **self.dflash_config}
         return bool(nested.get("use_aux_hidden_state", self.fields.get("use_aux_hidden_state", 1)))
@@ -324,7 +334,7 @@ class DrafterFiles:
     @property
     def layers_field(self) -> tuple[str, int]:
         """Name of the field with the captured layers, and the number by which vLLM counts later."""
-        if self.format.family not in (Family.TABLE, None) or self.fields.get(AUX_LAYERS):
+        if self.format.family not in (Family.BLOCKS, None) or self.fields.get(AUX_LAYERS):
             return AUX_LAYERS, 0
         dspark = "dspark_target_layer_ids"
         return (dspark if self.fields.get(dspark) else "target_layer_ids"), 1
@@ -335,7 +345,7 @@ class DrafterFiles:
         if not self.reads_captured:
             return 0
         nested, top = self.eagle_config.get(AUX_LAYERS), self.fields.get(AUX_LAYERS)
-        if self.format.family in (Family.TABLE, None):
+        if self.format.family in (Family.BLOCKS, None):
             return len(self.aux_layers or ()) or self.layers
         if self.format.family is Family.QWEN3:  # the others read the nested list alone
             nested = top or nested
@@ -407,8 +417,8 @@ def open_drafter(name: str, opening: Opening = CAREFUL) -> DrafterFiles:
         folder=folder,
         format=found,
         raw=raw,
-        fields=_drafter_fields(raw, found) if known else raw,
-        tensors={_row_name(name, found): tensor for name, tensor in sorted(tensors.items())},
+        fields=_drafter_fields(raw) if known else raw,
+        tensors={common_name(name): tensor for name, tensor in sorted(tensors.items())},
     )
     if known:
         _check_config(drafter)
@@ -423,37 +433,14 @@ def with_tensors(drafter: DrafterFiles, opening: Opening = CAREFUL) -> DrafterFi
     tensors = find_tensors(drafter.folder, opening).tensors()
     return replace(
         drafter,
-        fields=_drafter_fields(dict(drafter.raw), drafter.format),
+        fields=_drafter_fields(dict(drafter.raw)),
         tensors={common_name(name): tensor for name, tensor in sorted(tensors.items())},
     )
 
 
-def _drafter_fields(raw: dict[str, Any], found: CheckpointFormat) -> Mapping[str, Any]:
+def _drafter_fields(raw: dict[str, Any]) -> Mapping[str, Any]:
     """Return the fields that an engine sees."""
-    if "MedusaModel" not in (found.row.architectures if found.row else ()):
-        return _text_fields(engine_fields(raw))
-    fields = dict(raw)
-    for name in raw:  # MedusaConfig.from_pretrained
-        if "num" in name and "heads" in name:
-            fields["num_heads"] = raw[name]
-        elif "num" in name and "layers" in name:
-            fields["num_hidden_layers"] = raw[name]
-    return {"num_heads": 5, "num_hidden_layers": 1, **fields}
-
-
-_OLD_MEDUSA = re.compile(r"^(?P<head>\d+)\.(?P<layer>\d+)\.(?:(?P<linear>linear)\.)?(?P<rest>.+)$")
-
-
-def _row_name(name: str, found: CheckpointFormat) -> str:
-    """Return a tensor's name as the table of classes has it."""
-    if not (found.row and "MedusaModel" in found.row.architectures):
-        return common_name(name)
-    name = name.replace("medusa_heads.", "")
-    old = _OLD_MEDUSA.match(name)
-    if old is None:
-        return name
-    place = f"blocks.{old['head']}.layers.{old['layer']}" if old["linear"] else None
-    return f"{place or 'lm_heads.' + old['head']}.{old['rest']}"
+    return _text_fields(engine_fields(raw))
 
 
 def _target_with_heads(
@@ -480,9 +467,8 @@ def _target_with_heads(
 
 
 def _check_config(drafter: DrafterFiles) -> None:
-    row = drafter.format.row
-    layered = row is None or row.tensors is None or row.parallel
-    sizes = _SIZES if layered else ("hidden_size", "vocab_size")
+    heads = drafter.format.family is Family.HEADS
+    sizes = ("hidden_size", "vocab_size") if heads else _SIZES
     for size in (*sizes, *(_MLA_SIZES if drafter.format.family is Family.MLA else ())):
         drafter.size(size)
     layers = (drafter.fields.get(name) for name in (AUX_LAYERS, *_LAYERS_OF_BLOCKS))

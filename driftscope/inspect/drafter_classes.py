@@ -1,14 +1,15 @@
-"""Drafter classes that vLLM 0.32 registers, and what is known about the files of each: one table.
+"""Drafter classes that vLLM 0.32 registers, and what is known here about the files of each.
 
-A row says how its tensors are named and which sizes they have; `docs/inspect.md` shows which class
-is checked. To add a class, add its row to `CLASSES`, and the targets that it drafts for to
-`TARGETS`. Sources: vLLM's model_executor/models/registry.py, config/speculative.py
+Names and shapes of tensors are known of the EAGLE family alone; of other classes an installed
+engine checks them (`engine_loading`). A class without a row needs none: what it drafts for stands
+in `TARGETS`. Sources: vLLM's model_executor/models/registry.py, config/speculative.py
 (hf_config_override), transformers_utils/configs (eagle.py, speculators/algos.py), and the module
 that a row names.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,14 +17,15 @@ from typing import Any
 
 
 class Family(StrEnum):
-    """Kind of decoder layer that a drafter has."""
+    """What is known of a drafter's files."""
 
     LLAMA = "Llama"
     QWEN3 = "Qwen3"
     MLA = "DeepSeek, latent attention"
     EAGLE1 = "Llama, of EAGLE-1"
-    MTP = "of the target that it is part of"
-    TABLE = "as the table of classes lists it"
+    MTP = "heads of the target that it is part of"
+    BLOCKS = "all tokens at once, from captured layers"
+    HEADS = "heads on the target's last state"
 
 
 class Coverage(StrEnum):
@@ -34,27 +36,7 @@ class Coverage(StrEnum):
     UNKNOWN = "layout not known"
 
 
-Sizes = tuple[str, ...]
-"""Names of the sizes of a tensor's dimensions; see checks.tensors.sizes_by_name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MtpLayout:
-    """Names of a family's heads. A tensor's name is cut into the number of its head, if the family
-    numbers them, and the rest."""
-
-    family: str
-    pattern: str
-    """Regular expression of a head's tensors, with the groups `head` and `rest`, and `part` if a
-    name has a part of the rest before the number."""
-    norms: tuple[str, ...]
-    """Norms that every head has, [H] each."""
-    projections: Mapping[str, int]
-    """Matrices that read embedding and state, and their columns in multiples of H."""
-    after_layers: bool = False
-    """Whether heads are numbered on from the target's layers."""
-    layers_in: str | None = None
-    """Field of the config with one letter per layer of a head, for heads of several layers."""
+UNCHECKED = "names and shapes of its tensors: install vLLM or SGLang beside driftscope"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,336 +47,33 @@ class DrafterClass:
     """Name of the method, for people."""
     architectures: tuple[str, ...]
     """Names in vLLM's registry."""
+    family: Family
     source: str = ""
     """Module of vLLM that the facts are from."""
-    family: Family | None = None
-    """None: nothing is known about its files."""
-    layout: MtpLayout | None = None
-    tensors: Mapping[str, Sizes] | None = None
-    """Tensors that it needs, by name; `{layer}` and `{head}` stand for each number."""
-    optional: Mapping[str, Sizes] | None = None
-    unchecked: str = ""
-    """Parts that are not compared, for a class that is partly checked."""
+    marks: tuple[str, ...] = ()
+    """Tensors by which a checkpoint of an unknown class is near to this one."""
     parallel: bool = False
     """Whether it drafts all tokens at once, so that it has a mask token and is not run."""
 
     @property
+    def unchecked(self) -> str:
+        """Parts that are not compared without an engine; "" if all are."""
+        return "" if self.family in _KNOWN else UNCHECKED
+
+    @property
     def coverage(self) -> Coverage:
-        """How much is compared."""
-        if self.family is None:
-            return Coverage.UNKNOWN
+        """How much is compared without an engine."""
         return Coverage.PARTLY if self.unchecked else Coverage.CHECKED
 
 
-_BODY = r"^(?:(?:model\.)?language_model\.)?(?:model\.)?"
-_ENTRY = ("enorm.weight", "hnorm.weight")
-_JOINED = {"eh_proj.weight": 2}
-MIMO = "MiMo"
-"""Family whose heads the reference drafter runs."""
-
-
-def _mtp(layout: MtpLayout, source: str, *architectures: str) -> DrafterClass:
-    return DrafterClass(
-        name=f"MTP heads, {layout.family}",
-        architectures=architectures,
-        source=source,
-        family=Family.MTP,
-        layout=layout,
-        unchecked="the layers of the heads",
-    )
-
-
-_LAYER: dict[str, Sizes] = {
-    "layers.{layer}.input_layernorm.weight": ("hidden",),
-    "layers.{layer}.self_attn.q_proj.weight": ("queries", "hidden"),
-    "layers.{layer}.self_attn.k_proj.weight": ("keys", "hidden"),
-    "layers.{layer}.self_attn.v_proj.weight": ("keys", "hidden"),
-    "layers.{layer}.self_attn.o_proj.weight": ("hidden", "queries"),
-    "layers.{layer}.self_attn.q_norm.weight": ("head_dim",),
-    "layers.{layer}.self_attn.k_norm.weight": ("head_dim",),
-    "layers.{layer}.post_attention_layernorm.weight": ("hidden",),
-    "layers.{layer}.mlp.gate_proj.weight": ("inner", "hidden"),
-    "layers.{layer}.mlp.up_proj.weight": ("inner", "hidden"),
-    "layers.{layer}.mlp.down_proj.weight": ("hidden", "inner"),
-}
-_DFLASH: dict[str, Sizes] = {
-    "fc.weight": ("hidden", "captured"),
-    "hidden_norm.weight": ("hidden",),
-    "norm.weight": ("hidden",),
-    **_LAYER,
-}
-_VOCABULARY: dict[str, Sizes] = {
-    "embed_tokens.weight": ("vocab", "hidden"),
-    "lm_head.weight": ("draft_vocab", "hidden"),
-    "d2t": ("draft_vocab",),
-    "t2d": ("vocab",),
-    "layers.{layer}.self_attn.q_proj.bias": ("queries",),
-    "layers.{layer}.self_attn.k_proj.bias": ("keys",),
-    "layers.{layer}.self_attn.v_proj.bias": ("keys",),
-    "layers.{layer}.self_attn.o_proj.bias": ("hidden",),
-    "layers.{layer}.self_attn.attention_sink_bias": ("heads",),
-}
-_MARKOV: dict[str, Sizes] = {
-    "markov_head.markov_w1.weight": ("vocab", "rank"),
-    "markov_head.markov_w2.weight": ("draft_vocab", "rank"),
-}
+_KNOWN = (Family.LLAMA, Family.QWEN3, Family.MLA, Family.EAGLE1)
+MIMO = "MiMoMTPModel"
+"""Class whose heads the reference drafter runs."""
 _EAGLE3_SOURCE = "llama_eagle3.py"
+_EAGLE3_MARKS = ("fc.weight", "layers.0.hidden_norm.weight")
+_DFLASH_MARKS = ("fc.weight", "hidden_norm.weight")
 
-CLASSES = (
-    DrafterClass(
-        name="EAGLE-3",
-        architectures=(
-            "LlamaForCausalLMEagle3",
-            "Eagle3LlamaForCausalLM",
-            "Eagle3MiniMaxM2ForCausalLM",
-            "Eagle3Qwen2_5vlForCausalLM",
-            "Eagle3Qwen3vlForCausalLM",
-        ),
-        source=_EAGLE3_SOURCE,
-        family=Family.LLAMA,
-    ),
-    DrafterClass(
-        name="EAGLE-3",
-        architectures=("Eagle3Qwen3ForCausalLM",),
-        source="qwen3_eagle3.py",
-        family=Family.QWEN3,
-    ),
-    DrafterClass(
-        name="EAGLE-3",
-        architectures=("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM"),
-        source="deepseek_eagle3.py",
-        family=Family.MLA,
-    ),
-    DrafterClass(
-        name="P-EAGLE",
-        architectures=("PEagleDraftModel", "PeagleLlamaForCausalLM"),
-        source=_EAGLE3_SOURCE,
-        family=Family.LLAMA,
-        parallel=True,
-    ),
-    DrafterClass(
-        name="P-EAGLE",
-        architectures=("PeagleQwen3ForCausalLM",),
-        source="qwen3_eagle3.py",
-        family=Family.QWEN3,
-        parallel=True,
-    ),
-    DrafterClass(
-        name="EAGLE-1 or EAGLE-2",
-        architectures=("EagleLlamaForCausalLM",),
-        source="llama_eagle.py",
-        family=Family.EAGLE1,
-    ),
-    DrafterClass(
-        name="EAGLE-1 or EAGLE-2 with another layer than Llama's",
-        architectures=(
-            "EagleCohereForCausalLM",
-            "EagleDeepSeekMTPModel",
-            "EagleLlama4ForCausalLM",
-            "EagleMiniCPMForCausalLM",
-            "EagleMistralForCausalLM",
-            "EagleMistralLarge3ForCausalLM",
-        ),
-    ),
-    DrafterClass(
-        name="DFlash",
-        architectures=(
-            "DFlashDraftModel",
-            "DFlashMuseGlimmerAssistantModel",
-            "MuseGlimmerAssistantModel",
-        ),
-        source="qwen3_dflash.py",
-        family=Family.TABLE,
-        tensors=_DFLASH,
-        optional=_VOCABULARY,
-        parallel=True,
-    ),
-    DrafterClass(
-        name="DFlash2",
-        architectures=("DFlash2DraftModel",),
-        source="qwen3_dflash2.py",
-        family=Family.TABLE,
-        tensors=_DFLASH,
-        optional=_VOCABULARY,
-        unchecked="its convolution and its selector",
-        parallel=True,
-    ),
-    DrafterClass(
-        name="DFlash of another layout",
-        architectures=("DFlashLagunaForCausalLM", "LiLiCorrDraftModel"),
-        parallel=True,
-    ),
-    DrafterClass(
-        name="DSpark",
-        architectures=("Qwen3DSparkModel", "Qwen3OmniDSparkModel"),
-        source="qwen3_dspark.py",
-        family=Family.TABLE,
-        tensors={**_DFLASH, **_MARKOV},
-        optional=_VOCABULARY,
-        unchecked="its confidence head",
-        parallel=True,
-    ),
-    DrafterClass(
-        name="DSpark of another layout",
-        architectures=(
-            "DSparkDraftModel",
-            "DSparkV41DraftModel",
-            "Gemma4DSparkModel",
-            "K3DSparkModel",
-        ),
-        parallel=True,
-    ),
-    DrafterClass(
-        name="Medusa",
-        architectures=("MedusaModel",),
-        source="medusa.py",
-        family=Family.TABLE,
-        tensors={
-            "blocks.{head}.layers.{layer}.weight": ("hidden", "hidden"),
-        },
-        optional={
-            "blocks.{head}.layers.{layer}.bias": ("hidden",),
-            "lm_heads.{head}.weight": ("vocab", "hidden"),
-            "lm_head.weight": ("truncated_vocab", "hidden"),
-            "token_map": ("truncated_vocab",),
-        },
-    ),
-    DrafterClass(
-        name="Gemma 4 assistant",
-        architectures=("Gemma4MTPModel",),
-        source="gemma4_mtp.py",
-        family=Family.TABLE,
-        tensors={"embed_tokens.weight": ("vocab", "hidden")},
-        optional={},
-        unchecked="its layers, and its projections from and to the target's width",
-    ),
-    _mtp(
-        MtpLayout(
-            family="MiMo-V2",
-            pattern=_BODY + r"mtp\.layers\.(?P<head>\d+)\.(?P<rest>.+)$",
-            norms=(*_ENTRY, "final_layernorm.weight"),
-            projections=_JOINED,
-        ),
-        "mimo_v2_mtp.py",
-        "MiMoV2MTPModel",
-        "MiMoV2OmniMTPModel",
-    ),
-    _mtp(
-        MtpLayout(
-            family="Qwen3-Next, Qwen3.5, EXAONE",
-            pattern=_BODY + r"mtp\.(?:layers\.(?P<head>\d+)\.)?(?P<rest>.+)$",
-            norms=("pre_fc_norm_embedding.weight", "pre_fc_norm_hidden.weight", "norm.weight"),
-            projections={"fc.weight": 2},
-        ),
-        "qwen3_next_mtp.py, qwen3_5_mtp.py, exaone_moe_mtp.py, exaone4_5_mtp.py",
-        "Qwen3NextMTP",
-        "Qwen3_5MTP",
-        "Qwen3_5MoeMTP",
-        "ExaoneMoeMTP",
-        "Exaone4_5_MTP",
-    ),
-    _mtp(
-        MtpLayout(
-            family=MIMO,
-            pattern=_BODY + r"mtp_layers\.(?P<head>\d+)\.(?P<rest>.+)$",
-            norms=(
-                "token_layernorm.weight",
-                "hidden_layernorm.weight",
-                "final_layernorm.weight",
-            ),
-            projections={"input_proj.weight": 2},
-        ),
-        "mimo_mtp.py",
-        "MiMoMTPModel",
-    ),
-    _mtp(
-        MtpLayout(
-            family="ERNIE 4.5",
-            pattern=_BODY + r"mtp_(?P<part>[a-z_]+)\.(?P<head>\d+)\.(?P<rest>.+)$",
-            norms=("emb_norm.weight", "hidden_norm.weight"),
-            projections={"linear_proj.weight": 2},
-        ),
-        "ernie_mtp.py",
-        "ErnieMTPModel",
-    ),
-    _mtp(
-        MtpLayout(
-            family="DeepSeek, GLM",
-            pattern=_BODY + r"layers\.(?P<head>\d+)\.(?P<rest>.+)$",
-            norms=_ENTRY,
-            projections=_JOINED,
-            after_layers=True,
-        ),
-        "deepseek_mtp.py, glm4_moe_mtp.py, glm_ocr_mtp.py, openpangu_mtp.py, step3p5_mtp.py, "
-        "hy_v3_mtp.py, bailing_moe_mtp.py",
-        "DeepSeekMTPModel",
-        "DeepseekV32MTPModel",
-        "Glm4MoeMTPModel",
-        "Glm4MoeLiteMTPModel",
-        "GlmOcrMTPModel",
-        "OpenPanguMTPModel",
-        "Step3p5MTP",
-        "HYV3MTPModel",
-        "BailingMoeV25MTPModel",
-        "BailingMoeV3MTPModel",
-    ),
-    _mtp(
-        MtpLayout(
-            family="DeepSeek-V4",
-            pattern=_BODY + r"mtp\.(?P<head>\d+)\.(?P<rest>.+)$",
-            norms=_ENTRY,
-            projections={"e_proj.weight": 1, "h_proj.weight": 1},
-        ),
-        "models/deepseek_v4/nvidia/mtp.py",
-        "DeepSeekV4MTPModel",
-    ),
-    _mtp(
-        MtpLayout(
-            family="LongCat-Flash",
-            pattern=_BODY + r"mtp\.(?:layers\.(?P<head>\d+)\.)?(?P<rest>.+)$",
-            norms=("enorm.m.weight", "hnorm.m.weight", "norm.weight"),
-            projections=_JOINED,
-        ),
-        "longcat_flash_mtp.py",
-        "LongCatFlashMTPModel",
-    ),
-    _mtp(
-        MtpLayout(
-            family="Nemotron-H",
-            pattern=_BODY + r"mtp\.layers\.(?P<head>\d+)\.(?P<rest>.+)$",
-            norms=(*_ENTRY, "final_layernorm.weight"),
-            projections=_JOINED,
-            layers_in="mtp_hybrid_override_pattern",
-        ),
-        "nemotron_h_mtp.py",
-        "NemotronHMTPModel",
-    ),
-    _mtp(
-        MtpLayout(
-            family="MiniMax-M3",
-            pattern=_BODY + r"mtp\.layers\.(?P<head>\d+)\.(?P<rest>.+)$",
-            norms=(*_ENTRY, "final_layernorm.weight"),
-            projections=_JOINED,
-        ),
-        "models/minimax_m3/nvidia/mtp.py",
-        "MiniMaxM3MTP",
-    ),
-    DrafterClass(
-        name="MTP heads of another layout",
-        architectures=(
-            "Dots3NoteMTPModel",
-            "Glm5NextMTPModel",
-            "HYV4MTPModel",
-            "InklingMTPModel",
-            "InternS2MobiusMTP",
-            "KimiK3MTPModel",
-            "Qwen4ExpMTP",
-        ),
-    ),
-    DrafterClass(name="no drafter: stores states", architectures=("ExtractHiddenStatesModel",)),
-)
-"""The table. A class of vLLM that is in no row is unknown."""
-_BY_ARCHITECTURE = {name: row for row in CLASSES for name in row.architectures}
+GEMMA4 = "Gemma4MTPModel"
 
 TARGETS: Mapping[str, tuple[str, ...]] = {
     "DeepSeekMTPModel": ("deepseek_v3", "deepseek_mtp", "DeepseekV3ForCausalLM"),
@@ -441,7 +120,7 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "HYV3MTPModel": ("hy_v3", "hy_v3_mtp"),
     "HYV4MTPModel": ("hy_v4", "hy_v4_mtp"),
     "InklingMTPModel": ("inkling_mm_model", "inkling_model", "inkling_mtp"),
-    "Gemma4MTPModel": (
+    GEMMA4: (
         "gemma4_assistant",
         "gemma4_unified_assistant",
         "gemma4_mtp",
@@ -456,6 +135,108 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
 }
 """Class that drafts for a target -> names of the target's architecture or model type, by which vLLM
 converts its config (SpeculativeConfig.hf_config_override)."""
+CLASSES = (
+    DrafterClass(
+        name="EAGLE-3",
+        architectures=(
+            "LlamaForCausalLMEagle3",
+            "Eagle3LlamaForCausalLM",
+            "Eagle3MiniMaxM2ForCausalLM",
+            "Eagle3Qwen2_5vlForCausalLM",
+            "Eagle3Qwen3vlForCausalLM",
+        ),
+        family=Family.LLAMA,
+        source=_EAGLE3_SOURCE,
+        marks=_EAGLE3_MARKS,
+    ),
+    DrafterClass(
+        name="EAGLE-3",
+        architectures=("Eagle3Qwen3ForCausalLM",),
+        family=Family.QWEN3,
+        source="qwen3_eagle3.py",
+    ),
+    DrafterClass(
+        name="EAGLE-3",
+        architectures=("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM"),
+        family=Family.MLA,
+        source="deepseek_eagle3.py",
+    ),
+    DrafterClass(
+        name="P-EAGLE",
+        architectures=("PEagleDraftModel", "PeagleLlamaForCausalLM"),
+        family=Family.LLAMA,
+        source=_EAGLE3_SOURCE,
+        marks=(*_EAGLE3_MARKS, "mask_hidden"),
+        parallel=True,
+    ),
+    DrafterClass(
+        name="P-EAGLE",
+        architectures=("PeagleQwen3ForCausalLM",),
+        family=Family.QWEN3,
+        source="qwen3_eagle3.py",
+        parallel=True,
+    ),
+    DrafterClass(
+        name="EAGLE-1 or EAGLE-2",
+        architectures=("EagleLlamaForCausalLM",),
+        family=Family.EAGLE1,
+        source="llama_eagle.py",
+        marks=("fc.weight", "layers.0.self_attn.q_proj.weight"),
+    ),
+    DrafterClass(
+        name="DFlash",
+        architectures=(
+            "DFlashDraftModel",
+            "DFlashMuseGlimmerAssistantModel",
+            "MuseGlimmerAssistantModel",
+        ),
+        family=Family.BLOCKS,
+        source="qwen3_dflash.py",
+        marks=_DFLASH_MARKS,
+        parallel=True,
+    ),
+    DrafterClass(
+        name="DFlash2",
+        architectures=("DFlash2DraftModel",),
+        family=Family.BLOCKS,
+        source="qwen3_dflash2.py",
+        parallel=True,
+    ),
+    DrafterClass(
+        name="DSpark",
+        architectures=("Qwen3DSparkModel", "Qwen3OmniDSparkModel"),
+        family=Family.BLOCKS,
+        source="qwen3_dspark.py",
+        marks=(*_DFLASH_MARKS, "markov_head.markov_w1.weight"),
+        parallel=True,
+    ),
+    DrafterClass(
+        name="Medusa",
+        architectures=("MedusaModel",),
+        family=Family.HEADS,
+        source="medusa.py",
+        marks=("blocks.0.layers.0.weight",),
+    ),
+    DrafterClass(
+        name="Gemma 4 assistant",
+        architectures=(GEMMA4,),
+        family=Family.HEADS,
+        source="gemma4_mtp.py",
+    ),
+    DrafterClass(
+        name="MTP heads",
+        architectures=tuple(name for name in TARGETS if name != GEMMA4),
+        family=Family.MTP,
+        source="config/speculative.py",
+    ),
+)
+"""The table. A class of vLLM that is in no row is unknown without an engine."""
+_BY_ARCHITECTURE = {name: row for row in CLASSES for name in row.architectures}
+DRAFTS = re.compile("Eagle|MTP|NextN|DFlash|DSpark|LiLiCorr|Medusa|Assistant|Draft")
+"""Parts of the names of classes that draft, in vLLM and in SGLang."""
+_PARALLEL = re.compile("DFlash|DSpark|LiLiCorr")
+"""Parts of the names of other classes that draft all tokens at once."""
+
 _DRAFTER_OF = {name: drafter for drafter, names in TARGETS.items() for name in names}
 
 SPECULATORS: Mapping[str, str | Mapping[str, str]] = {
@@ -518,7 +299,7 @@ def drafter_architecture(config: Mapping[str, Any], method: str | None = None) -
     first = named[0] if named else ""
     if "dspark_target_layer_ids" in config and model in IN_THE_TARGET and method != "mtp":
         return IN_THE_TARGET[model]
-    if method is None and first in _BY_ARCHITECTURE:
+    if method is None and names_drafter(first):
         if first.startswith(_PARALLEL_EAGLE):
             return first
         method = method_of(first)
@@ -527,7 +308,7 @@ def drafter_architecture(config: Mapping[str, Any], method: str | None = None) -
     of_target = _DRAFTER_OF.get(model)
     if method in (None, "mtp"):
         of_target = _DRAFTER_OF.get(first) or of_target
-        if of_target is not None and first not in _BY_ARCHITECTURE:
+        if of_target is not None and (first in _DRAFTER_OF or not names_drafter(first)):
             return of_target
     if not first:
         return None
@@ -596,6 +377,17 @@ def engine_fields(fields: dict[str, Any]) -> dict[str, Any]:
 def row_of(architecture: str | None) -> DrafterClass | None:
     """Return the row of a class; None if the table has none."""
     return _BY_ARCHITECTURE.get(architecture or "")
+
+
+def names_drafter(architecture: str | None) -> bool:
+    """Return whether a name is that of a class that drafts."""
+    return row_of(architecture) is not None or bool(DRAFTS.search(architecture or ""))
+
+
+def is_parallel(architecture: str | None) -> bool:
+    """Return whether a class drafts all tokens at once from captured layers."""
+    row = row_of(architecture)
+    return _PARALLEL.search(architecture or "") is not None if row is None else row.parallel
 
 
 def coverage_table(registered: Iterable[str]) -> dict[Coverage, list[str]]:

@@ -27,7 +27,6 @@ from driftscope.inspect.checks.result import CheckResult, Inspected, Level
 from driftscope.inspect.drafter_classes import (
     IN_THE_TARGET,
     Family,
-    drafter_architecture,
     method_of,
 )
 from driftscope.inspect.files import CAREFUL, Opening, find_tensors
@@ -208,9 +207,7 @@ def _is_part_of_target(drafter: DrafterFiles) -> bool:
 
 
 def _method(drafter: DrafterFiles) -> str:
-    row = drafter.format.row
-    named = row.architectures[0] if row else drafter_architecture(drafter.raw)
-    return method_of(named or "")
+    return method_of(drafter.format.architecture or "")
 
 
 def _question(inspected: Inspected, opening: Opening, scratch: Path) -> dict[str, Any]:
@@ -226,7 +223,7 @@ def _question(inspected: Inspected, opening: Opening, scratch: Path) -> dict[str
         folder = target.folder if target else _standin(drafter, scratch)
         speculative |= {"model": str(drafter.folder), "num_speculative_tokens": _drafted(drafter)}
         row = drafter.format.row
-        if row is not None and row.parallel and row.family is not Family.TABLE:
+        if row is not None and row.parallel and row.family is not Family.BLOCKS:
             speculative["parallel_drafting"] = True
     files = find_tensors(drafter.folder, opening)
     stored = {

@@ -139,7 +139,7 @@ class EngineModels(ABC):
             config = self.config(question)
         except Exception as error:  # engines, transformers and pydantic raise anything
             return _stopped("config", [self.refusal(error, {})])
-        known = {"architecture": self.architecture(config)}
+        known: dict[str, Any] = {"architecture": self.architecture(config)}
         tensors = {
             name: torch.empty(shape, dtype=_TYPES.get(dtype, torch.uint8), device="meta")
             for name, (shape, dtype) in question["tensors"].items()
@@ -369,6 +369,9 @@ def run(models: EngineModels) -> None:
     absent = tuple(filter(_is_broken, models.absent))
     sys.modules.update({name: Absent(name) for name in absent})
     sys.meta_path.append(_AbsentModules(absent))
+    if not torch.cuda.is_available():
+        for place, name in ((torch.cuda, "Stream"), (torch.cuda, "Event"), (torch, "Event")):
+            setattr(place, name, Absent("torch.cuda").Stream)
     models.prepare()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -26,11 +26,12 @@ from driftscope.inspect.checkpoints import (
 from driftscope.inspect.checks import config, layer_fields, mtp_heads, tensors, vocabulary, weights
 from driftscope.inspect.checks.result import UNNAMED, CheckResult, Inspected, Level
 from driftscope.inspect.checks.weights import HEAD_IS_TARGETS
-from driftscope.inspect.drafter_classes import Coverage, Family
+from driftscope.inspect.drafter_classes import Coverage, Family, is_parallel
 from driftscope.inspect.engine_loading import EngineProcess
 from driftscope.inspect.files import CAREFUL, Opening
 from driftscope.inspect.trial.result import Trial
 from driftscope.inspect.trial.verdict import LESS_THAN_EXPECTED, reaches
+from driftscope.unknown import Unknown
 
 Check = Callable[[Inspected], Iterator[CheckResult]]
 FOR_ANY_DRAFTER: tuple[Check, ...] = (
@@ -76,13 +77,9 @@ FOR_EAGLE1: tuple[Check, ...] = (
 FOR_MTP: tuple[Check, ...] = (
     layer_fields.check_layer_fields,
     mtp_heads.check_heads,
-    mtp_heads.check_entries,
     mtp_heads.check_quantization,
 )
-FOR_BLOCKS: tuple[Check, ...] = (
-    tensors.check_shapes,
-    layer_fields.check_layer_fields,
-    tensors.check_prefix,
+FOR_PARALLEL: tuple[Check, ...] = (
     config.check_captured_layers,
     config.check_mask_token,
     vocabulary.check_vocabulary_size,
@@ -90,31 +87,32 @@ FOR_BLOCKS: tuple[Check, ...] = (
     vocabulary.check_special_tokens,
     config.check_rope,
     config.check_context,
+)
+"""Checks of a drafter that drafts all tokens at once, whatever its layers."""
+FOR_BLOCKS: tuple[Check, ...] = (
+    tensors.check_fc,
+    layer_fields.check_layer_fields,
+    tensors.check_prefix,
+    *FOR_PARALLEL,
     weights.check_width,
     weights.check_embedding,
 )
-"""Checks of a drafter that drafts all tokens at once from captured layers: DFlash, DSpark."""
-FOR_OTHERS: tuple[Check, ...] = (
-    tensors.check_shapes,
+"""Checks of DFlash and DSpark."""
+FOR_HEADS: tuple[Check, ...] = (
     layer_fields.check_layer_fields,
     config.check_medusa_bias,
     vocabulary.check_vocabulary_size,
     weights.check_width,
 )
 """Checks of Medusa and of the Gemma 4 assistant."""
-FOR_LOADED: tuple[Check, ...] = (
-    config.check_captured_layers,
-    config.check_mask_token,
-    vocabulary.check_vocabulary_size,
-    vocabulary.check_table,
-    vocabulary.check_special_tokens,
-    config.check_rope,
-    config.check_context,
-)
-"""Checks of a parallel drafter of an unknown layout, whose tensors vLLM has loaded."""
 FOR_POSITIONS: tuple[Check, ...] = (config.check_rope, config.check_context)
-"""Checks of another drafter of an unknown layout that vLLM has loaded."""
-_BY_FAMILY = {Family.EAGLE1: FOR_EAGLE1, Family.MTP: FOR_MTP}
+"""Checks of a drafter of another class that an engine has loaded."""
+_BY_FAMILY = {
+    Family.EAGLE1: FOR_EAGLE1,
+    Family.MTP: FOR_MTP,
+    Family.BLOCKS: FOR_BLOCKS,
+    Family.HEADS: FOR_HEADS,
+}
 _ORDER = tuple(Level)
 
 
@@ -134,16 +132,13 @@ def checks_made(inspected: Inspected) -> int:
 
 
 def _checks(inspected: Inspected) -> tuple[Check, ...]:
-    row = inspected.drafter.format.row
-    family = row.family if row else None
-    if row is None or family is None:
-        if not inspected.drafter.tensors:
-            return ()
-        parallel = row is not None and row.parallel
-        return (*(FOR_LOADED if parallel else FOR_POSITIONS), *FOR_ANY_DRAFTER)
-    if family is Family.TABLE:
-        return (*(FOR_BLOCKS if row.parallel else FOR_OTHERS), *FOR_ANY_DRAFTER)
-    return (*_BY_FAMILY.get(family, FOR_EAGLE3), *FOR_ANY_DRAFTER)
+    found = inspected.drafter.format
+    if found.family is not None:
+        return (*_BY_FAMILY.get(found.family, FOR_EAGLE3), *FOR_ANY_DRAFTER)
+    if not inspected.drafter.tensors:
+        return ()
+    parallel = is_parallel(found.architecture)
+    return (*(FOR_PARALLEL if parallel else FOR_POSITIONS), *FOR_ANY_DRAFTER)
 
 
 class Answer(StrEnum):
@@ -178,13 +173,11 @@ class Inspection:
     target: str | None
     format: str
     coverage: Coverage
-    """How much of config and weights is compared; of an unknown layout nothing is judged."""
+    """How much of config and weights is compared; of an unknown class nothing is judged."""
     unchecked: str
     """Parts that are not compared; "" if all are, or none."""
-    recognised: Sequence[str]
-    """Known facts about a checkpoint of an unknown layout."""
-    not_recognised: Sequence[str]
-    """What is not known about it."""
+    unknown: Unknown | None
+    """What is known about a checkpoint of an unknown class; null if the class is known."""
     checks: int
     """Number of checks that were made."""
     loaded_by: str
@@ -200,8 +193,8 @@ class Inspection:
 
     @property
     def known(self) -> bool:
-        """Whether the layout is known, so that anything is judged."""
-        return self.coverage is not Coverage.UNKNOWN
+        """Whether the class is known, so that anything is judged."""
+        return self.unknown is None
 
     def count(self, level: Level) -> int:
         """Return the number of results of a level."""
@@ -224,7 +217,7 @@ class Inspection:
 
     @property
     def conclusion(self) -> str:
-        """The answer in one sentence; "" if the layout is not known."""
+        """The answer in one sentence; "" if the class is not known."""
         if not self.known:
             return ""
         first = next((each for each in self.results if each.level is not Level.NOTE), None)
@@ -258,7 +251,7 @@ class Inspection:
 
     def code(self, *, strict: bool) -> int:
         """Return 130 after Ctrl-C, 3 with an error, or with a warning if `strict`, 4 if the models
-        were to be run and were not, and 5 if the layout is not known; otherwise 0."""
+        were to be run and were not, and 5 if the class is not known; otherwise 0."""
         if self.stopped:
             return EXIT_INTERRUPTED
         if not self.known:
@@ -290,6 +283,9 @@ def to_json(inspection: Inspection, exit_code: int) -> str:
     return text(INSPECTION, InspectionDocument(**content, exit_code=exit_code))
 
 
+_TENSORS = "names and shapes of its tensors"
+
+
 def inspect_files(
     drafter: str,
     target: str | None = None,
@@ -307,17 +303,19 @@ def inspect_files(
     )
     found = opened.drafter.format
     coverage, unchecked = found.coverage, found.row.unchecked if found.row else ""
-    not_recognised, results = found.not_recognised, list[CheckResult]()
+    unknown, results = found.unknown, list[CheckResult]()
     answer = engine.ask(opened, opening) if engine and coverage is not Coverage.CHECKED else None
     judged = answer is not None and not answer.unknown
     if answer is not None and judged:
         results += answer.results
-        coverage, unchecked = Coverage.CHECKED, ""
+        coverage, unchecked, unknown = Coverage.CHECKED, "", None
         if found.family is None:
             opened = replace(opened, drafter=with_tensors(opened.drafter, opening))
+    elif answer is not None and unknown is not None:
+        both = (*unknown.not_recognised, answer.unknown)
+        unknown = replace(unknown, not_recognised=both)
     elif answer is not None:
-        not_recognised = (*not_recognised, answer.unknown)
-        unchecked = "; ".join(filter(None, (unchecked, answer.unknown)))
+        unchecked = f"{_TENSORS}: {answer.unknown}"
     results += run_checks(opened)
     return Inspection(
         drafter=drafter,
@@ -325,8 +323,7 @@ def inspect_files(
         format=found.name,
         coverage=coverage,
         unchecked=unchecked,
-        recognised=found.recognised,
-        not_recognised=not_recognised,
+        unknown=unknown,
         checks=checks_made(opened) + judged,
         loaded_by=answer.engine if answer is not None and judged else "",
         results=tuple(sorted(results, key=lambda result: _ORDER.index(result.level))),

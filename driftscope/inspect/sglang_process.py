@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from driftscope.boundary.strict_json import dumps
+from driftscope.inspect.drafter_classes import DRAFTS
 from driftscope.inspect.engine_process import Absent, EngineModels, run
 
 _ALGORITHMS = {"eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "EAGLE"}
@@ -58,15 +59,20 @@ class SglangModels(EngineModels):
     def config(self, question: Mapping[str, Any]) -> Any:
         """See EngineModels."""
         from sglang.srt.configs.model_config import ModelConfig
+        from sglang.srt.models.registry import ModelRegistry
 
         speculative = question["speculative"]
         method = str(speculative["method"])
-        return ModelConfig(
+        config = ModelConfig(
             model_path=speculative.get("model", question["target"]),
             trust_remote_code=False,
             is_draft_model=True,
             speculative_algorithm=_ALGORITHMS.get(method, method.upper()),
         )
+        name = self.architecture(config)
+        if not (DRAFTS.search(name) and ModelRegistry.is_arch_supported(name)):
+            raise NotImplementedError(f"SGLang has no class that drafts of the name {name}")
+        return config
 
     def architecture(self, config: Any) -> str:
         """See EngineModels."""
@@ -117,6 +123,9 @@ class SglangModels(EngineModels):
         )
         initialize_model_parallel()
         initialize_dp_attention_flags(arguments)
+        from sglang.srt.layers.rotary_embedding import factory
+
+        factory.get_rope_cpu = lambda *args: factory.get_rope(*args[:-1])  # less the device
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from driftscope.inspect.engine_process import Absent, EngineModels, run
+from driftscope.inspect.engine_process import EngineModels, run
 
 _OF_FLASH_ATTENTION = ("compile_flash_attn_varlen_func_from_specs",)
 """Functions that vLLM defines on platforms with flash attention alone."""
@@ -64,7 +64,7 @@ class VllmModels(EngineModels):
         """See EngineModels."""
         from vllm.transformers_utils.config import _CONFIG_REGISTRY
 
-        return _CONFIG_REGISTRY
+        return frozenset(_CONFIG_REGISTRY)
 
     def config(self, question: Mapping[str, Any]) -> Any:
         """See EngineModels."""
@@ -156,9 +156,6 @@ class VllmModels(EngineModels):
         for name in _OF_FLASH_ATTENTION:
             if not hasattr(fa_utils, name):
                 setattr(fa_utils, name, None)
-        if not torch.cuda.is_available():
-            for place, name in ((torch.cuda, "Stream"), (torch.cuda, "Event"), (torch, "Event")):
-                setattr(place, name, Absent("torch.cuda").Stream)
         for runner in ("v1", "v2"):  # which of both serves a drafter is not asked
             setattr(VllmConfig, f"_validate_{runner}_model_runner", lambda _: None)
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist, median, median_high, median_low
-from typing import Protocol
+from typing import Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from driftscope.boundary.bounds import MAX_K, MAX_METRICS_BYTES
 from driftscope.boundary.http_peer import OK, Limits, ask, public
 from driftscope.boundary.text import shown
-from driftscope.errors import DamagedTraceError, NoDataError, PeerError, TelemetryError, UsageError
+from driftscope.errors import (
+    DamagedTraceError,
+    NoDataError,
+    PeerError,
+    TelemetryError,
+    UnknownKindError,
+    UsageError,
+)
 from driftscope.metrics.acceptance import UNCUT, mean_length, running_product
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.metrics.latency import all_in, cost_of
@@ -35,17 +44,23 @@ from driftscope.telemetry.instruments import (
 from driftscope.telemetry.prometheus import (
     ENGINES,
     BadPageError,
+    EngineMetrics,
     EnginePage,
-    page_of,
+    Sample,
+    metrics_of,
+    page_of_samples,
     points_on,
+    samples_on,
 )
 from driftscope.trace.manifest import CLIENT, read_manifest
 from driftscope.trace.ranks import place_of
 from driftscope.trace.reader import read_rows
 from driftscope.trace.segments import segments, source_of
 from driftscope.trace.status import Status, read_statuses
+from driftscope.unknown import Unknown
 from driftscope.vocabulary import EngineName
 
+T = TypeVar("T")
 CLASSES = ("sink", "prompt", "generated", "self")
 LIMITS = Limits(seconds=5.0, octets=MAX_METRICS_BYTES)
 """Limits of one request to an endpoint."""
@@ -227,54 +242,80 @@ class FollowedRun:
 
 
 class FollowedEndpoint:
-    """The endpoint of an engine that answers Prometheus. Raises TelemetryError.
+    """The endpoint of an engine that answers Prometheus, or those of several replicas. Raises
+    TelemetryError, and UnknownKindError for a page of something else.
 
-    It shows driftscope's metrics, or the engine's own if the page has no others or if `own` asks
-    for them. User and password in `url` are sent in its Authorization header and are never shown.
+    It shows driftscope's metrics, or the engine's own if the page has no others, if there are
+    several pages, or if `own` asks for them. User and password in a URL are sent in its
+    Authorization header and are never shown.
     """
 
     over, budget = False, None
 
-    def __init__(self, url: str, own: Sequence[EngineName] = ()) -> None:
-        base = url.rstrip("/")
-        self._url = base if base.endswith("/metrics") else f"{base}/metrics"
-        self._shown = public(self._url)
+    def __init__(self, *urls: str, own: Sequence[EngineName] = ()) -> None:
+        bases = (url.rstrip("/") for url in urls)
+        self._urls = [url if url.endswith("/metrics") else f"{url}/metrics" for url in bases]
         self._own = own
         self.page: EnginePage | None = None
         self.look()
 
     def look(self) -> dict[Key, Point]:
         """Return the current figures."""
-        page, points = self._page()
-        if points:
+        texts = [_text(url) for url in self._urls]
+        one = len(texts) == 1
+        if one and not self._own and (points := _read(self._urls[0], lambda: points_on(texts[0]))):
             return points
-        if page is None:
-            asked = " or ".join(ENGINES[name].title for name in self._own or ENGINES)
-            others = "" if self._own else "driftscope's, or those of "
-            raise TelemetryError(
-                f"{self._shown}: no metrics of speculative decoding there ({others}{asked}); give "
-                "the port of `driftscope serve --prometheus PORT`, the run directory, or the "
-                "metrics page of a server that speculates"
-            )
-        self.page = page
-        return page.points
+        known = [ENGINES[name] for name in self._own or ENGINES]
+        samples = list[Sample]()
+        for url, text in zip(self._urls, texts, strict=True):
+            found = _read(url, functools.partial(_samples_of, text, known))
+            if found is None:
+                raise UnknownKindError(self._unknown(url))
+            known, where = [found[0]], {} if one else {"instance": _host(url)}
+            samples += [replace(each, labels={**each.labels, **where}) for each in found[1]]
+        self.page = _read(self._urls[0], lambda: page_of_samples(known[0], samples))
+        return self.page.points
 
-    def _page(self) -> tuple[EnginePage | None, dict[Key, Point]]:
-        """Return the engine's own figures, or else driftscope's."""
-        try:
-            answer = ask(self._url, LIMITS)
-            if answer.status != OK:
-                raise BadPageError(f"HTTP {answer.status}")
-            text = answer.text()
-            points = {} if self._own else points_on(text)
-            known = [ENGINES[name] for name in self._own or ENGINES]
-            return (None, points) if points else (page_of(text, known), {})
-        except PeerError as error:
-            raise TelemetryError(f"{self._shown}: no metrics there ({error.why})") from error
-        except BadPageError as error:
-            raise TelemetryError(
-                f"{self._shown}: no metrics there ({shown(str(error))})"
-            ) from error
+    def _unknown(self, url: str) -> Unknown:
+        others = "" if self._own else "driftscope's, or those of "
+        asked = " or ".join(ENGINES[name].title for name in self._own or ENGINES)
+        return Unknown(
+            what=f"the page {public(url)}",
+            instead="no metrics of speculative decoding are there",
+            not_recognised=(f"{others}{asked}",),
+            adding="give the metrics page of a server that speculates, the port of "
+            "`driftscope serve --prometheus PORT`, or the run directory",
+        )
+
+
+def _host(url: str) -> str:
+    """Return host and port of a URL, without user and password."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def _samples_of(
+    text: str, engines: Sequence[EngineMetrics]
+) -> tuple[EngineMetrics, list[Sample]] | None:
+    return metrics_of(lambda metrics: samples_on(text, metrics.names), engines)
+
+
+def _text(url: str) -> str:
+    def answer() -> str:
+        found = ask(url, LIMITS)
+        if found.status != OK:
+            raise BadPageError(f"HTTP {found.status}")
+        return found.text()
+
+    return _read(url, answer)
+
+
+def _read(url: str, action: Callable[[], T]) -> T:
+    """Return the result; raises TelemetryError, with the URL, if there is no page or a bad one."""
+    try:
+        return action()
+    except (PeerError, BadPageError) as error:
+        why = error.why if isinstance(error, PeerError) else shown(str(error))
+        raise TelemetryError(f"{public(url)}: no metrics there ({why})") from error
 
 
 def view(now: Snapshot, before: Snapshot | None = None) -> View:
@@ -433,13 +474,18 @@ def nothing_accepted(
     return rejected if running is None else f"{rejected}; no request is running now"
 
 
-def follow(target: str, own: Sequence[EngineName] = ()) -> Followed:
-    """Return the engine named by `target`, a run directory or a URL; raises DriftscopeError.
+def follow(targets: Sequence[str], own: Sequence[EngineName] = ()) -> Followed:
+    """Return the engine named by a run directory or a URL, or replicas by the URLs of their pages;
+    raises DriftscopeError.
 
     `own`: the engines whose own metrics are read, whatever else the page holds.
     """
-    if target.startswith(("http://", "https://")):
-        return FollowedEndpoint(target, own)
+    urls = [target for target in targets if target.startswith(("http://", "https://"))]
+    if len(urls) == len(targets):
+        return FollowedEndpoint(*urls, own=own)
+    other = shown(next(target for target in targets if target not in urls))
+    if len(targets) > 1:
+        raise UsageError(f"{other}: is not a URL; several targets are pages of replicas")
     if own:
-        raise UsageError(f"{shown(target)}: is not a URL; --engine and --scrape read a server's")
-    return FollowedRun(Path(target))
+        raise UsageError(f"{other}: is not a URL; --engine and --scrape read a server's")
+    return FollowedRun(Path(targets[0]))

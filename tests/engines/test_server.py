@@ -72,7 +72,7 @@ def test_what_vllm_publishes_itself_is_read(servers: dict[str, Server], tmp_path
     reader, (figures,) = ingest(file)
     assert reader.name == "vllm-requests" and not figures.contradictions
     assert (figures.rounds, figures.accepted) == (rounds, accepted)
-    seen = view(FollowedEndpoint(server.url, [EngineName.VLLM]).look())
+    seen = view(FollowedEndpoint(server.url, own=[EngineName.VLLM]).look())
     assert seen.rounds == rounds and seen.requests == len(answers)
     assert seen.length == pytest.approx(1 + accepted / rounds)
     assert [each.accepted for each in seen.depths] == pytest.approx(figures.marginal)

@@ -17,7 +17,7 @@ from driftscope.parser_marks import (
     formats_of,
     named_parser,
     parsers_of,
-    unrecognised,
+    unknown_parsers,
 )
 from driftscope.regions import marks_of, text_regions
 from driftscope.vocabulary import Region
@@ -101,16 +101,13 @@ def test_calls_of_an_unknown_parser_are_prose_and_the_run_says_so() -> None:
     assert [each.region for each in text_regions("<tool_call>{}", marks=marks_of("mine"))] == [
         "prose"
     ]
-    assert unrecognised("mine", "qwen3") == (
-        "tool calls of parser mine are not recognised: they count as prose",
+    (unknown,) = unknown_parsers("mine", "qwen3")
+    assert str(unknown).startswith(
+        "the format of tool calls of parser mine is of no known kind: its text counts as prose"
     )
-    assert unrecognised(None, "hf") == (
-        (
-            "thinking of parser hf is not recognised: it counts as prose, because its marks stand "
-            "in the checkpoint's response template"
-        ),
-    )
-    assert unrecognised(None, None) == unrecognised("hermes", "deepseek-r1") == ()
+    (stated,) = unknown_parsers(None, "hf")
+    assert stated.not_recognised == ("its marks stand in the checkpoint's response template",)
+    assert unknown_parsers(None, None) == unknown_parsers("hermes", "deepseek-r1") == ()
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def _row(folder: Path, name: str, vllm: EngineProcess) -> Row:
         coverage=healthy.coverage,
         errors=_errors(healthy),
         faults=faults,
-        reason="; ".join(healthy.not_recognised[1:]) if not healthy.loaded_by else "",
+        reason="; ".join(healthy.unknown.not_recognised[1:]) if healthy.unknown else "",
     )
 
 

@@ -34,11 +34,6 @@ _ANSWERS = {
 }
 _SHOWN = 5
 """Repairs that are shown, the best first."""
-ADD_A_CLASS = (
-    "install vLLM beside driftscope and leave out --files-only, or add its names and sizes to "
-    "driftscope/inspect/drafter_classes.py"
-)
-"""Ways to have a class checked of which nothing is known here."""
 _INDENT = 9
 """Columns before the lines of a result: the width of the longest level, and two."""
 
@@ -51,10 +46,9 @@ def print_inspection(inspection: Inspection) -> None:
         console.print(Text(shown(inspection.conclusion), _ANSWERS[inspection.answer]))
     for result in inspection.results:
         _print_result(console, result)
-    if not inspection.known:
-        console.print(Text(f"recognised: {shown('; '.join(inspection.recognised))}"))
-        console.print(Text(f"not recognised: {shown('; '.join(inspection.not_recognised))}"))
-        console.print(Text(f"To have it checked: {ADD_A_CLASS}", "yellow"))
+    if inspection.unknown is not None:
+        for line in inspection.unknown.details:
+            console.print(Text(shown(line)))
         return
     if inspection.trial is not None:
         _print_trial(console, inspection.trial)
@@ -105,9 +99,9 @@ def _headline(inspection: Inspection) -> str:
         f"{inspection.count(level)} {level}{'' if inspection.count(level) == 1 else 's'}"
         for level in Level
     )
-    if not inspection.known:
+    if inspection.unknown is not None:
         name = f"{shown(inspection.drafter)}: {shown(inspection.format)}"
-        return f"{name}: layout not known, nothing judged"
+        return f"{name} is of no known kind: {inspection.unknown.instead}"
     against = f" for {shown(inspection.target)}" if inspection.target else ""
     return (
         f"{shown(inspection.drafter)}{against}: {inspection.format}, {inspection.checks} checks: "

@@ -10,7 +10,7 @@ import shlex
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import Console, Group, RenderableType
@@ -153,7 +153,8 @@ def screen_of_engine(
 ) -> RenderableType:
     """Return the screen of an engine that publishes acceptance, but nothing of the drafter."""
     k = f"K = {shown.k}  " if shown.k else ""
-    head = Text(f"{printed(public(target))}  {k}{state}", style="bold", no_wrap=True)
+    name = public(target) if "://" in target else target
+    head = Text(f"{printed(name)}  {k}{state}", style="bold", no_wrap=True)
     counts = {"rounds": shown.rounds, "requests": shown.requests}
     there = ", ".join(f"{number:,} {name}" for name, number in counts.items() if number)
     counted = Text(f"{span}: {there or 'no round is counted'}", style="dim")
@@ -346,9 +347,11 @@ class Options:
     """Engines whose own metrics are read; (): driftscope's, or an engine's where there are none."""
 
 
-def run(target: str, options: Options) -> None:
-    """Show `target` until its run ends or the user stops; raises DriftscopeError."""
-    followed = follow(target, options.own)
+def run(targets: Sequence[str], options: Options) -> None:
+    """Show a run, or the pages of servers, until the run ends or the user stops; raises
+    DriftscopeError."""
+    followed = follow(targets, options.own)
+    target = targets[0] if len(targets) == 1 else f"{len(targets)} servers"
     views = _views(followed, options)
     with contextlib.suppress(KeyboardInterrupt):
         if options.as_json:

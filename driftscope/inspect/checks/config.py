@@ -31,7 +31,13 @@ from driftscope.inspect.checks.result import (
     Level,
 )
 from driftscope.inspect.checks.tensors import FC_BIAS
-from driftscope.inspect.drafter_classes import AUX_LAYERS, IN_SGLANG, Family, mask_token
+from driftscope.inspect.drafter_classes import (
+    AUX_LAYERS,
+    IN_SGLANG,
+    Family,
+    is_parallel,
+    mask_token,
+)
 from driftscope.inspect.files import StoredTensor
 from driftscope.inspect.reference.config import default_aux_layers
 
@@ -312,7 +318,7 @@ def _uncounted(drafter: DrafterFiles, named: tuple[int, ...]) -> CheckResult:
 def check_mask_token(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield a token for what is to be drafted that is missing, or outside the vocabulary."""
     drafter = inspected.drafter
-    if drafter.format.row is None or not drafter.format.row.parallel:
+    if not is_parallel(drafter.format.architecture):
         return
     token = mask_token(drafter.fields)
     if isinstance(token, int) and 0 <= token < drafter.vocab_size:
@@ -379,7 +385,7 @@ def check_ignored_layers(inspected: Inspected) -> Iterator[CheckResult]:
 
 def _unnamed(inspected: Inspected) -> Iterator[CheckResult]:
     target = inspected.target
-    if inspected.drafter.format.family in (Family.TABLE, None):
+    if inspected.drafter.format.family in (Family.BLOCKS, None):
         field, _ = inspected.drafter.layers_field
         yield CheckResult(
             id=UNNAMED,
@@ -443,7 +449,7 @@ def check_rope(inspected: Inspected) -> Iterator[CheckResult]:
     family = inspected.drafter.format.family
     if family is None and not _has_theta(own):  # its default is not known
         return
-    if family is Family.TABLE and not _has_theta(own):
+    if family is Family.BLOCKS and not _has_theta(own):
         own = {**own, "rope_theta": _THETA_OF_BLOCKS}
     per_layer = any(
         isinstance(value, dict) for value in (*_rope(own).values(), *_rope(targets).values())

@@ -167,11 +167,11 @@ def check_layer_fields(inspected: Inspected) -> Iterator[CheckResult]:
 def modules_of(drafter: DrafterFiles) -> tuple[str, ...]:
     """Return the modules of vLLM's models that read the config; () if it is not known which."""
     row, family = drafter.format.row, drafter.format.family
-    if family is Family.MTP and not (row and row.layout and row.layout.family == MIMO):
+    if family is Family.MTP and drafter.format.architecture != MIMO:
         return ()
-    if family is Family.TABLE and row is not None:
+    if family in (Family.BLOCKS, Family.HEADS) and row is not None:
         return tuple(row.source.split(", "))
-    return SOURCES.get(family or Family.TABLE, ())
+    return SOURCES.get(family, ()) if family else ()
 
 
 def _unknown_to_all(drafter: DrafterFiles) -> Iterator[CheckResult]:

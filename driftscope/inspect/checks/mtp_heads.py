@@ -24,8 +24,12 @@ _UNLOADED = (
     "vllm#37667, sglang#35797: heads that an engine builds with the target's quantisation do not "
     "load weights that are not quantised, and nothing is accepted"
 )
-_KEPT_WIDE = ("norm", "gate.weight", "embed_tokens", "head.weight", "bias", "scale")
-"""Parts of names of tensors that stay in full width where a head is quantised."""
+_KEPT_WIDE = (
+    *("norm", "gate.weight", "embed_tokens", "head.weight", "bias", "scale"),
+    *(".fc.", "eh_proj", "e_proj", "h_proj", "input_proj", "linear_proj"),
+)
+"""Parts of names of tensors that stay in full width where a head is quantised; the last project
+embedding and state at its entry."""
 
 
 def check_heads(inspected: Inspected) -> Iterator[CheckResult]:
@@ -55,34 +59,6 @@ def check_heads(inspected: Inspected) -> Iterator[CheckResult]:
         )
 
 
-def check_entries(inspected: Inspected) -> Iterator[CheckResult]:
-    """Yield tensors that a head lacks, or that have another shape than its layout."""
-    drafter = inspected.drafter
-    heads = _heads_mtp_heads(drafter)
-    if heads is None:
-        return
-    hidden = drafter.hidden_size
-    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(heads.layout.norms, (hidden,))
-    for name, times in heads.layout.projections.items():
-        shapes[name] = (hidden, times * hidden)
-    missing, wrong = list[str](), list[str]()
-    for number in heads.heads:
-        mine = heads.of(number)
-        if heads.heads[number].keys() <= shapes.keys():
-            missing.append(f"the decoder layer of head {number}")
-        for rest, shape in shapes.items():
-            stored = mine.get(rest)
-            tensor = drafter.tensors.get(stored) if stored else None
-            if tensor is None:
-                missing.append(f"{rest} of head {number}")
-            elif tensor.is_float and tensor.shape != shape:
-                wrong.append(f"{stored} {tensor.shape}, not {shape}")
-    if missing:
-        yield _entry("missing_tensor", "an MTP head lacks tensors", ", ".join(missing))
-    if wrong:
-        yield _entry("wrong_shape", "tensors of an MTP head have other shapes", ", ".join(wrong))
-
-
 def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
     """Yield heads that are not quantised where an engine builds them quantised: the config says
     that the target is, and does not leave them out."""
@@ -91,7 +67,7 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
     settings = drafter.quantization
     if heads is None or not settings:
         return
-    matrices = [drafter.tensors[name] for name in heads.names if _is_matrix(heads, name, drafter)]
+    matrices = [drafter.tensors[name] for name in heads.names if _is_matrix(name, drafter)]
     plain = [each for each in matrices if each.is_float and not left_out(each.name, settings)]
     if plain and all(each.is_float for each in matrices):
         yield CheckResult(
@@ -156,22 +132,8 @@ def _heads_mtp_heads(drafter: DrafterFiles) -> MtpHeads | None:
     return find_heads(drafter.raw, drafter.tensors)
 
 
-def _is_matrix(heads: MtpHeads, name: str, drafter: DrafterFiles) -> bool:
+def _is_matrix(name: str, drafter: DrafterFiles) -> bool:
     """Whether a tensor is a matrix that tools quantise: not the projection at the entry, which many
     leave as it is."""
-    parts = (heads.shared, *heads.heads.values())
-    entry = any(part.get(rest) == name for part in parts for rest in heads.layout.projections)
     kept = any(part in name for part in _KEPT_WIDE)
-    return len(drafter.tensors[name].shape) == 2 and not entry and not kept
-
-
-def _entry(id_: str, title: str, there: str) -> CheckResult:
-    return CheckResult(
-        id=id_,
-        level=Level.ERROR,
-        title=title,
-        expected="norms of embedding and state [H], a matrix [H, 2H] that reads both, and a layer",
-        rule=_LOST,
-        there=there,
-        change="copy the heads' tensors from the checkpoint that it was made from",
-    )
+    return len(drafter.tensors[name].shape) == 2 and not kept

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from driftscope.inspect.checkpoints import DrafterFiles
 from driftscope.inspect.checks.result import (
@@ -15,7 +15,7 @@ from driftscope.inspect.checks.result import (
     Inspected,
     Level,
 )
-from driftscope.inspect.drafter_classes import Coverage, Family, Sizes
+from driftscope.inspect.drafter_classes import Family
 
 Shape = tuple[int, ...]
 ATTENTION = "self_attn."
@@ -25,10 +25,6 @@ HEAD, EMBEDDING, D2T, T2D = "lm_head.weight", "embed_tokens.weight", "d2t", "t2d
 
 def required(drafter: DrafterFiles) -> dict[str, Shape]:
     """Return the tensors without which a drafter cannot work, by their common name."""
-    row = drafter.format.row
-    if row is not None and row.tensors is not None:
-        left_out = () if drafter.reads_captured else (_FC,)
-        return {n: s for n, s in _from_table(drafter, row.tensors).items() if n not in left_out}
     hidden, inputs = drafter.hidden_size, fc_inputs(drafter)
     shapes: dict[str, Shape] = {"fc.weight": (hidden, inputs)} if inputs else {}
     if drafter.format.family is not Family.EAGLE1:
@@ -41,9 +37,7 @@ def required(drafter: DrafterFiles) -> dict[str, Shape]:
 
 def optional(drafter: DrafterFiles) -> dict[str, Shape]:
     """Return the tensors that an engine can do without, or that other checks judge."""
-    width, states, row = drafter.target_hidden_size, drafter.named_states, drafter.format.row
-    if row is not None and row.optional is not None:
-        return _from_table(drafter, row.optional)
+    width, states = drafter.target_hidden_size, drafter.named_states
     shapes: dict[str, Shape] = {EMBEDDING: (drafter.vocab_size, drafter.hidden_size)}
     if drafter.format.family is Family.EAGLE1:  # its head is the target's
         if drafter.for_sglang:  # it has a place for these, or passes over them; vLLM refuses them
@@ -58,37 +52,6 @@ def optional(drafter: DrafterFiles) -> dict[str, Shape]:
         **{f"fc_norm.{state}.weight": (width,) for state in range(states)},
     }
     return shapes
-
-
-def _from_table(drafter: DrafterFiles, tensors: Mapping[str, Sizes]) -> dict[str, Shape]:
-    """Return the shapes of tensors that the table of classes lists, for each layer and head."""
-    sizes = sizes_by_name(drafter)
-    heads, layers = range(drafter.size("num_heads", 1)), range(drafter.layers)
-    return {
-        name.format(layer=layer, head=head): tuple(sizes[size] for size in shape)
-        for name, shape in tensors.items()
-        for layer in layers
-        for head in heads
-        if all(size in sizes for size in shape)
-    }
-
-
-def sizes_by_name(drafter: DrafterFiles) -> dict[str, int]:
-    """Return the sizes that the table of classes names; without those that the config lacks."""
-    sizes = {
-        "hidden": drafter.hidden_size,
-        "vocab": drafter.vocab_size,
-        "draft_vocab": drafter.draft_vocab_size,
-        "truncated_vocab": drafter.size("truncated_vocab_size", drafter.vocab_size),
-        "captured": drafter.aux_states * drafter.target_hidden_size,
-    }
-    if drafter.fields.get("num_attention_heads"):
-        queries, keys, head = _heads(drafter)
-        sizes |= {"heads": queries, "queries": queries * head, "keys": keys * head}
-        sizes |= {"head_dim": head, "inner": drafter.size("intermediate_size")}
-    if drafter.fields.get("markov_rank"):
-        sizes["rank"] = drafter.size("markov_rank")
-    return sizes
 
 
 def fc_inputs(drafter: DrafterFiles) -> int:
@@ -200,9 +163,7 @@ def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
     needed = required(drafter)
     known = needed | optional(drafter)
     yield from _missing(drafter, needed)
-    drops_others = drafter.format.row is not None and drafter.format.row.source == "medusa.py"
-    if drafter.format.coverage is Coverage.CHECKED and not drops_others:
-        yield from _unexpected(drafter, known)
+    yield from _unexpected(drafter, known)
     if _FC in needed:
         yield from _fc_width(drafter)
     wrong = [
@@ -220,6 +181,12 @@ def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
             there=_some(wrong),
             change="set the sizes in config.json to those that the weights were trained with",
         )
+
+
+def check_fc(inspected: Inspected) -> Iterator[CheckResult]:
+    """Yield a width of `fc` that is not that of the captured layers."""
+    if inspected.drafter.aux_states and not inspected.drafter.quantized:
+        yield from _fc_width(inspected.drafter)
 
 
 def check_prefix(inspected: Inspected) -> Iterator[CheckResult]:
@@ -348,7 +315,7 @@ def _eagle1_width(drafter: DrafterFiles, there: tuple[int, ...]) -> CheckResult:
 def _model(drafter: DrafterFiles) -> str:
     """Return the place of vLLM's model of this drafter."""
     row = drafter.format.row
-    if row is not None and row.family is Family.TABLE:
+    if row is not None and row.family is Family.BLOCKS:
         return f"{VLLM}, {row.source}"
     return VLLM_EAGLE1_MODEL if drafter.format.family is Family.EAGLE1 else VLLM_MODEL
 
@@ -356,7 +323,7 @@ def _model(drafter: DrafterFiles) -> str:
 def _loader(drafter: DrafterFiles) -> str:
     """Return the place where vLLM loads the weights of this drafter."""
     row = drafter.format.row
-    if row is not None and row.family is Family.TABLE:
+    if row is not None and row.family is Family.BLOCKS:
         return f"{VLLM}, {row.source} load_weights"
     return VLLM_EAGLE1_LOADER if drafter.format.family is Family.EAGLE1 else VLLM_LOADER
 

@@ -146,7 +146,7 @@ def _stored(files: DrafterFiles) -> dict[str, StoredTensor]:
 def _unfit(files: DrafterFiles) -> str | None:
     fields = files.fields
     row = files.format.row
-    if row is None or row.family in (None, Family.TABLE) or row.parallel:
+    if row is None or row.family in (Family.BLOCKS, Family.HEADS) or row.parallel:
         return f"no reference implementation of {files.format.name}"
     if files.format.family is Family.MTP:
         return _unfit_heads(files)
@@ -169,9 +169,9 @@ def _unfit(files: DrafterFiles) -> str | None:
 def _unfit_heads(files: DrafterFiles) -> str | None:
     heads = find_heads(files.raw, files.tensors)
     if heads is None or not heads.heads:
-        return "it has no MTP heads of a known layout"
-    if heads.layout.family != MIMO:
-        return f"no reference implementation of MTP heads in the layout of {heads.layout.family}"
+        return "it has no MTP heads"
+    if files.format.architecture != MIMO:
+        return f"no reference implementation of the MTP heads of {files.format.architecture}"
     if len(heads.heads) > 1:
         return f"it has {len(heads.heads)} MTP heads, and the reference implementation runs one"
     return "its weights are quantised" if files.quantized else None

@@ -40,6 +40,7 @@ from driftscope.trace.manifest import (
     read_manifest,
 )
 from driftscope.trace.writer_files import check_writable
+from driftscope.unknown import Unknown
 from driftscope_probes.engine import HookPoint
 from driftscope_probes.server.start import NO_SPECULATION, speculation_of
 from driftscope_probes.settings import DISABLE, is_disabled, settings_from
@@ -86,6 +87,8 @@ class Check:
     detail: str
     hint: str | None = None
     """Advice if the item is not ok."""
+    unknown: Unknown | None = None
+    """What is not known about the item's kind."""
 
 
 def fact(topic: str, detail: str) -> Check:
@@ -214,6 +217,8 @@ def verdict(checks: Sequence[Check], engine: Engine = VLLM) -> Check:
         more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
         why = f"not ready because of {broken[0].topic}: {broken[0].detail}{more}"
         return problem(VERDICT, why, broken[0].hint)
+    if unknown := next((check.unknown for check in checks if check.unknown), None):
+        return Check(topic=VERDICT, ok=None, detail=f"ready, but {unknown}", unknown=unknown)
     hooks = sum(check.topic.startswith("hook ") and bool(check.ok) for check in checks)
     facts = {check.topic: check.detail for check in checks}
     held = f"{hooks} hooks hold" if hooks else facts.get("hooks", "")
@@ -483,7 +488,7 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
     parallel = method != "dflash" and bool(given.get("parallel_drafting"))
     kinds = [kind for kind in KINDS if method in kind.methods and kind.parallel == parallel]
     if not kinds:
-        return counted(f"the probe does not know method {method}{' in parallel' * parallel}")
+        return unknown_drafter(support.unknown_method(f"{method}{' in parallel' * parallel}"))
     folder = str(given.get("model") or (target if method == MTP else ""))
     config = config_of(folder)
     if config and kinds[0].model and (fault := _fault_of(folder, config, method, classes)):
@@ -498,6 +503,11 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
 def counted(why: str) -> Check:
     """Return that a drafter is recorded without its inside, and why."""
     return Check(topic="drafter", ok=True, detail=f"{_COUNTED}: {why}")
+
+
+def unknown_drafter(unknown: Unknown) -> Check:
+    """Return that the inside of a drafter is not recorded, because its kind is not known."""
+    return Check(topic="drafter", ok=True, detail=f"{unknown}", unknown=unknown)
 
 
 def _class_of(config: Mapping[str, object], method: str, classes: Mapping[str, str]) -> str | None:

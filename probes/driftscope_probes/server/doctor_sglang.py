@@ -13,7 +13,7 @@ from pathlib import Path
 
 from driftscope.boundary.bounds import MAX_JSON_BYTES
 from driftscope.boundary.files import read_text
-from driftscope.inspect.drafter_classes import architectures_of
+from driftscope.inspect.drafter_classes import DRAFTS, architectures_of
 from driftscope_probes.server.doctor import (
     SGLANG,
     Check,
@@ -39,8 +39,6 @@ _HOOKED = ("EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM")
 _OPTIONAL_SEAM = "plugin"
 _ENTRY = re.compile(r"^EntryClass\s*=\s*(?:\[(.*?)\]|(\w+))", re.MULTILINE | re.DOTALL)
 _NAME = re.compile(r"\w+")
-_DRAFTS = re.compile(r"Eagle|MTP|NextN|Assistant|Draft")
-"""Parts of the names of SGLang's classes that draft."""
 
 
 def examine_sglang_server(model: str, options: Sequence[str]) -> Iterator[Check]:
@@ -90,9 +88,9 @@ def _drafter(model: str, options: Mapping[str, str], folder: Path) -> Check:
     if registered and served not in registered:
         detail = f"SGLang looks up {served} for {named[0]}, which it does not register"
         return problem("drafter", detail, "give a drafter of SGLang's, or another SGLang")
-    if given != "STANDALONE" and not _DRAFTS.search(served):
+    if given != "STANDALONE" and not DRAFTS.search(served):
         detail = f"SGLang would load {served} as it is named, which is no drafter's class"
-        names = ", ".join(sorted(name for name in registered if _DRAFTS.search(name)))
+        names = ", ".join(sorted(name for name in registered if DRAFTS.search(name)))
         return problem("drafter", detail, f"name the drafter's class in its config, of: {names}")
     if given == "STANDALONE":
         return counted(f"SGLang serves {served} as a draft model, which reads tokens alone")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from driftscope.inspect.weights_digest import weights_digest
-from driftscope.parser_marks import unrecognised
+from driftscope.parser_marks import unknown_parsers
 from driftscope.trace.manifest import (
     AUX_FROM_CONFIG,
     AUX_FROM_ENGINE,
@@ -152,7 +152,7 @@ def _manifest(
         **settings_in_manifest(settings),
         notes=(
             *(() if settings.identifiers else (IDENTIFIERS_OFF,)),
-            *(unrecognised(*parsers_of(arguments)) if settings.regions else ()),
+            *(map(str, unknown_parsers(*parsers_of(arguments))) if settings.regions else ()),
             *notes,
         ),
         **of_drafter,

@@ -14,7 +14,7 @@ import torch
 
 from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.inspect.weights_digest import weights_digest
-from driftscope.parser_marks import unrecognised
+from driftscope.parser_marks import unknown_parsers
 from driftscope.trace.manifest import AGREES, BLOCK, EXACT, SIMULATED, Manifest, Model
 from driftscope.trace.status import DRAFTER, TARGET, StartFault
 from driftscope.trace.writer import TraceWriter
@@ -172,7 +172,7 @@ def _manifest(
         notes=(
             *(() if settings.identifiers else (IDENTIFIERS_OFF,)),
             *_split(config),
-            *(unrecognised(*parsers_of(config)) if settings.regions else ()),
+            *(map(str, unknown_parsers(*parsers_of(config))) if settings.regions else ()),
             *notes,
         ),
         **of_drafter,

@@ -11,6 +11,7 @@ from typing import Any
 
 from driftscope.errors import ProbeError, UnknownDrafterError
 from driftscope.trace.ranks import Place
+from driftscope.unknown import Unknown
 from driftscope.vocabulary import PRENORM_RMS
 from driftscope_probes import settings
 from driftscope_probes.drafter import Kind
@@ -134,10 +135,18 @@ def kind_for(speculation: Any, *, modules: bool = False) -> Kind:
     for kind in KINDS:
         if method in kind.methods and (kind.parallel, kind.modules) == (parallel, modules):
             return kind
-    what = f"{method} with parallel drafting" if parallel else method
     raise UnknownDrafterError(
-        f"drafters of method {what} are not supported by this driftscope; supported: "
-        f"{', '.join(methods())}"
+        str(unknown_method(f"{method} with parallel drafting" if parallel else method))
+    )
+
+
+def unknown_method(method: str) -> Unknown:
+    """Return that a method of drafting is not known to the probe."""
+    return Unknown(
+        what=f"a drafter of method {method}",
+        instead="its acceptance and timing are recorded, nothing inside it",
+        not_recognised=("how vLLM runs it",),
+        adding=f"docs/extending/add-a-drafter.md, beside those of {', '.join(methods())}",
     )
 
 
@@ -185,10 +194,7 @@ def check_speculation(config: Any) -> None:
             )
     method = config.speculative_config.method
     if method not in methods():
-        raise UnknownDrafterError(
-            f"speculation method {method!r} is not supported by this driftscope; "
-            f"supported: {', '.join(methods())}"
-        )
+        raise UnknownDrafterError(str(unknown_method(method)))
 
 
 def check_engine(config: Any) -> None:

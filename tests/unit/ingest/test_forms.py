@@ -516,14 +516,14 @@ UNKNOWN: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
             "step: 2.00, "
             "Committed: 200 tokens, Denoising steps: 100, Canvas positions evaluated: 800\n"
         ),
-        ("not a file that ingest knows",),
+        ("of no known kind: it is not read",),
     ),
     "another bench": (
         '{"tokens_per_second": 12.5, "acceptance": 0.4}',
-        ("not a file that ingest knows",),
+        ("of no known kind: it is not read",),
     ),
     "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), ("not readable|not a file",)),
-    "nothing": ("", ("empty|not a file",)),
+    "nothing": ("", ("empty|of no known kind",)),
 }
 
 

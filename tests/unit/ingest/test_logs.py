@@ -269,7 +269,7 @@ def test_one_run_of_sglang_is_no_run_of_vllm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("just prose\n", "not a file that ingest knows. "),
+        ("just prose\n", "of no known kind: it is not read"),
         (
             "[2026] Decode batch, #running-req: 4, #token: 9, gen throughput (token/s): 1\n",
             "nearest is server-log .*: has Decode batch, lacks accept len:",

@@ -16,13 +16,12 @@ from driftscope.errors import EXIT_GATE_FAILED, EXIT_OK, EXIT_UNKNOWN
 from driftscope.inspect.checkpoints import DrafterFiles, open_drafter, recognise
 from driftscope.inspect.checks.tensors import required
 from driftscope.inspect.drafter_classes import (
-    CLASSES,
     SPECULATORS,
     TARGETS,
     Coverage,
-    Family,
     coverage_table,
     drafter_architecture,
+    names_drafter,
     row_of,
 )
 from driftscope_probes.server.doctor import drafter_classes, vllm_folder
@@ -72,7 +71,10 @@ def _heads(layer: str, *norms: str, **columns: int) -> dict[str, tuple[int, ...]
     }
 
 
-def _of_dflash(config: Fields) -> dict[str, tuple[int, ...]]:
+DFLASH_TENSORS = {"fc.weight": (H, 3 * H), "hidden_norm.weight": (H,), "norm.weight": (H,)}
+
+
+def _of_eagle3(config: Fields) -> dict[str, tuple[int, ...]]:
     drafter = DrafterFiles(
         folder=Path(), format=recognise(config, ()), raw=config, fields=config, tensors={}
     )
@@ -81,19 +83,19 @@ def _of_dflash(config: Fields) -> dict[str, tuple[int, ...]]:
 
 ENTRY = ("enorm", "hnorm")
 HEADS: dict[str, tuple[Fields, dict[str, tuple[int, ...]]]] = {
-    "DeepSeek-V3.2": (
+    "DeepseekV32MTPModel": (
         {"model_type": "deepseek_v32", "num_nextn_predict_layers": 1},
         _heads("model.layers.1.", *ENTRY, eh_proj=2),
     ),
-    "GLM-5": (
-        {"model_type": "glm_moe_dsa", "num_nextn_predict_layers": 1},
+    "Glm5NextMTPModel": (
+        {"model_type": "glm5_next", "num_nextn_predict_layers": 1},
         _heads("model.layers.1.", *ENTRY, eh_proj=2),
     ),
-    "DeepSeek-V4": (
+    "DeepSeekV4MTPModel": (
         {"model_type": "deepseek_v4", "num_nextn_predict_layers": 1},
         _heads("mtp.0.", *ENTRY, "norm", e_proj=1, h_proj=1),
     ),
-    "LongCat-Flash": (
+    "LongCatFlashMTPModel": (
         {"architectures": ["LongcatFlashForCausalLM"], "num_nextn_predict_layers": 1},
         {
             "model.mtp.norm.weight": (H,),
@@ -101,7 +103,7 @@ HEADS: dict[str, tuple[Fields, dict[str, tuple[int, ...]]]] = {
             **_heads("model.mtp.layers.0.", "enorm.m", "hnorm.m", eh_proj=2),
         },
     ),
-    "Nemotron-H": (
+    "NemotronHMTPModel": (
         {
             "model_type": "nemotron_h",
             "num_nextn_predict_layers": 1,
@@ -112,21 +114,21 @@ HEADS: dict[str, tuple[Fields, dict[str, tuple[int, ...]]]] = {
             **_heads("mtp.layers.1.", "final_layernorm"),
         },
     ),
-    "Qwen3.5": (
+    "Qwen3_5MTP": (
         {"model_type": "qwen3_5", "text_config": {**BASE, "mtp_num_hidden_layers": 1}},
         {
             **_heads("mtp.", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", fc=2),
             **_heads("mtp.layers.0."),
         },
     ),
-    "EXAONE": (
+    "ExaoneMoeMTP": (
         {"model_type": "exaone_moe", "num_nextn_predict_layers": 1},
         {
             **_heads("mtp.", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", fc=2),
             **_heads("mtp.layers.0."),
         },
     ),
-    "MiniMax-M3": (
+    "MiniMaxM3MTP": (
         {"model_type": "minimax_m3_vl", "text_config": {**BASE, "num_mtp_modules": 1}},
         _heads("language_model.model.mtp.layers.0.", *ENTRY, "final_layernorm", eh_proj=2),
     ),
@@ -144,24 +146,12 @@ def test_heads_are_found_in_the_layout_of_their_architecture(name: str, tmp_path
         Coverage.PARTLY,
         [],
     )
-    assert name.split("-")[0].split(".")[0] in document["format"] or name == "GLM-5"
-    entry = next(n for n in shapes if n.endswith(("eh_proj.weight", "fc.weight", "e_proj.weight")))
-    lost = {n: shape for n, shape in shapes.items() if n != entry}
-    code, document = _inspected(_write(tmp_path / "lost", config, lost))
-    assert (code, _ids(document, "error")) == (EXIT_GATE_FAILED, ["missing_tensor"])
+    assert name in document["format"]
     code, document = _inspected(_write(tmp_path / "none", config, {"model.norm.weight": (H,)}))
     assert (code, _ids(document, "error")) == (EXIT_GATE_FAILED, ["mtp_heads_missing"])
 
 
 UNKNOWN: dict[str, tuple[Fields, dict[str, tuple[int, ...]]]] = {
-    "a target with heads of a kind of its own": (
-        {
-            "model_type": "kimi_k3",
-            "architectures": ["KimiK3ForCausalLM"],
-            "num_nextn_predict_layers": 1,
-        },
-        _heads("model.mtp.0.", "enorm"),
-    ),
     "a target that no table has": (
         {"architectures": ["NewForCausalLM"], "num_nextn_predict_layers": 1},
         _heads("model.layers.1.", *ENTRY, eh_proj=2),
@@ -193,7 +183,7 @@ def test_an_unknown_layout_is_not_judged(name: str, tmp_path: Path) -> None:
     assert (code, document["coverage"]) == (EXIT_UNKNOWN, Coverage.UNKNOWN)
     assert document["results"] == [] and document["checks"] == 0
     shown = " ".join(run_command("inspect", str(path), "--files-only").stdout.split())
-    assert "layout not known, nothing judged" in shown
+    assert "is of no known kind: nothing is judged" in shown
     assert f"recognised: architecture {fields['architectures'][0]}" in shown
     assert next(iter(shapes)) in shown and "drafter_classes.py" in shown
 
@@ -227,8 +217,6 @@ WRONG: dict[str, tuple[Fields, str]] = {
         _planted(dflash_config={"mask_token_id": 9, "target_layer_ids": [3, 1, 5]}),
         "[3, 1, 5]",
     ),
-    "wrong_shape": (_planted(intermediate_size=25), "mlp"),
-    "missing_tensor": (_planted(num_hidden_layers=3), "layers.2"),
     "rope_theta_differs": (_planted(rope_theta=5e5), "500000"),
     "other_vocabulary": (_planted(vocab_size=V + 8), f"{V + 8}"),
     "d2t_missing": (_planted(draft_vocab_size=V // 2), "none"),
@@ -240,7 +228,7 @@ WRONG: dict[str, tuple[Fields, str]] = {
 def test_what_is_wrong_with_a_parallel_drafter_is_named(
     config: Fields, wrong: str, tmp_path: Path
 ) -> None:
-    shapes = _of_dflash(config)
+    shapes = DFLASH_TENSORS
     target = _target(tmp_path / "target", rope_theta=10000.0)
     whole = _write(tmp_path / "whole", config, shapes)
     code, document = _inspected(whole, "--target", target)
@@ -257,7 +245,7 @@ def test_a_dflash_drafter_without_a_rotary_base_has_vllms(
     base: float, ids: list[str], tmp_path: Path
 ) -> None:
     config = {name: value for name, value in DFLASH.items() if name != "rope_theta"}
-    path = _write(tmp_path / "a", config, _of_dflash(config))
+    path = _write(tmp_path / "a", config, DFLASH_TENSORS)
     target = _target(tmp_path / "target", rope_theta=base)
     _, document = _inspected(path, "--target", target)
     assert _ids(document, "error", "warning") == ids
@@ -265,7 +253,7 @@ def test_a_dflash_drafter_without_a_rotary_base_has_vllms(
 
 def test_a_dflash_table_of_zeros_is_an_error(tmp_path: Path) -> None:
     config = {**DFLASH, "draft_vocab_size": V // 2}
-    path = _write(tmp_path / "a", config, {**_of_dflash(config), "lm_head.weight": (V // 2, H)})
+    path = _write(tmp_path / "a", config, {**DFLASH_TENSORS, "lm_head.weight": (V // 2, H)})
     tensors = open_drafter(str(path)).tensors
     state = {name: torch.from_numpy(each.array().copy()) for name, each in tensors.items()}
     save_file({**state, "d2t": torch.zeros(V // 2, dtype=torch.long)}, path / "model.safetensors")
@@ -283,13 +271,11 @@ def test_medusas_old_names_are_read_and_its_lost_biases_named(tmp_path: Path) ->
     assert (code, _ids(document, "error", "warning")) == (EXIT_OK, ["medusa_bias_dropped"])
     with_bias = {**config, "medusa_fc_bias": True}
     assert _ids(_inspected(_write(tmp_path / "a", with_bias, shapes))[1], "error", "warning") == []
-    wide = {**shapes, "0.0.linear.weight": (H, H + 1)}
-    assert _ids(_inspected(_write(tmp_path / "a", with_bias, wide))[1], "error") == ["wrong_shape"]
 
 
 def _layer_of_eagle3(states: int) -> dict[str, tuple[int, ...]]:
     config = {**BASE, "architectures": ["LlamaForCausalLMEagle3"], "num_aux_hidden_states": states}
-    return _of_dflash(config)
+    return _of_eagle3(config)
 
 
 @pytest.mark.parametrize(
@@ -342,10 +328,10 @@ def test_the_table_has_every_class_that_the_installed_vllm_registers() -> None:
     _vllm_source("__init__.py")
     registered = drafter_classes(vllm_folder() or Path())
     assert len(registered) > 50
-    assert [name for name in registered if row_of(name) is None] == []
+    assert [name for name in registered if not names_drafter(name)] == ["ExtractHiddenStatesModel"]
     table = coverage_table(registered)
     assert "DeepSeekV4MTPModel" in table[Coverage.PARTLY]
-    assert "KimiK3MTPModel" in table[Coverage.UNKNOWN]
+    assert "DFlashLagunaForCausalLM" in table[Coverage.UNKNOWN]
 
 
 def test_the_targets_of_mtp_heads_are_those_that_the_installed_vllm_converts() -> None:
@@ -392,11 +378,4 @@ def test_the_class_is_the_one_that_vllm_looks_up(
     config: Fields, method: str | None, architecture: str
 ) -> None:
     assert drafter_architecture(config, method) == architecture
-    assert row_of(architecture) is not None
-
-
-def test_rows_say_what_is_needed_to_check_them() -> None:
-    for row in CLASSES:
-        assert (row.layout is not None) == (row.family is Family.MTP)
-        assert (row.tensors is not None) == (row.family is Family.TABLE)
-        assert bool(row.source) == (row.coverage is not Coverage.UNKNOWN)
+    assert names_drafter(architecture)

@@ -80,7 +80,8 @@ def test_a_vllm_that_does_not_answer_leaves_the_layout_unknown(
     with EngineProcess(command=(sys.executable, "-c", program), most_seconds=1) as process:
         inspection = inspect_files(str(drafter), str(target), engine=process)
     assert inspection.coverage is Coverage.UNKNOWN and inspection.loaded_by == ""
-    assert "gave no answer" in inspection.not_recognised[-1]
+    assert inspection.unknown is not None
+    assert "gave no answer" in inspection.unknown.not_recognised[-1]
 
 
 def test_a_class_that_vllm_loads_is_checked_and_its_numbers_too(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_name_that_is_not_there_is_not_downloaded(name: str) -> None:
         (
             {"model_type": "glm_moe_dsa", "num_nextn_predict_layers": 1},
             [],
-            "target with MTP heads, DeepSeek, GLM",
+            "target with MTP heads (DeepseekV32MTPModel)",
         ),
         ({"speculators_model_type": "dflash"}, [], "DFlash, speculators format"),
         (

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from driftscope.boundary.http_peer import Limits
 from driftscope.cli.app import app
-from driftscope.errors import NotATraceError, TelemetryError, UsageError
+from driftscope.errors import NotATraceError, TelemetryError, UnknownKindError, UsageError
 from driftscope.pipeline import summarise
 from driftscope.telemetry import engine, watch
 from driftscope.telemetry.prometheus import EngineName
@@ -140,8 +140,9 @@ def test_an_engines_own_page_shows_its_acceptance() -> None:
     assert "75.0%" in done.output and "50.0%" in done.output
     assert max(map(len, done.output.splitlines())) <= 80
     assert json.loads(line)["engine"] == "llama.cpp"
-    assert other.exit_code != 0 and isinstance(other.exception, TelemetryError)
-    assert "no metrics of speculative decoding there (vLLM)" in str(other.exception)
+    assert other.exit_code != 0 and isinstance(other.exception, UnknownKindError)
+    assert "is of no known kind: no metrics of speculative decoding" in str(other.exception)
+    assert other.exception.unknown.not_recognised == ("vLLM",)
 
 
 def _replicas(
@@ -234,17 +235,36 @@ def test_replicas_of_a_page_are_listed_the_worst_first() -> None:
     assert document["replicas"][0] == {"replica": "engine 5", "rounds": 24, "length": 1 + 2 / 24}
 
 
+def test_pages_of_several_replicas_are_one_screen_the_worst_first() -> None:
+    healthy = LLAMACPP_PAGE.format(rounds=4000, accepted=6000)
+    with _serving(healthy) as one, _serving(LLAMACPP_PAGE.format(rounds=400, accepted=0)) as other:
+        lines = CliRunner().invoke(app, ["watch", one, other, "--once"]).output.splitlines()
+        words = ["watch", one, other, "--once", "--json"]
+        document = json.loads(CliRunner().invoke(app, words).output)
+    assert lines[0].startswith("2 servers") and "4,400 rounds" in lines[1]
+    names = [replica["replica"] for replica in document["replicas"]]
+    assert [name.removeprefix("instance ") in one for name in names] == [False, True]
+    assert any("accepts 1.00 tokens a round in 400 rounds; its sibling" in line for line in lines)
+
+
+def test_a_page_of_something_else_among_replicas_is_named() -> None:
+    page = LLAMACPP_PAGE.format(rounds=40, accepted=10)
+    with _serving(page) as one, _serving("up 1\n") as other:
+        done = CliRunner().invoke(app, ["watch", one, other, "--once"])
+    assert isinstance(done.exception, UnknownKindError) and other in str(done.exception)
+
+
 def test_a_run_has_no_page_to_scrape(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a URL"):
-        follow(str(write_run(tmp_path / "run", SPEC)), [EngineName.VLLM])
+        follow([str(write_run(tmp_path / "run", SPEC))], [EngineName.VLLM])
 
 
 def test_an_endpoint_of_something_else_is_said(tmp_path: Path) -> None:
     page = "# TYPE vllm:num_requests gauge\nvllm:num_requests 1\n"
-    with _serving(page) as url, pytest.raises(TelemetryError, match="serve --prometheus PORT"):
-        follow(url)
+    with _serving(page) as url, pytest.raises(UnknownKindError, match="serve --prometheus PORT"):
+        follow([url])
     with pytest.raises(NotATraceError):
-        follow(str(tmp_path / "nothing"))
+        follow([str(tmp_path / "nothing")])
 
 
 def test_the_screen_fits_into_80_columns(tmp_path: Path) -> None:
@@ -290,7 +310,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("behaviour", sorted(METRICS.keys() - TAME))
 def test_one_line_in_time(server: Server, behaviour: str) -> None:
     begun, before_kb = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(TelemetryError) as caught:
+    with pytest.raises((TelemetryError, UnknownKindError)) as caught:
         view(watch.FollowedEndpoint(server.url(behaviour)).look())
     assert time.monotonic() - begun < SECONDS + 2.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < ROOM_KB

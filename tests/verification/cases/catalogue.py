@@ -385,7 +385,7 @@ CASES: tuple[Case, ...] = (
         steps=(
             Step(
                 command="inspect 32/target",
-                says=("DeepSeek-V4", "0 errors", "not compared"),
+                says=("DeepSeekV4MTPModel", "0 errors", "not compared"),
                 never=("mtp_heads_missing", *_CRASH),
             ),
         ),
@@ -421,7 +421,7 @@ CASES: tuple[Case, ...] = (
         steps=(
             Step(
                 command="inspect 35/target",
-                says=("LongCat-Flash", "0 errors"),
+                says=("LongCatFlashMTPModel", "0 errors"),
                 never=("mtp_heads_missing", *_CRASH),
             ),
         ),

@@ -239,7 +239,7 @@ ROWS: Mapping[str, Row] = {
     ),
     "a method that is not in the list": Row(
         drafter=CUSTOM,
-        said=f"{INTERNALS}speculation method 'custom_class' is not supported",
+        said=f"{INTERNALS}a drafter of method custom_class is of no known kind",
         records=True,
     ),
     "a vLLM without a hooked method": Row(

@@ -59,7 +59,7 @@ def test_each_kind_is_found_by_its_method(kind: support.Kind) -> None:
 def test_a_method_that_is_not_in_the_list_is_refused(speculation: Any, words: str) -> None:
     with pytest.raises(ProbeError, match=words) as caught:
         kind_for(speculation)
-    assert "supported: eagle3, eagle, dflash, dspark, mtp" in str(caught.value)
+    assert "beside those of eagle3, eagle, dflash, dspark, mtp" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
