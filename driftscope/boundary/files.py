@@ -182,8 +182,11 @@ def _encodable(value: Any, levels: int) -> Any:
         raise ValueError(f"is nested deeper than {MAX_JSON_DEPTH} levels")
     if isinstance(value, str):
         return encodable(value)
-    if isinstance(value, list):
-        return [_encodable(item, levels - 1) for item in value]
+    if isinstance(value, list):  # most are long lists of numbers, which need no copy
+        for at, item in enumerate(value):
+            if isinstance(item, str | list | dict):
+                value[at] = _encodable(item, levels - 1)
+        return value
     if isinstance(value, dict):
         return {encodable(key): _encodable(each, levels - 1) for key, each in value.items()}
     return value

@@ -575,6 +575,8 @@ def open_result(path: Path) -> ResultFile:
         document = parse_json(text)
     except (ValueError, RecursionError):
         document = None
+    if isinstance(document, list):  # bare numbers are no figures, and there may be millions
+        document = [item for item in document if isinstance(item, dict | str)]
     lines = () if document is not None else _lines(text)
     return ResultFile(path=path, text=text, document=document, lines=lines)
 

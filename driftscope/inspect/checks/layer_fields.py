@@ -281,14 +281,17 @@ def fields_read(folder: Path | None, modules: tuple[str, ...]) -> frozenset[str]
     """Return the fields that the source of some modules, or of classes in them, reads from a
     config."""
     names = set[str]()
-    for module, _, wanted in (name.partition(":") for name in modules if folder):
+    if folder is None:
+        return frozenset()
+    for name in modules:
+        module, _, wanted = name.partition(":")
         try:
             tree: ast.AST = ast.parse((folder / module).read_text(encoding="utf-8"))
         except (OSError, SyntaxError, ValueError):
             continue
         classes = [node for node in ast.walk(tree) if getattr(node, "name", None) == wanted]
         for root in classes if wanted else [tree]:
-            names |= {name for node in ast.walk(root) for name in _read_by(node)}
+            names |= {field for node in ast.walk(root) for field in _read_by(node)}
     return frozenset(names)
 
 

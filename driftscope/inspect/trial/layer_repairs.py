@@ -126,9 +126,35 @@ def _layers(base: Variant, part: str) -> Iterator[str]:
     return (name.removesuffix(f"{part}.weight") for name in names)
 
 
+BELONGS = 3.0
+"""Standard deviations by which up_proj fits down_proj better than gate_proj does, above which both
+are surely not exchanged."""
+_SAMPLED = 1024
+"""Neurons that are compared."""
+
+
+def _fit(rows: Tensor, down: Tensor) -> float:
+    """Return how well rows of a projection, [neurons, inputs], fit the columns of down_proj,
+    [neurons, outputs], in standard deviations.
+
+    A neuron works the same with the signs of its rows of up_proj and of down_proj reversed, so that
+    they are trained together, while those of gate_proj and down_proj are independent.
+    """
+    at = torch.linspace(0, len(rows) - 1, min(len(rows), _SAMPLED)).long()
+    first, second = (one[at].double() for one in (rows, down))
+    products = torch.triu((first @ first.T) * (second @ second.T), 1)
+    return float(products.sum() / products.square().sum().sqrt().clamp(min=1e-300))
+
+
 def _gate_and_up(base: Variant) -> Iterator[Repair]:
+    """Yield gate_proj and up_proj exchanged, unless the weights say that they are not."""
     tensors = dict[str, Tensor]()
     for layer in _layers(base, "gate_proj"):
+        gate, up, down = (
+            base.state[f"{layer}{part}_proj.weight"] for part in ("gate", "up", "down")
+        )
+        if _fit(up, down.T) > _fit(gate, down.T) + BELONGS:
+            continue
         for kind in ("weight", "bias"):
             names = [f"{layer}{part}_proj.{kind}" for part in ("gate", "up")]
             if all(name in base.state for name in names):

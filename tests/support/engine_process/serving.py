@@ -20,7 +20,7 @@ from support.engine_process.job import CORES, Job, environment
 
 from driftscope_lab.trio import trio_path
 
-READY_S = 240
+READY_S = 600
 MODEL = "tiny"
 
 

@@ -106,5 +106,5 @@ def test_an_outlying_row_is_made_as_large_as_the_others(tmp_path: Path) -> None:
 
 def test_a_healthy_drafter_gets_only_repairs_that_run(tmp_path: Path) -> None:
     base, found = _repairs(tmp_path)
-    assert set(found) == {"gate_and_up", "o_proj_transposed", "heads_4_of_64", "heads_16_of_16"}
+    assert set(found) == {"o_proj_transposed", "heads_4_of_64", "heads_16_of_16"}
     assert all(one.variant.build("cpu") for one in found.values()) and base
