@@ -265,6 +265,7 @@ class CostFeedback:
                     [_serving_s(done, periods) for done in group],
                     [done.probe_s + done.core_s for done in group],
                     recorded=group is recorded,
+                    chains=sum(done.requests for done in group),
                 )
 
     def _periods(self, steps: list[StepRecord]) -> dict[int, float]:

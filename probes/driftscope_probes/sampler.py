@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from driftscope_probes.settings import DEFAULT_BUDGET
 
-FIRST_RATE, FIRST_STEPS = 1 / 16, 50
-"""Least rate until that many steps are recorded, whatever the budget: an answer about attention
-needs as many chains, which a short run would not have."""
+FIRST_RATE, FIRST_CHAINS = 1 / 16, 64
+"""Least rate until that many chains are recorded, whatever the budget: an answer about attention
+needs 50, which a short run would not have."""
 LEAST_RATE = 1 / 4096
 WINDOW = 64
 """Number of steps of each sort over which costs are medians, so that one-off costs, such as the
@@ -103,7 +103,7 @@ class Sampler:
         self._governed = FIRST_RATE
         """Rate that the budget allows, kept up to date while `every` is in force."""
         self._random, self._seen, self._since = random.Random(seed), 0, 0
-        self._first_left = FIRST_STEPS
+        self._first_left = FIRST_CHAINS
         self._next = 0
         """Number of the step that is drawn next, if the rate is governed."""
         self._drawn_for: float | None = None
@@ -146,14 +146,24 @@ class Sampler:
             return 0
         return int(math.log(1 - self._random.random()) / math.log1p(-rate))
 
-    def note(self, serving_s: Sequence[float], probe_s: Sequence[float], *, recorded: bool) -> None:
-        """Report finished steps that drafted, all of them recorded or none. `serving_s` is each
-        step's wall time without the probe's share, `probe_s` that share; it includes the time of
-        the engine core's hooks since the previous step if the core runs in this process. Called on
-        the writer's thread."""
+    def note(
+        self,
+        serving_s: Sequence[float],
+        probe_s: Sequence[float],
+        *,
+        recorded: bool,
+        chains: int | None = None,
+    ) -> None:
+        """Report finished steps that drafted, of `chains` or of one each, all recorded or none.
+
+        `serving_s` is each step's wall time without the probe's share, `probe_s` that share; it
+        includes the time of the engine core's hooks since the previous step if the core runs in
+        this process. Called on the writer's thread.
+        """
         self._steps.extend(serving_s)
         (self._recorded if recorded else self._passed).extend(probe_s)
-        self._first_left -= len(probe_s) if recorded else 0
+        if recorded:
+            self._first_left -= len(probe_s) if chains is None else chains
         self._since += len(serving_s)
         if self._since >= EVERY_STEPS:
             self._since = 0

@@ -275,7 +275,7 @@ def _figures(shown: View, budget: float | None) -> Table:
         "",
         "",
         "budgeted",
-        _percent(shown.overhead) + ("" if budget is None else f" of {budget:.1%}"),
+        _percent(shown.overhead) + ("" if budget is None else f" of {100 * budget:.3g}%"),
     )
     return table
 

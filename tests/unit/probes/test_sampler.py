@@ -23,8 +23,8 @@ from driftscope_probes.engine import LABEL
 from driftscope_probes.sampler import (
     CHOICES,
     EVERY_STEPS,
+    FIRST_CHAINS,
     FIRST_RATE,
-    FIRST_STEPS,
     LEAST_RATE,
     REMEMBERED_LABELS,
     RequestSelection,
@@ -91,9 +91,9 @@ def test_the_first_rate_holds_until_something_is_known() -> None:
 
 def test_a_short_run_has_enough_chains_whatever_the_budget() -> None:
     sampler = Sampler(every=None, budget=0.001, seed=4)
-    taken, _ = _serve(sampler, round(FIRST_STEPS / FIRST_RATE * 0.7), recorded_s=0.5 * STEP_S)
-    assert sampler.rate == FIRST_RATE and taken > FIRST_STEPS / 2
-    taken, _ = _serve(sampler, round(FIRST_STEPS / FIRST_RATE), recorded_s=0.5 * STEP_S)
+    taken, _ = _serve(sampler, round(FIRST_CHAINS / FIRST_RATE * 0.7), recorded_s=0.5 * STEP_S)
+    assert sampler.rate == FIRST_RATE and taken > FIRST_CHAINS / 2
+    taken, _ = _serve(sampler, round(FIRST_CHAINS / FIRST_RATE), recorded_s=0.5 * STEP_S)
     assert sampler.rate < FIRST_RATE / 10, "then the budget decides"
 
 
