@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import linecache
 import os
 import re
 import resource
@@ -40,7 +41,7 @@ MEMORY_BYTES = 16 << 30
 any."""
 MOST_FAULTS = 8
 """Tensors at which loading stops that are named; after each one the rest is loaded without it."""
-_SHORT = 400
+_SHORT, _FEW = 400, 3
 _OPTIONAL = re.compile(r"\.(q|k|v|prob)_scale$|_zero_point$")
 """Names of parameters of a quantised cache or matrix that files need not have."""
 _NOTHING: dict[str, dict[str, tuple[int, int]]] = {"unfilled": {}, "cut": {}}
@@ -203,11 +204,12 @@ class EngineModels(ABC):
         cause, inside = _cause(error), f"/{self.package}/"
         frames = list(_frames(cause.__traceback__))
         tensor = _tensor_of(cause, frames, names)
-        words = " ".join(str(cause).split()) or "an assertion"
+        words = " ".join(str(cause).split())
         words = words.partition(" Supported architectures:")[0].partition(" You can update ")[0]
         own = [(file, line, name) for file, line, name, _ in frames if inside in file]
         at = own or [(file, line, name) for file, line, name, _ in frames] or [("unknown", 0, "")]
         file, line, name = at[-1]
+        words = words or _assertion(file, line)
         return Refusal(
             reason=f"{type(cause).__name__}: {words[:_SHORT]}",
             place=f"{file.rpartition(inside)[2] or file}:{line} {name}",
@@ -251,6 +253,13 @@ _TYPES = {
 
 def _stopped(stage: str, refusals: Iterable[Refusal]) -> dict[str, Any]:
     return {"stage": stage, "refusals": [asdict(found) for found in refusals], **_NOTHING}
+
+
+def _assertion(file: str, line: int) -> str:
+    """Return the source of an assertion without words, of which `line` is one line."""
+    source = linecache.getlines(file)
+    begin = max((n for n in range(line) if "assert " in source[n]), default=line - 1)
+    return " ".join(part.strip() for part in source[begin : max(line, begin + _FEW)])
 
 
 def _tensor_of(
