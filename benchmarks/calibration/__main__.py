@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.calibration.attention_drift import ATTENTION_DRIFT, ATTENTION_SINKS
 from benchmarks.calibration.causes import ABLATIONS, CIRCUMSTANCES, TEXT_KINDS
-from benchmarks.calibration.changes import CHANGES, OVER_TIME, UNFINISHED, WITH_UPDATES
+from benchmarks.calibration.changes import CHANGES, OF_REPLICAS, OVER_TIME, UNFINISHED, WITH_UPDATES
 from benchmarks.calibration.comparisons import COMPARISONS
 from benchmarks.calibration.depths import ALONG_CHAIN, MIX_CHANGES, RISK_SETS, SEVERAL_K
 from benchmarks.calibration.estimates import CLUSTERS, COVERAGE, SHARED_STEPS
@@ -47,6 +47,7 @@ TABLES = {
         UNFINISHED,
         OVER_TIME,
         WITH_UPDATES,
+        OF_REPLICAS,
         RISK_SETS,
         ALONG_CHAIN,
         CUT_DRAFTS,

@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 from numpy.random import RandomState
 from numpy.typing import NDArray
-from support.simulate import Truth, simulate
+from support.simulate import Prompts, Truth, simulate
 from support.simulate.sums import series
 
 from benchmarks.calibration.estimates import RUNS
 from benchmarks.calibration.table import Rate, Table, false, power
 from driftscope.analysis.figures.change_points import Changes, Series, changes
 from driftscope.analysis.statistics.changes import Lifetimes, selection_of
-from driftscope.findings.finding import Finding, Severity
+from driftscope.findings.finding import Answer, Finding, Severity
 from driftscope.findings.rules_changes import (
     drop_of,
     explanation_of,
@@ -330,7 +330,7 @@ class WithUpdates:
 def with_updates(trials: int) -> Iterator[WithUpdates]:
     """Yield the results in each world."""
     for name, truth in UPDATES.items():
-        drops = [_drop_of_run(replace(truth, seed=seed)) for seed in range(trials)]
+        drops = [_found(replace(truth, seed=seed), "acceptance_drops") for seed in range(trials)]
         yield WithUpdates(
             world=name,
             dropped=sum(drop is not None for drop in drops) / trials,
@@ -338,11 +338,10 @@ def with_updates(trials: int) -> Iterator[WithUpdates]:
         )
 
 
-def _drop_of_run(truth: Truth) -> Finding | None:
+def _found(truth: Truth, name: str) -> Finding | None:
     with tempfile.TemporaryDirectory() as folder:
         run = summarise(read_trace(simulate(Path(folder) / "run", truth)), "run")
-    found = (finding for finding in conclude([run]).findings if finding.id == "acceptance_drops")
-    return next(found, None)
+    return next((finding for finding in conclude([run]).findings if finding.id == name), None)
 
 
 def _named(row: WithUpdates, trials: int) -> Iterator[Rate]:
@@ -357,6 +356,49 @@ WITH_UPDATES = Table(
     title="Updates of the served weights, {trials} runs each: share of answers",
     rows=with_updates,
     rates=_named,
+)
+
+
+TWO_REPLICAS = Truth(requests=240, rounds=12, replicas=2)
+_TWO_LABELS = (Prompts(label="easy", shift=0.6), Prompts(label="hard", shift=-0.6))
+REPLICAS = {
+    "one replica loses": replace(TWO_REPLICAS, replica_shift=-1.0),
+    "replicas are alike": TWO_REPLICAS,
+    "one replica serves what is hard": replace(
+        TWO_REPLICAS, prompts=_TWO_LABELS, kind_by_replica=True
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfReplicas:
+    """Share of the runs of one world in which a replica is blamed."""
+
+    world: str
+    blamed: float
+
+
+def of_replicas(trials: int) -> Iterator[OfReplicas]:
+    """Yield the results in each world."""
+    for name, truth in REPLICAS.items():
+        found = [
+            _found(replace(truth, seed=seed, prompts_seed=1000 + seed), "replica_differs")
+            for seed in range(trials)
+        ]
+        blamed = sum(finding is not None and finding.answer is Answer.NO for finding in found)
+        yield OfReplicas(world=name, blamed=blamed / trials)
+
+
+def _blamed(row: OfReplicas, trials: int) -> Iterator[Rate]:
+    rate = power if row.world == "one replica loses" else false
+    yield rate("a replica is blamed", row.blamed, trials)
+
+
+OF_REPLICAS = Table(
+    name="replicas",
+    title="Replicas, {trials} runs each: share of answers",
+    rows=of_replicas,
+    rates=_blamed,
 )
 
 

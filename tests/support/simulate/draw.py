@@ -119,6 +119,8 @@ def _prompted(truth: Truth, replica: int, requests: int) -> Prompted:
     session = np.arange(requests) * truth.sessions // max(requests, 1)
     if truth.kind_by_session:
         kind = kind[np.searchsorted(session, session)]
+    if truth.kind_by_replica:
+        kind = np.full(requests, replica % len(truth.prompts))
     low, high = np.array([each.tokens for each in truth.prompts]).T
     spread = truth.rounds * truth.rounds_spread
     rounds = random.uniform(truth.rounds - spread, truth.rounds + spread, requests)

@@ -183,6 +183,8 @@ class Truth:
     rates: tuple[float, ...] = (1.0,)
     """Sampling rates, used one after the other over equal parts of the requests."""
     replicas: int = 1
+    kind_by_replica: bool = False
+    """Whether each replica serves one kind of prompt."""
     replica_shift: float = 0.0
     """Logit shift of the last replica."""
     rank_state: float | None = None
