@@ -112,14 +112,14 @@ def split(folder: Path) -> tuple[Outcome, Outcome, Outcome]:
             requests=FEW,
             probe=RECORD,
             sampling=sampling,
-            llm={"block_size": 16, "kv_transfer_config": transfer},
+            llm={"block_size": 32, "kv_transfer_config": transfer},
         )
         return run_job(job, folder / role)
 
     return (
         half("kv_producer", max_tokens=1),
         half("kv_consumer"),
-        run_job(Job(drafter="eagle31", requests=FEW, llm={"block_size": 16}), folder / "alone"),
+        run_job(Job(drafter="eagle31", requests=FEW, llm={"block_size": 32}), folder / "alone"),
     )
 
 
