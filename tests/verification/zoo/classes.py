@@ -204,10 +204,12 @@ def compared(
 
 
 def served_here(config: Any) -> Any:
-    """Return a config with the size of latents for which vLLM's CPU kernel is compiled."""
+    """Return a config with the sizes for which vLLM's CPU kernels are compiled."""
     if not isinstance(config, dict):
         return config
     changed = {name: served_here(value) for name, value in config.items()}
+    if "linear_key_head_dim" in changed:
+        changed |= {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
     if "zero_expert_num" in changed:
         changed |= {"zero_expert_type": None}
     if "kv_lora_rank" in changed:
