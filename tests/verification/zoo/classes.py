@@ -87,6 +87,7 @@ def serve(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:
         speculative_config=speculation,
         dtype="bfloat16" if bf16 else "float32",
         language_model_only=nested,
+        **({"block_size": 16} if "Bailing" in name else {}),
         max_model_len=128,
         max_num_seqs=4,
         num_gpu_blocks_override=64,
@@ -209,9 +210,16 @@ def served_here(config: Any) -> Any:
         return config
     changed = {name: served_here(value) for name, value in config.items()}
     if "linear_key_head_dim" in changed:
-        changed |= {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
+        sizes = {"linear_key_head_dim": 128, "linear_value_head_dim": 128}
+        changed |= {**sizes, "output_gate_type": "silu"}
     if "zero_expert_num" in changed:
-        changed |= {"zero_expert_type": None}
+        changed |= {"zero_expert_type": "identity"}
+    if changed.get("model_type") in ("minicpm", "mimo"):  # their heads are of hidden_size / heads
+        changed |= {"num_attention_heads": 2, "num_key_value_heads": 2}
+    if "swa_head_dim" in changed:
+        changed |= {"sliding_window_size": 128, "n_routed_experts": 1}
+    if changed.get("model_type") == "bailing_hybrid":
+        changed |= {"short_conv_kernel_size": 4}
     if "kv_lora_rank" in changed:
         changed |= {"kv_lora_rank": 512}
         changed |= {"qk_rope_head_dim": 64} if changed.get("qk_rope_head_dim") else {}
