@@ -84,6 +84,8 @@ AGREES = "agrees"
 """`Manifest.witness` if the second computation gave the recorded figures."""
 FED_BEFORE, FED_AFTER = "before the final norm", "after the final norm"
 """`Manifest.fed_state` of a drafter that feeds itself its residual stream, or its normed state."""
+FED_PLAIN = "of a drafter without a final norm"
+"""`Manifest.fed_state` of a drafter that has only its residual stream to feed."""
 WAS_SIMULATED = "acceptance was simulated, which says nothing about the drafter"
 
 
@@ -181,8 +183,8 @@ class Manifest:
     raw queries, keys, values and states: AGREES, or what did not agree, and a note then says what
     is not recorded. None: no chain was computed again."""
     fed_state: Text | None = None
-    """State that is fed to the next depth, as watched over that chain: FED_BEFORE or FED_AFTER.
-    None: not known, or no state is fed."""
+    """State that is fed to the next depth, as watched over that chain: FED_BEFORE, FED_AFTER or
+    FED_PLAIN. None: not known, or no state is fed."""
     query_kind: Text = BY_DEPTH
     """Meaning of an element of a per-depth list: BY_DEPTH or BY_QUERY."""
     sink_tokens: SinkCount

@@ -36,6 +36,8 @@ class Anatomy:
     """Path of the norm whose input is the residual stream, if no output is that stream."""
     layers: tuple[str, ...]
     """Names of the attention layers that ran, in order: a model may hold others."""
+    head_norms: bool = False
+    """Whether there is a norm that did not run: one between the forward and the output head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,7 +83,13 @@ def anatomy_of(
         outputs[FED_RMS] = -1
     untapped = norm is None or PRENORM_RMS in outputs or not norm.shows_stream
     tapped = () if norm is None or untapped else (norm.path,)
-    return Anatomy(outputs=outputs, norms=tapped, layers=tuple(dict.fromkeys(layers)))
+    ran = {one.path for one in norms}
+    return Anatomy(
+        outputs=outputs,
+        norms=tapped,
+        layers=tuple(dict.fromkeys(layers)),
+        head_norms=any(path not in ran for path, _ in _norms_of(model)),
+    )
 
 
 def _place(
@@ -131,12 +139,20 @@ def _watched(model: Any) -> Iterator[tuple[list[_Normed], list[torch.Tensor]]]:
     norms, streams = list[_Normed](), list[torch.Tensor]()
     with contextlib.ExitStack() as undo:
         for path, module in model.named_modules():
-            if "norm" in type(module).__name__.lower():
+            if _is_norm(module):
                 undo.callback(watch_norm(module, functools.partial(_keep_norm, norms, path)))
             elif path:
                 hook = functools.partial(_keep_output, streams)
                 undo.callback(module.register_forward_hook(hook).remove)
         yield norms, streams
+
+
+def _is_norm(module: Any) -> bool:
+    return "norm" in type(module).__name__.lower()
+
+
+def _norms_of(model: Any) -> Iterator[tuple[str, Any]]:
+    return ((path, module) for path, module in model.named_modules() if _is_norm(module))
 
 
 def watch_norm(

@@ -165,6 +165,8 @@ class Kind:
     """Whether the input is the target's hidden state and, from depth 2 on, the drafter's own."""
     outputs: Mapping[str, int] = field(default_factory=dict)
     """Outputs of a forward: RMS column -> index in its tuple; one tensor is a 1-tuple."""
+    head_norms: bool = False
+    """Whether a norm runs between the forward and the output head."""
     norms: tuple[str, ...] = ()
     """Paths, which may contain *, of the modules whose input is the pre-norm residual stream."""
     block: bool = False

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from driftscope.boundary.files import first_line
-from driftscope.trace.manifest import FED_AFTER, FED_BEFORE
+from driftscope.trace.manifest import FED_AFTER, FED_BEFORE, FED_PLAIN
 from driftscope.vocabulary import FED_RMS, IN_RMS, MASSES, POSTNORM_RMS, PRENORM_RMS
 from driftscope_probes.buffers import Layout
 from driftscope_probes.discovery import watch_norm
@@ -58,7 +58,7 @@ class Verdict:
     fed_state: str | None
     """`Manifest.fed_state`."""
     taken_s: float
-    """Time that it took, in seconds."""
+    """Time that the second computation took, in seconds."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,6 @@ class StartWitness:
         self._position = positions[self._b]
         per = len(at.rows) // len(positions)
         self._first_rows = at.rows[self._b * per : (self._b + 1) * per]
-        self._begun = time.perf_counter()
 
     def watch(self) -> Callable[[], None]:
         """Keep the request's rows of each forward that Python sees; return the end of that."""
@@ -215,7 +214,7 @@ class StartWitness:
         `aliases`: column that is not written -> column with the same numbers. `sink_slots`: None
         while no masses are recorded.
         """
-        self._layout = layout
+        self._layout, begun = layout, time.perf_counter()
         fault: str | None
         fed, states_agree = None, False
         try:
@@ -230,7 +229,7 @@ class StartWitness:
         except Exception as error:  # whatever a class of drafter or a backend does
             fault = f"the computation failed ({first_line(error)})"
         self._forwards = []
-        taken_s = time.perf_counter() - self._begun
+        taken_s = time.perf_counter() - begun
         return Verdict(fault=fault, states_agree=states_agree, fed_state=fed, taken_s=taken_s)
 
     def _missing(self, values: torch.Tensor | None) -> str | None:
@@ -250,7 +249,10 @@ class StartWitness:
         known = [(name, first.outputs[index]) for name, index in outputs.items()]
         if first.stream is not None:
             known.append((PRENORM_RMS, first.stream))
-        return next((FED_STATES[n] for n, x in known if n in FED_STATES and _equal(x, fed)), None)
+        kind = self._drafter.kind
+        normed = kind.head_norms or bool(kind.norms) or POSTNORM_RMS in outputs
+        state = next((FED_STATES[n] for n, x in known if n in FED_STATES and _equal(x, fed)), None)
+        return FED_PLAIN if state == FED_BEFORE and not normed else state
 
     def _faults(self, recorded: torch.Tensor, aliases: Mapping[str, str]) -> Iterator[str]:
         """Yield what does not agree of rows, states and confidence, in words."""

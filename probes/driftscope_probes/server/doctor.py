@@ -47,7 +47,7 @@ from driftscope_probes.settings import DISABLE, is_disabled, settings_from
 from driftscope_probes.sglang import plugin as sglang
 from driftscope_probes.start_guard import fault_of, unknown_settings
 from driftscope_probes.vllm import support
-from driftscope_probes.vllm.support import KINDS
+from driftscope_probes.vllm.support import BLOCKS, KINDS
 
 VERDICT = "verdict"
 """Topic of the answer that stands first."""
@@ -485,7 +485,7 @@ def _drafter(target: str, given: Mapping[str, object], vllm: Path, *, none: bool
         hint = f"give one of {', '.join(sorted(methods))}"
         return problem("drafter", f"vLLM has no method {method}", hint)
     method = MTP if method.endswith(f"_{MTP}") else method
-    parallel = method != "dflash" and bool(given.get("parallel_drafting"))
+    parallel = method not in BLOCKS and bool(given.get("parallel_drafting"))
     kinds = [kind for kind in KINDS if method in kind.methods and kind.parallel == parallel]
     if not kinds:
         return unknown_drafter(support.unknown_method(f"{method}{' in parallel' * parallel}"))

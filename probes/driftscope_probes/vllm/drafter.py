@@ -18,7 +18,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -37,6 +37,15 @@ from driftscope_probes.drafter import (
 from driftscope_probes.meter import page_size
 from driftscope_probes.vllm import support
 from driftscope_probes.vllm.support import EAGLE3, kind_for
+
+
+class ValueReader(KeyReader, Protocol):
+    """Reads the values of a layer, too, for the start-up witness."""
+
+    def weigh(
+        self, weights: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor
+    ) -> torch.Tensor:
+        """See WitnessedLayer."""
 
 
 class PagedKeys:
@@ -73,7 +82,7 @@ class PagedKeys:
     def weigh(
         self, weights: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor
     ) -> torch.Tensor:
-        """See AttentionLayer."""
+        """See ValueReader."""
         if kv_cache.dim() == 5:
             pages = kv_cache[:, 1]
         else:
@@ -141,7 +150,7 @@ class CpuAttnKeys:
     def weigh(
         self, weights: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor
     ) -> torch.Tensor:
-        """See AttentionLayer."""
+        """See ValueReader."""
         _, heads, block_size, size = kv_cache.shape
         order = self._find_order(kv_cache.dtype, block_size, size // 2, of_values=True)
         rows = block_table[0].long()[:, None] * (2 * heads) + 2 * torch.arange(heads) + 1
@@ -205,7 +214,7 @@ def _weigh(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return torch.einsum("khgn,hnd->khgd", grouped, values[:, :slots].to(weights)).flatten(1, 2)
 
 
-READERS: dict[str, Callable[[Any], KeyReader]] = {
+READERS: dict[str, Callable[[Any], ValueReader]] = {
     "CPU_ATTN": CpuAttnKeys,
     "FLASH_ATTN": PagedKeys,
     "TRITON_ATTN": PagedKeys,
@@ -214,7 +223,7 @@ READERS: dict[str, Callable[[Any], KeyReader]] = {
 """Readers by vLLM's backend name."""
 
 
-def reader_for(backend: str, layer: Any) -> KeyReader:
+def reader_for(backend: str, layer: Any) -> ValueReader:
     """Return the reader for an attention backend; raises ProbeError for an unsupported backend."""
     if is_latent(layer):
         return LatentKeys(layer)
@@ -288,7 +297,7 @@ class LatentKeys:
     def weigh(
         self, weights: torch.Tensor, kv_cache: torch.Tensor, block_table: torch.Tensor
     ) -> torch.Tensor:
-        """See AttentionLayer: the latents are summed first, and projected then."""
+        """See ValueReader: the latents are summed first, and projected then."""
         rows = kv_cache[block_table[0].long()].flatten(0, 1)
         latent = self._weight.shape[-1]
         summed = _weigh(weights, rows[None, :, :latent])
@@ -319,7 +328,7 @@ class VllmAttentionLayer:
         return kind_of(self._module)
 
     @functools.cached_property
-    def reader(self) -> KeyReader:
+    def reader(self) -> ValueReader:
         """See AttentionLayer."""
         return reader_for(backend_of(self._module), self._module)
 
@@ -354,7 +363,7 @@ class VllmAttentionLayer:
         return lambda: setattr(owner, name, original) if own else delattr(owner, name)
 
     def weigh(self, weights: torch.Tensor, block_table: torch.Tensor, length: int) -> torch.Tensor:
-        """See AttentionLayer."""
+        """See WitnessedLayer."""
         cache = self.cache()
         blocks = -(-length // page_size(cache))
         given: torch.Tensor = self.reader.weigh(weights, cache, block_table[:, :blocks])
@@ -620,7 +629,8 @@ def open_drafter(
     notes: tuple[str, ...] = ()
     if not kind.heads:
         anatomy = _watched(kind, model, attention, config, inputs)
-        kind = replace(kind, outputs=anatomy.outputs, norms=anatomy.norms)
+        found = {"outputs": anatomy.outputs, "norms": anatomy.norms}
+        kind = replace(kind, **found, head_norms=anatomy.head_norms)
         # Several MTP modules may be loaded; the runners that get here run only the first.
         attention = {name: attention[name] for name in anatomy.layers}
     if kind.attention and (reason := unmeasured or support.unmeasured(attention)):

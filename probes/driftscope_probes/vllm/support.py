@@ -127,11 +127,15 @@ KINDS = (
 `driftscope_probes.discovery`; Medusa's heads give their residual streams."""
 
 
+BLOCKS = ("dflash", "dspark")
+"""Methods that always draft in parallel, of which vLLM says so, too."""
+
+
 def kind_for(speculation: Any, *, modules: bool = False) -> Kind:
     """Return how vLLM runs a drafter, by its SpeculativeConfig; raises UnknownDrafterError for a
     method that is not in the list."""
     method = speculation.method
-    parallel = method != "dflash" and bool(getattr(speculation, "parallel_drafting", False))
+    parallel = method not in BLOCKS and bool(getattr(speculation, "parallel_drafting", False))
     for kind in KINDS:
         if method in kind.methods and (kind.parallel, kind.modules) == (parallel, modules):
             return kind

@@ -80,8 +80,10 @@ def _neither(_: Any, hidden: torch.Tensor, residual: torch.Tensor) -> Any:
     return 3 * (hidden + residual)
 
 
-def _found(give: Any, *, fed: bool = True) -> Anatomy:
+def _found(give: Any, *, fed: bool = True, norm: Any = None) -> Anatomy:
     model = Drafter(give)
+    if norm is not None:
+        model.norm = norm
     states = made_up(torch.empty(ROWS, WIDTH))
     anatomy = anatomy_of(
         model,
@@ -107,7 +109,22 @@ def _found(give: Any, *, fed: bool = True) -> Anatomy:
     ],
 )
 def test_the_place_of_each_output_is_found(give: Any, outputs: Any, norms: Any) -> None:
-    assert _found(give) == Anatomy(outputs=outputs, norms=norms, layers=("a",))
+    idle = give in (_stream, _neither)
+    wanted = Anatomy(outputs=outputs, norms=norms, layers=("a",), head_norms=idle)
+    assert _found(give) == wanted
+
+
+class LayerNorm(nn.Module):
+    """A norm like Cohere's, which hands on the residual that it was given without having added
+    it."""
+
+    def forward(self, x: torch.Tensor, residual: Any = None) -> Any:
+        return x - x.mean(-1, keepdim=True), residual
+
+
+def test_a_norm_that_hands_on_something_else_than_it_normed_is_not_tapped() -> None:
+    found = _found(_normed, norm=LayerNorm())
+    assert (found.outputs, found.norms) == ({"postnorm_rms": 0, "fed_rms": -1}, ())
 
 
 def test_a_drafter_that_is_fed_nothing_has_no_fed_state() -> None:

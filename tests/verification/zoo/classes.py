@@ -122,7 +122,7 @@ def serve(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:
 
 
 def _time_witness(taken_s: list[float]) -> None:
-    """Append the time of the start-up witness, with the drafting that it watches."""
+    """Append the time of the start-up witness's own computation."""
     from driftscope_probes.vllm import attach
 
     with_verdict = attach.with_verdict
@@ -252,6 +252,13 @@ def know_config(config: Any) -> None:
         AutoConfig.register(kind, Plain)
 
 
+DERIVED = (
+    "_build_fused_kv_buffers",
+    "_build_fused_context_kv_metadata",
+    "materialize_inference_buffers",
+)
+
+
 def finish_dummies(loader: Any) -> None:
     """Have vLLM derive from random weights what its classes derive from weights that they load."""
     load_weights = loader.load_weights
@@ -259,7 +266,7 @@ def finish_dummies(loader: Any) -> None:
     def load(self: Any, model: Any, *args: Any, **kwargs: Any) -> None:
         load_weights(self, model, *args, **kwargs)
         for module in model.modules():
-            for name in ("_build_fused_kv_buffers", "_build_fused_context_kv_metadata"):
+            for name in DERIVED:
                 if hasattr(module, name):
                     getattr(module, name)()
 
