@@ -38,7 +38,9 @@ def serve(
     trace: Annotated[
         Path,
         typer.Option(
-            metavar="RUN", help="Run directory; {time}, {drafter} and {pid} are replaced."
+            metavar="RUN",
+            envvar="DRIFTSCOPE_TRACE",
+            help="Run directory; {time}, {drafter} and {pid} are replaced.",
         ),
     ] = DEFAULT_TRACE,
     every: EveryOption = None,

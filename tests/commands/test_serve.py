@@ -237,6 +237,11 @@ def test_the_name_of_a_run_has_the_drafter(serve: Driftscope) -> None:
     assert re.search(r"/driftscope-runs/\d{8}-\d{6}-EAGLE3-8B$", environ["DRIFTSCOPE_TRACE"])
 
 
+def test_a_run_directory_of_the_environment_is_used(serve: Driftscope, tmp_path: Path) -> None:
+    done = serve("m", *SPECULATION, DRIFTSCOPE_TRACE=str(tmp_path / "mine"))
+    assert _started(done)["environ"]["DRIFTSCOPE_TRACE"] == str(tmp_path / "mine")
+
+
 def test_the_shipped_models_are_served_as_typed(serve: Driftscope) -> None:
     """`driftscope serve trio` needs no other option, and takes little memory."""
     call = _started(serve("trio"))
