@@ -230,16 +230,15 @@ class Recorder:
 
     def _run_witnessed(self, call: DraftCall) -> tuple[Any, Any, float]:
         """Draft while the witness watches."""
-        assert self._witness is not None  # noqa: S101  see `witness_first`
-        end = self._guard.run("witness", self._witness.watch)
+        witness = self._witness
+        assert witness is not None  # noqa: S101  see `witness_first`
+        self._guard.run("witness", witness.watch)
         try:
-            if self._drafts_ahead:
-                self._guard.run("witness", self._draft_ahead, call)
-            else:
+            if not self._drafts_ahead:
                 return self._run_served(call)
+            self._guard.run("witness", self._draft_ahead, call)
         finally:
-            if end is not None:
-                end()
+            witness.end()
         return self._run_served(call)
 
     def _draft_ahead(self, call: DraftCall) -> None:

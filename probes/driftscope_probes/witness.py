@@ -81,7 +81,8 @@ class StartWitness:
 
     ======================  ==================================================================
     `choose(step, at)`      choose the request whose chain is recomputed, before it is drafted
-    `watch()`               keep its rows from now on; returns the end of that
+    `watch()`               keep its rows from now on
+    `end()`                 keep nothing more, and leave no hook
     `judge(values, ...)`    compare what was recorded of it
     ======================  ==================================================================
     """
@@ -97,6 +98,7 @@ class StartWitness:
         self._drafter, self._layers = drafter, layers
         self._holder, self._attribute = holder, attribute
         self._forwards: list[_Forward] = []
+        self._hooks = contextlib.ExitStack()
         self.failed: Exception | None = None
         """First exception of a hook."""
 
@@ -110,8 +112,8 @@ class StartWitness:
         per = len(at.rows) // len(positions)
         self._first_rows = at.rows[self._b * per : (self._b + 1) * per]
 
-    def watch(self) -> Callable[[], None]:
-        """Keep the request's rows of each forward that Python sees; return the end of that."""
+    def watch(self) -> None:
+        """Keep the request's rows of each forward that Python sees, until `end`."""
         self._forwards, self.failed = [], None
         drafter, model = self._drafter, self._drafter.model
         holder, attribute = self._holder, self._attribute
@@ -128,8 +130,11 @@ class StartWitness:
                     undo.callback(watch_norm(norm, keep_stream))
             if hasattr(model, "compute_logits"):
                 undo.callback(self._watch_head(model))
-            return undo.pop_all().close
-        raise AssertionError
+            self._hooks = undo.pop_all()
+
+    def end(self) -> None:
+        """Remove the hooks of `watch`."""
+        self._hooks.close()
 
     def _run(self, hook: Callable[..., None], *args: Any) -> None:
         """Run a hook in the drafter's forward, which goes on whatever it raises."""
