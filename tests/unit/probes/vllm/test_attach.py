@@ -288,6 +288,19 @@ def test_of_a_drafter_that_is_not_understood_only_what_agrees_is_recorded(
     _left_alone_by_hooks(loaded)
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_witness_whose_hooks_raise_leaves_the_drafts_and_no_hook(
+    loaded: Loaded, run: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setenv("DRIFTSCOPE_TEST_RAISE", when)
+    wanted = Batch(SimpleNamespace(model=loaded.model)).draft()
+    loaded.attach()
+    drafts = _steps(loaded, [Batch(loaded.proposer) for _ in range(4)])
+    assert all(torch.equal(drawn, wanted) for drawn in drafts)
+    assert read_trace(run).draft.num_rows == 0
+    _left_alone_by_hooks(loaded)
+
+
 @pytest.mark.parametrize("norm_output", [False, True])
 def test_the_first_chain_is_computed_a_second_time_and_says_what_is_fed(
     make_drafter: Callable[..., VllmDrafter], run: Path, norm_output: bool
