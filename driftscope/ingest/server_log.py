@@ -44,11 +44,15 @@ LONGEST = 65_536
 
 _N = r" {0,12}([0-9]{1,18}(?:\.[0-9]{1,9})?)"
 _RATES = r" {0,4}\(?([0-9., ]{1,2000})"
-_COLLECTED = ("log", "message", "msg", "line", "textPayload", "MESSAGE")
+_COLLECTED = ("log", "message", "msg", "line", "textPayload", "MESSAGE", "body")
 """Keys of a line in the JSON of Docker ("log"), of journald ("MESSAGE"), and of collectors such as
-Fluent Bit and Loki."""
+Fluent Bit, Loki and OpenTelemetry ("body")."""
 _PODS = (
     ("kubernetes", "pod_name"),
+    ("kubernetes", "pod", "name"),
+    ("attributes", "k8s.pod.name"),
+    ("resource", "k8s.pod.name"),
+    ("attributes", "pod_name"),
     ("resource", "labels", "pod_name"),
     ("labels", "pod"),
     ("pod",),
@@ -61,6 +65,9 @@ _SOURCE = re.compile(
     r"(?P<compose>[\w.-]{1,100}) {1,40}\| "  # docker compose logs
     r"|\[pod/(?P<pod>[^\]\s]{1,200})\]"  # kubectl logs --prefix
     r"|\[(?P<port>[0-9]{4,5})\] "  # llama-server with several models
+    r"|\[?(?P<stern>[a-z][a-z0-9.-]{0,80}-[a-z0-9]{1,10})\]?"  # stern, kubetail
+    r"(?: [a-z0-9-]{1,60})? (?:›|\||(?=\(|\[|INFO|[0-9]{4}-))"
+    r"|\w{3} [0-9 ][0-9] [0-9:]{8} (?P<host>[\w.-]{1,100}) [\w.-]{1,60}\[[0-9]{1,9}\]: "  # syslog
 )
 _ACTOR = re.compile(r"\(([\w:.-]{1,200} pid=[0-9]{1,9}[^()]{0,60})\)")
 """Prefix of a Ray actor, and of vLLM's own processes."""

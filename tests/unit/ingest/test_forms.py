@@ -254,6 +254,18 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         lines([load(), *TWO], RAY.format(0)) + lines([load(), vllm(*HALVES[1])], RAY.format(1)),
         ("EngineCore_DP1.* 3 +500 +1.02 ", "EngineCore_DP0.* 3 +1,000 +2.65 "),
     ),
+    **{
+        name: (
+            lines([prefix.format(n % 2) + row for n, row in enumerate(TWO * 4)]),
+            (f"{replica.format(1)} +3 +", f"{replica.format(0)} +3 +"),
+        )
+        for name, prefix, replica in (
+            ("stern", "vllm-7d9c-{} vllm ", "vllm-7d9c-{}"),
+            ("stern with a bar", "vllm-7d9c-{} › vllm | ", "vllm-7d9c-{}"),
+            ("kubetail", "[vllm-7d9c-{}] ", "vllm-7d9c-{}"),
+            ("journald of two hosts", "May 12 08:00:01 node{} vllm[99]: ", "node{}"),
+        )
+    },
     "fluent bit, two pods": (
         lines(
             [
