@@ -169,11 +169,13 @@ def sglang_bench(file: ResultFile) -> Iterator[Figures]:
     runs = _runs(file)
     for at, fields in enumerate(runs):
         accepted = length(fields, "accept_length")
-        rule = rule_of_sglang(inner(fields, "server_info"))
+        server = inner(fields, "server_info")
+        rule = rule_of_sglang(server)
         relaxed = f"drafts were verified by another rule than the exact one: {rule}"
         yield Figures(
             part=f"run {at + 1}" if len(runs) > 1 else "",
             period=THIS_RUN if accepted is None else SINCE_START,
+            k=None if accepted is None else count(server, "speculative_num_steps", MAX_K),
             requests=count(fields, "completed"),
             mean_length=accepted,
             ttft_s=milliseconds(fields, "mean_ttft_ms"),

@@ -78,6 +78,14 @@ def test_guidellms_console_and_csv_have_the_times_of_each_benchmark() -> None:
             assert getattr(printed, name) == pytest.approx(getattr(saved, name), rel=0.03)
 
 
+def test_what_sglangs_bench_prints_is_what_it_saves() -> None:
+    folder = WRITTEN / "sglang-0.5.23"
+    printed, saved = (_one(folder / f"bench.{end}", "sglang-bench") for end in ("txt", "jsonl"))
+    assert (saved.k, saved.requests, printed.requests) == (5, 8, 8)
+    for name in ("mean_length", "ttft_s", "tpot_s", "output_tokens_per_s"):
+        assert getattr(printed, name) == pytest.approx(getattr(saved, name), rel=0.01)
+
+
 def test_sglangs_log_has_the_rounds_of_its_page_and_the_requests_of_its_answers() -> None:
     """The server's own warm-up is in the log and on the page, and not in the answers."""
     folder = WRITTEN / "sglang-0.5.23"
