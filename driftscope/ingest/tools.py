@@ -175,7 +175,9 @@ def sglang_bench(file: ResultFile) -> Iterator[Figures]:
         yield Figures(
             part=f"run {at + 1}" if len(runs) > 1 else "",
             period=THIS_RUN if accepted is None else SINCE_START,
-            k=None if accepted is None else count(server, "speculative_num_steps", MAX_K),
+            k=None
+            if accepted is None or server.get("speculative_adaptive")
+            else count(server, "speculative_num_steps", MAX_K),
             requests=count(fields, "completed"),
             mean_length=accepted,
             ttft_s=milliseconds(fields, "mean_ttft_ms"),

@@ -165,8 +165,8 @@ _OF_HEADS = ("mtp", "nextn", "eagle")
 def _no_drafter(named: Sequence[str]) -> CheckpointError:
     return CheckpointError(
         f"config.json: architectures is {', '.join(named) or 'none'}, a model without a drafter "
-        "in it; give the drafter's folder first and the target's with --target. Of a plain model that "
-        "drafts (method draft_model) nothing can be wired wrongly but its vocabulary"
+        "in it; give the drafter's folder first and the target's with --target. Of a plain model "
+        "that drafts (method draft_model) nothing can be wired wrongly but its vocabulary"
     )
 
 
