@@ -32,7 +32,7 @@ from driftscope.boundary.json_document import (
     text,
     written_property,
 )
-from driftscope.errors import UsageError
+from driftscope.errors import UnknownKindError, UsageError
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 from driftscope.inspect.reference.config import DEFAULT_N_SINK
 from driftscope.inspect.trial.result import Acceptance, acceptance_of, gain
@@ -40,6 +40,7 @@ from driftscope.inspect.weights_digest import described_model
 from driftscope.trace.manifest import ABLATION as ABLATION_MODE
 from driftscope.trace.manifest import GREEDY, MANIFEST, Manifest
 from driftscope.trace.runs import is_ablation_run
+from driftscope.unknown import foreign_document
 from driftscope.version import __version__
 from driftscope.vocabulary import Region
 
@@ -392,7 +393,8 @@ def read_ablation(path: Path) -> Ablation:
     """Return the ablation in a run directory or in a document of `driftscope ablate --json`, which
     may come from anyone.
 
-    Raises UsageError for another file or a damaged one.
+    Raises UnknownKindError for a file of something else, and UsageError for another document or a
+    damaged one.
     """
     from pydantic import TypeAdapter
 
@@ -401,7 +403,9 @@ def read_ablation(path: Path) -> Ablation:
         document = read_json(path)
         kind = document.get("kind") if isinstance(document, dict) else None
         if (kind, document.get("schema_version") if kind else None) != (ABLATION, SCHEMA_VERSION):
-            raise UsageError(f"{path}: {_OTHERS.get(str(kind), _FOREIGN)}")
+            if kind not in _OTHERS:
+                raise UnknownKindError(foreign_document(str(path)))
+            raise UsageError(f"{path}: {_OTHERS[kind]}")
         result = TypeAdapter(Ablation).validate_python(document)
         _check_depths(result)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -416,10 +420,6 @@ _OTHERS = {
     ABLATION: "is an ablation of another version; make it again",
 }
 """Messages about other documents of driftscope, by kind."""
-_FOREIGN = (
-    "is no run and no document of `driftscope ablate --json`; `driftscope ingest` reads the files "
-    "of other tools"
-)
 
 
 def _check_depths(result: Ablation) -> None:

@@ -26,8 +26,9 @@ from driftscope.boundary.json_document import (
     text,
     written_property,
 )
-from driftscope.errors import MixedTraceError, UsageError
+from driftscope.errors import MixedTraceError, UnknownKindError, UsageError
 from driftscope.inspect.trial.result import Acceptance as TrialAcceptance
+from driftscope.unknown import foreign_document
 
 PROMPTS = (
     "whether the prompts are the same is not known: serve those of the inspection, which its "
@@ -100,12 +101,15 @@ class InspectionComparison:
 def read_inspection(path: Path) -> InspectedAcceptance:
     """Return the acceptance in a document of `driftscope inspect --json`.
 
-    Raises UsageError for another file, and for an inspection that did not run the drafter.
+    Raises UnknownKindError for a file of something else, and UsageError for another document and
+    for an inspection that did not run the drafter.
     """
     from pydantic import TypeAdapter
 
     try:
         document = read_json(path)
+        if not isinstance(document, dict) or "kind" not in document:
+            raise UnknownKindError(foreign_document(str(path)))
         if (document["kind"], document["schema_version"]) != (INSPECTION, SCHEMA_VERSION):
             raise UsageError(f"{path}: is no document of `driftscope inspect --json`")
         if document["trial"] is None:

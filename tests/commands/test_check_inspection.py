@@ -16,7 +16,7 @@ from driftscope import check
 from driftscope.analysis.gate import Judgement, Outcome
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.cli.gate_run import run_gate
-from driftscope.errors import MixedTraceError, NoDataError, UsageError
+from driftscope.errors import EXIT_UNKNOWN, MixedTraceError, NoDataError, UsageError
 from driftscope.inspect.compare_run import compare_run, read_inspection, rounds_like
 from driftscope.pipeline import Inputs, analyze
 
@@ -134,11 +134,11 @@ def test_a_replay_has_nothing_to_compare(tmp_path: Path) -> None:
         _judged(replay, inspection_document(tmp_path, RATES), LESS)
 
 
-def test_another_document_is_one_error_and_exit_2(tmp_path: Path, run: Path) -> None:
+def test_a_file_of_something_else_is_one_error_and_exit_5(tmp_path: Path, run: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text("{}")
     done = run_command("check", run, "--baseline", other, "--fail-on", LESS)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert (done.returncode, done.stderr.count("\n")) == (EXIT_UNKNOWN, 1)
     assert "other.json" in done.stderr
 
 
