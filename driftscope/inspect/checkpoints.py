@@ -539,6 +539,10 @@ class TargetFiles:
         found = self._find(_HEADS)
         return found or (self.embedding() if self.fields.get("tie_word_embeddings") else None)
 
+    def final_norm(self) -> StoredTensor | None:
+        """Return the weights of the norm before the head; None if no file of it is there."""
+        return self._find(("model.norm.weight",))
+
     def _find(self, endings: tuple[str, ...]) -> StoredTensor | None:
         if self.files is None:
             return None

@@ -201,7 +201,8 @@ def check_head(inspected: Inspected) -> Iterator[CheckResult]:
 
 
 def check_norms(inspected: Inspected) -> Iterator[CheckResult]:
-    """Yield norms of ones beside trained ones: their weights were lost, or never trained."""
+    """Yield norms of ones beside trained ones: their weights were lost, or never trained; and a
+    final norm that is the target's."""
     norms = {
         name: tensor
         for name, tensor in inspected.drafter.tensors.items()
@@ -216,6 +217,17 @@ def check_norms(inspected: Inspected) -> Iterator[CheckResult]:
             expected="weights that training has moved, as in the other norms",
             rule="an engine keeps ones for a norm whose weights it does not find",
             there=", ".join(ones),
+        )
+    target = inspected.target.final_norm() if inspected.target else None
+    own = norms.get("norm.weight")
+    if own and target and target.is_float and np.array_equal(own.array(), target.array()):
+        yield CheckResult(
+            id="norm_is_targets",
+            level=Level.NOTE,
+            title="the final norm is a copy of the target's",
+            expected="a norm that was trained with the drafter's head",
+            rule="trainers begin with the target's and train it",
+            there="norm.weight equals the target's",
         )
 
 

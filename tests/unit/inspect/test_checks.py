@@ -99,6 +99,10 @@ def _targets_head(state: State) -> None:
     state["lm_head.weight"] = embedding[torch.arange(len(table)) + table].clone()
 
 
+def _targets_norm(state: State) -> None:
+    state["norm.weight"] = load_file(TARGET / "model.safetensors")["model.norm.weight"].clone()
+
+
 def _norm_over_all(state: State) -> None:
     norms = [state.pop(f"fc_norm.{layer}.weight") for layer in range(3)]
     state["input_norm.weight"] = torch.cat(norms)
@@ -147,6 +151,7 @@ PLANTED = {
     "dead_rows": (None, _fill("lm_head.weight", 0, rows=40)),
     "scale_lost": (None, _fill("midlayer.mlp.up_proj.weight", 448, rows=1)),
     "head_is_targets": (None, _targets_head),
+    "norm_is_targets": (None, _targets_norm),
     "norms_of_ones": (None, _fill("midlayer.hidden_norm.weight", 1)),
     "other_vocabulary": (_set(vocab_size=2048, draft_vocab_size=1024), None),
     "d2t_missing": (_set(draft_vocab_size=FEWER), None),

@@ -198,8 +198,9 @@ REVIEWED = (
     Plant(
         name="fp8 left in the config",
         config=fields(quantization_config={"quant_method": "fp8", "activation_scheme": "dynamic"}),
+        causes=("quantized_on_one_side",),
     ),
-    Plant(name="sliding window 16", config=fields(sliding_window=16)),
+    Plant(name="sliding window 16", config=fields(sliding_window=16), causes=("own_window",)),
     Plant(
         name="head rolled by 6",
         weights=each(lambda t: t.roll(6, 0), "lm_head"),
@@ -244,7 +245,7 @@ REVIEWED = (
     Plant(
         name="rms_norm_eps 1.0",
         config=fields(rms_norm_eps=1.0),
-        causes=("repaired_by.rms_norm_eps",),
+        causes=("repaired_by.rms_norm_eps", "eps_differs"),
     ),
     Plant(name="target's noise 30 %", target=noise(0.3)),
     Plant(name="another chat template", templates=("other", None)),
@@ -265,7 +266,7 @@ REVIEWED = (
     Plant(
         name="rms_norm_eps 1e-2",
         config=fields(rms_norm_eps=1e-2),
-        causes=("repaired_by.rms_norm_eps",),
+        causes=("repaired_by.rms_norm_eps", "eps_differs"),
     ),
     Plant(name="hidden_act gelu", config=fields(hidden_act="gelu"), causes=("activation_refused",)),
     Plant(
@@ -283,7 +284,11 @@ REVIEWED = (
         config=fields(tie_word_embeddings=True),
         causes=("field_of_sglang",),
     ),
-    Plant(name="final norm of the target", weights=targets("norm", "model.norm")),
+    Plant(
+        name="final norm of the target",
+        weights=targets("norm", "model.norm"),
+        causes=("norm_is_targets",),
+    ),
     Plant(
         name="hidden_norm of ones",
         weights=each(torch.ones_like, f"{LAYER}hidden_norm"),
