@@ -629,8 +629,12 @@ def open_drafter(
     notes: tuple[str, ...] = ()
     if not kind.heads:
         anatomy = _watched(kind, model, attention, config, inputs)
-        found = {"outputs": anatomy.outputs, "norms": anatomy.norms}
-        kind = replace(kind, **found, head_norms=anatomy.head_norms)
+        kind = replace(
+            kind,
+            outputs=anatomy.outputs,
+            norms=anatomy.norms,
+            head_norms=anatomy.head_norms,
+        )
         # Several MTP modules may be loaded; the runners that get here run only the first.
         attention = {name: attention[name] for name in anatomy.layers}
     if kind.attention and (reason := unmeasured or support.unmeasured(attention)):

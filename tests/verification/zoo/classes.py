@@ -268,7 +268,9 @@ def finish_dummies(loader: Any) -> None:
         for module in model.modules():
             for name in DERIVED:
                 if hasattr(module, name):
-                    getattr(module, name)()
+                    weight = next(module.parameters())
+                    takes = (weight.device, weight.dtype) if name.startswith("mat") else ()
+                    getattr(module, name)(*takes)
 
     loader.load_weights = load
 

@@ -133,7 +133,7 @@ def _index(
                 found[request, waiting[request].pop(0)] = (draft, b)
                 continue
             positions = list(first.rows(b))
-            if anatomy.first == 2:  # no row but the block's own
+            if anatomy.block and anatomy.first:  # no row but the block's own
                 positions = [positions[0] - 1]
             found |= {(request, position): (draft, b) for position in positions}
     return found
