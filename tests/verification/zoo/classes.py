@@ -86,7 +86,7 @@ def serve(folder: Path, runner: str, name: str, probe: bool) -> dict[str, Any]:
         load_format="dummy",
         speculative_config=speculation,
         dtype="bfloat16" if bf16 else "float32",
-        language_model_only=nested,
+        language_model_only=nested or "Omni" in name,
         **({"block_size": 16} if "Bailing" in name else {}),
         max_model_len=128,
         max_num_seqs=4,
@@ -440,7 +440,7 @@ def found_words(found: dict[str, Any]) -> str:
     states = [c.removesuffix("_rms") for c in found["columns"] if c.endswith("_rms")]
     fed = f", fed {found['fed']}" if found["fed"] else ""
     masses = any(column.endswith("_mass") for column in found["columns"])
-    inside = "masses" if masses else f"no masses ({(found['notes'] or ['?'])[-1]})"
+    inside = "masses" if masses else f"no masses ({(found['notes'] or ['no attention'])[-1]})"
     return f"{inside}; RMS {' '.join(states)}{fed}; witness {found['witness']}"
 
 
