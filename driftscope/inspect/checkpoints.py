@@ -547,7 +547,12 @@ class TargetFiles:
         if self.files is None:
             return None
         names = [name for name in self.files.names if name.endswith(endings)]
-        return self.files.tensor(min(names, key=len)) if names else None
+        try:
+            return self.files.tensor(min(names, key=len)) if names else None
+        except CheckpointError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
 
 
 def open_target(name: str, opening: Opening = CAREFUL) -> TargetFiles:

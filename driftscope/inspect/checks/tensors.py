@@ -178,7 +178,7 @@ def check_shapes(inspected: Inspected) -> Iterator[CheckResult]:
             title="tensors have other shapes than the config says",
             expected="the shapes that follow from the sizes in config.json",
             rule=_model(drafter),
-            there=_some(wrong),
+            there=some(wrong),
             change="set the sizes in config.json to those that the weights were trained with",
         )
 
@@ -203,7 +203,7 @@ def check_prefix(inspected: Inspected) -> Iterator[CheckResult]:
             title="names of tensors begin with model.",
             expected="names without it: vLLM puts model. before each name",
             rule=_loader(inspected.drafter),
-            there=_some(prefixed),
+            there=some(prefixed),
             change="rename the tensors without model.",
         )
 
@@ -223,7 +223,7 @@ def _missing(drafter: DrafterFiles, needed: Iterable[str]) -> Iterator[CheckResu
             title="tensors are missing",
             expected=f"{len(missing)} more tensors; without them layers keep random weights",
             rule=_model(drafter),
-            there=f"no {_some(missing)}",
+            there=f"no {some(missing)}",
             change="save the checkpoint again, whole",
         )
 
@@ -244,7 +244,7 @@ def _unexpected(drafter: DrafterFiles, known: Iterable[str]) -> Iterator[CheckRe
             title="tensors have no place in the model",
             expected="only tensors of the architecture that config.json names",
             rule=f"{_loader(drafter)}: raises for a name that it does not know",
-            there=_some(extra),
+            there=some(extra),
             change="correct architectures or num_hidden_layers in config.json, or drop the tensors",
         )
 
@@ -328,7 +328,8 @@ def _loader(drafter: DrafterFiles) -> str:
     return VLLM_EAGLE1_LOADER if drafter.format.family is Family.EAGLE1 else VLLM_LOADER
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """Return the first names, and how many more there are."""
     more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
     return ", ".join(names[:_FEW]) + more
 

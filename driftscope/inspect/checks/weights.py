@@ -14,7 +14,7 @@ from driftscope.inspect.checks.result import (
     Inspected,
     Level,
 )
-from driftscope.inspect.checks.tensors import D2T, EMBEDDING, HEAD
+from driftscope.inspect.checks.tensors import D2T, EMBEDDING, HEAD, some
 from driftscope.inspect.files import StoredTensor
 
 DEAD_SHARE = 0.01
@@ -28,10 +28,24 @@ _TYPES = {
 
 
 def check_values(inspected: Inspected) -> Iterator[CheckResult]:
-    """Yield tensors that hold NaN or infinity, or whose rows are all zero. Reads every tensor."""
+    """Yield tensors that hold NaN or infinity, whose rows are all zero, or whose scale is lost.
+    Reads every tensor."""
+    lost = list[str]()
     for name, tensor in inspected.drafter.tensors.items():
         if tensor.is_float:
-            yield from _values(name, tensor)
+            yield from _values(name, tensor, lost)
+    if lost:
+        yield CheckResult(
+            id="scale_lost",
+            level=Level.ERROR,
+            title="matrices look quantised, without their scales",
+            expected="numbers of the size that training leaves, or the scales beside them",
+            rule="quantisation divides a matrix by a scale so that its largest number is the "
+            "largest of the type",
+            there=f"the largest number of {some(lost)}",
+            change="export the weights again from those before quantisation",
+            certainty=Certainty.LIKELY,
+        )
 
 
 def check_types(inspected: Inspected) -> Iterator[CheckResult]:
@@ -63,7 +77,7 @@ def check_types(inspected: Inspected) -> Iterator[CheckResult]:
         )
 
 
-def _values(name: str, tensor: StoredTensor) -> Iterator[CheckResult]:
+def _values(name: str, tensor: StoredTensor, lost: list[str]) -> Iterator[CheckResult]:
     bad = dead = rows = 0
     largest = 0.0
     for block in tensor.blocks():
@@ -83,17 +97,7 @@ def _values(name: str, tensor: StoredTensor) -> Iterator[CheckResult]:
         )
     whole = len(tensor.shape) < 2
     if not whole and largest in SCALED_TO:
-        yield CheckResult(
-            id="scale_lost",
-            level=Level.ERROR,
-            title=f"{name} looks quantised, without its scale",
-            expected="numbers of the size that training leaves, or the scales beside them",
-            rule="quantisation divides a matrix by a scale so that its largest number is the "
-            "largest of the type",
-            there=f"its largest number is {largest:g}, the largest of {SCALED_TO[largest]}",
-            change="export the weights again from those before quantisation",
-            certainty=Certainty.LIKELY,
-        )
+        lost.append(f"{name} is that of {SCALED_TO[largest]}, {largest:g}")
     if rows and (dead == rows or (not whole and dead > DEAD_SHARE * rows)):
         yield CheckResult(
             id="dead_rows",

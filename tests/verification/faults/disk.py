@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -30,7 +31,8 @@ from driftscope.trace.writer import WriterOptions
 SOURCE = "worker0-1"
 MOST_CALLS = 70
 """Approximate number of the writer's calls that change a file."""
-CHILD_S = 8
+CHILD_S, WAITING = 8, 6
+"""CPU time that a writer may take, in seconds, and the multiple of it on the clock."""
 REFUSED = 3
 """Exit code of a writer that had no space to begin with, which it reports with a clear error."""
 ROWS = handed_over()
@@ -94,7 +96,8 @@ def _in_child(work: Callable[[Callable[[int], None]], None]) -> tuple[int, int]:
     if not pid:
         code = 1
         try:
-            signal.alarm(CHILD_S)
+            resource.setrlimit(resource.RLIMIT_CPU, (CHILD_S, CHILD_S))
+            signal.alarm(WAITING * CHILD_S)
             logging.disable()
             work(lambda number: _tell(send, number))
             code = 0
