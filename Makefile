@@ -124,7 +124,7 @@ alert-rules: $(VENV)/installed-dev prometheus ## what each alert does in inciden
 alerts: $(VENV)/installed-dev prometheus ## an alert fired by live traffic, kept, and resolved by the repair (6 minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.alerts
 
-parallel: $(VENV)/installed-dev ## engines of several processes as a table: ranks, replicas, stages, experts, machines, prompts apart (10 minutes)
+parallel: $(VENV)/installed-dev ## engines of several processes as a table: ranks, replicas, stages, experts, prompts apart from decoding (10 minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.parallel
 
 sglang: $(VENV)/installed-dev $(SGLANG)/installed ## the probe in SGLang, in an environment of its own: truth, harmlessness, situations (15 minutes)

@@ -19,7 +19,6 @@ from verification.parallel import (
     WRITERS,
     experts,
     split,
-    two_machines,
     writers,
 )
 from verification.parallel import KINDS as ALL_KINDS
@@ -169,15 +168,6 @@ def test_an_idle_replica_of_experts_runs_and_records_nothing(tmp_path: Path) -> 
     assert trace.manifest.data_parallel == 2
     assert len(set(trace.draft.column("replica").to_pylist())) == 1
     assert trace.draft.num_rows > 0 and trace.request.num_rows == 1
-
-
-def test_replicas_that_are_started_one_by_one_record_one_run(tmp_path: Path) -> None:
-    first, second = two_machines(tmp_path)
-    assert first.tokens() == second.tokens()
-    trace = read_trace(tmp_path / "run")
-    assert trace.problems == ()
-    assert writers(trace) == WRITERS["data"]
-    assert trace.request.to_pandas().replica.value_counts().to_dict() == {0: FEW, 1: FEW}
 
 
 def test_prompts_and_decoding_apart_join_by_request(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,6 @@ WRITERS = {
     "data": {"worker0", "worker0.dp1", "engine0", "engine1"},
     "pipeline": {"worker0", "engine0"},
 }
-DEPLOYMENT = "two-machines"
 FEW = 3
 
 
@@ -54,47 +52,32 @@ def writers(trace: Trace) -> set[str]:
     return {status.source.partition("-")[0] for status in trace.statuses}
 
 
-def experts(folder: Path, requests: int, probe: dict[str, str]) -> Outcome:
-    """Serve a mixture of experts with random weights on two replicas that share its experts. With
-    one request, one of them is idle, and runs so that the other can. Each has a part of every
-    expert: with whole experts on each (`enable_expert_parallel`) vLLM's CPU kernel crashes."""
+def _of_experts(folder: Path) -> Job:
+    """Return a job with a mixture of experts with random weights, each replica of which has a part
+    of every expert: with whole experts on each (`enable_expert_parallel`) vLLM's CPU kernel
+    crashes."""
     target = folder / "target"
     target.mkdir(parents=True)
     fields = {**ALL["Glm4MoeMTPModel"].target, "vocab_size": 1024, "max_position_embeddings": 1024}
     (target / "config.json").write_text(json.dumps(fields))
-    job = Job(
+    return Job(
         drafter=str(target),
         target=str(target),
         method="mtp",
-        main="parallel_main.py",
         processes=True,
-        requests=requests,
         sampling={"max_tokens": 12},
-        llm={**DATA, "load_format": "dummy"},
-        probe=probe,
+        llm={"load_format": "dummy"},
         env={"PYTHONPATH": os.pathsep.join([str(HERE / "experts_on_cpu"), *sys.path[1:]])},
     )
+
+
+def experts(folder: Path, requests: int, probe: dict[str, str]) -> Outcome:
+    """Serve a mixture of experts on two replicas that share its experts. With one request, one of
+    them is idle, and runs so that the other can."""
+    job = _of_experts(folder)
+    replicas = {"main": "parallel_main.py", "llm": {**job.llm, **DATA}}
+    job = replace(job, requests=requests, probe=probe, **replicas)
     return run_job(job, folder / "job", BOTH_CORES)
-
-
-def two_machines(folder: Path) -> list[Outcome]:
-    """Serve two replicas that are started one by one, as on two machines: environment variables
-    tell vLLM their ranks, and driftscope their common run."""
-
-    def machine(rank: int) -> Outcome:
-        env = {
-            "VLLM_DP_RANK": str(rank),
-            "VLLM_DP_RANK_LOCAL": str(rank),
-            "VLLM_DP_SIZE": "2",
-            "VLLM_DP_MASTER_IP": "127.0.0.1",
-            "VLLM_DP_MASTER_PORT": "29555",
-        }
-        probe = {**RECORD, "TRACE": str(folder / "run"), "DEPLOYMENT": DEPLOYMENT}
-        job = Job(drafter="eagle31", requests=FEW, probe=probe, env=env, fresh=True)
-        return run_job(job, folder / f"machine{rank}", str(rank % (os.cpu_count() or 1)))
-
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(machine, range(2)))
 
 
 def split(folder: Path) -> tuple[Outcome, Outcome, Outcome]:
@@ -145,9 +128,6 @@ def rows(folder: Path) -> Iterator[Row]:
         yield _row(kind, outcome, off.tokens()[:REQUESTS], f"{truth.drafted_equal}")
     with_probe, without = experts(folder / "on", 1, RECORD), experts(folder / "without", 1, {})
     yield _row("experts v1, one replica idle", with_probe, without.tokens(), "")
-    for number, machine in enumerate(two_machines(folder / "machines")):
-        merged = replace(machine, run=folder / "machines" / "run")
-        yield _row(f"machine {number} of two", merged, off.tokens()[:FEW], "")
     prompts, decoded, alone = split(folder / "split")
     yield _row("prompts only", prompts, [ids[:1] for ids in alone.tokens()], "")
     yield _row("decoding only", decoded, alone.tokens(), f"{compare(decoded).drafted_equal}")
