@@ -52,6 +52,11 @@ def needs_analysis() -> Iterator[None]:
 LAB = "driftscope_lab"
 TRIO = "trio"
 """Name of the shipped small models where a command takes a model."""
+SMOLLM2 = "smollm2"
+"""Name of SmolLM2-135M-Instruct, which is fetched once."""
+LAB_TARGETS = (TRIO, SMOLLM2)
+LAB_DRAFTERS = ("eagle3", "eagle31")
+"""Names of the trio's drafters. None is shipped for SmolLM2 so far."""
 
 
 @contextlib.contextmanager

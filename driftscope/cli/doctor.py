@@ -87,20 +87,20 @@ def doctor(
 
 def _server(model: str | None, options: Sequence[str]) -> tuple[str, Sequence[str]] | None:
     """Return the model and the options of the server that is asked about, with the paths of the
-    shipped small models; None without a model. Raises UsageError for options without a model."""
-    from driftscope.distributions import TRIO, needs_lab
+    lab's models; None without a model. Raises UsageError for options without a model."""
+    from driftscope.distributions import LAB_TARGETS, needs_lab
     from driftscope.errors import UsageError
 
     if options and (model is None or model.startswith(("{", "-"))):
         raise UsageError("give MODEL first, then the options of its server")
-    if model is None or model != TRIO:
+    if model is None or model not in LAB_TARGETS:
         return None if model is None else (model, options)
     with needs_lab():
-        from driftscope_lab.trio import serving
+        from driftscope_lab.models import MODELS
 
-    if "--no-speculation" in options:
-        return serving.target_path(), options
-    return serving.target_path(), serving.with_speculation(options)
+    known = MODELS[model]
+    target = str(known.prepared())
+    return target, options if "--no-speculation" in options else known.with_speculation(options)
 
 
 def _print(checks: Sequence[Check]) -> None:

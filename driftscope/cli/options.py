@@ -14,6 +14,7 @@ import typer
 
 from driftscope import findings
 from driftscope.analysis.condition_columns import COLUMNS
+from driftscope.distributions import LAB_DRAFTERS, LAB_TARGETS
 from driftscope.trace.runs import DEFAULT_FOLDERS, LATEST, search
 from driftscope.vocabulary import GATED
 
@@ -175,20 +176,16 @@ def named_target(value: str) -> str:
     return str(named_run(Path(value)))
 
 
-SHIPPED = {"trio": "target", "eagle3": "eagle3", "eagle31": "eagle31"}
-"""Folder of each shipped small model, by the name that commands take."""
-
-
-def shipped_model(value: str | None) -> str | None:
-    """Return the folder of a shipped model that is named; any other name, and a name that is a
-    folder here, as it is."""
-    if value not in SHIPPED or Path(value).exists():
+def lab_folder(value: str | None) -> str | None:
+    """Return the folder of a target or drafter of the lab that is named, fetched first if need be;
+    any other name, and a name that is a folder here, as it is."""
+    if value is None or value not in (*LAB_TARGETS, *LAB_DRAFTERS) or Path(value).exists():
         return value
     from driftscope.distributions import needs_lab
 
     with needs_lab():
-        from driftscope_lab.trio import trio_path
-    return str(trio_path() / SHIPPED[value])
+        from driftscope_lab import models
+    return str(models.lab_folder(value))
 
 
 def real_folder(value: Path) -> Path:
@@ -207,13 +204,14 @@ DrafterArgument = Annotated[
         metavar="DRAFTER",
         help="Folder of the drafter, or a repository in the local cache; eagle3 and eagle31 are "
         "the small shipped ones.",
-        callback=shipped_model,
+        callback=lab_folder,
     ),
 ]
 TARGET = typer.Option(
     metavar="TARGET",
-    help="Folder of its target, or a repository in the cache; trio is the small shipped one.",
-    callback=shipped_model,
+    help="Folder of its target, or a repository in the cache; trio is the small shipped one, "
+    "smollm2 SmolLM2-135M-Instruct, fetched once.",
+    callback=lab_folder,
 )
 PromptsOption = Annotated[
     str, typer.Option(metavar="SET", help="A shipped set of prompts, or a file of prompts.")

@@ -19,11 +19,12 @@ from driftscope.cli.options import (
     WarmupOption,
     real_folder,
 )
-from driftscope.distributions import TRIO, needs_lab
+from driftscope.distributions import LAB, LAB_TARGETS, needs_lab
 
 if TYPE_CHECKING:
     from driftscope.workloads.client.replay import Order
     from driftscope.workloads.contenders import Contender, Running
+    from driftscope_lab.models import LabModel
 
 FOLDER, SUITE = "driftscope-pays", "concurrency"
 K, DEFAULT_K = "num_speculative_tokens", 4
@@ -39,8 +40,8 @@ def pays(
         str,
         typer.Argument(
             metavar="MODEL|URL",
-            help="Target model, as for `vllm serve` (`trio` is the small shipped one), or the URL "
-            "of a running server.",
+            help="Target model, as for `vllm serve` (`trio` is the small shipped one, `smollm2` "
+            "SmolLM2-135M-Instruct), or the URL of a running server.",
         ),
     ],
     without: Annotated[
@@ -141,8 +142,8 @@ def pays(
     if is_url and (drafter or k or best_k or context.args):
         raise UsageError(f"{server}: a running server takes no options of a server to start")
     api_key_env = key_variable(api_key_env, context.args)
-    if prompts is None and suite == SUITE and _is_trio(server):
-        prompts = TRIO
+    if prompts is None and suite == SUITE and (known := _lab_model(server)):
+        prompts = known.name
     one = is_url and without is None
     folder = run_path(output or Path(FOLDER) / (_place(server) if one else "{time}"))
     order = Order(
@@ -311,6 +312,7 @@ def contenders_of(
     from driftscope.errors import UsageError
     from driftscope.workloads.contenders import NO_SPECULATION, Contender
 
+    known = _lab_model(model)
     target, left, environ = _resolved(model, options, drafters)
     configs, left = speculations_in(left)
     if not drafters and not configs:
@@ -328,7 +330,7 @@ def contenders_of(
     named: list[tuple[str, Mapping[str, Any]]] = []
     for given in drafters:
         label, _, path = given.rpartition("=")
-        drafter = {"method": "eagle3", "model": _drafter(model, path)}
+        drafter = {"method": "eagle3", "model": known.drafter(path) if known else path}
         named.append((label or Path(path).name, drafter))
     named += [
         (Path(str(config.get("model") or config.get("method") or WITH)).name, config)
@@ -379,38 +381,25 @@ def speculations_in(options: Sequence[str]) -> tuple[list[Mapping[str, Any]], li
 def _resolved(
     model: str, options: Sequence[str], drafters: Sequence[str]
 ) -> tuple[str, Sequence[str], Mapping[str, str]]:
-    """Return the model's path, with the options and environment that the shipped small model
-    adds."""
-    if not _is_trio(model):
+    """Return the model's path, with the options and environment that a model of the lab adds."""
+    known = _lab_model(model)
+    if known is None:
         return model, options, {}
-    with needs_lab():
-        from driftscope_lab.trio import serving
-
-    completed = serving.completed(options)
+    completed = known.completed(options)
     return (
-        serving.target_path(),
-        completed if drafters else serving.with_speculation(completed),
-        serving.ENVIRONMENT,
+        str(known.prepared()),
+        completed if drafters else known.with_speculation(completed),
+        known.environment,
     )
 
 
-def _is_trio(model: str) -> bool:
-    """Whether a model is the shipped target, by its short name or by its path, as runs name it."""
+def _lab_model(model: str) -> LabModel | None:
+    """Return the lab's model of that name or of that path, as runs name it; None if it is none."""
     from importlib.util import find_spec
 
-    from driftscope.distributions import LAB
-
-    if model == TRIO or find_spec(LAB) is None:
-        return model == TRIO
-    from driftscope_lab.trio.serving import target_path
-
-    return model == target_path()
-
-
-def _drafter(model: str, name: str) -> str:
-    if not _is_trio(model):
-        return name
+    if model not in LAB_TARGETS and find_spec(LAB) is None:
+        return None
     with needs_lab():
-        from driftscope_lab.trio.serving import drafter_path
+        from driftscope_lab.models import lab_model
 
-    return drafter_path(name)
+    return lab_model(model)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from driftscope.cli.options import BudgetOption, EveryOption, LabelsOption, OtlpOption
-from driftscope.distributions import TRIO
+from driftscope.distributions import LAB_TARGETS
 
 DEFAULT_TRACE = Path("driftscope-runs/{time}-{drafter}")
 
@@ -21,12 +21,12 @@ def serve(
         typer.Argument(
             metavar="MODEL",
             help="Model to serve, as for the engine's own server; `trio` is the small shipped "
-            "one, with its drafter.",
+            "one, with its drafter, and `smollm2` SmolLM2-135M-Instruct, fetched once.",
         ),
     ],
     engine: Annotated[
         Literal["vllm", "sglang"],
-        typer.Option(help="Engine that serves; --control and `trio` are vLLM's."),
+        typer.Option(help="Engine that serves; --control, `trio` and `smollm2` are vLLM's."),
     ] = "vllm",
     no_speculation: Annotated[
         bool,
@@ -108,29 +108,33 @@ def serve(
         raise UsageError(
             "MODEL comes before the engine's options: driftscope serve MODEL --port 8000"
         )
-    if model != TRIO and not Path(model).exists() and get_close_matches(model, [TRIO]):
-        raise UsageError(f"{model}: no such folder; did you mean {TRIO}?")
+    if model not in LAB_TARGETS and not Path(model).exists():
+        for near in get_close_matches(model, LAB_TARGETS):
+            raise UsageError(f"{model}: no such folder; did you mean {near}?")
     if engine == "sglang":
-        if control or model == TRIO:
-            raise UsageError("--engine sglang: --control and trio are for vLLM only")
+        if control or model in LAB_TARGETS:
+            raise UsageError(
+                f"--engine sglang: --control, {' and '.join(LAB_TARGETS)} are for vLLM only"
+            )
         replace_with_sglang(model, options, recording, speculation=not no_speculation)
-    if model == TRIO:
-        model, options = _trio(options, speculation=not no_speculation)
+    if model in LAB_TARGETS:
+        model, options = _lab_model(model, options, speculation=not no_speculation)
     replace_with_vllm(model, options, recording, control=control, speculation=not no_speculation)
 
 
-def _trio(options: list[str], *, speculation: bool) -> tuple[str, list[str]]:
-    """Return path and options of the shipped small models; variables that vLLM needs for them are
-    set in this process's environment unless they are set already."""
+def _lab_model(name: str, options: list[str], *, speculation: bool) -> tuple[str, list[str]]:
+    """Return path and options of a model of the lab; variables that vLLM needs for it are set in
+    this process's environment unless they are set already."""
     import os
 
     from driftscope.distributions import needs_lab
 
     with needs_lab():
-        from driftscope_lab.trio import serving
+        from driftscope_lab.models import MODELS
 
-    for name, value in serving.ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    known = MODELS[name]
+    for variable, value in known.environment.items():
+        os.environ.setdefault(variable, value)
     if speculation:
-        options = serving.with_speculation(options)
-    return serving.target_path(), serving.completed(options)
+        options = known.with_speculation(options)
+    return str(known.prepared()), known.completed(options)

@@ -255,6 +255,19 @@ def test_the_shipped_models_are_served_as_typed(serve: Driftscope) -> None:
     assert environ["DRIFTSCOPE_TRACE"].endswith("-eagle31")
 
 
+def test_smollm2_is_served_from_the_users_cache(
+    serve: Driftscope, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "smollm2-135m-instruct"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    monkeypatch.setattr("driftscope_lab.smollm2.fetch.target_folder", lambda: folder)
+    call = _started(serve("smollm2", "--no-speculation"))
+    assert call["argv"][:2] == ["--model", str(folder)]
+    assert call["environ"]["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert_fails(serve("smollm2"), 2, "smollm2: no drafter of it is shipped", "--no-speculation")
+
+
 def test_a_user_s_options_for_the_shipped_models_win(serve: Driftscope) -> None:
     config = '{"method": "eagle3", "model": "eagle3", "num_speculative_tokens": 8}'
     options = (f"--speculative-config={config}", "--max_model_len=512")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.command import assert_fails, run_command
 
-from driftscope.cli.options import named_target, shipped_model
+from driftscope.cli.options import lab_folder, named_target
 from driftscope.distributions import needs
 from driftscope.errors import UsageError
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
@@ -23,11 +23,11 @@ from driftscope_lab.trio import trio_path
 def test_shipped_models_are_known_by_name(
     name: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert shipped_model(name) == str(trio_path() / folder)
+    assert lab_folder(name) == str(trio_path() / folder)
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).mkdir()
-    assert shipped_model(name) == name, "a folder here comes first"
-    assert shipped_model("org/model") == "org/model"
+    assert lab_folder(name) == name, "a folder here comes first"
+    assert lab_folder("org/model") == "org/model"
 
 
 def test_a_shipped_drafter_is_inspected_by_its_name() -> None:
