@@ -209,18 +209,18 @@ def test_a_folder_that_is_missing_is_not_made(runs: list[Path], tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "code", "words"),
     [
-        ({"kind": "report", "schema_version": 1}, "give the run directories"),
-        ({"backend": "vllm", "num_prompts": 40}, "`driftscope ingest` reads"),
-        ([], "`driftscope ingest` reads"),
+        ({"kind": "report", "schema_version": 1}, 2, "give the run directories"),
+        ({"backend": "vllm", "num_prompts": 40}, 5, "`driftscope ingest FILE -o RUN` makes a run"),
+        ([], 5, "`driftscope ingest FILE -o RUN` makes a run"),
     ],
 )
 def test_a_file_that_is_no_run_names_the_command_that_reads_it(
-    tmp_path: Path, content: object, words: str
+    tmp_path: Path, content: object, code: int, words: str
 ) -> None:
     (tmp_path / "file.json").write_text(json.dumps(content))
-    assert_fails(driftscope("analyze", "file.json", cwd=tmp_path), 2, words)
+    assert_fails(driftscope("analyze", "file.json", cwd=tmp_path), code, words)
 
 
 def test_an_output_that_cannot_be_written(runs: list[Path], tmp_path: Path) -> None:

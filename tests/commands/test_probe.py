@@ -193,6 +193,7 @@ STATUS = {
             control={"every": 4, "labels": []},
         )
     ),
+    "weights": [],
 }
 
 

@@ -180,7 +180,7 @@ MAY_WAIT = {
         "vllm/drafter": "CpuAttnKeys.score",
     },
     "a number on the host": {
-        "meter": "Meter.measure _page_size",
+        "meter": "Meter.measure page_size",
         "recorder": "Recorder._on_draft_started",
         "vllm/runner_v1": "_LookupCall.on_device _ModelCall.on_device",
         "vllm/runner_v2": "_ModelCall.on_device",
@@ -188,7 +188,7 @@ MAY_WAIT = {
     "at start-up": {
         "vllm/drafter": "LatentKeys.__init__ PagedKeys.__init__ VllmDrafter.aux_states "
         "VllmDrafter.compiled VllmDrafter.k VllmDrafter.max_requests VllmDrafter.max_slots "
-        "VllmDrafter.samples _numbers_apart kind_of query_size",
+        "VllmDrafter.samples _numbers_apart kind_of open_drafter query_size",
         "vllm/runner_v2": "_is_defined_in",
     },
     "for a job on a CPU, JOIN_S at most": {

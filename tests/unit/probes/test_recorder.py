@@ -26,7 +26,7 @@ from driftscope.trace.status import read_statuses
 from driftscope.vocabulary import BY_DEPTH as PER_DEPTH
 from driftscope.vocabulary import MASSES
 from driftscope_probes import request_rows as module
-from driftscope_probes.buffers import SLOTS, ChainBuffers, HostRing, Layout
+from driftscope_probes.buffers import SLOTS, ChainBuffers, HostRing
 from driftscope_probes.chain import OptionalMasses
 from driftscope_probes.cpu_kernels import CompiledKernels
 from driftscope_probes.engine import DeviceStep, DraftStep
@@ -460,11 +460,6 @@ def test_a_depth_adds_no_torch_operator(
     recorded, passed = added[1], added[1 << 30]
     assert passed[CALLS] == 0, "hooks rest in steps that are not recorded"
     assert {kind: recorded[kind] - passed[kind] for kind in recorded} == COST_OF_DEPTH
-
-
-def test_the_page_about_gpus_says_how_much_a_round_copies() -> None:
-    row = ChainBuffers(Layout(depths=4, layers=1, aux=3), 1, torch.device("cpu")).values
-    assert f"moves {row.nbytes} bytes for each request" in (DOCS / "gpu.md").read_text("utf-8")
 
 
 CPU = torch.device("cpu")
