@@ -54,6 +54,7 @@ def test_an_engine_without_a_drafter_is_recorded_and_serves_the_same(
 
 
 WORKER_HOOKS = {
+    "witness",
     "step_started",
     "draft_started",
     "combine_hidden_states",
