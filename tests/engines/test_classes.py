@@ -32,7 +32,9 @@ def test_its_inside_is_recorded_as_a_second_computation_has_it(results: Results,
     assert found["tokens"] == found["off"]
     assert (found["witness"], found["errors"]) == (AGREES, {})
     assert found["chains"] > 0 and found["layers"] == 1
-    assert {k: e for k, e in found["worst"].items() if e > CLOSE} == {}
+    # What attention gave out is compared by the witness: a kernel of bfloat16 rounds its weights.
+    recorded = {k: e for k, e in found["worst"].items() if k != "attention"}
+    assert {k: e for k, e in recorded.items() if e > CLOSE} == {}
 
 
 @pytest.mark.parametrize(
