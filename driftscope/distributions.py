@@ -1,4 +1,4 @@
-"""What to install where only a part of driftscope is there, and what an unexpected error says.
+"""Says what to install where only a part of driftscope is there.
 
 `driftscope-probe`, the distribution of a serving image, holds the core without what its analysis
 depends on; `driftscope` holds the reports and depends on the rest. The lab (small trained models,
@@ -9,9 +9,6 @@ their prompts and the demonstration) is `driftscope-lab`, so that a serving imag
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
-import traceback
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -88,32 +85,3 @@ def needs(extra: str) -> Iterator[None]:
         raise MissingExtraError(
             f"{error.name} is not installed: pip install 'driftscope[{extra}]'"
         ) from error
-
-
-DEBUG = "DRIFTSCOPE_DEBUG"
-"""Environment variable; if it is 1, the exception is raised again with its traceback."""
-
-
-def unforeseen(error: Exception) -> str:
-    """Return one line on `error`, which names a file that keeps its traceback.
-
-    Raises `error` again if the environment variable DEBUG is set to 1.
-    """
-    if os.environ.get(DEBUG) == "1":
-        raise error
-    kind = type(error).__name__
-    return (
-        f"{kind}: {error}. This is a bug in driftscope; please report it with {_kept(error)} "
-        f"({DEBUG}=1 prints it)"
-    )
-
-
-def _kept(error: Exception) -> str:
-    text = "".join(traceback.format_exception(error))
-    try:
-        handle, name = tempfile.mkstemp(prefix="driftscope-", suffix=".txt")
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-    except OSError:
-        return "its traceback, which could not be written to a file"
-    return name

@@ -18,7 +18,7 @@ class Unknown:
     what: str
     """The input, in a few words."""
     instead: str
-    """What is done with it."""
+    """The consequence: what is done with the input."""
     recognised: Sequence[str] = ()
     not_recognised: Sequence[str] = ()
     nearest: str = ""
@@ -32,7 +32,7 @@ class Unknown:
 
     @property
     def details(self) -> Sequence[str]:
-        """What follows the first words of the sentence."""
+        """The parts of the sentence after its first words."""
         return tuple(self._details())
 
     def _details(self) -> Iterator[str]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import tempfile
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NoReturn
@@ -36,7 +38,7 @@ from driftscope.cli.replay import replay
 from driftscope.cli.runs import ls, prune, rm
 from driftscope.cli.serve import serve
 from driftscope.cli.watch import watch
-from driftscope.distributions import half_missing, unforeseen
+from driftscope.distributions import half_missing
 from driftscope.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, DriftscopeError
 from driftscope.version import __version__
 
@@ -194,3 +196,33 @@ def end_process(code: int) -> NoReturn:
         except (OSError, ValueError):  # its reader is gone, or it is closed
             code = code or 1
     os._exit(code)
+
+
+DEBUG = "DRIFTSCOPE_DEBUG"
+"""Environment variable; if it is 1, the exception is raised again with its traceback."""
+
+
+def unforeseen(error: Exception) -> str:
+    """Return one line on `error`, which names a file that keeps its traceback.
+
+    Raises `error` again if the environment variable DEBUG is set to 1.
+    """
+    if os.environ.get(DEBUG) == "1":
+        raise error
+    kind = type(error).__name__
+    return (
+        f"{kind}: {error}. This is a bug in driftscope; please report it with "
+        f"{_traceback_file(error)} ({DEBUG}=1 prints it)"
+    )
+
+
+def _traceback_file(error: Exception) -> str:
+    """Write the traceback of `error` to a temporary file; return its name, or what failed."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        handle, name = tempfile.mkstemp(prefix="driftscope-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError:
+        return "its traceback, which could not be written to a file"
+    return name

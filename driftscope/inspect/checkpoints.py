@@ -52,7 +52,7 @@ class CheckpointFormat:
     architecture: str | None = None
     """Name that vLLM looks up in its registry; None if it finds none."""
     unknown: Unknown | None = None
-    """What is known about a checkpoint of an unknown class; None if the class is known."""
+    """The parts of a checkpoint of an unknown class that are known; None if the class is known."""
 
     @property
     def family(self) -> Family | None:

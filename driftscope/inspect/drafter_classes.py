@@ -17,7 +17,7 @@ from typing import Any
 
 
 class Family(StrEnum):
-    """What is known of a drafter's files."""
+    """A family of drafters whose files are known."""
 
     LLAMA = "Llama"
     QWEN3 = "Qwen3"

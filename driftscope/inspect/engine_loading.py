@@ -88,7 +88,7 @@ _NOT_REGISTERED = "_raise_for_unsupported"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineAnswer:
-    """What an engine made of a drafter."""
+    """An engine's answer about a drafter that it was asked to build."""
 
     engine: str
     """Name and version."""

@@ -177,7 +177,7 @@ class Inspection:
     unchecked: str
     """Parts that are not compared; "" if all are, or none."""
     unknown: Unknown | None
-    """What is known about a checkpoint of an unknown class; null if the class is known."""
+    """The parts of a checkpoint of an unknown class that are known; null if the class is known."""
     checks: int
     """Number of checks that were made."""
     loaded_by: str

@@ -49,7 +49,7 @@ class LabModel:
 
     name: str
     folder: Path
-    """Of the target, once it is there."""
+    """The target's folder, once it is there."""
     prepared: Callable[[], Path]
     """Returns that folder, fetched first if need be; raises DriftscopeError."""
     drafters: Path | None

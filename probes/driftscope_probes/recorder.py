@@ -238,7 +238,7 @@ class Recorder:
                 return self._run_served(call)
             self._guard.run("witness", self._draft_ahead, call)
         finally:
-            witness.end()
+            self._guard.run("witness", witness.end)
         return self._run_served(call)
 
     def _draft_ahead(self, call: DraftCall) -> None:

@@ -17,8 +17,7 @@ from typing import Any
 from prometheus_client.openmetrics import parser
 from support.hostile.texts import TEXTS
 
-from driftscope.cli.app import main
-from driftscope.distributions import DEBUG
+from driftscope.cli.app import DEBUG, main
 from driftscope.errors import (
     EXIT_ERROR,
     EXIT_GATE_FAILED,
