@@ -155,7 +155,7 @@ SETTINGS = (*(f"{_PREFIX}{name.upper()}" for name in NAMES), f"{_PREFIX}CONFIG",
 """Variables that a user sets for the probe."""
 WARNED = f"{_PREFIX}UNKNOWN_WARNED"
 """Variable that tells the processes of one start that the warning is in the log; not a setting."""
-_OTHERS = {RUN_ID, REQUEST_KEY, START_FAULT, WARNED, CORES, f"{_PREFIX}DEBUG"}
+_OTHERS = {RUN_ID, REQUEST_KEY, START_FAULT, WARNED, CORES, f"{_PREFIX}DEBUG", f"{_PREFIX}CACHE"}
 _FOREIGN = re.compile(rf"{_PREFIX}(TEST_|(\w+_)?(SERVICE|PORT)(_|$))")
 """Variables of driftscope's own tests, and those that Kubernetes sets for a service whose name
 begins with "driftscope"."""
