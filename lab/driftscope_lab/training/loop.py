@@ -24,6 +24,10 @@ def device_of(module: nn.Module) -> torch.device:
     return next(module.parameters()).device
 
 
+SAVED_EVERY_S = 30.0
+"""Seconds of training that an interruption loses at most, and a step."""
+
+
 class Stateful(Protocol):
     """A module or an optimizer."""
 
@@ -39,8 +43,8 @@ class Stateful(Protocol):
 class Checkpoint:
     """A file with the number of steps taken and the state of the parts after them."""
 
-    def __init__(self, path: Path, every: int, parts: Mapping[str, Stateful]) -> None:
-        self._path, self._every, self._parts = path, every, parts
+    def __init__(self, path: Path, parts: Mapping[str, Stateful]) -> None:
+        self._path, self._parts, self._saved = path, parts, time.monotonic()
 
     def restore(self, device: torch.device) -> int:
         """Restore the parts; return the number of steps that they have taken, 0 without a file."""
@@ -52,13 +56,14 @@ class Checkpoint:
         return int(state["steps"])
 
     def save(self, taken: int, steps: int) -> None:
-        """Save the state after `taken` of `steps`, at multiples of `every` and at the end."""
-        if taken % self._every and taken != steps:
+        """Save the state after `taken` of `steps`, twice a minute and at the end."""
+        if time.monotonic() - self._saved < SAVED_EVERY_S and taken != steps:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_suffix(".partial")
         torch.save({"steps": taken, **{n: p.state_dict() for n, p in self._parts.items()}}, partial)
         partial.replace(self._path)
+        self._saved = time.monotonic()
 
 
 class Progress:

@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ROWS = 256
-"""Rows whose logits are in memory at a time: 8 MB at a vocabulary of 8,192, which caches hold."""
+ROWS = {"cpu": 256}
+"""Device -> rows whose logits are in memory at a time: 8 MB at a vocabulary of 8,192, which a
+CPU's caches hold."""
+MOST_ROWS = 16_384
+"""Those of any other device."""
 
 
 class _SoftCrossEntropy(torch.autograd.Function):
@@ -22,9 +25,9 @@ class _SoftCrossEntropy(torch.autograd.Function):
         grad_states = torch.empty_like(states)
         grad_head = torch.zeros_like(head, dtype=torch.float32)
         total, tops = torch.zeros((), device=states.device), []
-        cut = torch.split
-        parts = zip(cut(states, ROWS), cut(grad_states, ROWS), cut(wanted, ROWS), strict=True)
-        for rows, into, given in parts:
+        size = ROWS.get(states.device.type, MOST_ROWS)
+        parts = (torch.split(each, size) for each in (states, grad_states, wanted))
+        for rows, into, given in zip(*parts, strict=True):
             low = rows.to(dtype)
             logits = (low @ weights.T).float()
             tops.append(logits.argmax(-1))

@@ -1,11 +1,13 @@
 """Trains an EAGLE-3 and an EAGLE-3.1 drafter for a target, on text that the target wrote.
 
 python -m driftscope_lab.training.train --target FOLDER --text FOLDER -o DIR [--steps N]
-                                        [--draft-vocabulary N] [--seed N] [--threads N]
+                                        [--tokens-per-step N] [--draft-vocabulary N] [--seed N]
+                                        [--threads N] [--device cuda]
 
 An example of how the shipped drafters of SmolLM2 came about, not a product: the target must be a
 LlamaForCausalLM with tied embeddings. `driftscope_lab.training.write_text` writes the text. What
-DIR already has is continued; the same text, recipe and number of threads give the same weights.
+DIR already has is continued; on a CPU, the same text, recipe and number of threads give the same
+weights.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command. Exit code 0: trained; 1: no text."""
     options = _parser().parse_args(arguments)
     torch.set_num_threads(options.threads)
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(options.device == "cpu")
     try:
         text = Text(
             training=read_conversations(options.text),
@@ -42,11 +44,16 @@ def main(arguments: list[str] | None = None) -> int:
     except (OSError, ValueError, KeyError) as error:
         sys.stderr.write(f"driftscope lab: {error}\n")
         return 1
-    target = load_target(options.target, torch.bfloat16)
+    target = load_target(options.target, torch.bfloat16).to(options.device)
     vocabulary = draft_vocabulary(text.training, options.draft_vocabulary)
     layers = default_aux_layers(target.config.num_hidden_layers)
     models = drafter_configs(target, layers, len(vocabulary))
-    recipe = replace(DrafterRecipe(), steps=options.steps, seed=options.seed)
+    recipe = replace(
+        DrafterRecipe(),
+        steps=options.steps,
+        tokens_per_step=options.tokens_per_step,
+        seed=options.seed,
+    )
     log = Progress(options.output / "training.jsonl", keep=True)
     train_drafters(target, text, models, recipe, options.output, log, vocabulary=vocabulary)
     sys.stdout.write(f"{options.output}\n")
@@ -61,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--text", type=Path, required=True, help="folder of *.jsonl files")
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder to write into")
     parser.add_argument("--steps", type=int, default=DrafterRecipe().steps)
+    parser.add_argument("--tokens-per-step", type=int, default=DrafterRecipe().tokens_per_step)
+    parser.add_argument("--device", default="cpu", help="where it is trained")
     parser.add_argument("--draft-vocabulary", type=int, default=8192, metavar="N")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)

@@ -51,7 +51,6 @@ class DrafterRecipe:
     log_every: int = 10
     check_every: int = 100
     """Steps between agreements on held-out text, after which the drafters are saved, too."""
-    checkpoint_every: int = 10
     seed: int = 0
 
 
@@ -71,7 +70,7 @@ def drafter_configs(
 class Teaching:
     """The target's output for a batch: embeddings [B, S, H], captured states, and `wanted`
     [B, S, V], the distribution of the token after each token over the drafter's vocabulary.
-    `counted` [B, S] says which of them count."""
+    `counted` [B, S], on the CPU, says which of them count."""
 
     embeddings: Tensor
     aux: tuple[Tensor, ...]
@@ -81,15 +80,16 @@ class Teaching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLoss:
-    """The loss and its figures. `loss` is minimised. Per depth, `agreement` is the share of counted
-    slots where drafter and target prefer the same token, and `prenorm_rms` is a mean over slots.
-    `accepted` is the mean number of tokens a round, the target's own with them, that greedy
-    decoding would give: those up to the first disagreement, plus one."""
+    """The loss and its figures, on the device until they are asked for. `loss` is minimised. Per
+    depth, `agreement` [D] is the share of counted slots where drafter and target prefer the same
+    token, and `prenorm_rms` [D] is a mean over slots. `accepted` is the mean number of tokens a
+    round, the target's own with them, that greedy decoding would give: those up to the first
+    disagreement, plus one."""
 
     loss: Tensor
-    agreement: list[float]
-    accepted: float
-    prenorm_rms: list[float]
+    agreement: Tensor
+    accepted: Tensor
+    prenorm_rms: Tensor
 
 
 @torch.no_grad()
@@ -99,13 +99,14 @@ def teach(
     """Run the target over a batch. `vocabulary` [V] holds the ids that the drafters know; None: all
     of the target's."""
     head = target.model.embed_tokens.weight
-    with autocast(batch.ids.device):
-        output = target(batch.ids, aux_layers=aux_layers)
+    ids = batch.ids.to(head.device)
+    with autocast(head.device):
+        output = target(ids, aux_layers=aux_layers)
         logits = nn.functional.linear(
             output.hidden, head if vocabulary is None else head[vocabulary]
         )
     return Teaching(
-        embeddings=target.embed(batch.ids),
+        embeddings=target.embed(ids),
         aux=output.aux,
         wanted=logits.softmax(-1, dtype=torch.float32).to(logits.dtype),
         counted=batch.counted,
@@ -120,38 +121,43 @@ def draft_loss(
     The loss is the sum over depth of decay^(depth-1) times the cross-entropy against the target's
     distribution. Captured states are multiplied by `aux_factors` first.
     """
-    total = torch.zeros((), device=teaching.embeddings.device)
-    agreement, prenorm_rms, agreed = list[float](), list[float](), list[Tensor]()
-    with autocast(teaching.embeddings.device):
+    device = teaching.embeddings.device
+    slots = teaching.embeddings.shape[1] - 1 - depths
+    total = torch.zeros((), device=device)
+    agreement, prenorm_rms, agreed = list[Tensor](), list[Tensor](), list[Tensor]()
+    wanted = teaching.wanted.flatten(0, 1)
+    with autocast(device):
         scaled = [aux * by for aux, by in zip(teaching.aux, aux_factors, strict=True)]
         for depth, step in enumerate(
             _unrolled(drafter, scaled, teaching.embeddings, depths), start=1
         ):
-            window = slice(depth, depth + step.postnorm.shape[1])
-            counted = teaching.counted[:, window]
-            wanted = teaching.wanted[:, window][counted]
+            row, slot = torch.nonzero(teaching.counted[:, depth : depth + slots], as_tuple=True)
+            at = (row * slots + slot).to(device)
+            given = wanted[(row * teaching.counted.shape[1] + slot + depth).to(device)]
             entropy, top = soft_cross_entropy(
-                step.postnorm[counted], drafter.lm_head.weight, wanted
+                step.postnorm.flatten(0, 1)[at], drafter.lm_head.weight, given
             )
             total = total + decay ** (depth - 1) * entropy
-            same = torch.zeros(counted.shape, dtype=torch.bool, device=counted.device)
-            same[counted] = top == wanted.argmax(-1)
+            right = top == given.argmax(-1)
+            same = torch.zeros(len(teaching.counted) * slots, dtype=torch.bool, device=device)
+            same[at] = right
             agreed.append(same if depth == 1 else agreed[-1] & same)
-            agreement.append(same[counted].float().mean().item())
-            prenorm_rms.append(rms(step.prenorm.detach()).mean().item())
+            agreement.append(right.float().mean())
+            prenorm_rms.append(rms(step.prenorm.detach()).mean())
     return DraftLoss(
         loss=total,
-        agreement=agreement,
-        accepted=1 + _per_chain(agreed, teaching.counted),
-        prenorm_rms=prenorm_rms,
+        agreement=torch.stack(agreement),
+        accepted=1 + _per_chain(agreed, teaching.counted, slots),
+        prenorm_rms=torch.stack(prenorm_rms),
     )
 
 
-def _per_chain(agreed: Sequence[Tensor], counted: Tensor) -> float:
+def _per_chain(agreed: Sequence[Tensor], counted: Tensor, slots: int) -> Tensor:
     """Return the tokens that chains whose every depth counts would have had accepted, per chain."""
-    slots, depths = agreed[0].shape[1], len(agreed)
-    whole = torch.stack([counted[:, d : d + slots] for d in range(1, depths + 1)]).all(0)
-    return torch.stack([same[whole] for same in agreed]).float().sum(0).mean().item()
+    depths = range(1, len(agreed) + 1)
+    whole = torch.stack([counted[:, d : d + slots] for d in depths]).all(0).flatten()
+    chains = torch.nonzero(whole).flatten().to(agreed[0].device)
+    return torch.stack([same[chains] for same in agreed]).float().sum(0).mean()
 
 
 def _unrolled(
@@ -258,7 +264,6 @@ def train_drafters(
     trainees = {n: Trainee(one, target, aux_rms, s, vocabulary) for n, one in models.items()}
     kept = Checkpoint(
         folder / "checkpoint.pt",
-        s.checkpoint_every,
         {name: one.drafter for name, one in trainees.items()}
         | {f"{name} optimizer": one.optimizer for name, one in trainees.items()},
     )
@@ -308,9 +313,9 @@ def _report(log: Progress, stage: str, step: int, steps: int, figures: DraftLoss
         step,
         steps,
         loss=figures.loss.item(),
-        accepted=figures.accepted,
-        agreement=figures.agreement,
-        prenorm_rms=figures.prenorm_rms,
+        accepted=figures.accepted.item(),
+        agreement=figures.agreement.tolist(),
+        prenorm_rms=figures.prenorm_rms.tolist(),
     )
 
 
@@ -333,8 +338,9 @@ def _initialize(drafter: Drafter, target: Target, vocabulary: Tensor | None) -> 
 @torch.no_grad()
 def _aux_rms(target: Target, batch: Batch, aux_layers: Sequence[int]) -> list[float]:
     """Return the RMS of each captured layer over the counted positions."""
-    aux = target(batch.ids, aux_layers=aux_layers).aux
-    return [layer[batch.counted].float().square().mean().sqrt().item() for layer in aux]
+    device = device_of(target)
+    aux, counted = target(batch.ids.to(device), aux_layers=aux_layers).aux, batch.counted.to(device)
+    return [layer[counted].float().square().mean().sqrt().item() for layer in aux]
 
 
 def _schedule(s: DrafterRecipe) -> Schedule:

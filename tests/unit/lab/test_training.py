@@ -9,6 +9,7 @@ import torch
 
 from driftscope.inspect.reference.config import DecoderConfig
 from driftscope.inspect.reference.drafter import Target, load_drafter, save_target
+from driftscope_lab.training import loop
 from driftscope_lab.training import train_drafters as training
 from driftscope_lab.training.loop import Progress
 from driftscope_lab.training.soft_loss import soft_cross_entropy
@@ -62,7 +63,7 @@ def trained(folder: Path, steps: int = 4) -> list[bytes]:
     model, recipe = target(), DrafterRecipe(steps=4, tokens_per_step=160, depths=3, check_every=4)
     models = drafter_configs(model, (1, 2, 3), len(VOCABULARY))
     text = Text(training=conversations(24), held_out=conversations(6, seed=5))
-    recipe = replace(recipe, checkpoint_every=1, log_every=1)
+    recipe = replace(recipe, log_every=1)
     log = Progress(folder / "training.jsonl", keep=True)
     train_drafters(model, text, models, recipe, folder, log, vocabulary=VOCABULARY)
     return [(folder / name / "model.safetensors").read_bytes() for name in models]
@@ -101,6 +102,7 @@ def test_a_training_that_was_interrupted_gives_the_same_weights(
         return factor
 
     with monkeypatch.context() as patched:
+        patched.setattr(loop, "SAVED_EVERY_S", 0.0)
         patched.setattr(training, "_schedule", until_interrupted)
         with pytest.raises(KeyboardInterrupt):
             trained(tmp_path / "resumed")
@@ -124,11 +126,11 @@ def test_a_drafter_learns_what_its_target_writes_and_drafts_in_its_own_vocabular
 def test_accepted_tokens_are_those_before_the_first_disagreement() -> None:
     counted = torch.ones(1, 8, dtype=torch.bool)
     counted[0, 7] = False
-    first = torch.tensor([[True, True, False, True, True]])
-    second = first & torch.tensor([[True, False, True, True, True]])
-    third = second & torch.tensor([[True, True, True, True, True]])
+    first = torch.tensor([True, True, False, True, True])
+    second = first & torch.tensor([True, False, True, True, True])
+    third = second & torch.tensor([True, True, True, True, True])
     # The last slot's chain ends past what counts: 3, 1, 0 and 3 of the other four.
-    assert training._per_chain([first, second, third], counted) == pytest.approx(7 / 4)
+    assert training._per_chain([first, second, third], counted, 5) == pytest.approx(7 / 4)
 
 
 def test_batches_hold_every_conversation_once_an_epoch_and_little_padding() -> None:
