@@ -34,7 +34,36 @@ def serve(start: Callable[[Any], Callable[[dict[str, Any]], dict[str, Any]]]) ->
 def _answer(llm: Any, asked: dict[str, Any]) -> dict[str, Any]:
     if "set" in asked:
         return _set(llm, asked["set"])
+    if "limit" in asked:
+        return _generate(llm, asked)
     return _profile(llm, asked) if "profile" in asked else _measure(llm, asked)
+
+
+def _generate(llm: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the greedy answers to all prompts at once, of `limit` tokens at most, the seconds
+    until the last, and how many chains and, by depth, drafts of them were accepted meanwhile."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(temperature=0, max_tokens=asked["limit"], detokenize=False)
+    prompts = [{"prompt_token_ids": ids} for ids in asked["prompts"]]
+    before, start = _accepted(llm), time.perf_counter()
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    seconds, after = time.perf_counter() - start, _accepted(llm)
+    return {
+        "seconds": seconds,
+        "ids": [list(output.outputs[0].token_ids) for output in outputs],
+        "accepted": [new - old for new, old in zip(after, before, strict=True)],
+    }
+
+
+def _accepted(llm: Any) -> list[int]:
+    """Return the number of chains so far, then that of accepted drafts by depth; [] without."""
+    found = {
+        metric.name.removeprefix("vllm:spec_decode_num_"): metric for metric in llm.get_metrics()
+    }
+    if "drafts" not in found:
+        return []
+    return [found["drafts"].value, *found["accepted_tokens_per_pos"].values]
 
 
 def _set(llm: Any, wanted: dict[str, Any]) -> dict[str, Any]:

@@ -2,14 +2,11 @@
 
 python3 -m benchmarks.gpu --out DIR [STAGE ...] [--seconds N] [--device cpu] [--again]
 
-truth       the live probe against the float64 reference
-harmless    output without the probe, with every hook failing and at the default budget, compared
-            with that of `truth`
-overhead    TPOT and throughput with and without the probe, and timelines of the worker
-long        minutes of mixed traffic: memory, dropped rows
-situations  chunked prompts, preemption, K by batch size ... against the reference
-kernel      the taps' own time against their memory floor, at an 8B model's shapes
-alone       the traffic of `long` without the probe; runs only if it is named
+truth     the live probe against the float64 reference; output without the probe, with every hook
+          failing and at the default budget
+overhead  TPOT and throughput with and without the probe, and timelines of the worker
+real      SmolLM2 with and without its drafters ($SMOLLM2, $DRAFTERS): does it pay?
+long      minutes of mixed traffic: memory, dropped rows
 
 Each stage writes DIR/STAGE.json and DIR/STAGE.log, piece by piece. The same command resumes after
 an interruption: what DIR holds is not run again, except with --again. `--device cpu` is a smoke
@@ -35,36 +32,19 @@ from benchmarks.results_file import REPO, ResultsFile, read
 
 SOURCES = (".", "probes", "reports", "lab", "tests")
 """Folders for PYTHONPATH of every stage, ahead of existing entries, relative to the repository."""
-GRACE_S = 90.0
-"""Time before its limit from which a stage begins nothing new, in seconds."""
-SECONDS = {
-    "truth": 1800,
-    "harmless": 900,
-    "overhead": 3600,
-    "long": 900,
-    "situations": 900,
-    "kernel": 600,
-    "alone": 900,
-}
+GRACE_S = {"truth": 45.0, "overhead": 15.0, "real": 10.0, "long": 30.0}
+"""Stage -> time before its limit from which it begins nothing new, in seconds."""
+SECONDS = {"truth": 1800, "overhead": 3600, "real": 600, "long": 900}
 """Stage -> default time limit. It is not an estimate: the stage is stopped at the limit and resumes
 later."""
-DEFAULT = tuple(name for name in SECONDS if name != "alone")
 
 
 def run_of(stage: str) -> Callable[[ResultsFile, Path, float], None]:
     """Return the function that runs a stage into its file, given the folder and the time by which
     it begins nothing new."""
-    from benchmarks.gpu import kernel, long, overhead, truth
+    from benchmarks.gpu import long, overhead, real, truth
 
-    return {
-        "truth": truth.run_truth,
-        "harmless": truth.run_harmless,
-        "overhead": overhead.run,
-        "long": long.run,
-        "situations": truth.run_situations,
-        "kernel": kernel.run,
-        "alone": long.run_without_probe,
-    }[stage]
+    return {"truth": truth.run, "overhead": overhead.run, "real": real.run, "long": long.run}[stage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +59,11 @@ class Result:
 
 def missing(stage: str, device: str) -> str | None:
     """Return the reason why this stage cannot run here; None if it can."""
-    needs = ("torch", "triton") if stage == "kernel" else ("torch", "vllm", "safetensors")
-    for name in needs:
+    for name in ("torch", "vllm", "safetensors"):
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed"
+    if stage == "real" and device == "cuda" and not os.environ.get("SMOLLM2"):
+        return "SMOLLM2 and DRAFTERS name no folders"
     # Another process is asked, because this one would keep GPU memory.
     code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     if device == "cuda" and subprocess.run([sys.executable, "-c", code], check=False).returncode:
@@ -110,7 +91,8 @@ def run_stage(name: str, options: argparse.Namespace) -> Result:
     if found.get("complete") and code == 0:
         state, words = ("MISSED" if found["ok"] is False else "ok"), found["verdict"]
     elif code is None or code == 0:
-        state, words = "OUT OF TIME", "the same command goes on from here"
+        words = f"the same command goes on from here; {found.get('verdict', '')}"
+        state = "OUT OF TIME"
     else:
         lines = path.with_suffix(".log").read_text(errors="replace").strip().splitlines()
         state, words = "FAILED", f"exit code {code}: {lines[-1][:300] if lines else 'no output'}"
@@ -155,7 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no stage {', '.join(sorted(unknown))}; there are {', '.join(SECONDS)}")
     if options.inside:
         (name,) = options.stages
-        left = max(options.seconds - GRACE_S, options.seconds / 2)
+        left = max(options.seconds - GRACE_S[name], options.seconds / 2)
         file = ResultsFile(options.out / f"{name}.json", options.device)
         run_of(name)(file, options.out, time.time() + left)
         print(file.facts["verdict"])
@@ -164,7 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     options.out.mkdir(parents=True, exist_ok=True)
     results = []
-    for name in options.stages or DEFAULT:
+    for name in options.stages or SECONDS:
         print(f"{name}: {options.out / name}.log", file=sys.stderr, flush=True)
         results.append(run_stage(name, options))
     print(f"{'stage':10} {'state':11} {'seconds':>8}  result")

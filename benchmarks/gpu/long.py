@@ -31,7 +31,7 @@ from benchmarks.results_file import ResultsFile, gpu_used_bytes
 from driftscope.trace.reader import read_trace
 from driftscope_lab.trio import trio_path
 
-SECONDS = {"cuda": 300, "cpu": 20}
+SECONDS = {"cuda": 180, "cpu": 20}
 K = {"cuda": 4, "cpu": 8}
 WARM_UP = 0.25
 """Share of the time that is left out: prefix cache, allocators and lazy imports fill up in it."""
@@ -43,7 +43,7 @@ arenas are allocated and freed in pieces of about a megabyte (M_MMAP_THRESHOLD g
 M_TRIM_THRESHOLD to twice that)."""
 TRAFFIC: dict[str, dict[str, Any]] = {
     "cpu": {"concurrency": 8, "prompts": (20, 120, 400, 900), "outputs": (1, 16, 96)},
-    "cuda": {"concurrency": 24, "prompts": (200, 1000, 4000, 12_000), "outputs": (1, 64, 400)},
+    "cuda": {"concurrency": 64, "prompts": (200, 1000, 4000), "outputs": (1, 64, 400)},
 }
 """Device -> number of concurrent requests, and the lengths from which they are drawn."""
 CPU_BLOCKS = 96
@@ -109,10 +109,11 @@ def growth(times: Sequence[float], values: Sequence[float]) -> dict[str, Any] | 
     }
 
 
-def serve(device: str, folder: Path, *, probe: bool) -> dict[str, Any]:
-    """Run the traffic; return samples by series, and the counts of the child."""
+def serve(device: str, folder: Path, deadline: float) -> dict[str, Any]:
+    """Run the traffic, until the deadline at most; return samples by series, and the counts of the
+    child."""
     job = folder / "job.json"
-    job.write_text(json.dumps(_job(device, folder)))
+    job.write_text(json.dumps({**_job(device, folder), "deadline": deadline}))
     env = {
         **os.environ,
         "VLLM_NO_USAGE_STATS": "1",
@@ -121,10 +122,7 @@ def serve(device: str, folder: Path, *, probe: bool) -> dict[str, Any]:
     }
     if device == "cpu":
         env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
-    if probe:
-        env |= {"DRIFTSCOPE_TRACE": str(folder / "run"), "DRIFTSCOPE_EVERY": "1"}
-    else:
-        env["DRIFTSCOPE_DISABLE"] = "1"
+    env |= {"DRIFTSCOPE_TRACE": str(folder / "run"), "DRIFTSCOPE_EVERY": "1"}
     log = folder / "log.txt"
     samples: dict[str, list[tuple[float, float]]] = {}
     with log.open("wb") as sink:
@@ -200,7 +198,7 @@ def recorded(run: Path) -> dict[str, Any]:
 
 
 def judge(
-    memory: dict[str, Any], trace: dict[str, Any] | None, *, smoke: bool = False
+    memory: dict[str, Any], trace: dict[str, Any], *, smoke: bool = False
 ) -> tuple[bool, str]:
     """Return whether all is well, and a verdict: "growth" or "no growth", and the losses. A smoke
     test is too short to detect growth, and need not."""
@@ -209,10 +207,9 @@ def judge(
     ok = not growing and (smoke or bool(memory))
     if not memory:
         words = ["too short to tell growth"]
-    if trace is not None:
-        lost, errors = sum(trace["dropped"].values()), sum(trace["errors"].values())
-        words.append(f"{trace['rows'].get('draft', 0)} chains, {lost} dropped, {errors} errors")
-        ok = ok and not lost and not errors and trace["rows"].get("draft", 0) > 0
+    lost, errors = sum(trace["dropped"].values()), sum(trace["errors"].values())
+    words.append(f"{trace['rows'].get('draft', 0)} chains, {lost} dropped, {errors} errors")
+    ok = ok and not lost and not errors and trace["rows"].get("draft", 0) > 0
     return ok, "; ".join(words)
 
 
@@ -258,7 +255,7 @@ async def _serve(folder: Path, job: dict[str, Any]) -> None:
 
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**job["llm"]))
     (folder / "ready").touch()
-    until = time.time() + job["seconds"]
+    until = min(time.time() + job["seconds"], job["deadline"])
     clients = [_client(engine, i, job, until) for i in range(job["concurrency"])]
     total: Counter[str] = sum(await asyncio.gather(*clients), Counter())
     partial = folder / "done.partial"
@@ -267,12 +264,12 @@ async def _serve(folder: Path, job: dict[str, Any]) -> None:
     engine.shutdown()
 
 
-def run(file: ResultsFile, _out: Path, _deadline: float, *, probe: bool = True) -> None:
+def run(file: ResultsFile, _out: Path, deadline: float) -> None:
     """Serve the traffic, and write what memory and recording did."""
     with tempfile.TemporaryDirectory(prefix="driftscope-long-") as name:
         folder = Path(name)
-        found = serve(file.device, folder, probe=probe)
-        trace = recorded(folder / "run") if probe else None
+        found = serve(file.device, folder, deadline)
+        trace = recorded(folder / "run")
     memory = {}
     for series, points in found["samples"].items():
         kept = [(t, v) for t, v in points if t >= WARM_UP * SECONDS[file.device]]
@@ -291,17 +288,11 @@ def run(file: ResultsFile, _out: Path, _deadline: float, *, probe: bool = True) 
         ok=ok,
         verdict=f"CPU: {verdict}" if smoke else verdict,
         seconds=SECONDS[file.device],
-        probe=probe,
         traffic=found["counts"],
         memory=memory,
         trace=trace,
         samples={s: [(round(t, 1), v) for t, v in p] for s, p in found["samples"].items()},
     )
-
-
-def run_without_probe(file: ResultsFile, out: Path, deadline: float) -> None:
-    """Serve the same traffic by vLLM alone: what grows there is not the probe's."""
-    run(file, out, deadline, probe=False)
 
 
 if __name__ == "__main__":

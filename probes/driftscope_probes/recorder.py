@@ -236,25 +236,25 @@ class Recorder:
         try:
             if not self._drafts_ahead:
                 return self._run_served(call)
-            self._guard.run("witness", self._draft_ahead, call)
+            self._guard.run("witness", self._draft_ahead, witness, call)
         finally:
             self._guard.run("witness", witness.end)
         return self._run_served(call)
 
-    def _draft_ahead(self, call: DraftCall) -> None:
-        call.without_graphs()
+    def _draft_ahead(self, witness: StartWitness, call: DraftCall) -> None:
+        witness.drafted(call.without_graphs())
         self._switch.serving()
         self._chain.restart()
 
-    def _judge(self) -> None:
-        """Let the witness compare the chain that was just measured."""
+    def _judge(self, drafts: Any) -> None:
+        """Let the witness compare the chain that was just measured, of the tokens `drafts`."""
         witness, chain = self._witness, self._chain
         self._tries += 1
         if witness is None or (chain.values is None and self._tries < TRIES):
             return
         sinks = None if chain.search is not None else chain.meter.sink_slots
         aliases = self.taps.observer.aliased_columns
-        verdict = witness.judge(chain.values, chain.layout, aliases, sinks)
+        verdict = witness.judge(chain.values, chain.layout, aliases, sinks, drafts)
         self._witness, self._run_recorded = None, self._run_served
         if not verdict.states_agree:
             self._take = _never
@@ -349,7 +349,7 @@ class Recorder:
         if shadow is None:
             chain.measure(at_once=self._witness is not None)
         if self._witness is not None:
-            self._judge()
+            self._judge(drafts)
         if self._guard.failed:
             return
         self._transfer.send(drafts, shadow)

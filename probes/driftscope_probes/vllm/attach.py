@@ -443,7 +443,7 @@ def _begin_run(proposer: Any, captured: Callable[[], CapturedLayers]) -> None:
     alone = max(manifest.tensor_parallel, manifest.data_parallel) == 1
     if alone or not unseen:
         ahead = unseen and settings.recording == IN_GRAPH
-        witness = StartWitness(drafter, drafter.layers, proposer)
+        witness = StartWitness(drafter, drafter.layers, proposer, of_other_run=ahead)
         recorder.witness_first(witness, report, drafts_ahead=ahead)
 
 
