@@ -324,6 +324,8 @@ def summary(events: list[dict[str, Any]]) -> dict[str, Any]:
     Events between the masses of two recorded rounds are one round.
     """
     at = [number for number, each in enumerate(events) if each["name"] == ONCE]
+    if len(at) < 2:
+        return {"rounds": len(at)}
     total: dict[str, list[float]] = defaultdict(list)
     for each in events[at[0] + 1 : at[-1] + 1]:
         if each["name"] in OURS:

@@ -2,7 +2,7 @@
 
 SMOLLM2 names the target's folder, DRAFTERS its drafters as NAME=FOLDER,NAME=FOLDER. An engine for
 each and one without a drafter, all without driftscope, answer the prompts of `smollm2.yaml` in
-turn: each kind of text at one request and at eight at a time, and all kinds at 32. On a CPU the
+turn: four kinds of text at one request and at eight at a time, and all kinds at 32. On a CPU the
 tiny trio shows that the code runs.
 """
 
@@ -29,7 +29,9 @@ K = 4
 LIMIT, REPEATS = {"cuda": 160, "cpu": 12}, {"cuda": 6, "cpu": 2}
 MANY = {"cuda": 32, "cpu": 4}
 """Device -> largest number of requests at a time."""
-SOME = 8
+SOME, KINDS = 8, 4
+"""Number of requests at a time of one kind, and of kinds asked by themselves: those with the most
+prompts."""
 CAPTURED = [1, 2, 4, 8, 16, 24, 32, *((1 + K) * n for n in (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32))]
 """Sizes of the CUDA graphs."""
 ENV = {
@@ -105,22 +107,42 @@ def start(device: str, folder: Path) -> dict[str, Engine]:
     return engines
 
 
+def ratios(point: dict[str, Any], name: str) -> list[float]:
+    """Return each repeat's tokens per second with a drafter, divided by those without."""
+    with_it, without = (point["engines"][who]["tokens_per_s"] for who in (name, NONE))
+    return [mine / base for mine, base in zip(with_it, without, strict=True)]
+
+
 def line(point: dict[str, Any]) -> str:
     """Return what a point says in one line: tokens per second as ratios to those without."""
-    words = [f"{point['concurrency']} x {point['kind']}"]
     base = point["engines"][NONE]["tokens_per_s"]
-    words.append(f"none {statistics.median(base):.0f} tokens/s")
+    words = [f"{point['concurrency']} x {point['kind']}"]
+    words.append(f"none {statistics.median(base):.0f} tokens/s" if base else "not measured")
     for name, found in point["engines"].items():
-        if name != NONE and found["tokens_per_s"]:
-            pairs = zip(found["tokens_per_s"], base, strict=False)
-            ratios = [mine / without for mine, without in pairs]
+        if name != NONE and base:
             chains, *by_depth = found["accepted"]
             rates = "/".join(f"{count / chains:.2f}" for count in by_depth)
             words.append(
-                f"{name} {statistics.median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f}), "
-                f"accepted {rates}, {found['equal']} of {found['answers']} answers equal"
+                f"{name} {_spread(ratios(point, name))}, accepted {rates}, "
+                f"{found['equal']} of {found['answers']} answers equal"
             )
     return "; ".join(words)
+
+
+def pays(points: list[dict[str, Any]]) -> str:
+    """Return the ratios by concurrency, over all kinds of text, in one line."""
+    words = []
+    for concurrency, some in itertools.groupby(points, key=lambda point: point["concurrency"]):
+        same = list(some)
+        for name in same[0]["engines"]:
+            every = [ratio for point in same for ratio in ratios(point, name)]
+            if name != NONE and every:
+                words.append(f"{name} at {concurrency}: {_spread(every)}")
+    return "; ".join(words)
+
+
+def _spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.3f} ({min(values):.3f}-{max(values):.3f})"
 
 
 def run(file: ResultsFile, _out: Path, deadline: float) -> None:
@@ -132,7 +154,7 @@ def run(file: ResultsFile, _out: Path, deadline: float) -> None:
         started_s = round(time.time() - began, 1)
         print(f"started in {started_s} s", flush=True)
         asked = prompts(device, models(device)[0])
-        kinds = [kind for kind in asked if kind != ALL]
+        kinds = sorted(asked.keys() - {ALL}, key=lambda kind: -len(asked[kind]))[:KINDS]
         at_once = [(1, kind) for kind in kinds] + [(SOME, kind) for kind in kinds]
         points = [_point(*one, engines) for one in [*at_once, (MANY[device], ALL)]]
         for engine in engines.values():
@@ -179,7 +201,7 @@ def _write(file: ResultsFile, points: list[dict[str, Any]], started_s: float) ->
     repeats = min(len(point["engines"][NONE]["tokens_per_s"]) for point in points)
     file.write(
         complete=repeats >= REPEATS[file.device],
-        verdict=lines[-1],
+        verdict=pays(points),
         k=K,
         limit=LIMIT[file.device],
         started_s=started_s,

@@ -255,3 +255,6 @@ def test_what_a_drafter_gains_is_paired_by_repeat() -> None:
         "8 x code; none 1 tokens/s; eagle31 2.000 (2.000-2.000), accepted 0.80/0.40, "
         "2 of 4 answers equal"
     )
+    later = real._point(32, "all", dict.fromkeys(("none", "eagle31")))
+    assert real.pays([point, later]) == "eagle31 at 8: 2.000 (2.000-2.000)"
+    assert real.line(later) == "32 x all; not measured"
