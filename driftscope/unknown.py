@@ -57,12 +57,3 @@ def nearest_kind(kinds: Iterable[tuple[str, Sequence[str]]], has: Callable[[str]
             words = f"{name}: has {', '.join(there)}, {lacks}"
             best = max(best, (len(there) / len(marks), words))
     return best[1]
-
-
-def foreign_document(name: str) -> Unknown:
-    """Return that a file is none that driftscope wrote."""
-    return Unknown(
-        what=name,
-        instead="it is no run and no document of driftscope",
-        adding="`driftscope ingest FILE -o RUN` makes a run of another tool's file",
-    )

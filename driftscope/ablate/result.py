@@ -23,16 +23,9 @@ from driftscope.ablate.intervention import (
 )
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import Ratio, intervals, rate_intervals, ratio_of
-from driftscope.boundary.files import first_line, read_json, write_file
-from driftscope.boundary.json_document import (
-    ABLATION,
-    INSPECTION,
-    REPORT,
-    SCHEMA_VERSION,
-    text,
-    written_property,
-)
-from driftscope.errors import UnknownKindError, UsageError
+from driftscope.boundary.files import first_line, write_file
+from driftscope.boundary.json_document import ABLATION, read_document, text, written_property
+from driftscope.errors import UsageError
 from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 from driftscope.inspect.reference.config import DEFAULT_N_SINK
 from driftscope.inspect.trial.result import Acceptance, acceptance_of, gain
@@ -40,7 +33,6 @@ from driftscope.inspect.weights_digest import described_model
 from driftscope.trace.manifest import ABLATION as ABLATION_MODE
 from driftscope.trace.manifest import GREEDY, MANIFEST, Manifest
 from driftscope.trace.runs import is_ablation_run
-from driftscope.unknown import foreign_document
 from driftscope.version import __version__
 from driftscope.vocabulary import Region
 
@@ -400,26 +392,13 @@ def read_ablation(path: Path) -> Ablation:
 
     path = path / DOCUMENT if path.is_dir() else path
     try:
-        document = read_json(path)
-        kind = document.get("kind") if isinstance(document, dict) else None
-        if (kind, document.get("schema_version") if kind else None) != (ABLATION, SCHEMA_VERSION):
-            if kind not in _OTHERS:
-                raise UnknownKindError(foreign_document(str(path)))
-            raise UsageError(f"{path}: {_OTHERS[kind]}")
+        document = read_document(path, ABLATION)
         result = TypeAdapter(Ablation).validate_python(document)
         _check_depths(result)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else first_line(error)
         raise UsageError(f"{path}: is no ablation ({reason}); make it again") from error
     return result
-
-
-_OTHERS = {
-    REPORT: "is the JSON report of `driftscope analyze`; give the run directories that it is about",
-    INSPECTION: "is a document of `driftscope inspect`; `driftscope compare` reads it",
-    ABLATION: "is an ablation of another version; make it again",
-}
-"""Messages about other documents of driftscope, by kind."""
 
 
 def _check_depths(result: Ablation) -> None:

@@ -13,10 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Generic, Self, TypeVar, overload
 
 from driftscope.boundary import strict_json
+from driftscope.boundary.files import read_json
+from driftscope.errors import UnknownKindError, UsageError
+from driftscope.unknown import Unknown
 
 REPORT, COMPARISON, CHECK, ADVICE = "report", "comparison", "check", "advice"
 PROBE, REPLAY, WATCH = "probe", "replay", "watch"
@@ -25,6 +28,12 @@ INSPECTION, INSPECTION_COMPARISON = "inspection", "inspection_comparison"
 ABLATION, INGESTED = "ablation", "ingested"
 SCHEMA_VERSION = 1
 """Version of each kind of document: a changed or removed key changes it, a new one does not."""
+_READ_BY = {
+    REPORT: "the JSON report of `driftscope analyze`; give the run directories that it is about",
+    INSPECTION: "a document of `driftscope inspect`; `driftscope compare` reads it",
+    ABLATION: "a document of `driftscope ablate`; `driftscope analyze` reads it",
+}
+"""Kinds of documents that a user may give in place of a run, and what to do with them."""
 DIGITS = 9
 """Significant digits: more than the trace's float32 holds, fewer than platforms agree on."""
 V = TypeVar("V")
@@ -100,3 +109,29 @@ def line(kind: str, content: Any) -> str:
 def layout(content: Any) -> str:
     """Return plain values as text: sorted keys, one space of indent, newline at the end."""
     return strict_json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+def read_document(path: Path, wanted: str = "") -> dict[str, Any]:
+    """Return a document of the wanted kind and of this version; of no kind where a file stands in
+    place of a run.
+
+    Raises UnknownKindError for a file of something else, UsageError for another document, OSError.
+    """
+    try:
+        content = read_json(path)
+    except ValueError:
+        content = None
+    kind = content.get("kind") if isinstance(content, dict) else None
+    if not isinstance(kind, str) or "schema_version" not in content:
+        raise UnknownKindError(
+            Unknown(
+                what=str(path),
+                instead="it is no run and no document of driftscope",
+                adding="`driftscope ingest FILE -o RUN` makes a run of another tool's file",
+            )
+        )
+    if kind != wanted:
+        raise UsageError(f"{path}: is {_READ_BY.get(kind, f'a document of kind {kind!r}')}")
+    if content["schema_version"] != SCHEMA_VERSION:
+        raise UsageError(f"{path}: is of another version of driftscope; make it again")
+    return content

@@ -15,6 +15,7 @@ from driftscope.ingest.base import (
     histogram_of,
     inner,
     mean,
+    milliseconds,
     most_k,
     number,
     objects,
@@ -131,14 +132,60 @@ def trtllm_iterations(file: ResultFile) -> Iterator[Figures]:
     iteration.
 
     Source: tensorrt_llm executor/types.h. acceptanceLength is (accepted + requests) / requests of
-    one iteration, so the sums are used.
+    one iteration, so the sums are used. With data-parallel attention a row of each rank may hold a
+    copy of the first rank's.
     """
-    stats = [inner(row, _STATS) for row in file.objects if inner(row, _STATS)]
+    by_rank: dict[Any, list[Mapping[str, Any]]] = {}
+    for row in file.objects:
+        if found := inner(row, _STATS):
+            by_rank.setdefault(row.get("attentionDpRank") or 0, []).append(found)
+    ranks = list(by_rank.values())
+    copies = all(some == ranks[0] for some in ranks)
+    stats = ranks[0] if ranks and copies else [found for some in ranks for found in some]
     yield Figures(
         rounds=total(stats, "numRequestsWithDraftTokens"),
         verified=total(stats, "numDraftTokens"),
         accepted=total(stats, "numAcceptedTokens"),
         assumptions=("a round is a request with draft tokens in one iteration",),
+    )
+
+
+@reader(
+    name="trtllm-bench",
+    marks=(("decoding_stats", "acceptance_length_percentiles", "request_info"),),
+    title="trtllm-bench's report (TensorRT-LLM)",
+    gives="acceptance length and tokens, times",
+    lacks="rates by position, intervals",
+    recognises=lambda file: "decoding_stats" in file.fields and "request_info" in file.fields,
+)
+def trtllm_bench(file: ResultFile) -> Iterator[Figures]:
+    """Read a report of `trtllm-bench throughput --report_json` or `latency`.
+
+    Source: tensorrt_llm bench/dataclasses/reporting.py. Drafted tokens are K times the iterations
+    there, and accepted ones the answer's tokens without one for each iteration.
+    """
+    info, stats = inner(file.fields, "request_info"), inner(file.fields, "decoding_stats")
+    drafted, accepted = (
+        number(inner(stats, f"num_{name}draft_tokens_percentiles"), "average")
+        for name in ("", "accepted_")
+    )
+    requests, tokens = count(info, "num_requests"), number(info, "avg_output_length")
+    times = inner(file.fields, "streaming_metrics")
+    rounds = None if tokens is None or accepted is None else max(tokens - accepted, 0.0)
+    if not rounds or not requests:
+        accepted = drafted = rounds = None
+    yield Figures(
+        k=round(drafted / rounds) if drafted and rounds else None,
+        requests=requests,
+        rounds=None if rounds is None else round(requests * rounds),
+        accepted=None if accepted is None else round(requests * accepted),
+        verified=None if drafted is None else round(requests * drafted),
+        ttft_s=milliseconds(times, "avg_ttft_ms"),
+        tpot_s=milliseconds(times, "avg_tpot_ms"),
+        output_tokens_per_s=number(
+            inner(file.fields, "performance"), "system_output_throughput_tok_s"
+        ),
+        assumptions=("rounds are iterations, the prefill's included; each is taken to draft K",),
     )
 
 

@@ -58,6 +58,17 @@ _PODS = (
     ("pod",),
 )
 """Paths of keys under which collectors name the pod of a line."""
+MANY_DRAFTS = 20
+"""Drafts of which a sound drafter has some refused whole."""
+WHOLE = 0.95
+"""Share of accepted draft tokens from which a log of llama.cpp that restores checkpoints counts
+accepted rounds alone."""
+_RESTORES = "speculative decoding will use checkpoints"
+_REFUSALS_LEFT_OUT = (
+    "this target cannot drop refused tokens, so llama.cpp restores a checkpoint, and before #26320 "
+    "does not count those rounds: nearly all of the counted tokens are accepted, whatever the "
+    "drafter is worth. Serve it with a newer llama.cpp"
+)
 MOST_PIECES = 8
 """Rows into which a terminal or an editor has broken one line."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}m")
@@ -103,6 +114,8 @@ class LogLine(LineAcceptance):
     """Counts, if the line is one request's."""
     drafter: str = ""
     """Name of one of several drafters, whose counts since the server's start the line has."""
+    none_refused: bool = False
+    """Whether each of many drafts had an accepted token, although calls ended without a draft."""
 
     @property
     def weight(self) -> float:
@@ -180,6 +193,7 @@ def _counted(fields: Fields) -> LogLine | None:
     length, rates = _length(fields), _by_position(fields)
     rounds = _rounds_of(accepted, verified, length, rates, _whole(fields, "drafts") or 0)
     uncut = not rounds or verified <= rounds * len(rates)
+    drafts, calls = _whole(fields, "drafts") or 0, _whole(fields, "calls") or 0
     return LogLine(
         length=1.0 + accepted / rounds if rounds else length,
         rounds=rounds,
@@ -188,6 +202,7 @@ def _counted(fields: Fields) -> LogLine | None:
         rates=rates,
         k=(len(rates) or None) if uncut else None,
         drafter=fields.get("drafter", ""),
+        none_refused=MANY_DRAFTS <= drafts == _whole(fields, "kept") and drafts < calls,
     )
 
 
@@ -310,7 +325,9 @@ KINDS: tuple[_Kind, ...] = (
         marker=_STATISTICS,
         fields=_patterns(
             drafter=r"statistics {1,20}([\w.-]{1,60}): #calls",
+            calls=r"#calls\(b,g,a\) = {0,12}[0-9]{1,18},? {1,12}([0-9]{1,18})",
             drafts=rf"#gen drafts ={_N}",
+            kept=rf"#acc drafts ={_N}",
             verified=rf"#gen tokens ={_N}",
             accepted=rf"#acc tokens ={_N}",
             length=rf"#mean acc len ={_N}",
@@ -465,6 +482,7 @@ def server_log(file: ResultFile) -> Iterator[Figures]:
     One figure for each replica, the worst first, and for each drafter of llama.cpp.
     """
     every = list(_lines(file))
+    restores = _RESTORES in file.text or any(line.none_refused for _, line in every)
     engines = len({line.engine for _, line in every if line.engine}) > 1
     by_replica: dict[str, list[tuple[_Kind, LogLine]]] = {}
     for kind, line in every:
@@ -472,13 +490,28 @@ def server_log(file: ResultFile) -> Iterator[Figures]:
             name = f"{line.replica} {line.engine}".strip() if engines else line.replica
             by_replica.setdefault(name, []).append((kind, line))
     found = [
-        _figures(some, part=(name or "without a name") if len(by_replica) > 1 else "")
+        _counting_all(
+            _figures(some, part=(name or "without a name") if len(by_replica) > 1 else ""), restores
+        )
         for name, some in by_replica.items()
     ]
     yield from sorted(found, key=lambda figures: figures.mean_length or MOST_LENGTH)
     last = {line.drafter: (kind, line) for kind, line in every if line.drafter}
     for name, pair in last.items():
-        yield replace(_figures([pair], part=name), changes=(), log_lines=None)
+        figures = replace(_figures([pair], part=name), changes=(), log_lines=None)
+        yield _counting_all(figures, restores)
+
+
+def _counting_all(figures: Figures, restores: bool) -> Figures:
+    """Return the figures of a log; without acceptance where refused rounds are not counted."""
+    if not restores or (figures.accepted or 0) < WHOLE * (figures.verified or 1):
+        return figures
+    return Figures(
+        part=figures.part,
+        requests=figures.requests,
+        accepted=figures.accepted,
+        contradictions=(_REFUSALS_LEFT_OUT,),
+    )
 
 
 def _figures(every: Sequence[tuple[_Kind, LogLine]], part: str) -> Figures:

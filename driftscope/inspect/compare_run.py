@@ -17,18 +17,17 @@ from driftscope.analysis.figures.results import Acceptance, AcceptanceAtK
 from driftscope.analysis.number_words import number
 from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope.analysis.summary.run_summary import RunSummary, warmest
-from driftscope.boundary.files import first_line, read_json
+from driftscope.boundary.files import first_line
 from driftscope.boundary.json_document import (
     INSPECTION,
     INSPECTION_COMPARISON,
-    SCHEMA_VERSION,
     plain,
+    read_document,
     text,
     written_property,
 )
-from driftscope.errors import MixedTraceError, UnknownKindError, UsageError
+from driftscope.errors import MixedTraceError, UsageError
 from driftscope.inspect.trial.result import Acceptance as TrialAcceptance
-from driftscope.unknown import foreign_document
 
 PROMPTS = (
     "whether the prompts are the same is not known: serve those of the inspection, which its "
@@ -107,11 +106,7 @@ def read_inspection(path: Path) -> InspectedAcceptance:
     from pydantic import TypeAdapter
 
     try:
-        document = read_json(path)
-        if not isinstance(document, dict) or "kind" not in document:
-            raise UnknownKindError(foreign_document(str(path)))
-        if (document["kind"], document["schema_version"]) != (INSPECTION, SCHEMA_VERSION):
-            raise UsageError(f"{path}: is no document of `driftscope inspect --json`")
+        document = read_document(path, INSPECTION)
         if document["trial"] is None:
             raise UsageError(f"{path}: the drafter was not run; inspect it with --target")
         found = TypeAdapter(InspectedAcceptance).validate_python(

@@ -27,6 +27,7 @@ from driftscope.boundary.bounds import (
     validated,
 )
 from driftscope.boundary.files import first_line, read_json
+from driftscope.boundary.json_document import read_document
 from driftscope.errors import DamagedTraceError, NotATraceError, SchemaVersionError
 from driftscope.trace.records import SCHEMA_VERSION, edge_faults
 from driftscope.trace.status import read_faults
@@ -228,9 +229,12 @@ class Manifest:
 def read_manifest(run: Path) -> Manifest:
     """Return the manifest of the run directory `run`.
 
-    Raises NotATraceError, DamagedTraceError or SchemaVersionError.
+    Raises NotATraceError, DamagedTraceError or SchemaVersionError; for a file what `read_document`
+    raises.
     """
     path = run / MANIFEST
+    if run.is_file():
+        read_document(run)
     if not run.exists():
         raise NotATraceError(
             f"{run}: no such directory; give the run directory that the probe wrote"

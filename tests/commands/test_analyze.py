@@ -162,9 +162,10 @@ def test_missing_path(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_trace(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    assert_fails(
-        driftscope("analyze", "notes.txt", cwd=tmp_path), 1, "notes.txt", "not a driftscope run"
-    )
+    for words in (["analyze"], ["check", "--fail-on", "high"], ["advise"], ["probe", "status"]):
+        assert_fails(
+            driftscope(*words, "notes.txt", cwd=tmp_path), 5, "notes.txt", "no run and no document"
+        )
 
 
 def test_a_damaged_manifest(tmp_path: Path) -> None:

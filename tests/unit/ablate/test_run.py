@@ -337,10 +337,12 @@ def test_a_damaged_document_is_one_error(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "is no ablation"),
+        ("", "it is no run and no document of driftscope"),
+        ('{"kind": "Pod"}', "it is no run and no document of driftscope"),
         ("[1]", "it is no run and no document of driftscope"),
         ("null", "it is no run and no document of driftscope"),
-        ('{"kind": "ablation"}', "is an ablation of another version"),
+        ('{"kind": "ablation", "schema_version": 0}', "is of another version"),
+        ('{"kind": "inspection", "schema_version": 1}', "`driftscope compare` reads it"),
     ],
 )
 def test_another_file_is_one_error(tmp_path: Path, content: str, words: str) -> None:

@@ -254,6 +254,50 @@ def test_a_dead_request_of_llamacpp_counts(tmp_path: Path) -> None:
     assert (found.rounds, found.accepted) == (120, 60) and found.mean_length == 1.5
 
 
+RESTORED = """\
+2026-05-14 22:40:29.046 |       total time =   31036.11 ms /  2181 tokens
+2026-05-14 22:40:29.046 | draft acceptance rate = 0.98260 ( 1186 accepted /  1207 generated)
+2026-05-14 22:40:29.046 | statistics mtp: #calls(b,g,a) = 1 861 690, #gen drafts = 690, \
+#acc drafts = 690, #gen tokens = 1207, #acc tokens = 1186, dur(b,g,a) = 0.006, 3112.317, 0.287 ms
+"""
+"""A public log of llama.cpp of May 2026 whose target cannot drop refused tokens: 2,048 tokens of
+861 rounds, so 2.38 a round; of the rounds only those that were accepted whole are counted."""
+
+
+CHECKPOINTS = "srv load_model: speculative decoding will use checkpoints\ndraft acceptance "
+
+
+@pytest.mark.parametrize(
+    ("text", "length"),
+    [
+        (RESTORED, None),
+        (RESTORED.replace("#acc drafts = 690", "#acc drafts = 600"), 2.72),
+        (f"{CHECKPOINTS}rate = 1.00000 (  115 accepted /   115 generated)\n", None),
+        (f"{CHECKPOINTS}= 0.75430 (  307 accepted /   407 generated), mean len =  2.50\n", 2.50),
+    ],
+)
+def test_refusals_that_llamacpp_leaves_out_are_no_acceptance(
+    text: str, length: float | None, tmp_path: Path
+) -> None:
+    *_, found = ingest(_write(tmp_path / "a.log", [text]))[1]
+    assert found.mean_length == (length and pytest.approx(length, abs=0.01))
+    assert bool(found.contradictions) == (length is None)
+
+
+def test_rows_of_ranks_that_repeat_the_first_are_counted_once(tmp_path: Path) -> None:
+    stats = {"numDraftTokens": 24, "numAcceptedTokens": 12, "numRequestsWithDraftTokens": 8}
+    other = {**stats, "numAcceptedTokens": 6}
+    for second, accepted in ((stats, 12), (other, 18)):
+        rows = [
+            json.dumps(
+                {"iter": 2, "iterLatencyMS": 9.0, "specDecodingStats": one, "attentionDpRank": rank}
+            )
+            for rank, one in enumerate((stats, second))
+        ]
+        (found,) = ingest(_write(tmp_path / "a.jsonl", rows))[1]
+        assert found.accepted == accepted
+
+
 def test_two_runs_on_one_console_are_two_parts(tmp_path: Path) -> None:
     text = (INPUTS / "10-vllm-console.txt").read_text()
     _, found = ingest(_write(tmp_path / "a.txt", [text, text.replace("1.36 ", "1.35 ")]))

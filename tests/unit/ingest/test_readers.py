@@ -80,6 +80,8 @@ def test_requests_with_a_histogram_each(name: str, reader: str) -> None:
         ("prometheus-range.json", "prometheus-range", 200, 2.5, (0.75, 0.5, 0.25)),
         # 1 + (3 + 5) / (2 + 2)
         ("trtllm-iterations.json", "trtllm-iterations", 4, 3.0, None),
+        # 40 requests of 250 tokens, of which 150 are accepted drafts, in 100 iterations.
+        ("trtllm-bench.json", "trtllm-bench", 4000, 2.5, None),
         ("aiperf-summary.json", "aiperf-summary", 200, 2.5, (0.75, 0.5, 0.25)),
         # (50 + 2 * 50 + 4 * 100) / 200. Length 3 did not occur: as many rounds reach depth 2 as 3.
         ("speed-bench.json", "speed-bench", 200, 2.75, (0.75, 0.5, 0.5)),

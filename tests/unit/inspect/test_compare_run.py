@@ -82,7 +82,7 @@ def test_the_document_follows_its_schema(tmp_path: Path, run: RunSummary) -> Non
 def test_another_document_is_one_error(tmp_path: Path, content: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(content)
-    error = UnknownKindError if content in ("[]", "{}") else UsageError
+    error = UnknownKindError if content in ("no json", "[]", "{}") else UsageError
     with pytest.raises(error, match=r"a\.json"):
         read_inspection(path)
 

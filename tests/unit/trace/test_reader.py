@@ -21,7 +21,13 @@ from support.runs import Spec, manifest, rows, verify, write_rows, write_run
 
 from driftscope.analysis.query.record_views import Tables, open_run
 from driftscope.analysis.query.record_views import table as view
-from driftscope.errors import DamagedTraceError, DriftscopeError, NotATraceError, SchemaVersionError
+from driftscope.errors import (
+    DamagedTraceError,
+    DriftscopeError,
+    NotATraceError,
+    SchemaVersionError,
+    UnknownKindError,
+)
 from driftscope.json_report import to_json
 from driftscope.pipeline import Inputs, analyze
 from driftscope.trace.manifest import MANIFEST, Manifest, read_manifest
@@ -374,7 +380,7 @@ def test_a_wrong_field_of_a_model_is_named(run: Path) -> None:
 def test_a_path_that_is_no_run(tmp_path: Path) -> None:
     path = tmp_path / "run.parquet"
     path.write_text("not a run")
-    _fails(NotATraceError, path, "has no manifest.json")
+    _fails(UnknownKindError, path, "no run and no document of driftscope")
     _fails(NotATraceError, tmp_path / "nowhere", "no such directory")
     _fails(NotATraceError, tmp_path, "has no manifest.json", "DRIFTSCOPE_TRACE")
 
