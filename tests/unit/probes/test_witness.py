@@ -56,7 +56,7 @@ def verdict_of(off: list[float], served: list[int], *, of_other_run: bool) -> Ve
     [
         ([0.0, 0.0, 0.0], [1, 2, 3], False, True),
         ([0.0, 0.01, 0.0], [1, 2, 3], False, False),
-        ([0.0, 0.01, 0.0], [1, 2, 3], True, True),
+        ([0.0, 0.04, 0.0], [1, 2, 3], True, True),
         ([0.0, 0.3, 0.0], [1, 2, 3], True, False),
         ([0.0, 0.3, 0.3], [9, 2, 3], True, True),
         ([0.3, 0.3, 0.3], [9, 2, 3], True, False),
