@@ -25,6 +25,7 @@ from benchmarks.calibration.ingested import FILE_SUMS, SERVER_LOGS
 from benchmarks.calibration.k_advice import CUT_ANEW, K_ADVICE
 from benchmarks.calibration.pairs import FALSE_CALLS, GATE_FAILURES, LABEL_MIX, PARTING
 from benchmarks.calibration.speed import SPEED
+from benchmarks.calibration.validity import PROMPT_KINDS, SMALLEST_CHANGE
 from benchmarks.calibration.verified import CUT_DRAFTS
 from benchmarks.calibration.within_request import WITHIN_REQUEST
 
@@ -63,6 +64,8 @@ TABLES = {
         SPEED,
         SERVER_LOGS,
         FILE_SUMS,
+        PROMPT_KINDS,
+        SMALLEST_CHANGE,
     )
 }
 

@@ -25,6 +25,7 @@ from driftscope.analysis.statistics.ratio import (
     paired_ratio,
     ratio_intervals,
 )
+from driftscope.analysis.validity import Validity, validity_of
 from driftscope.boundary.bounds import (
     MAX_COUNT,
     MAX_K,
@@ -220,6 +221,8 @@ class ReplayFigures:
     without a GPU."""
     gpu_power_w: float | None
     """Mean power of these GPUs together, in watts."""
+    validity: Validity
+    """What the measurement is of, and the smallest change that it can show."""
     problems: tuple[str, ...]
 
 
@@ -462,21 +465,58 @@ def summarise_replay(
     for row in rows:
         ended[row["ended"]] = ended.get(row["ended"], 0) + 1
     outside = [row["outside_s"] for row in answered if row.get("outside_s") is not None]
+    starts = len({one.manifest.workload.get(START, n) for n, one in enumerate(traces)})
+    cells = (
+        *cells_of(measured, answered, trace.manifest.workload),
+        *(cell_of_sums(part) for part in sums),
+    )
     return ReplaySummary(
         label=label,
         manifest=replace(trace.manifest, verification=_rule(answered, servers)),
         planned=len(rows) if rows or not sums else None,
         ended=dict(sorted(ended.items())),
-        cells=(
-            *cells_of(measured, answered, trace.manifest.workload),
-            *(cell_of_sums(part) for part in sums),
-        ),
+        cells=cells,
         joined=joined,
         outside_s=mean_s(outside),
         **_gpus(traces),
+        validity=_validity(
+            trace.manifest.workload,
+            answered,
+            cells,
+            warmup=len(rows) - len(measured),
+            starts=starts,
+        ),
         rows=tuple(answered),
-        starts=len({one.manifest.workload.get(START, number) for number, one in enumerate(traces)}),
+        starts=starts,
         problems=tuple(problem for one in traces for problem in one.problems),
+    )
+
+
+def _validity(
+    workload: Mapping[str, Any],
+    rows: Sequence[Row],
+    cells: Sequence[Cell],
+    *,
+    warmup: int,
+    starts: int,
+) -> Validity:
+    """Return the validity of a replay; its smallest changes are those of the first condition at the
+    first load."""
+    first = cells[0] if cells else None
+    length: tuple[float | None, Interval | None] = (None, None)
+    times: PairSums = {}
+    if first is not None:
+        key = (first.condition, first.concurrency, first.rate)
+        times = tpots(grouped(rows).get(key, []))
+        measured = first.totals is None or first.totals.mean_length_interval is not None
+        length = (first.mean_length, first.mean_length_interval if measured else None)
+    return validity_of(
+        workload,
+        rows,
+        warmup=None if INGESTED in workload else warmup,
+        length=length,
+        tpot=[total / number for total, number in times.values()],
+        starts=starts,
     )
 
 

@@ -134,8 +134,11 @@ def _print_formats(readers: Iterable[Reader]) -> None:
 def _notes(figures: Figures) -> Iterator[tuple[str, str]]:
     """Yield the contradictions, observations and assumptions of one part of a file, each with its
     style."""
+    from driftscope.analysis.validity import content_of
     from driftscope.ingest.base import THIS_RUN
 
+    for words in content_of(figures.prompts, figures.ignores_stop)[0]:
+        yield f"not content-valid: {words}", "bold yellow"
     for words in figures.contradictions:
         yield f"does not fit together: {shown(words)}", "bold red"
     for words in (*figures.observations, *(change.statement for change in figures.changes)):

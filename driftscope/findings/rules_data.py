@@ -17,8 +17,18 @@ from driftscope.analysis.summary.run_summary import (
     tokens_are_wrong,
     warmest,
 )
-from driftscope.findings.case import Case, question
-from driftscope.findings.finding import Answer, Finding, Headline, Topic, capital, note
+from driftscope.analysis.validity import LOOPS_MOST
+from driftscope.findings.case import Case, Need, ReplayCase, Threshold, entry, question
+from driftscope.findings.finding import (
+    Answer,
+    Finding,
+    Headline,
+    Severity,
+    Topic,
+    Trust,
+    capital,
+    note,
+)
 from driftscope.findings.rules_compare import FEWEST_REQUESTS
 from driftscope.trace.manifest import WAS_SIMULATED
 from driftscope.vocabulary import CHOOSES_LENGTH, UndraftedReason
@@ -340,6 +350,54 @@ def enough_data(case: Case) -> Finding:
         f"{ks_of(run.ks)}, {_loss(run, lost)}{_seen_in_part(run)}",
         estimate=float(run.requests),
         advice=record,
+    )
+
+
+@entry(
+    about=ReplayCase,
+    title="The measurement is not content-valid",
+    topic=Topic.GROUND,
+    meaning="Its prompts are random tokens, its answers go on after their end, or too many of them "
+    "are repetition loops. Acceptance and speed of such requests hold for no traffic.",
+    thresholds=(
+        Threshold(
+            name="LOOPS_MOST",
+            value=LOOPS_MOST,
+            means="share of the answers that surely end in a repetition loop",
+            source="driftscope: at K = 4 a fifth of loops makes a length of 2.5 one of 3.0",
+        ),
+    ),
+    need=Need(
+        words="prompts and stops that are recorded",
+        met=lambda case: case.run.validity.content_valid is not None,
+    ),
+)
+def not_content_valid(case: ReplayCase) -> Finding | None:
+    """Find that a measurement is of requests that no user sends."""
+    validity = case.run.validity
+    if validity.content_valid is not False:
+        return None
+    return Finding(
+        severity=Severity.MEDIUM,
+        answer=Answer.NO,
+        statement="; ".join(validity.reasons),
+        evidence={"looping": validity.looping, "answers": validity.answers},
+        confidence=Trust.HIGH,
+        because="the sender knows what it asked",
+        advice="Ask again with prompts as users send them, without ignore_eos and with enough "
+        "max_tokens: `driftscope pays MODEL --prompts my.jsonl`, or `driftscope replay URL "
+        "--prompts my.jsonl`.",
+    )
+
+
+@question("Is this measurement valid?", Topic.GROUND, ReplayCase)
+def valid_measurement(case: ReplayCase) -> Finding:
+    """Return what a measurement is of, and the smallest change that it can show."""
+    validity = case.run.validity
+    return Finding(
+        answer={True: Answer.YES, False: Answer.NO}.get(validity.content_valid),  # type: ignore[arg-type]
+        statement=validity.words,
+        estimate=validity.smallest_length_change,
     )
 
 

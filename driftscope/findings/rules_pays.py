@@ -166,7 +166,13 @@ def _measured_at_loads(replay: ReplayCase, case: Case | None = None) -> Finding:
             replace(one, decisive=replace(one.decisive, value=value, interval=interval))
             for one, (value, interval, _) in zip(speeds, eased, strict=True)
         )
-    decides = replay.comparability.decides(Claim.SPEED)
+    decides, doubt = (
+        replay.comparability.decides(Claim.SPEED),
+        replay.comparability.doubt(Claim.SPEED),
+    )
+    wrong = replay.run.validity.reasons if replay.run.validity.content_valid is False else ()
+    if wrong:
+        decides, doubt = False, f"{doubt}; not content-valid: {listed(wrong)}"
     for at_load in speeds:
         answer = _answer(at_load.decisive.value, at_load.decisive.interval)
         by_answer[answer if decides else Answer.CANNOT_TELL].append(at_load)
@@ -189,20 +195,23 @@ def _measured_at_loads(replay: ReplayCase, case: Case | None = None) -> Finding:
     partly = answer is Answer.NO and len(slower) < len(speeds)
     return Finding(
         **_measured(answer),
-        statement="; ".join([*parts, *_disagreements(speeds)])
-        + taken_off
-        + replay.comparability.doubt(Claim.SPEED),
+        statement="; ".join([*parts, *_disagreements(speeds)]) + taken_off + doubt,
         estimate=speed.value,
         interval=speed.interval,
         evidence=_evidence_at_loads(speeds),
         confidence=trust,
         because=f"by replays of the same {count(pairs, 'prompt')}; {because}",
-        advice=_PARTLY if partly else _to_do(answer, case or replay),
+        advice=_VALID if wrong else _PARTLY if partly else _to_do(answer, case or replay),
         option=NO_SPECULATION if answer is Answer.NO and not partly else None,
         cost_tps=case.cost_of_gain(1.0 / speed.value - 1.0)
         if case is not None and answer is Answer.NO
         else None,
     )
+
+
+_VALID = (
+    "Ask both servers with prompts as users send them, without ignore_eos (`--prompts my.jsonl`)."
+)
 
 
 def _without_probe(case: Case, speedup: float, interval: Interval) -> tuple[float, Interval, str]:

@@ -106,6 +106,10 @@ class IngestedFigures:
     """Mean time per output token after the first."""
     output_tokens_per_s: float | None = None
     """Output tokens per second, of all requests together."""
+    prompts: str | None = None
+    """What the prompts are made of, see `driftscope.analysis.validity`."""
+    ignores_stop: bool | None = None
+    """Whether the tool told the server to go on after the end of an answer."""
     assumptions: tuple[str, ...] = ()
     """Assumptions and conversions of the reader."""
     contradictions: tuple[str, ...] = ()
@@ -473,6 +477,7 @@ def over_requests(
     number: int | None = None,
     ttft_s: Sequence[float | None] = (),
     tpot_s: Sequence[float | None] = (),
+    ignores_stop: bool | None = None,
     assumptions: tuple[str, ...] = (),
 ) -> Figures:
     """Return the sums over requests, the interval over them, and the means of their times.
@@ -501,6 +506,7 @@ def over_requests(
         tpot_s=mean(tpot_s or [request.tpot_s for request in requests]),
         single=tuple(requests),
         by_verified=_summed(split) if len(split) == len(requests) and not odd else None,
+        ignores_stop=ignores_stop,
         assumptions=(*assumptions, *taken),
         contradictions=(f"{len(odd):,} requests whose rounds by draft length are not their rounds",)
         if odd

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.analysis.replays import INGESTED, TOTALS, FileTotals, to_workload
+from driftscope.analysis.validity import IGNORES_STOP, PROMPT_TEXT
 from driftscope.errors import TraceError, UsageError
 from driftscope.ingest.base import THIS_RUN, Figures, Histogram, Reader, RequestCounts
 from driftscope.trace.manifest import CLIENT, MANIFEST, Manifest
@@ -90,7 +91,17 @@ def _manifest(
         totals = to_workload(sums)
     except ValueError as error:
         raise UsageError(f"{path}: {reader.title}: {error}; a run cannot hold that") from error
-    ingested = {"format": reader.name, "tool": reader.title, "file": path.name, TOTALS: totals}
+    told: dict[str, set[Any]] = {
+        PROMPT_TEXT: {figures.prompts for figures in found},
+        IGNORES_STOP: {figures.ignores_stop for figures in found},
+    }
+    ingested = {
+        **{name: next(iter(values)) if len(values) == 1 else None for name, values in told.items()},
+        "format": reader.name,
+        "tool": reader.title,
+        "file": path.name,
+        TOTALS: totals,
+    }
     notes = (
         *((UNTIMED,) if rows else ()),
         *((f"{path.name}: {NO_ROWS}",) if sums else ()),

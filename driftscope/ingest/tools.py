@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from driftscope.analysis.validity import RANDOM, TEXT
 from driftscope.boundary.bounds import MAX_K
 from driftscope.ingest.base import (
     MOST_LENGTH,
@@ -145,6 +146,12 @@ def vllm_bench(file: ResultFile) -> Iterator[Figures]:
         )
 
 
+_SGLANG_PROMPTS = {
+    **dict.fromkeys(("random-ids", "generated-shared-prefix"), RANDOM),
+    **dict.fromkeys(("random", "sharegpt", "longbench_v2", "mooncake", "speed-bench"), TEXT),
+}
+"""What the prompts of a data set are made of; "random" cuts ShareGPT's texts to a random length
+(sglang/benchmark/datasets)."""
 _SINCE = (
     "its acceptance length is the server's since its start, not this run's; times are the run's"
 )
@@ -183,6 +190,7 @@ def sglang_bench(file: ResultFile) -> Iterator[Figures]:
             ttft_s=milliseconds(fields, "mean_ttft_ms"),
             tpot_s=milliseconds(fields, "mean_tpot_ms"),
             output_tokens_per_s=number(fields, "output_throughput"),
+            prompts=_SGLANG_PROMPTS.get(str(fields.get("dataset_name"))),
             assumptions=()
             if accepted is None
             else (_SINCE, *(() if rule == EXACT else (relaxed,))),
@@ -257,6 +265,9 @@ _STEPS = re.compile(r"Accepted drafts per step \(% of steps\): ([0-9:%>= ]{1,100
 _BUCKET = re.compile(r"(>=)?([0-9]{1,4}): ([0-9]{1,3})%")
 
 
+_IGNORING = re.compile(r"ignore_eos\W{1,5}true|min_tokens", re.IGNORECASE)
+
+
 def _is_aiperf_summary(file: ResultFile) -> bool:
     if file.fields:
         known = {"time_to_first_token", "request_latency", _AIPERF_HISTOGRAM} & file.fields.keys()
@@ -300,7 +311,26 @@ def aiperf_summary(file: ResultFile) -> Iterator[Figures]:
         ttft_s=_seconds(fields, "time_to_first_token"),
         tpot_s=_seconds(fields, "inter_token_latency"),
         output_tokens_per_s=_mean(fields, "output_token_throughput"),
+        **_asked_by_aiperf(fields),
     )
+
+
+def _asked_by_aiperf(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what AIPerf's prompts are made of: unless a data set says otherwise, pieces of
+    Shakespeare (docs/reference/prompt-corpus-selection.md); and whether answers went on after their
+    end, which it asks for only if it is told to."""
+    config, command = inner(fields, "input_config"), inner(fields, "run_info").get("cli_command")
+    corpora = {
+        str(inner(data, "prompts").get("corpus") or data.get("type"))
+        for data in objects(config, "datasets")
+    }
+    kinds = {RANDOM if name == "random" else TEXT for name in corpora}
+    return {
+        "prompts": kinds.pop() if len(kinds) == 1 else None,
+        "ignores_stop": _IGNORING.search(f"{config.get('endpoint')} {command}") is not None
+        if config
+        else None,
+    }
 
 
 def _printed_by_aiperf(text: str) -> Figures:
@@ -388,6 +418,9 @@ def guidellm_report(file: ResultFile) -> Iterator[Figures]:
         yield from _guidellm_tables(file.text)
         return
     benchmarks = objects(file.fields, "benchmarks")
+    spec = inner(inner(file.fields, "config"), "spec")
+    # Its handlers of requests set ignore_eos wherever a number of output tokens is given.
+    forced = [data.get("output_tokens") for data in objects(spec, "data")]
     for at, benchmark in enumerate(benchmarks):
         done = objects(inner(benchmark, "requests"), "successful")
         speculated = [row for row in done if "num_spec_steps" in _spec(row)]
@@ -405,6 +438,7 @@ def guidellm_report(file: ResultFile) -> Iterator[Figures]:
             number=len(done),
             ttft_s=[milliseconds(row, "time_to_first_token_ms") for row in done],
             tpot_s=[milliseconds(row, "inter_token_latency_ms") for row in done],
+            ignores_stop=True if any(forced) else None,
         )
 
 

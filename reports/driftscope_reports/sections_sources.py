@@ -27,6 +27,7 @@ from driftscope.analysis.replays import (
     ReplaySummary,
 )
 from driftscope.analysis.summary.run_summary import RunSummary
+from driftscope.findings.finding import capital
 from driftscope.findings.rules_compare import OUTCOME_WORDS
 from driftscope.findings.rules_data import requests_of
 from driftscope.metrics.acceptance import MEAN_LENGTH
@@ -224,6 +225,10 @@ def replays(analysis: Analysis) -> Section | None:
         name="As measured by the client",
         lead=_replays_lead(analysis),
         below=[
+            *(
+                part("paragraph", f"{capital(run.validity.words)}.", head=f"{run.label}:")
+                for run in analysis.senders
+            ),
             part("paragraph", _HOW, "how", head="How to read this:"),
             _cells(analysis),
             _sums(analysis),

@@ -53,6 +53,9 @@ def say_answer(analysis: Analysis, url: str = "") -> None:
         console.print(f"pays: {answer.value}. {finding.sentence(several)}", highlight=False)
         if answer is not Answer.YES and finding.advice:
             console.print(finding.advice, highlight=False, soft_wrap=True)
+    valid = dict.fromkeys(one.validity.words for one in analysis.senders if one.speculates)
+    for words in list(valid)[:1]:
+        console.print(f"measurement: {words}.", highlight=False, soft_wrap=True)
     for replay in analysis.replay_cases:
         if replay.speeds:
             console.print()

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from driftscope.analysis.validity import IGNORES_STOP, PROMPT_TEXT, kind_of_text
 from driftscope.boundary.bounds import MAX_LABEL_CHARS
 from driftscope.boundary.http_peer import Limits
 from driftscope.errors import DriftscopeError, NoDataError, PeerError, UsageError
@@ -224,6 +225,7 @@ class _Session:
         self._id = new_run_id()
         self._seed = order.suite.file.seed if order.seed is None else order.seed
         self._facts: Facts | None = None
+        self._content: dict[str, Any] = {}
         self.counts: Counter[str] = Counter()
         self.stopped = False
 
@@ -260,13 +262,22 @@ class _Session:
             )
             for shot in shots
         }
+        self._content = {
+            PROMPT_TEXT: kind_of_text(prompt.last_text for prompt in flat),
+            IGNORES_STOP: any(map(_goes_on, bodies.values())),
+        }
         self._watcher.planned(shots)
         return shots, bodies, tuple(map(self._access.recorded, notes))
 
     def manifest(self, notes: tuple[str, ...]) -> Any:
         """Return the manifest of the run."""
         assert self._facts is not None  # noqa: S101  a run is written once it is planned
-        workload = {**self._order.suite.description(), "seed": self._seed, **self._order.note}
+        workload = {
+            **self._order.suite.description(),
+            "seed": self._seed,
+            **self._content,
+            **self._order.note,
+        }
         facts = {
             name: self._access.recorded(value) if isinstance(value, str) else value
             for name, value in self._facts.to_dict().items()
@@ -319,6 +330,14 @@ class _Session:
 
     def _name(self, shot: Shot) -> str:
         return f"{self._id[:ID_DIGITS]}-{shot.order}"
+
+
+def _goes_on(body: Mapping[str, Any]) -> bool:
+    """Whether a request tells the server to go on after the end of the answer."""
+    most = body.get("max_completion_tokens", body.get("max_tokens"))
+    least = body.get("min_tokens")
+    forced = isinstance(least, int) and isinstance(most, int) and least >= most > 1
+    return bool(body.get("ignore_eos")) or forced
 
 
 def label_of(suite: str, condition: str) -> str:

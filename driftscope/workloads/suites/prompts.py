@@ -83,6 +83,15 @@ class Prompt:
         return replace(self, options={**self.options, **options})
 
     @property
+    def last_text(self) -> str:
+        """The text of a plain completion, or of a chat's last message."""
+        if self.text is not None or not self.messages:
+            return self.text or ""
+        content = self.messages[-1].get("content")
+        parts = content if isinstance(content, list) else [{"text": content}]
+        return " ".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
+
+    @property
     def is_text(self) -> bool:
         """Whether the prompt is a plain text, which no transform of messages can change."""
         return self.text is not None

@@ -183,6 +183,10 @@ PAIRS: dict[str, tuple[tuple[list[ClientRow], ...], tuple[list[ClientRow], ...]]
         ([client_row(n, accepted=[0] * 40, verified=[4] * 40) for n in range(30)],),
         ([client_row(n, accepted=[n % 2] * 40, verified=[4] * 40) for n in range(30)],),
     ),
+    "not_content_valid": (
+        ([client_row(n, looping=True) for n in range(30)],),
+        ([client_row(n, looping=n < 2) for n in range(30)],),
+    ),
     "not_answered": ((_failed(Ended.TIMEOUT),), (_failed(Ended.ANSWERED),)),
     "outcomes_change": (
         (_outcomes(0, False), _outcomes(12, True)),
