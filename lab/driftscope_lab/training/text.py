@@ -30,10 +30,11 @@ class Conversation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Token ids [B, S], padded at the end, and which positions [B, S] count in the loss: those
-    before a token of an answer."""
+    before a token of an answer. `group` is the batch's number, the same in every epoch."""
 
     ids: Tensor
     counted: Tensor
+    group: int = 0
 
 
 def read_conversations(folder: Path, *, held_out: bool = False) -> list[Conversation]:
@@ -74,7 +75,7 @@ def batches(text: Sequence[Conversation], tokens: int, seed: int) -> Iterator[Ba
     generator = torch.Generator().manual_seed(seed)
     while True:
         for index in torch.randperm(len(groups), generator=generator).tolist():
-            yield padded(groups[index])
+            yield padded(groups[index], index)
 
 
 def _groups(ordered: Sequence[Conversation], tokens: int) -> list[list[Conversation]]:
@@ -87,7 +88,7 @@ def _groups(ordered: Sequence[Conversation], tokens: int) -> list[list[Conversat
     return groups
 
 
-def padded(group: Sequence[Conversation]) -> Batch:
+def padded(group: Sequence[Conversation], number: int = 0) -> Batch:
     """Return conversations as one batch, in which their answers count."""
     length = max(len(one.ids) for one in group)
     ids = torch.zeros(len(group), length, dtype=torch.long)
@@ -96,4 +97,4 @@ def padded(group: Sequence[Conversation]) -> Batch:
         ids[row, : len(one.ids)] = torch.tensor(one.ids)
         for first, end in one.answers:
             counted[row, first - 1 : end - 1] = True
-    return Batch(ids=ids, counted=counted)
+    return Batch(ids=ids, counted=counted, group=number)

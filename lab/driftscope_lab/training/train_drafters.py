@@ -20,6 +20,7 @@ from driftscope.inspect.reference.drafter import (
     Target,
     save_drafter,
 )
+from driftscope.inspect.reference.layers import TargetOutput
 from driftscope_lab.training.loop import (
     Checkpoint,
     Optimizer,
@@ -92,25 +93,44 @@ class DraftLoss:
     prenorm_rms: Tensor
 
 
-@torch.no_grad()
-def teach(
-    target: Target, batch: Batch, aux_layers: Sequence[int], vocabulary: Tensor | None = None
-) -> Teaching:
-    """Run the target over a batch. `vocabulary` [V] holds the ids that the drafters know; None: all
-    of the target's."""
-    head = target.model.embed_tokens.weight
-    ids = batch.ids.to(head.device)
-    with autocast(head.device):
-        output = target(ids, aux_layers=aux_layers)
-        logits = nn.functional.linear(
-            output.hidden, head if vocabulary is None else head[vocabulary]
+REMEMBERED_BYTES = 4 << 30
+"""Size of the target's states that are kept for the next epoch."""
+
+
+class Teacher:
+    """A target that teaches drafters: it runs over a batch, or remembers its states of it.
+
+    `vocabulary` [V] holds the ids that the drafters know; None: all of the target's.
+    """
+
+    def __init__(
+        self, target: Target, aux_layers: Sequence[int], vocabulary: Tensor | None
+    ) -> None:
+        self._target, self._aux_layers = target, aux_layers
+        head = target.model.embed_tokens.weight
+        self._head = head if vocabulary is None else head[vocabulary]
+        self._remembered: dict[int, TargetOutput] = {}
+        self._left = REMEMBERED_BYTES
+
+    @torch.no_grad()
+    def teach(self, batch: Batch, *, remember: bool = False) -> Teaching:
+        """Return what a batch teaches. `remember`: it will come again."""
+        ids = batch.ids.to(self._head.device)
+        with autocast(ids.device):
+            output = self._remembered.get(batch.group) if remember else None
+            if output is None:
+                output = self._target(ids, aux_layers=self._aux_layers)
+                size = sum(each.nbytes for each in (*output.aux, output.hidden))
+                if remember and size <= self._left:
+                    self._remembered[batch.group] = output
+                    self._left -= size
+            logits = nn.functional.linear(output.hidden, self._head)
+        return Teaching(
+            embeddings=self._target.embed(ids),
+            aux=output.aux,
+            wanted=logits.softmax(-1, dtype=torch.float32).to(logits.dtype),
+            counted=batch.counted,
         )
-    return Teaching(
-        embeddings=target.embed(ids),
-        aux=output.aux,
-        wanted=logits.softmax(-1, dtype=torch.float32).to(logits.dtype),
-        counted=batch.counted,
-    )
 
 
 def draft_loss(
@@ -267,17 +287,18 @@ def train_drafters(
         {name: one.drafter for name, one in trainees.items()}
         | {f"{name} optimizer": one.optimizer for name, one in trainees.items()},
     )
+    teacher = Teacher(target, aux_layers, vocabulary)
     start = kept.restore(device_of(target))
     drawn = itertools.islice(batches(text.training, s.tokens_per_step, s.seed), start, None)
     for step, batch in zip(range(start, s.steps), drawn, strict=False):
-        teaching = teach(target, batch, aux_layers, vocabulary)
+        teaching = teacher.teach(batch, remember=True)
         last = step + 1 == s.steps
         for name, trainee in trainees.items():
             figures = trainee.learn(teaching, step)
             if step % s.log_every == 0 or last:
                 _report(log, name, step, s.steps, figures)
         if (step + 1) % s.check_every == 0 or last:
-            check(target, text.held_out, trainees, s, step, log, vocabulary)
+            check(teacher, text.held_out, trainees, s, step, log)
             for name, trainee in trainees.items():
                 save_drafter(trainee.exported(), folder / name)
         kept.save(step + 1, s.steps)
@@ -289,20 +310,18 @@ CHECK_BATCHES = 6
 
 @torch.no_grad()
 def check(
-    target: Target,
+    teacher: Teacher,
     held_out: Sequence[Conversation],
     trainees: Mapping[str, Trainee],
     s: DrafterRecipe,
     step: int,
     log: Progress,
-    vocabulary: Tensor | None,
 ) -> None:
     """Report the figures of each drafter on the same batches of held-out text."""
     for number, batch in enumerate(batches(held_out, s.tokens_per_step, s.seed)):
         if number == CHECK_BATCHES:
             return
-        (aux_layers,) = {one.drafter.config.aux_layers for one in trainees.values()}
-        teaching = teach(target, batch, aux_layers, vocabulary)
+        teaching = teacher.teach(batch)
         for name, trainee in trainees.items():
             _report(log, f"{name} held out {number}", step, s.steps, trainee.figures(teaching))
 

@@ -22,7 +22,7 @@ from driftscope.inspect.reference.config import PAD_ID
 from driftscope.inspect.reference.drafter import load_drafter, load_target, save_drafter
 from driftscope.inspect.reference.engine import generate
 from driftscope_lab.training.text import Batch
-from driftscope_lab.training.train_drafters import draft_loss, teach
+from driftscope_lab.training.train_drafters import Teacher, draft_loss
 from driftscope_lab.trio import Prompt, encode, load_prompts, trio_path
 from verification.inspected.plants import EAGLE3, EAGLE31, NORMS, Plant, exchanged, fields
 
@@ -346,7 +346,7 @@ def trained(folder: Path, name: str, seed: int, rows: torch.Tensor) -> Path:
     for _ in range(STEPS):
         ids = rows[torch.randperm(len(rows), generator=generator)[:ROWS]]
         batch = Batch(ids=ids, counted=ids != PAD_ID)
-        teaching = teach(target, batch, drafter.config.aux_layers)
+        teaching = Teacher(target, drafter.config.aux_layers).teach(batch)
         loss = draft_loss(drafter, factors, teaching, depths=DEPTHS, decay=DECAY).loss
         optimizer.zero_grad()
         loss.backward()
