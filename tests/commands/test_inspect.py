@@ -204,7 +204,7 @@ def test_ctrl_c_leaves_what_was_measured_in_every_output(tmp_path: Path) -> None
     assert trial["acceptance"]["mean_length"] > 3
     left_out = [each["id"] for each in trial["not_applicable"] if "Ctrl-C" in each["reason"]]
     assert "first_token_off" in left_out
-    assert len(left_out) + len(trial["tried"]) == 33
+    assert len(left_out) + len(trial["tried"]) == 34
     assert "stopped by Ctrl-C: another one may help more" in page.read_text(encoding="utf-8")
 
 

@@ -21,6 +21,7 @@ from driftscope.inspect.reference.config import DecoderConfig, rotary_share
 from driftscope.inspect.trial.drafting import Repair, Variant
 
 HEAD_FIELDS = ("num_attention_heads", "num_key_value_heads", "head_dim")
+OF_VOCABULARY = ("lm_head", "embed_tokens")
 LIKE_A_DIFFERENCE = 0.5
 """Mean weight of all norms below which they may be stored as w - 1. Trained norms are near 1."""
 TOO_LARGE = 30.0
@@ -32,6 +33,7 @@ def layer_repairs(base: Variant, target: Mapping[str, Any]) -> Iterator[Repair]:
     yield from _eps(base, target)
     yield from _norms_plus_one(base)
     yield from _rows(base)
+    yield from _scale(base)
     yield from _gate_and_up(base)
     if base.config.latent is None:
         yield from _rotary_share(base, target)
@@ -118,6 +120,21 @@ def _rows(base: Variant) -> Iterator[Repair]:
         change = f"{'; '.join(words[:3])} as large as the others"
         mistake = f"{'; '.join(words[:3])}: more than {TOO_LARGE:g} times as large as the others"
         yield _other_state(base, "outlying_rows", change, mistake, tensors)
+
+
+def _scale(base: Variant) -> Iterator[Repair]:
+    """Yield the drafter with the matrices of fc and of its layers twice as large."""
+    tensors = {
+        name: 2 * one
+        for name, one in base.state.items()
+        if one.dim() == 2 and one.is_floating_point() and not name.startswith(OF_VOCABULARY)
+    }
+    mistake = (
+        "the matrices are about half as large as they were trained: mixed with the weights that "
+        "training started from, or merged with the wrong scale"
+    )
+    change = "matrices of fc and of the layers twice as large"
+    yield _other_state(base, "matrices_half_as_large", change, mistake, tensors)
 
 
 def _layers(base: Variant, part: str) -> Iterator[str]:

@@ -56,7 +56,20 @@ Ids = Mapping[str, Sequence[int]]
 """Token ids of each prompt, by its key."""
 Conversations = Mapping[str, Sequence[Mapping[str, Any]]]
 """Messages of those prompts that are conversations, by key."""
-FIRST_TOKEN, TEMPLATE = "first_token", "drafters_template"
+FIRST_TOKEN, TEMPLATE, TURNS = "first_token", "drafters_template", "tokens_for_turns"
+_BY_ROLE = "<|assistant|>"
+_TURNS = (
+    ("<|im_start|>", "<|im_start|>ROLE\nCONTENT<|im_end|>\n", "<|im_start|>assistant\n"),
+    (
+        "<|start_header_id|>",
+        "<|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|>",
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    ),
+    ("<start_of_turn>", "<start_of_turn>ROLE\nCONTENT<end_of_turn>\n", "<start_of_turn>model\n"),
+    (_BY_ROLE, "<|ROLE|>\nCONTENT<|end|>", _BY_ROLE),
+)
+"""Tokens for turns of ChatML, Llama 3, Gemma, and Phi and GLM: a token by which they are known, a
+turn, and what asks for an answer."""
 _SEVERAL = "[{"
 """Beginning of a list of named templates, which `chat_template` returns as JSON."""
 
@@ -127,6 +140,34 @@ def _template(
         id=TEMPLATE,
         change="the drafter's own chat template (--chat-template)",
         mistake="the drafter was trained with its own template, not the target's",
+    )
+    return Rendering(change=change, prompts=made)
+
+
+def with_tokens_for_turns(
+    tokenizer: Any, prompts: Ids, conversations: Conversations, template: str | None
+) -> Rendering | None:
+    """Return the prompts with the tokens for turns that the tokenizer has; None if it has none of a
+    known form, or the target's template uses them."""
+    added, bos = tokenizer.get_added_vocab(), tokenizer.bos_token or ""
+    found = next((form for form in _TURNS if form[0] in added), None)
+    if found is None or not template or not set(conversations) >= set(prompts):
+        return None
+    mark, turn, ask = found
+    if mark in template or (mark == _BY_ROLE and "<|" in template):
+        return None
+    made = {}
+    for key in prompts:
+        turns = (
+            turn.replace("ROLE", str(message["role"])).replace("CONTENT", str(message["content"]))
+            for message in conversations[key]
+        )
+        text = f"{bos if mark != _TURNS[0][0] else ''}{''.join(turns)}{ask}"
+        made[key] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    change = Change(
+        id=TURNS,
+        change=f"a chat template with the tokenizer's tokens for turns, such as {mark}",
+        mistake="the target's chat template uses none of the tokens for turns of its tokenizer",
     )
     return Rendering(change=change, prompts=made)
 
@@ -260,9 +301,10 @@ def run_trial(
     base = base.with_shared_head(loaded.facts.head)
     candidates = repairs(base, loaded.facts)
     templates = loaded.template, chat_template(files.folder)
-    made, left_out = renderings(
-        loaded.teacher.tokenizer, loaded.prompts, loaded.conversations, templates
-    )
+    asked = loaded.teacher.tokenizer, loaded.prompts, loaded.conversations
+    made, left_out = renderings(*asked, templates)
+    if by_turns := with_tokens_for_turns(*asked, loaded.template):
+        made.append(by_turns)
     layers = layers_needed(base, candidates)
 
     def answered(most: int) -> list[Passage]:

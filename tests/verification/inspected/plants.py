@@ -248,7 +248,11 @@ REVIEWED = (
         causes=("repaired_by.rms_norm_eps", "eps_differs"),
     ),
     Plant(name="target's noise 30 %", target=noise(0.3)),
-    Plant(name="another chat template", templates=("other", None)),
+    Plant(
+        name="another chat template",
+        templates=("other", None),
+        causes=("accepts_more_with.tokens_for_turns",),
+    ),
     Plant(name="another chat template, its own kept", templates=("other", "own")),
     Plant(name="q_proj of the other drafter", weights=of_other(Q)),
     Plant(
@@ -256,7 +260,11 @@ REVIEWED = (
         weights=exchanged(GATE, UP),
         causes=("repaired_by.gate_and_up",),
     ),
-    Plant(name="half-way to the start weights", weights=half_way(0.5)),
+    Plant(
+        name="half-way to the start weights",
+        weights=half_way(0.5),
+        causes=("repaired_by.matrices_half_as_large",),
+    ),
     Plant(name="target's noise 15 %", target=noise(0.15)),
     Plant(
         name="head of the target",

@@ -13,7 +13,7 @@ from support.checkpoints import TARGET, Config, State, changed
 from driftscope.inspect.checkpoints import open_drafter
 from driftscope.inspect.files import read_config
 from driftscope.inspect.trial.drafting import Repair, Variant, as_served
-from driftscope.inspect.trial.layer_repairs import layer_repairs
+from driftscope.inspect.trial.layer_repairs import OF_VOCABULARY, layer_repairs
 from driftscope_lab.trio import trio_path
 
 Q, K, V, OUT, GATE, UP = (
@@ -51,6 +51,12 @@ def _minus_one(state: State) -> None:
         state[name] = (state[name].double() - 1).float()
 
 
+def _halved(state: State) -> None:
+    for name, one in state.items():
+        if one.dim() == 2 and not name.startswith(OF_VOCABULARY):
+            state[name] = one / 2
+
+
 @pytest.mark.parametrize(
     ("name", "plant"),
     [
@@ -60,6 +66,7 @@ def _minus_one(state: State) -> None:
         ("o_proj_transposed", _transposed),
         ("gate_and_up", _exchanged),
         ("norms_plus_one", _minus_one),
+        ("matrices_half_as_large", _halved),
     ],
 )
 def test_a_repair_of_weights_restores_them(
@@ -106,5 +113,7 @@ def test_an_outlying_row_is_made_as_large_as_the_others(tmp_path: Path) -> None:
 
 def test_a_healthy_drafter_gets_only_repairs_that_run(tmp_path: Path) -> None:
     base, found = _repairs(tmp_path)
-    assert set(found) == {"o_proj_transposed", "heads_4_of_64", "heads_16_of_16"}
+    assert set(found) == {
+        *("o_proj_transposed", "matrices_half_as_large", "heads_4_of_64", "heads_16_of_16")
+    }
     assert all(one.variant.build("cpu") for one in found.values()) and base

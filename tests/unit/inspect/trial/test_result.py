@@ -35,7 +35,7 @@ from driftscope.inspect.trial.result import (
     mean_length,
 )
 from driftscope.inspect.trial.target import CPU, GPU, Passage, Teacher, placement, weight_of
-from driftscope.inspect.trial.trial import Ids, renderings
+from driftscope.inspect.trial.trial import Ids, renderings, with_tokens_for_turns
 from driftscope.inspect.trial.verdict import reaches, verdict
 from driftscope.trace.records import edges_of
 from driftscope.vocabulary import Growth
@@ -460,6 +460,14 @@ def test_the_drafters_own_template_is_tried(tokenizer: Any) -> None:
     assert [each.change.id for each in made] == ["first_token_off", "drafters_template"]
     assert tokenizer.decode(made[1].prompts["a"]) == "Write a loop."
     assert not left_out
+
+
+def test_tokens_for_turns_are_tried_where_the_template_has_none(tokenizer: Any) -> None:
+    own = tokenizer.apply_chat_template(ASKED["a"], tokenize=True, add_generation_prompt=True)
+    asked = tokenizer, {"a": [0, 7]}, ASKED
+    found = with_tokens_for_turns(*asked, "### {{ messages[0]['content'] }}")
+    assert found is not None and found.prompts["a"] == own["input_ids"]
+    assert with_tokens_for_turns(*asked, tokenizer.chat_template) is None
 
 
 @pytest.mark.parametrize(
