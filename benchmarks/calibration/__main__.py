@@ -27,6 +27,7 @@ from benchmarks.calibration.pairs import FALSE_CALLS, GATE_FAILURES, LABEL_MIX, 
 from benchmarks.calibration.speed import SPEED
 from benchmarks.calibration.validity import PROMPT_KINDS, SMALLEST_CHANGE
 from benchmarks.calibration.verified import CUT_DRAFTS
+from benchmarks.calibration.weights import WEIGHTS
 from benchmarks.calibration.within_request import WITHIN_REQUEST
 
 TRIALS = 1000
@@ -66,6 +67,7 @@ TABLES = {
         FILE_SUMS,
         PROMPT_KINDS,
         SMALLEST_CHANGE,
+        WEIGHTS,
     )
 }
 

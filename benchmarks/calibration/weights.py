@@ -1,0 +1,188 @@
+"""Weights that were lost, copied or never trained, among the results of `inspect` on files.
+
+Each trial draws another drafter: a shipped one with noise in every weight, as further training
+leaves it, and the matrices or norms that are damaged. Wanted: the result where the damage is, and
+none on its healthy twin and on weights that only look like it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from support.checkpoints import TARGET, State, changed
+from torch import Tensor
+from verification.inspected.plants import EAGLE3, EAGLE31, stored
+
+from benchmarks.calibration.table import Rate, Table, false, power
+from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.checks import weights
+from driftscope.inspect.checks.result import Inspected
+
+NOISE = 0.03
+"""Noise of the weights as a share of their size."""
+LARGEST = {"e4m3fn": 448.0, "e4m3fnuz": 240.0, "e5m2": 57344.0, "int8": 127.0}
+HEAD, NORM = "lm_head.weight", "norm.weight"
+CHECKS = (weights.check_values, weights.check_norms, weights.check_head)
+Damage = Callable[[State, torch.Generator], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """Results in one world."""
+
+    world: str
+    result: str
+    there: bool
+    """Whether the damage that the result names is there."""
+    called: float
+    """Share of the drafters with the result."""
+
+
+def _drawn(state: State, source: torch.Generator) -> None:
+    """Add noise to every weight, in bfloat16 as it is stored."""
+    for name, one in state.items():
+        if one.is_floating_point():
+            wide = one.float()
+            size = wide.square().mean().sqrt()
+            state[name] = (wide + NOISE * size * torch.randn(wide.shape, generator=source)).to(
+                one.dtype
+            )
+
+
+def _some(state: State, source: torch.Generator, dims: int) -> list[str]:
+    """Draw some matrices, or norms, but not all."""
+    names = [name for name in sorted(state) if state[name].dim() == dims and name != HEAD]
+    names = [name for name in names if state[name].is_floating_point()]
+    order = torch.randperm(len(names), generator=source).tolist()
+    most = int(torch.randint(1, len(names), (), generator=source))
+    return [names[at] for at in order[:most]]
+
+
+def _quantised(one: Tensor, largest: float) -> tuple[Tensor, Tensor]:
+    scale = one.float().abs().max() / largest
+    return (one.float() / scale).round().clamp(-largest, largest).to(one.dtype), scale
+
+
+def _without_scales(state: State, source: torch.Generator) -> None:
+    kinds = list(LARGEST.values())
+    largest = kinds[int(torch.randint(len(kinds), (), generator=source))]
+    for name in _some(state, source, 2):
+        state[name] = _quantised(state[name], largest)[0]
+
+
+def _with_scales(state: State, source: torch.Generator) -> None:
+    for name in _some(state, source, 2):
+        whole, scale = _quantised(state[name], LARGEST["int8"])
+        state[name] = (whole.float() * scale).to(state[name].dtype)
+
+
+def _large(state: State, source: torch.Generator) -> None:
+    """Make one matrix large, with a largest number from 100 to 500."""
+    name = _some(state, source, 2)[0]
+    most = 100 + 400 * torch.rand((), generator=source)
+    state[name] = (state[name].float() * (most / state[name].float().abs().max())).to(
+        state[name].dtype
+    )
+
+
+def _targets_head(state: State, source: torch.Generator) -> None:
+    state[HEAD] = stored("target")["model.embed_tokens.weight"].to(state[HEAD].dtype)
+    if torch.rand((), generator=source) < 0.5:  # with a vocabulary of its own
+        ids = torch.randperm(len(state[HEAD]), generator=source)[:768].sort().values
+        state[HEAD], state["d2t"] = state[HEAD][ids], ids - torch.arange(len(ids))
+
+
+def _head_from_targets(state: State, source: torch.Generator) -> None:
+    """Train the target's head on: one row in a hundred moves."""
+    head = stored("target")["model.embed_tokens.weight"].to(state[HEAD].dtype).clone()
+    rows = torch.randperm(len(head), generator=source)[: len(head) // 100]
+    head[rows] += 0.05 * torch.randn(head[rows].shape, generator=source).to(head.dtype)
+    state[HEAD] = head
+
+
+def _ones(state: State, source: torch.Generator) -> None:
+    for name in _some(state, source, 1):
+        state[name] = torch.ones_like(state[name])
+
+
+def _all_ones(state: State, _source: torch.Generator) -> None:
+    for name, one in state.items():
+        if one.dim() == 1 and one.is_floating_point():
+            state[name] = torch.ones_like(one)
+
+
+def _near_ones(state: State, source: torch.Generator) -> None:
+    """Train norms that began at 1 by one hundredth."""
+    for name in _some(state, source, 1):
+        drift = 0.01 * torch.randn(state[name].shape, generator=source)
+        state[name] = (1 + drift).to(state[name].dtype)
+
+
+def _targets_norm(state: State, _source: torch.Generator) -> None:
+    state[NORM] = stored("target")["model.norm.weight"].to(state[NORM].dtype)
+
+
+def _from_targets_norm(state: State, source: torch.Generator) -> None:
+    _targets_norm(state, source)
+    drift = 0.01 * torch.randn(state[NORM].shape, generator=source)
+    state[NORM] = (state[NORM].float() * (1 + drift)).to(state[NORM].dtype)
+
+
+def _nothing(_state: State, _source: torch.Generator) -> None: ...
+
+
+WORLDS: tuple[tuple[str, str, bool, Damage], ...] = (
+    ("matrices without their scales", "scale_lost", True, _without_scales),
+    ("matrices quantised and scaled back", "scale_lost", False, _with_scales),
+    ("a matrix with large numbers", "scale_lost", False, _large),
+    ("trained on", "scale_lost", False, _nothing),
+    ("the target's head", "head_is_targets", True, _targets_head),
+    ("a head trained from the target's", "head_is_targets", False, _head_from_targets),
+    ("trained on", "head_is_targets", False, _nothing),
+    ("some norms of ones", "norms_of_ones", True, _ones),
+    ("norms that are not trained at all", "norms_of_ones", False, _all_ones),
+    ("norms trained from ones", "norms_of_ones", False, _near_ones),
+    ("the target's final norm", "norm_is_targets", True, _targets_norm),
+    ("a norm trained from the target's", "norm_is_targets", False, _from_targets_norm),
+    ("trained on", "norm_is_targets", False, _nothing),
+)
+
+
+def called(world: str, result: str, there: bool, damage: Damage, trials: int) -> Called:
+    """Return how often a world has its result."""
+    target, found = open_target(str(TARGET)), 0
+    for trial in range(trials):
+        source = torch.Generator().manual_seed(trial)
+
+        def damaged(state: State, source: torch.Generator = source) -> None:
+            _drawn(state, source)
+            damage(state, source)
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = changed(Path(folder), (EAGLE3, EAGLE31)[trial % 2], weights=damaged)
+            inspected = Inspected(drafter=open_drafter(str(path)), target=target)
+            found += any(one.id == result for check in CHECKS for one in check(inspected))
+    return Called(world=world, result=result, there=there, called=found / trials)
+
+
+def _rows(trials: int) -> Iterator[Called]:
+    for world, result, there, damage in WORLDS:
+        yield called(world, result, there, damage, trials)
+
+
+def _bounds(row: Called, trials: int) -> Iterator[Rate]:
+    made = power if row.there else false
+    yield made(row.result, row.called, trials)
+
+
+WEIGHTS = Table(
+    name="weights",
+    title="Weights that were lost or copied: {trials} drafters in each world",
+    rows=_rows,
+    rates=_bounds,
+    most_trials=100,
+)
