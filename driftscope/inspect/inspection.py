@@ -92,6 +92,7 @@ FOR_PARALLEL: tuple[Check, ...] = (
 FOR_BLOCKS: tuple[Check, ...] = (
     tensors.check_fc,
     layer_fields.check_layer_fields,
+    layer_fields.check_fields_of_target,
     tensors.check_prefix,
     *FOR_PARALLEL,
     weights.check_width,

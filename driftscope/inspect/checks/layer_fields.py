@@ -95,6 +95,25 @@ SGLANG_ALONE = {
     "rope_is_neox_style": (False, "rotates neighbours"),
 }
 """Fields that SGLang reads and vLLM does not, with the value that has the effect."""
+OWN_PARTS = ("dflash_config", "eagle_config")
+"""Objects in a config with the fields of the drafter alone."""
+TARGET_LAYERS = "num_target_layers"
+OF_BLOCKS = frozenset(
+    (
+        *("mask_token_id", "dspark_noise_token_id", TARGET_LAYERS),
+        *("target_layer_ids", "aux_hidden_state_layer_ids", "dspark_target_layer_ids"),
+        *("block_size", "dspark_block_size", "sample_from_anchor", "dspark_bonus_anchor"),
+        *("causal", "use_swa", "swa_window_size", "is_neox_style", "attention_value_scale"),
+        *("attention_sink_bias", "add_swa_attention_sink_bias"),
+        *("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"),
+        *("markov_rank", "enable_confidence_head", "confidence_head_with_markov"),
+        *("dspark_draft_topk", "has_own_lm_head", "input_embedding_scale"),
+        *("final_logit_softcapping", "output_multiplier"),
+    )
+)
+"""Fields of DFlash and DSpark that vLLM reads: the mask token, captured layers and the target's
+layers, which are compared; sizes, which the engine compares with the tensors; how long a block is,
+how its layers attend and how its logits are scaled, which only their trainer knows."""
 _FULL = "full_attention"
 LARGEST_EPS = 1e-3
 """Largest usual `rms_norm_eps`: published models have 1e-8 to 1e-5, and one of 1e-2 costs the
@@ -178,8 +197,14 @@ def _unknown_to_all(drafter: DrafterFiles) -> Iterator[CheckResult]:
     read = fields_read(vllm_models(), modules_of(drafter))
     if drafter.format.family is Family.MTP or not (drafter.format.family in SOURCES or read):
         return  # a target's config has fields of its own; without vLLM these classes are unknown
-    known = RUN_WITH | WITHOUT_EFFECT | NEUTRAL.keys() | SGLANG_ALONE.keys()
+    known = RUN_WITH | WITHOUT_EFFECT | NEUTRAL.keys() | SGLANG_ALONE.keys() | set(OWN_PARTS)
+    if drafter.format.family is Family.BLOCKS:
+        read = OF_BLOCKS
     names = sorted(set(drafter.fields) - known - read)
+    for part in OWN_PARTS:
+        names += [
+            f"{part}.{name}" for name in drafter.fields.get(part, {}) if name not in known | read
+        ]
     if names and not drafter.format.speculators:
         yield CheckResult(
             id="fields_not_known",
@@ -197,6 +222,18 @@ def check_fields_of_target(inspected: Inspected) -> Iterator[CheckResult]:
     if target is None:
         return
     yield from _eps(drafter, target.fields)
+    layers, count = drafter.fields.get(TARGET_LAYERS), target.layers
+    if layers is not None and count and layers != count:
+        yield CheckResult(
+            id="target_layers_differ",
+            level=Level.WARNING,
+            title="the drafter was made for a target with another number of layers",
+            expected=f'"{TARGET_LAYERS}": {count}',
+            rule="trainers write the number of layers of the target that they trained beside",
+            there=f"{dumps(layers)}",
+            change="use a drafter of this target",
+            certainty=Certainty.LIKELY,
+        )
     own, theirs = rotary_share(drafter.fields), rotary_share(target.fields)
     if own != theirs:
         yield CheckResult(
@@ -297,14 +334,25 @@ def fields_read(folder: Path | None, modules: tuple[str, ...]) -> frozenset[str]
 
 def _read_by(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Attribute) and _is_config(node.value):
-        yield node.attr
-    elif isinstance(node, ast.Call) and len(node.args) > 1 and _is_config(node.args[0]):
-        asked = isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr")
-        if asked and isinstance(node.args[1], ast.Constant):
-            yield str(node.args[1].value)
+        yield from {node.attr} - {"get", "update"}
+    elif isinstance(node, ast.Subscript) and _is_config(node.value):
+        yield from _constants(node.slice)
+    elif isinstance(node, ast.Call) and node.args:
+        of_it = isinstance(node.func, ast.Attribute) and _is_config(node.func.value)
+        if of_it or _is_config(node.args[0]):  # config.get("name"), getattr(config, "name")
+            yield from _constants(*node.args)
+
+
+def _constants(*nodes: ast.AST) -> Iterator[str]:
+    return (
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
 
 
 def _is_config(node: ast.AST) -> bool:
-    """Whether an expression is the config of a model: `config`, `self.config`, `hf_config`."""
+    """Whether an expression is the config of a model, or the part of it that a drafter has."""
     name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
-    return name in ("config", "hf_config", "text_config", "hf_text_config")
+    whole = ("config", "hf_config", "text_config", "hf_text_config")
+    return name in (*whole, *OWN_PARTS, "draft_config", "drafter_config")

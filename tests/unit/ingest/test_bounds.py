@@ -12,6 +12,8 @@ from support.command import assert_fails, run_command
 from driftscope.errors import EXIT_OK, EXIT_UNKNOWN, EXIT_USAGE
 from driftscope.ingest import base
 
+SAMPLES = Path(__file__).parent / "samples"
+
 
 def _requests(rounds: int, number: int = 1) -> str:
     counts = {
@@ -63,6 +65,15 @@ def test_json_beyond_a_bound_is_refused_before_it_is_parsed(
     path = tmp_path / "result.json"
     path.write_text(content)
     assert_fails(run_command("ingest", path), EXIT_USAGE, words)
+
+
+def test_lists_of_times_count_for_no_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = SAMPLES / "vllm-bench.json"
+    path = tmp_path / short.name
+    path.write_text(json.dumps({**json.loads(short.read_text()), "itls": [[0.0123456] * 1000] * 9}))
+    monkeypatch.setattr(base, "MOST_VALUES", 1000)
+    found, expected = (run_command("ingest", file, "--json").stdout for file in (path, short))
+    assert found == expected and '"rounds": 200' in found
 
 
 def test_a_number_of_401_digits_is_named(tmp_path: Path) -> None:

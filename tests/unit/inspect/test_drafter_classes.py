@@ -220,6 +220,12 @@ WRONG: dict[str, tuple[Fields, str]] = {
     "rope_theta_differs": (_planted(rope_theta=5e5), "500000"),
     "other_vocabulary": (_planted(vocab_size=V + 8), f"{V + 8}"),
     "d2t_missing": (_planted(draft_vocab_size=V // 2), "none"),
+    "target_layers_differ": (_planted(num_target_layers=36), "36"),
+    "eps_differs": (_planted(rms_norm_eps=1.0), "1"),
+    "fields_not_known": (
+        _planted(mine=1, dflash_config={**DFLASH["dflash_config"], "own": 1, "causal": True}),
+        "mine, dflash_config.own",
+    ),
 }
 
 

@@ -11,6 +11,8 @@ from support.checkpoints import TARGET, Config, changed, latent_drafter
 from driftscope.inspect.checkpoints import open_drafter
 from driftscope.inspect.checks.layer_fields import (
     NEUTRAL,
+    OF_BLOCKS,
+    OWN_PARTS,
     RUN_WITH,
     SGLANG_ALONE,
     SOURCES,
@@ -20,6 +22,7 @@ from driftscope.inspect.checks.layer_fields import (
     vllm_models,
 )
 from driftscope.inspect.checks.result import Level
+from driftscope.inspect.drafter_classes import row_of
 from driftscope.inspect.inspection import Answer, inspect_files
 
 KNOWN = RUN_WITH | WITHOUT_EFFECT | NEUTRAL.keys()
@@ -33,6 +36,16 @@ def test_the_installed_vllm_reads_no_other_field(modules: tuple[str, ...]) -> No
     found = fields_read(vllm_models(), modules)
     assert {"hidden_act", "rms_norm_eps", "num_attention_heads"} <= found
     assert not found - KNOWN
+
+
+@pytest.mark.skipif(vllm_models() is None, reason="vLLM is not installed")
+@pytest.mark.parametrize("name", ["DFlashDraftModel", "DFlash2DraftModel", "Qwen3DSparkModel"])
+def test_the_installed_vllm_reads_no_other_field_of_a_block(name: str) -> None:
+    row = row_of(name)
+    assert row is not None
+    found = fields_read(vllm_models(), tuple(row.source.split(", ")))
+    assert {"hidden_act", "mask_token_id", "swa_window_size"} <= found
+    assert not found - KNOWN - OF_BLOCKS - set(OWN_PARTS)
 
 
 def test_sglang_reads_no_other_field() -> None:
