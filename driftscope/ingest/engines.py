@@ -169,17 +169,20 @@ def trtllm_bench(file: ResultFile) -> Iterator[Figures]:
         number(inner(stats, f"num_{name}draft_tokens_percentiles"), "average")
         for name in ("", "accepted_")
     )
-    requests, tokens = count(info, "num_requests"), number(info, "avg_output_length")
+    requests, tokens = count(info, "num_requests") or 0, number(info, "avg_output_length")
     times = inner(file.fields, "streaming_metrics")
     rounds = None if tokens is None or accepted is None else max(tokens - accepted, 0.0)
-    if not rounds or not requests:
-        accepted = drafted = rounds = None
+    known = requests > 0 and bool(rounds)
+
+    def together(by_request: float | None) -> int | None:
+        return round(requests * by_request) if known and by_request is not None else None
+
     yield Figures(
-        k=round(drafted / rounds) if drafted and rounds else None,
+        k=round(drafted / rounds) if known and drafted and rounds else None,
         requests=requests,
-        rounds=None if rounds is None else round(requests * rounds),
-        accepted=None if accepted is None else round(requests * accepted),
-        verified=None if drafted is None else round(requests * drafted),
+        rounds=together(rounds),
+        accepted=together(accepted),
+        verified=together(drafted),
         ttft_s=milliseconds(times, "avg_ttft_ms"),
         tpot_s=milliseconds(times, "avg_tpot_ms"),
         output_tokens_per_s=number(
