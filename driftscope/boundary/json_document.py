@@ -121,8 +121,9 @@ def read_document(path: Path, wanted: str = "") -> dict[str, Any]:
         content = read_json(path)
     except ValueError:
         content = None
-    kind = content.get("kind") if isinstance(content, dict) else None
-    if not isinstance(kind, str) or "schema_version" not in content:
+    found: dict[str, Any] = content if isinstance(content, dict) else {}
+    kind = found.get("kind")
+    if not isinstance(kind, str) or "schema_version" not in found:
         raise UnknownKindError(
             Unknown(
                 what=str(path),
@@ -132,6 +133,6 @@ def read_document(path: Path, wanted: str = "") -> dict[str, Any]:
         )
     if kind != wanted:
         raise UsageError(f"{path}: is {_READ_BY.get(kind, f'a document of kind {kind!r}')}")
-    if content["schema_version"] != SCHEMA_VERSION:
+    if found["schema_version"] != SCHEMA_VERSION:
         raise UsageError(f"{path}: is of another version of driftscope; make it again")
-    return content
+    return found
