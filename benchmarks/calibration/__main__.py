@@ -18,6 +18,7 @@ from benchmarks.calibration.attention_drift import ATTENTION_DRIFT, ATTENTION_SI
 from benchmarks.calibration.causes import ABLATIONS, CIRCUMSTANCES, TEXT_KINDS
 from benchmarks.calibration.changes import CHANGES, OF_REPLICAS, OVER_TIME, UNFINISHED, WITH_UPDATES
 from benchmarks.calibration.comparisons import COMPARISONS
+from benchmarks.calibration.confidence import CONFIDENCE
 from benchmarks.calibration.depths import ALONG_CHAIN, MIX_CHANGES, RISK_SETS, SEVERAL_K
 from benchmarks.calibration.estimates import CLUSTERS, COVERAGE, SHARED_STEPS
 from benchmarks.calibration.high_findings import HIGH_FINDINGS, TRAINING_NAMED
@@ -68,6 +69,7 @@ TABLES = {
         PROMPT_KINDS,
         SMALLEST_CHANGE,
         WEIGHTS,
+        CONFIDENCE,
     )
 }
 

@@ -20,6 +20,7 @@ from driftscope.findings import (
     rules_changes,
     rules_circumstances,
     rules_compare,
+    rules_confidence,
     rules_data,
     rules_deployment,
     rules_pays,
@@ -40,6 +41,7 @@ _MODULES = (
     rules_pays,
     rules_speed,
     rules_compare,
+    rules_confidence,
 )
 """Modules of rules. Of findings with equal cost and severity, the earlier rule's comes first: the
 cause that the paper names comes before others."""

@@ -566,14 +566,10 @@ def drafter_cache(scene: Scene) -> Look:
 def training(scene: Scene) -> Look:
     """Check whether the drafter knows how often its first token is right: a mistake in the wiring
     leaves a drafter surer than it is right, too little training does not."""
-    bins = [each for each in scene.run.confidence.reliability if each.depth == 1]
-    tokens = sum(each.tokens for each in bins)
-    if tokens < SURE_ROUNDS.value:
+    first = next(iter(scene.run.confidence.calibration.by_depth), None)
+    if first is None or first.depth > 1 or first.tokens < SURE_ROUNDS.value:
         return UNSEEN
-    sure, right = (
-        sum(each.tokens * value for each, value in zip(bins, values, strict=True)) / tokens
-        for values in ([each.confidence for each in bins], [each.accepted for each in bins])
-    )
+    sure, right = first.confidence, first.accepted
     words = f"it is {percent(sure)} sure of its first token, and {percent(right)} are accepted"
     if sure - right > CALIBRATED:
         return excludes(f"{words}: it does not know how little it knows")

@@ -32,7 +32,7 @@ from driftscope.findings.rules_attention import (
     has_sink,
     shift_words,
 )
-from driftscope.metrics import attention, confidence, hidden
+from driftscope.metrics import attention, hidden
 from driftscope.metrics.acceptance import (
     CONDITIONAL,
     MARGINAL,
@@ -40,7 +40,6 @@ from driftscope.metrics.acceptance import (
     WITHIN_REQUEST,
 )
 from driftscope.metrics.catalogue import DEFINITIONS
-from driftscope.metrics.definition import Definition
 from driftscope.pipeline import Analysis
 from driftscope.trace.manifest import AUX_FROM_ENGINE
 from driftscope.vocabulary import CHOOSES_LENGTH
@@ -73,17 +72,17 @@ _Runs = Sequence[RunSummary]
 
 
 def drift(analysis: Analysis) -> Section:
-    """Return acceptance, masses, hidden state and confidence by depth."""
+    """Return acceptance, masses and hidden state by depth."""
     runs = analysis.runs
     layers = [p for i, run in enumerate(runs) for p in _layers(i, run, runs)]
     areas, heads = [*_masses(runs), *layers], _heads(runs)
-    lines = [*_overlaid_masses(runs), *_hidden(runs), *_confidence(runs)]
+    lines = [*_overlaid_masses(runs), *_hidden(runs)]
     inside = bool(areas or lines or heads)
     missing = (
         None
         if inside
         else "Nothing was measured inside the drafter, so only acceptance can be shown; attention "
-        "masses, hidden state and confidence are not applicable."
+        "masses and hidden state are not applicable."
     )
     return Section(
         id="drift",
@@ -498,7 +497,7 @@ def _shift_line(index: int, run: RunSummary, estimates: Sequence[Estimate | None
     return line(run.label, values, run=index, intervals=spreads)
 
 
-# ---- hidden state and confidence
+# ---- hidden state
 
 _SIZES = (
     ("fed_rms", hidden.FED_RMS, "The size of the state that each depth feeds to the next."),
@@ -594,49 +593,6 @@ def _choice(runs: _Runs) -> str:
     return (
         f" The layers{which} are the engine's default, since the drafter's config names none that "
         "the engine reads: check that the drafter was trained on them."
-    )
-
-
-def _confidence(runs: _Runs) -> list[Picture]:
-    """Return the pictures of confidence by depth, if it was recorded."""
-    made = (
-        _certainty(
-            runs,
-            "top1",
-            "The drafter's confidence goes from",
-            "This is the drafter's own confidence in its tokens, not whether they were accepted. A "
-            "drafter that stays confident while acceptance falls is miscalibrated.",
-            "largest probability",
-            Unit.SHARE,
-            confidence.TOP1,
-        ),
-        _certainty(
-            runs,
-            "entropy",
-            "The entropy of the drafter's distribution, in nats, goes from",
-            "How widely the drafter's distribution is spread over its vocabulary. It is shown for "
-            "completeness: entropy has no stable relation to acceptance.",
-            "nats",
-            Unit.NUMBER,
-            confidence.ENTROPY,
-        ),
-    )
-    return [picture for picture in made if picture]
-
-
-def _certainty(
-    runs: _Runs, field: str, words: str, how: str, y_title: str, unit: Unit, what: Definition
-) -> Picture | None:
-    known = _measured(runs, [getattr(run.confidence, field) for run in runs])
-    if not known:
-        return None
-    ends = [f"{number(v[0])} to {number(v[-1])}" for _, _, v in known]
-    return Picture(
-        id=f"confidence-{field}",
-        title=f"{words} {_named_parts(known, ends, runs)}",
-        how=how,
-        chart=by_depth(runs, _lines(known, field), y_title, unit=unit),
-        definitions=(what,),
     )
 
 

@@ -49,20 +49,18 @@ def test_masses_and_states_are_those_of_the_truth(run: RunSummary) -> None:
 
 
 def test_a_calibrated_drafter_has_no_calibration_error(run: RunSummary) -> None:
-    assert run.confidence.ece is not None
-    reached = run.confidence.ece[:3]  # with few tokens the error equals chance
-    assert all(error is not None and error < 0.02 for error in reached)
-    assert sum(each.tokens for each in run.confidence.reliability if each.depth == 1) == (
-        run.recording.verified_chains
-    )
+    depths = run.confidence.calibration.by_depth
+    assert all(at.ece < 0.02 for at in depths[:3]), "with few tokens the error equals chance"
+    assert depths[0].tokens == run.recording.verified_chains
 
 
 def test_a_drafter_that_is_too_sure_has_that_error(tmp_path: Path) -> None:
     """The error is half of the distance to certainty, at depth 1 on average half of 1 - 0.76."""
     truth = Truth(requests=400, miscalibration=0.5)
     run = summarise(read_trace(simulate(tmp_path / "run", truth)), "run")
-    assert run.confidence.ece is not None
-    assert run.confidence.ece[0] == pytest.approx(0.5 * (1 - truth.marginal()[0]), abs=0.02)
+    assert run.confidence.calibration.by_depth[0].ece == pytest.approx(
+        0.5 * (1 - truth.marginal()[0]), abs=0.02
+    )
 
 
 def test_steps_and_sampling_are_those_of_the_truth(run: RunSummary, trace: Trace) -> None:

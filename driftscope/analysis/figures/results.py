@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
+from driftscope.analysis.figures.calibration import NONE as NO_CALIBRATION
+from driftscope.analysis.figures.calibration import Calibrations
 from driftscope.analysis.figures.chains import Chains, Mean
 from driftscope.analysis.figures.rounds import Rounds
-from driftscope.analysis.query.query_engine import in_order, sums
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.permutation import departure
 from driftscope.analysis.statistics.ratio import (
@@ -27,7 +27,6 @@ from driftscope.analysis.statistics.ratio import (
 )
 from driftscope.metrics import acceptance as formula
 from driftscope.metrics.attention import Array, sink_retention
-from driftscope.metrics.confidence import calibration_error
 from driftscope.metrics.hidden import growth, imbalance
 from driftscope.vocabulary import AUX, MASSES, RMS_BY_DEPTH
 
@@ -184,27 +183,12 @@ class Hidden:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReliabilityBin:
-    """Verified tokens of one depth and similar confidence."""
-
-    depth: int
-    tokens: int
-    confidence: float
-    """Mean confidence of the tokens."""
-    accepted: float
-    """Share of the tokens that the target accepted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Confidence:
     """Confidence over recorded chains; see `driftscope.metrics.confidence`."""
 
     top1: ByDepth | None
     entropy: ByDepth | None
-    ece: tuple[float | None, ...] | None = None
-    """Calibration error by depth; None for a depth that verification never reached."""
-    reliability: tuple[ReliabilityBin, ...] = ()
-    """Bins by depth and rising confidence; bins without a token are left out."""
+    calibration: Calibrations = NO_CALIBRATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -381,36 +365,10 @@ def hidden_of(chains: Chains) -> Hidden:
     )
 
 
-def confidence_of(chains: Chains, verified: pa.Table | None = None) -> Confidence:
-    """Return top-1 probability and entropy of `chains` by depth. The calibration is included if
-    `verified` tokens by depth and bin are given, which are sums of
-    `verified_chains.reliability`."""
+def confidence_of(chains: Chains, calibration: Calibrations = NO_CALIBRATION) -> Confidence:
+    """Return top-1 probability and entropy of `chains` by depth, with the calibration."""
     top1, entropy = (_mean(chains.means.get(name)) for name in ("top1", "entropy"))
-    if verified is None or not verified.num_rows:
-        return Confidence(top1=top1, entropy=entropy)
-    verified = in_order(verified, "depth", "bin")
-    bins = {name: sums(verified, name) for name in verified.column_names}
-    at_depth = [bins["depth"] == depth for depth in range(chains.depths)]
-    return Confidence(
-        top1=top1,
-        entropy=entropy,
-        ece=tuple(
-            calibration_error(*(bins[name][mine] for name in ("weight", "sure", "accepted")))
-            for mine in at_depth
-        ),
-        reliability=tuple(
-            ReliabilityBin(
-                depth=int(depth) + 1,
-                tokens=int(tokens),
-                confidence=float(sure / weight),
-                accepted=float(accepted / weight),
-            )
-            for depth, tokens, sure, accepted, weight in zip(
-                *(bins[name] for name in ("depth", "tokens", "sure", "accepted", "weight")),
-                strict=True,
-            )
-        ),
-    )
+    return Confidence(top1=top1, entropy=entropy, calibration=calibration)
 
 
 def spread_of_chains(chains: Chains) -> dict[str, Spread]:

@@ -22,6 +22,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from driftscope.analysis.figures.calibration import NONE as NO_CALIBRATION
+from driftscope.analysis.figures.calibration import Calibrations, calibrations, scored_of
 from driftscope.analysis.figures.chain_shape import Elements, Shape
 from driftscope.analysis.figures.chains import deep_enough
 from driftscope.analysis.figures.rounds import counts
@@ -37,19 +39,21 @@ from driftscope.analysis.query.query_engine import (
     whole,
 )
 from driftscope.analysis.query.record_views import (
+    IN_BUCKETS,
     LOOKED_AT,
     REQUEST,
     Derived,
     clusters,
+    cut,
     sampled,
     steps_of,
     table,
 )
+from driftscope.analysis.query.row_filters import BY
 from driftscope.analysis.statistics.association import Answer, Association, Rows, association
 from driftscope.analysis.statistics.permutation import holm
 from driftscope.metrics import attention
-from driftscope.metrics.attention import SELF, finite
-from driftscope.metrics.confidence import BINS
+from driftscope.metrics.attention import SELF
 from driftscope.metrics.hidden import GROWTH
 from driftscope.vocabulary import CONFIDENCE_BY_DEPTH, SELF_MASS
 
@@ -60,8 +64,7 @@ BANDS = 25
 """Number of bands of requests. With fewer, a run whose traffic changes is seen at too few moments;
 with more, an engine reads almost every part of the files."""
 COMPARED = 500_000
-"""Number of chains that are compared with their rounds one by one. With half a million tokens of
-one depth, a calibration error is off by less than 0.002."""
+"""Number of chains that are compared with their rounds one by one."""
 MOST_STEPS = 2_000_000
 """Most steps that are listed for an engine; with more, it reads the rows of every step."""
 
@@ -205,32 +208,6 @@ def number_verified() -> ir.Table:
 
 
 @cache
-def reliability(bins: int) -> ir.Table:
-    """Sum confidence and acceptance of verified chains by depth and bin of confidence.
-
-    Only depths that verification reached are included: the target's answer to a token after a
-    rejected one is not known.
-    """
-    import ibis
-
-    both = verified_chains()
-    both = both.filter(both.top1.notnull())
-    depth = ibis.range(0, ibis.least(both.accepted + 1, both.drawn)).unnest()
-    deep = both.select("accepted", "top1", weight=1.0 / both.rate, depth=depth)
-    deep = deep.filter(deep.accepted >= deep.depth)
-    sure = deep.top1[deep.depth.cast("int32")].cast("float64")
-    deep = deep.select("depth", "weight", hit=deep.accepted > deep.depth, sure=sure)
-    deep = deep.filter(finite(deep.sure))
-    deep = deep.mutate(bin=ibis.least((deep.sure * bins).floor().cast("int64"), bins - 1))
-    return deep.group_by("depth", "bin").aggregate(
-        tokens=deep.count(),
-        weight=deep.weight.sum(),
-        sure=(deep.sure * deep.weight).sum(),
-        accepted=ibis.ifelse(deep.hit, deep.weight, 0.0).sum(),
-    )
-
-
-@cache
 def by_execution(shape: Shape) -> ir.Table:
     """Sum verified chains by execution and request."""
     both = verified_chains()
@@ -245,14 +222,11 @@ class Verification:
     looked_at: int
     verified: int
     """Number of checked chains whose round is in the run."""
-    by_confidence: pa.Table | None
-    """Verified tokens, see `verified_chains.reliability`, without a row if no confidence was
-    recorded; None if no chain was verified."""
     by_execution: pa.Table | None
     """Verified chains, see `by_execution`; None if all ran in the same way."""
 
 
-NOTHING = Verification(looked_at=0, verified=0, by_confidence=None, by_execution=None)
+NOTHING = Verification(looked_at=0, verified=0, by_execution=None)
 """Result for a run without recorded chains."""
 
 
@@ -267,7 +241,6 @@ def verification_of(run: Sums) -> Verification:
     return Verification(
         looked_at=looked_at,
         verified=verified,
-        by_confidence=rows(reliability(BINS)) if verified else None,
         by_execution=rows(by_execution(run.shape)) if apart else None,
     )
 
@@ -287,7 +260,7 @@ def look_at(run: Sums, among: Codes | None = None) -> int:
 
 WITHIN = "within_requests"
 """Name of the view of the requests whose chains are looked at."""
-FED = "fed_rms"
+FED, TOP1 = "fed_rms", "top1"
 
 
 def column(name: str, index: int) -> str:
@@ -313,7 +286,17 @@ def internals(shape: Shape, derived: Derived, in_steps: bool) -> ir.Table:
     chains = rows.select(*KEY, chain_s=rows.time_s, **columns)
     rounds = verified_chains()
     both = rounds.join(chains, [*KEY, rounds.drafted_s == chains.chain_s])
-    return both.select(*KEY, "accepted", "drawn", *columns)
+    return both.select(*KEY, "accepted", "drawn", "drafted_s", *columns)
+
+
+@cache
+def regions_of_rounds() -> ir.Table:
+    """Return the kind of text from which each round of these requests drafts, where it is known;
+    the view of rounds in buckets must be cut by it."""
+    rows = table(f"verify_{IN_BUCKETS}", "verify", bucket="string")
+    rows = rows.filter(rows.bucket.notnull() & (rows.verified > 0))
+    rows = rows.join(clusters(WITHIN), REQUEST)
+    return rows.select(*KEY, region=rows.bucket)
 
 
 CHAINS_WITHIN = 100_000
@@ -350,17 +333,47 @@ def answers(relations: Sequence[WithinRequest]) -> tuple[Answer, ...]:
     )
 
 
-def within_requests(run: Sums) -> Later[tuple[WithinRequest, ...]]:
-    """Read the rows that give the relation to each measure of a run, to be computed later; ()
-    without chains. The rows under VERIFIED must be stored."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChainRows:
+    """Verified chains one by one."""
+
+    chains: pa.Table
+    """Rows of `internals`."""
+    regions: pa.Table | None
+    """Rows of `regions_of_rounds`; None if no kind of text was recorded."""
+
+
+def chain_rows(run: Sums) -> ChainRows | None:
+    """Read the chains by which acceptance is compared with the inside; None without chains. The
+    rows under VERIFIED must be stored."""
     if not run.recorded.any():
-        return Later(tuple)
+        return None
     sample = chain_sample(run, CHAINS_WITHIN, chain_sample(run, COMPARED).requests)
     sample.show(run, WITHIN, np.arange(len(run.requests)))
     in_steps = sample.steps is not None
     chains = run.tables.of_parts(lambda derived: internals(run.shape, derived, in_steps))
-    rows = in_order(chains, "cluster", "position")
-    return Later(lambda: tuple(relations(rows, run.shape.depths, run.clusters)))
+    regions = None
+    if run.requests.has_regions:
+        cut(run.tables, "verify", "verify", BY["region"])
+        regions = run.tables.engine.rows(regions_of_rounds())
+    return ChainRows(chains=in_order(chains, "cluster", "position"), regions=regions)
+
+
+def within_requests(run: Sums, rows: ChainRows | None) -> Later[tuple[WithinRequest, ...]]:
+    """Return the relation to each measure of a run, to be computed later; () without chains."""
+    if rows is None:
+        return Later(tuple)
+    return Later(lambda: tuple(relations(rows.chains, run.shape.depths, run.clusters)))
+
+
+def calibration(run: Sums, rows: ChainRows | None) -> Later[Calibrations]:
+    """Return how the drafter's confidence predicts acceptance, to be computed later."""
+    if rows is None or not _recorded(rows.chains, column(TOP1, 0)):
+        return Later(lambda: NO_CALIBRATION)
+    sure = [floats(rows.chains, column(TOP1, index)) for index in range(run.shape.depths)]
+    labels = np.array([str(label) for label in run.requests.labels.tolist()], dtype=np.str_)
+    scored = scored_of(rows.chains, np.column_stack(sure), run.clusters, labels, rows.regions)
+    return Later(lambda: calibrations(scored))
 
 
 def relations(

@@ -42,6 +42,8 @@ from driftscope.analysis.figures.run_sums import Sums, collect
 from driftscope.analysis.figures.steps import StepTimes, step_times
 from driftscope.analysis.figures.verified_chains import (
     Verification,
+    calibration,
+    chain_rows,
     verification_of,
     within_requests,
 )
@@ -85,9 +87,11 @@ def summary_of(label: str, run: Sums, by: str = BY_LABEL) -> RunSummary:
 
     What takes longest is begun first; no query runs after this.
     """
-    verification = verification_of(run)  # stores the chains that `within_requests` reads
+    verification = verification_of(run)  # stores the chains that `chain_rows` reads
     times, lengths = step_times(run.tables), lengths_by_k(run)
-    within, drift = within_requests(run), attention_drift(run, run.clusters)
+    chains = chain_rows(run)
+    within, drift = within_requests(run, chains), attention_drift(run, run.clusters)
+    calibrated = calibration(run, chains)
     run.chain_sums.begin()  # the longest query, beside what follows up to the groups
     closeup = closeup_of(run)
     steps, requests, seen_whole = times.value, run.requests, run.seen_whole
@@ -116,7 +120,7 @@ def summary_of(label: str, run: Sums, by: str = BY_LABEL) -> RunSummary:
         attention=attention_of(run.chains),
         attention_drift=drift.value,
         hidden=hidden_of(run.chains),
-        confidence=confidence_of(run.chains, verification.by_confidence),
+        confidence=confidence_of(run.chains, calibrated.value),
         within_request=within.value,
         spread={
             **spread_of_chains(run.chains),

@@ -271,6 +271,10 @@ class _Walk:
         self._position = self._tokens - 1
         self._kinds = prompted.kinds[mine]
         self._logits = truth.logits().astype(np.float32)
+        place = np.arange(len(prompted.tokens))[mine] / len(prompted.tokens)
+        self._miscalibration = np.where(
+            place >= truth.miscalibrated_from, np.float32(truth.miscalibration), np.float32(0)
+        )
 
     def over(
         self, request: Ints, at: Ints, drafted: Ints, batch: Ints
@@ -287,7 +291,7 @@ class _Walk:
             taken = self._random.random(chance.shape, dtype=np.float32) < chance
             length = np.where(taken.all(axis=1), truth.k, np.argmin(taken, axis=1))
             accepted[rows] = np.minimum(length, drafted[rows])
-            top1[rows] = chance + truth.miscalibration * (1 - chance)
+            top1[rows] = chance + self._miscalibration[who, None] * (1 - chance)
             self._position[who] += accepted[rows] + 1
         return position, accepted, top1
 

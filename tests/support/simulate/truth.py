@@ -127,6 +127,8 @@ class Truth:
     miscalibration: float = 0.0
     """Miscalibration: the drafter's confidence is a + this * (1 - a), where a is the round's own
     probability of acceptance at the depth; 0 is calibrated."""
+    miscalibrated_from: float = 0.0
+    """Share of the requests from which on it is so."""
 
     sink: tuple[float, float] = (0.30, 0.05)
     """Sink mass at depth 1 and K; linear between."""

@@ -216,7 +216,7 @@ def test_drafts_cut_by_confidence_are_compared_where_none_was_cut(tmp_path: Path
     runs = summarise(whole, "whole"), summarise(replace(whole, verify=verify), "cut")
     assert runs[1].acceptance.mean_length < 0.95 * runs[0].acceptance.mean_length, "as served"
     assert [run.side.rounds.uncut for run in runs if run.side] == [None, 2]
-    bins = [sum(b.tokens for b in run.confidence.reliability if b.depth == 3) for run in runs]
+    bins = [run.confidence.calibration.by_depth[2].tokens for run in runs]
     assert 0 < bins[1] < 0.7 * bins[0], "what was not verified was not rejected"
     found = conclude(runs)
     compared = found.cases[1].comparison

@@ -195,6 +195,14 @@ PAIRS: dict[str, tuple[tuple[Run | Baseline, ...], tuple[Run | Baseline, ...]]] 
         (HEALTHY, replace(HEALTHY, seed=3)),
         (HEALTHY, replace(HEALTHY, conditional=(0.9, 0.88, 0.3, 0.3), seed=3)),
     ),
+    "confidence_off": (
+        (replace(HEALTHY, conditional=(0.7, 0.6, 0.6, 0.6), miscalibration=0.5),),
+        (replace(HEALTHY, conditional=(0.7, 0.6, 0.6, 0.6)),),
+    ),
+    "confidence_moves": (
+        (replace(FALLING, requests=120, miscalibration=0.5, miscalibrated_from=0.5),),
+        (replace(HEALTHY, requests=120, change=(0.6, -1.5)),),
+    ),
     "healthy": ((HEALTHY,), (replace(HEALTHY, growth=1.4, norm_output=False),)),
 }
 """Id -> the case on which it must speak, the one on which it must be silent."""

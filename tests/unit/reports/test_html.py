@@ -56,6 +56,7 @@ SECTIONS = (
     "verdict",
     "drift",
     "effect",
+    "confidence",
     "speed",
     "fallback",
     "where",
@@ -321,9 +322,9 @@ def test_a_quantity_that_is_missing_everywhere_is_not_applicable(tmp_path: Path)
     page = Page(to_html(analysis))
     assert [name for name in page.ids if name in SECTIONS] == list(SECTIONS)
     assert {"acceptance-marginal", "acceptance-conditional"} <= set(page.ids)
-    assert not {"attention-0", "hidden-fed", "confidence-top1"} & set(page.ids)
+    assert not {"attention-0", "hidden-fed", "confidence-calibration"} & set(page.ids)
     assert "no chain was recorded" in page.words
-    assert "hidden state and confidence are not applicable" in page.words
+    assert "masses and hidden state are not applicable" in page.words
 
 
 def test_one_run_has_nothing_to_compare_and_says_so(tmp_path: Path) -> None:

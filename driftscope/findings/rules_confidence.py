@@ -1,0 +1,177 @@
+"""Rules about the drafter's confidence: whether it predicts acceptance, and goes on doing so."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from statistics import NormalDist
+
+from driftscope.analysis.figures.calibration import CalibrationAtDepth
+from driftscope.analysis.number_words import between, number, percent
+from driftscope.analysis.statistics.intervals import Z95, Interval
+from driftscope.analysis.statistics.permutation import ALPHA
+from driftscope.analysis.summary.run_summary import cuts_by_confidence
+from driftscope.findings.case import Case, Need, Threshold, entry
+from driftscope.findings.finding import Finding, Severity, Topic, Trust, figure
+
+OFF_ABOVE = Threshold(
+    name="OFF_ABOVE",
+    value=0.05,
+    means="confidence minus acceptance at a depth, either way, that the simultaneous 95% interval "
+    "has to exceed",
+    source="driftscope: half of what tells a mistake in the wiring from too little training",
+)
+TEMPERATURE_ABOVE = Threshold(
+    name="TEMPERATURE_ABOVE",
+    value=1.25,
+    means="fitted temperature, or its inverse, that the simultaneous 95% interval has to exceed",
+    source="driftscope: it moves a confidence of 0.8 to 0.75",
+)
+MOVES_ABOVE = Threshold(
+    name="MOVES_ABOVE",
+    value=0.03,
+    means="change of confidence minus acceptance, either way, at equal kinds of text and depths",
+    source="driftscope: below it the best confidence threshold hardly changes",
+)
+_CALIBRATED = Need[Case](
+    words="recorded confidences of rounds of 10 or more independent requests",
+    met=lambda case: any(
+        at.bias_interval is not None for at in case.run.confidence.calibration.by_depth
+    ),
+)
+_CHANCE = 0.5
+"""AUROC of a confidence that tells nothing."""
+_TRIMS = "The engine cuts drafts by this confidence: fit it anew to this traffic."
+
+
+def _words(at: CalibrationAtDepth) -> str:
+    """Return how far confidence is off at a depth, and whether a threshold can tell accepted tokens
+    from rejected ones there."""
+    spread, heat, rank = at.bias_interval, at.temperature_interval, at.auroc_interval
+    ends = ""
+    if spread is not None:
+        ends = f" ({100 * spread.low:+.0f} to {100 * spread.high:+.0f} points)"
+    sure, right = percent(at.confidence), percent(at.accepted)
+    words = [f"at depth {at.depth} the drafter is {sure} sure and {right} is accepted{ends}"]
+    if heat is not None:
+        words.append(f"fitted temperature {number(at.temperature)}{between(heat)}")
+    if rank is not None:
+        can = "a threshold tells" if rank.low > _CHANCE else "no threshold is known to tell"
+        words.append(
+            f"{can} accepted tokens from rejected ones: AUROC {number(at.auroc)}{between(rank)}"
+        )
+    return "; ".join(words)
+
+
+def _widened(value: float, interval: Interval | None, depths: int) -> Interval | None:
+    """Return an interval that holds for all depths together (Bonferroni)."""
+    if interval is None:
+        return None
+    factor = NormalDist().inv_cdf(1.0 - ALPHA / 2 / depths) / Z95
+    low, high = (value + factor * (end - value) for end in (interval.low, interval.high))
+    return Interval(low=low, high=high, clusters=interval.clusters)
+
+
+def _excess(at: CalibrationAtDepth, depths: int) -> float:
+    """Return by how many times a depth surely exceeds one of the bounds; at most 1 if none."""
+    bias, heat = _widened(at.bias, at.bias_interval, depths), None
+    if at.temperature is not None and at.temperature_interval is not None:
+        spread = at.temperature_interval
+        logs = Interval(low=math.log(spread.low), high=math.log(spread.high))
+        heat = _widened(math.log(at.temperature), logs, depths)
+    return max(
+        (
+            max(spread.low, -spread.high) / bound
+            for spread, bound in (
+                (bias, OFF_ABOVE.value),
+                (heat, math.log(TEMPERATURE_ABOVE.value)),
+            )
+            if spread is not None
+        ),
+        default=0.0,
+    )
+
+
+@entry(
+    title="The drafter's confidence is not what it accepts",
+    topic=Topic.INSIDE,
+    meaning="The drafter is surer, or less sure, of its tokens than they are accepted. That costs "
+    "nothing by itself; it matters where an engine trims drafts by confidence.",
+    thresholds=(OFF_ABOVE, TEMPERATURE_ABOVE),
+    need=_CALIBRATED,
+)
+def confidence_off(case: Case) -> Finding | None:
+    """Find a depth at which confidence surely is not the rate of acceptance."""
+    run = case.run
+    depths = [at for at in run.confidence.calibration.by_depth if at.bias_interval is not None]
+    at = max(depths, key=lambda at: _excess(at, len(depths)), default=None)
+    if at is None or not _excess(at, len(depths)) > 1.0:
+        return None
+    trims = cuts_by_confidence(run)
+    fitted = [f"{one.depth}: {number(one.temperature)}" for one in depths if one.temperature]
+    return Finding(
+        severity=Severity.MEDIUM if trims else Severity.INFO,
+        statement=_words(at),
+        evidence={
+            "depth": at.depth,
+            **figure("bias", at.bias, at.bias_interval),
+            **figure("temperature", at.temperature, at.temperature_interval),
+            "ece": at.ece,
+            "survival_ece": at.survival_ece,
+            "threshold": OFF_ABOVE.value,
+        },
+        confidence=Trust.HIGH,
+        because="the simultaneous 95% interval lies clear of a threshold",
+        advice=f"{_TRIMS if trims else 'Before you trim drafts by confidence, divide its logit.'} "
+        f"Temperatures by depth: {', '.join(fitted) or 'none can be fitted'}.",
+    )
+
+
+@entry(
+    title="The drafter's confidence moved against acceptance",
+    topic=Topic.INSIDE,
+    meaning="From a moment on, the drafter is surer or less sure of its tokens than before, "
+    "compared with how often they are accepted, at equal kinds of text and depths. A threshold "
+    "that was right before is not right after it.",
+    thresholds=(
+        MOVES_ABOVE,
+        Threshold(
+            name="ALPHA",
+            value=ALPHA,
+            means="p-value of the largest change over random orders of the requests",
+            source="convention; `make calibration`, table confidence",
+        ),
+    ),
+    need=Need[Case](
+        words="recorded confidences of 20 or more independent requests",
+        met=lambda case: case.run.confidence.calibration.shift is not None,
+    ),
+)
+def confidence_moves(case: Case) -> Finding | None:
+    """Find that confidence minus acceptance changed at a moment."""
+    shift = case.run.confidence.calibration.shift
+    if shift is None or not shift.p < ALPHA or shift.interval is None:
+        return None
+    if not shift.interval.excludes_zero() or abs(shift.moved) < MOVES_ABOVE.value:
+        return None
+    moment = datetime.fromtimestamp(shift.time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    trims = cuts_by_confidence(case.run)
+    return Finding(
+        severity=Severity.MEDIUM if trims else Severity.INFO,
+        statement=f"from {moment} on, confidence minus acceptance is {100 * shift.after:+.0f} "
+        f"points, before it was {100 * shift.before:+.0f}",
+        evidence={
+            **figure("moved", shift.moved, shift.interval),
+            "before": shift.before,
+            "after": shift.after,
+            "p": shift.p,
+            "time_s": shift.time_s,
+        },
+        confidence=Trust.MEDIUM,
+        because="depths and kinds of text are compared with themselves; what else changed in the "
+        "traffic is not known",
+        advice=_TRIMS
+        if trims
+        else "Look at what changed at that time: weights, adapter, traffic. "
+        "Do not set a confidence threshold from the whole run.",
+    )
