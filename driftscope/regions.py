@@ -11,11 +11,11 @@
 ==========================  ====================================================================
 
 A block is a fence, a diff, a tool call or thinking between the marks of
-`driftscope.parser_marks`, a table, a JSON value that begins a line, or the prose between them.
-Fences follow CommonMark 0.31, section 4.5, but may be indented as list items are: a fence ends at a
-line of at least as many of the same characters and nothing else, or at the end of the text. Only
-numbers leave this module: places of tokens, and codes of `driftscope.vocabulary.Region` and
-`Language`.
+`driftscope.parser_marks`, a table, a JSON value that begins a line, lines of code without a fence,
+or the prose between them. Fences follow CommonMark 0.31, section 4.5, but may be indented as list
+items are: a fence ends at a line of at least as many of the same characters and nothing else, at a
+paragraph of prose if nothing closes it, or at the end of the text. Only numbers leave this module:
+places of tokens, and codes of `driftscope.vocabulary.Region` and `Language`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def language_of(tag: str) -> str:
 
 _DECODER = json.JSONDecoder(strict=False)
 _VALUE = re.compile(
-    r"\{\s*(?:\"(?:[^\"\\\n]|\\.)*(?:\"\s*(?::|\Z)|\Z)|\}|\Z)"
+    r"\{\s*(?:(?://|#|/\*)[^\n]*\n\s*)*(?:([\"'])(?:(?!\1)[^\\\n]|\\.)*(?:\1\s*(?::|\Z)|\Z)"
+    r"|[A-Za-z_]\w*\s*:\s*[\"'\d\[{-]|\}|\Z)"
     r"|\[\s*(?:[\[{\"\]]|\Z)|(?P<plain>\[\s*(?:[\d-]|true\b|false\b|null\b))"
 )
 """Beginning of a JSON object or array; an array of numbers also looks like a reference."""
@@ -75,6 +76,9 @@ _CALLS = re.compile(r"\[\s*[A-Za-z_][\w.]*\(")
 _CUT_NUMBERS = re.compile(r"[\[\]\s\d.,eE+truefalsn-]*\Z")
 _TOKEN = re.compile(
     r"\"(?:[^\"\\]|\\.)*(?:\"|\Z)|'(?:[^'\\\n]|\\.)*'|[\[{(]|[\]})]|\n[ \t]*\n", re.DOTALL
+)
+_MEMBERS = re.compile(
+    r"(?:[;,]?[ \t]*\n[ \t]*(?:\"[^\"\n]+\"[ \t]*:[^\n]*|[\]}][\]},; \t]*(?=\n|\Z)))+"
 )
 _NEXT_VALUE = re.compile(r"[;,]?[ \t]*\n?[ \t]*(?=[\[{])")
 
@@ -95,7 +99,7 @@ def value_end(text: str, at: int = 0, *, calls: bool = False) -> int:
     for token in _TOKEN.finditer(text, at):
         sign = token[0][0]
         if sign == "\n":
-            return 0
+            return token.start() if _KEYED.match(text, at) else 0
         if sign in "[{(":
             depth += 1
         elif sign in "]})":
@@ -107,7 +111,7 @@ def value_end(text: str, at: int = 0, *, calls: bool = False) -> int:
 
 def values_end(text: str, at: int = 0, *, calls: bool = False) -> int:
     """Return the index after all values from `at` on, one a line or separated by a comma or a
-    semicolon; 0 if there is none."""
+    semicolon, and after the members that follow brackets too many; 0 if there is none."""
     end = value_end(text, at, calls=calls)
     while (
         end
@@ -115,7 +119,8 @@ def values_end(text: str, at: int = 0, *, calls: bool = False) -> int:
         and (after := value_end(text, gap.end(), calls=calls))
     ):
         end = after
-    return end
+    members = _MEMBERS.match(text, end) if end else None
+    return members.end() if members else end
 
 
 Span: TypeAlias = tuple[int, int]
@@ -223,15 +228,61 @@ _INLINE = r"(?P<inline>(?<=\s)(?=\{)|(?<=: )(?=\[))"
 _PIPE = r"(?=[^\n|]*\|)"
 _RULE = r"[ \t>]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*(?=\n|\Z)"
 """Delimiter row of a table: GitHub Flavored Markdown 0.29, section 4.10."""
+_ENDS = r"[ \t]*(?:(?:#|//)[^\n]*)?(?=\n|\Z)"
+_BLANKS = r"(?:[ \t]*\n)"
+_COMMENT = r"(?:#|//)[^\n]*\n"
+_NAME = r"[A-Za-z_][\w.]*(?:\[[^\n\]]*\])*"
+_NAMES = rf"{_NAME}(?:, {_NAME})*"
+_STATEMENT = (
+    r"(?:(?:async )?def \w+[(:]|class \w+[(:]|(?<= {4})(?:return|raise|yield|elif|else|except)\b"
+    r"|(?:const|let|var|val) (?:[\w$]+|[\[{][^\n=]*[\]}])(?: ?: ?[^\n=]{1,40}| \w+)? ?="
+    rf"|(?:from [\w.]+ )?import (?:[\w.*]+(?:(?:,| as) [\w.]+)*;?{_ENDS}|[^\n]* from [\"'])"
+    r"|(?:use|using|package) [\w.:]+;|#(?:include|define|if|ifn?def|endif|pragma|!/)\b"
+    r"|(?:SELECT|INSERT INTO|DELETE FROM|CREATE (?:TABLE|VIEW|INDEX|DATABASE)|ALTER TABLE) [^\n]"
+    r"|<[?!](?:php|xml|DOCTYPE)|</?(?:html|head|body|main|header|footer|nav|section|div|span|p|a|br"
+    r"|[ou]l|li|table|thead|tbody|t[rdh]|form|input|select|option|button|label|img|svg|script|style"
+    rf"|link|meta|title|h[1-6])\b(?:(?:[^\n]*>|[^<>\n]*){_ENDS}|[^\n]*<[^<>\n]*\Z)"
+    r"|(?:sudo|pip3?|npm|git|docker|apt|conda) (?:-\S+ )*"
+    rf"(?:install|run|build|clone|add|commit|push|pull|init)\b(?: [^\s,]*[\w/]){{0,9}}{_ENDS}"
+    rf"|(?!for example)(?:for|if|while|with|try)\b[^\n]*:\n(?: {{4}}|\t)(?![-*+\d ])"
+    r"|@[\w.]+(?:\([^\n]*\))?\n[ \t]*(?:@|async |def |class |public )"
+    r"|(?<=>>> )\S|\$ [a-z]|(?:print|puts|echo) [\"']"
+    # Lines of the C family, calls, and assignments of what is no number.
+    rf"|[\w.$@:<>*&\[\]]+(?: [\w.$:<>*&\[\]]+){{0,4}}"
+    rf"(?:(?:\(| ?=| <<)[^\n]*[;{{]| ?[({{][^\n]*(?<=\{{)){_ENDS}"
+    r"|(?:\w+ ){0,4}(?:class \w[^\n.]*|\w+\([^\n]*\))\n[ \t]*\{"
+    rf"|[A-Za-z_][\w.:]{{2,}}!?\((?:(?:(?!\) ?[A-Za-z]{{2}})[^\n])*\)[;.]?{_ENDS}|(?:\S|, )*\Z)"
+    rf"|{_NAMES} [-+*/:]?=(?:\Z| (?=[^\n]*?(?:[\"'\[{{]|[a-z_][._]\w|\w{{4}}\())))"
+)
+"""Beginning of a line that is code in one of the usual languages, and hardly ever prose."""
+_AFTER_CODE = (
+    r"(?:[ \t]+(?!(?:[-*+]|\d+[.)]) )\S|[)}\]{@#]|//|/\*|>>>|(?:\S|, )+\Z"
+    r"|(?:assert|await|break|case|do|done|echo|elif|else|end|except|fi|finally|for|if|print|public|puts"
+    rf"|raise|return|try|while|with|yield)\b|{_NAMES} [-+*/:!=]?= |{_STATEMENT})"
+)
+"""Beginning of a line that is code because it follows one."""
+_CLOSING_FENCE = rf"`{{3,}}[ \t]*(?:\Z|\n(?={_BLANKS}+[A-Z][\w']* ))"
+"""A fence that closes what the prompt left open: a paragraph of prose follows."""
+_CODE = re.compile(
+    rf"[^\n]*(?:\n|\Z)(?:{_AFTER_CODE}[^\n]*(?:\n|\Z)|{_BLANKS}+"
+    r"(?= {2}(?! ?[A-Z][a-z]* [a-z])|\t|[)}\]{]"
+    rf"|(?:{_COMMENT}{_BLANKS}*){{0,9}}(?:{_STATEMENT}|\w*_(?:\S|, )*\Z)))*"
+    rf"(?:`{{3,}}[ \t]*(?:\n|\Z)|{_BLANKS}+{_CLOSING_FENCE})?"
+)
+"""Lines of code without a fence, from the first on."""
+_PARAGRAPH = re.compile(rf"\n{_BLANKS}(?=[A-Z][a-z']*(?: [a-z'’`(][^\s(=]*){{2}})")
+"""Where a fence ends that nothing closes."""
 _LINE = (
     r"(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?"
-    r"(?P<fence>`{3,}(?=[^`\n]*(?:\n|\Z))|~{3,})(?P<info>[^\n]*)\n?"
+    rf"(?:(?P<stray>{_CLOSING_FENCE})"
+    r"|(?P<fence>`{3,}(?=[^`\n]*(?:\n|\Z))(?![ \t]*\S+(?: [A-Za-z]+){3})|~{3,})(?P<info>[^\n]*)\n?)"
     rf"|(?P<table>{_PIPE}(?:[^\n]*\n(?=[^\n]*\|){_RULE}(?:\n{_PIPE}[^\n]*)*\n?"
     r"|(?:\|[^\n]*\|[ \t]*(?:\n[ \t>]*|\Z)){2,}))"
     r"|(?P<replacement>(?:<{5,9}|-{5,9}) SEARCH\b)"
     r"|(?P<patch>\*\*\* Begin Patch\b)"
     r"|(?P<diff>diff --git |--- [^\n]+\n\+\+\+ |@@[^\n]*\n(?=[-+ ]))"
-    r"|(?P<value>(?=[\[{]))"
+    r"|(?P<value>(?:`(?=[\[{][ \t]*\n))?(?=[\[{]))"
+    rf"|(?P<statement>(?:{_COMMENT}|{_NAME} [-+*/:=!]?= [^\n]*\n){{0,9}}{_STATEMENT})"
 )
 """Blocks that begin a line and need no mark."""
 _CANDIDATE = re.compile(r"[\n<\[\]◁{]")
@@ -240,14 +291,29 @@ _MATHS = (
     r"(?:equation|align(?:at|ed)?|gather(?:ed)?|multline|eqnarray|flalign|split|array|d?cases"
     r"|(?:[pbvBV]|small)?matrix)\*?"
 )
+_TERM = (
+    r"(?:\$?\d+(?:[.,]\d+)*[A-Za-z]{0,2}|[A-Za-z]\d?|[a-z]C[a-z]|sine?|cos|tan|log|ln|exp|sqrt"
+    r"|mod(?:ulo)?)(?![\w'’])"
+)
+_JOIN = r" ?(?:[-−/()|<>!²³] ?)+"
+_OPERATOR = (
+    r"(?: ?(?:[-−/()|<>!²³] ?)*(?!\*\*)[=*^×÷+·≈≤≥] ?(?:[-−/()|<>!²³=*^×÷+·≈≤≥] ?)*"
+    r"|(?<=\d) x (?=\d))"
+)
+_FORMULA = (
+    rf"(?<![\w.*])[-−(|√]{{0,3}}{_TERM}(?:{_JOIN}{_TERM}){{0,9}}{_OPERATOR}{_TERM}"
+    rf"(?:(?:{_OPERATOR}|{_JOIN}){_TERM})*[)|!²³]*"
+)
+"""Numbers and letters that at least one sign of arithmetic or comparison joins."""
 _IN_PROSE = re.compile(
-    r"(?P<markup>^[ \t]*(?:[-*+]|\d{1,9}[.)])(?=[ \t])|^#{1,6}(?=[ \t]))"
+    r"(?P<markup>^[ \t]*(?:[-*+]|\d{1,9}[.)])(?=[ \t])|^#{1,6}(?=[ \t])"
+    r"|(?<=[^\n]\n)[-=]{3,}[ \t]*$)"
     r"|\$(?:\$[^$]+\$\$|[^$\n ](?:[^$\n]*[^$\n ])?\$"
     r"|(?:(?<![^\n]\$)|(?=\$[^$]*[\\^]))\$(?:[^$\n]|\n(?![ \t]*\n))+\Z)"
     r"|\\(?:\[.+?\\\]|\(.+?\\\)"
     rf"|begin\{{(?P<maths>{_MATHS})\}}.*?(?:\\end\{{(?P=maths)\}}|(?=\n[ \t]*\n)|\Z)"
     r"|(?<![^\n]\\)\[(?:[^\n]|\n(?![ \t]*\n))+\Z)"
-    r"|\d(?:[\d.,:/%]*[\d%])?",
+    rf"|{_FORMULA}|\d(?:[\d.,:/%]*[\d%])?",
     re.MULTILINE | re.DOTALL,
 )
 _HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
@@ -264,8 +330,8 @@ _FENCED_DIFF = re.compile(
 _DIFF_TAGS, _JSON_TAGS = ("diff", "patch"), ("json", "jsonc", "json5", "jsonl", "ndjson")
 _NESTING_TAGS = ("markdown", "md", "mdx")
 """Languages whose fences models let hold fences of the same length, which CommonMark does not."""
-_KEYED = re.compile(r"\s*(?:\[\s*)?\{\s*\"")
-_AFTER_VALUE = re.compile(r"[;,]?[ \t]*(?:\n|\Z|<)")
+_KEYED = re.compile(r"\s*(?:\[\s*)?\{\s*(?:(?://|#|/\*)[^\n]*\n\s*)*[\"']")
+_AFTER_VALUE = re.compile(r"[;,`]?[ \t]*(?:\n|\Z|<)")
 _SENTENCE_END = ".!?:;…。！？：)]}>」』"
 _QUOTES = "`'\"(“‘*_"
 _AFTER_MENTION = tuple(" \t`'\").,;:!?”’*_")
@@ -346,8 +412,11 @@ class _Scanner:
         self._prose(begin if self._text[at:begin].strip(" \t>") else at)  # not past a list mark
         if kind == "info":
             self._fence(match)
-        elif kind == "table":
-            self.block(Region.MARKUP, match.end())
+        elif kind in ("table", "stray"):
+            self.block(Region.MARKUP if kind == "table" else Region.CODE, match.end())
+        elif kind == "statement":
+            code = _CODE.match(self._text, at)
+            self.block(Region.CODE, code.end() if code else match.end())
         else:
             self.block(Region.CODE, self._end_of_diff(kind, at))
             self._changed_lines(at, self.at, self.at)
@@ -427,11 +496,12 @@ class _Scanner:
             return False
         end = values_end(text, begin, calls=calls)
         if end == 0:
-            if calls or _KEYED.match(text, begin):
+            if calls:
                 blank = text.find("\n\n", begin)
                 self._no_value = len(text) if blank < 0 else blank
             return False
-        if in_line and text[end - 1] not in "]}" and "\n" in text[begin:end]:
+        if in_line and text[end - 1] not in "]}" and (end < len(text) or "\n" in text[begin:end]):
+            self._no_value = end
             return False
         ends_line = _AFTER_VALUE.match(text, end) or self._is_special(end)
         if not ends_line and (in_line or not (calls or _KEYED.match(text, begin))):
@@ -502,13 +572,15 @@ class _Scanner:
         text, fence = self._text, opening["fence"]
         nests = fence_tag(opening["info"]) in _NESTING_TAGS
         lines = re.compile(rf"\n[ \t>]*{fence[0]}{{{len(fence)},}}([^`\n]*)(?=\n|\Z)")
-        end = after = len(text)
         depth = 1
         for match in lines.finditer(text, opening.end() - 1):
             depth += (1 if nests else 0) if match[1].strip() else -1
             if depth == 0:
                 end, after = match.start() + 1, min(match.end() + 1, len(text))
                 break
+        else:
+            paragraph = None if nests else _PARAGRAPH.search(text, opening.end() - 1)
+            end = after = paragraph.end() if paragraph else len(text)
         for begin in self._special[bisect_left(self._special, opening.end()) :]:
             if begin >= end:
                 break

@@ -113,8 +113,8 @@ class Region:
 
     PROSE = "prose"
     CODE = "code"
-    """A fenced block, its fences included, of any language but JSON, and the lines of a diff or
-    patch that change nothing."""
+    """A fenced block, its fences included, of any language but JSON, lines of code without a fence,
+    and the lines of a diff or patch that change nothing."""
     DIFF = "diff"
     """Lines of a diff or patch that begin with +, - or @@, in a fence or not, and blocks from
     SEARCH to REPLACE."""

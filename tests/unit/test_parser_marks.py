@@ -93,7 +93,7 @@ def test_a_named_parser_leaves_its_own_marks_only() -> None:
 
 def test_calls_that_look_like_text_need_the_name_of_their_parser() -> None:
     text = 'get_weather(city="Oslo")\nget_time(city="Oslo")'
-    assert [each.region for each in text_regions(text)] == ["prose"]
+    assert [each.region for each in text_regions(text)] == ["code"]
     assert [each.region for each in text_regions(text, marks=marks_of("olmo3"))] == ["json"]
 
 

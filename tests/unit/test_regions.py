@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.answers import WordTokenizer, answers, fenced
 from support.runs import Spec, manifest, rows
+from support.written_answers import real_tokens
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from driftscope.findings import rules_circumstances
@@ -67,6 +68,26 @@ def test_every_written_answer_has_the_regions_that_it_was_written_with() -> None
         starts = [region.start for region in text_regions(text)]
         assert starts[0] == 0
         assert starts == sorted(set(starts))
+
+
+NEEDED = 0.9
+"""Share of the tokens of a kind that have to be found, and of those found that have to be of it. Of
+the difference between two kinds, 0.9 + 0.9 - 1, or 80 %, is then left at the least."""
+
+
+@pytest.fixture(scope="module")
+def real() -> Counter[tuple[str, str]]:
+    return real_tokens()
+
+
+@pytest.mark.parametrize("kind", ["prose", "code", "json", "markup", "number", "template"])
+def test_tokens_of_a_real_model_have_the_kind_that_a_reader_gave_them(
+    real: Counter[tuple[str, str]], kind: str
+) -> None:
+    assert sum(real.values()) > 15_000
+    right = real[kind, kind]
+    assert right >= NEEDED * sum(number for (wanted, _), number in real.items() if wanted == kind)
+    assert right >= NEEDED * sum(number for (_, found), number in real.items() if found == kind)
 
 
 FENCED = "```python\nx = 1\n"
@@ -155,7 +176,21 @@ def test_an_answer_that_is_a_call_begins_a_block_and_prose_does_not(
 
 
 @pytest.mark.parametrize(
-    "line", ["[", '[1,\n{"a":\n', '[{"a":\n\n', "[f(a=\n", "<think>\n", "| a\n", "<|channel|> to="]
+    "line",
+    [
+        *("[", '[1,\n{"a":\n', '[{"a":\n\n', "[f(a=\n", "<think>\n", "| a\n", "<|channel|> to="),
+        *(
+            "x ( ",
+            "{#",
+            "# a\n",
+            "1|",
+            "x, ",
+            "a = b\n",
+            "foo(",
+            "<p",
+            "```py\nx\n\nIt is so now\n",
+        ),
+    ],
 )
 def test_what_nothing_closes_takes_no_long_time(line: str) -> None:
     begun = time.process_time()
