@@ -16,7 +16,7 @@ from driftscope.analysis.statistics.drift import Answer
 from driftscope.analysis.statistics.intervals import student
 from driftscope.analysis.statistics.ratio import Ratio, intervals, ratio_of
 from driftscope.trace.reader import read_trace
-from driftscope_lab.phenomenon.recording import AS_TRAINED, FORMS, PERTURBED, conditions
+from driftscope_lab.phenomenon.recording import AS_TRAINED, FORMS, PERTURBED, SUITE, label
 
 Array = NDArray[np.float64]
 
@@ -63,24 +63,27 @@ _ARRAYS = ("rounds", "reached", "chains", "sink", "near", "rms")
 
 
 def sums_of(run: Path, k: int) -> dict[str, Sums]:
-    """Return the sums of each condition of a run that `phenomenon.recording` recorded.
+    """Return the sums of each condition of a server's run that `phenomenon.recording` recorded.
 
     Raises what `read_trace` raises.
     """
     trace = read_trace(run)
-    requests = trace.request.to_pandas()[["request", "label", "session"]]
+    requests = trace.request.to_pandas()[["request", "label", "pair"]]
     rounds = trace.verify.to_pandas().merge(requests, on="request")
     drafts = trace.draft.to_pandas().merge(requests, on="request")
-    return {
-        str(condition): _sums(of_rounds, drafts[drafts["label"] == condition], k)
-        for condition, of_rounds in rounds[rounds["verified"] == k].groupby("label")
-    }
+    whole = rounds[rounds["verified"] == k]
+    found = {}
+    for condition in SUITE.conditions:
+        of_rounds, of_drafts = (t[t["label"] == label(condition)] for t in (whole, drafts))
+        if len(of_rounds):
+            found[condition] = _sums(of_rounds, of_drafts, k)
+    return found
 
 
 def _sums(rounds: pd.DataFrame, drafts: pd.DataFrame, k: int) -> Sums:
-    prompts = tuple(sorted(rounds["session"].unique()))
-    per_round = {str(name): part for name, part in rounds.groupby("session")}
-    per_chain = {str(name): part for name, part in drafts.groupby("session")}
+    prompts = tuple(sorted(rounds["pair"].unique()))
+    per_round = {str(name): part for name, part in rounds.groupby("pair")}
+    per_chain = {str(name): part for name, part in drafts.groupby("pair")}
     depths = np.arange(1, k + 1)
     return Sums(
         prompts=prompts,
@@ -266,7 +269,7 @@ def lengths(evidence: Evidence) -> Iterator[str]:
     columns = [(seed, drafter) for seed, runs in evidence.items() for drafter in runs]
     yield "| condition | " + " | ".join(f"{drafter}, {seed}" for seed, drafter in columns) + " |"
     yield "|---" * (len(columns) + 1) + "|"
-    for condition in conditions():
+    for condition in SUITE.conditions:
         cells = [
             estimate_of(evidence[seed][drafter].sums[condition].length()).words()
             for seed, drafter in columns

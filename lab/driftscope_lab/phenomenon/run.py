@@ -2,15 +2,16 @@
 
 python -m driftscope_lab.phenomenon.run [--weights DIR] [-o OUT] [--prompts N]
 
-Every drafter of every seed under DIR answers the held-out prompts in every condition. Runs that
-OUT already has are not recorded again. First, the target's heads are examined for an attention
-sink.
+Every drafter of every seed under DIR, SmolLM2's shipped ones by default, answers the prompts in
+every condition of `suite.yaml`. Runs that OUT already has are not recorded again. First, the
+target's heads are examined for an attention sink.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,15 +20,18 @@ import torch
 from torch import Tensor
 
 from driftscope.analysis.query.row_filters import Filter
+from driftscope.distributions import SMOLLM2
 from driftscope.errors import DriftscopeError
 from driftscope.inspect.reference.drafter import Target, load_target
 from driftscope.inspect.reference.layers import TargetLayer
 from driftscope.pipeline import summarise
+from driftscope.workloads.suites.filler_text import document
+from driftscope.workloads.suites.prompts import prompts_of
 from driftscope_lab.phenomenon import evidence as tables
 from driftscope_lab.phenomenon.evidence import Recorded, judged, sums_of
-from driftscope_lab.phenomenon.recording import AS_TRAINED, K, record, seeds_of
-from driftscope_lab.trio import encode, load_prompts, trio_path
-from driftscope_lab.trio.prompts import fitting, templated
+from driftscope_lab.phenomenon.recording import AS_TRAINED, K, label, record, seeds_of
+from driftscope_lab.smollm2 import drafters_folder
+from driftscope_lab.smollm2.fetch import fetched
 
 HEAD_WITH_SINK = 0.3
 """Average weight on the first token from which on a head has a sink (arXiv 2410.10781)."""
@@ -67,22 +71,21 @@ def first_token_mass(target: Target, ids: Tensor) -> list[list[float]]:
     return by_layer
 
 
-def target_lines(weights: Path) -> Iterator[str]:
-    """Yield the mean attention of the target's heads on the first token, by layer."""
+def target_lines(folder: Path) -> Iterator[str]:
+    """Yield the mean attention of the target's heads on the first token, by layer. Before each of
+    SmolLM2's prompts stands unrelated text, so that it is long enough."""
+    from transformers import AutoTokenizer
 
-    def tokens(text: str) -> list[int]:
-        return encode(text, weights)
-
-    def length(text: str) -> int:
-        return len(tokens(text))
-
-    rows = [
-        tokens(templated(prompt.conversation(fitting(prompt, 2 * TARGET_TOKENS, length))))
-        for prompt in load_prompts(weights)
-    ]
-    rows = [row[:TARGET_TOKENS] for row in rows]
-    ids = torch.tensor([row for row in rows if len(row) == TARGET_TOKENS])
-    mass = first_token_mass(load_target(weights / "target"), ids)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = []
+    for number, prompt in enumerate(prompts_of(SMOLLM2)):
+        *others, last = prompt.messages
+        text = document(6 * TARGET_TOKENS, random.Random(number))
+        asked = [*others, {**last, "content": f"{text}\n\n{last['content']}"}]
+        written = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        rows.append(tokenizer(written).input_ids[:TARGET_TOKENS])
+    ids = torch.tensor(rows)
+    mass = first_token_mass(load_target(folder), ids)
     upper = [head for layer in mass[len(mass) // 2 :] for head in layer]
     have = sum(head >= HEAD_WITH_SINK for head in upper)
     yield (
@@ -100,20 +103,20 @@ def evidence(weights: Path, out: Path, prompts: int | None) -> dict[str, dict[st
     found = {}
     for seed in seeds_of(weights):
         sys.stderr.write(f"recording {seed.name}\n")
-        runs = record(weights, seed, out, prompts)
+        runs = record(seed, out, prompts)
         found[seed.name] = {name: _recorded(run) for name, run in runs.items()}
     return found
 
 
 def _recorded(run: Path) -> Recorded:
-    trained = Filter(where=f"label = '{AS_TRAINED}'")
+    trained = Filter(where=f"label = '{label(AS_TRAINED)}'")
     drift = summarise(run, run.name, only=trained).attention_drift
     return Recorded(sums=sums_of(run, K), drift=drift.answer if drift else None)
 
 
 def report(weights: Path, out: Path, prompts: int | None) -> Iterator[str]:
     """Yield the evidence and the answers, line by line. Raises DriftscopeError."""
-    yield from target_lines(weights)
+    yield from target_lines(fetched())
     found = evidence(weights, out, prompts)
     criteria = {seed: judged(*runs.values()) for seed, runs in found.items()}
     parts = (
@@ -149,9 +152,11 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m driftscope_lab.phenomenon.run",
-        description="Record the evidence of attention drift in the shipped models.",
+        description="Record the evidence of attention drift in SmolLM2's drafters.",
     )
-    parser.add_argument("--weights", type=Path, default=trio_path(), help="default: as shipped")
+    parser.add_argument(
+        "--weights", type=Path, default=drafters_folder(), help="default: as shipped"
+    )
     parser.add_argument("-o", "--output", type=Path, default=Path("build/phenomenon"))
     parser.add_argument("--prompts", type=int, metavar="N", help="only the first N")
     return parser

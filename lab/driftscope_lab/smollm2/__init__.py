@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["target_folder"]
+__all__ = ["drafters_folder", "target_folder"]
 
 _FOLDER = "smollm2-135m-instruct"
 
@@ -20,3 +20,8 @@ def target_folder() -> Path:
     given = os.environ.get("DRIFTSCOPE_CACHE")
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return (Path(given) if given else Path(cache) / "driftscope") / _FOLDER
+
+
+def drafters_folder() -> Path:
+    """Return the folder of the shipped drafters, `eagle3` and `eagle31`."""
+    return Path(__file__).parent / "weights"

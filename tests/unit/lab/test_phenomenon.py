@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -18,10 +16,7 @@ from driftscope_lab.phenomenon.evidence import (
     judged,
     robustness,
 )
-from driftscope_lab.phenomenon.recording import AS_TRAINED, FORMS, conditions, items
-from driftscope_lab.phenomenon.run import target_lines
-from driftscope_lab.trio import encode, load_prompts, trio_path
-from driftscope_lab.trio.prompts import SHORT_TOKENS
+from driftscope_lab.phenomenon.recording import AS_TRAINED, FORMS
 
 SIMULATED, K = 40, 8
 
@@ -111,29 +106,3 @@ def test_prompts_without_rounds_in_a_form_are_left_out_of_every_form() -> None:
     assert robustness(part, second) == robustness(
         part, {form: sums.of(kept) for form, sums in second.items()}
     )
-
-
-def tokens(text: str) -> int:
-    return len(encode(text))
-
-
-@pytest.mark.slow
-def test_a_quarter_of_the_heads_of_the_upper_half_have_a_sink() -> None:
-    have, of = map(int, re.findall(r"\d+", next(target_lines(trio_path())))[:2])
-    assert have >= of / 4
-
-
-def test_every_prompt_is_there_in_every_condition_and_fits() -> None:
-    prompts = load_prompts()
-    made = list(items(prompts[:4], tokens))
-    assert Counter(one.condition for one in made) == dict.fromkeys(conditions(), 4)
-    assert all(tokens(one.text) <= 1936 for one in made)
-    assert all(tokens(one.text) <= SHORT_TOKENS * 1.5 for one in made if one.condition in FORMS)
-
-
-def test_forms_ask_the_same_in_other_words() -> None:
-    by_form = {one.condition: one.text for one in items(load_prompts()[:1], tokens)}
-    texts = [by_form[form] for form in FORMS]
-    assert len(set(texts)) == len(texts)
-    request = load_prompts()[0].exchanges[-1].request
-    assert all(request in text for text in texts)
