@@ -52,8 +52,8 @@ TRIO = "trio"
 SMOLLM2 = "smollm2"
 """Name of SmolLM2-135M-Instruct, which is fetched once."""
 LAB_TARGETS = (TRIO, SMOLLM2)
-LAB_DRAFTERS = ("eagle3", "eagle31")
-"""Names of the trio's drafters. None is shipped for SmolLM2 so far."""
+LAB_DRAFTERS = ("eagle3", "eagle31", "smollm2-eagle3", "smollm2-eagle31")
+"""Names of the shipped drafters: the trio's, and SmolLM2's."""
 
 
 @contextlib.contextmanager

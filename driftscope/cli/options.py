@@ -203,7 +203,7 @@ DrafterArgument = Annotated[
     typer.Argument(
         metavar="DRAFTER",
         help="Folder of the drafter, or a repository in the local cache; eagle3 and eagle31 are "
-        "the small shipped ones.",
+        "the trio's, smollm2-eagle3 and smollm2-eagle31 SmolLM2's.",
         callback=lab_folder,
     ),
 ]

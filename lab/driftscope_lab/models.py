@@ -1,7 +1,7 @@
 """The models that the lab knows by name, and how vLLM serves them on a machine without a GPU.
 
-`trio` is tiny and shipped, with drafters; `smollm2` is a real model that is fetched once, and has
-no shipped drafter so far.
+`trio` is tiny and shipped whole; `smollm2` is a real model that is fetched once, and only its
+drafters are shipped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from driftscope.errors import UsageError
 from driftscope_lab import smollm2, trio
 
 _SPECULATIVE = ("--speculative-config", "-sc")
@@ -43,8 +42,8 @@ def _fetched_target() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabModel:
-    """A target, its shipped drafters if there are any, and vLLM's `options` for it on a CPU, each
-    with its value if it takes one: eager, because compiling costs more than models this small gain.
+    """A target, its shipped drafters, and vLLM's `options` for it on a CPU, each with its value if
+    it takes one: eager, because compiling costs more than models this small gain.
     """
 
     name: str
@@ -52,7 +51,7 @@ class LabModel:
     """The target's folder, once it is there."""
     prepared: Callable[[], Path]
     """Returns that folder, fetched first if need be; raises DriftscopeError."""
-    drafters: Path | None
+    drafters: Path
     """Folder of an EAGLE-3 and an EAGLE-3.1 drafter."""
     options: tuple[tuple[str, ...], ...]
     cache_gib: int
@@ -65,8 +64,8 @@ class LabModel:
 
     def drafter(self, name: str) -> str:
         """Return the path of the drafter called `name`; any other name is returned as it is."""
-        shipped = self.drafters / name if self.drafters and name else None
-        return str(shipped) if shipped and shipped.is_dir() else name
+        shipped = self.drafters / name
+        return str(shipped) if name and shipped.is_dir() else name
 
     def completed(self, options: Sequence[str]) -> list[str]:
         """Return vLLM's `options` with this model's that a user has not given."""
@@ -76,7 +75,7 @@ class LabModel:
 
     def with_speculation(self, options: Sequence[str]) -> list[str]:
         """Return vLLM's `options` with the path in place of a drafter's name, and with the
-        EAGLE-3.1 drafter if they name none at all. Raises UsageError where none is shipped."""
+        EAGLE-3.1 drafter if they name none at all."""
         out, given = list(options), False
         for at, option in enumerate(options):
             name, equals, value = option.partition("=")
@@ -89,11 +88,6 @@ class LabModel:
                 out[at + 1] = self._located(options[at + 1])
         if given:
             return out
-        if self.drafters is None:
-            raise UsageError(
-                f"{self.name}: no drafter of it is shipped; give --speculative-config, or "
-                "--no-speculation to serve it without one"
-            )
         return [*out, _SPECULATIVE[0], self._located(json.dumps(_SPECULATION))]
 
     def _located(self, config: str) -> str:
@@ -126,7 +120,7 @@ SMOLLM2 = LabModel(
     name="smollm2",
     folder=smollm2.target_folder(),
     prepared=_fetched_target,
-    drafters=None,
+    drafters=smollm2.drafters_folder(),
     options=(
         ("--dtype", "bfloat16"),
         ("--max-model-len", "4096"),
@@ -147,6 +141,9 @@ def lab_model(model: str) -> LabModel | None:
 
 
 def lab_folder(name: str) -> Path:
-    """Return the folder of a target or of one of the trio's drafters; the target is fetched first
-    if need be. Raises DriftscopeError where that is not possible."""
-    return MODELS[name].prepared() if name in MODELS else Path(TRIO.drafter(name))
+    """Return the folder of a target, or of a drafter: the trio's `eagle31`, or `MODEL-eagle31`. A
+    target is fetched first if need be. Raises DriftscopeError where that is not possible."""
+    if name in MODELS:
+        return MODELS[name].prepared()
+    model, _, drafter = name.rpartition("-")
+    return Path(MODELS[model or TRIO.name].drafter(drafter))

@@ -16,6 +16,7 @@ import pytest
 from support.command import Driftscope, assert_fails
 from support.standin_engine import write_engine
 
+from driftscope_lab.smollm2 import drafters_folder
 from driftscope_lab.trio import trio_path
 from driftscope_probes.server.start import DEV_MODE, DRAIN_S, LABEL_HEADER
 
@@ -262,10 +263,10 @@ def test_smollm2_is_served_from_the_users_cache(
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     monkeypatch.setattr("driftscope_lab.smollm2.fetch.target_folder", lambda: folder)
-    call = _started(serve("smollm2", "--no-speculation"))
+    call = _started(serve("smollm2"))
     assert call["argv"][:2] == ["--model", str(folder)]
     assert call["environ"]["VLLM_CPU_KVCACHE_SPACE"] == "2"
-    assert_fails(serve("smollm2"), 2, "smollm2: no drafter of it is shipped", "--no-speculation")
+    assert str(drafters_folder() / "eagle31") in " ".join(call["argv"])
 
 
 def test_a_user_s_options_for_the_shipped_models_win(serve: Driftscope) -> None:

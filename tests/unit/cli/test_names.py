@@ -14,16 +14,22 @@ from driftscope.cli.options import lab_folder, named_target
 from driftscope.distributions import needs
 from driftscope.errors import UsageError
 from driftscope.findings.catalogue import CATALOGUE, REPLAYS
+from driftscope_lab.smollm2 import drafters_folder
 from driftscope_lab.trio import trio_path
 
 
 @pytest.mark.parametrize(
-    ("name", "folder"), [("trio", "target"), ("eagle3", "eagle3"), ("eagle31", "eagle31")]
+    ("name", "folder"),
+    [
+        ("trio", trio_path() / "target"),
+        ("eagle3", trio_path() / "eagle3"),
+        ("smollm2-eagle31", drafters_folder() / "eagle31"),
+    ],
 )
 def test_shipped_models_are_known_by_name(
-    name: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert lab_folder(name) == str(trio_path() / folder)
+    assert lab_folder(name) == str(folder)
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).mkdir()
     assert lab_folder(name) == name, "a folder here comes first"
