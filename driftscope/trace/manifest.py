@@ -181,8 +181,9 @@ class Manifest:
     have a fixed size. On a CPU it is memory of the engine's process. None: not recorded."""
     witness: Text | None = None
     """Result of the start-up witness, which computes the first recorded chain a second time from
-    raw queries, keys, values and states: AGREES, or what did not agree, and a note then says what
-    is not recorded. None: no chain was computed again."""
+    raw queries, keys, values and states: AGREES, or what did not agree in two chains in a row, or
+    why the computation failed; a note then says what is not recorded, or not verified. None: no
+    chain was computed again."""
     fed_state: Text | None = None
     """State that is fed to the next depth, as watched over that chain: FED_BEFORE, FED_AFTER or
     FED_PLAIN. None: not known, or no state is fed."""

@@ -45,6 +45,10 @@ SINKS_SOUGHT = (
 """Note in the manifest of a run whose sink set has not been determined yet."""
 TRIES = 3
 """Number of chains that the start-up witness may fail to measure."""
+CHAINS = 2
+"""Number of chains in a row that do not agree with the start-up witness before nothing more is
+recorded: what is wrong with a drafter is wrong with each of its chains, while one may be of a step
+that is like no other."""
 IDENTIFIERS_OFF = "request ids are keyed hashes, and no trace context was recorded"
 """Note in the manifest of a run that was recorded with DRIFTSCOPE_IDENTIFIERS=off."""
 
@@ -172,7 +176,7 @@ class Recorder:
         self._transfer, self._run_served = transfer, recorded_draft.run
         self._run_recorded, self._take = self._run_served, sampler.take
         self._witness: StartWitness | None = None
-        self._tries, self._drafts_ahead = 0, False
+        self._tries, self._judged, self._drafts_ahead = 0, 0, False
         self._report_verdict: Callable[[Verdict], None] = lambda _: None
         self.control: object | None = None
         """Object that changes this recorder at run time, kept for callers over RPC."""
@@ -222,9 +226,9 @@ class Recorder:
     def witness_first(
         self, witness: StartWitness, report: Callable[[Verdict], None], *, drafts_ahead: bool
     ) -> None:
-        """Record nothing of the inside until `witness` has recomputed a chain, and then only if it
-        agrees; `report` is called with its verdict. `drafts_ahead`: draft the chain once more,
-        before, without CUDA graphs, of which Python sees nothing."""
+        """Record nothing of the inside until `witness` has recomputed a chain that agrees, or could
+        not compute any of CHAINS; `report` is called with its last verdict. `drafts_ahead`: draft
+        the chain once more, before, without CUDA graphs, of which Python sees nothing."""
         self._witness, self._report_verdict, self._drafts_ahead = witness, report, drafts_ahead
         self._run_recorded = self._run_witnessed
 
@@ -255,8 +259,12 @@ class Recorder:
         sinks = None if chain.search is not None else chain.meter.sink_slots
         aliases = self.taps.observer.aliased_columns
         verdict = witness.judge(chain.values, chain.layout, aliases, sinks, drafts)
+        self._judged += 1
+        if self._judged < CHAINS and not (verdict.fault is None and verdict.unsure is None):
+            chain.forget()
+            return
         self._witness, self._run_recorded = None, self._run_served
-        if not verdict.states_agree:
+        if verdict.unsure is None and not verdict.states_agree:
             self._take = _never
             chain.forget()
             self._hooks.uninstall()

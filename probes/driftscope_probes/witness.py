@@ -6,8 +6,8 @@ witness keeps one request's raw rows: what enters and leaves each forward, what 
 head, each attention layer's query and result. From the layer's keys and values it computes the full
 softmax in float64. The weights times the values must be what the layer gave out, the classes' sums
 of the weights what was recorded as masses, the states' RMS what was recorded of them, and the state
-that enters depth d + 1 the one that was recorded as fed at depth d. Otherwise nothing of the inside
-is recorded.
+that enters depth d + 1 the one that was recorded as fed at depth d. If two chains in a row do not
+agree, nothing of the inside is recorded; if they cannot be computed, it is said to be not verified.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class Verdict:
     """Result of the witness."""
 
     fault: str | None
-    """What did not agree; None if everything did."""
+    """What did not agree; None if everything did, or nothing was compared."""
+    unsure: str | None
+    """Why not everything was compared; None if it was."""
     states_agree: bool
     """Whether everything but the attention agreed: the states can then be recorded without it."""
     fed_state: str | None
@@ -82,11 +84,12 @@ class _Forward:
 
 
 class StartWitness:
-    """Recomputes one chain of a drafter, once.
+    """Recomputes one chain of a drafter at a time.
 
     ======================  ==================================================================
     `choose(step, at)`      choose the request whose chain is recomputed, before it is drafted
     `watch()`               keep its rows from now on
+    `drafted(drafts)`       read its keys, before another chain takes their slots
     `end()`                 keep nothing more, and leave no hook
     `judge(values, ...)`    compare what was recorded of it
     ======================  ==================================================================
@@ -106,6 +109,8 @@ class StartWitness:
         self._drafter, self._layers = drafter, layers
         self._times = OTHER_RUN if of_other_run else 1
         self._tokens: list[int] = []
+        self._attentions: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        """What each layer makes of the watched queries, see `_attend`."""
         self._holder, self._attribute = holder, attribute
         self._forwards: list[_Forward] = []
         self._hooks = contextlib.ExitStack()
@@ -125,6 +130,7 @@ class StartWitness:
     def watch(self) -> None:
         """Keep the request's rows of each forward that Python sees, until `end`."""
         self._forwards, self.failed = [], None
+        self._tokens, self._attentions = [], {}
         drafter, model = self._drafter, self._drafter.model
         holder, attribute = self._holder, self._attribute
         with contextlib.ExitStack() as undo:
@@ -143,8 +149,22 @@ class StartWitness:
             self._hooks = undo.pop_all()
 
     def drafted(self, drafts: torch.Tensor) -> None:
-        """Keep the tokens [B, K] of the watched chains, if others are drafted after them."""
+        """Keep the tokens [B, K] of the watched chains, if others are drafted after them, and read
+        the keys and values, which those overwrite."""
         self._tokens = drafts[self._b].tolist()
+        self._run(self._read_attentions)
+
+    def _read_attentions(self) -> None:
+        forwards = self._forwards[: self._wanted]
+        for name, layer in self._layers.items():
+            if all(name in forward.queries for forward in forwards):
+                queries = torch.cat([forward.queries[name] for forward in forwards])
+                self._attentions[name] = self._attend(name, layer, queries)
+
+    @property
+    def _wanted(self) -> int:
+        """Number of forwards of a chain."""
+        return 1 if self._drafter.kind.block else self._step.k
 
     def end(self) -> None:
         """Remove the hooks of `watch`."""
@@ -237,8 +257,8 @@ class StartWitness:
         not compared.
         """
         self._layout, begun = layout, time.perf_counter()
-        fault: str | None
-        fed, states_agree = None, False
+        fault: str | None = None
+        unsure, fed, states_agree = None, None, False
         try:
             if self.failed is not None:
                 raise self.failed
@@ -247,17 +267,25 @@ class StartWitness:
                 recorded = values[self._b].double().cpu()
                 fault, fed = next(self._faults(recorded, aliases), None), self._fed_state()
                 states_agree = fault is None
-                fault = fault or next(self._mass_faults(recorded, sink_slots), None)
+                if fault is None:
+                    if not self._tokens:
+                        self._read_attentions()
+                    fault = next(self._mass_faults(recorded, sink_slots), None)
         except Exception as error:  # whatever a class of drafter or a backend does
-            fault = f"the computation failed ({first_line(error)})"
-        self._forwards = []
-        taken_s = time.perf_counter() - begun
-        return Verdict(fault=fault, states_agree=states_agree, fed_state=fed, taken_s=taken_s)
+            unsure = f"the computation failed ({first_line(error)})"
+        self._forwards, self._attentions = [], {}
+        return Verdict(
+            fault=fault,
+            unsure=unsure,
+            states_agree=states_agree,
+            fed_state=fed,
+            taken_s=time.perf_counter() - begun,
+        )
 
     def _missing(self, values: torch.Tensor | None, drafts: torch.Tensor | None) -> str | None:
         """Return what there is not to compare; forwards beyond the chain's are left out."""
-        wanted = 1 if self._drafter.kind.block else self._step.k
-        seen, comparable = len(self._forwards), wanted
+        wanted, seen = self._wanted, len(self._forwards)
+        comparable = wanted
         if self._tokens and drafts is not None:
             pairs = zip(self._tokens, drafts[self._b].tolist(), strict=False)
             alike = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
@@ -303,8 +331,8 @@ class StartWitness:
         self, recorded: torch.Tensor, sink_slots: Sequence[int] | None
     ) -> Iterator[str]:
         """Yield what does not agree of the attention."""
-        for index, (name, layer) in enumerate(self._layers.items()):
-            yield from self._attention_faults(index, name, layer, recorded, sink_slots)
+        for index, name in enumerate(self._layers):
+            yield from self._attention_faults(index, name, recorded, sink_slots)
 
     def _chain_faults(self) -> Iterator[str]:
         """Yield what is wrong with the rows, the head's input and what the next depth is fed."""
@@ -343,19 +371,17 @@ class StartWitness:
         self,
         index: int,
         name: str,
-        layer: WitnessedLayer,
         recorded: torch.Tensor,
         sink_slots: Sequence[int] | None,
     ) -> Iterator[str]:
         """Yield what is wrong with one attention layer."""
         forwards = self._forwards
-        queries = [forward.queries[name] for forward in forwards if name in forward.queries]
         results = [forward.attended[name] for forward in forwards if name in forward.attended]
-        if not len(queries) == len(results) == len(forwards):
+        if name not in self._attentions or len(results) < len(forwards):
             yield f"layer {name} was not seen at each depth"
             return
-        weights, given = self._attend(name, layer, torch.cat(queries))
         result = torch.cat(results).double()
+        weights, given = (whole[: len(result)] for whole in self._attentions[name])
         off = ((given - result).abs().max() / result.abs().max().clamp_min(1e-12)).item()
         exact = results[0].dtype == torch.float32 and results[0].device.type == "cpu"
         if not off <= (OUTPUT_WITHIN if exact else OUTPUT_WITHIN_ROUNDED):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ from driftscope_probes.drafter import CapturedLayers, with_captured
 from driftscope_probes.meter import Meter
 from driftscope_probes.process_writer import note_loads, open_writer, role_of
 from driftscope_probes.recorder import (
+    CHAINS,
     IDENTIFIERS_OFF,
     SINKS_SOUGHT,
     Recorder,
@@ -244,6 +245,7 @@ STILL = "every depth queries from one position, on the target's keys"
 RECORDER = "_driftscope_recorder"
 """Attribute of a proposer that holds its recorder or timer, for hooks that run in every step. An
 engine without a drafter has no proposer: its runner stands in for it here."""
+NOT_VERIFIED = "what is recorded of the drafter's inside is not verified"
 _LOADED = "_driftscope_loaded"
 """Attribute of a proposer whose run has not begun yet."""
 _FAULT = "_driftscope_fault"
@@ -431,15 +433,19 @@ def _begin_run(proposer: Any, captured: Callable[[], CapturedLayers]) -> None:
     writer = _writer_of(proposer, settings, drafter.config)
 
     def report(verdict: Verdict) -> None:
-        if verdict.fault is not None:
-            writer.set_gauges(reason=_lost(verdict))
-            say(_lost(verdict))
+        if (words := _lost(verdict)) is not None:
+            if verdict.fault is None:
+                warn(words)
+            else:
+                writer.set_gauges(reason=words)
+                say(words)
         if manifest.rank == 0:
             rewrite(with_verdict(current[0], verdict))
 
     # V2 drafts in full graphs, of which Python sees nothing, and a chain that is drafted without
     # them needs every rank: one that the probe left out would be waited for forever.
-    unseen = drafter.device.type == "cuda" and manifest.runner == "v2"
+    graphs = not drafter.config.model_config.enforce_eager
+    unseen = graphs and drafter.device.type == "cuda" and manifest.runner == "v2"
     alone = max(manifest.tensor_parallel, manifest.data_parallel) == 1
     if alone or not unseen:
         ahead = unseen and settings.recording == IN_GRAPH
@@ -447,23 +453,29 @@ def _begin_run(proposer: Any, captured: Callable[[], CapturedLayers]) -> None:
         recorder.witness_first(witness, report, drafts_ahead=ahead)
 
 
-def _lost(verdict: Verdict) -> str:
+def _lost(verdict: Verdict) -> str | None:
+    """Return what is not recorded or not verified, and why; None if everything agrees."""
+    if verdict.fault is None:
+        return None if verdict.unsure is None else f"{NOT_VERIFIED}: {verdict.unsure}"
     cost = "attention masses are not recorded" if verdict.states_agree else INTERNALS
-    return f"{cost}: in the first chain, {verdict.fault}"
+    return f"{cost}: in {CHAINS} chains in a row, {verdict.fault}"
 
 
 def with_verdict(manifest: Manifest, verdict: Verdict) -> Manifest:
     """Return `manifest` with what the start-up witness found."""
-    manifest = replace(manifest, witness=verdict.fault or AGREES, fed_state=verdict.fed_state)
-    if verdict.fault is None:
+    found = verdict.fault or verdict.unsure or AGREES
+    manifest = replace(manifest, witness=found, fed_state=verdict.fed_state)
+    if (words := _lost(verdict)) is None:
         return manifest
+    if verdict.fault is None:
+        return replace(manifest, notes=(*manifest.notes, words))
     return replace(
         manifest,
         drafter_layers=0,
         attention_strategy=Strategy.NONE,
         distance_every=0,
         distance_edges=(),
-        notes=(*(note for note in manifest.notes if note != SINKS_SOUGHT), _lost(verdict)),
+        notes=(*(note for note in manifest.notes if note != SINKS_SOUGHT), words),
     )
 
 
@@ -546,6 +558,18 @@ def watch_weights(runner: Any) -> None:
     note_loads(writer, target, TARGET)
     note_loads(writer, runner, TARGET, "reload_weights")
     note_loads(writer, drafter, DRAFTER)
+
+
+@contextlib.contextmanager
+def unrecorded(runner: Any) -> Iterator[None]:
+    """Let a runner make steps of which nothing is recorded."""
+    holders = (getattr(runner, name, None) for name in ("drafter", "speculator"))
+    found = [h for h in (*holders, runner) if RECORDER in getattr(h, "__dict__", ())]
+    with contextlib.ExitStack() as undo:
+        for holder in found:
+            undo.callback(setattr, holder, RECORDER, getattr(holder, RECORDER))
+            delattr(holder, RECORDER)
+        yield
 
 
 def recorder_of(proposer: Any) -> Recorder | StepTimer | None:

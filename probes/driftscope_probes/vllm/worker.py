@@ -18,6 +18,7 @@ from driftscope_probes.vllm import runner_v1, runner_v2
 from driftscope_probes.vllm.attach import (
     begin_without_drafter,
     recorder_of_runner,
+    unrecorded,
     watch_weights,
 )
 from driftscope_probes.vllm.support import is_last_stage
@@ -26,6 +27,7 @@ from driftscope_probes.vllm.support import is_last_stage
 def install_worker(module: Any) -> None:
     """Hook vllm.v1.worker.gpu_worker."""
     hook_method(module, "Worker.load_model", _load_model)
+    hook_method(module, "Worker.compile_or_warm_up_model", _warm_up)
     hook_method(module, "Worker.shutdown", _shutdown)
 
 
@@ -39,6 +41,18 @@ def _load_model(original: Any) -> Callable[..., Any]:
         return result
 
     return load_model
+
+
+def _warm_up(original: Any) -> Callable[..., Any]:
+    """Pass over the steps that vLLM's V2 runner makes up at its start. They are no traffic, and
+    nothing to judge the probe by: their drafts need slots beyond those of their requests, so that
+    all requests write one slot at once."""
+
+    def compile_or_warm_up_model(worker: Any, *args: Any, **kwargs: Any) -> Any:
+        with unrecorded(worker.model_runner):
+            return original(worker, *args, **kwargs)
+
+    return compile_or_warm_up_model
 
 
 def _shutdown(original: Any) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,8 +34,9 @@ from driftscope_probes.vllm.attach import (
     attach_recorder,
     begin_recording,
     recorder_of,
+    recorder_of_runner,
 )
-from driftscope_probes.vllm.drafter import VllmDrafter
+from driftscope_probes.vllm.drafter import VllmAttentionLayer, VllmDrafter
 from driftscope_probes.vllm.engine_core import install_engine
 from driftscope_probes.vllm.worker import install_worker
 
@@ -274,7 +276,7 @@ def test_of_a_drafter_that_is_not_understood_only_what_agrees_is_recorded(
         assert all(torch.equal(drawn, wanted) for drawn in drafts), "what is served is unchanged"
     trace, manifest = read_trace(run), read_manifest(run)
     states = fault not in ("rows", "fed")
-    assert (trace.draft.num_rows, trace.step.num_rows) == (4 if states else 0, 3)
+    assert (trace.draft.num_rows, trace.step.num_rows) == (2 if states else 0, 3)
     for row in trace.draft.to_pylist():
         assert row["fed_rms"] and row["top1"]
         assert (row["prompt_mass"], row[DISTANCE_MASS], row["head_mass"]) == (None, None, None)
@@ -285,6 +287,39 @@ def test_of_a_drafter_that_is_not_understood_only_what_agrees_is_recorded(
     assert manifest.witness in _one_line(caplog)
     (status,) = read_statuses(run)
     assert status.errors == {} and manifest.witness in (status.reason or "")
+    _left_alone_by_hooks(loaded)
+
+
+@pytest.mark.parametrize("fault", ["rows", "tables"])
+def test_one_chain_that_disagrees_is_left_out_and_the_next_ones_are_recorded(
+    loaded: Loaded, run: Path, fault: str
+) -> None:
+    loaded.attach()
+    batches = [Batch(loaded.proposer) for _ in range(3)]
+    _steps(loaded, [_spoilt(batches[0], fault), *batches[1:]])
+    trace = read_trace(run)
+    assert (trace.manifest.witness, trace.draft.num_rows, trace.step.num_rows) == (AGREES, 4, 3)
+    assert all(row["prompt_mass"] and row["fed_rms"] for row in trace.draft.to_pylist())
+    assert trace.manifest.drafter_layers == 2
+
+
+def test_where_the_second_computation_fails_the_run_says_that_nothing_was_verified(
+    loaded: Loaded, run: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(VllmAttentionLayer, "weigh", no_memory)
+    loaded.attach()
+    _steps(loaded, [Batch(loaded.proposer) for _ in range(3)])
+    trace = read_trace(run)
+    assert all(row["prompt_mass"] and row["fed_rms"] for row in trace.draft.to_pylist())
+    assert trace.draft.num_rows == 4, "all but the first chain, which was tried again"
+    why = "the computation failed (CUDA out of memory)"
+    said = f"what is recorded of the drafter's inside is not verified: {why}"
+    assert trace.manifest.witness == why and said in trace.manifest.notes
+    assert _one_line(caplog) == f"driftscope: {said}"
+    assert read_statuses(run)[0].reason is None
     _left_alone_by_hooks(loaded)
 
 
@@ -525,6 +560,32 @@ class Ending:
 
 
 @pytest.mark.parametrize("fails", [False, True])
+def test_steps_of_vllms_warm_up_meet_no_recorder(fails: bool) -> None:
+    recorder, seen = object(), list[Any]()
+
+    class Worker:
+        model_runner = SimpleNamespace(speculator=SimpleNamespace(**{RECORDER: recorder}))
+
+        def load_model(self) -> None:
+            """Nothing is loaded."""
+
+        def compile_or_warm_up_model(self) -> str:
+            seen.append(recorder_of_runner(self.model_runner))
+            if fails:
+                raise RuntimeError("out of memory")
+            return "warm"
+
+        def shutdown(self) -> None:
+            """Nothing is torn down."""
+
+    install_worker(SimpleNamespace(__name__="worker", Worker=Worker))
+    worker = Worker()
+    with pytest.raises(RuntimeError) if fails else contextlib.nullcontext():
+        assert worker.compile_or_warm_up_model() == "warm"
+    assert seen == [None] and recorder_of_runner(worker.model_runner) is recorder
+
+
+@pytest.mark.parametrize("fails", [False, True])
 def test_traces_are_closed_before_vllm_tears_down(fails: bool) -> None:
     """vLLM kills what is not torn down in time."""
     notes: list[str] = []
@@ -534,6 +595,9 @@ def test_traces_are_closed_before_vllm_tears_down(fails: bool) -> None:
 
         def load_model(self) -> None:
             """Nothing is loaded."""
+
+        def compile_or_warm_up_model(self) -> None:
+            """Nothing is compiled."""
 
         def shutdown(self) -> str:
             notes.append("torn down")

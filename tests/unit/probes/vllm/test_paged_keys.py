@@ -54,7 +54,10 @@ class Backend:
         return next(self._results)
 
 
-def verdict_of(kv_cache: torch.Tensor, masses: torch.Tensor) -> Verdict:
+def verdict_of(
+    kv_cache: torch.Tensor, masses: torch.Tensor, *, drafted_again: bool = False
+) -> Verdict:
+    """`drafted_again`: another chain writes the last slot before the watched one is judged."""
     backend = SimpleNamespace(get_name=lambda: "FLASH_ATTN")
     sizes = {"num_heads": HEADS, "num_kv_heads": KV_HEADS, "head_size": SIZE}
     module: Any = SimpleNamespace(impl=Backend(), attn_backend=backend, kv_cache=kv_cache, **sizes)
@@ -67,7 +70,8 @@ def verdict_of(kv_cache: torch.Tensor, masses: torch.Tensor) -> Verdict:
     kind = Kind(name="own", methods=(), fed=False)
     drafter: Any = SimpleNamespace(model=model, kind=kind, k=K, compiled=True)
     holder = SimpleNamespace(model=model)
-    witness = StartWitness(drafter, {"layer": VllmAttentionLayer(module)}, holder)
+    layers = {"layer": VllmAttentionLayer(module)}
+    witness = StartWitness(drafter, layers, holder, of_other_run=drafted_again)
     at: Any = SimpleNamespace(
         rows=torch.tensor([0]),
         position=torch.tensor([POSITION]),
@@ -78,11 +82,15 @@ def verdict_of(kv_cache: torch.Tensor, masses: torch.Tensor) -> Verdict:
     witness.watch()
     for _ in range(K):
         holder.model()
+    drafts = torch.tensor([[1, 2, 3]])
+    if drafted_again:
+        witness.drafted(drafts)
+        kv_cache[TABLE[0, -1]] = 9.0
     witness.end()
     values = torch.full((1, LAYOUT.width), torch.nan)
     first = LAYOUT.column("masses")
     values[0, first : first + masses.numel()] = masses.flatten()
-    return witness.judge(values, LAYOUT, {}, SINKS)
+    return witness.judge(values, LAYOUT, {}, SINKS, drafts)
 
 
 def masses() -> torch.Tensor:
@@ -108,3 +116,11 @@ def test_pages_give_what_the_layer_gave_out(newer: bool) -> None:
     assert wrong.states_agree and wrong.fault == "a mass of layer layer is off by 0.010"
     other = verdict_of(pages * 1.1, right)
     assert other.fault is not None and "gives out something else" in other.fault
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_a_chain_is_judged_by_the_keys_of_its_own_run(newer: bool) -> None:
+    """vLLM's V2 runner drafts once more for the witness. The served chain takes the same slots, and
+    in a step that is no traffic other requests do, too."""
+    verdict = verdict_of(cache(newer=newer), masses(), drafted_again=True)
+    assert (verdict.fault, verdict.unsure) == (None, None)
