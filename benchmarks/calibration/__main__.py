@@ -29,6 +29,7 @@ from benchmarks.calibration.speed import SPEED
 from benchmarks.calibration.validity import PROMPT_KINDS, SMALLEST_CHANGE
 from benchmarks.calibration.verified import CUT_DRAFTS
 from benchmarks.calibration.weights import WEIGHTS
+from benchmarks.calibration.what_if import WHAT_IF
 from benchmarks.calibration.within_request import WITHIN_REQUEST
 
 TRIALS = 1000
@@ -70,6 +71,7 @@ TABLES = {
         SMALLEST_CHANGE,
         WEIGHTS,
         CONFIDENCE,
+        WHAT_IF,
     )
 }
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 from driftscope.analysis.cost import CostModel, Span, evened, fit
 from driftscope.analysis.figures.steps import MIN_STEPS, StepCell
 from driftscope.analysis.number_words import count, listed, percent
+from driftscope.analysis.policies import Policy, Recorded, policies
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import FEW_REQUESTS
 from driftscope.analysis.summary.run_summary import RunSummary, first_token_differs
@@ -337,6 +338,12 @@ class Advice:
     tokens_per_s: float | None
     """Output tokens per second of the busy engine with the K that ran, all requests together; None
     if a step takes no time."""
+    policies: tuple[Policy, ...] = ()
+    """What a confidence threshold, or no draft above a batch size, would have served; () if the
+    run drafted several K, or if drafts were trimmed already."""
+    held_out: float | None = None
+    """Relative error with which the step times of half of the run predict those of the other half,
+    mean over K and batch sizes by their steps."""
     doubt: str | None = None
     """Reason why the fastest K is not known, and what to record; None if it is known or if it is
     known which K to measure next."""
@@ -466,9 +473,40 @@ def _advice(run: RunSummary, others: Sequence[RunSummary], model: CostModel) -> 
         fixed_command=None if choice.k is None else fixed_option(run, choice.k),
         schedule_command=schedule_option(run, schedule.ranges) if several else None,
         measure_command=None if choice.next is None else pays_command(run, best_k=True),
+        policies=_policies(run, model, lengths),
+        held_out=_held_out(run.cells),
         doubt=_doubt(run, model, overall),
         least_gain=_least_gain(run),
     )
+
+
+def _policies(
+    run: RunSummary, model: CostModel, lengths: Sequence[RoundLength]
+) -> tuple[Policy, ...]:
+    """Return the policies tried on the run; () if its rounds were trimmed, because what they would
+    have accepted beyond is not known, or if it was served with several K."""
+    speed = _tokens_per_s(model, run)
+    if run.mixed or run.fallback.deliberate or run.fallback.cut_share >= TRIMMED or not speed:
+        return ()
+    return policies(
+        _within_one(model),
+        Recorded(
+            k=run.k,
+            length=lengths[run.k],
+            trimmed=run.confidence.calibration.trimmed,
+            tokens_per_s=speed,
+        ),
+    )
+
+
+def _held_out(cells: Sequence[StepCell]) -> float | None:
+    known = [(cell.held_out, cell.steps) for cell in cells if cell.held_out is not None]
+    steps = sum(number for _, number in known)
+    return sum(off * number for off, number in known) / steps if steps else None
+
+
+TRIMMED = 0.01
+"""Share of the drafts that were cut before verification from which a run counts as trimmed."""
 
 
 def _within_one(model: CostModel) -> CostModel:

@@ -186,12 +186,33 @@ class CostModel:
             high=verify.high + draft.high,
         )
 
+    def trimmed_step(self, batch: int, k: int, verified: float, error: float = 0.0) -> Span | None:
+        """Return the seconds of a step that drafts K tokens for each request and verifies
+        `verified` of them on average; None if no step drafted K at this batch size."""
+        cell = self.cell(batch, k)
+        if cell is None:
+            return None
+        off, tokens = self._off(cell, error), batch * (1.0 + verified)
+        verify = self._verify(batch, tokens, error)
+        same = sorted((c.tokens, c.verify_s) for c in self.cells if c.batch == batch)
+        guess = verify.value
+        if len(same) > 1:  # below the fewest tokens, on the line through the first two
+            (first, least), (second, more) = same[:2]
+            at, seconds = zip(*same, strict=True)
+            slope = (more - least) / (second - first)
+            guess = float(np.interp(tokens, at, seconds)) - slope * max(first - tokens, 0.0)
+        return Span(
+            value=min(max(guess, verify.low), verify.high) + cell.draft_s,
+            low=verify.low + cell.draft_s / off,
+            high=verify.high + cell.draft_s * off,
+        )
+
     def _off(self, cell: Cell, error: float) -> float:
         """Return the factor by which a measured time may be off."""
         spread = math.hypot(cell.error, self.between / math.sqrt(cell.runs), error)
         return math.exp(Z95 * min(spread, _UNKNOWN))
 
-    def _verify(self, batch: int, tokens: int, error: float) -> Span:
+    def _verify(self, batch: int, tokens: float, error: float) -> Span:
         below = [c for c in self.cells if c.batch <= batch and c.tokens <= tokens]
         above = [c for c in self.cells if c.batch >= batch and c.tokens >= tokens]
         low = max((c.verify_s / self._off(c, error) for c in below), default=0.0)
@@ -204,7 +225,7 @@ class CostModel:
             high=min((c.verify_s * self._off(c, error) for c in above), default=math.inf),
         )
 
-    def _guess(self, batch: int, tokens: int) -> float:
+    def _guess(self, batch: int, tokens: float) -> float:
         """Return the verification time: linear between measured K of the same batch size, else the
         nearest of them, scaled by the isotonic curve; without one, the curve."""
         same = sorted((c.tokens, c.verify_s) for c in self.cells if c.batch == batch)

@@ -25,6 +25,7 @@ from driftscope.analysis.closeup import (
 )
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.number_words import listed, milliseconds, percent
+from driftscope.analysis.policies import threshold_words
 from driftscope.analysis.statistics.intervals import Interval, difference
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.findings.case import Case
@@ -46,6 +47,7 @@ from driftscope_reports.charts import (
 )
 from driftscope_reports.model import Picture, Section, about, by_run, by_run_table, table
 from driftscope_reports.page import part
+from driftscope_reports.terminal import POLICY_HEAD, policy_cells
 
 _Runs = Sequence[RunSummary]
 
@@ -110,10 +112,28 @@ def speed(analysis: Analysis) -> Section:
         name="Speed",
         lead=_speed_lead(runs, baseline),
         pictures=pictures,
-        below=[_means(runs, baseline)] if any(run.closeup for run in runs) else (),
+        below=[
+            *([_means(runs, baseline)] if any(run.closeup for run in runs) else []),
+            *_policies(analysis.cases),
+        ],
         affects=("speed",),
         missing=None if pictures else "No durations were recorded: not applicable.",
     )
+
+
+def _policies(cases: Sequence[Case]) -> list[Markup]:
+    """Return what other policies would have served, with a sentence on thresholds."""
+    made: list[Markup] = []
+    for case in cases:
+        if case.advice is None or not case.advice.policies:
+            continue
+        words = threshold_words(case.advice.policies, case.advice.held_out)
+        name = f"{case.run.label}: " if len(cases) > 1 else ""
+        made += [part("paragraph", f"{name}{capital(words)}.")] if words else []
+        rows = [list(policy_cells(policy)) for policy in case.advice.policies]
+        caption = f"{name}What other policies would have served"
+        made.append(table(POLICY_HEAD, rows, caption=caption))
+    return made
 
 
 def _speed_lead(runs: _Runs, baseline: Baseline | None) -> str:

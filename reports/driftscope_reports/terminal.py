@@ -10,7 +10,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from driftscope.analysis.advice import NO_SPECULATION, Advice, answer, faster, to_measure
+from driftscope.analysis.advice import (
+    NO_SPECULATION,
+    Advice,
+    answer,
+    ends,
+    faster,
+    to_measure,
+)
+from driftscope.analysis.advice import (
+    signed as signed_gain,
+)
 from driftscope.analysis.compare import (
     LENGTH,
     TIMES,
@@ -36,6 +46,7 @@ from driftscope.analysis.number_words import (
     times,
 )
 from driftscope.analysis.pairing import UNPAIRED
+from driftscope.analysis.policies import Policy, threshold_words
 from driftscope.analysis.replays import NO_INTERVAL, Cell
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import PairedRatio
@@ -464,6 +475,9 @@ def show_advice(advice: Advice) -> None:
     console.print(_advice_table(advice))
     if any(each.interval is None for at in advice.by_batch for each in at.tpot_s):
         console.print(f"{NOTHING}: uncertain by more than a factor of {WIDEST:g}")
+    if words := threshold_words(advice.policies, advice.held_out):
+        console.print(f"{words[:1].upper()}{words[1:]}.")
+        console.print(policy_table(advice.policies))
     for name, at in advice.by_context if advice.doubt is None else ():
         if at.best_k in advice.measured_k and at.gain.surely_above(0.0):
             console.print(f"contexts of {name}: K = {at.best_k} is {_gain(at.gain)}")
@@ -476,6 +490,31 @@ def show_advice(advice: Advice) -> None:
         f"{percent(advice.run_effect)}, and step times by {percent(advice.misfit)} from times that "
         "never fall with more tokens"
     )
+
+
+def policy_cells(policy: Policy) -> tuple[str, ...]:
+    """Return the cells of a policy: name, draft tokens verified, tokens per round and per second,
+    and gain."""
+    return (
+        policy.name,
+        number(policy.verified, 1),
+        number(policy.mean_length),
+        number(policy.tokens_per_s.value, 0),
+        f"{signed_gain(policy.gain.value)}{ends(policy.gain)}",
+    )
+
+
+POLICY_HEAD = ("policy", "verified per round", "tokens per round", "tokens/s", "against as served")
+
+
+def policy_table(policies: Sequence[Policy]) -> Table:
+    """Return what policies would have served as a table."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    for name in POLICY_HEAD:
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for policy in policies:
+        table.add_row(*policy_cells(policy))
+    return table
 
 
 def _choice(advice: Advice) -> tuple[str, ...]:

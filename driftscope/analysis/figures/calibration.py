@@ -104,6 +104,27 @@ class CalibrationShift:
     """Share of random orders of the requests with a change as large."""
 
 
+THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimmedAt:
+    """Rounds verified only up to the first token with less confidence than a threshold.
+
+    What is drafted after a cut was not recorded. Two assumptions have the truth between them: the
+    next draft is that of the next recorded round, which begins in easier text, or what is left of
+    the same draft, which is less sure than a new one. The figures are their mean.
+    """
+
+    threshold: float
+    verified: float
+    """Draft tokens verified per round."""
+    mean_length: float
+    mean_length_interval: Interval | None
+    off: float
+    """Relative distance of either assumption from `mean_length`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrations:
     """Calibration of a run's drafter."""
@@ -115,6 +136,8 @@ class Calibrations:
     """Bins by depth and rising confidence; bins without a token are left out."""
     shift: CalibrationShift | None = None
     """None with too few requests."""
+    trimmed: tuple[TrimmedAt, ...] = ()
+    """By rising threshold, of rounds that verified K tokens; () without such rounds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -200,7 +223,51 @@ def calibrations(rounds: Scored) -> Calibrations:
         by_kind=tuple(_by_kind(kind, sure, hit, cluster)),
         reliability=tuple(bins),
         shift=_shift(rounds, at_round, depth, sure - hit),
+        trimmed=tuple(_trimmed(rounds)),
     )
+
+
+def _trimmed(rounds: Scored) -> Iterator[TrimmedAt]:
+    """Yield what each threshold would have verified and accepted."""
+    depths = rounds.sure.shape[1]
+    whole_rounds = (rounds.drawn == depths) & np.isfinite(rounds.sure).all(axis=1)
+    if not whole_rounds.any():
+        return
+    accepted, cluster = rounds.accepted[whole_rounds], rounds.cluster[whole_rounds]
+    for threshold in THRESHOLDS:
+        sure = rounds.sure[whole_rounds] >= threshold
+        first = np.minimum.accumulate(sure, axis=1).sum(axis=1)
+        number, all_verified = _cut(sure, accepted)
+        once = 1.0 + np.minimum(first, accepted)
+        lengths = float(once.mean()), float((1.0 + accepted).sum() / number.sum())
+        spread = intervals(ratio_of(*_sums(cluster, once, np.ones(len(once)))))
+        middle = sum(lengths) / 2.0
+        moved = spread[0] if spread else None
+        yield TrimmedAt(
+            threshold=threshold,
+            verified=float(first.mean() + all_verified.sum() / number.sum()) / 2.0,
+            mean_length=middle,
+            mean_length_interval=moved
+            and Interval.of(moved.low * middle / lengths[0], moved.high * middle / lengths[0]),
+            off=lengths[0] / middle - 1.0,
+        )
+
+
+def _cut(sure: NDArray[np.bool_], accepted: Codes) -> tuple[Matrix, Matrix]:
+    """Return the number of rounds that serve the tokens of each round if what is left of a draft
+    after a cut is verified in the next one, and the draft tokens verified in them."""
+    depths = sure.shape[1]
+    ahead = np.zeros((len(sure), depths + 1), dtype=np.int64)
+    for depth in range(depths - 1, -1, -1):
+        ahead[:, depth] = np.where(sure[:, depth], ahead[:, depth + 1] + 1, 0)
+    at, row = np.zeros(len(sure), dtype=np.int64), np.arange(len(sure))
+    number, verified = np.zeros(len(sure)), np.zeros(len(sure))
+    while (going := at <= accepted).any():
+        here = ahead[row, np.minimum(at, depths)]
+        number += going
+        verified += np.where(going, here, 0)
+        at = np.where(going, at + np.minimum(accepted - at, here) + 1, at)
+    return number, verified
 
 
 def _counted(code: Codes, weight: Matrix | NDArray[np.bool_], least: int = 0) -> Matrix:

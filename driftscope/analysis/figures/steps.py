@@ -95,6 +95,8 @@ class StepCell:
     recorded: bool
     """Whether the times come from recorded steps, which the probe slows by more than its own
     time."""
+    held_out: float | None = None
+    """Relative distance of the median of every second group of steps from that of the others."""
 
 
 def cells_of(step: pa.Table) -> tuple[StepCell, ...]:
@@ -155,7 +157,14 @@ def _cell(
         draft_s=draft_s if k[chosen[0]] else 0.0,
         draft_error_s=draft_error_s if k[chosen[0]] else 0.0,
         recorded=len(plain) < MIN_STEPS,
+        held_out=_held_out(whole[chosen]),
     )
+
+
+def _held_out(values: NDArray[np.float64]) -> float | None:
+    groups = np.array_split(values, GROUPS)
+    fitted, left = (float(np.median(np.concatenate(groups[at::2]))) for at in (0, 1))
+    return abs(left / fitted - 1.0) if fitted > 0 else None
 
 
 def _median(values: NDArray[np.float64]) -> tuple[float, float]:

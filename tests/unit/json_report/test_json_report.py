@@ -71,9 +71,10 @@ def test_lists_start_with_depth_one_and_have_k_entries(report: dict[str, Any]) -
     lists = [
         *(attention[f"{name}_mass"] for name in ("sink", "prompt", "generated", "self")),
         *(hidden[f"{name}_rms"] for name in ("in", "prenorm", "postnorm", "fed")),
-        *(run["confidence"][name] for name in ("top1", "entropy", "ece")),
+        *(run["confidence"][name] for name in ("top1", "entropy")),
         run["acceptance"]["marginal"],
         run["acceptance"]["conditional"],
+        run["confidence"]["calibration"]["by_depth"],
     ]
     assert {len(values) for values in lists} == {run["k"]}
     assert attention["self_mass"][0] == 0.0

@@ -1,0 +1,91 @@
+"""What a threshold, or no draft above a batch, would have served on the recorded rounds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.random import RandomState
+from support.command import run_command
+from support.simulate import Cost, Truth, simulate
+
+from benchmarks.calibration.k_advice import TRUTHS, World, recorded
+from benchmarks.calibration.what_if import ASKED, BATCHES, K, recorded_on, served, written
+from benchmarks.calibration.what_if import true_gain as gain_in
+from driftscope.analysis.advice import advise
+from driftscope.analysis.cost import fit
+from driftscope.analysis.policies import policies, threshold_words
+from driftscope.findings.catalogue import conclude
+from driftscope.pipeline import Inputs, analyze, summarise
+from driftscope.trace.reader import read_trace
+from driftscope_reports.html import to_html
+
+WORLD = World(verify=TRUTHS["linear"], rates=np.full(12, 0.7), depth_ms=0.5, weights=BATCHES)
+
+
+def test_thresholds_stand_in_the_order_in_which_they_serve() -> None:
+    text = written(RandomState(3))
+    whole = served(text, 0.0)
+    model = fit([recorded(WORLD, k, RandomState(3)).cells for k in (K, 1)])
+    assert model is not None
+    found = {one.threshold: one.gain for one in policies(model, recorded_on(whole))}
+    true = {at: gain_in(WORLD, whole, served(text, at)) for at in ASKED}
+    assert sorted(ASKED, key=lambda at: found[at].value) == sorted(ASKED, key=true.__getitem__)
+    for at in ASKED:
+        assert found[at].value == pytest.approx(true[at], abs=0.02)
+        assert found[at].interval is not None
+        assert found[at].interval.low <= true[at] <= found[at].interval.high
+
+
+def test_steps_of_one_k_do_not_tell_what_fewer_tokens_cost() -> None:
+    model = fit([recorded(WORLD, K, RandomState(3)).cells])
+    assert model is not None
+    assert policies(model, recorded_on(served(written(RandomState(3)), 0.0))) == ()
+
+
+TRUTH = Truth(
+    k=4,
+    requests=40,
+    rounds=40,
+    conditional=(0.8, 0.7, 0.6, 0.5),
+    batches=(2, 8),
+    cost=Cost(base_s=0.004, token_s=0.0006),
+)
+
+
+def test_advise_and_the_page_say_what_a_threshold_would_give(tmp_path: Path) -> None:
+    """A token costs much here, so that fewer of them are faster."""
+    runs = [simulate(tmp_path / f"{k}", replace(TRUTH, k=k)) for k in (4, 1)]
+    told = run_command("advise", *runs)
+    assert told.returncode == 0, told.stderr
+    assert "threshold 0.9" in told.stdout and "no draft above a batch of 2" in told.stdout
+    advice = json.loads(run_command("advise", *runs, "--json").stdout)
+    assert [one["threshold"] for one in advice["policies"] if one["threshold"]][:2] == [0.3, 0.4]
+    assert 0 <= advice["held_out"] < 0.05
+    analysis = analyze(Inputs(sources=runs, labels=["four", "one"]))
+    made = analysis.cases[0].advice
+    assert made is not None
+    words = threshold_words(made.policies, made.held_out)
+    assert "confidence threshold" in words and words[1:] in to_html(analysis)
+    shaken = threshold_words(made.policies, 0.2)
+    assert shaken.startswith("whether") and "20%" in shaken
+
+
+def test_a_run_that_was_trimmed_is_refused(tmp_path: Path) -> None:
+    """What its rounds would have accepted beyond the cut is not known."""
+    runs = [read_trace(simulate(tmp_path / f"{k}", replace(TRUTH, k=k))) for k in (4, 1)]
+    rows = runs[0].verify.to_pandas()
+    cut = (rows.verified == 4) & (rows.index % 3 == 0)
+    rows.loc[cut, "verified"] = 2
+    rows.loc[cut, "accepted"] = rows.accepted[cut].clip(upper=2)
+    rows.loc[cut, "reason"] = "token_budget"
+    verify = pa.Table.from_pandas(rows, schema=runs[0].verify.schema, preserve_index=False)
+    whole, other = (summarise(trace, f"{n}") for n, trace in enumerate(runs))
+    trimmed = summarise(replace(runs[0], verify=verify), "trimmed")
+    asked = [advise(run, [other]) for run in (whole, trimmed)]
+    assert [bool(made and made.policies) for made in asked] == [True, False]
+    assert conclude([trimmed]).runs[0].fallback.cut_share > 0.01
