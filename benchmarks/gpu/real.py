@@ -32,8 +32,6 @@ MANY = {"cuda": 32, "cpu": 4}
 SOME, KINDS = 8, 4
 """Number of requests at a time of one kind, and of kinds asked by themselves: those with the most
 prompts."""
-CAPTURED = [1, 2, 4, 8, 16, 24, 32, *((1 + K) * n for n in (1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32))]
-"""Sizes of the CUDA graphs."""
 ENV = {
     "DRIFTSCOPE_DISABLE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -95,7 +93,8 @@ def start(device: str, folder: Path) -> dict[str, Engine]:
             "gpu_memory_utilization": 0.15,
             "kv_cache_memory_bytes": 4 << 30,
             "attention_backend": "FLASH_ATTN",
-            "compilation_config": {"cudagraph_capture_sizes": CAPTURED},
+            # Up to the verification of all requests at once; the sizes below are vLLM's own.
+            "compilation_config": {"max_cudagraph_capture_size": (1 + K) * MANY[device]},
         }
     engines = {}
     for name, drafter in drafters.items():

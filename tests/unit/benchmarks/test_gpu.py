@@ -44,6 +44,15 @@ def test_what_was_measured_on_a_gpu_is_the_truth() -> None:
     assert len([name for name in paired if not name.endswith("off")]) == 7
 
 
+def test_what_was_wrong_on_a_gpu_was_the_witness_alone() -> None:
+    results = REPO / "benchmarks" / "results" / "gpu-truth.json"
+    engines = json.loads(results.read_text())["engines"]
+    assert len({found["tokens_sha256"] for found in engines.values()}) == 1
+    wrong = {name: why for name in engines if (why := truth.faults(name, engines[name]))}
+    assert set(wrong) == {"bf16 v2 eager lse", "fp32 v2 graphs"}
+    assert all(words.startswith("the witness says layer") for (words,) in wrong.values())
+
+
 @pytest.mark.parametrize(
     ("engine", "changed", "words"),
     [
