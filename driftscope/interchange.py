@@ -5,8 +5,9 @@ src/aiperf/common/models/spec_decode_models.py and `profile_export.jsonl`; what 
 is left out. Speculation profile 1.0, acceptance by position, for simulators and next to a
 checkpoint: fields and conventions of specdec_bench in NVIDIA's Model-Optimizer
 (Model-Optimizer#2247, #2313, #2315, #2316); Dynamo's simulator reads the conditional rates, and
-vLLM's synthetic acceptance the marginal ones. Plain Parquet for any other reader, with the columns
-that files of a run directory leave out.
+vLLM's synthetic acceptance the marginal ones. Cost table of SGLang 0.5.23:
+srt/speculative/dspark_components/dspark_sps.py. Plain Parquet for any other reader, with the
+columns that files of a run directory leave out.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from driftscope.analysis.advice import TRIMMED
 from driftscope.analysis.figures.results import Acceptance
 from driftscope.analysis.figures.run_sums import Sums
+from driftscope.analysis.figures.steps import StepCell
+from driftscope.analysis.number_words import count, percent
 from driftscope.analysis.query.row_filters import BY_LABEL
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary import strict_json
@@ -140,6 +144,48 @@ def profile_of(run: RunSummary) -> dict[str, Any]:
     }
 
 
+def sps_table_of(run: RunSummary) -> dict[str, Any]:
+    """Return the steps per second by tokens verified in a step, as SGLang's DSpark planner reads it
+    from --speculative-dspark-sps-table-path (`SpsCostTable`).
+
+    Raises NoDataError for another engine's run, because its steps cost something else, for a run
+    whose drafts were trimmed, because its steps verified fewer tokens than they drafted, and for
+    one of fewer than two sizes, which SGLang takes for no table.
+    """
+    if run.manifest.engine != "sglang":
+        raise NoDataError(
+            f"{run.label}: its steps are those of {run.manifest.engine}, and SGLang's planner reads "
+            "this table; record the SGLang server that is to be planned"
+        )
+    if run.fallback.cut_share >= TRIMMED:
+        raise NoDataError(
+            f"{run.label}: {percent(run.fallback.cut_share)} of its drafts were cut, so that the "
+            "tokens of a step are not known; record without trimming"
+        )
+    by_tokens: dict[int, list[StepCell]] = {}
+    for cell in run.cells:
+        by_tokens.setdefault(cell.batch * (cell.k + 1), []).append(cell)
+    if len(by_tokens) < _FEWEST_SIZES:
+        raise NoDataError(
+            f"{run.label}: steps of {count(len(by_tokens), 'size')} were measured often enough, "
+            "and a table needs two; record traffic with several requests at once"
+        )
+    sizes = sorted(by_tokens)
+    steps = [
+        sum(cell.steps for cell in by_tokens[size])
+        / sum(cell.steps * cell.step_s for cell in by_tokens[size])
+        for size in sizes
+    ]
+    return {
+        "sample_batch_tokens": sizes,
+        "sample_steps_per_sec": _rounded(steps),
+        "max_batch_tokens": sizes[-1],
+    }
+
+
+_FEWEST_SIZES = 2
+
+
 def _model(model: Model | None) -> dict[str, Any] | None:
     """Return a model by the last two parts of its name: a published file names no folder."""
     if model is None or not model.name:
@@ -245,7 +291,8 @@ def write_as(
             strict_json.dumps(record, sort_keys=True) + "\n" for record in records_of(sums)
         )
     else:
-        text = strict_json.dumps(profile_of(measured.runs[0]), indent=1) + "\n"
+        make = sps_table_of if form is Interchange.SPS_TABLE else profile_of
+        text = strict_json.dumps(make(measured.runs[0]), indent=1) + "\n"
     write_file(output, text.encode())
     return (output,)
 

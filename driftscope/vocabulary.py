@@ -73,6 +73,7 @@ class Interchange(StrEnum):
     """Format of another tool in which `driftscope export` writes a run."""
 
     SPECULATION_PROFILE = "speculation-profile"
+    SPS_TABLE = "sps-table"
     AIPERF = "aiperf"
     PARQUET = "parquet"
 

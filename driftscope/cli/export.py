@@ -32,8 +32,8 @@ def export(
             "--format",
             metavar="FORMAT",
             help="Write --output: speculation-profile (JSON 1.0, which Dynamo's simulator "
-            "reads), aiperf (its records of requests, JSON lines), or parquet (all rows, in "
-            "a folder).",
+            "reads), sps-table (step costs for SGLang's DSpark planner), aiperf (its records of "
+            "requests, JSON lines), or parquet (all rows, in a folder).",
         ),
     ] = None,
     output: Annotated[

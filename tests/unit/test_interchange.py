@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from support.runs import Spec, write_run
-from support.simulate import Truth, simulate
+from support.simulate import Cost, Truth, simulate
 from typer.testing import CliRunner
 
 from driftscope.cli.app import app
 from driftscope.errors import NoDataError, UsageError
 from driftscope.interchange import write_as
+from driftscope.trace.manifest import MANIFEST
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.vocabulary import Interchange
 
@@ -158,3 +162,41 @@ def test_the_command_says_where_the_file_is(run: Path, tmp_path: Path) -> None:
     assert json.loads(to_stdout.stdout) == json.loads(file.read_text())
     alone = CliRunner().invoke(app, base)
     assert isinstance(alone.exception, UsageError) and "belong together" in str(alone.exception)
+
+
+_SPS = Path("sglang/srt/speculative/dspark_components/dspark_sps.py")
+
+
+def _of_sglang(run: Path) -> Path:
+    manifest = run / MANIFEST
+    manifest.write_text(manifest.read_text().replace('"vllm"', '"sglang"', 1))
+    return run
+
+
+def test_sglang_reads_the_costs_of_its_steps(tmp_path: Path) -> None:
+    truth = Truth(k=3, requests=60, rounds=30, batches=(2, 6), cost=Cost(noise=0.01))
+    run = _of_sglang(simulate(tmp_path / "run", truth))
+    write_as(Interchange.SPS_TABLE, run, tmp_path / "table.json")
+    text = (tmp_path / "table.json").read_text()
+    table = json.loads(text)
+    sizes, cost = np.array(table["sample_batch_tokens"]), truth.cost
+    batch = sizes // 4
+    step_s = cost.verify_s(batch, sizes) + cost.drafting_s(batch, np.full_like(batch, 3))
+    assert {8, 24} <= set(sizes.tolist()) and table["max_batch_tokens"] == sizes[-1]
+    assert np.array(table["sample_steps_per_sec"]) == pytest.approx(1 / step_s, rel=0.03)
+    (place,) = [*Path(sys.prefix).glob(f"sglang-*/lib/python3*/site-packages/{_SPS}")] or [None]
+    if place is None:
+        pytest.skip("SGLang is not installed")
+    spec = importlib.util.spec_from_file_location("dspark_sps", place)
+    assert spec is not None and spec.loader is not None
+    reader = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reader)
+    loaded = reader.load_sps_table_from_path(str(tmp_path / "table.json"))
+    assert not reader.is_uninitialized_sps_table(loaded)
+    assert loaded.lookup(24) == table["sample_steps_per_sec"][sizes.tolist().index(24)]
+
+
+def test_a_cost_table_of_another_engine_is_refused(tmp_path: Path) -> None:
+    run = simulate(tmp_path / "run", Truth(k=3, requests=20, rounds=20))
+    with pytest.raises(NoDataError, match="record the SGLang server"):
+        write_as(Interchange.SPS_TABLE, run, tmp_path / "table.json")
