@@ -154,7 +154,7 @@ def sps_table_of(run: RunSummary) -> dict[str, Any]:
     """
     if run.manifest.engine != "sglang":
         raise NoDataError(
-            f"{run.label}: its steps are those of {run.manifest.engine}, and SGLang's planner reads "
+            f"{run.label}: its steps are {run.manifest.engine}'s, and SGLang's planner reads "
             "this table; record the SGLang server that is to be planned"
         )
     if run.fallback.cut_share >= TRIMMED:
