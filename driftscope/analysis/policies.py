@@ -1,7 +1,8 @@
 """What another policy would have served on the recorded rounds, by the recorded step times.
 
-Policies are a threshold on the drafter's confidence, up to which drafts are verified, and no draft
-above a batch size. K for all batches, by batch and by context is `driftscope.analysis.advice`.
+Policies are a threshold on the drafter's confidence, up to which drafts are verified, no draft
+above a batch size, and the bound of all trimming: only what is accepted. K for all batches, by
+batch and by context is `driftscope.analysis.advice`.
 
 Tokens per round under a threshold have the two assumptions of `TrimmedAt` as bounds. What fewer
 tokens to verify cost is known only from steps that had fewer: with one K, of which the tokens go
@@ -23,6 +24,7 @@ from driftscope.analysis.time_per_token import (
     Estimate,
     RoundLength,
     gain_of,
+    scaled,
     summed,
     tpot_at,
 )
@@ -39,9 +41,9 @@ class Policy:
     name: str
     """Policy in words, such as "threshold 0.5"."""
     threshold: float | None
-    """Least confidence of a token that is verified; None for no draft above a batch size."""
+    """Least confidence of a token that is verified; None for other policies."""
     off_above: int | None
-    """Largest batch size that drafts; None for a threshold."""
+    """Largest batch size that drafts; None for other policies."""
     verified: float
     """Draft tokens verified per round, of those that draft."""
     mean_length: float
@@ -74,7 +76,34 @@ def policies(model: CostModel, run: Recorded) -> tuple[Policy, ...]:
     fewer = sum(w for b, w in model.mix if any(model.cell(b, k) for k in range(run.k)))
     if fewer < MEASURED_SHARE or any(model.cell(b, run.k) is None for b in model.batches):
         return ()
-    return (*_thresholds(model, run, now), *_off_above(model, run, alone))
+    return (
+        *_oracle(model, run, now),
+        *_thresholds(model, run, now),
+        *_off_above(model, run, alone),
+    )
+
+
+ORACLE = "only what is accepted"
+"""Policy that verifies no token in vain, which none can: the most that trimming may gain."""
+
+
+def _oracle(model: CostModel, run: Recorded, now: Sequence[tuple[float, Span]]) -> Iterator[Policy]:
+    accepted, then = run.length.value - 1.0, []
+    for batch, weight in model.mix:
+        step = model.trimmed_step(batch, run.k, accepted)
+        if step is None:
+            return
+        then.append((weight, scaled(step, 1.0 / run.length.value)))
+    yield _policy(
+        run,
+        now,
+        then,
+        name=ORACLE,
+        threshold=None,
+        off_above=None,
+        verified=accepted,
+        mean_length=run.length.value,
+    )
 
 
 def _thresholds(
@@ -173,7 +202,11 @@ def threshold_words(found: Sequence[Policy], held_out: float | None) -> str:
     spread, gain = best.gain.interval, f"{100 * best.gain.value:+.0f} %"
     if spread is not None:
         gain = f"{gain} ({100 * spread.low:+.0f} to {100 * spread.high:+.0f} %)"
-    about = f"{best.name} does best, {gain}, with {best.verified:.1f} draft tokens verified a round"
+    most = next((100 * one.gain.value for one in found if one.name == ORACLE), 0.0)
+    about = (
+        f"{best.name} does best, {gain}, with {best.verified:.1f} draft tokens verified a round; "
+        f"verifying only what is accepted would give {most:+.0f} %"
+    )
     if held_out is not None and held_out > HELD_OUT:
         about = f"step times of one half of the run miss the other's by {percent(held_out)}"
     elif spread is not None and spread.low > WORTH:

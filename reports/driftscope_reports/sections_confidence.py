@@ -122,13 +122,14 @@ def _by_kind(analysis: Analysis) -> Markup | None:
             percent(of.confidence),
             percent(of.accepted),
             _with(of.bias, of.bias_interval, scale=100.0, form="+.1f"),
+            percent(of.wasted),
         ]
         for run in analysis.runs
         for of in run.confidence.calibration.by_kind
     ]
     if not rows:
         return None
-    head = ("run", "kind of text", "tokens", "confidence", "accepted", "points apart")
+    head = ("run", "kind of text", "tokens", "confidence", "accepted", "points apart", "wasted")
     return by_run_table(head, rows, caption="Calibration by kind of text", runs=len(analysis.runs))
 
 

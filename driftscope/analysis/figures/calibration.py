@@ -86,6 +86,8 @@ class CalibrationOfKind(Calibration):
     """How confidence predicts acceptance of one kind of text, or label."""
 
     kind: str
+    wasted: float
+    """Share of the draft tokens that were verified and thrown away, also after a rejected one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,10 +219,9 @@ def calibrations(rounds: Scored) -> Calibrations:
         survival = _error(product[known, at], rounds.accepted[known] > at)
         found.append(_at_depth(at + 1, sure[mine], hit[mine], cluster[mine], survival))
         bins += _bins(at + 1, sure[mine], hit[mine], cluster[mine])
-    kind = rounds.kind[at_round] if len(rounds.kind) else np.empty(0, dtype=np.str_)
     return Calibrations(
         by_depth=tuple(found),
-        by_kind=tuple(_by_kind(kind, sure, hit, cluster)),
+        by_kind=tuple(_by_kind(rounds, at_round, sure, hit)),
         reliability=tuple(bins),
         shift=_shift(rounds, at_round, depth, sure - hit),
         trimmed=tuple(_trimmed(rounds)),
@@ -397,14 +398,18 @@ def _bins(
 
 
 def _by_kind(
-    kind: NDArray[np.str_], sure: Matrix, hit: NDArray[np.bool_], cluster: Codes
+    rounds: Scored, at_round: Codes, sure: Matrix, hit: NDArray[np.bool_]
 ) -> Iterator[CalibrationOfKind]:
-    names = np.unique(kind).tolist()
+    names = np.unique(rounds.kind).tolist()
     for name in names if len(names) > 1 else ():
-        mine = kind == name
+        of = rounds.kind == name
+        mine = of[at_round]
         if mine.sum() >= FEWEST_CLUSTERS * _GROUPS_LEAST:
-            base = _base(sure[mine], hit[mine], cluster[mine])
-            yield CalibrationOfKind(kind=name, **base)  # type: ignore[arg-type]
+            yield CalibrationOfKind(
+                kind=name,
+                wasted=1.0 - float(rounds.accepted[of].sum() / rounds.drawn[of].sum()),
+                **_base(sure[mine], hit[mine], rounds.cluster[at_round][mine]),  # type: ignore[arg-type]
+            )
 
 
 def _shift(rounds: Scored, at_round: Codes, depth: Codes, off: Matrix) -> CalibrationShift | None:

@@ -18,7 +18,7 @@ from benchmarks.calibration.what_if import ASKED, BATCHES, K, recorded_on, serve
 from benchmarks.calibration.what_if import true_gain as gain_in
 from driftscope.analysis.advice import advise
 from driftscope.analysis.cost import fit
-from driftscope.analysis.policies import policies, threshold_words
+from driftscope.analysis.policies import ORACLE, policies, threshold_words
 from driftscope.findings.catalogue import conclude
 from driftscope.pipeline import Inputs, analyze, summarise
 from driftscope.trace.reader import read_trace
@@ -32,13 +32,17 @@ def test_thresholds_stand_in_the_order_in_which_they_serve() -> None:
     whole = served(text, 0.0)
     model = fit([recorded(WORLD, k, RandomState(3)).cells for k in (K, 1)])
     assert model is not None
-    found = {one.threshold: one.gain for one in policies(model, recorded_on(whole))}
+    made = policies(model, recorded_on(whole))
+    found = {one.threshold: one.gain for one in made}
     true = {at: gain_in(WORLD, whole, served(text, at)) for at in ASKED}
     assert sorted(ASKED, key=lambda at: found[at].value) == sorted(ASKED, key=true.__getitem__)
     for at in ASKED:
         assert found[at].value == pytest.approx(true[at], abs=0.02)
         assert found[at].interval is not None
         assert found[at].interval.low <= true[at] <= found[at].interval.high
+    (most,) = [one.gain.value for one in made if one.name == ORACLE]
+    exact = gain_in(WORLD, whole, replace(whole, verified=whole.accepted))
+    assert most == pytest.approx(exact, abs=0.01) and most > max(true.values())
 
 
 def test_steps_of_one_k_do_not_tell_what_fewer_tokens_cost() -> None:

@@ -51,6 +51,14 @@ def test_planted_temperatures_come_back_and_the_parts_sum_up() -> None:
     assert sums == [at.tokens for at in made.by_depth]
 
 
+def test_what_each_kind_of_text_wastes() -> None:
+    rounds = drawn(WORLDS["kinds are off, their mix changes"], 1)[0]
+    for of in calibrations(rounds).by_kind:
+        mine = rounds.kind == of.kind
+        thrown_away = rounds.drawn[mine].sum() - rounds.accepted[mine].sum()
+        assert of.wasted == pytest.approx(thrown_away / rounds.drawn[mine].sum())
+
+
 def test_the_page_says_it_in_one_line_and_a_gate_reads_it(tmp_path: Path) -> None:
     truth = Truth(k=3, requests=40, conditional=(0.7, 0.6, 0.5), miscalibration=0.5, rounds=30)
     run = simulate(tmp_path / "run", truth)
