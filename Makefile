@@ -101,7 +101,8 @@ variants: $(VENV)/installed-dev ## the same for each option of the EAGLE-3 famil
 export-bench: $(VENV)/installed-dev ## what exporting metrics and spans costs
 	PYTHONPATH=.:tests $(BIN)/python benchmarks/export.py --json benchmarks/results/export-cpu.json
 
-faults: $(VENV)/installed-dev ## damaged runs, hostile peers, texts and disks by the thousand (5 minutes; FAULTS_MINUTES=60 for longer)
+faults: $(VENV)/installed-dev ## reviewed faults as a table, then damaged runs, hostile peers, texts and disks by the thousand (6 minutes; FAULTS_MINUTES=60 for longer)
+	PYTHONPATH=tests $(BIN)/python -m verification.faults.reviewed
 	PYTHONPATH=tests $(BIN)/python -m verification.faults
 
 disk-faults: $(VENV)/installed-dev ## live vLLM on a disk that is full, removed or read-only, as a table

@@ -30,7 +30,7 @@ from driftscope.inspect.drafter_classes import Coverage, Family, is_parallel
 from driftscope.inspect.engine_loading import EngineProcess
 from driftscope.inspect.files import CAREFUL, Opening
 from driftscope.inspect.trial.result import Trial
-from driftscope.inspect.trial.verdict import LESS_THAN_EXPECTED, reaches
+from driftscope.inspect.trial.verdict import LESS_THAN_EXPECTED, MORE_WITH_TURNS, reaches
 from driftscope.unknown import Unknown
 
 Check = Callable[[Inspected], Iterator[CheckResult]]
@@ -212,9 +212,14 @@ class Inspection:
         if found & {UNEXPLAINED, LESS_THAN_EXPECTED}:
             return Answer.UNEXPLAINED
         not_run = self.trial is None or self.trial.stopped or bool(self.trial.not_promised)
-        if found or not_run or self.trial is None:
+        if found or not_run or self.trial is None or self._other_turns:
             return Answer.CANNOT_TELL
         return Answer.SOUND if reaches(self.trial) else Answer.NOT_COMPARED
+
+    @property
+    def _other_turns(self) -> CheckResult | None:
+        """The result that more is accepted with the tokens for turns of the target's tokenizer."""
+        return next((each for each in self.results if each.id == MORE_WITH_TURNS), None)
 
     @property
     def conclusion(self) -> str:
@@ -222,6 +227,7 @@ class Inspection:
         if not self.known:
             return ""
         first = next((each for each in self.results if each.level is not Level.NOTE), None)
+        first = first or self._other_turns
         if self.answer is Answer.WRONG and first is not None:
             return f"Wrong: {first.title}."
         if self.answer is Answer.UNEXPLAINED and first is not None:

@@ -228,9 +228,31 @@ def check_template(inspected: Inspected) -> Iterator[CheckResult]:
         )
 
 
+_PLAIN = frozenset(("BF16", "F16", "F32", "F64", "I64", "BOOL"))
+_LEFT_OUT = (
+    *("ignore", "exclude", "exclude_modules", "ignored_layers"),
+    *("modules_to_not_convert", "llm_int8_skip_modules"),
+)
+"""Fields that list layers that are not quantised, which may be all."""
+
+
 def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
-    """Yield a quantised model beside one that is not."""
+    """Yield a quantisation that the weights do not have, and a quantised model beside one that is
+    not."""
     drafter, target = inspected.drafter, inspected.target
+    settings, types = drafter.quantization, {each.dtype for each in drafter.tensors.values()}
+    method = settings.get("quant_method") or settings.get("quant_algo")
+    if method and types and types <= _PLAIN and not any(map(settings.get, _LEFT_OUT)):
+        yield CheckResult(
+            id="weights_not_quantized",
+            level=Level.WARNING,
+            title="the config names a quantisation that the weights do not have",
+            expected="quantised weights with their scales, or no quantization_config",
+            rule="engines build the layers that the config names, and look for their scales",
+            there=f"{dumps(method)}, and weights of {', '.join(sorted(types))}",
+            change="drop quantization_config from config.json",
+            certainty=Certainty.LIKELY,
+        )
     if target is None or drafter.quantized == target.quantized:
         return
     side = "drafter" if drafter.quantized else "target"

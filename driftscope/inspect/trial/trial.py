@@ -46,6 +46,7 @@ from driftscope.inspect.trial.result import (
 from driftscope.inspect.trial.target import Passage, Teacher
 from driftscope.inspect.trial.verdict import (
     LEAST_GAIN,
+    TURNS,
     best_repair,
     is_alive,
     is_expected,
@@ -56,7 +57,7 @@ Ids = Mapping[str, Sequence[int]]
 """Token ids of each prompt, by its key."""
 Conversations = Mapping[str, Sequence[Mapping[str, Any]]]
 """Messages of those prompts that are conversations, by key."""
-FIRST_TOKEN, TEMPLATE, TURNS = "first_token", "drafters_template", "tokens_for_turns"
+FIRST_TOKEN, TEMPLATE = "first_token", "drafters_template"
 _BY_ROLE = "<|assistant|>"
 _TURNS = (
     ("<|im_start|>", "<|im_start|>ROLE\nCONTENT<|im_end|>\n", "<|im_start|>assistant\n"),

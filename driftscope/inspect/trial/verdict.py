@@ -41,6 +41,9 @@ LOST_BELOW = 0.9
 """Share of the expected length below which a drafter accepts less than expected: mistakes that were
 published cost a fifth and more, and lengths differ by prompts."""
 LESS_THAN_EXPECTED = "accepts_less_than_expected"
+TURNS = "tokens_for_turns"
+_MORE_WITH = "accepts_more_with."
+MORE_WITH_TURNS = f"{_MORE_WITH}{TURNS}"
 _EXPECTED = f"clearly more than {CLEARLY_ALIVE:.0%} at depth 1"
 _CHANCE = 1 - CONFIDENCE
 _RULE = "paired on the same prompts, corrected for the number of repairs tried"
@@ -245,7 +248,7 @@ def _accepts_more(trial: Trial, each: TriedRendering) -> CheckResult:
     easier = each.surer_interval is None or each.surer_interval.high > 0
     then = each.acceptance
     return CheckResult(
-        id=f"accepts_more_with.{each.rendering.id}",
+        id=f"{_MORE_WITH}{each.rendering.id}",
         level=Level.NOTE if easier else Level.WARNING,
         title=f"with {each.rendering.change} this drafter accepts {then.mean_length:.2f} tokens a "
         f"round instead of {trial.acceptance.mean_length:.2f}",

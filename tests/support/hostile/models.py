@@ -59,10 +59,12 @@ def header_of(model: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def write_header(model: Path, header: str, body: bytes) -> None:
-    """Write a model's only safetensors file with this text as its header."""
+    """Replace a model's only safetensors file by one with this text as its header."""
     text = header.encode("utf-8", "surrogatepass")
     text += b" " * (-len(text) % 8)
-    (model / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + body)
+    path = model / "model.safetensors"
+    path.unlink(missing_ok=True)  # a link would lead to a shipped model
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body)
 
 
 def reshaped(model: Path, name: str, shape: list[int]) -> None:

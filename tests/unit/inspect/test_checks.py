@@ -161,6 +161,7 @@ PLANTED = {
     "rope_scaling_differs": (_set(rope_scaling={"rope_type": "linear", "factor": 2.0}), None),
     "context_shorter": (_set(max_position_embeddings=512), None),
     "quantized_on_one_side": (_set(quantization_config={"quant_method": "fp8"}), None),
+    "weights_not_quantized": (_set(quantization_config={"quant_method": "fp8"}), None),
     "embedding_not_targets": (None, _add("embed_tokens.weight", torch.randn(1024, H))),
     "other_type": (_set(torch_dtype="float16"), None),
     "own_window": (_set(sliding_window=128), None),

@@ -34,6 +34,8 @@ class Plant:
     """Change of the target's weights: the drafter was trained on the unchanged one."""
     templates: tuple[str | None, str | None] = (None, None)
     """Chat templates of the target and of the drafter, by name of the trio's conditions."""
+    before: str = ""
+    """The answer that a review got on 26 November 2026."""
     causes: tuple[str, ...] = field(default=())
     """Results that name the cause; without any, it cannot be named from the files."""
 
@@ -176,133 +178,177 @@ GATE, UP, DOWN = (f"{MLP}{part}_proj" for part in ("gate", "up", "down"))
 _ORDER = ("repaired_by.order_of_heads",)
 _ROLLED, _SHIFTED = (3, 0, 1, 2), (7, 0, 1, 2, 3, 4, 5, 6)
 
+NAMED = "the mistake, named"
+ANOTHER = "use a drafter that was trained on this target [likely]"
+SOUND = "No mistake found"
+NOT_RUN = "a note that it was not run, exit 0"
+
 REVIEWED = (
-    Plant(name="8 kv heads in the config", config=fields(num_key_value_heads=8)),
-    Plant(name="head_dim 64", config=fields(head_dim=64)),
-    Plant(name="two layers in the config", config=fields(num_hidden_layers=2)),
-    Plant(name="fc transposed", weights=each(lambda t: t.T.contiguous(), "fc")),
-    Plant(name="target_hidden_size 128", config=fields(target_hidden_size=128)),
+    Plant(name="8 kv heads in the config", before=NAMED, config=fields(num_key_value_heads=8)),
+    Plant(name="head_dim 64", before=NAMED, config=fields(head_dim=64)),
+    Plant(name="two layers in the config", before=NAMED, config=fields(num_hidden_layers=2)),
+    Plant(name="fc transposed", before=NAMED, weights=each(lambda t: t.T.contiguous(), "fc")),
+    Plant(name="target_hidden_size 128", before=NAMED, config=fields(target_hidden_size=128)),
     Plant(
         name="head padded to 1088",
+        before=NAMED,
         weights=each(lambda t: torch.cat([t, torch.zeros(64, 256)]), "lm_head"),
     ),
     Plant(
         name="half of the head zero",
+        before=NAMED,
         weights=each(lambda t: torch.cat([t[:512], torch.zeros(512, 256)]), "lm_head"),
     ),
-    Plant(name="64 positions", config=fields(max_position_embeddings=64)),
+    Plant(name="64 positions", before=NAMED, config=fields(max_position_embeddings=64)),
     Plant(
         name="scaled positions",
+        before=NAMED,
         config=fields(rope_scaling={"rope_type": "linear", "factor": 4.0}),
     ),
     Plant(
         name="fp8 left in the config",
+        before=NAMED,
         config=fields(quantization_config={"quant_method": "fp8", "activation_scheme": "dynamic"}),
-        causes=("quantized_on_one_side",),
+        causes=("weights_not_quantized",),
     ),
-    Plant(name="sliding window 16", config=fields(sliding_window=16), causes=("own_window",)),
+    Plant(
+        name="sliding window 16",
+        before=NAMED,
+        config=fields(sliding_window=16),
+        causes=("own_window",),
+    ),
     Plant(
         name="head rolled by 6",
+        before=NAMED,
         weights=each(lambda t: t.roll(6, 0), "lm_head"),
         causes=("repaired_by.targets_head",),
     ),
     Plant(
         name="head by frequency, d2t by id",
+        before=NAMED,
         config=fields(draft_vocab_size=512),
         weights=_by_frequency,
         causes=("repaired_by.targets_head",),
     ),
     Plant(
         name="EAGLE-3 with the flags of 3.1",
+        before=NAMED,
         of=EAGLE3,
         config=fields(fc_norm=True, norm_output=True),
         causes=("fc_norm_missing", "repaired_by.norm_output"),
     ),
     Plant(
         name="o_proj transposed",
+        before=ANOTHER,
         weights=each(lambda t: t.T.contiguous(), OUT),
         causes=("repaired_by.o_proj_transposed",),
     ),
     Plant(
         name="kv heads in another order",
+        before=ANOTHER,
         weights=each(heads(_ROLLED), K, V),
         causes=_ORDER,
     ),
     Plant(
         name="norms stored as w - 1",
+        before=ANOTHER,
         weights=_minus_one,
         causes=("repaired_by.norms_plus_one",),
     ),
-    Plant(name="a value row times 1e4", weights=row(V, lambda one: one * 1e4)),
+    Plant(name="a value row times 1e4", before=ANOTHER, weights=row(V, lambda one: one * 1e4)),
     Plant(
-        name="a row of down_proj 3e38", weights=row(DOWN, lambda one: torch.full_like(one, 3e38))
+        name="a row of down_proj 3e38",
+        before=SOUND,
+        weights=row(DOWN, lambda one: torch.full_like(one, 3e38)),
     ),
     Plant(
         name="4 heads of 64 for 8 of 32",
+        before=SOUND,
         config=fields(num_attention_heads=4, num_key_value_heads=2, head_dim=64),
         causes=("repaired_by.heads_8_of_32",),
     ),
     Plant(
         name="rms_norm_eps 1.0",
+        before=SOUND,
         config=fields(rms_norm_eps=1.0),
         causes=("repaired_by.rms_norm_eps", "eps_differs"),
     ),
-    Plant(name="target's noise 30 %", target=noise(0.3)),
+    Plant(name="target's noise 30 %", before=SOUND, target=noise(0.3)),
     Plant(
         name="another chat template",
+        before=SOUND,
         templates=("other", None),
         causes=("accepts_more_with.tokens_for_turns",),
     ),
-    Plant(name="another chat template, its own kept", templates=("other", "own")),
-    Plant(name="q_proj of the other drafter", weights=of_other(Q)),
+    Plant(name="another chat template, its own kept", before=NAMED, templates=("other", "own")),
+    Plant(name="q_proj of the other drafter", before=SOUND, weights=of_other(Q)),
     Plant(
         name="gate and up exchanged",
+        before=SOUND,
         weights=exchanged(GATE, UP),
         causes=("repaired_by.gate_and_up",),
     ),
     Plant(
         name="half-way to the start weights",
+        before=SOUND,
         weights=half_way(0.5),
         causes=("repaired_by.matrices_half_as_large",),
     ),
-    Plant(name="target's noise 15 %", target=noise(0.15)),
+    Plant(name="target's noise 15 %", before=SOUND, target=noise(0.15)),
     Plant(
         name="head of the target",
+        before=SOUND,
         weights=targets("lm_head", "model.embed_tokens"),
         causes=("head_is_targets",),
     ),
     Plant(
         name="rms_norm_eps 1e-2",
+        before=SOUND,
         config=fields(rms_norm_eps=1e-2),
         causes=("repaired_by.rms_norm_eps", "eps_differs"),
     ),
-    Plant(name="hidden_act gelu", config=fields(hidden_act="gelu"), causes=("activation_refused",)),
+    Plant(
+        name="hidden_act gelu",
+        before=SOUND,
+        config=fields(hidden_act="gelu"),
+        causes=("activation_refused",),
+    ),
     Plant(
         name="partial_rotary_factor 0.5",
+        before=SOUND,
         config=fields(partial_rotary_factor=0.5),
         causes=("partial_rotary_differs", "repaired_by.partial_rotary_factor"),
     ),
     Plant(
         name="attention_bias without biases",
+        before=NOT_RUN,
         config=fields(attention_bias=True),
         causes=("missing_tensor",),
     ),
     Plant(
         name="tie_word_embeddings",
+        before=SOUND,
         config=fields(tie_word_embeddings=True),
         causes=("field_of_sglang",),
     ),
     Plant(
         name="final norm of the target",
+        before=SOUND,
         weights=targets("norm", "model.norm"),
         causes=("norm_is_targets",),
     ),
     Plant(
         name="hidden_norm of ones",
+        before=SOUND,
         weights=each(torch.ones_like, f"{LAYER}hidden_norm"),
         causes=("norms_of_ones",),
     ),
-    Plant(name="mlp_bias without biases", config=fields(mlp_bias=True), causes=("missing_tensor",)),
+    Plant(
+        name="mlp_bias without biases",
+        before=NOT_RUN,
+        config=fields(mlp_bias=True),
+        causes=("missing_tensor",),
+    ),
 )
 """The mistakes of the review."""
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -48,6 +48,9 @@ class Row:
 
     name: str
     of: str
+    before: str
+    said: str
+    """First sentence of the command."""
     ids: tuple[str, ...]
     """Errors and warnings, errors first."""
     notes: tuple[str, ...]
@@ -74,6 +77,7 @@ def inspected(
     bench: Bench,
     target: Path = TARGET,
     k: int = K,
+    before: str = "",
 ) -> Row:
     """Inspect one checkpoint."""
     start = time.perf_counter()
@@ -86,7 +90,8 @@ def inspected(
         inspection = inspection.with_results(tuple(verdict(trial, inspection.results)), trial)
     except CheckpointError as error:
         sys.stderr.write(f"{name}: {error}\n")
-    return _row(inspection, name, of, causes, files_s, time.perf_counter() - start)
+    row = _row(inspection, name, of, causes, files_s, time.perf_counter() - start)
+    return replace(row, before=before)
 
 
 def _row(
@@ -104,6 +109,8 @@ def _row(
     return Row(
         name=name,
         of=of,
+        before="",
+        said=inspection.conclusion,
         ids=ids,
         notes=notes,
         answer=inspection.answer,
@@ -139,7 +146,9 @@ def planted(folder: Path, plants: Sequence[Plant], prompts: int) -> Iterator[Row
     for number, plant in enumerate(plants):
         drafter, target = made(folder / str(number), plant)
         bench = loaded(target, prompts)
-        yield inspected(drafter, plant.name, plant.of, plant.causes, bench, target)
+        yield inspected(
+            drafter, plant.name, plant.of, plant.causes, bench, target, before=plant.before
+        )
         if target != TARGET:
             loaded.cache_clear()
 
@@ -160,8 +169,9 @@ def line(row: Row) -> str:
         f"{row.trial.acceptance.mean_length:.2f}" if row.trial else "not run",
         "" if lost is None else f"{lost:.0%}",
         f"{best.acceptance.mean_length:.2f}" if best else "",
-        row.answer,
-        ", ".join(row.ids) or "nothing",
+        row.before,
+        row.said,
+        ", ".join((*row.ids, *(f"note {name}" for name in row.notes))) or "nothing",
         "yes" if row.named else "",
         f"{row.files_s:.1f} + {row.trial_s:.0f} s",
     )
@@ -177,7 +187,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="plants whose name holds these words")
     options = parser.parse_args()
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))
-    titles = "of", "checkpoint", "accepts", "loses", "repaired", "answer", "errors and warnings"
+    titles = "of", "checkpoint", "accepts", "loses", "repaired", "said before", "said now", "found"
     print(f"| {' | '.join((*titles, 'named', 'time'))} |")
     print("|" + "---|" * (len(titles) + 2))
     counts = list[str]()
