@@ -51,6 +51,8 @@ TRIO = "trio"
 """Name of the shipped small models where a command takes a model."""
 SMOLLM2 = "smollm2"
 """Name of SmolLM2-135M-Instruct, which is fetched once."""
+CACHE = "DRIFTSCOPE_CACHE"
+"""Environment variable with the folder in which fetched models are kept."""
 LAB_TARGETS = (TRIO, SMOLLM2)
 LAB_DRAFTERS = ("eagle3", "eagle31", "smollm2-eagle3", "smollm2-eagle31")
 """Names of the shipped drafters: the trio's, and SmolLM2's."""

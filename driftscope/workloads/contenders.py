@@ -22,6 +22,7 @@ from driftscope.analysis.replays import CONTENDER, SERVER_RUN, SPECULATION, STAR
 from driftscope.analysis.summary.run_summary import BaselineRun, RunSummary, baseline_of
 from driftscope.boundary import strict_json
 from driftscope.boundary.http_peer import OK, Limits, ask
+from driftscope.distributions import CACHE
 from driftscope.errors import DriftscopeError, NoDataError, PeerError
 from driftscope.pipeline import summarise
 from driftscope.trace.manifest import MANIFEST, read_manifest
@@ -137,6 +138,8 @@ STOP_S = 60.0
 """Time in which a server must finish and close its trace before it is killed, in seconds."""
 HOST = "127.0.0.1"
 HEALTH = Limits(seconds=2.0, octets=1 << 16)
+PROBE = "DRIFTSCOPE_"
+"""Beginning of the names of the probe's settings."""
 VLLM_KEY = "VLLM_API_KEY"
 """Environment variable from which vLLM's server reads its key."""
 
@@ -168,9 +171,9 @@ class Contender:
         return [*serve, "--speculative-config", config, *metrics, *where]
 
     def environment(self) -> dict[str, str]:
-        """Return the caller's environment without its DRIFTSCOPE_* settings: each server writes a
+        """Return the caller's environment without its settings of the probe: each server writes a
         run of its own."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("DRIFTSCOPE_")}
+        kept = {k: v for k, v in os.environ.items() if k == CACHE or not k.startswith(PROBE)}
         key = {} if self.api_key_env is None else {VLLM_KEY: os.environ[self.api_key_env].strip()}
         return {**kept, **self.environ, **key}
 

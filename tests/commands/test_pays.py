@@ -162,11 +162,17 @@ def test_draft_tokens_that_are_none(text: str) -> None:
         draft_tokens(text)
 
 
-def test_a_key_is_in_no_argument_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINE", "sk-0123456789")
+def test_a_server_gets_its_key_and_the_cache_but_no_setting_of_a_probe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("MINE", "sk-0123456789"), ("DRIFTSCOPE_TRACE", "run")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("DRIFTSCOPE_CACHE", "kept")
     (plain, drafting) = contenders_of("target", ["a"], [4], [], api_key_env="MINE")
     for contender in (drafting, plain):
         assert contender.environment()["VLLM_API_KEY"] == "sk-0123456789"
+        assert contender.environment()["DRIFTSCOPE_CACHE"] == "kept"
+        assert "DRIFTSCOPE_TRACE" not in contender.environment()
         assert "sk-0123456789" not in " ".join(contender.command(8000, Path("trace")))
         assert "sk-0123456789" not in repr(contender)
 

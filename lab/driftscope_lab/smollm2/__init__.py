@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from driftscope.distributions import CACHE
+
 __all__ = ["drafters_folder", "target_folder"]
 
 _FOLDER = "smollm2-135m-instruct"
@@ -17,7 +19,7 @@ _FOLDER = "smollm2-135m-instruct"
 def target_folder() -> Path:
     """Return the folder that holds the target once it is fetched: below DRIFTSCOPE_CACHE, or
     `driftscope` in the user's cache."""
-    given = os.environ.get("DRIFTSCOPE_CACHE")
+    given = os.environ.get(CACHE)
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return (Path(given) if given else Path(cache) / "driftscope") / _FOLDER
 
