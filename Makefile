@@ -13,13 +13,17 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo test nightly unit dev dist size sizes docs pages lint type layers same truth harmless situations inspect drafters inspect-healthy ablate broken cases faults disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
+.PHONY: demo demo-real test nightly unit dev dist size sizes docs pages lint type layers same truth harmless situations inspect drafters inspect-healthy ablate broken cases faults disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/installed ## install into .venv, record both drafters in live vLLM, write the report
 	$(BIN)/driftscope demo
+
+# Two rounds at one load: [MINUTES] on two cores.
+demo-real: $(VENV)/installed ## the same with a real model, SmolLM2-135M (93 MB): does EAGLE-3 pay, does EAGLE-3.1?
+	$(BIN)/driftscope pays smollm2 --drafter EAGLE-3=eagle3 --drafter EAGLE-3.1=eagle31 --limit 40 --concurrency 1 --keep-texts
 
 dev: $(VENV)/installed-dev ## set up .venv for work on driftscope, and the checks before each commit
 	$(BIN)/pre-commit install

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from driftscope.analysis.closeup import OpenedRequest
 from driftscope.analysis.compare import Comparison, compare_times
 from driftscope.analysis.compare import compare as compare_sums
 from driftscope.analysis.compare_masses import compare_masses
@@ -36,6 +37,7 @@ from driftscope.analysis.replays import (
     CONTENDER,
     SERVER_RUN,
     ReplaySummary,
+    external_id,
     is_replay,
     summarise_replay,
 )
@@ -50,6 +52,7 @@ from driftscope.errors import NoDataError, UsageError
 from driftscope.findings.catalogue import Analysis, Baseline, conclude
 from driftscope.trace.manifest import MANIFEST, WAS_SIMULATED, read_manifest
 from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.texts import KeptText, read_texts
 
 __all__ = [
     "BY_LABEL",
@@ -139,12 +142,51 @@ def measure(
             f"{labels}: several runs to compare with, and a run without speculation is one; give "
             "one of them, or compare two with `driftscope compare`"
         )
+    runs, replays = _with_texts(
+        tuple(run for part in parts for run in part.runs),
+        tuple(replay for part in parts for replay in part.replays),
+    )
     return MeasuredRuns(
-        runs=tuple(run for part in parts for run in part.runs),
-        replays=tuple(replay for part in parts for replay in part.replays),
+        runs=runs,
+        replays=replays,
         baseline=baselines[0].baseline if baselines else None,
         sums={label: sums for part in parts for label, sums in part.sums.items()},
     )
+
+
+def _with_texts(
+    runs: tuple[RunSummary, ...], replays: tuple[ReplaySummary, ...]
+) -> tuple[tuple[RunSummary, ...], tuple[ReplaySummary, ...]]:
+    """Return the runs with the texts, which the replays kept, of the requests that can be opened,
+    and the replays with a problem where texts cannot be read."""
+    texts, checked = dict[str, KeptText](), list[ReplaySummary]()
+    wanted = {_response(opened) for run in runs if run.closeup for opened in run.closeup.opened}
+    for replay in replays:
+        for folder in replay.texts if wanted else ():
+            found, problem = read_texts(folder, wanted)
+            texts |= found
+            replay = replace(replay, problems=(*replay.problems, *filter(None, [problem])))
+        checked.append(replay)
+    with_texts = [
+        replace(
+            run,
+            closeup=run.closeup
+            and replace(
+                run.closeup,
+                opened=tuple(
+                    replace(opened, text=texts.get(_response(opened)))
+                    for opened in run.closeup.opened
+                ),
+            ),
+        )
+        for run in runs
+    ]
+    return (tuple(with_texts) if texts else runs), tuple(checked)
+
+
+def _response(opened: OpenedRequest) -> str:
+    """Return the id that the client of a request received; its name ends with the replica's."""
+    return external_id(opened.request.partition(" ")[0])
 
 
 def compare(

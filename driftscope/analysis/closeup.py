@@ -35,6 +35,7 @@ from driftscope.metrics.attention import Array, finite_mean
 from driftscope.metrics.fallback import UNKNOWN
 from driftscope.regions import first_drafted, regions_at
 from driftscope.trace.segments import DERIVED_KEY, restore
+from driftscope.trace.texts import KeptText
 from driftscope.vocabulary import AUX, DISTANCE_MASS, MASS_CLASSES, MASSES, Region
 
 if TYPE_CHECKING:
@@ -361,6 +362,8 @@ class OpenedRequest:
     """Kind of text that each round drafts, one of `Region.ALL`; empty if it was not recorded."""
     copied: tuple[bool, ...] = ()
     """Whether the text of each round repeats an earlier passage; empty as `region`."""
+    text: KeptText | None = None
+    """Prompt and answer, if a replay kept them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from driftscope.metrics.acceptance import mean_length
 from driftscope.metrics.latency import mean_s, per_user, tokens_per_second
 from driftscope.trace.manifest import CLIENT, Manifest
 from driftscope.trace.reader import Trace
+from driftscope.trace.texts import TEXTS
 from driftscope.vocabulary import Ended
 
 START, CONTENDER, SERVER_RUN, SPECULATION = "start", "contender", "server_run", "speculation"
@@ -235,6 +237,9 @@ class ReplaySummary(ReplayFigures):
     that they belong to."""
     starts: int = 1
     """Number of starts of the server that the replays of it saw."""
+
+    texts: tuple[Path, ...] = ()
+    """Run directories of these replays that keep texts."""
 
     @property
     def speculates(self) -> bool:
@@ -489,6 +494,7 @@ def summarise_replay(
         rows=tuple(answered),
         starts=starts,
         problems=tuple(problem for one in traces for problem in one.problems),
+        texts=tuple(one.path for one in traces if one.manifest.workload.get(TEXTS)),
     )
 
 

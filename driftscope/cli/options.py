@@ -274,6 +274,14 @@ TimeoutOption = Annotated[
     float,
     typer.Option(metavar="SECONDS", min=0.1, help="Seconds allowed for one complete answer."),
 ]
+KeepTextsOption = Annotated[
+    bool,
+    typer.Option(
+        "--keep-texts",
+        help="Keep prompts and answers in the run, in texts.jsonl, which only you can read; "
+        "reports show those of requests whose rounds a probe recorded.",
+    ),
+]
 PickleOption = Annotated[
     bool,
     typer.Option(

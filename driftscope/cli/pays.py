@@ -11,6 +11,7 @@ import typer
 
 from driftscope.cli.options import (
     ConcurrencyOption,
+    KeepTextsOption,
     LimitOption,
     QuietOption,
     RateOption,
@@ -94,6 +95,7 @@ def pays(
         ),
     ] = 2,
     timeout: TimeoutOption = 600.0,
+    keep_texts: KeepTextsOption = False,
     api_key_env: Annotated[
         str | None,
         typer.Option(
@@ -157,6 +159,7 @@ def pays(
         prompts=None if prompts is None else prompts_of(prompts),
         patience=Patience(timeout_s=timeout),
         api_key_env=api_key_env,
+        keep_texts=keep_texts,
         note={} if prompts is None else {"prompts": prompts},
     )
     if is_url:

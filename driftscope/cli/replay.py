@@ -10,6 +10,7 @@ import typer
 
 from driftscope.cli.options import (
     ConcurrencyOption,
+    KeepTextsOption,
     LimitOption,
     QuietOption,
     RateOption,
@@ -82,6 +83,7 @@ def replay(
             "set.",
         ),
     ] = None,
+    keep_texts: KeepTextsOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: QuietOption = False,
     list_suites: Annotated[
@@ -125,6 +127,7 @@ def replay(
         patience=Patience(timeout_s=timeout, idle_s=idle_timeout, retries=retries),
         api_key_env=api_key_env,
         prompts=None if prompts is None else prompts_of(prompts),
+        keep_texts=keep_texts,
         note={} if prompts is None else {"prompts": prompts},
     )
     with talk.watched(quiet=quiet) as watcher:

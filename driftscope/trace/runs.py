@@ -27,6 +27,7 @@ from driftscope.trace.control import CONTROL
 from driftscope.trace.manifest import ABLATION, CLIENT, Manifest, read_manifest
 from driftscope.trace.records import RECORDS
 from driftscope.trace.status import FAULT, MAX_FAULTS, Status, read_faults, read_statuses
+from driftscope.trace.texts import TEXTS
 from driftscope.vocabulary import MANIFEST, RunState
 
 LATEST = "latest"
@@ -351,7 +352,7 @@ def _field(run: Path, name: str) -> object:
 
 
 _OURS = re.compile(
-    rf"{re.escape(MANIFEST)}|{re.escape(CONTROL)}|(?:status|fault)-[^/]*\.json"
+    rf"{re.escape(MANIFEST)}|{re.escape(CONTROL)}|{re.escape(TEXTS)}|(?:status|fault)-[^/]*\.json"
     rf"|(?:{'|'.join(RECORDS)})-(?P<source>[^/]+)-\d{{4,}}\.(?:arrows|parquet)"
     rf"|\.[^/]+{re.escape(PARTIAL)}"
 )

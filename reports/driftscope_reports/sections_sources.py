@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from markupsafe import Markup
@@ -106,7 +106,7 @@ def stories(runs: tuple[RunSummary, ...]) -> list[dict[str, object]]:
 
 def _story(opened: OpenedRequest) -> dict[str, object]:
     story = {field.name: getattr(opened, field.name) for field in fields(opened)}
-    return {**story, "masses": dict(opened.masses)}
+    return {**story, "masses": dict(opened.masses), "text": opened.text and asdict(opened.text)}
 
 
 def _requests_lead(runs: tuple[RunSummary, ...]) -> str:
@@ -123,7 +123,10 @@ def _requests_lead(runs: tuple[RunSummary, ...]) -> str:
         for opened in run.closeup.opened
         for ids in opened.token_ids
     )
+    kept = any(opened.text for run in runs if run.closeup for opened in run.closeup.opened)
     text = "Token ids were recorded." if recorded else "No text and no token ids were recorded."
+    if kept:
+        text = "Prompts and answers were kept, and opened requests show them."
     return f"{which} by tokens per round, worst first. Underlined requests can be opened. {text}"
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from support.replays import client_row, write_replay
 from support.runs import Spec, write_run
 
 from driftscope.pipeline import Analysis, Inputs, analyze
 from driftscope.trace.reader import read_trace
+from driftscope.trace.texts import TEXTS, TextFile
 
 PAIR = {
     "eagle3": Spec(
@@ -32,6 +34,20 @@ sink."""
 def pair(folder: Path) -> Analysis:
     """Return the analysis of PAIR, recorded under `folder`."""
     return analysis_of(folder, PAIR)
+
+
+def with_texts(folder: Path, *answer: str, prompt: str = "Why?") -> Inputs:
+    """Return a simulated run, and a replay of its requests that kept this prompt and answer, whose
+    pieces are rounds, of each."""
+    run = write_run(folder / "run", Spec(requests=6))
+    names = [f"req-{n}" for n in range(6)]
+    rows = [client_row(n, response=name) for n, name in enumerate(names)]
+    asked = write_replay(folder / "asked", rows, **{TEXTS: True})
+    file = TextFile(asked)
+    for name in names:
+        file.put({"response": name, "prompt": prompt, "answer": answer, "by_round": True})
+    file.close()
+    return Inputs(sources=[asked, run], labels=["asked", "run"])
 
 
 def analysis_of(folder: Path, specs: dict[str, Spec]) -> Analysis:

@@ -7,7 +7,7 @@ import itertools
 import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ import psutil
 from driftscope.errors import TraceError
 from driftscope.trace.manifest import CLIENT, MANIFEST, Manifest, Model
 from driftscope.trace.records import ClientRow, ResourceRow
+from driftscope.trace.texts import TextFile
 from driftscope.trace.writer import TraceWriter, WriterOptions
-from driftscope.trace.writer_files import create_run
+from driftscope.trace.writer_files import create_run, unwritable
 from driftscope.version import __version__
 from driftscope.vocabulary import SINK_DEFAULT, Ended, Strategy
 from driftscope.workloads.client.answer import UNCHECKED, outcome_of
@@ -183,6 +184,44 @@ def row_of(
 def unsent_row(shot: Shot, request: str, body: Mapping[str, Any]) -> ClientRow:
     """Return the row of a shot that was never fired."""
     return row_of(shot, Sent(request=request), body)
+
+
+def text_file(run: Path) -> TextFile:
+    """Create the file for the texts of a run. Raises TraceError."""
+    try:
+        return TextFile(run)
+    except OSError as error:
+        raise unwritable(run, error) from error
+
+
+def text_of(shot: Shot, sent: Sent, recorded: Callable[[str], str]) -> Mapping[str, Any]:
+    """Return a line for `TextFile`; `recorded` removes secrets that the server repeats."""
+    prompt, answer = shot.prompt, sent.answer
+    calls = [f"\n{call.name}({call.arguments})" for _, call in sorted(answer.calls.items())]
+    pieces = [*answer.parts, *calls]
+    if (clean := recorded("".join(pieces))) != "".join(pieces):
+        pieces = [clean]
+    return {
+        "response": answer.response,
+        "prompt": list(prompt.messages) if prompt.text is None else prompt.text,
+        "answer": pieces,
+        "by_round": not calls and len(pieces) == _pieces_by_round(sent),
+    }
+
+
+def _pieces_by_round(sent: Sent) -> int | None:
+    """Return the number of pieces of an answer whose first token and rounds are streamed one by
+    one; None if a step without a draft is among them, or counts are missing.
+
+    The last round is cut at the end of the answer, whose token has no text.
+    """
+    rounds, tokens = sent.counts.accepted, sent.counts.output_tokens
+    if not rounds or tokens is None:
+        return None
+    last = tokens - 1 - sum(rounds[:-1]) - len(rounds[:-1])
+    if not 1 <= last <= rounds[-1] + 1:
+        return None
+    return 1 + len(rounds) - (last == 1 and sent.answer.finish_reason == "stop")
 
 
 def _tpot_s(sent: Sent, output: int | None) -> float | None:

@@ -19,6 +19,7 @@ from driftscope.boundary.http_peer import Limits
 from driftscope.errors import DriftscopeError, NoDataError, PeerError, UsageError
 from driftscope.trace.records import ClientRow
 from driftscope.trace.status import Status
+from driftscope.trace.texts import TEXTS, TextFile
 from driftscope.trace.writer import TraceWriter
 from driftscope.vocabulary import REPLAY_LABEL, Ended
 from driftscope.workloads.client.recording import (
@@ -26,6 +27,8 @@ from driftscope.workloads.client.recording import (
     new_run_id,
     open_run,
     row_of,
+    text_file,
+    text_of,
     unsent_row,
 )
 from driftscope.workloads.client.sending import Patience, Sender, Sent, body_of
@@ -145,6 +148,8 @@ class Order:
     """Environment variable with the server's key; None: OPENAI_API_KEY, if it is set."""
     prompts: Sequence[Prompt] | None = None
     """Prompts that replace the suite's own."""
+    keep_texts: bool = False
+    """Whether prompts and answers are kept, in a file beside the records."""
     note: Mapping[str, Any] = field(default_factory=dict)
     """Additional workload fields for the manifest, such as what `driftscope pays` knows of the
     server."""
@@ -202,18 +207,25 @@ async def _replay(order: Order, watcher: Watcher) -> Done:
         facts = await look(lookup, access, order.model)
         session = _Session(access, lookup, order, watcher)
         shots, bodies, notes = await session.prepare(facts)
-        writer = open_run(order.run, session.manifest(notes))
+        writer, texts = open_run(order.run, session.manifest(notes)), None
         try:
-            await session.go(wire, shots, bodies, writer)
+            if order.keep_texts:
+                texts = text_file(order.run)
+            await session.go(wire, shots, bodies, writer, texts)
         finally:
             writer.close()
+            if texts is not None:
+                texts.close()
         return Done(
             run=order.run,
             planned=len(shots),
             ended=dict(session.counts),
             stopped=session.stopped,
             notes=notes,
-            lost=lost_of(writer.status(), session.counts.total()),
+            lost={
+                **lost_of(writer.status(), session.counts.total()),
+                **({TEXTS: texts.lost} if texts is not None and texts.lost else {}),
+            },
         )
 
 
@@ -276,6 +288,7 @@ class _Session:
             **self._order.suite.description(),
             "seed": self._seed,
             **self._content,
+            **({TEXTS: True} if self._order.keep_texts else {}),
             **self._order.note,
         }
         facts = {
@@ -290,6 +303,7 @@ class _Session:
         shots: Sequence[Shot],
         bodies: Mapping[int, dict[str, Any]],
         writer: TraceWriter,
+        texts: TextFile | None = None,
     ) -> None:
         """Send all shots; every shot has a row at the end."""
         sender = Sender(wire, self._order.patience, seed=self._seed, recorded=self._access.recorded)
@@ -302,6 +316,8 @@ class _Session:
             finally:
                 row = row_of(shot, sent, body, due_unix_s=due_unix_s)
                 self._keep(writer, shot, row)
+                if texts is not None:
+                    texts.put(text_of(shot, sent, self._access.recorded))
             return row
 
         load = Load(fire)

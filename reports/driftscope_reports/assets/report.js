@@ -320,6 +320,19 @@
     ["prompt_mass", "the prompt"], ["sink_mass", "the sink"], ["null_mass", "nothing (sink bias)"]];
   const REGIONS = { prose: "P", code: "C", diff: "D", json: "J", thinking: "T", markup: "M",
     number: "N", template: "S", guided: "G" };
+  const texts = ({ text, accepted, verified }) => {
+    const fold = make("details"), answer = make("p", null, { class: "kept" });
+    const byRound = text.answer.length > 1;
+    text.answer.forEach((piece, at) => {
+      const fate = verified[at - 1] ? `, ${accepted[at - 1]} of ${verified[at - 1]} accepted` : "";
+      answer.append(make("span", piece,
+        byRound ? { title: at ? `round ${at}${fate}` : "before the first round" } : {}));
+    });
+    fold.append(make("summary", "Prompt and answer"), make("p", "Prompt:"),
+      make("p", text.prompt, { class: "kept" }),
+      make("p", byRound ? "Answer, its rounds shaded in turn:" : "Answer:"), answer);
+    return fold;
+  };
   const story = (run, opened, width) => {
     const rounds = opened.verified.length;
     const depths = Math.max(run.k, ...opened.verified);
@@ -340,6 +353,7 @@
     };
     const more = opened.steps > rounds ? `, the first ${rounds} of ${opened.steps}` : "";
     const out = [make("h3", `Request ${opened.request} of ${run.label}: ${rounds} rounds${more}`)];
+    if (opened.text) out.push(texts(opened));
     out.push(key([["var(--good)", "accepted"], ["var(--high)", "rejected: the chain ends here", CROSS],
       ["var(--grid)", "drafted after it, discarded"],
       ["var(--same)", "skipped on purpose: K = 0", DASH],

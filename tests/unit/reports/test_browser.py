@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
-from support.analyses import PAIR, analysis_of, pair
+from support.analyses import PAIR, analysis_of, pair, with_texts
 from support.chromium import NOT_DRAWN, UNFOLD
 from support.runs import Spec
 
@@ -387,6 +387,30 @@ def test_hostile_names_run_nothing(browser: Browser, tmp_path: Path) -> None:
     assert page.title() != "boom"
     assert page.locator("img").count() == 0
     assert page.locator("a:not([href^='#'])").count() == 0
+    page.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_an_opened_request_shows_its_texts(browser: Browser, tmp_path: Path, width: int) -> None:
+    path = tmp_path / "report.html"
+    made = analyze(with_texts(tmp_path, "Once", f"\n  upon{HOSTILE}", "x" * 5_000, prompt=HOSTILE))
+    path.write_text(to_html(made), encoding="utf-8")
+    page = _unfolded(_open(browser, path, width))
+    page.locator("button.open").first.click()
+    prompt, answer = page.locator("#opened .kept").all()
+    assert not prompt.is_visible()
+    page.locator("#opened summary").click()
+    assert prompt.is_visible() and prompt.text_content() == HOSTILE
+    pieces = answer.locator("span")
+    assert pieces.all_text_contents()[:2] == ["Once", f"\n  upon{HOSTILE}"]
+    assert "more characters]" in (pieces.last.text_content() or "")
+    closeup = made.runs[0].closeup
+    assert closeup is not None
+    first = closeup.opened[0].accepted[0]
+    assert pieces.nth(1).get_attribute("title") == f"round 1, {first} of 4 accepted"
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(SCROLLS) == []
+    assert page.wrong == [] and page.title() != "boom"  # type: ignore[attr-defined]
     page.close()
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support.analyses import PAIR, analysis_of, pair
+from support.analyses import PAIR, analysis_of, pair, with_texts
 from support.runs import Spec, write_run
 from support.simulate import Truth, simulate
 
@@ -27,11 +27,13 @@ from driftscope.analysis.number_words import milliseconds
 from driftscope.analysis.query.record_views import open_run
 from driftscope.analysis.query.row_filters import Filter
 from driftscope.analysis.summary.run_summary import BaselineRun, baseline_of
+from driftscope.json_report import to_json
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import Analysis, Inputs, analyze, conclude, summarise
 from driftscope.trace.reader import read_trace
+from driftscope.trace.texts import TEXTS
 from driftscope_reports.conclusions import split
-from driftscope_reports.html import MAX_BYTES, sections, to_html
+from driftscope_reports.html import MAX_BYTES, sections, thinned, to_html
 from driftscope_reports.html import pictures as drawn_of
 from driftscope_reports.page import LICENCE, asset, plotly
 from driftscope_reports.sections_inside import CLASSES, mass_areas
@@ -313,6 +315,30 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     drawn = json.loads(figures[1])
     assert set(drawn) == {picture.id for picture in drawn_of(analysis)}
     assert "<" not in json.dumps([f["data"] for f in drawn.values()])
+
+
+def test_kept_texts_are_on_the_page_alone_and_only_text(tmp_path: Path) -> None:
+    analysis = analyze(with_texts(tmp_path, "Once ", *HOSTILE, prompt=HOSTILE[0] + "secret"))
+    text = to_html(analysis)
+    page = Page(text)
+    assert page.tags.count("script") == 5 and page.on == []
+    stories = re.search(r'<script type="application/json" id="stories">(.*?)</script>', text)
+    assert stories is not None and "<" not in stories[1]
+    (run,) = json.loads(stories[1])
+    assert [opened["text"]["prompt"] for opened in run["opened"]] == [HOSTILE[0] + "secret"] * 6
+    assert len(run["opened"][0]["text"]["answer"]) == 1 + len(HOSTILE)
+    assert "Prompts and answers were kept, and opened requests show them." in page.words
+    assert "secret" not in to_json(analysis) and "Once " not in to_json(analysis)
+    assert "secret" not in to_html(thinned(analysis))
+
+
+def test_texts_that_cannot_be_read_cost_a_line_of_the_report(tmp_path: Path) -> None:
+    inputs = with_texts(tmp_path, "Once")
+    (tmp_path / "asked" / TEXTS).unlink()
+    analysis = analyze(inputs)
+    assert analysis.runs[0].closeup is not None
+    assert all(opened.text is None for opened in analysis.runs[0].closeup.opened)
+    assert "texts.jsonl cannot be read (No such file" in Page(to_html(analysis)).words
 
 
 def test_a_quantity_that_is_missing_everywhere_is_not_applicable(tmp_path: Path) -> None:

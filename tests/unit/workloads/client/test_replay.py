@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -22,9 +23,12 @@ from driftscope.errors import DriftscopeError, NoDataError, TraceError
 from driftscope.trace.manifest import CLIENT
 from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import ClientRow
+from driftscope.trace.runs import remove
 from driftscope.trace.status import Status
+from driftscope.trace.texts import TEXTS
 from driftscope.vocabulary import Ended
-from driftscope.workloads.client.recording import unsent_row
+from driftscope.workloads.client.answer import Answer, Counts
+from driftscope.workloads.client.recording import text_of, unsent_row
 from driftscope.workloads.client.replay import (
     UNWRITTEN,
     Done,
@@ -34,7 +38,7 @@ from driftscope.workloads.client.replay import (
     replay,
     require_answers,
 )
-from driftscope.workloads.client.sending import Patience
+from driftscope.workloads.client.sending import Patience, Sent
 from driftscope.workloads.suites.plan import GONE_AFTER, Level, Load, Shot, plan
 from driftscope.workloads.suites.prompts import Prompt, chat
 from driftscope.workloads.suites.suite import parse_suite
@@ -108,6 +112,56 @@ def test_no_text_is_kept(tmp_path: Path) -> None:
     _one("a very private question", tmp_path / "run")
     kept = b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir())
     assert b"very private" not in kept and b"0 1 2" not in kept
+
+
+def test_texts_are_kept_only_on_request_and_only_in_their_file(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with stub_server() as stub:
+        done = replay(_order(stub, run, ["a very private question"], keep_texts=True))
+    assert done.whole
+    (row,) = _rows(run)
+    (line,) = (run / TEXTS).read_text().splitlines()
+    kept = json.loads(line)
+    assert kept["response"] == row["response"]
+    assert kept["prompt"] == [{"role": "user", "content": "a very private question"}]
+    assert kept["answer"] == [f"{number} " for number in range(PIECES)] and not kept["by_round"]
+    assert (run / TEXTS).stat().st_mode & 0o777 == 0o600
+    others = b"".join(path.read_bytes() for path in run.iterdir() if path.name != TEXTS)
+    assert b"very private" not in others and b"0 1 2" not in others
+    remove(run)
+    assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "accepted", "tokens", "finish", "by_round"),
+    [
+        (4, [2, 0, 1], 7, "length", True),  # 1 + 3 + 1 + 2
+        (4, [2, 0, 3], 6, "length", True),  # the last round is cut
+        (4, [2, 0, 3], 7, "stop", True),
+        (3, [2, 0, 3], 6, "stop", True),  # its only token is the end of the answer
+        (4, [2, 0, 3], 6, "stop", False),
+        (3, [2, 0, 1], 7, "length", False),  # two rounds came as one piece
+        (5, [2, 0, 1], 8, "length", False),  # a step without a draft
+        (1, [], 1, "length", False),
+        (4, [2, 0, 1], None, "length", False),
+    ],
+)
+def test_an_answer_is_split_by_round_only_where_its_pieces_are_rounds(
+    pieces: int, accepted: list[int], tokens: int | None, finish: str, by_round: bool
+) -> None:
+    answer = Answer(response="r", parts=["x"] * pieces, finish_reason=finish)
+    sent = Sent(
+        request="r", answer=answer, counts=Counts(output_tokens=tokens, accepted=accepted or None)
+    )
+    shot = Shot(order=0, prompt=chat("p", "Hi"), condition="c", repeat=0, level=Level())
+    assert text_of(shot, sent, str)["by_round"] is by_round
+
+
+def test_a_secret_that_the_server_repeats_is_not_kept() -> None:
+    answer = Answer(response="r", parts=["the key is se", "cret"])
+    shot = Shot(order=0, prompt=chat("p", "Hi"), condition="c", repeat=0, level=Level())
+    kept = text_of(shot, Sent(request="r", answer=answer), lambda s: s.replace("secret", "***"))
+    assert kept["answer"] == ["the key is ***"]
 
 
 @pytest.mark.parametrize(
