@@ -18,8 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from driftscope.boundary import strict_json
-from driftscope.boundary.bounds import MAX_INPUT_BYTES, MAX_STREAM_BYTES
-from driftscope.boundary.files import create_file, first_line, open_regular, parse_json, write_all
+from driftscope.boundary.bounds import MAX_ANSWER_BYTES, MAX_INPUT_BYTES
+from driftscope.boundary.files import (
+    create_file,
+    first_line,
+    open_regular,
+    parse_bounded_json,
+    write_all,
+)
 from driftscope.boundary.text import shown
 
 TEXTS = "texts.jsonl"
@@ -64,7 +70,7 @@ def read_texts(run: Path, responses: Collection[str]) -> tuple[dict[str, KeptTex
     try:
         for line in _lines(run / TEXTS):
             try:
-                content = parse_json(line)
+                content = parse_bounded_json(line)
                 if content["response"] in responses:
                     texts[content["response"]] = _kept(content)
             except (ValueError, TypeError, KeyError, AttributeError):
@@ -80,7 +86,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         open_regular(path, follow=False) as descriptor,
         os.fdopen(os.dup(descriptor), "rb") as file,
     ):
-        while file.tell() < MAX_STREAM_BYTES and (line := file.readline(MAX_INPUT_BYTES)):
+        while file.tell() < MAX_INPUT_BYTES and (line := file.readline(MAX_ANSWER_BYTES)):
             yield line
 
 
@@ -92,7 +98,7 @@ def _kept(content: Mapping[str, Any]) -> KeptText:
         prompt = "\n\n".join(f"{message['role']}: {_words(message)}" for message in prompt)
     pieces = list(answer) if content["by_round"] is True else ["".join(answer)]
     kept, left = list[str](), SHOWN_ANSWER
-    for piece in pieces:
+    for piece in pieces[:SHOWN_ANSWER]:
         kept.append(_safe(piece[:left]))
         left = max(left - len(piece), 0)
         if not left:

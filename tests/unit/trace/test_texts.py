@@ -48,6 +48,7 @@ def test_what_is_written_is_read_and_only_its_owner_can(tmp_path: Path) -> None:
             r"\x1b[2J\u202e\x00", "a\nb   c")),
         ({"answer": ["\ud800"]}, "Why?", ("\ufffd",)),
         ({"answer": []}, "Why?", ()),
+        ({"answer": [""] * 5_000}, "Why?", ("",) * SHOWN_ANSWER),
         ({"answer": ["x" * 1_000_000], "prompt": "y" * 1_000_000},
             "y" * (SHOWN_PROMPT // 2) + " [… 998,000 characters …] " + "y" * (SHOWN_PROMPT // 2),
             ("x" * SHOWN_ANSWER + " [… 996,000 more characters]",)),
