@@ -264,14 +264,14 @@ def _rows_drafted_from(speculator: Any, rows: torch.Tensor) -> torch.Tensor:
 
     `rows` [B]: rows of the last verified slots in the target's forward.
     """
-    request = torch.arange(len(rows), device=rows.device)
+    count = functools.partial(torch.arange, device=rows.device)
     if hasattr(speculator, "requires_non_causal"):  # a block, perhaps after the newest token
         size = speculator.num_query_per_req
-        drafted = torch.arange(size - speculator.num_speculative_steps, size, device=rows.device)
-        own: torch.Tensor = request[:, None] * size + drafted
+        drafted = count(size - speculator.num_speculative_steps, size)
+        own: torch.Tensor = count(len(rows))[:, None] * size + drafted
         return own.flatten()
     if type(speculator).__name__ == "StandaloneARSpeculator":  # one more row, for the newest token
-        after: torch.Tensor = rows + request + 1
+        after: torch.Tensor = rows + count(len(rows)) + 1
         return after
     return rows
 
