@@ -89,7 +89,8 @@ class Validity:
     """Warm-up requests that no figure counts; None if the file does not say it."""
     smallest_length_change: float | None
     """Relative change of the acceptance length that a second measurement of other prompts shows in
-    80 % of cases; with the same prompts a smaller one. None without an interval."""
+    80 % of cases; with the same prompts a smaller one. None without an interval, or if it tells of
+    none."""
     smallest_tpot_change: float | None
     """Likewise of the time per output token, with what a restart of the server changes."""
 
@@ -200,17 +201,25 @@ def content_of(
 
 
 def smallest_change(value: float | None, interval: Interval | None) -> float | None:
-    """Return the relative difference of two measurements like this one that is decided in 80 % of
+    """Return the relative increase that a second measurement like this one decides in 80 % of
     cases, from half the width of its interval."""
     if not value or interval is None:
         return None
-    return math.sqrt(2.0 * FOR_POWER) * (interval.high - interval.low) / 2.0 / value
+    return _decided((interval.high - interval.low) / 2.0 / value)
+
+
+def _decided(half: float) -> float | None:
+    """Return the increase for half of a relative interval of one measurement; that of the other
+    grows with what it measures. None if none is decided."""
+    half, change = math.sqrt(FOR_POWER) * half, 0.0
+    for _ in range(100):
+        change = half * math.hypot(1.0, 1.0 + change)
+    return change if half < 1.0 else None
 
 
 def _smallest_time(times: Sequence[float], starts: int) -> float | None:
-    """Likewise for the mean of these times, each server started `starts` times."""
+    """Return the same of the mean of these times, each server started `starts` times."""
     if len(times) < 2 or not (mean := math.fsum(times) / len(times)):
         return None
     square = math.fsum((one - mean) ** 2 for one in times) / (len(times) - 1) / len(times)
-    error = math.hypot(math.sqrt(square) / mean, ONE_START / math.sqrt(starts))
-    return math.sqrt(2.0 * FOR_POWER) * Z95 * error
+    return _decided(Z95 * math.hypot(math.sqrt(square) / mean, ONE_START / math.sqrt(starts)))
