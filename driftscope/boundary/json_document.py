@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 from typing import Any, Generic, Self, TypeVar, overload
 
 from driftscope.boundary import strict_json
-from driftscope.boundary.files import read_json
+from driftscope.boundary.files import UnfitFileError, read_json
 from driftscope.errors import UnknownKindError, UsageError
 from driftscope.unknown import Unknown
 
@@ -119,7 +119,9 @@ def read_document(path: Path, wanted: str = "") -> dict[str, Any]:
     """
     try:
         content = read_json(path)
-    except ValueError:
+    except (ValueError, UnfitFileError):  # no JSON, or larger than any document
+        if not path.is_file():
+            raise
         content = None
     found: dict[str, Any] = content if isinstance(content, dict) else {}
     kind = found.get("kind")

@@ -160,8 +160,9 @@ def test_missing_path(tmp_path: Path) -> None:
     assert_fails(driftscope("analyze", "nowhere", cwd=tmp_path), 1, "nowhere", "no such directory")
 
 
-def test_a_file_that_is_no_trace(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("hello")
+@pytest.mark.parametrize("times", [1, 4 << 20])
+def test_a_file_that_is_no_trace(tmp_path: Path, times: int) -> None:
+    (tmp_path / "notes.txt").write_text("hello" * times)
     for words in (["analyze"], ["check", "--fail-on", "high"], ["advise"], ["probe", "status"]):
         assert_fails(
             driftscope(*words, "notes.txt", cwd=tmp_path), 5, "notes.txt", "no run and no document"
