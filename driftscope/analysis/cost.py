@@ -186,14 +186,13 @@ class CostModel:
             high=verify.high + draft.high,
         )
 
-    def trimmed_step(self, batch: int, k: int, verified: float, error: float = 0.0) -> Span | None:
+    def trimmed_step(self, batch: int, k: int, verified: float) -> Span:
         """Return the seconds of a step that drafts K tokens for each request and verifies
-        `verified` of them on average; None if no step drafted K at this batch size."""
+        `verified` of them on average, at a batch size and K that were measured."""
         cell = self.cell(batch, k)
-        if cell is None:
-            return None
-        off, tokens = self._off(cell, error), batch * (1.0 + verified)
-        verify = self._verify(batch, tokens, error)
+        assert cell is not None  # noqa: S101  callers try what was measured
+        off, tokens = self._off(cell, 0.0), batch * (1.0 + verified)
+        verify = self._verify(batch, tokens, 0.0)
         same = sorted((c.tokens, c.verify_s) for c in self.cells if c.batch == batch)
         guess = verify.value
         if len(same) > 1:  # below the fewest tokens, on the line through the first two

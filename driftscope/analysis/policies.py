@@ -76,67 +76,41 @@ def policies(model: CostModel, run: Recorded) -> tuple[Policy, ...]:
     fewer = sum(w for b, w in model.mix if any(model.cell(b, k) for k in range(run.k)))
     if fewer < MEASURED_SHARE or any(model.cell(b, run.k) is None for b in model.batches):
         return ()
-    return (
-        *_oracle(model, run, now),
-        *_thresholds(model, run, now),
-        *_off_above(model, run, alone),
-    )
+    return (*_trimmings(model, run, now), *_off_above(model, run, alone))
 
 
 ORACLE = "only what is accepted"
 """Policy that verifies no token in vain, which none can: the most that trimming may gain."""
 
 
-def _oracle(model: CostModel, run: Recorded, now: Sequence[tuple[float, Span]]) -> Iterator[Policy]:
-    accepted, then = run.length.value - 1.0, []
-    for batch, weight in model.mix:
-        step = model.trimmed_step(batch, run.k, accepted)
-        if step is None:
-            return
-        then.append((weight, scaled(step, 1.0 / run.length.value)))
-    yield _policy(
-        run,
-        now,
-        then,
-        name=ORACLE,
-        threshold=None,
-        off_above=None,
-        verified=accepted,
-        mean_length=run.length.value,
-    )
-
-
-def _thresholds(
+def _trimmings(
     model: CostModel, run: Recorded, now: Sequence[tuple[float, Span]]
 ) -> Iterator[Policy]:
-    for trimmed in run.trimmed:
+    most = TrimmedAt(
+        threshold=0.0,
+        verified=run.length.value - 1.0,
+        mean_length=run.length.value,
+        mean_length_interval=None,
+        off=0.0,
+    )
+    for trimmed in (most, *run.trimmed):
         lost = max(1.0 - trimmed.mean_length / run.length.value, 0.0)
-        error = min(run.length.error * lost, 10.0)
-        off = (1.0 + trimmed.off) * math.exp(Z95 * error)
-        length, then = trimmed.mean_length, []
+        off = (1.0 + trimmed.off) * math.exp(Z95 * min(run.length.error * lost, 10.0))
+        then = []
         for batch, weight in model.mix:
-            step = model.trimmed_step(batch, run.k, trimmed.verified, 0.0)
-            if step is None:
-                return
-            then.append(
-                (
-                    weight,
-                    Span(
-                        value=step.value / length,
-                        low=step.low / length / off,
-                        high=step.high / length * off,
-                    ),
-                )
-            )
+            step = model.trimmed_step(batch, run.k, trimmed.verified)
+            per_token = scaled(step, 1.0 / trimmed.mean_length)
+            low, high = per_token.low / off, per_token.high * off
+            then.append((weight, replace(per_token, low=low, high=high)))
         yield _policy(
             run,
             now,
             then,
-            name=f"threshold {trimmed.threshold:g}",
-            threshold=trimmed.threshold,
+            name=ORACLE if trimmed is most else f"threshold {trimmed.threshold:g}",
+            threshold=None if trimmed is most else trimmed.threshold,
             off_above=None,
             verified=trimmed.verified,
-            mean_length=length,
+            mean_length=trimmed.mean_length,
         )
 
 

@@ -477,7 +477,12 @@ def show_advice(advice: Advice) -> None:
         console.print(f"{NOTHING}: uncertain by more than a factor of {WIDEST:g}")
     if words := threshold_words(advice.policies, advice.held_out):
         console.print(f"{words[:1].upper()}{words[1:]}.")
-        console.print(policy_table(advice.policies))
+        table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+        for name in POLICY_HEAD:
+            table.add_column(name, justify="left" if name == POLICY_HEAD[0] else "right")
+        for policy in advice.policies:
+            table.add_row(*policy_cells(policy))
+        console.print(table)
     for name, at in advice.by_context if advice.doubt is None else ():
         if at.best_k in advice.measured_k and at.gain.surely_above(0.0):
             console.print(f"contexts of {name}: K = {at.best_k} is {_gain(at.gain)}")
@@ -505,16 +510,6 @@ def policy_cells(policy: Policy) -> tuple[str, ...]:
 
 
 POLICY_HEAD = ("policy", "verified per round", "tokens per round", "tokens/s", "against as served")
-
-
-def policy_table(policies: Sequence[Policy]) -> Table:
-    """Return what policies would have served as a table."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    for name in POLICY_HEAD:
-        table.add_column(name, justify="left" if name == "policy" else "right")
-    for policy in policies:
-        table.add_row(*policy_cells(policy))
-    return table
 
 
 def _choice(advice: Advice) -> tuple[str, ...]:
