@@ -5,7 +5,7 @@ code has captured them, they are also removed during unrecorded steps. On a GPU 
 captures its CUDA graphs, which then replay them; a gate on the device decides whether they write.
 
 Between two forwards on a CPU, a Python function costs more than most of its work, because none of
-it is in the processor's caches. From the second forward of a chain on, hooks therefore only note
+it is in the processor's caches. From the third forward of a chain on, hooks therefore only note
 their arguments there, and the kernels run on the notes once the chain is drafted.
 
 Module hooks inside a compiled region silently never fire. The compiler keeps an opaque op with a
@@ -16,7 +16,7 @@ plain Library because torch.library.custom_op costs several times more per call.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -90,7 +90,7 @@ class HookSwitch:
         self.observe: Callable[..., Any] = guard.run
         """Function that runs a hook, see `observer.Switch`: at once, or deferred by `note`."""
         self.noting = False
-        """Whether hooks only take notes, from the second forward of the chain in progress on."""
+        """Whether hooks only take notes, from the third forward of the chain in progress on."""
         self.notes: list[tuple[Any, ...]] = []
         """Arguments of `Guard.run`, in order."""
         self.forwards: list[str] = []
@@ -256,11 +256,6 @@ class ForwardObserver:
         stays = not in_graph and not self._logits_change and drafter.device.type == "cpu"
         self._notes_fit = stays and self._chained
         """Whether the tensors that hooks see stay unchanged until the chain is drafted."""
-        self._alike_from = 1 if drafter.device.type == "cpu" else 2
-        """Number of a chain's forwards after which the others run in the mode of the last: without
-        graphs, all in that of the first."""
-        self._distinct: tuple[tuple[str, int], ...] = ()
-        """Those of `_outputs` that are no other column's tensor, in the chain's first forward."""
         self._residual: torch.Tensor | None = None
         """Residual stream of the forward in progress, if it stays unchanged until its end."""
         self.aliased_columns: dict[str, str] = {}
@@ -280,7 +275,7 @@ class ForwardObserver:
         if not switch.should_record:
             return model(*args, **kwargs)
         # A later depth's input is what the previous depth fed forward: runners copy it.
-        if self._chained and switch.active and len(switch.forwards) >= self._alike_from:
+        if self._chained and switch.active and len(switch.forwards) > 1:
             if switch.noting:
                 switch.observe = switch.note
             switch.observe("forward_in", self._on_later_forward)
@@ -328,8 +323,7 @@ class ForwardObserver:
     def _on_forward_in(self, args: Any, kwargs: Any) -> None:
         hidden, forwards = self._hidden(args, kwargs), self._switch.forwards
         later = self._switch.active and len(forwards) > 0
-        known = len(forwards) >= self._alike_from
-        forwards.append(forwards[-1] if known else self._mode())
+        forwards.append(forwards[-1] if len(forwards) > 1 else self._mode())
         entering = None if later and self._chained else hidden
         self._kernels.advance(entering, attention_follows=forwards[-1] != Execution.FULL)
 
@@ -353,28 +347,22 @@ class ForwardObserver:
         if isinstance(output, list):
             output = _by_request(output)
         results = output if isinstance(output, tuple) else (output,)
-        if not self._switch.active or len(self._switch.forwards) < 2:
-            self._distinct = tuple(self._told_apart(results, residual))
-        outputs = [] if residual is None else [("prenorm_rms", residual)]
-        for name, index in self._distinct:  # a comprehension would be one more call
-            outputs.append((name, results[index]))
-        self._kernels.rms_of_outputs(outputs, fleeting=self._compiled)
-
-    def _told_apart(
-        self, results: Sequence[torch.Tensor], residual: torch.Tensor | None
-    ) -> Iterator[tuple[str, int]]:
-        """Yield the outputs that are measured, and note the others: the same tensor under another
-        name."""
         measured: dict[int, str] = {}
-        if residual is not None and self._switch.active:
-            measured[residual.data_ptr()] = "prenorm_rms"
+        outputs: list[tuple[str, torch.Tensor]] = []
+        if residual is not None:
+            outputs.append(("prenorm_rms", residual))
+            if self._switch.active:
+                measured[residual.data_ptr()] = "prenorm_rms"
         for name, index in self._outputs:
-            address = results[index].data_ptr()
-            if address in measured:
-                self.aliased_columns.setdefault(name, measured[address])
+            result = results[index]
+            address = result.data_ptr()
+            if address in measured:  # the same tensor under two names
+                if name not in self.aliased_columns:
+                    self.aliased_columns[name] = measured[address]
             else:
+                outputs.append((name, result))
                 measured[address] = name
-                yield name, index
+        self._kernels.rms_of_outputs(outputs, fleeting=self._compiled)
 
     def _on_fleeting_residual(self, residual: torch.Tensor) -> None:
         self._kernels.rms(residual, "prenorm_rms", fleeting=True)

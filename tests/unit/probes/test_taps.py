@@ -113,7 +113,7 @@ def test_what_is_noted_of_a_chain_is_what_is_seen_at_once(
     drafter.config.speculative_config.draft_sample_method = "greedy"
     noted = Bench(drafter, guard)
     noted.record(Batch(noted.proposer, k=5))
-    assert noted.noted == 4 * 5, "of the second forward and those after it"
+    assert noted.noted == 3 * 5, "of the third forward and those after it"
     assert not noted.taps.switch.notes, "or the tensors would last until the next chain"
     noted.taps.detach()
     if not_kept == "sampled":
