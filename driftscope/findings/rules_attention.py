@@ -493,6 +493,16 @@ def _severity(case: Case) -> Severity:
     return Severity.HIGH if loses_along_chain(case.run) else Severity.MEDIUM
 
 
+def _cost_of_sink(case: Case) -> str:
+    """Return the norms as advice where acceptance is lost as well, else what tells whether it is:
+    in SmolLM2's EAGLE-3 drafter a lost sink costs nothing (docs/phenomenon.md)."""
+    if loses_along_chain(case.run):
+        return unless_normed(case.run, _USE_NORMS)
+    command = ablate_command(case.run)
+    does = f": {command} does" if command else ""
+    return f"This run does not show that it costs acceptance{does}. "
+
+
 def _disagrees(run: RunSummary, measure: str) -> str:
     """Return in words that acceptance goes the other way within requests; "" if it does not."""
     pairs = zip(run.within_request, answers(run.within_request), strict=True)
@@ -549,7 +559,7 @@ def sink_lost(case: Case) -> Finding | None:
         },
         confidence=trust,
         because=because,
-        advice=f"{unless_normed(run, _USE_NORMS)}Check that the chat template still begins with "
+        advice=f"{_cost_of_sink(case)}Check that the chat template still begins with "
         "the token that the drafter was trained with (often BOS): --chat-template sets it. If the "
         "drafter has a sliding window, check that the engine keeps the sink's slots in it. This is "
         "attention drift as the paper describes it.",

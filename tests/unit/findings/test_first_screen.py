@@ -278,11 +278,13 @@ def test_a_finding_that_asks_is_the_cause_below_a_good_headline(run: Run) -> Non
 
 @pytest.mark.slow
 def test_norms_are_not_advised_to_a_drafter_that_has_them(run: Run) -> None:
-    drifts = replace(EVEN, k=8, conditional=(0.9,) * 8, requests=60, sink=(0.46, 0.08))
-    for flag, advised in ((True, False), (False, True)):
-        found = conclude([run(replace(drifts, norm_output=flag), str(flag))])
+    even = replace(EVEN, k=8, conditional=(0.9,) * 8, requests=60, sink=(0.46, 0.08))
+    falls = replace(even, conditional=(0.9, 0.85, 0.7, 0.55, 0.45, 0.35, 0.3, 0.25))
+    for spec, flag, advised in ((falls, True, False), (falls, False, True), (even, False, False)):
+        found = conclude([run(replace(spec, norm_output=flag), f"{spec.conditional[-1]} {flag}")])
         (lost,) = (each for each in found.findings if each.id == "sink_lost")
         assert ("EAGLE-3.1" in lost.advice) is advised
+        assert ("does not show that it costs acceptance" in lost.advice) is (spec is even)
 
 
 def test_figures_stand_beside_the_run_that_is_compared(run: Run) -> None:
