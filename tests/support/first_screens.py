@@ -1,7 +1,8 @@
 """Write the pictures of reports in docs, first screens and opened sections: `python -m
 support.first_screens` from the folder tests.
 
-The runs are simulated, as those of the gallery, so that the pictures show what they are named for.
+SmolLM2's runs are recorded; the others are simulated, as those of the gallery, so that the pictures
+show what they are named for.
 """
 
 from __future__ import annotations
@@ -24,10 +25,20 @@ from driftscope.pipeline import EVERYTHING, Inputs, analyze
 from driftscope_reports.html import to_html
 
 DOCS = Path(__file__).parents[2] / "docs"
+TRACES = Path(__file__).parents[2] / "reports" / "gallery" / "traces"
 WIDTH, HEIGHT = 1280, 900
 _COLOURS = 64
 """Colours of a picture: enough for text and two lines, and a quarter of the bytes."""
 _ASKED = ("as asked", "system prompt", "no template")
+
+
+def real(_folder: Path) -> Inputs:
+    """Return SmolLM2-135M with each of its drafters, and without."""
+    return Inputs(
+        sources=[TRACES / "smollm2-eagle3", TRACES / "smollm2-eagle3.1"],
+        labels=["EAGLE-3", "EAGLE-3.1"],
+        baseline=TRACES / "smollm2-without",
+    )
 
 
 def two_runs(folder: Path) -> Inputs:
@@ -81,6 +92,7 @@ def replay(folder: Path) -> Inputs:
 
 
 SCREENS: dict[str, Callable[[Path], Inputs]] = {
+    "real": real,
     "two-runs": two_runs,
     "one-run": one_run,
     "part": part,
@@ -90,7 +102,7 @@ SCREENS: dict[str, Callable[[Path], Inputs]] = {
 }
 
 
-SECTIONS = {"drift": "two-runs", "compare": "two-runs", "fallback": "part"}
+SECTIONS = {"drift": "real", "compare": "real", "fallback": "part"}
 """Sections that are drawn open, each as wide as its page, with the state of their report."""
 
 
@@ -136,25 +148,25 @@ def few_colours(screenshot: bytes) -> bytes:
 
 
 def write(docs: Path = DOCS) -> list[Path]:
-    """Write every picture below `docs`, and the first screen of two runs as `report.png`; return
-    them."""
+    """Write every picture below `docs`, and the first screen of the real model as `report.png`;
+    return them."""
     written = []
     with tempfile.TemporaryDirectory() as name, chromium() as browser:
         for state, made in SCREENS.items():
             folder = Path(name) / state
             page = folder / "report.html"
             analysis = analyze(made(folder))
+            folder.mkdir(exist_ok=True)
             page.write_text(to_html(analysis), encoding="utf-8")
             path = docs / "pictures" / f"first-screen-{state}.png"
+            if state == "real":
+                path = docs / "report.png"
             path.write_bytes(picture(browser, page))
             written.append(path)
             for part_of, drawn in SECTIONS.items():
                 if drawn == state:
                     written.append(docs / "pictures" / f"section-{part_of}.png")
                     written[-1].write_bytes(section(browser, page, part_of))
-            if state == "two-runs":
-                (docs / "report.png").write_bytes(picture(browser, page, scheme="light"))
-                written.append(docs / "report.png")
     return written
 
 
