@@ -499,8 +499,9 @@ def _cost_of_sink(case: Case) -> str:
     if loses_along_chain(case.run):
         return unless_normed(case.run, _USE_NORMS)
     command = ablate_command(case.run)
-    does = f": {command} does" if command else ""
-    return f"This run does not show that it costs acceptance{does}. "
+    if command is None:
+        return "This run does not show that it costs acceptance. "
+    return f"Find out whether it costs acceptance, which this run does not show: {command}. "
 
 
 def _disagrees(run: RunSummary, measure: str) -> str:
