@@ -85,9 +85,10 @@ def _ends(depths: Sequence[CalibrationAtDepth]) -> str:
 def _around(at: CalibrationAtDepth) -> Interval | None:
     """Return the interval of acceptance at given confidence."""
     spread = at.bias_interval
-    return spread and Interval(
-        low=max(at.confidence - spread.high, 0.0), high=min(at.confidence - spread.low, 1.0)
-    )
+    if spread is None:
+        return None
+    around = Interval.of(at.confidence - spread.high, at.confidence - spread.low, spread.clusters)
+    return around and around.within(0.0, 1.0)
 
 
 def _by_depth(analysis: Analysis) -> Markup:

@@ -93,7 +93,9 @@ def test_what_is_about_a_drafter_has_no_data(
     assert_fails(run_command(first, folder / name, *options), 4, words)
 
 
-def test_lists_and_screens_show_it_as_what_it_is(folder: Path) -> None:
+def test_lists_and_screens_show_it_as_what_it_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = folder / "no-drafter"
     listed = json.loads(run_command("ls", folder, "--json").stdout)["runs"]
     (entry,) = [run for run in listed if run["path"].endswith(plain.name)]
@@ -103,6 +105,7 @@ def test_lists_and_screens_show_it_as_what_it_is(folder: Path) -> None:
     shown = run_command("ls", folder).stdout
     (line,) = [line for line in shown.splitlines() if "(none)" in line]
     assert "60 sent" in line
+    monkeypatch.setenv("COLUMNS", "200")
     watched = run_command("watch", plain, "--once").stdout
     assert "no speculation  close" in watched and "60 requests" in watched
     assert "acceptance" not in watched
