@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from driftscope.boundary.files import read_json, read_text
 from driftscope.boundary.strict_json import dumps
-from driftscope.inspect.checkpoints import DrafterFiles
+from driftscope.inspect.checkpoints import DrafterFiles, find_heads
 from driftscope.inspect.checks.result import VLLM_LOADER, Certainty, CheckResult, Inspected, Level
 from driftscope.inspect.checks.tensors import D2T, T2D
 
@@ -242,7 +242,9 @@ def check_quantization(inspected: Inspected) -> Iterator[CheckResult]:
     drafter, target = inspected.drafter, inspected.target
     settings, types = drafter.quantization, {each.dtype for each in drafter.tensors.values()}
     method = settings.get("quant_method") or settings.get("quant_algo")
-    if method and types and types <= _PLAIN and not any(map(settings.get, _LEFT_OUT)):
+    plain = types and types <= _PLAIN and not any(map(settings.get, _LEFT_OUT))
+    # Of MTP heads, `mtp_heads.check_quantization` says it: the config is the target's.
+    if method and plain and find_heads(drafter.raw, drafter.tensors) is None:
         yield CheckResult(
             id="weights_not_quantized",
             level=Level.WARNING,
