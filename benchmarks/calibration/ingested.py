@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.calibration.table import Rate, Table, false, power
 from driftscope.analysis.replays import FileTotals, ReplaySummary, cell_of_sums
+from driftscope.analysis.validity import validity_of
 from driftscope.cli.screens.replay import difference_sentence
 from driftscope.findings.case import ReplayCase
 from driftscope.findings.rules_compare import replay_accepts_nothing
@@ -107,7 +108,7 @@ def logs(trials: int) -> Iterator[Told]:
     """Yield what is told of the logs of each world."""
     for log in LOGS:
         told = [
-            " ".join(figures.observations)
+            " ".join(change.statement for change in figures.changes)
             for seed in range(trials)
             for figures in server_log(ResultFile(path=Path("log"), text=text_of(log, seed)))
         ]
@@ -222,6 +223,7 @@ def sums_of(file: File, label: str, source: np.random.Generator) -> ReplaySummar
         gpu_power_w=None,
         problems=(),
         rows=(),
+        validity=validity_of({}, (), warmup=None, length=(None, None), tpot=()),
     )
 
 

@@ -20,6 +20,7 @@ from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.replays import SPECULATION, ReplaySummary, Row
 from driftscope.analysis.speed import is_faster, speed_by_means
 from driftscope.analysis.statistics.ratio import mean_interval
+from driftscope.analysis.validity import validity_of
 from driftscope.findings.case import replay_cases_of
 from driftscope.findings.finding import Answer
 from driftscope.findings.rules_pays import pays_for_clients, slower_for_clients
@@ -156,6 +157,7 @@ def _replay(rows: list[Row], drafts: bool, starts: int) -> ReplaySummary:
         problems=(),
         rows=tuple(rows),
         starts=starts,
+        validity=validity_of({}, (), warmup=None, length=(None, None), tpot=()),
     )
 
 
