@@ -21,7 +21,7 @@ help:
 demo: $(VENV)/installed ## install into .venv, record both drafters in live vLLM, write the report
 	$(BIN)/driftscope demo
 
-demo-real: $(VENV)/installed ## the same question of a real model, SmolLM2-135M (93 MB, fetched once), and two drafters (10 minutes)
+demo-real: $(VENV)/installed ## the same question of a real model, SmolLM2-135M (93 MB, fetched once), and two drafters (5 minutes and the install)
 	$(BIN)/driftscope pays smollm2 --drafter EAGLE-3=eagle3 --drafter EAGLE-3.1=eagle31 --limit 40 --concurrency 1 --rounds 1 --keep-texts
 
 dev: $(VENV)/installed-dev ## set up .venv for work on driftscope, and the checks before each commit

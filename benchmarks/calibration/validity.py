@@ -1,4 +1,4 @@
-"""What a measurement is of, and the smallest change that it can show, on content of known kind."""
+"""Checks what is said of a measurement's prompts, and the smallest change that it states."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ class ChangeRow:
     seen_none: float
     """Share of the trials in which a difference is called without one."""
     seen_smallest: float
-    """The same where the second is better by the smallest change that the first one states."""
+    """Share of pairs called different where the second is better by the smallest change that the
+    first one states."""
     seen_half: float
 
 

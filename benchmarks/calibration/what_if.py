@@ -1,4 +1,4 @@
-"""What a confidence threshold would serve, predicted from recorded rounds, where it is known.
+"""Checks what is predicted of confidence thresholds on simulated servers that run them, too.
 
 A token is easy or hard, and neighbours are alike. The drafter guesses it, or not, whatever depth it
 drafts it at, except for what depth costs; its confidence is its chance. The same text is then
@@ -131,7 +131,7 @@ class WhatIf:
     misses_by: float
     """Mean distance of the predicted gain from the true one."""
     most_misses_by: float
-    """The same of the gain of verifying only what is accepted."""
+    """Mean distance of the predicted gain of verifying only what is accepted from the true one."""
     length_off: float
     """Largest mean distance of the tokens per round, relative, of a threshold."""
 

@@ -1,4 +1,4 @@
-"""What another policy would have served on the recorded rounds, by the recorded step times.
+"""Predicts what another policy would have served on recorded rounds, by recorded step times.
 
 Policies are a threshold on the drafter's confidence, up to which drafts are verified, no draft
 above a batch size, and the bound of all trimming: only what is accepted. K for all batches, by

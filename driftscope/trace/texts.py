@@ -72,7 +72,7 @@ def read_texts(run: Path, responses: Collection[str]) -> tuple[dict[str, KeptTex
             try:
                 content = parse_bounded_json(line)
                 if content["response"] in responses:
-                    texts[content["response"]] = _kept(content)
+                    texts[content["response"]] = _text_of(content)
             except (ValueError, TypeError, KeyError, AttributeError):
                 damaged += 1
     except OSError as error:
@@ -90,7 +90,7 @@ def _lines(path: Path) -> Iterator[bytes]:
             yield line
 
 
-def _kept(content: Mapping[str, Any]) -> KeptText:
+def _text_of(content: Mapping[str, Any]) -> KeptText:
     """Return what is shown of a line; raises ValueError, TypeError, KeyError or AttributeError for
     anything but what `TextFile` is given."""
     prompt, answer = content["prompt"], content["answer"]

@@ -49,7 +49,7 @@ def _warm_up(original: Any) -> Callable[..., Any]:
     all requests write one slot at once."""
 
     def compile_or_warm_up_model(worker: Any, *args: Any, **kwargs: Any) -> Any:
-        with unrecorded(worker.model_runner):
+        with unrecorded(getattr(worker, "model_runner", None)):
             return original(worker, *args, **kwargs)
 
     return compile_or_warm_up_model

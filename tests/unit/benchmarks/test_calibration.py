@@ -83,6 +83,9 @@ def test_a_cause_that_is_mistaken_is_a_breach(
         ("cut_anew", 2),
         ("ablations", 10),
         ("cut_drafts", 10),
+        ("server_logs", 40),
+        ("file_sums", 40),
+        ("speed", 40),
     ],
 )
 def test_a_small_calibration_meets_its_bounds(table: str, trials: int) -> None:
