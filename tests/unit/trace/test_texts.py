@@ -44,18 +44,26 @@ def test_what_is_written_is_read_and_only_its_owner_can(tmp_path: Path) -> None:
             'user: {"role": "user", "content": [{"type": "text", "text": "Hi"}]}',
             ("So", "."),
         ),
-        ({"answer": ["\x1b[2J\u202e\x00", "a\r\nb\tc"]}, "Why?", (
-            r"\x1b[2J\u202e\x00", "a\nb   c")),
+        (
+            {"answer": ["\x1b[2J\u202e\x00", "a\r\nb\tc"]},
+            "Why?",
+            (r"\x1b[2J\u202e\x00", "a\nb   c"),
+        ),
         ({"answer": ["\ud800"]}, "Why?", ("\ufffd",)),
         ({"answer": []}, "Why?", ()),
         ({"answer": [""] * 5_000}, "Why?", ("",) * SHOWN_ANSWER),
-        ({"answer": ["x" * 1_000_000], "prompt": "y" * 1_000_000},
+        (
+            {"answer": ["x" * 1_000_000], "prompt": "y" * 1_000_000},
             "y" * (SHOWN_PROMPT // 2) + " [… 998,000 characters …] " + "y" * (SHOWN_PROMPT // 2),
-            ("x" * SHOWN_ANSWER + " [… 996,000 more characters]",)),
-        ({"answer": ["x"] * 5_000}, "Why?",
-            (*["x"] * (SHOWN_ANSWER - 1), "x [… 1,000 more characters]")),
+            ("x" * SHOWN_ANSWER + " [… 996,000 more characters]",),
+        ),
+        (
+            {"answer": ["x"] * 5_000},
+            "Why?",
+            (*["x"] * (SHOWN_ANSWER - 1), "x [… 1,000 more characters]"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_texts_are_shown_safely_and_cut(
     tmp_path: Path, values: dict[str, Any], prompt: str, answer: tuple[str, ...]
 ) -> None:
