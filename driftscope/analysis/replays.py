@@ -50,6 +50,8 @@ START, CONTENDER, SERVER_RUN, SPECULATION = "start", "contender", "server_run", 
 """Keys below `Manifest.workload` by which `driftscope pays` tells which server a replay saw: the
 time of its start, its name, the folder beside the replay's into which it recorded, and how it
 speculated, if it did."""
+AGAIN = "again"
+"""Key below `Manifest.workload`: arguments of `driftscope pays` that measure the same once more."""
 INGESTED, TOTALS = "ingested", "totals"
 """Keys of the sums below `Manifest.workload`."""
 MOST_PARTS = 10_000

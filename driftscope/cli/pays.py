@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,10 @@ SPECULATION = ("--speculative-config", "-sc")
 """Names of vLLM's option for the drafter."""
 WITH = "with speculation"
 """Label of a running server that drafts."""
+_ONE_TIME = ("rounds", "best_k", "most_runs", "output", "as_json", "quiet")
+"""Parameters that a command for a second measurement does not repeat."""
+_SECRET = re.compile(r"--(hf-token|.*(password|secret))\b")
+"""Options of vLLM whose values are in no file."""
 
 
 def pays(
@@ -135,6 +140,7 @@ def pays(
     from driftscope.errors import UsageError
 
     with needs("replay"):
+        from driftscope.analysis.replays import AGAIN
         from driftscope.cli.replay import levels, run_path
         from driftscope.workloads.client.replay import Order
         from driftscope.workloads.client.sending import Patience
@@ -176,6 +182,7 @@ def pays(
     contenders = contenders_of(
         server, drafter or [], draft_tokens(k), context.args, api_key_env=api_key_env
     )
+    order = replace(order, note={**order.note, AGAIN: _again(context)})
     if best_k:
         from driftscope.cli.best_k import Search, find_best_k
 
@@ -191,6 +198,21 @@ def pays(
         )
         raise typer.Exit(find_best_k(asked, as_json=as_json, quiet=quiet))
     raise typer.Exit(_ask(contenders, order, folder, rounds, as_json, quiet))
+
+
+def _again(context: typer.Context) -> list[str]:
+    """Return the arguments that measure the same once more; [] if they hold a secret."""
+    if any(map(_SECRET.match, context.args)):
+        return []
+    words = [context.params["server"]]
+    for option in context.command.params[1:]:
+        source = context.get_parameter_source(option.name or "")
+        if source is None or source.name != "COMMANDLINE" or option.name in _ONE_TIME:
+            continue
+        given = context.params[option.name]
+        for value in given if isinstance(given, list) else [given]:
+            words += [option.opts[0]] if value is True else [option.opts[0], f"{value}"]
+    return [*words, *context.args]
 
 
 def _ask(
@@ -217,8 +239,8 @@ def _ask(
             talk.say_lost(result.done)
             if not quiet:
                 talk.say(f"{result.label}: {talk.counted(result.done)}")
-    for each in done:
-        require_answers(each)
+    for replayed in done:
+        require_answers(replayed)
     named = recorded_in(folder)
     analysis = write_reports(
         Inputs(sources=[path for path, _ in named], labels=[label for _, label in named]),
@@ -231,9 +253,9 @@ def _ask(
         say_answer(analysis, getattr(contenders[0], "url", "") if len(contenders) == 1 else "")
     if not quiet:
         talk.say(f"written: {folder / 'report.html'}")
-    if any(each.stopped for each in done):
+    if any(replayed.stopped for replayed in done):
         return EXIT_INTERRUPTED
-    return exit_code(analysis) if all(each.whole for each in done) else EXIT_ERROR
+    return exit_code(analysis) if all(replayed.whole for replayed in done) else EXIT_ERROR
 
 
 def _place(url: str) -> str:

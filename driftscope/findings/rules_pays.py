@@ -22,7 +22,7 @@ from driftscope.analysis.number_words import (
     milliseconds,
     percent,
 )
-from driftscope.analysis.replays import SPECULATION, ReplaySummary
+from driftscope.analysis.replays import AGAIN, SPECULATION, ReplaySummary
 from driftscope.analysis.speed import (
     AT_ONCE,
     CLOCKS_APART,
@@ -262,6 +262,10 @@ def _to_do(answer: Answer, case: Case | ReplayCase) -> str:
 def to_tell(case: Case | ReplayCase) -> str:
     """Return the command that measures whether speculation pays on the same server. It is one for
     all runs of a page that serve one target."""
+    replay = case if isinstance(case, ReplayCase) else case.replayed
+    again = None if replay is None else replay.run.manifest.workload.get(AGAIN)
+    if isinstance(again, list) and again:
+        return f"driftscope pays {shlex.join(map(str, again))}"
     if isinstance(case, ReplayCase):
         return _to_tell_senders(case)
     if case.run.manifest.engine == _SGLANG:
