@@ -28,6 +28,8 @@ from driftscope_probes.recorder import IDENTIFIERS_OFF
 
 pytestmark = pytest.mark.vllm
 LOST_AT_MOST_S = 1.0
+ORPHANED_S = 20.0
+"""Time that processes get to end after their parent was killed, in seconds."""
 TRAFFIC_ROUNDS = 20
 LABELS = ("label-0", "label-1")
 
@@ -159,6 +161,23 @@ def test_kill_9_of_the_worker_leaves_a_readable_run(
     assert len(worker_lines) == 1 and "killed" in worker_lines[0]
     assert killed_s - max(trace.draft.column("time_s").to_pylist()) < LOST_AT_MOST_S
     assert "killed" in done.stderr + done.stdout
+
+
+@pytest.mark.nightly
+def test_kill_9_of_the_api_server_leaves_the_others_as_without_the_probe(tmp_path: Path) -> None:
+    environs = {"off": {"DRIFTSCOPE_DISABLE": "1"}}
+    with serve_all(tmp_path, {"on": (), "off": ()}, environs) as started:
+        alive: dict[str, list[str]] = {}
+        for name, server in started.items():
+            children = server.children()
+            os.kill(server.process.pid, signal.SIGKILL)
+            server.process.wait(30)
+            time.sleep(ORPHANED_S)
+            lasting = [pid for pid in children if Path(f"/proc/{pid}").exists()]
+            alive[name] = sorted(re.sub(r"\d+", "N", children[pid]) for pid in lasting)
+            for pid in lasting:
+                os.kill(pid, signal.SIGKILL)
+    assert alive["on"] == alive["off"]
 
 
 def _swallow(server: Server) -> None:
