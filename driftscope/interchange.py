@@ -1,100 +1,29 @@
 """A recorded run in the formats of other tools.
 
-AIPerf's records of speculative decoding, one JSON object per request: ai-dynamo/aiperf 0.13,
-src/aiperf/common/models/spec_decode_models.py and `profile_export.jsonl`; what a run does not hold
-is left out. Speculation profile 1.0, acceptance by position, for simulators and next to a
+Speculation profile 1.0, acceptance by position, for simulators and next to a
 checkpoint: fields and conventions of specdec_bench in NVIDIA's Model-Optimizer
 (Model-Optimizer#2247, #2313, #2315, #2316); Dynamo's simulator reads the conditional rates, and
 vLLM's synthetic acceptance the marginal ones. Cost table of SGLang 0.5.23:
-srt/speculative/dspark_components/dspark_sps.py. Plain Parquet for any other reader, with the
-columns that files of a run directory leave out.
+srt/speculative/dspark_components/dspark_sps.py.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow.parquet as pq
-
 from driftscope.analysis.advice import TRIMMED
 from driftscope.analysis.figures.results import Acceptance
-from driftscope.analysis.figures.run_sums import Sums
 from driftscope.analysis.figures.steps import StepCell
 from driftscope.analysis.number_words import count, percent
 from driftscope.analysis.query.row_filters import BY_LABEL
 from driftscope.analysis.summary.run_summary import RunSummary
 from driftscope.boundary import strict_json
 from driftscope.boundary.files import write_file
-from driftscope.errors import NoDataError, UsageError
+from driftscope.errors import NoDataError
 from driftscope.trace.manifest import BY_DEPTH, Manifest, Model
-from driftscope.trace.reader import Trace
 from driftscope.vocabulary import Interchange
-
-MS = 1000.0
-NS = 1e9
-
-
-def records_of(run: Sums) -> Iterator[dict[str, Any]]:
-    """Yield the record of each request with a round, in order of arrival, ready for JSON."""
-    rounds, requests = run.rounds, run.requests
-    there = np.flatnonzero(rounds.rounds > 0)
-    arrival_s = requests.arrival_s[rounds.request[there]]
-    begin_s = np.where(np.isfinite(arrival_s), arrival_s, run.first_s[there])
-    names = requests.keys.column("request").to_pylist()
-    for number, row in enumerate(there[np.argsort(begin_s, kind="stable")].tolist()):
-        request = int(rounds.request[row])
-        yield {
-            "metadata": {
-                "session_num": number,
-                "x_request_id": names[request],
-                **_start(float(requests.arrival_s[request])),
-            },
-            "metrics": dict(_metrics(run, request)),
-            "spec_decode_acceptance": _acceptance(run, row),
-        }
-
-
-def _start(arrival_s: float) -> dict[str, int]:
-    return {"request_start_ns": round(arrival_s * NS)} if np.isfinite(arrival_s) else {}
-
-
-def _metrics(run: Sums, request: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    requests = run.requests
-    for name, values, unit, factor in (
-        ("time_to_first_token", requests.ttft_s, "ms", MS),
-        ("inter_token_latency", requests.tpot_s, "ms", MS),
-        ("input_sequence_length", requests.prompt_tokens, "tokens", 1.0),
-        ("output_sequence_length", requests.output_tokens, "tokens", 1.0),
-    ):
-        value = float(values[request])
-        if np.isfinite(value):
-            yield name, {"value": value * factor, "unit": unit}
-
-
-def _acceptance(run: Sums, row: int) -> dict[str, Any]:
-    rounds = run.rounds
-    steps, verified = int(rounds.rounds[row]), int(rounds.verified[row])
-    accepted = int(rounds.accepted[row])
-    tokens = float(run.requests.output_tokens[int(rounds.request[row])])
-    return {
-        "engine": run.tables.manifest.engine,
-        "mean_acceptance_length": 1.0 + accepted / steps,
-        **({"draft_acceptance_rate": accepted / verified} if verified else {}),
-        "acceptance_histogram": {
-            str(tokens): int(number) for tokens, number in enumerate(rounds.histogram[row].tolist())
-        },
-        "num_accepted_draft_tokens": accepted,
-        "num_draft_tokens": verified,
-        "num_spec_steps": steps,
-        "num_spec_tokens": run.tables.manifest.k,
-        **({"completion_tokens": int(tokens)} if np.isfinite(tokens) else {}),
-    }
-
 
 SCHEMA_VERSION = "1.0"
 TOLERANCE = 0.02
@@ -251,31 +180,12 @@ def _number(value: float | None) -> float | None:
     return None if value is None else round(value, DIGITS)
 
 
-RECORDS = {"draft": "chains", "verify": "rounds", "step": "steps", "request": "requests"}
-"""File by record."""
+def write_as(form: Interchange, run: Path, output: Path, where: str | None = None) -> None:
+    """Write the run in this format to the file `output`.
 
-
-def files_of(trace: Trace) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the bytes of each file; a record without a row has a file without one."""
-    for record, name in RECORDS.items():
-        buffer = io.BytesIO()
-        pq.write_table(getattr(trace, record), buffer, compression="zstd")
-        yield f"{name}.parquet", buffer.getvalue()
-
-
-def write_as(
-    form: Interchange, run: Path, output: Path, where: str | None = None
-) -> tuple[Path, ...]:
-    """Write the run in this format: to the file `output`, or with PARQUET into this folder.
-
-    `where`: the rounds to keep, a condition of `analyze --where`; UsageError with PARQUET, which
-    holds every row. Raises NoDataError for a run that the format cannot describe, the reader's
-    errors, and OSError.
+    `where`: the rounds to keep, a condition of `analyze --where`. Raises NoDataError for a run that
+    the format cannot describe, the reader's errors, and OSError.
     """
-    if form is Interchange.PARQUET:
-        if where is not None:
-            raise UsageError(f"--format {form} writes every row; leave out --where")
-        return _tables(run, output)
     from driftscope.analysis.query.row_filters import Filter
     from driftscope.pipeline import Inputs, measure
 
@@ -285,23 +195,5 @@ def write_as(
             f"{run}: has no rounds by position, as a replay or a run without speculation; give the "
             "run recorded in a server that speculates"
         )
-    if form is Interchange.AIPERF:
-        (sums,) = measured.sums.values()
-        text = "".join(
-            strict_json.dumps(record, sort_keys=True) + "\n" for record in records_of(sums)
-        )
-    else:
-        make = sps_table_of if form is Interchange.SPS_TABLE else profile_of
-        text = strict_json.dumps(make(measured.runs[0]), indent=1) + "\n"
-    write_file(output, text.encode())
-    return (output,)
-
-
-def _tables(run: Path, folder: Path) -> tuple[Path, ...]:
-    from driftscope.trace.reader import read_trace
-
-    written = []
-    for name, content in files_of(read_trace(run)):
-        write_file(folder / name, content, parents=True)
-        written.append(folder / name)
-    return tuple(written)
+    make = sps_table_of if form is Interchange.SPS_TABLE else profile_of
+    write_file(output, (strict_json.dumps(make(measured.runs[0]), indent=1) + "\n").encode())

@@ -167,7 +167,7 @@ CONTENTS: Mapping[str, Schema] = {
             )
         }
     ),
-    FILES: _object({"written": _list(TEXT), "sent": COUNTS}),
+    FILES: _object({"written": _list(TEXT)}),
 }
 """Properties of each kind of document, apart from its kind and version."""
 

@@ -74,8 +74,6 @@ class Interchange(StrEnum):
 
     SPECULATION_PROFILE = "speculation-profile"
     SPS_TABLE = "sps-table"
-    AIPERF = "aiperf"
-    PARQUET = "parquet"
 
 
 class EngineName(StrEnum):

@@ -96,9 +96,9 @@ def text(kind: str, content: Any, digits: int | None = DIGITS) -> str:
     return layout(document(kind, content, digits))
 
 
-def files_text(written: Sequence[Any], sent: Mapping[str, int] | None = None) -> str:
-    """Return the files that a command wrote, and counts of what it sent, as text."""
-    return text(FILES, {"written": written, "sent": sent or {}})
+def files_text(written: Sequence[Any]) -> str:
+    """Return the files that a command wrote, as text."""
+    return text(FILES, {"written": written})
 
 
 def line(kind: str, content: Any) -> str:

@@ -112,14 +112,15 @@ PAGES: Mapping[str, Page] = MappingProxyType(
             "'no_worse(acceptance.mean_length, 5%)'",
         ),
         "ingest": Page(group=READ, example="driftscope ingest vllm-bench.json records.jsonl"),
+        "export": Page(
+            group=READ,
+            example="driftscope export latest --format speculation-profile -o profile.json",
+        ),
         "ls": Page(group=KEEP, example="driftscope ls"),
         "rm": Page(group=KEEP, example="driftscope rm driftscope-runs/20260101-120000-eagle3"),
         "prune": Page(group=KEEP, example="driftscope prune --older-than 30d --keep 5"),
         "replay": Page(
             group=SEND, example="driftscope replay http://localhost:8000 --suite template"
-        ),
-        "export": Page(
-            group=WATCH, example="driftscope export latest --otlp http://localhost:4318"
         ),
         "dashboards": Page(group=WATCH, example="driftscope dashboards -o monitoring"),
     }

@@ -5,17 +5,11 @@ There is one span per finished request, with events for its rejected rounds and 
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-import re
 import sys
-import textwrap
 import time
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.metrics import Exemplar as OtelExemplar
@@ -37,8 +31,6 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from driftscope.boundary.http_peer import BadUrlError, ServerUrl
-from driftscope.boundary.text import redacted, shown
 from driftscope.errors import TelemetryError
 from driftscope.telemetry import instruments as i
 from driftscope.telemetry.count import Finished, NotableChain, error_of, operation_of
@@ -62,13 +54,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 SCOPE = InstrumentationScope("driftscope", __version__, i.SCHEMA_URL)
-LOGGER = "opentelemetry"
-LONGEST = 300
-"""Most characters of the error that are shown."""
-_HEADERS = re.compile(r"OTEL_EXPORTER_OTLP_(\w+_)?HEADERS")
-_ENDPOINTS = re.compile(r"OTEL_EXPORTER_OTLP_(\w+_)?ENDPOINT|DRIFTSCOPE_OTLP")
-RETRYING = " encountered while exporting"
-"""Text that follows the cause in the exporters' log lines and adds nothing to it."""
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 60.0
 """Bounds of the back-off after a failure, in seconds. It doubles from the first to the last and
@@ -79,20 +64,6 @@ CHAINS_PER_REQUEST = 8
 """Most chains that drifted hard in one request's span."""
 REMEMBERED_REQUESTS = 4096
 """Most requests whose drifted chains are kept until the request finishes."""
-
-
-class ExporterErrorHandler(logging.Handler):
-    """Log handler that keeps the first message; later ones only count attempts."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.first = ""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep the first message, redacted and shortened."""
-        cause = record.getMessage().partition(RETRYING)[0]
-        cause = shown(redacted(" ".join(cause.split()), secrets_in(os.environ)))
-        self.first = self.first or textwrap.shorten(cause, LONGEST, placeholder=" ...")
 
 
 class RetrySchedule:
@@ -382,11 +353,8 @@ def _exemplar(exemplar: Exemplar) -> OtelExemplar:
     )
 
 
-def metric_exporter(settings: Settings, timeout_s: float | None = None) -> MetricExporter | None:
+def metric_exporter(settings: Settings) -> MetricExporter | None:
     """Return the metric exporter; None if metrics are not exported.
-
-    `timeout_s`: time for one batch including retries, in seconds; None: OpenTelemetry's variables
-    decide.
 
     Raises TelemetryError when the protocol's package is missing.
     """
@@ -397,11 +365,11 @@ def metric_exporter(settings: Settings, timeout_s: float | None = None) -> Metri
         from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 
         return ConsoleMetricExporter(out=sys.stderr)
-    made: MetricExporter = _otlp(signal, "metric_exporter", "OTLPMetricExporter", timeout_s)
+    made: MetricExporter = _otlp(signal, "metric_exporter", "OTLPMetricExporter")
     return made
 
 
-def span_exporter(settings: Settings, timeout_s: float | None = None) -> SpanExporter | None:
+def span_exporter(settings: Settings) -> SpanExporter | None:
     """Return the span exporter; arguments and errors are those of `metric_exporter`."""
     signal = settings.traces
     if signal is None:
@@ -410,11 +378,11 @@ def span_exporter(settings: Settings, timeout_s: float | None = None) -> SpanExp
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
         return ConsoleSpanExporter(out=sys.stderr)
-    made: SpanExporter = _otlp(signal, "trace_exporter", "OTLPSpanExporter", timeout_s)
+    made: SpanExporter = _otlp(signal, "trace_exporter", "OTLPSpanExporter")
     return made
 
 
-def _otlp(signal: Signal, module: str, name: str, timeout_s: float | None) -> Any:
+def _otlp(signal: Signal, module: str, name: str) -> Any:
     import importlib
 
     package = "opentelemetry.exporter.otlp.proto"
@@ -430,37 +398,7 @@ def _otlp(signal: Signal, module: str, name: str, timeout_s: float | None) -> An
             f"OTLP over {signal.protocol}: {error.name or error} is not installed; "
             f"pip install '{extra}'"
         ) from error
-    return exporter(endpoint=signal.endpoint, timeout=timeout_s, **more)
-
-
-def secrets_in(environ: Mapping[str, str]) -> list[str]:
-    """Return secrets such as keys and passwords from header and endpoint variables. A collector may
-    repeat one of them in its error."""
-    urls = [value for name, value in environ.items() if _ENDPOINTS.fullmatch(name)]
-    given = [value for name, value in environ.items() if _HEADERS.fullmatch(name)]
-    pairs = (pair.partition("=")[2].strip() for value in given for pair in value.split(","))
-    keys = [unquote(value).rpartition(" ")[2] for value in pairs if value]
-    return [*keys, *(secret for url in urls for secret in _secrets_of(url))]
-
-
-def _secrets_of(url: str) -> tuple[str, ...]:
-    try:
-        return ServerUrl.parsed(url.strip()).secrets
-    except BadUrlError:
-        return ()
-
-
-@contextlib.contextmanager
-def capture_exporter_errors() -> Iterator[ExporterErrorHandler]:
-    """Redirect OpenTelemetry's log to the handler that is yielded, and nowhere else."""
-    logger, handler = logging.getLogger(LOGGER), ExporterErrorHandler()
-    propagate, logger.propagate = logger.propagate, False
-    logger.addHandler(handler)
-    try:
-        yield handler
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = propagate
+    return exporter(endpoint=signal.endpoint, **more)
 
 
 def _parent(traceparent: str | None) -> Context | None:

@@ -54,8 +54,6 @@ STOP_S = 5.0
 """Longest time to wait for the endpoint to stop answering, in seconds."""
 _UNITS = {"s": "_seconds", "By": "_bytes"}
 _RUN_LABEL = "service.instance.id"
-Moments = Sequence[tuple[float | None, Snapshot]]
-"""Snapshots of one engine, each with its timestamp; None: the time of the scrape."""
 _LABEL = r'[a-zA-Z_]\w*="(?:[^"\\]|\\.)*"'
 _LINE = re.compile(
     rf"(?P<name>[a-zA-Z_:][\w:]*)(?:\{{(?P<labels>(?:{_LABEL},?)*)\}})?[ \t]+(?P<value>\S+)"
@@ -100,7 +98,7 @@ class _Collector:
         """Yield the current figures; nothing until the engine is known."""
         if (identity := self._source.identity()) is None:
             return
-        yield from families([([(None, self._source.snapshot())], identity.attributes)])
+        yield from families(self._source.snapshot(), identity.attributes)
         yield from _target_info(identity)
 
 
@@ -296,42 +294,18 @@ def serve(source: Source, host: str, port: int) -> Callable[[], None]:
     return stop
 
 
-def families_text(engines: Sequence[tuple[Moments, Mapping[str, str]]]) -> str:
-    """Return engines, each with the attributes of all its series, as OpenMetrics text.
-
-    `promtool tsdb create-blocks-from openmetrics` turns the text into blocks. Raises TelemetryError
-    without prometheus-client.
-    """
-    try:
-        from prometheus_client.openmetrics.exposition import generate_latest
-    except ImportError as error:
-        raise TelemetryError(
-            "OpenMetrics text needs prometheus-client; pip install 'driftscope-probe[prometheus]'"
-        ) from error
-
-    class Families:
-        def collect(self) -> Iterator[Any]:
-            yield from families(engines)
-
-    text: bytes = generate_latest(Families())  # type: ignore[no-untyped-call]
-    return text.decode()
-
-
-def families(engines: Sequence[tuple[Moments, Mapping[str, str]]]) -> Iterator[Any]:
-    """Yield prometheus_client's metric families; the moments of one series are adjacent."""
-    series: dict[str, dict[tuple[int, Key], list[tuple[float | None, Point]]]] = {}
-    for at, (moments, _) in enumerate(engines):
-        for time_s, snapshot in moments:
-            for key, point in snapshot.items():
-                series.setdefault(point.name, {}).setdefault((at, key), []).append((time_s, point))
-    for name, by_key in series.items():
+def families(snapshot: Snapshot, constants: Mapping[str, str]) -> Iterator[Any]:
+    """Yield prometheus_client's metric families; `constants` are attributes of every series."""
+    by_name: defaultdict[str, list[Point]] = defaultdict(list)
+    for point in snapshot.values():
+        by_name[point.name].append(point)
+    for name, points in by_name.items():
         instrument = INSTRUMENTS[name]
-        attributes = [*engines[0][1], *instrument.attributes]
+        attributes = [*constants, *instrument.attributes]
         family = _family(instrument, list(map(label_name, attributes)))
-        for (at, _), points in by_key.items():
-            for time_s, point in points:
-                have = {**engines[at][1], **dict(point.attributes)}
-                _add(family, instrument, [have.get(a, "") for a in attributes], point, time_s)
+        for point in points:
+            have = {**constants, **dict(point.attributes)}
+            _add(family, instrument, [have.get(a, "") for a in attributes], point)
         yield family
 
 
@@ -343,13 +317,11 @@ def _family(instrument: Instrument, labels: Sequence[str]) -> Any:
     return made(metric_name(instrument), instrument.description, labels=labels)
 
 
-def _add(
-    family: Any, instrument: Instrument, labels: Sequence[str], point: Point, time_s: float | None
-) -> None:
+def _add(family: Any, instrument: Instrument, labels: Sequence[str], point: Point) -> None:
     if instrument.kind in (COUNTER, GAUGE):
-        family.add_metric(labels, point.value, timestamp=time_s)
-        return
-    family.add_metric(labels, list(_buckets(instrument, point)), point.value, timestamp=time_s)
+        family.add_metric(labels, point.value)
+    else:
+        family.add_metric(labels, list(_buckets(instrument, point)), point.value)
 
 
 def _buckets(instrument: Instrument, point: Point) -> Iterator[tuple[Any, ...]]:

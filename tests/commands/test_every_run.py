@@ -62,7 +62,7 @@ def _gates(run: Path, usual: Path, out: Path) -> list[list[object]]:
 def _looks(run: Path, usual: Path, out: Path) -> list[list[object]]:
     return [
         ["watch", run, "--once"],
-        ["export", run, "--prometheus", out / "metrics.txt"],
+        ["export", run, "--format", "speculation-profile", "-o", out / "profile.json"],
         ["probe", "status", run, "--json"],
     ]
 

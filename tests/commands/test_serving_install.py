@@ -106,14 +106,6 @@ def test_dashboards_are_written(installed: Path, tmp_path: Path) -> None:
     assert (tmp_path / "monitoring" / "prometheus" / "driftscope.rules.yml").is_file()
 
 
-def test_an_export_names_the_extra_that_it_needs(installed: Path, recorded: Path) -> None:
-    done = attempt(
-        installed / "driftscope", "export", "run", "--prometheus", "-", cwd=recorded.parent
-    )
-    assert done.returncode == 1
-    assert "pip install 'driftscope-probe[prometheus]'" in done.stderr
-
-
 def test_doctor_finds_the_plugin_and_no_engine(installed: Path, tmp_path: Path) -> None:
     done = attempt(installed / "driftscope", "doctor", "--json", cwd=tmp_path)
     assert done.returncode == 1

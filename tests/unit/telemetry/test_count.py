@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import logging
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,21 +15,16 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
 from opentelemetry.semconv.schemas import Schemas
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from support.runs import Spec, rows
 from support.simulate import Truth, simulate
-from typer.testing import CliRunner
 
-from driftscope.cli.app import app
 from driftscope.errors import TelemetryError
 from driftscope.metrics.catalogue import DEFINITIONS
 from driftscope.pipeline import summarise
 from driftscope.telemetry import instruments as i
-from driftscope.telemetry import recorded_run
-from driftscope.telemetry.count import BatchCounter, RegionCounter, record_status
-from driftscope.telemetry.export import LOGGER, capture_exporter_errors, secrets_in
+from driftscope.telemetry.count import BatchCounter, RegionCounter, RequestLog, record_status
 from driftscope.telemetry.instruments import COUNTER, GAUGE, HISTOGRAM, INSTRUMENTS, UP, Tally
-from driftscope.telemetry.settings import METRIC_REGIONS, settings_from
+from driftscope.telemetry.settings import settings_from
 from driftscope.trace.reader import read_trace
 from driftscope.trace.records import RequestRow
 from driftscope.trace.schema import to_batch
@@ -196,43 +190,33 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return simulate(tmp_path_factory.mktemp("regions") / "run", TRUTH)
 
 
-def parsed(text: str) -> Counts:
-    """Return the counters by region of an OpenMetrics text, with their last values."""
+def counted(run: Path) -> Counts:
+    """Return the counters by region of a run's rows, as a live engine counts them."""
+    trace, tally = read_trace(run), Tally()
+    log = RequestLog(tally, (), regions=True)
+    for batch in trace.verify.combine_chunks().to_batches():
+        log.verified(batch)
+    for batch in trace.request.combine_chunks().to_batches():
+        list(log.finished(batch))
     found: Counts = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if family.name.startswith("driftscope_region_"):
-                region = sample.labels["driftscope_region"]
-                found.setdefault(family.name, {})[region] = sample.value
+    for point in tally.snapshot().values():
+        if point.name.startswith("driftscope.region."):
+            found.setdefault(point.name, {})[dict(point.attributes)["driftscope.region"]] = (
+                point.value
+            )
     return found
 
 
-def exported(run: Path, *, regions: bool = True) -> Counts:
-    told = list(recorded_run.replays(read_trace(run), regions=regions))
-    return parsed(recorded_run.to_openmetrics(told))
-
-
 def test_rounds_and_lengths_are_those_of_analyze(run: Path) -> None:
-    found = exported(run)
+    found = counted(run)
     segments = summarise(read_trace(run), "run", by="region").segments
-    rounds = found["driftscope_region_rounds"]
+    rounds = found["driftscope.region.rounds"]
     assert rounds == {part.label: part.rounds for part in segments}
     assert set(rounds) == set(TRUTH.regions) <= set(Region.ALL)
     for part in segments:
-        accepted = found["driftscope_region_tokens_accepted"][part.label]
+        accepted = found["driftscope.region.tokens.accepted"][part.label]
         assert 1 + accepted / part.rounds == pytest.approx(part.mean_length)
-        assert found["driftscope_region_tokens_verified"][part.label] == 4 * part.rounds
-
-
-@pytest.mark.parametrize(("value", "some"), [("on", True), ("off", False), ("", False)])
-def test_the_command_reads_the_setting(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, some: bool
-) -> None:
-    monkeypatch.setenv(METRIC_REGIONS, value)
-    file = tmp_path / "run.om"
-    done = CliRunner().invoke(app, ["export", str(run), "--prometheus", str(file)])
-    assert done.exit_code == 0, done.output
-    assert bool(parsed(file.read_text())) is some
+        assert found["driftscope.region.tokens.verified"][part.label] == 4 * part.rounds
 
 
 def test_kept_rounds_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,22 +318,3 @@ def test_prometheus() -> None:
 def test_what_cannot_be_used_is_said(environ: dict[str, str], words: str) -> None:
     with pytest.raises(TelemetryError, match=words):
         settings_from(environ)
-
-
-def test_headers_and_endpoints_hold_secrets() -> None:
-    environ = {
-        "OTEL_EXPORTER_OTLP_HEADERS": "x-api-key=k-1,authorization=Bearer%20t-2",
-        "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "a=b",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://me:p-3@h:4318",
-        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "no url",
-        "HEADERS": "x=y",
-    }
-    assert secrets_in(environ) == ["k-1", "t-2", "b", "p-3", "bWU6cC0z"]
-
-
-def test_the_first_cause_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-api-key=sk-0123456789")
-    with capture_exporter_errors() as said:
-        logging.getLogger(LOGGER).warning("refused: key sk-0123456789 \x1b[2J\nline")
-        logging.getLogger(LOGGER).warning("again")
-    assert said.first == r"refused: key *** \x1b[2J line"

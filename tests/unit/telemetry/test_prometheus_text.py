@@ -277,7 +277,7 @@ def _page_of_tally(tally: Tally) -> str:
     class Collector:
         def collect(self):  # type: ignore[no-untyped-def]
             constants = {i.MODEL: 'a "model"\\', i.DRAFTER: "d", i.PROVIDER: "vllm"}
-            yield from families([([(None, tally.snapshot())], constants)])
+            yield from families(tally.snapshot(), constants)
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector())

@@ -131,12 +131,8 @@ _IMPORTED_LATE = (
     "driftscope.analysis.compare",
     "driftscope.cli.run_reports",
     "driftscope.cli.screens.watch",
-    "driftscope.telemetry.export",
-    "driftscope.telemetry.recorded_run",
     "driftscope.workloads.client.replay",
     "driftscope_reports.html",
-    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
-    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
 )
 """Modules that commands import when they run."""
 

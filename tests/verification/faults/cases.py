@@ -26,9 +26,6 @@ READ = "read"
 command a second."""
 USUAL = "one-request"
 """The small run used by cases that damage no run."""
-WHOLE_RUN_S = 1e9
-"""Interval that gives one moment per series: prometheus_client's parser drops buckets of a second
-one."""
 Arguments = Callable[[Path, Path, Path], Sequence[object]]
 COMMANDS: Mapping[str, Arguments] = {
     "analyze": lambda run, _, out: ["analyze", run, "-q", "-o", out / "r.html", "--json"],
@@ -37,7 +34,7 @@ COMMANDS: Mapping[str, Arguments] = {
     "compare": lambda run, sound, _: ["compare", sound, run, "--json"],
     "advise": lambda run, _, __: ["advise", run, "--json"],
     "export": lambda run, _, out: [
-        *("export", run, "--prometheus", out / "metrics.om", "--interval", WHOLE_RUN_S)
+        *("export", run, "--format", "speculation-profile", "-o", out / "profile.json")
     ],
     "watch": lambda run, _, __: ["watch", run, "--once"],
     "probe status": lambda run, _, __: ["probe", "status", run],
@@ -67,7 +64,6 @@ OTHERS: Mapping[tuple[str, str], tuple[float, Attempt]] = {
     ("hostile server", "watch"): (0.005, partial(peers.ask_server, "watch")),
     ("hostile server", "replay"): (0.004, partial(peers.ask_server, "replay")),
     ("hostile server", "probe status"): (0.003, partial(peers.ask_server, "probe status")),
-    ("hostile receiver", "export"): (0.004, peers.send_telemetry),
 }
 """Cases other than damaged runs, by name and command, each with its share of all cases."""
 

@@ -15,7 +15,6 @@ from typing import Any
 from support.hostile.server import CONTROL, METRICS, OPENAI
 
 from driftscope.telemetry import watch as follow
-from driftscope.telemetry.recorded_run import SEND_VARIABLE
 from driftscope.workloads.client import replay, server
 from driftscope_probes import control
 from verification.faults.command import Outcome, outcome_of
@@ -24,13 +23,9 @@ DEADLINE_S = 1.0
 """Time for a whole answer, in seconds, instead of the longer time that a real server gets."""
 KEY_VARIABLE, KEY = "FAULTS_API_KEY", "sk-0123456789abcdefghij"
 SUITE = "{prompts: chat, baseline: as asked, conditions: {as asked: []}, settings: {max_tokens: 4}}"
-REFUSES = "refuses"
-"""Name of a receiver that does not listen."""
-_DISCARD_PORT = 9
 SERVERS = {"watch": sorted(METRICS), "replay": sorted(OPENAI), "probe status": sorted(CONTROL)}
 """Behaviours of a server, by the command that contacts it."""
-RECEIVERS = (*sorted(METRICS), REFUSES)
-_WHOLE = frozenset({"watch", "probe status", "export"})
+_WHOLE = frozenset({"watch", "probe status"})
 """Commands with a single request: they report a fault in one line and print nothing else."""
 _url = ""
 
@@ -83,19 +78,6 @@ def ask_server(command: str, random: Random, _: Path, folder: Path) -> None:
     with _short_deadlines():
         found = outcome_of(arguments, {KEY_VARIABLE: KEY})
     _check(command, behaviour, found, folder)
-
-
-def send_telemetry(random: Random, run: Path, folder: Path) -> None:
-    """Export a run to a hostile receiver."""
-    behaviour = random.choice(RECEIVERS)
-    url = f"http://127.0.0.1:{_DISCARD_PORT}" if behaviour == REFUSES else _url + behaviour
-    environment = {
-        SEND_VARIABLE: f"{DEADLINE_S / 2}",
-        "OTEL_EXPORTER_OTLP_HEADERS": f"x-api-key={KEY}",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": random.choice(("http/protobuf", "http/protobuf", "grpc")),
-    }
-    found = outcome_of(["export", run, "--otlp", url], environment)
-    _check("export", behaviour, found, folder)
 
 
 def _check(command: str, behaviour: str, found: Outcome, folder: Path) -> None:

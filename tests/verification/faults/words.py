@@ -199,8 +199,8 @@ OPTIONS: Mapping[str, Line] = {
     "--since": lambda text, run, out: _analyze(run, out, "--since", text),
     "--format": lambda text, run, out: _analyze(run, out, "--format", text),
     "-o": lambda text, run, out: ["analyze", run, "-q", "-o", out / file_name_of(text)],
-    "--prometheus": lambda text, run, out: [
-        *("export", run, "--prometheus", out / file_name_of(text))
+    "-o of export": lambda text, run, out: [
+        *("export", run, "--format", "speculation-profile", "-o", out / file_name_of(text))
     ],
     "--fail-on": lambda text, run, _: ["check", run, "--fail-on", text],
     "--rules": lambda text, run, _: ["check", run, "--rules", text],
