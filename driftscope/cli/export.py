@@ -52,10 +52,10 @@ def export(
     from driftscope.errors import UsageError
     from driftscope.interchange import write_as
 
-    if as_json and str(output) == STDOUT:
+    if as_json and output == STDOUT:
         raise UsageError("--json and -o - both print to stdout; give -o a file")
     write_as(form, run, output, where)
     if as_json:
         typer.echo(files_text([output]), nl=False)
-    elif str(output) != STDOUT:
+    elif output != STDOUT:
         sys.stderr.write(f"written: {shown(str(output))}\n")
