@@ -154,7 +154,7 @@ CONTENTS: Mapping[str, Schema] = {
                     {
                         "path": TEXT,
                         "created_s": {"type": "number"},
-                        "kind": {"enum": ["probe", "replay", "ablation"]},
+                        "kind": {"enum": ["probe", "replay"]},
                         "target": {"type": ["string", "null"]},
                         "drafter": {"type": ["string", "null"]},
                         "k": {"type": ["integer", "null"]},

@@ -1,14 +1,10 @@
-"""The result of an ablation: every effect, the parts of the loss over depth, as JSON and back."""
+"""The result of an ablation: every effect, and the parts of the loss over depth."""
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,23 +19,10 @@ from driftscope.ablate.intervention import (
 )
 from driftscope.analysis.statistics.intervals import Interval
 from driftscope.analysis.statistics.ratio import Ratio, intervals, rate_intervals, ratio_of
-from driftscope.boundary.files import first_line, write_file
-from driftscope.boundary.json_document import ABLATION, read_document, text, written_property
-from driftscope.errors import UsageError
-from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
-from driftscope.inspect.reference.config import DEFAULT_N_SINK
+from driftscope.boundary.json_document import ABLATION, text, written_property
 from driftscope.inspect.trial.result import Acceptance, acceptance_of, gain
-from driftscope.inspect.weights_digest import described_model
-from driftscope.trace.manifest import ABLATION as ABLATION_MODE
-from driftscope.trace.manifest import GREEDY, MANIFEST, Manifest
-from driftscope.trace.runs import is_ablation_run
-from driftscope.version import __version__
 from driftscope.vocabulary import Region
 
-DOCUMENT = "ablation.json"
-"""Name of the JSON document in the run directory of an ablation."""
-_DTYPE = "float32"
-_FLAGS = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 RegionTokens = Mapping[str, tuple[int, int]]
 """Tokens of one answer, and those among them that the draft vocabulary lacks, by region."""
 
@@ -379,78 +362,3 @@ def ablation_of(
 def to_json(result: Ablation) -> str:
     """Return everything as a JSON document, newline at the end."""
     return text(ABLATION, result)
-
-
-def read_ablation(path: Path) -> Ablation:
-    """Return the ablation in a run directory or in a document of `driftscope ablate --json`, which
-    may come from anyone.
-
-    Raises UnknownKindError for a file of something else, and UsageError for another document or a
-    damaged one.
-    """
-    from pydantic import TypeAdapter
-
-    path = path / DOCUMENT if path.is_dir() else path
-    try:
-        document = read_document(path, ABLATION)
-        result = TypeAdapter(Ablation).validate_python(document)
-        _check_depths(result)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else first_line(error)
-        raise UsageError(f"{path}: is no ablation ({reason}); make it again") from error
-    return result
-
-
-def _check_depths(result: Ablation) -> None:
-    """Raise ValueError for an ablation without effects, or with one of another K."""
-    if not result.effects:
-        raise ValueError("it has no effect")
-    for effect in result.effects:
-        rows = effect.agreement, effect.acceptance.marginal, *effect.figures.values()
-        for row in rows:
-            if len(row) != result.k:
-                raise ValueError(f"{len(row)} depths at K = {result.k}")
-
-
-def check_free(run: Path) -> None:
-    """Raise UsageError if `run` is something that an ablation must not replace."""
-    if run.exists() and not run.is_dir():
-        raise UsageError(
-            f"--output {run}: is a file; give a run directory, or a name that ends with .json"
-        )
-    if run.is_dir() and any(run.iterdir()) and not is_ablation_run(run):
-        what = "a run of a server" if (run / MANIFEST).exists() else "other files"
-        raise UsageError(f"--output {run}: holds {what}; give another directory")
-
-
-def write_run(run: Path, result: Ablation, drafter: DrafterFiles, target: TargetFiles) -> None:
-    """Write the run directory; an ablation that is there is replaced. Raises OSError."""
-    manifest = Manifest(
-        run_id=uuid.uuid4().hex[:12],
-        created_s=time.time(),
-        driftscope_version=__version__,
-        engine="reference",
-        engine_version=__version__,
-        runner="reference",
-        mode=ABLATION_MODE,
-        recording="none",
-        method="eagle3",
-        k=result.k,
-        target=described_model(target.folder, _architecture(target.raw), _DTYPE),
-        drafter=described_model(drafter.folder, _architecture(drafter.raw), _DTYPE),
-        norm_flags={name: drafter.flag(name) for name in _FLAGS},
-        drafter_layers=drafter.layers,
-        aux_layers=drafter.aux_layers or (),
-        draft_sampling=GREEDY,
-        attention_backend="torch",
-        kv_cache_dtype="auto",
-        sink_tokens=DEFAULT_N_SINK,
-        sink_source="default",
-    )
-    write_file(run / DOCUMENT, to_json(result).encode(), parents=True)
-    write_file(run / MANIFEST, manifest.to_json().encode())
-
-
-def _architecture(raw: Mapping[str, Any]) -> str:
-    named = raw.get("architectures")
-    return str(named[0]) if isinstance(named, list) and named else "unknown"

@@ -31,7 +31,7 @@ SCHEMA_VERSION = 1
 _READ_BY = {
     REPORT: "the JSON report of `driftscope analyze`; give the run directories that it is about",
     INSPECTION: "a document of `driftscope inspect`; `driftscope compare` reads it",
-    ABLATION: "a document of `driftscope ablate`; `driftscope analyze` reads it",
+    ABLATION: "a document of `driftscope ablate`",
 }
 """Kinds of documents that a user may give in place of a run, and what to do with them."""
 DIGITS = 9

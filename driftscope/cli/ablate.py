@@ -1,9 +1,8 @@
-"""The `driftscope ablate` command, and its result as a report that `driftscope analyze` writes."""
+"""The `driftscope ablate` command."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +19,6 @@ from driftscope.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from driftscope.cli.options import Format
     from driftscope.inspect.checkpoints import DrafterFiles, TargetFiles
 
 WORK = ".work"
@@ -65,9 +63,8 @@ def ablate(
         typer.Option(
             "--output",
             "-o",
-            metavar="PATH",
-            help="Also write a run directory, which `driftscope analyze` makes a page of, or the "
-            "JSON alone if PATH ends with .json.",
+            metavar="FILE",
+            help="Also write an HTML page; a file is replaced.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -83,22 +80,19 @@ def ablate(
     With --output, Ctrl-C (exit code 130) keeps what is measured in a file beside the output, and
     the same command goes on from there.
     """
-    from driftscope.boundary.files import write_file
+    from driftscope.boundary.files import write_text
     from driftscope.boundary.text import shown
     from driftscope.cli.run_reports import steps
     from driftscope.cli.screens.inspection import print_ablation
     from driftscope.cli.trial_run import EXTRA, TrialOptions, load_bench, opening_of
     from driftscope.distributions import needs
-    from driftscope.errors import EXIT_INTERRUPTED
+    from driftscope.errors import EXIT_INTERRUPTED, UsageError
     from driftscope.inspect.checkpoints import open_drafter, open_target
 
     opening = opening_of(allow_pickle=allow_pickle, download=download)
-    is_file = output is not None and output.suffix.lower() == ".json"
     work_path = None if output is None else output.with_name(f"{output.name}{WORK}")
-    if output is not None and not is_file:
-        from driftscope.ablate.result import check_free
-
-        check_free(output)
+    if output is not None and output.is_dir():
+        raise UsageError(f"--output {output}: is a folder; name a file")
     files, opened = open_drafter(drafter, opening), open_target(target, opening)
     wanted, text = named_interventions(interventions), _template(template) if template else None
     trial = TrialOptions(prompts=prompts, k=k, most_prompts=most_prompts, opening=opening)
@@ -143,15 +137,16 @@ def ablate(
         print_ablation(result)
     if output is None or work_path is None:
         return
-    if is_file:
-        write_file(output, to_json(result).encode())
-    else:
-        from driftscope.ablate.result import write_run
+    from driftscope_reports.ablation_page import to_html
 
-        write_run(output, result, files, opened)
+    words = ["driftscope", "ablate", drafter, "--target", target, "--prompts", prompts]
+    words += ["--k", str(k), "--positions", str(positions), "--limit", str(most_prompts)]
+    words += ["--interventions", interventions] if interventions else []
+    words += ["--template", str(template)] if template else []
+    words += ["--allow-pickle"] if allow_pickle else []
+    write_text(output, to_html(result, command=shlex.join([*words, "-o", str(output)])))
     work_path.unlink(missing_ok=True)
     typer.echo(f"written: {shown(str(output))}", err=True)
-    typer.echo(f"as a page: driftscope analyze {shown(shlex.quote(str(output)))}", err=True)
 
 
 def _identity(
@@ -215,56 +210,3 @@ def named_interventions(names: str | None) -> tuple[str, ...]:
             f"{', '.join(every)}"
         )
     return tuple(name for name in every if name in asked)
-
-
-def is_ablation(path: Path) -> bool:
-    """Whether `path` names an ablation: its run directory, or a JSON document."""
-    from driftscope.trace.runs import is_ablation_run
-
-    return is_ablation_run(path) if path.is_dir() else path.suffix.lower() == ".json"
-
-
-def write_report(
-    paths: Sequence[Path],
-    output: Path,
-    form: Format,
-    options: Mapping[str, object],
-    *,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Write the report of an ablation for `driftscope analyze`: the page "Why"; and print its table
-    unless `quiet`. `options` are those that only recorded runs have.
-
-    Raises UsageError for a file that is no ablation, for several runs and for options that do not
-    apply, and OSError.
-    """
-    from driftscope.ablate.result import read_ablation, to_json
-    from driftscope.boundary.files import STDOUT, write_text
-    from driftscope.boundary.text import shown
-    from driftscope.cli.options import Format
-    from driftscope.cli.screens.inspection import print_ablation
-    from driftscope.errors import UsageError
-    from driftscope_reports.ablation_page import to_html
-
-    if len(paths) > 1:
-        raise UsageError(f"{paths[0]}: an ablation is analysed alone; give it by itself")
-    if given := [name for name, value in options.items() if value]:
-        raise UsageError(f"{given[0]}: does not apply to an ablation; leave it out")
-    if form not in (Format.HTML, Format.JSON):
-        raise UsageError(f"--format {form.value}: an ablation is written as html or json")
-    if as_json and output == STDOUT:
-        raise UsageError("--json and --output - both print to stdout; give the page a file")
-    result = read_ablation(paths[0])
-    command = shlex.join(["driftscope", "analyze", str(paths[0]), "-o", str(output)])
-    page = to_json(result) if form is Format.JSON else to_html(result, command=command)
-    written = {output: page, **({STDOUT: to_json(result)} if as_json else {})}
-    for path, content in written.items():
-        write_text(path, content)
-    if quiet:
-        return
-    if STDOUT not in written:
-        print_ablation(result)
-    for path in written:
-        if path != STDOUT:
-            typer.echo(f"written: {shown(str(path))}", err=True)

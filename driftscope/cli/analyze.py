@@ -19,7 +19,7 @@ from driftscope.cli.options import (
     WhereOption,
     maker_of,
     named_run,
-    named_runs_or_ablations,
+    named_runs,
 )
 
 DEFAULT = {
@@ -35,7 +35,7 @@ def analyze(
         typer.Argument(
             metavar="RUN",
             help="Run directories.",
-            callback=named_runs_or_ablations,
+            callback=named_runs,
             autocompletion=options.runs,
         ),
     ],
@@ -90,20 +90,12 @@ def analyze(
 ) -> None:
     """Turn run directories into a drift report: one offline HTML file, and JSON on demand.
 
-    Several runs are shown side by side in one report. An ablation (a run directory or JSON of
-    `driftscope ablate`) becomes a page of its own, which says why acceptance falls.
+    Several runs are shown side by side in one report.
     """
     from driftscope.analysis.query.row_filters import Filter
-    from driftscope.cli import ablate
     from driftscope.cli.run_reports import ReportFiles, labels_of, write_reports
     from driftscope.pipeline import Inputs
 
-    if any(map(ablate.is_ablation, runs)):
-        others = {"--label": label, "--baseline": baseline, "--where": where, "--since": since}
-        others |= {"--by": by if by != "label" else None, "--cluster": cluster}
-        place = output or DEFAULT[form]
-        ablate.write_report(runs, place, form, others, as_json=as_json, quiet=quiet)
-        return
     write_reports(
         Inputs(
             sources=runs,

@@ -118,23 +118,7 @@ def _folders(incomplete: str) -> Iterator[str]:
 
 
 def named_run(value: Path | None) -> Path | None:
-    """Return the run that one argument names. Raises UsageError for an ablation, which has no
-    rounds."""
-    run = named_run_or_ablation(value)
-    if run is None:
-        return None
-    from driftscope.errors import UsageError
-    from driftscope.trace.runs import is_ablation_run
-
-    if is_ablation_run(run):
-        raise UsageError(
-            f"{run}: holds an ablation, not a recording; `driftscope analyze` reads it"
-        )
-    return run
-
-
-def named_run_or_ablation(value: Path | None) -> Path | None:
-    """Return the run or the ablation that one argument names."""
+    """Return the run that one argument names."""
     if value is None:
         return None
     from driftscope.trace.runs import found
@@ -155,13 +139,6 @@ def is_inspection(value: Path | None) -> bool:
 def named_runs(value: list[Path] | None) -> list[Path] | None:
     """Return the runs that a list of arguments names."""
     return None if value is None else [run for each in value if (run := named_run(each))]
-
-
-def named_runs_or_ablations(value: list[Path] | None) -> list[Path] | None:
-    """Return the runs and ablations that a list of arguments names."""
-    if value is None:
-        return None
-    return [run for each in value if (run := named_run_or_ablation(each))]
 
 
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/.*)?")

@@ -85,10 +85,10 @@ def rm(
     Only real run directories are removed, never through a symbolic link. A run that is being
     recorded is refused, and so is a directory with files that a recorder does not write.
     """
-    from driftscope.cli.options import named_run_or_ablation
+    from driftscope.cli.options import named_run
     from driftscope.trace.runs import check_removable, entry_of
 
-    named = (run if run.is_symlink() else named_run_or_ablation(run) or run for run in runs)
+    named = (run if run.is_symlink() else named_run(run) or run for run in runs)
     chosen = list(dict.fromkeys(named))
     for run in chosen:
         check_removable(run, unclosed=unclosed)
@@ -325,8 +325,6 @@ def run_as_dict(entry: RunEntry, finding: MainFinding | None = None) -> dict[str
 
 
 def _kind(entry: RunEntry) -> str:
-    if entry.is_ablation:
-        return "ablation"
     return "replay" if entry.is_replay else "probe"
 
 

@@ -43,8 +43,6 @@ BY_QUERY = "query index"
 """`Manifest.query_kind` of a drafter that predicts all of its tokens in one pass."""
 CLIENT = "client"
 """`Manifest.engine` of a run that was recorded from outside, by the sender of the requests."""
-ABLATION = "ablation"
-"""`Manifest.mode` of a run directory that holds an ablation, and no rounds."""
 AUX_FROM_CONFIG = "config"
 """`Manifest.aux_layers_source`: the drafter's config names the layers."""
 AUX_FROM_ENGINE = "engine default"
@@ -120,8 +118,8 @@ class Manifest:
     """"v1", "v2" (vLLM's model runner generations), "eagle v2" (SGLang, whatever
     drafts) or "reference"."""
     mode: Text
-    """Execution mode of the drafter: "eager", "compiled", "piecewise graphs", "full graphs";
-    ABLATION for an experiment outside any engine."""
+    """Execution mode of the drafter: "eager", "compiled", "piecewise graphs" or
+    "full graphs"."""
     recording: Text
     """Recording mode of rounds: "in-graph" (the probe's kernels are part of the drafter's graph),
     "sampled eager" (a recorded step runs eagerly, with hooks), "shadow" (a recorded step runs a

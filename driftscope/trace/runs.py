@@ -24,7 +24,7 @@ from pathlib import Path
 from driftscope.boundary.files import PARTIAL, first_line, read_json
 from driftscope.errors import DamagedTraceError, NotATraceError, TraceError
 from driftscope.trace.control import CONTROL
-from driftscope.trace.manifest import ABLATION, CLIENT, Manifest, read_manifest
+from driftscope.trace.manifest import CLIENT, Manifest, read_manifest
 from driftscope.trace.records import RECORDS
 from driftscope.trace.status import FAULT, MAX_FAULTS, Status, read_faults, read_statuses
 from driftscope.trace.texts import TEXTS
@@ -139,11 +139,6 @@ class RunEntry:
         """Whether a sender of prompts recorded it."""
         return self.manifest is not None and self.manifest.engine == CLIENT
 
-    @property
-    def is_ablation(self) -> bool:
-        """Whether `driftscope ablate` wrote it, which leaves no rounds."""
-        return self.manifest is not None and self.manifest.mode == ABLATION
-
 
 def entry_of(run: Path) -> RunEntry:
     """Return the facts of `run`; a run that cannot be read has a `problem`. Raises nothing."""
@@ -160,7 +155,6 @@ def entry_of(run: Path) -> RunEntry:
             problem=str(error),
         )
     replayed = manifest is not None and manifest.engine == CLIENT
-    ablated = manifest is not None and manifest.mode == ABLATION
     faults = () if manifest else read_faults(run)
     if not (manifest or statuses or faults):
         return RunEntry(
@@ -171,11 +165,9 @@ def entry_of(run: Path) -> RunEntry:
             problem="no file of a recorder can be read",
         )
     plain = manifest is not None and manifest.drafter is None
-    rounds = None if manifest is None or replayed or ablated or plain else _rounds_of(run)
+    rounds = None if manifest is None or replayed or plain else _rounds_of(run)
     requests = _requests_of(manifest, statuses) if manifest and (replayed or plain) else None
-    # An ablation is whole as soon as it has a manifest.
-    counted = requests if plain else rounds
-    state = RunState.CLOSED if ablated else _state(run, manifest, statuses, counted)
+    state = _state(run, manifest, statuses, requests if plain else rounds)
     return RunEntry(
         path=run,
         created_s=changed_s if manifest is None else manifest.created_s,
@@ -283,9 +275,9 @@ def runs_of(folders: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def newest(folders: Sequence[Path]) -> Path | None:
-    """Return the newest run of a probe in `folders`, or the newest replay if there is none.
-    Ablations are passed over."""
-    runs = [run for run in runs_of(folders) if not is_ablation_run(run)]
+    """Return the newest run of a probe in `folders`, or the newest replay if there is
+    none."""
+    runs = runs_of(folders)
     of_probes = (run for run in runs if _field(run, "engine") != CLIENT)
     return next(of_probes, runs[0] if runs else None)
 
@@ -317,11 +309,6 @@ def found(path: Path) -> Path:
         f"{path}: has no {MANIFEST}, so it is not a driftscope run; it holds runs, newest first: "
         f"{offer}; give one of them, or {path / LATEST}"
     )
-
-
-def is_ablation_run(run: Path) -> bool:
-    """Return whether `driftscope ablate` wrote the run; False for an unreadable manifest."""
-    return _field(run, "mode") == ABLATION
 
 
 def _offer(folder: Path) -> str:

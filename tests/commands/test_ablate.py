@@ -20,15 +20,21 @@ LONGEST_S = 300.0
 
 
 def _command(output: Path) -> list[str]:
-    named = ("--interventions", "hide-sink,hide-chain,pin-size,served-dtype", "-o", str(output))
+    named = (
+        "--interventions",
+        "hide-sink,hide-chain,pin-size,served-dtype",
+        "-o",
+        str(output),
+        "--json",
+    )
     drafter = str(trio_path() / "eagle3")
-    words = ("ablate", drafter, "--target", str(TARGET), "--prompts", "trio", "--k", "4", *named)
-    return [sys.executable, "-m", "driftscope", *words]
+    words = ("ablate", drafter, "--target", str(TARGET), "--prompts", "trio", "--k", "4")
+    return [sys.executable, "-m", "driftscope", *words, *named, "-o", str(output)]
 
 
 def test_ctrl_c_keeps_what_is_measured_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    output = tmp_path / "why"
-    work = tmp_path / "why.work"
+    output = tmp_path / "why.html"
+    work = tmp_path / "why.html.work"
     running = subprocess.Popen(_command(output), stderr=subprocess.PIPE, text=True)
     until_s = time.monotonic() + LONGEST_S
     while not work.exists() and running.poll() is None and time.monotonic() < until_s:
@@ -43,9 +49,6 @@ def test_ctrl_c_keeps_what_is_measured_and_the_same_command_goes_on(tmp_path: Pa
     done = subprocess.run(_command(output), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not work.exists()
-    document = json.loads((output / "ablation.json").read_text())
+    document = json.loads(done.stdout)
     assert document["prompts"] == 64 and document["positions"] == 1172
-    page = tmp_path / "report.html"
-    analyzed = [sys.executable, "-m", "driftscope", "analyze", str(output), "-o", str(page), "-q"]
-    assert subprocess.run(analyzed, check=False).returncode == 0
-    assert "What each intervention changes" in page.read_text()
+    assert "What each intervention changes" in output.read_text()

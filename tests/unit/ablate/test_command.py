@@ -59,12 +59,12 @@ def _ablate(drafter: Path, *options: str) -> Result:
 
 
 def test_the_document_follows_its_schema_and_says_what_does_not_apply(tmp_path: Path) -> None:
-    file = tmp_path / "ablation.json"
+    file = tmp_path / "why.html"
     done = _ablate(trio_path() / "eagle31", *FEW, "--json", "-o", str(file))
     assert done.exit_code == 0, done.output
-    document = json.loads(file.read_text())
+    document = json.loads(done.stdout)
     jsonschema.validate(document, schema_of(ABLATION))
-    assert json.loads(done.stdout) == document
+    assert "What each intervention changes" in file.read_text()
     assert document["prompts"] == 6 and document["positions"] == 36
     found = {each["intervention"]["id"] for each in document["effects"]}
     assert found == INTERVENTIONS.keys() - {"normalise", "template"}
@@ -103,11 +103,10 @@ def test_a_template_alone_that_does_not_parse_is_an_error(tmp_path: Path) -> Non
     assert "the given template fails" in str(done.exception)
 
 
-def test_a_folder_with_other_files_is_no_output(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
+def test_a_folder_is_no_output(tmp_path: Path) -> None:
     done = _ablate(trio_path() / "eagle31", *FEW, "-o", str(tmp_path))
     assert isinstance(done.exception, UsageError)
-    assert "holds other files; give another directory" in str(done.exception)
+    assert "is a folder; name a file" in str(done.exception)
 
 
 def test_the_table_fits_into_80_columns_and_explains_the_parts() -> None:
@@ -375,7 +374,7 @@ def _stopping(prompts: Sequence[Any], _what: str) -> Iterator[Any]:
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the output of an ablation that was interrupted."""
-    output = tmp_path / "why"
+    output = tmp_path / "why.html"
     with monkeypatch.context() as patch:
         patch.setattr(run_reports, "steps", _stopping)
         done = _resumed("-o", str(output))
@@ -395,19 +394,19 @@ def test_it_goes_on_and_gives_the_same_result(
         return whole(self, passage, writing)
 
     monkeypatch.setattr(PromptMeter, "measured", counted)
-    done = _resumed("-o", str(stopped))
+    done = _resumed("-o", str(stopped), "--json")
     assert done.exit_code == 0, done.output
     assert len(measured) == PROMPTS - STOPPED
-    assert not stopped.with_name("why.work").exists()
-    assert sorted(path.name for path in stopped.iterdir()) == ["ablation.json", "manifest.json"]
-    assert (stopped / "ablation.json").read_text() == _resumed("--json").stdout
+    assert not stopped.with_name("why.html.work").exists()
+    assert "What each intervention changes" in stopped.read_text()
+    assert done.stdout == _resumed("--json").stdout
 
 
 def test_another_request_is_refused(stopped: Path) -> None:
     done = _resumed("-o", str(stopped), "--positions", "5")
     assert isinstance(done.exception, UsageError)
     assert "another --positions" in str(done.exception)
-    assert stopped.with_name("why.work").exists()
+    assert stopped.with_name("why.html.work").exists()
 
 
 def test_without_an_output_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,17 +414,6 @@ def test_without_an_output_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
     done = _resumed()
     assert done.exit_code == 130
     assert "nothing is kept: name an --output" in done.stderr
-
-
-def test_a_recorded_run_is_not_replaced(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text(json.dumps({"mode": "eager"}))
-    done = _resumed("-o", str(tmp_path))
-    assert isinstance(done.exception, UsageError)
-    assert "holds a run of a server" in str(done.exception)
-    (tmp_path / "file").write_text("mine")
-    done = _resumed("-o", str(tmp_path / "file"))
-    assert isinstance(done.exception, UsageError) and "is a file" in str(done.exception)
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 SEEDS = range(10)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 import torch
-from support.ablations import constructed_ablation
 from support.checkpoints import TARGET, changed
-from typer.testing import CliRunner, Result
 
 from driftscope.ablate.intervention import AS_SERVED, FACTORIAL, INTERVENTIONS
 from driftscope.ablate.result import (
@@ -24,9 +21,7 @@ from driftscope.ablate.result import (
     Matches,
     ablation_of,
     coverage_of,
-    read_ablation,
     to_json,
-    write_run,
 )
 from driftscope.ablate.run import (
     DraftVocabulary,
@@ -35,15 +30,10 @@ from driftscope.ablate.run import (
     WorkFile,
     served_dtype,
 )
-from driftscope.boundary.json_document import RUNS
-from driftscope.cli.app import app
-from driftscope.errors import UnknownKindError, UsageError
+from driftscope.errors import UsageError
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.trial.drafting import as_served
 from driftscope.inspect.trial.target import Passage
-from driftscope.json_schema import schema_of
-from driftscope.trace.runs import entry_of, newest
-from driftscope.vocabulary import RunState
 from driftscope_lab.trio import trio_path
 
 PROMPT = "Q: "
@@ -299,120 +289,3 @@ def test_the_document_has_every_effect() -> None:
     total = sum(parts[name]["value"] for name in ("tokens", "states", "rest"))
     assert total == pytest.approx(parts["loss"]["value"], abs=1e-8)
     assert document["kind"] == "ablation"
-
-
-Document = dict[str, Any]
-
-
-def test_a_document_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    text = to_json(constructed_ablation())
-    (tmp_path / "a.json").write_text(text)
-    assert to_json(read_ablation(tmp_path / "a.json")) == text
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda document: document.update(kind="report"),
-        lambda document: document.update(schema_version=99),
-        lambda document: document.update(effects=[]),
-        lambda document: document.update(k=9),
-        lambda document: document["effects"][0].update(agreement=[None] * 4),
-        lambda document: document["effects"][0].update(interval=[1]),
-        lambda document: document["decomposition"].pop("rest"),
-        lambda document: document["vocabulary"].update(by_region=7),
-    ],
-)
-def test_a_damaged_document_is_one_error(
-    tmp_path: Path, damage: Callable[[Document], object]
-) -> None:
-    document = json.loads(to_json(constructed_ablation()))
-    damage(document)
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps(document))
-    with pytest.raises(UsageError, match=str(path)):
-        read_ablation(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("", "it is no run and no document of driftscope"),
-        ('{"kind": "Pod"}', "it is no run and no document of driftscope"),
-        ("[1]", "it is no run and no document of driftscope"),
-        ("null", "it is no run and no document of driftscope"),
-        ('{"kind": "ablation", "schema_version": 0}', "is of another version"),
-        ('{"kind": "inspection", "schema_version": 1}', "`driftscope compare` reads it"),
-    ],
-)
-def test_another_file_is_one_error(tmp_path: Path, content: str, words: str) -> None:
-    path = tmp_path / "a.json"
-    path.write_text(content)
-    with pytest.raises((UsageError, UnknownKindError), match=words):
-        read_ablation(path)
-    with pytest.raises(UsageError, match="is no ablation"):
-        read_ablation(tmp_path / "none.json")
-
-
-RESULT = constructed_ablation()
-
-
-def _run(*words: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    files, target = open_drafter(str(trio_path() / "eagle3")), open_target(str(TARGET))
-    write_run(tmp_path / "why", RESULT, files, target)
-    return tmp_path / "why"
-
-
-def test_a_run_directory_and_its_document_become_the_same_page(run: Path, tmp_path: Path) -> None:
-    pages = []
-    for source in (run, run / "ablation.json"):
-        page = tmp_path / "page.html"
-        done = _run("analyze", source, "-o", page)
-        assert done.exit_code == 0, done.output
-        assert "points lost:" in done.stdout and f"written: {page}" in done.stderr
-        pages.append(page.read_text().replace(str(source), ""))
-    assert pages[0] == pages[1] and "Why: what the loss is made of" in pages[0]
-
-
-def test_json_goes_to_stdout_alone(run: Path, tmp_path: Path) -> None:
-    done = _run("analyze", run, "-o", tmp_path / "page.html", "--json")
-    assert done.stdout == to_json(RESULT)
-    assert _run("analyze", run, "-o", "-", "--format", "json").stdout == to_json(RESULT)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--format", "markdown"), "written as html or json"),
-        (("--where", "label = 'a'"), "--where: does not apply to an ablation"),
-        (("--by", "region"), "--by: does not apply"),
-        (("--baseline", "RUN"), "--baseline: does not apply"),
-        (("RUN",), "analysed alone"),
-    ],
-)
-def test_what_only_runs_have_is_refused(run: Path, options: tuple[str, ...], words: str) -> None:
-    named = [str(run / "ablation.json") if each == "RUN" else each for each in options]
-    done = _run("analyze", run, *named)
-    assert isinstance(done.exception, UsageError)
-    assert words in str(done.exception)
-
-
-@pytest.mark.parametrize("words", [("check", "--require", "rounds > 1"), ("advise",), ("watch",)])
-def test_other_commands_refuse_it(run: Path, words: tuple[str, ...]) -> None:
-    done = _run(words[0], run, *words[1:])
-    assert isinstance(done.exception, UsageError)
-    assert "holds an ablation" in str(done.exception)
-
-
-def test_it_is_listed_as_closed_and_is_never_the_latest_run(run: Path) -> None:
-    entry = entry_of(run)
-    assert (entry.state, entry.rounds, entry.problem) == (RunState.CLOSED, None, "")
-    assert newest([run.parent]) is None
-    listed = json.loads(_run("ls", run.parent, "--json").stdout)
-    jsonschema.validate(listed, schema_of(RUNS))
-    assert [each["kind"] for each in listed["runs"]] == ["ablation"]
