@@ -4,7 +4,7 @@ One table, `FORMATS`, has all of them. Its marks are those that the parsers of v
 (vllm/tool_parsers, vllm/reasoning, vllm/parser) and SGLang 0.5.23 (sglang/srt/function_call,
 sglang/srt/parser/reasoning_parser.py) look for. A parser that is neither here nor in `NOT_COVERED`
 is unknown: its calls are prose, and a run says so. To add one, add its name to the row whose marks
-it looks for, or a row; tests/unit/test_parser_marks.py walks the engines' lists of parsers.
+it looks for, or a row; tests/unit/test_regions.py walks the engines' lists of parsers.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 which it cannot, which must be the target's, and which nobody knows.
 
 A field that is not in these tables is looked for in the source of the vLLM that is installed. The
-tables are those of vLLM 0.32 and of SGLang 0.5.23; `tests/unit/inspect/test_layer_fields.py`
+tables are those of vLLM 0.32 and of SGLang 0.5.23; `tests/unit/inspect/test_checks.py`
 compares them with what is installed.
 """
 

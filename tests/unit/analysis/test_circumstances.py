@@ -1,21 +1,35 @@
-"""Rounds by circumstance, and intervals by depth, against the rows that they are made of."""
+"""Rounds by circumstance, one by one in the close-up, and by the unit of inference of a run."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import ibis
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.runs import Spec, manifest, rows
 from support.simulate.truth import Prompts, Truth
 from support.simulate.write import simulate
 
 from driftscope.analysis.circumstances import TRAFFIC, origin_of, origins
+from driftscope.analysis.closeup import MAX_ROUNDS, OPENED_EACH, OpenedRequest, regions_of
+from driftscope.analysis.query.record_views import IN_BUCKETS, cut, open_run
+from driftscope.analysis.query.row_filters import Bucket
 from driftscope.analysis.summary.run_summary import RunSummary
-from driftscope.pipeline import Inputs, analyze, summarise
+from driftscope.findings.catalogue import REPEATS_UNSEEN
+from driftscope.findings.finding import Severity, Trust
+from driftscope.json_report import to_dict
+from driftscope.pipeline import Inputs, analyze, compare, summarise
 from driftscope.trace.reader import Trace, read_trace
+from driftscope.trace.records import RequestRow
+from driftscope.trace.writer import TraceWriter
+from driftscope.trace.writer_files import create_run
+from driftscope.vocabulary import Region
 
 TRUTH = Truth(
     requests=60,
@@ -187,3 +201,270 @@ def test_a_loop_is_found_at_every_k(conditional: tuple[float, ...], tmp_path: Pa
     trace = read_trace(simulate(tmp_path / "run", truth))
     assert not _loops(trace)
     assert _loops(_looping(trace, 0.2))
+
+
+SPEC = Spec(requests=2 * OPENED_EACH, rounds=40)
+UNKNOWN = 3
+"""Number of requests without regions."""
+Kind = tuple[str, bool] | None
+
+
+@pytest.fixture(scope="module")
+def opened_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose answers change their kind of text, and are copied, at any token."""
+    folder = tmp_path_factory.mktemp("agree") / "run"
+    create_run(folder, manifest(SPEC))
+    writer, random, number = TraceWriter(folder, source="engine0-1"), np.random.default_rng(7), 0
+    for row in rows(SPEC):
+        if isinstance(row, RequestRow):
+            number += 1
+            row = replace(row, **_regions(random, row.output_tokens)) if number > UNKNOWN else row
+        writer.put(row)
+    writer.close()
+    return folder
+
+
+def _regions(random: np.random.Generator, tokens: int) -> dict[str, Any]:
+    starts = [0, *_places(random, tokens, tokens // 3)]
+    copies = _places(random, tokens, 2 * (tokens // 9))
+    return {
+        "region_starts": starts,
+        "region_codes": random.integers(len(Region.ALL), size=len(starts)).tolist(),
+        "region_boundaries": starts[1::2],
+        "region_copies": copies,
+    }
+
+
+def _places(random: np.random.Generator, tokens: int, number: int) -> list[int]:
+    return sorted((1 + random.choice(tokens - 1, size=number, replace=False)).tolist())
+
+
+def queried(opened_run: Path) -> dict[tuple[str, int], Kind]:
+    """Return the region of each round and whether it is copied, by request and position."""
+    tables = open_run(opened_run)
+    names = frozenset(("region", "copied"))
+    cut(tables, "verify", "verify", Bucket(sql="region || '|' || copied", names=names))
+    schema = {"request": "string", "position": "int64", "bucket": "string"}
+    found: pa.Table = tables.engine.rows(ibis.table(schema, name=f"verify_{IN_BUCKETS}"))
+    tables.close()
+    kinds: dict[tuple[str, int], Kind] = {}
+    for row in found.to_pylist():
+        region, _, copied = (row["bucket"] or "").partition("|")
+        kinds[row["request"], row["position"]] = (region, copied == "1") if region else None
+    return kinds
+
+
+def shown(opened: OpenedRequest) -> list[Kind]:
+    """Return the same of the rounds of a request, as its close-up shows them."""
+    if not opened.region:
+        return [None] * len(opened.position)
+    return list(zip(opened.region, opened.copied, strict=True))
+
+
+def test_each_round_of_each_opened_request_has_the_same_kind(opened_run: Path) -> None:
+    opened, wanted = summarise(open_run(opened_run), "run").closeup.opened, queried(opened_run)
+    assert len(opened) == SPEC.requests
+    seen: list[Kind] = []
+    for each in opened:
+        assert each.steps <= MAX_ROUNDS
+        kinds = shown(each)
+        assert kinds == [wanted[each.request, position] for position in each.position]
+        seen += kinds
+    assert len(seen) == len(wanted)
+    assert {kind[0] for kind in seen if kind} == set(Region.ALL)
+    assert {kind[1] for kind in seen if kind} == {True, False}
+    assert seen.count(None) == UNKNOWN * SPEC.rounds
+
+
+PROMPT = 100
+ANSWER: dict[str, Any] = {
+    "prompt_tokens": PROMPT,
+    "region_starts": [0, 10, 20],
+    "region_codes": [Region.ALL.index(name) for name in ("prose", "json", "prose")],
+    "region_boundaries": [10, 20],
+    "region_copies": [5, 13],
+}
+
+
+def at(*tokens: int) -> list[int]:
+    """Return the positions of rounds that draft from these tokens of the answer on."""
+    return [PROMPT + token - 2 for token in tokens]
+
+
+def test_a_round_has_the_region_of_the_first_token_that_it_drafts() -> None:
+    regions, copied = regions_of(at(1, 9, 10, 19, 20, 99), ANSWER)
+    assert regions == ("prose", "prose", "json", "json", "prose", "prose")
+    assert copied == (False, True, True, False, False, False)
+
+
+def test_nothing_is_known_of_a_request_without_regions_or_without_a_row() -> None:
+    assert regions_of(at(1), None) == ((), ())
+    assert regions_of(at(1), {**ANSWER, "region_starts": None}) == ((), ())
+    assert regions_of(at(1), {**ANSWER, "region_starts": []}) == ((), ())
+
+
+def test_a_region_of_a_later_version_is_not_known() -> None:
+    later = {**ANSWER, "region_codes": [0, len(Region.ALL), 0]}
+    assert regions_of(at(1, 12), later) == ((), ())
+    assert regions_of(at(1, 20), later)[0] == ("prose", "prose")
+
+
+REPEATED = Truth(requests=80, repeats=5, rounds=20)
+CROSSED = Truth(requests=200, repeats=10, sessions=20, alike=0.5, rounds=10)
+
+
+@pytest.fixture(scope="module")
+def clustered_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Truth], Path]:
+    folder = tmp_path_factory.mktemp("runs")
+
+    def made(name: str, truth: Truth) -> Path:
+        return folder / name if (folder / name).exists() else simulate(folder / name, truth)
+
+    return made
+
+
+def _width(clustered_run: RunSummary) -> float:
+    interval = clustered_run.acceptance.mean_length_interval
+    assert interval is not None
+    return interval.high - interval.low
+
+
+def test_repeated_prompts_widen_every_interval(
+    clustered_run: Callable[[str, Truth], Path],
+) -> None:
+    path = clustered_run("repeated", REPEATED)
+    by_prompt = summarise(path, "a")
+    by_request = summarise(replace(open_run(path), cluster="request"), "a")
+    known = by_prompt.independence
+    assert known is not None
+    assert (known.noun, known.clusters, known.requests) == ("prompt", 16, 80)
+    assert known.design_effect is not None and known.design_effect > 2
+    assert known.worth == pytest.approx(80 / known.design_effect)
+    assert known.icc is not None and known.icc > 0.3
+    assert _width(by_prompt) > 1.4 * _width(by_request)
+    for name in ("conditional", "died", "self_mass", "growth"):
+        pairs = zip(by_prompt.spread[name], by_request.spread[name], strict=True)
+        clusters = [(a.clusters, b.clusters) for a, b in pairs if a and b]
+        assert clusters
+        assert all(a and b and a < 17 < b for a, b in clusters), name
+    share = by_prompt.fallback_spread.rejected
+    assert share is not None and share.clusters is not None and share.clusters < 17
+
+
+def test_the_first_screen_and_the_json_say_what_requests_are_of(
+    clustered_run: Callable[[str, Truth], Path],
+) -> None:
+    analysis = analyze(Inputs(sources=[clustered_run("repeated", REPEATED)], labels=["a"]))
+    assert analysis.answers[0].statement.startswith("80 requests of 16 prompts, 1,630 rounds")
+    clusters = to_dict(analysis)["runs"][0]["independence"]
+    assert (clusters["noun"], clusters["clusters"], clusters["requests"]) == ("prompt", 16, 80)
+    assert clusters["worth"] < 80
+
+
+def test_two_runs_of_repeated_prompts_are_compared_by_prompt(
+    clustered_run: Callable[[str, Truth], Path],
+) -> None:
+    paths = [
+        clustered_run(f"repeated {n}", replace(REPEATED, seed=n, prompts_seed=11 + n))
+        for n in (0, 1)
+    ]
+    compared = compare(*paths, ("a", "b"))
+    assert compared.clusters == (16, 16)
+    assert compared.requests == (80, 80)
+    by_request = compare(*paths, ("a", "b"), cluster="request")
+    wide, narrow = (
+        each.at("acceptance.mean_length")[0].interval for each in (compared, by_request)
+    )
+    assert wide and narrow
+    assert wide.high - wide.low > 1.4 * (narrow.high - narrow.low)
+
+
+def test_changes_over_time_are_over_sessions(
+    clustered_run: Callable[[str, Truth], Path],
+) -> None:
+    truth = Truth(requests=240, sessions=24, alike=1.2, rounds=10)
+    changes = summarise(clustered_run("sessions", truth), "a").changes
+    assert changes is not None
+    assert (changes.clusters, changes.keyed) == (24, True)
+    by_request = summarise(
+        replace(open_run(clustered_run("sessions", truth)), cluster="request"), "a"
+    ).changes
+    assert by_request is not None
+    assert (by_request.clusters, by_request.keyed) == (240, False)
+
+
+OLD = replace(REPEATED, requests=400, repeats=1, digests=False, conditional=(0.05,) * 7)
+
+
+def test_an_old_trace_cannot_show_repeats_and_is_never_certain(
+    clustered_run: Callable[[str, Truth], Path],
+) -> None:
+    new = analyze(Inputs(sources=[clustered_run("weak", replace(OLD, digests=True))], labels=["a"]))
+    old = analyze(Inputs(sources=[clustered_run("weak, old", OLD)], labels=["a"]))
+    rest = [f.id for f in new.findings if f.severity is Severity.HIGH]
+    assert rest, "without this the test says nothing"
+    judged = {finding.id: finding for finding in old.findings}
+    for name in rest:
+        low = [value for key, value in judged[name].evidence.items() if key.endswith("_low")]
+        if any(value is not None for value in low):
+            assert judged[name].severity is Severity.MEDIUM
+            assert judged[name].confidence is not Trust.HIGH
+            assert REPEATS_UNSEEN in judged[name].because
+    assert any(warning.id == "repeats_unseen" for warning in old.notes)
+    assert not any(warning.id == "repeats_unseen" for warning in new.notes)
+
+
+def test_an_old_trace_of_greedy_repeated_prompts_is_suspected(
+    clustered_run: Callable[[str, Truth], Path],
+) -> None:
+    trace = _greedy(read_trace(clustered_run("old", replace(REPEATED, digests=False))))
+    analysis = analyze(Inputs(sources=[trace], labels=["a"]))
+    known = analysis.runs[0].independence
+    assert known is not None
+    assert known.suspected
+    assert known.clusters == 16
+    assert any("16 likely prompts" in warning.statement for warning in analysis.notes)
+
+
+def _greedy(trace: Trace) -> Trace:
+    """Return the trace with the first request's rounds for every request of a prompt, as a server
+    at temperature 0 answers."""
+    prompts = REPEATED.requests // REPEATED.repeats
+    verify = trace.verify.to_pandas().sort_values(["request", "position", "time_s"])
+    number = verify["request"].str.removeprefix("req-").astype(int)
+    place = verify.groupby("request").cumcount()
+    first = {
+        (n % prompts, at): accepted
+        for n, at, accepted in zip(number, place, verify["accepted"], strict=True)
+        if n < prompts
+    }
+    keys = zip(number % prompts, place, strict=True)
+    verify["accepted"] = [first[key] for key in keys]
+    table = pa.Table.from_pandas(verify, schema=trace.verify.schema, preserve_index=False)
+    return replace(trace, verify=table)
+
+
+def test_every_figure_has_the_variance_over_prompts_and_sessions_that_cross(
+    clustered_run: Callable[[str, Truth], Path],
+) -> None:
+    path = clustered_run("crossed", replace(CROSSED, undrafted={"structured_output": 0.1}))
+    both = summarise(path, "a")
+    known = both.independence
+    assert known is not None
+    assert (known.noun, known.clusters, known.crossed) == ("session", 20, 20)
+    by_prompt = summarise(replace(open_run(path), cluster="prompt_digest"), "a")
+    by_session = summarise(replace(open_run(path), cluster="session"), "a")
+
+    def widths(one: RunSummary) -> list[float]:
+        found = [
+            one.hidden.growth_interval,
+            one.spread["top1"][0],
+            one.latency.tpot_s_interval,
+            one.fallback_spread.undrafted,
+        ]
+        return [each.high - each.low for each in found if each]
+
+    assert _width(both) >= max(_width(by_prompt), _width(by_session)) - 1e-9
+    pairs = zip(widths(both), widths(by_prompt), widths(by_session), strict=True)
+    for either, prompt, session in pairs:
+        assert either >= max(prompt, session) * 0.999

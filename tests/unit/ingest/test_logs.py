@@ -1,19 +1,22 @@
-"""Logs over time, replicas of logs and pages, and files that no reader knows."""
+"""Logs over time, files that the tools themselves wrote here, and files that no reader knows."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.command import run_command
+from support.command import assert_fails, run_command
 
 from driftscope.analysis.log_changes import FEWEST_LINES
-from driftscope.errors import EXIT_UNKNOWN, UnknownKindError
+from driftscope.errors import EXIT_OK, EXIT_UNKNOWN, EXIT_USAGE, UnknownKindError
+from driftscope.ingest import base
 from driftscope.ingest.base import Figures
 from driftscope.ingest.catalogue import ingest
+from driftscope.ingest.prometheus import ingest_window
 
 SAMPLES = Path(__file__).parent / "samples"
 INPUTS = Path(__file__).parents[2] / "verification" / "cases" / "inputs"
@@ -346,3 +349,160 @@ def test_an_unknown_file_names_the_nearest_format(text: str, words: str, tmp_pat
 def test_a_hostile_line_takes_no_time(row: str, tmp_path: Path) -> None:
     with pytest.raises(UnknownKindError):
         ingest(_write(tmp_path / "a.log", [row]))
+
+
+WRITTEN = Path(__file__).parent / "written"
+VLLM = WRITTEN / "vllm-0.32"
+
+
+def _counts(figures: Figures) -> tuple[int | None, ...]:
+    return figures.k, figures.rounds, figures.verified, figures.accepted
+
+
+def _one(path: Path, reader: str) -> Figures:
+    found, (figures,) = ingest(path)
+    assert found.name == reader and figures.contradictions == ()
+    return figures
+
+
+def test_vllms_log_is_its_page() -> None:
+    log, page = _one(VLLM / "server.log", "server-log"), _one(VLLM / "after.prom", "prometheus")
+    assert _counts(log) == _counts(page) == (4, 621, 2484, 131)
+    assert log.marginal == pytest.approx(page.marginal, abs=0.001)
+
+
+def test_what_vllms_bench_prints_is_what_it_saves() -> None:
+    printed, saved = (_one(VLLM / f"bench.{end}", "vllm-bench") for end in ("txt", "json"))
+    assert _counts(printed) == _counts(saved) == (4, 540, 2160, 25)
+    assert printed.marginal == pytest.approx(saved.marginal, abs=1e-4)
+    assert printed.tpot_s == pytest.approx(saved.tpot_s, abs=1e-5)
+
+
+def test_vllms_requests_and_bench_are_the_window_of_its_pages() -> None:
+    """Three responses, one stream and the bench are all that it served between the two pages."""
+    parts = [
+        _one(VLLM / "responses.jsonl", "vllm-requests"),
+        _one(VLLM / "stream.txt", "vllm-requests"),
+        _one(VLLM / "bench.json", "vllm-bench"),
+    ]
+    _, (window,) = ingest_window(VLLM / "before.prom", VLLM / "after.prom")
+    for name in ("rounds", "verified", "accepted"):
+        assert sum(getattr(part, name) for part in parts) == getattr(window, name)
+
+
+def test_what_aiperf_writes_agrees_with_the_responses() -> None:
+    """Six requests, answered by the three responses twice."""
+    folder, (responses,) = WRITTEN / "aiperf-0.13", ingest(VLLM / "responses.jsonl")[1]
+    records = _one(folder / "profile_export.jsonl", "aiperf-records")
+    summary = _one(folder / "profile_export_aiperf.json", "aiperf-summary")
+    printed = _one(folder / "profile_export_console.txt", "aiperf-summary")
+    assert _counts(records)[1:] == _counts(summary)[1:] == (122, 488, 150)
+    assert records.rounds == 2 * (responses.rounds or 0) and records.k == 4
+    assert records.marginal == pytest.approx(summary.marginal)
+    assert printed.mean_length == pytest.approx(summary.mean_length, abs=0.005)
+
+
+def test_guidellms_report_has_its_requests() -> None:
+    found = _one(WRITTEN / "guidellm-0.8" / "benchmarks.json", "guidellm")
+    assert (found.requests, found.k, found.rounds) == (6, 4, 184)
+    assert found.mean_length_interval is not None and found.mean_length_interval.low >= 1.0
+    assert found.ttft_s is not None and found.tpot_s is not None
+
+
+def test_guidellms_console_and_csv_have_the_times_of_each_benchmark() -> None:
+    folder = WRITTEN / "guidellm-0.8"
+    console, table = (ingest(folder / name)[1] for name in ("console.txt", "benchmarks.csv"))
+    assert [one.part for one in console] == ["concurrent@1", "concurrent@2"]
+    for printed, saved in zip(console, table, strict=True):
+        assert (printed.part, printed.requests) == (saved.part, saved.requests)
+        for name in ("ttft_s", "tpot_s", "output_tokens_per_s"):
+            assert getattr(printed, name) == pytest.approx(getattr(saved, name), rel=0.03)
+
+
+def test_what_sglangs_bench_prints_is_what_it_saves() -> None:
+    folder = WRITTEN / "sglang-0.5.23"
+    printed, saved = (_one(folder / f"bench.{end}", "sglang-bench") for end in ("txt", "jsonl"))
+    assert (saved.k, saved.requests, printed.requests) == (5, 8, 8)
+    for name in ("mean_length", "ttft_s", "tpot_s", "output_tokens_per_s"):
+        assert getattr(printed, name) == pytest.approx(getattr(saved, name), rel=0.01)
+
+
+def test_sglangs_log_has_the_rounds_of_its_page_and_the_requests_of_its_answers() -> None:
+    """The server's own warm-up is in the log and on the page, and not in the answers."""
+    folder = WRITTEN / "sglang-0.5.23"
+    log = _one(folder / "server.log", "server-log")
+    answers = _one(folder / "responses.jsonl", "sglang-requests")
+    page = _one(folder / "page.prom", "prometheus")
+    assert log.rounds == page.rounds == 106 and page.k == 5
+    assert (answers.rounds, answers.verified) == (101, 505)
+    warm_up = (log.rounds or 0) - 101, (log.accepted or 0) - (answers.accepted or 0)
+    assert warm_up == (5, 3)
+    # The gauge is of the end of the last answer, after which nothing ran.
+    assert page.mean_length == 1.0 and "no request is running now" in page.observations[0]
+
+
+def _requests(rounds: int, number: int = 1) -> str:
+    counts = {
+        "acceptance_histogram": [0, rounds],
+        "num_spec_steps": rounds,
+        "num_accepted_draft_tokens": rounds,
+        "num_draft_tokens": 3 * rounds,
+        "num_spec_tokens": 3,
+    }
+    row = {"id": "a", "metrics": {"speculative_decoding": counts}}
+    return (json.dumps(row) + "\n") * number
+
+
+@pytest.mark.parametrize(("rounds", "number"), [(10**9, 1), (10**6, 60)])
+def test_a_histogram_of_many_rounds_is_held_as_sums(
+    tmp_path: Path, rounds: int, number: int
+) -> None:
+    path = tmp_path / "responses.jsonl"
+    path.write_text(_requests(rounds, number))
+    began_s = time.process_time()
+    done = run_command("ingest", path, "-o", tmp_path / "run")
+    assert done.returncode == EXIT_OK, done.stderr
+    assert "sums of 1 part" in done.stderr and time.process_time() - began_s < 2.0
+
+
+@pytest.mark.parametrize("line", ["Decode batch", "SpecDecoding metrics:", "Finish: obj=", "(a "])
+def test_a_line_that_repeats_a_mark_is_read_in_linear_time(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(line * (400_000 // len(line)))
+    began_s = time.process_time()
+    assert run_command("ingest", path).returncode == EXIT_UNKNOWN
+    assert time.process_time() - began_s < 1.0
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (" [" + "1," * 1000 + "1]", "JSON of more than 500 values"),
+        ("[" + '{"a": 1},' * 200 + "1]", "JSON of more than 100 objects"),
+        ('{"a": 1}\n' * 200, "JSON of more than 100 objects"),
+        ("[" + " " * 5000 + "]", "is larger than 4096 bytes"),
+    ],
+)
+def test_json_beyond_a_bound_is_refused_before_it_is_parsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, words: str
+) -> None:
+    for name, most in (("MOST_JSON_BYTES", 4096), ("MOST_VALUES", 500), ("MOST_OBJECTS", 100)):
+        monkeypatch.setattr(base, name, most)
+    path = tmp_path / "result.json"
+    path.write_text(content)
+    assert_fails(run_command("ingest", path), EXIT_USAGE, words)
+
+
+def test_lists_of_times_count_for_no_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = SAMPLES / "vllm-bench.json"
+    path = tmp_path / short.name
+    path.write_text(json.dumps({**json.loads(short.read_text()), "itls": [[0.0123456] * 1000] * 9}))
+    monkeypatch.setattr(base, "MOST_VALUES", 1000)
+    found, expected = (run_command("ingest", file, "--json").stdout for file in (path, short))
+    assert found == expected and '"rounds": 200' in found
+
+
+def test_a_number_of_401_digits_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "responses.jsonl"
+    path.write_text(_requests(10).replace('"num_spec_steps": 10', f'"num_spec_steps": {10**400}'))
+    assert_fails(run_command("ingest", path), EXIT_USAGE, "num_spec_steps is 1000")

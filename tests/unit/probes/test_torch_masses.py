@@ -1,37 +1,59 @@
-"""Masses by class of slot against the reference's definition and a float64 softmax over all slots.
-
-The probe sees a padded batch and all depths of a chain at once; the check sees each request and
-each query alone, in float64, with nothing padded.
-"""
+"""Masses by class of slot in float64, and the sink set found in the first chains."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.mass_cases import chains_of, on_host
+from support.runs import Spec, manifest
+from support.tiny_drafter import HEADS, KV_HEADS, LAYERS, SCALE, SIZE, Batch, by_hand
 
 from driftscope.inspect.reference.chain import MASSES as REFERENCE_MASSES
 from driftscope.inspect.reference.chain import class_masses
+from driftscope.trace.manifest import SINK_SOUGHT, read_manifest
+from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import edges_of
+from driftscope.trace.writer import TraceWriter
+from driftscope.trace.writer_files import create_run, rewrite_manifest
 from driftscope.vocabulary import MASSES
 from driftscope_probes.drafter import AttentionKind
-from driftscope_probes.sink_search import RECENT, SLOTS
+from driftscope_probes.recorder import SINKS_SOUGHT, assemble_recorder, with_sinks
+from driftscope_probes.settings import Settings
+from driftscope_probes.sink_search import (
+    MAX_CHAINS,
+    MIN_CHAINS,
+    MIN_REQUESTS,
+    RECENT,
+    SINK_FACTOR,
+    SINK_SHARE,
+    SLOTS,
+    SinkSearch,
+    SinkSet,
+)
 from driftscope_probes.torch_masses import Chains, Score, at_once, masses, slot_weights
+from driftscope_probes.vllm.drafter import VllmDrafter
+from driftscope_probes.vllm.schedule import VllmSchedules
 
 TOLERANCE = 1e-5
-SIZE = 8
+HEAD_SIZE = 8
 PADDED = 2
 """Slots after the last one that any query sees."""
 NULL = MASSES.index("null_mass")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
-    """B requests with random keys and queries; `keys` [B, kv, SIZE, slots of the longest + K]."""
+class Queries:
+    """B requests with random keys and queries; `keys` [B, kv, size, slots of the longest + K]."""
 
     positions: tuple[int, ...]
     prompts: tuple[int, ...]
@@ -51,9 +73,11 @@ class Batch:
     def tensors(self) -> tuple[torch.Tensor, torch.Tensor]:
         generator = torch.Generator().manual_seed(self.seed)
         slots = max(self.positions) + self.depths
-        keys = torch.randn(len(self.positions), self.kv_heads, SIZE, slots, generator=generator)
+        keys = torch.randn(
+            len(self.positions), self.kv_heads, HEAD_SIZE, slots, generator=generator
+        )
         queries = torch.randn(
-            len(self.positions), self.depths, self.heads, SIZE, generator=generator
+            len(self.positions), self.depths, self.heads, HEAD_SIZE, generator=generator
         )
         return keys, queries
 
@@ -61,8 +85,8 @@ class Batch:
         return AttentionKind(
             heads=self.heads,
             kv_heads=self.kv_heads,
-            head_size=SIZE,
-            scale=self.sharpness / SIZE**0.5,
+            head_size=HEAD_SIZE,
+            scale=self.sharpness / HEAD_SIZE**0.5,
             window=self.window,
             chunk=self.chunk,
             softcap=self.softcap,
@@ -145,7 +169,7 @@ class Batch:
 
 
 def score_of(keys: torch.Tensor, block: int = 5) -> Score:
-    """Products with [B, kv, SIZE, slots] in blocks of slots, the last one filled up with NaN."""
+    """Products with [B, kv, size, slots] in blocks of slots, the last one filled up with NaN."""
     missing = -keys.shape[-1] % block
     whole = torch.nn.functional.pad(keys, (0, missing), value=torch.nan)
     blocks = whole.unflatten(-1, (-1, block)).movedim(-2, 1)
@@ -160,7 +184,7 @@ def _class_of(slot: int, position: int, prompt: int, sink_slots: tuple[int, ...]
     return MASSES.index("prompt_mass" if slot < prompt else "generated_mass")
 
 
-def _agree(batch: Batch, **kwargs: float) -> torch.Tensor:
+def _agree(batch: Queries, **kwargs: float) -> torch.Tensor:
     """Measured means over heads, [B, depths, 5]."""
     measured = batch.measured(**kwargs)
     assert measured.dtype == torch.float32
@@ -172,7 +196,7 @@ def _agree(batch: Batch, **kwargs: float) -> torch.Tensor:
 
 def test_the_classes_are_the_references() -> None:
     assert MASSES[:4] == REFERENCE_MASSES
-    batch = Batch(positions=(20, 5, 3), prompts=(12, 6, 2))
+    batch = Queries(positions=(20, 5, 3), prompts=(12, 6, 2))
     measured = batch.measured().mean(2)
     for b, (position, prompt) in enumerate(zip(batch.positions, batch.prompts, strict=True)):
         for d in range(batch.depths):
@@ -187,7 +211,7 @@ def test_the_classes_are_the_references() -> None:
 def test_weights_of_the_first_slots_at_depth_1(
     causal: bool, window: int | None, bias: bool
 ) -> None:
-    batch = Batch(positions=(90, 17, 5), prompts=(40, 9, 2), window=window, bias=bias)
+    batch = Queries(positions=(90, 17, 5), prompts=(40, 9, 2), window=window, bias=bias)
     keys, queries = batch.tensors()
     chains = replace(batch.chains(), causal=causal)
     found = slot_weights(queries.flatten(2), score_of(keys), chains, batch.kind()).double()
@@ -206,7 +230,7 @@ def test_weights_of_the_first_slots_at_depth_1(
 
 @pytest.mark.parametrize("padding", [float("nan"), float("inf"), 1e30])
 def test_what_lies_in_slots_after_the_chain_does_not_leak(padding: float) -> None:
-    batch = Batch(positions=(3, 17, 8), prompts=(2, 9, 30))
+    batch = Queries(positions=(3, 17, 8), prompts=(2, 9, 30))
     _agree(batch, padding=padding)
     torch.testing.assert_close(
         batch.measured(padding=padding), batch.measured(), atol=0, rtol=0, equal_nan=True
@@ -214,7 +238,7 @@ def test_what_lies_in_slots_after_the_chain_does_not_leak(padding: float) -> Non
 
 
 def test_queries_of_half_precision_are_measured_in_float32() -> None:
-    batch = Batch(positions=(10,), prompts=(5,), depths=2)
+    batch = Queries(positions=(10,), prompts=(5,), depths=2)
     keys, queries = batch.tensors()
     half = queries.flatten(2).bfloat16()
     found, exact = (
@@ -225,7 +249,7 @@ def test_queries_of_half_precision_are_measured_in_float32() -> None:
 
 @pytest.mark.parametrize("window", [None, 6])
 def test_arrays_of_the_host_give_what_tensors_give(window: int | None) -> None:
-    batch = Batch(positions=(3, 17, 8), prompts=(2, 9, 30), window=window)
+    batch = Queries(positions=(3, 17, 8), prompts=(2, 9, 30), window=window)
     keys, queries = batch.tensors()
     bins = torch.zeros(3, batch.depths, len(edges_of(batch.depths)))
     found = masses(queries.flatten(2), score_of(keys), on_host(batch.chains()), batch.kind(), bins)
@@ -235,22 +259,24 @@ def test_arrays_of_the_host_give_what_tensors_give(window: int | None) -> None:
 
 
 CASES = {
-    "plain": Batch(positions=(90, 7, 0, 33), prompts=(30, 8, 1, 30)),
-    "grouped": Batch(positions=(60,), prompts=(20,), heads=6, kv_heads=1),
-    "sinks close by": Batch(positions=(40, 3), prompts=(20, 2), sink_slots=(0, 2, 20, 39)),
-    "no sink": Batch(positions=(40, 3), prompts=(20, 2), sink_slots=()),
-    "no sink in a window": Batch(positions=(17, 6), prompts=(10, 7), sink_slots=(), window=8),
+    "plain": Queries(positions=(90, 7, 0, 33), prompts=(30, 8, 1, 30)),
+    "grouped": Queries(positions=(60,), prompts=(20,), heads=6, kv_heads=1),
+    "sinks close by": Queries(positions=(40, 3), prompts=(20, 2), sink_slots=(0, 2, 20, 39)),
+    "no sink": Queries(positions=(40, 3), prompts=(20, 2), sink_slots=()),
+    "no sink in a window": Queries(positions=(17, 6), prompts=(10, 7), sink_slots=(), window=8),
     **{
-        f"window of {n}": Batch(positions=(90, 4), prompts=(27, 3), window=n)
+        f"window of {n}": Queries(positions=(90, 4), prompts=(27, 3), window=n)
         for n in (1, 2, 3, 8, 9, 200)
     },
-    **{f"chunks of {n}": Batch(positions=(90, 4), prompts=(27, 3), chunk=n) for n in (4, 16, 128)},
-    "wide window": Batch(positions=(90, 4), prompts=(27, 3), window=60),
-    "bias": Batch(positions=(90, 4), prompts=(27, 3), bias=True),
-    "bias in a window": Batch(positions=(90, 4), prompts=(27, 3), bias=True, window=9),
-    "soft cap": Batch(positions=(90,), prompts=(27,), sharpness=20.0, softcap=3.0),
-    "peaked": Batch(positions=(90,), prompts=(27,), sharpness=60.0),
-    "one token": Batch(positions=(90, 0), prompts=(27, 1), depths=1),
+    **{
+        f"chunks of {n}": Queries(positions=(90, 4), prompts=(27, 3), chunk=n) for n in (4, 16, 128)
+    },
+    "wide window": Queries(positions=(90, 4), prompts=(27, 3), window=60),
+    "bias": Queries(positions=(90, 4), prompts=(27, 3), bias=True),
+    "bias in a window": Queries(positions=(90, 4), prompts=(27, 3), bias=True, window=9),
+    "soft cap": Queries(positions=(90,), prompts=(27,), sharpness=20.0, softcap=3.0),
+    "peaked": Queries(positions=(90,), prompts=(27,), sharpness=60.0),
+    "one token": Queries(positions=(90, 0), prompts=(27, 1), depths=1),
 }
 
 
@@ -300,7 +326,7 @@ def test_masses_agree_and_sum_to_one(
     seed: int,
 ) -> None:
     positions, prompts = zip(*requests, strict=True)
-    batch = Batch(
+    batch = Queries(
         positions=positions,
         prompts=prompts,
         heads=kv_heads * group,
@@ -316,3 +342,255 @@ def test_masses_agree_and_sum_to_one(
     ones = torch.ones(len(requests), 3)
     torch.testing.assert_close(measured.nansum(-1), ones, atol=1e-5, rtol=0)
     assert (measured.nan_to_num() >= 0).all()
+
+
+PLANTED = (0, 7)
+EVEN = 0.001
+CLASSES = ("sink_mass", "prompt_mass", "generated_mass", "self_mass")
+
+
+def _rows(n: int, held: dict[int, float], seen: int = SLOTS) -> np.ndarray:
+    """n chains that see the first `seen` slots, of which some hold more than EVEN."""
+    rows = np.full((n, SLOTS + 1), np.nan, dtype=np.float32)
+    rows[:, :seen], rows[:, SLOTS] = EVEN, EVEN
+    for slot, weight in held.items():
+        rows[:, slot] = weight
+    return rows
+
+
+def _names(n: int) -> list[str]:
+    return [f"r{i % MIN_REQUESTS}" for i in range(n)]
+
+
+def _found(*parts: np.ndarray) -> SinkSet | None:
+    search = SinkSearch()
+    for rows in parts:
+        search.add(_names(len(rows)), rows)
+    return search.sinks
+
+
+def test_slots_that_hold_mass_over_many_chains() -> None:
+    found = _found(_rows(MIN_CHAINS, {0: 0.4, 7: 0.05}))
+    assert found is not None
+    assert found.slots == (0, 7)
+    assert found.note == (
+        "sink set, searched in 64 chains of 8 requests: slot 0 with 40.0% of the attention at "
+        "depth 1 (400.0 times an average slot), slot 7 with 5.0% of the attention at depth 1 "
+        "(50.0 times an average slot)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("held", "even", "slots"),
+    [
+        (SINK_SHARE * 1.01, SINK_SHARE / SINK_FACTOR, (3,)),
+        (SINK_SHARE * 0.99, SINK_SHARE / SINK_FACTOR / 10, ()),
+        (0.2, 0.2 / SINK_FACTOR * 0.99, (3,)),
+        (0.2, 0.2 / SINK_FACTOR * 1.01, ()),
+    ],
+)
+def test_both_thresholds_count(held: float, even: float, slots: tuple[int, ...]) -> None:
+    rows = _rows(MIN_CHAINS, {3: held})
+    rows[:, SLOTS] = even
+    found = _found(rows)
+    assert found is not None
+    assert found.slots == slots
+    if not slots:
+        assert found.note.startswith(
+            "no sink found, searched in 64 chains of 8 requests: of the first 64 slots the "
+            "strongest is slot 3 with "
+        )
+
+
+def test_it_waits_for_enough_chains_of_enough_requests() -> None:
+    search = SinkSearch()
+    search.add(_names(MIN_CHAINS - 1), _rows(MIN_CHAINS - 1, {0: 0.5}))
+    assert search.sinks is None
+    search = SinkSearch()
+    for _ in range(MAX_CHAINS - 1):
+        search.add(["one"], _rows(1, {0: 0.5}))
+    assert search.sinks is None, "one request, whatever it holds"
+    search.add(["one"], _rows(1, {0: 0.5}))
+    assert search.sinks is not None
+    assert search.sinks.slots == (0,)
+
+
+def test_contexts_that_say_nothing_do_not_keep_it_looking() -> None:
+    found = _found(_rows(MAX_CHAINS, {}, seen=0))
+    assert found is not None
+    assert found.slots == ()
+    assert found.note.endswith(
+        "more than 8 slots long, or had the first 64 slots in its attention window"
+    )
+
+
+def test_a_manifest_that_cannot_be_written_puts_it_off() -> None:
+    search, told = SinkSearch(), []
+
+    def tell(found: SinkSet) -> None:
+        told.append(found)
+        if len(told) == 1:
+            raise OSError(28, "No space left on device")
+
+    search.report = tell
+    with pytest.raises(OSError, match="No space"):
+        search.add(_names(MIN_CHAINS), _rows(MIN_CHAINS, {0: 0.5}))
+    assert search.sinks is None
+    search.add(["r0"], _rows(1, {0: 0.5}))
+    assert search.sinks is told[1]
+    search.add(["r0"], _rows(1, {0: 0.5}))
+    assert len(told) == 2
+
+
+class Long(Batch):
+    """Contexts long enough to say something of slots 0 and 7, which hold attention if planted."""
+
+    positions, prompt_tokens = (20, 19), (12, 10)
+    block_table = torch.tensor([[7, 2, 9, 4, 10, 1], [5, 11, 0, 3, 8, 6]])
+
+    def __init__(self, holder: Any, *, planted: tuple[int, ...], number: int) -> None:
+        super().__init__(holder)
+        self.view = self.view._replace(requests=(f"a{number}", f"b{number}"))
+        self.keys[:, :, :] *= 0.1
+        for layer, queries in enumerate(self._queries()):
+            for b in range(2):
+                for slot in planted:
+                    self.keys[layer, b, slot] = _answering(queries[b], score=5.0)
+        self._write_context()
+
+    def _queries(self) -> list[torch.Tensor]:
+        """[2, heads, SIZE] at depth 1, layer by layer: keys do not matter to them."""
+        model = self.holder.model
+        hidden, out, found = model.combine_hidden_states(self.aux), 0.0, []
+        for qkv in model.model.qkv:
+            hidden = hidden + out
+            sizes = [HEADS * SIZE, KV_HEADS * SIZE, KV_HEADS * SIZE]
+            q, _, v = qkv(hidden).split(sizes, dim=-1)
+            found.append(q[self.rows].view(2, HEADS, SIZE))
+            out = v.repeat(1, HEADS // KV_HEADS)
+        return found
+
+
+def _answering(queries: torch.Tensor, score: float) -> torch.Tensor:
+    """[kv_heads, SIZE] keys whose score is `score` for each of the [heads, SIZE] queries."""
+    groups = queries.view(KV_HEADS, HEADS // KV_HEADS, SIZE)
+    wanted = torch.full((*groups.shape[:2], 1), score / SCALE)
+    return (torch.linalg.pinv(groups) @ wanted).squeeze(-1)
+
+
+class Seeking:
+    """A run whose sink set is looked for."""
+
+    def __init__(self, drafter: VllmDrafter, run: Path, planted: tuple[int, ...]) -> None:
+        self.run, self.planted, self.drafter = run, planted, drafter
+        written = replace(
+            manifest(Spec()),
+            sink_slots=(),
+            sink_tokens=0,
+            sink_source=SINK_SOUGHT,
+            notes=("another note", SINKS_SOUGHT),
+            k=3,
+            drafter_layers=len(LAYERS),
+        )
+        create_run(run, written)
+        settings = Settings(
+            trace=run, every=1, sink_tokens=None, sink_source=SINK_SOUGHT, per_head=True
+        )
+        self.recorder = assemble_recorder(
+            drafter, settings, TraceWriter(run, source="worker0-1"), schedules=VllmSchedules()
+        )
+        assert self.recorder.search is not None
+        self.recorder.search.report = lambda found: rewrite_manifest(
+            run, with_sinks(written, found)
+        )
+        self.proposer = SimpleNamespace(model=drafter.model)
+        self.recorder.taps.attach(self.proposer, "model")
+        self.steps = 0
+
+    def step(self) -> Long:
+        batch = Long(self.proposer, planted=self.planted, number=self.steps)
+        self.steps += 1
+        self.recorder.step_started()
+        self.recorder.draft(batch.call)
+        self.recorder.step_ended(2)
+        return batch
+
+    def until_found(self) -> None:
+        search = self.recorder.search
+        assert search is not None
+        for _ in range(MIN_CHAINS // 2):
+            assert search.sinks is None
+            self.step()
+        deadline = time.monotonic() + 20
+        while search.sinks is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert search.sinks is not None
+
+    def trace(self) -> Trace:
+        self.recorder.close()
+        return read_trace(self.run)
+
+
+@pytest.fixture
+def seek(make_drafter: Callable[..., VllmDrafter], tmp_path: Path) -> Callable[..., Seeking]:
+    return lambda planted: Seeking(make_drafter(), tmp_path / "run", planted)
+
+
+def _masses_are_by_hand(seeking: Seeking, slots: tuple[int, ...]) -> None:
+    """Before, no masses; from the next step on, those of the set."""
+    batch = seeking.step()
+    trace = seeking.trace()
+    assert trace.problems == ()
+    rows = trace.draft.to_pylist()
+    assert len(rows) == MIN_CHAINS + 2
+    for row in rows[:MIN_CHAINS]:
+        assert row["strategy"] == "none"
+        assert all(row[name] is None for name in (*CLASSES, "head_mass"))
+        assert row["fed_rms"] is not None
+    wanted = by_hand(batch, seeking.drafter.model, slots)
+    for row, truth in zip(rows[MIN_CHAINS:], wanted, strict=True):
+        assert row["strategy"] == "keys"
+        for at, name in enumerate(CLASSES):
+            mean = truth["masses"].mean(2)[..., at].reshape(-1)
+            if name == "sink_mass" and not slots:
+                assert row[name] is None
+            else:
+                np.testing.assert_allclose(row[name], mean, rtol=1e-5, atol=5e-6)
+
+
+def test_a_planted_sink_is_found_and_measured(seek: Callable[..., Seeking]) -> None:
+    seeking = seek(PLANTED)
+    assert read_manifest(seeking.run).sink_slots == ()
+    seeking.until_found()
+    found = read_manifest(seeking.run)
+    assert (found.sink_slots, found.sink_source, found.sink_tokens) == (PLANTED, "found", 2)
+    first, note = found.notes
+    assert first == "another note"
+    assert note.startswith("sink set, searched in 64 chains of 64 requests: slot 0 with ")
+    assert not list(seeking.run.glob("manifest.partial"))
+    _masses_are_by_hand(seeking, PLANTED)
+
+
+def test_without_a_sink_none_is_found_and_its_class_is_absent(seek: Callable[..., Seeking]) -> None:
+    seeking = seek(())
+    seeking.until_found()
+    found = read_manifest(seeking.run)
+    assert (found.sink_slots, found.sink_source, found.sinkless) == ((), "found", True)
+    assert found.notes[-1].startswith("no sink found, searched in 64 chains of 64 requests")
+    _masses_are_by_hand(seeking, ())
+
+
+def test_a_slot_just_before_the_query_is_recent_and_no_sink(seek: Callable[..., Seeking]) -> None:
+    seeking = seek((20 - RECENT + 3,))
+    seeking.until_found()
+    assert read_manifest(seeking.run).sinkless
+    seeking.trace()
+
+
+def test_a_run_that_ends_while_it_looks(seek: Callable[..., Seeking]) -> None:
+    seeking = seek(PLANTED)
+    seeking.step()
+    trace = seeking.trace()
+    assert (trace.manifest.sink_source, trace.manifest.sink_slots) == (SINK_SOUGHT, ())
+    assert SINKS_SOUGHT in trace.manifest.notes
+    assert trace.draft.column("self_mass").null_count == trace.draft.num_rows == 2

@@ -1,8 +1,10 @@
-"""The formats of a report, as files and in a notebook."""
+"""The formats of a report: files, a notebook, the terminal, and figures as plotly draws them."""
 
 from __future__ import annotations
 
 import html
+import io
+import json
 import os
 import re
 import shlex
@@ -14,17 +16,36 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from rich.console import Console
 from support.analyses import PAIR, analysis_of, pair
 from support.runs import Spec, write_run
 
 import driftscope
 from driftscope.analysis.query.row_filters import Filter
+from driftscope.analysis.statistics.intervals import Interval
 from driftscope.cli.app import app
 from driftscope.cli.options import Format
 from driftscope.cli.run_reports import ReportFiles, command_line, write_reports
-from driftscope.pipeline import Analysis, Inputs
+from driftscope.pipeline import Analysis, Inputs, analyze, compare
+from driftscope_reports.charts import (
+    Axis,
+    Mark,
+    Unit,
+    area,
+    bars,
+    expectation,
+    figure,
+    has_values,
+    heat_rows,
+    legend,
+    line,
+    plain,
+    points,
+)
 from driftscope_reports.markdown import text, to_markdown
-from driftscope_reports.page import Content, framed, part, policy, with_code
+from driftscope_reports.model import number_rows
+from driftscope_reports.page import Content, asset, colours, framed, part, policy, with_code
+from driftscope_reports.terminal import BADGES, render, show_comparison
 
 GALLERY = Path(__file__).parents[3] / "reports" / "gallery" / "traces"
 
@@ -169,3 +190,221 @@ def test_the_example_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert shown["text/html"].startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
     assert shown["text/plain"].startswith("<driftscope report: ")
     assert (tmp_path / "examples" / "report.html").stat().st_size > 800_000
+
+
+BETWEEN = [Interval(low=0.7, high=0.9), Interval(low=0.4, high=0.6), None]
+MASSES = figure(
+    [
+        area("own", [0.0, 0.25, 0.5], colour="class-self", pattern="/"),
+        area("rest", [1.0, 0.75, 0.5], colour="class-prompt", pattern="."),
+        expectation("expected", [0.0, 0.1, 0.2]),
+    ],
+    x_title="depth",
+    y_title="share",
+    unit=Unit.SHARE,
+)
+RATES = figure(
+    [line("<a>", [0.8, 0.5, None], intervals=BETWEEN), line("b", [0.9, 0.7], run=1)],
+    x_title="depth",
+    y_title="rate",
+    unit=Unit.SHARE,
+    marks=[Mark(x=2, text="<here>")],
+)
+CHANGES = figure(
+    [
+        bars("worse", [1, 2], [None, -0.2], intervals=[None, Interval(low=-0.3, high=-0.1)]),
+        bars("better", [1, 2], [0.1, None], colours="good", pattern="x"),
+    ],
+    x_title="depth",
+    y_title="difference",
+    unit=Unit.SHARE,
+    stacked=True,
+    level=0.0,
+    from_zero=False,
+)
+HEADS = figure(
+    heat_rows(["head 0", "head 1"], [[0.1, 0.2], [0.3, float("nan")]], ["0", "1"]),
+    x_title="depth",
+    y_title="head",
+    unit=Unit.SHARE,
+)
+FIGURES = {"masses": MASSES, "rates": RATES, "changes": CHANGES, "heads": HEADS}
+
+
+def test_every_colour_is_in_both_palettes_and_a_notebook_gets_the_light_one() -> None:
+    css = asset("report.css")
+    dark = re.findall(r"--([\w-]+): #", css.partition("@media")[2].partition("* {")[0])
+    assert list(colours()) == dark
+    for made in FIGURES.values():
+        text = json.dumps(plain(made))
+        assert set(re.findall(r"var\(--([\w-]+)\)", text)) <= set(dark)
+        assert "var(" not in json.dumps(plain(made, colours()))
+
+
+def test_what_is_missing_is_a_gap_and_a_dash() -> None:
+    drawn = plain(RATES)["data"][0]
+    assert drawn["y"] == [0.8, 0.5, None]
+    assert drawn["error_y"]["array"] == [0.1, 0.1, None]
+    head, rows, _ = number_rows(RATES)
+    assert head == ["depth", "<a>", "b"]
+    assert rows[:2] == [
+        ["1", "0.800 (0.700 to 0.900)", "0.900"],
+        ["2", "0.500 (0.400 to 0.600)", "0.700"],
+    ]
+    assert len(rows) == 2, "a depth at which every series has a gap says nothing"
+    assert "NaN" not in json.dumps([plain(made) for made in FIGURES.values()])
+
+
+def test_names_are_escaped_for_plotly_and_clipped() -> None:
+    made = plain(RATES)
+    assert made["data"][0]["name"] == "&lt;a&gt;"
+    assert made["layout"]["annotations"][0]["text"] == "&lt;here&gt;"
+    long = plain(figure([line("n" * 90, [1.0])], x_title="x", y_title="y"))
+    assert len(long["data"][0]["name"]) == 28
+
+
+def test_axes_show_every_value_and_do_not_let_wide_intervals_hide_it() -> None:
+    low, high = CHANGES.layout.yaxis.range
+    assert low < -0.3
+    assert high > 0.1
+    assert MASSES.layout.yaxis.range == RATES.layout.yaxis.range == (0.0, 1.02)
+    wide = line("a", [1.0, 2.0], intervals=[Interval(low=0.0, high=90.0)] * 2)
+    assert figure([wide], x_title="x", y_title="y").layout.yaxis.range[1] < 4
+    assert HEADS.layout.yaxis.range == (-0.5, 1.5)
+    assert all(made.layout.xaxis.range[0] == 0.5 for made in FIGURES.values())
+
+
+def test_series_differ_by_more_than_colour() -> None:
+    runs = figure([line(str(n), [1.0], run=n) for n in range(6)], x_title="x", y_title="y")
+    assert len({(sign.dash, sign.marker) for sign in legend(runs)}) == 6
+    assert [sign.pattern for sign in legend(CHANGES)] == ["", "x"]
+    assert [sign.name for sign in legend(HEADS)] == ["0%", "15%", "30%"]
+    assert not legend(figure([line("alone", [1.0])], x_title="x", y_title="y"))
+
+
+def test_many_values_are_rows_of_a_table_and_each_point_has_its_note() -> None:
+    xs = [float(x) for x in range(30)]
+    many = figure([points("a", xs, xs)], x_title="K", y_title="ms", axis=Axis.NUMBER, unit=Unit.MS)
+    head, rows, words = number_rows(many)
+    assert (head, words) == (["K", "a"], 1)
+    assert rows[1] == ["1", "1.00"]
+    noted = [points(name, [1.0], [2.0], notes=["of 3"]) for name in "ab"]
+    noted += [points("c", [4.0], [5.0])]
+    head, rows, words = number_rows(figure(noted, x_title="K", y_title="y", axis=Axis.NUMBER))
+    assert (head, words) == (["run", "about", "K", "y"], 2)
+    assert rows[0] == ["a", "of 3", "1", "2.000"]
+
+
+def test_an_empty_picture_is_drawn() -> None:
+    empty = figure([], x_title="x", y_title="y", axis=Axis.CATEGORY)
+    assert plain(empty)["data"] == []
+    assert number_rows(empty) == (["x"], [], 1)
+
+
+def test_a_picture_has_values_only_if_a_run_has_one() -> None:
+    """What runs are compared with is none of them."""
+    alone = expectation("baseline", [1.0, 1.0])
+    gaps = line("run", [None, float("nan")])
+    assert not has_values(figure([alone, gaps], x_title="K", y_title="ms"))
+    assert has_values(figure([alone, line("run", [None, 2.0])], x_title="K", y_title="ms"))
+
+
+def _text(analysis: Analysis) -> str:
+    out = io.StringIO()
+    Console(file=out, width=120).print(render(analysis))
+    return out.getvalue()
+
+
+def test_verdict_first_then_the_report_s_figures(tmp_path: Path) -> None:
+    found = pair(tmp_path)
+    text = _text(found)
+    lost, verdict = text.split("\n")[:2]
+    assert lost == "missing: eagle3: worker0-1 dropped 3 rows (queue full)", "before any figure"
+    assert verdict.startswith(f"[{BADGES[found.screen.state]}] ")
+    assert verdict.partition("] ")[2] in found.screen.headline
+    for run in found.runs:
+        assert f"{run.acceptance.mean_length:.2f}" in text
+        assert f"{run.hidden.growth:.2f}×" in text
+
+
+def test_the_findings_stand_before_the_table_and_fit_80_columns(tmp_path: Path) -> None:
+    out = io.StringIO()
+    Console(file=out, width=80).print(render(pair(tmp_path)))
+    text = out.getvalue()
+    assert max(map(len, text.split("\n"))) <= 80
+    order = (
+        "[",
+        "per output token;",
+        "Data",
+        "What to do",
+    )
+    places = [text.index(each) for each in (*order, "rounds / requests")]
+    assert places == sorted(places)
+
+
+def test_a_run_that_was_cut_is_listed_by_segment(tmp_path: Path) -> None:
+    text = _text(analysis_of(tmp_path, {"run": Spec(labels=("chat", "code"))}))
+    assert "by label" in text
+    for segment in ("chat", "code"):
+        assert any(line.startswith(segment) and "[" in line for line in text.split("\n"))
+    assert "by label" not in _text(analysis_of(tmp_path / "whole", {"run": Spec()}))
+
+
+def test_a_label_is_neither_markup_nor_a_control_sequence(tmp_path: Path) -> None:
+    text = _text(analysis_of(tmp_path, {"[red]a\x1b[31m\nb": Spec()}))
+    assert "\x1b" not in text
+    assert "[red]a" in text
+
+
+def test_what_does_not_apply_is_a_dash(tmp_path: Path) -> None:
+    text = _text(analysis_of(tmp_path, {"a": Spec(heads=0), "b": Spec(windowed=(0,))}))
+    assert "nan" not in text
+
+
+def test_each_action_is_advised_with_its_reason_and_stated_once(tmp_path: Path) -> None:
+    found = analysis_of(tmp_path, {"run": Spec(conditional=(0.7, 0.3, 0.05, 0.05))})
+    text = " ".join(_text(found).split())
+    for action in found.screen.actions:
+        assert action.short_advice.removesuffix(".") in text
+        assert text.count(action.title) >= 1
+        assert text.count(action.statement) <= 1, "it is stated once"
+
+
+def test_what_to_do_has_its_option_on_a_line_of_its_own(tmp_path: Path) -> None:
+    found = analysis_of(tmp_path, {"run": Spec(conditional=(0.0,) * 4)})
+    option = next(each.option for each in found.screen.actions if each.option)
+    screen = _text(found).partition("\n\n")[0]
+    assert option in [line.strip() for line in screen.split("\n")]
+
+
+def test_one_run_fits_a_screen_and_states_each_finding_once() -> None:
+    """The gallery's server has seven findings, three of which ask for something."""
+    made = analyze(Inputs(sources=[GALLERY / "server"], labels=["server"]))
+    out = io.StringIO()
+    Console(file=out, width=100).print(render(made))
+    text = " ".join(out.getvalue().split())
+    assert len(out.getvalue().splitlines()) <= 45
+    for finding in made.findings:
+        assert finding.title in text or finding == made.screen.lead
+        assert text.count(finding.statement) <= 1
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_comparison_fits_a_screen_and_what_differs_is_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, everything: bool
+) -> None:
+    """Of runs with several labels, at 80 columns and 40 lines; what is left out is counted."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    paths = [GALLERY / name for name in ("drifting", "server")]
+    compared = compare(*paths, ("a drafter that drifts", "server"))
+    show_comparison(compared, everything=everything)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 40
+    assert "…" not in "".join(lines)
+    marks = [line.split()[-1] == "differs" for line in lines if " to " in line and "(" in line]
+    assert marks == sorted(marks, reverse=True)
+    shown = sum("accepted to depth" in line or ": to depth" in line for line in lines)
+    depths = [row for row in compared.differences if row.depth]
+    assert (shown == len(depths)) == everything
+    assert lines[-1].endswith("--all shows them.") != everything

@@ -1,5 +1,5 @@
 """DuckDB as the engine of queries: locked, reading the given files and no others, beside other
-queries, with a folder of its own that is gone at the end."""
+users of DuckDB."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import ibis
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -30,7 +31,9 @@ from driftscope.analysis.query.query_engine import (
     usable_cores,
 )
 from driftscope.analysis.query.record_views import table
+from driftscope.analysis.query.weight_updates import noted_updates, served_updates
 from driftscope.errors import DamagedTraceError, UsageError
+from driftscope.trace.status import DRAFTER, Status, WeightUpdate
 
 SCHEMA = pa.schema([("accepted", pa.int64()), ("label", pa.string())])
 COLUMNS = {"accepted": pa.int64(), "label": pa.string()}
@@ -334,3 +337,34 @@ def test_a_tmpdir_that_is_a_pattern_is_refused(
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     with pytest.raises(UsageError, match="set TMPDIR to another"):
         Scratch()
+
+
+def _status(source: str, *noted: WeightUpdate) -> Status:
+    return Status(source=source, closed=True, flushed_s=1.0, weights=noted)
+
+
+def test_what_is_noted_between_two_rounds_is_one_update() -> None:
+    worker = _status(
+        "worker0-1",
+        WeightUpdate(time_s=1.0),  # before the first round: the run started with these
+        WeightUpdate(time_s=10.0),
+        WeightUpdate(time_s=12.0, model=DRAFTER),
+        WeightUpdate(time_s=20.0),
+    )
+    core = _status("engine0-2", WeightUpdate(time_s=12.5, version="step-1"))
+    other_rank = _status("worker1-3", WeightUpdate(time_s=10.2), WeightUpdate(time_s=15.0))
+    noted = noted_updates([worker, core, other_rank])
+    rounds = np.array([5.0, 9.0, 14.0, 16.0, 30.0])
+    first, second = served_updates(noted, {0: rounds})[0]
+    assert (first.number, first.time_s, first.version) == (1, 12.5, "step-1")
+    assert first.models == (DRAFTER, "target") and first.name == "update 1 (step-1)"
+    assert (second.number, second.time_s, second.name) == (2, 20.0, "update 2")
+
+
+def test_each_replica_has_its_own_updates() -> None:
+    statuses = [
+        _status(f"worker0.dp{replica}-{replica}", WeightUpdate(time_s=10.0 + replica))
+        for replica in range(2)
+    ]
+    served = served_updates(noted_updates(statuses), {0: np.array([1.0]), 1: np.array([])})
+    assert [update.time_s for update in served[0]] == [10.0] and served[1] == []

@@ -1,4 +1,4 @@
-"""Keys read back from vLLM's paged caches: the CPU's written by vLLM's own op."""
+"""Keys read back from vLLM's paged caches, and the start-up witness that checks them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ import pytest
 import torch
 
 from driftscope.errors import ProbeError
-from driftscope_probes.drafter import KeyReader
+from driftscope.vocabulary import MASSES
+from driftscope_probes.buffers import Layout
+from driftscope_probes.drafter import KeyReader, Kind
+from driftscope_probes.engine import DraftStep
 from driftscope_probes.vllm.drafter import (
     FLASH_ATTENTION,
     CpuAttnKeys,
+    VllmAttentionLayer,
     cache_of,
     catch_lse,
     kind_of,
@@ -23,6 +27,7 @@ from driftscope_probes.vllm.drafter import (
     reader_for,
     tap_attention,
 )
+from driftscope_probes.witness import StartWitness, Verdict
 
 BLOCKS, HEADS, BATCH = 13, 2, 3
 UNSET = 1234.0
@@ -342,3 +347,172 @@ def test_catching_ends_when_the_call_raises(flash: Any) -> None:
 def test_a_vllm_without_that_kernel_offers_nothing(flash: Any) -> None:
     del flash.flash_attn_varlen_func
     assert not offer_lse()
+
+
+PAGED_HEADS, KV_HEADS, PAGED_SIZE, PAGE, K, POSITION, PROMPT = 4, 2, 8, 4, 3, 9, 6
+SLOTS, SINKS, LAYOUT = POSITION + K, (0, 1), Layout(depths=K, layers=1, aux=0)
+CHANCE = torch.Generator().manual_seed(0)
+KEYS, VALUES = (torch.randn(SLOTS, KV_HEADS, PAGED_SIZE, generator=CHANCE) for _ in range(2))
+QUERIES = torch.randn(K, PAGED_HEADS, PAGED_SIZE, generator=CHANCE)
+TABLE = torch.tensor([[5, 0, 3]])
+
+
+def weights() -> torch.Tensor:
+    """Attention [K, heads, slots] in the plain way."""
+    keys = KEYS.repeat_interleave(PAGED_HEADS // KV_HEADS, 1)
+    scores = torch.einsum("khd,shd->khs", QUERIES, keys) * PAGED_SIZE**-0.5
+    own = POSITION + torch.arange(K)
+    return scores.masked_fill(torch.arange(SLOTS) > own[:, None, None], -torch.inf).softmax(-1)
+
+
+def cache(*, newer: bool) -> torch.Tensor:
+    """Keys and values on pages 5, 0 and 3, in the layout since vLLM 0.27 or the one before."""
+    old = torch.full((6, 2, PAGE, KV_HEADS, PAGED_SIZE), torch.nan)
+    for index, whole in enumerate((KEYS, VALUES)):
+        for at, page in enumerate(TABLE[0]):
+            part = whole[at * PAGE : (at + 1) * PAGE]
+            old[page, index, : len(part)] = part
+    if not newer:
+        return old
+    return torch.cat((old[:, 0], old[:, 1]), -1).transpose(1, 2).contiguous()
+
+
+class Backend:
+    scale = PAGED_SIZE**-0.5
+
+    def __init__(self) -> None:
+        values = VALUES.repeat_interleave(PAGED_HEADS // KV_HEADS, 1)
+        self._results = iter(torch.einsum("khs,shd->khd", weights(), values)[:, None])
+
+    def forward(self, *_: Any) -> torch.Tensor:
+        return next(self._results)
+
+
+def verdict_of(
+    kv_cache: torch.Tensor, masses: torch.Tensor, *, drafted_again: bool = False
+) -> Verdict:
+    """`drafted_again`: another chain writes the last slot before the watched one is judged."""
+    backend = SimpleNamespace(get_name=lambda: "FLASH_ATTN")
+    sizes = {"num_heads": PAGED_HEADS, "num_kv_heads": KV_HEADS, "head_size": PAGED_SIZE}
+    module: Any = SimpleNamespace(impl=Backend(), attn_backend=backend, kv_cache=kv_cache, **sizes)
+    queries = iter(QUERIES[:, None])
+
+    def model() -> torch.Tensor:
+        module.impl.forward(module, next(queries), None, None, kv_cache, "metadata")
+        return torch.ones(1, 2)
+
+    kind = Kind(name="own", methods=(), fed=False)
+    drafter: Any = SimpleNamespace(model=model, kind=kind, k=K, compiled=True)
+    holder = SimpleNamespace(model=model)
+    layers = {"layer": VllmAttentionLayer(module)}
+    witness = StartWitness(drafter, layers, holder, of_other_run=drafted_again)
+    at: Any = SimpleNamespace(
+        rows=torch.tensor([0]),
+        position=torch.tensor([POSITION]),
+        block_tables={"layer": TABLE},
+        prompt_tokens=[PROMPT],
+    )
+    witness.choose(DraftStep(("a",), bytes(1), K), at)
+    witness.watch()
+    for _ in range(K):
+        holder.model()
+    drafts = torch.tensor([[1, 2, 3]])
+    if drafted_again:
+        witness.drafted(drafts)
+        kv_cache[TABLE[0, -1]] = 9.0
+    witness.end()
+    values = torch.full((1, LAYOUT.width), torch.nan)
+    first = LAYOUT.column("masses")
+    values[0, first : first + masses.numel()] = masses.flatten()
+    return witness.judge(values, LAYOUT, {}, SINKS, drafts)
+
+
+def masses() -> torch.Tensor:
+    mean, slot = weights().mean(1), torch.arange(SLOTS)
+    sink = slot < len(SINKS)
+    classes = (
+        sink,
+        ~sink & (slot < PROMPT),
+        (slot >= PROMPT) & (slot <= POSITION),
+        slot > POSITION,
+    )
+    found = torch.full((K, len(MASSES)), torch.nan)
+    for column, chosen in enumerate(classes):
+        found[:, column] = mean[:, chosen].sum(1)
+    return found
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_pages_give_what_the_layer_gave_out(newer: bool) -> None:
+    pages, right = cache(newer=newer), masses()
+    assert verdict_of(pages, right).fault is None
+    wrong = verdict_of(pages, right + 0.01)
+    assert wrong.states_agree and wrong.fault == "a mass of layer layer is off by 0.010"
+    other = verdict_of(pages * 1.1, right)
+    assert other.fault is not None and "gives out something else" in other.fault
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_a_chain_is_judged_by_the_keys_of_its_own_run(newer: bool) -> None:
+    """vLLM's V2 runner drafts once more for the witness. The served chain takes the same slots, and
+    in a step that is no traffic other requests do, too."""
+    verdict = verdict_of(cache(newer=newer), masses(), drafted_again=True)
+    assert (verdict.fault, verdict.unsure) == (None, None)
+
+
+WITNESS_K = 3
+WITNESS_LAYOUT = Layout(depths=WITNESS_K, layers=0, aux=0)
+LOGITS = [torch.tensor([[0.0, float(depth)]]) for depth in range(WITNESS_K)]
+
+
+class Model:
+    def __init__(self) -> None:
+        self._logits = iter(LOGITS)
+
+    def __call__(self) -> torch.Tensor:
+        return torch.ones(1, 2)
+
+    def compute_logits(self, _: torch.Tensor) -> torch.Tensor:
+        return next(self._logits)
+
+
+def watched_verdict(off: list[float], served: list[int], *, of_other_run: bool) -> Verdict:
+    """Watch a chain of the tokens 1, 2, 3, and judge one whose top-1 is `off` by so much."""
+    model: Any = Model()
+    kind = Kind(name="own", methods=(), fed=False)
+    drafter: Any = SimpleNamespace(model=model, kind=kind, k=WITNESS_K, compiled=True)
+    holder = SimpleNamespace(model=model)
+    witness = StartWitness(drafter, {}, holder, of_other_run=of_other_run)
+    at: Any = SimpleNamespace(rows=torch.tensor([0]), position=torch.tensor([5]))
+    witness.choose(DraftStep(("a",), bytes(1), WITNESS_K), at)
+    witness.watch()
+    for _ in range(WITNESS_K):
+        holder.model.compute_logits(holder.model())
+    witness.end()
+    if of_other_run:
+        witness.drafted(torch.tensor([[1, 2, 3]]))
+    values = torch.full((1, WITNESS_LAYOUT.width), torch.nan)
+    first = WITNESS_LAYOUT.column("top1")
+    right = torch.cat(LOGITS).softmax(-1).amax(-1)
+    values[0, first : first + WITNESS_K] = right + torch.tensor(off)
+    return witness.judge(values, WITNESS_LAYOUT, {}, None, torch.tensor([served]))
+
+
+@pytest.mark.parametrize(
+    ("off", "served", "of_other_run", "agrees"),
+    [
+        ([0.0, 0.0, 0.0], [1, 2, 3], False, True),
+        ([0.0, 0.01, 0.0], [1, 2, 3], False, False),
+        ([0.0, 0.04, 0.0], [1, 2, 3], True, True),
+        ([0.0, 0.3, 0.0], [1, 2, 3], True, False),
+        ([0.0, 0.3, 0.3], [9, 2, 3], True, True),
+        ([0.3, 0.3, 0.3], [9, 2, 3], True, False),
+        ([0.0, 0.3, 0.3], [1, 9, 3], True, False),
+    ],
+    ids=["same", "off", "rounded", "wrong", "other chain", "wrong before", "wrong until"],
+)
+def test_depths_are_compared_until_the_tokens_differ(
+    off: list[float], served: list[int], of_other_run: bool, agrees: bool
+) -> None:
+    verdict = watched_verdict(off, served, of_other_run=of_other_run)
+    assert (verdict.fault is None) is agrees, verdict.fault

@@ -1,0 +1,348 @@
+"""Repairs: each undoes the mistake that it is for, and a tie is reported."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.checkpoints import (
+    HEAD,
+    HEADS,
+    SIZES,
+    TARGET,
+    TURNED,
+    WIDE,
+    Config,
+    State,
+    changed,
+    latent_drafter,
+)
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
+from verification.zoo.kind import VOCABULARY
+from verification.zoo.mtp import KIMI
+
+from driftscope.errors import CheckpointError
+from driftscope.inspect.checkpoints import open_drafter, open_target
+from driftscope.inspect.checks.result import Level
+from driftscope.inspect.drafter_classes import AUX_LAYERS
+from driftscope.inspect.files import read_config
+from driftscope.inspect.inspection import inspect_files
+from driftscope.inspect.trial.drafting import Repair, Variant, as_served
+from driftscope.inspect.trial.layer_repairs import OF_VOCABULARY, layer_repairs
+from driftscope.inspect.trial.repairs import (
+    TargetFacts,
+    attention_repairs,
+    layers_needed,
+    nearby_layers,
+    repairs,
+)
+from driftscope.inspect.trial.result import Trial
+from driftscope.inspect.trial.target import Passage, Teacher
+from driftscope.inspect.trial.trial import Bench, Runner, run_trial
+from driftscope.inspect.trial.verdict import best_repair, verdict
+from driftscope_lab.trio import encode, load_prompts, trio_path
+
+Q, K, V, OUT, GATE, UP = (
+    f"midlayer.{name}_proj.weight"
+    for name in (
+        *(f"self_attn.{part}" for part in ("q", "k", "v", "o")),
+        *(f"mlp.{part}" for part in ("gate", "up")),
+    )
+)
+
+
+def _repairs(folder: Path, **changes: Callable[..., object]) -> tuple[Variant, dict[str, Repair]]:
+    base = as_served(open_drafter(str(changed(folder, **changes))), 6)
+    found = {one.id: one for one in layer_repairs(base, read_config(TARGET))}
+    return base, found
+
+
+def _heads(name: str, order: list[int]) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        state[name] = torch.unflatten(state[name], 0, (len(order), -1))[order].flatten(0, 1)
+
+    return change
+
+
+def _transposed(state: State) -> None:
+    state[OUT] = state[OUT].T.contiguous()
+
+
+def _exchanged(state: State) -> None:
+    state[GATE], state[UP] = state[UP], state[GATE]
+
+
+def _minus_one(state: State) -> None:
+    for name in [name for name in state if "norm" in name]:
+        state[name] = (state[name].double() - 1).float()
+
+
+def _halved(state: State) -> None:
+    for name, one in state.items():
+        if one.dim() == 2 and not name.startswith(OF_VOCABULARY):
+            state[name] = one / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "plant"),
+    [
+        ("order_of_heads", _heads(Q, [7, 0, 1, 2, 3, 4, 5, 6])),
+        ("order_of_heads", _heads(K, [3, 0, 1, 2])),
+        ("order_of_heads", _heads(V, [1, 0, 3, 2])),
+        ("o_proj_transposed", _transposed),
+        ("gate_and_up", _exchanged),
+        ("norms_plus_one", _minus_one),
+        ("matrices_half_as_large", _halved),
+    ],
+)
+def test_a_repair_of_weights_restores_them(
+    tmp_path: Path, name: str, plant: Callable[[State], None]
+) -> None:
+    _, found = _repairs(tmp_path, weights=plant)
+    healthy = load_file(trio_path() / "eagle31" / "model.safetensors")
+    repaired = found[name].variant.state
+    assert all(torch.allclose(repaired[key], one.float()) for key, one in healthy.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("rms_norm_eps", {"rms_norm_eps": 1.0}),
+        ("partial_rotary_factor", {"partial_rotary_factor": 0.5}),
+        (
+            "heads_8_of_32",
+            {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64},
+        ),
+    ],
+)
+def test_a_repair_of_the_config_takes_the_targets_value(
+    tmp_path: Path, name: str, fields: Config
+) -> None:
+    base, found = _repairs(tmp_path, config=lambda config: config.update(fields))
+    target = read_config(TARGET)
+    expected = {field: target.get(field, 1.0) for field in fields}
+    assert found[name].fields == expected
+    layer = found[name].variant.config.layer
+    assert {field: getattr(layer, field) for field in fields} == expected
+    assert layer != base.config.layer
+
+
+def test_an_outlying_row_is_made_as_large_as_the_others(tmp_path: Path) -> None:
+    def plant(state: State) -> None:
+        state[V][17] = state[V][17] * 1e4
+
+    base, found = _repairs(tmp_path, weights=plant)
+    rows = found["outlying_rows"].variant.state[V].abs().amax(-1)
+    assert rows[17] == pytest.approx(float(base.state[V].abs().amax(-1).median()), rel=1e-3)
+    assert "row 17 of midlayer.self_attn.v_proj.weight" in found["outlying_rows"].mistake
+
+
+def test_a_healthy_drafter_gets_only_repairs_that_run(tmp_path: Path) -> None:
+    base, found = _repairs(tmp_path)
+    assert set(found) == {
+        *("o_proj_transposed", "matrices_half_as_large", "heads_4_of_64", "heads_16_of_16")
+    }
+    assert all(one.variant.build("cpu") for one in found.values()) and base
+
+
+LAYERS = 8
+
+
+@pytest.fixture(scope="module")
+def base() -> Variant:
+    return as_served(open_drafter(str(trio_path() / "eagle31")), LAYERS)
+
+
+def _candidates(base: Variant, layers: Sequence[int]) -> list[tuple[int, ...]]:
+    wrong = base.with_config(aux_layers=tuple(layers))
+    facts = TargetFacts(
+        layers=LAYERS,
+        fields={},
+        rope_theta=base.config.layer.rope_theta,
+        embedding=base.state["fc.weight"],
+        head=base.state["lm_head.weight"],
+    )
+    found = [repair.fields.get(AUX_LAYERS) for repair in repairs(wrong, facts)]
+    return [tuple(layers) for layers in found if layers]
+
+
+@pytest.mark.parametrize("wrong", [(1, 3, 5), (2, 3, 6), (2, 4, 5)])
+def test_one_wrong_layer_is_among_the_repairs(base: Variant, wrong: tuple[int, ...]) -> None:
+    found = _candidates(base, wrong)
+    assert (2, 3, 5) in found and len(found) == len(set(found)) <= 9
+    assert all(low < high for layers in found for low, high in pairwise(layers))
+    assert min(map(min, found)) >= 0 and max(map(max, found)) <= LAYERS
+
+
+def test_a_search_from_another_list_reaches_every_list_nearby(base: Variant) -> None:
+    wrong = base.with_config(aux_layers=(1, 4, 6))
+    seen: set[tuple[int, ...]] = {(1, 4, 6)}
+    reached = [(1, 4, 6)]
+    for layers in reached:
+        for repair in nearby_layers(wrong, layers, {0, 1, 2, 3, 4, 5, 6, 7}, seen):
+            assert "best of the layers tried" in repair.mistake and "[1, 4, 6]" in repair.mistake
+            reached.append(repair.variant.config.aux_layers)
+    assert (2, 3, 5) in reached and len(reached) == len(set(reached)) == len(seen)
+
+
+@pytest.mark.slow
+def test_three_wrong_layers_lead_to_those_of_training_and_ties_are_named(base: Variant) -> None:
+    prompts = {str(at): encode(one.in_distribution) for at, one in enumerate(load_prompts()[:12])}
+    bench = Bench(open_target(str(trio_path() / "target")), lambda _: prompts)
+    wrong = base.with_config(aux_layers=(1, 4, 6)).with_shared_head(bench.facts.head)
+    candidates = [one for one in repairs(wrong, bench.facts) if AUX_LAYERS in one.fields]
+    layers = layers_needed(wrong, candidates)
+
+    def answered(most: int) -> list[Passage]:
+        return bench.passages(layers, 5, most=most)
+
+    trial = Runner(bench.teacher, answered, 5).run(wrong, candidates)
+    (result,) = verdict(trial)
+    assert result.change == f'"{AUX_LAYERS}": [2, 3, 5]'
+    assert "accept about as much" in result.there and "[1, 4, 5]" in result.there
+    healthy = Runner(bench.teacher, answered, 5).run(
+        base.with_shared_head(bench.facts.head), candidates
+    )
+    assert best_repair(healthy) is None
+
+
+LATENT_K, LATENT_LAYERS, PROMPTS = 5, 4, 12
+FIRST = "midlayer.self_attn."
+
+
+def _prompts(_teacher: Teacher) -> dict[str, list[int]]:
+    return {each.id: encode(each.in_distribution) for each in load_prompts()[:PROMPTS]}
+
+
+@functools.cache
+def _bench() -> Bench:
+    return Bench(open_target(str(TARGET)), _prompts)
+
+
+def _trial(path: Path) -> Trial:
+    return run_trial(open_drafter(str(path)), LATENT_LAYERS, _bench, LATENT_K)
+
+
+def _changed(
+    folder: Path,
+    *,
+    config: Callable[[Config], object] = lambda _: None,
+    weights: Callable[[State], object] = lambda _: None,
+) -> Path:
+    """Write the drafter with a changed config or changed weights."""
+    path = latent_drafter(folder)
+    fields = json.loads((path / "config.json").read_text())
+    state = load_file(path / "model.safetensors")
+    config(fields)
+    weights(state)
+    (path / "config.json").write_text(json.dumps(fields))
+    save_file({name: each.contiguous() for name, each in state.items()}, path / "model.safetensors")
+    return path
+
+
+def _halves(state: State) -> None:
+    for name in ("q_a_proj", "kv_a_proj_with_mqa"):
+        name = f"{FIRST}{name}.weight"
+        state[name] = torch.cat(state[name].chunk(2, -1)[::-1], -1)
+
+
+def _in_halves(state: State) -> None:
+    """Lay out the rotated rows as engines do not read them."""
+    order = torch.cat([torch.arange(0, TURNED, 2), torch.arange(1, TURNED, 2)])
+    queries = state[f"{FIRST}q_b_proj.weight"].view(HEADS, HEAD + TURNED, WIDE)
+    queries[:, HEAD:] = queries[:, HEAD:][:, order].clone()
+    cached = state[f"{FIRST}kv_a_proj_with_mqa.weight"]
+    cached[WIDE:] = cached[WIDE:][order].clone()
+
+
+def test_the_files_are_healthy(tmp_path: Path) -> None:
+    inspection = inspect_files(str(latent_drafter(tmp_path)), str(TARGET))
+    assert inspection.known
+    assert not [each.id for each in inspection.results if each.level is not Level.NOTE]
+
+
+@pytest.mark.slow
+def test_a_healthy_drafter_gets_no_repair(tmp_path: Path) -> None:
+    trial = _trial(latent_drafter(tmp_path))
+    assert trial.acceptance.mean_length > 2
+    assert {"rope_layout", "attention_halves", "norm_output"} <= {t.repair.id for t in trial.tried}
+    assert not [each for each in verdict(trial) if each.level is not Level.NOTE]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("repair", "config", "weights"),
+    [
+        ("norm_output", lambda fields: fields.update(norm_output=False), lambda _: None),
+        ("attention_halves", lambda _: None, _halves),
+    ],
+)
+def test_a_mistake_is_named(
+    tmp_path: Path,
+    repair: str,
+    config: Callable[[Config], object],
+    weights: Callable[[State], object],
+) -> None:
+    trial = _trial(_changed(tmp_path, config=config, weights=weights))
+    assert next(iter(verdict(trial))).id == f"repaired_by.{repair}"
+
+
+def test_the_layout_of_rotated_rows_is_restored(tmp_path: Path) -> None:
+    healthy = as_served(open_drafter(str(latent_drafter(tmp_path / "a"))), LATENT_LAYERS)
+    planted = as_served(
+        open_drafter(str(_changed(tmp_path / "b", weights=_in_halves))), LATENT_LAYERS
+    )
+    (repair,) = [each for each in attention_repairs(planted) if each.id == "rope_layout"]
+    changed = [n for n in healthy.state if not torch.equal(healthy.state[n], planted.state[n])]
+    assert changed == [f"{FIRST}kv_a_proj_with_mqa.weight", f"{FIRST}q_b_proj.weight"]
+    for name, tensor in repair.variant.state.items():
+        assert torch.equal(tensor, healthy.state[name]), name
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"q_lora_rank": None}, "q_lora_rank"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "llama3"),
+    ],
+)
+def test_what_the_reference_cannot_run_is_named(
+    tmp_path: Path, change: dict[str, object], words: str
+) -> None:
+    path = _changed(tmp_path, config=lambda fields: fields.update(change))
+    with pytest.raises(CheckpointError, match=words):
+        as_served(open_drafter(str(path)), LATENT_LAYERS)
+
+
+def test_a_norm_before_fc_is_neither_read_nor_proposed(tmp_path: Path) -> None:
+    path = _changed(tmp_path, config=lambda fields: fields.update(norm_before_fc=True))
+    config = as_served(open_drafter(str(path)), LATENT_LAYERS).config
+    assert config.latent == SIZES
+    assert not config.norm_before_fc
+
+
+@pytest.mark.slow
+def test_a_target_with_latent_attention_answers_too(tmp_path: Path) -> None:
+    """Weights are random, so that nothing is accepted, and no repair helps."""
+    KIMI.build(tmp_path)
+    first, *_ = words = {f"t{token}": token for token in range(VOCABULARY)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token=first))
+    whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=first)
+    whole.save_pretrained(tmp_path / "target")
+    target = open_target(str(tmp_path / "target"))
+    asked = {f"p{at:02d}": [1 + (at * n) % 200 for n in range(1, 12)] for at in range(8)}
+    bench = Bench(target, lambda _: asked)
+    trial = run_trial(
+        open_drafter(str(tmp_path / "drafter")), target.layers, lambda: bench, LATENT_K
+    )
+    assert trial.prompts == len(asked)
+    assert trial.acceptance.mean_length < 1.2
+    assert [each.id for each in verdict(trial)] == ["accepts_little"]

@@ -1,0 +1,198 @@
+"""The pages of an inspection and of ablations."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+from support.ablations import constructed_ablation
+from support.checkpoints import TARGET, changed
+from support.chromium import assert_drawn_alone
+from support.inspections import broken
+
+from driftscope.ablate.result import conclusion_of
+from driftscope.inspect.inspection import inspect_files
+from driftscope.inspect.trial.result import NotApplicable, TriedRendering
+from driftscope_reports.ablation_page import to_html as ablation_html
+from driftscope_reports.inspection_page import to_html
+
+HOSTILE = "</script><img src=x onerror=boom()>"
+FIGURES = re.compile(r'<figure id="([\w-]+)"')
+
+
+def _words(page: str) -> str:
+    """Return the page's text without scripts, styles and tags."""
+    body = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
+
+
+def test_errors_come_first_and_name_the_line_to_change(tmp_path: Path) -> None:
+    page = _words(to_html(broken(tmp_path)))
+    assert "▲ error broken: 1 error, 1 warning, 1 note" in page
+    assert page.index("▲ error with") < page.index("◆ warning") < page.index("ℹ note")
+    assert 'Change: "norm_output": true' in page
+
+
+def test_every_repair_is_in_the_table_with_its_gain(tmp_path: Path) -> None:
+    inspection = broken(tmp_path)
+    page = _words(to_html(inspection))
+    assert inspection.trial is not None
+    assert '2 changes, one at a time. This one helps: "norm_output": true.' in page
+    for each in inspection.trial.tried:
+        assert f"{each.acceptance.mean_length:.2f} {each.gain.difference:+.2f}" in page
+
+
+def test_figures_by_depth_are_drawn_and_tabled(tmp_path: Path) -> None:
+    inspection = broken(tmp_path)
+    page = to_html(inspection)
+    assert inspection.trial is not None
+    assert FIGURES.findall(page) == ["masses", "acceptance-marginal", "hidden", "confidence"]
+    assert f"{100 * inspection.trial.acceptance.marginal[0]:.0f}%" in _words(page)
+
+
+def test_each_result_is_a_card_and_none_is_told_with_the_number_of_checks(tmp_path: Path) -> None:
+    inspection = broken(tmp_path)
+    page = to_html(inspection)
+    assert page.count("<article") == len(inspection.results)
+    assert '<code class="option" tabindex="0">&#34;norm_output&#34;: true</code>' in page
+    clean = to_html(replace(inspection, results=()))
+    assert f"Nothing, in {inspection.checks} checks." in clean
+
+
+def test_renderings_and_what_could_not_be_tried_are_listed(tmp_path: Path) -> None:
+    inspection = broken(tmp_path)
+    assert inspection.trial is not None
+    first = inspection.trial.tried[0]
+    rendered = TriedRendering(
+        rendering=replace(first.repair, change="no first token"),
+        acceptance=first.acceptance,
+        gain=first.gain,
+        prompts=first.prompts,
+        surer=0.1,
+        surer_interval=None,
+    )
+    left_out = NotApplicable(id="drafters_template", reason="none was saved")
+    made = replace(inspection.trial, renderings=(rendered,), not_applicable=(left_out,))
+    page = _words(to_html(replace(inspection, trial=made)))
+    assert "no first token" in page
+    assert "Not tried: drafters_template: none was saved." in page
+
+
+def test_a_drafter_that_was_not_run_has_no_figures(tmp_path: Path) -> None:
+    page = to_html(inspect_files(str(changed(tmp_path / "a")), str(TARGET)))
+    assert "✓ No error, no warning" in page
+    assert not FIGURES.findall(page)
+
+
+def test_names_and_words_of_a_checkpoint_are_escaped(tmp_path: Path) -> None:
+    inspection = replace(broken(tmp_path, mistake=HOSTILE), drafter=HOSTILE, target=HOSTILE)
+    page = to_html(inspection)
+    assert HOSTILE not in page
+    assert "<img" not in page
+
+
+def test_the_same_inspection_gives_the_same_bytes(tmp_path: Path) -> None:
+    inspection = broken(tmp_path)
+    assert to_html(inspection, command="x") == to_html(inspection, command="x")
+
+
+def test_a_browser_draws_every_picture_and_asks_for_nothing(
+    browser: Browser, tmp_path: Path
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(to_html(broken(tmp_path)), encoding="utf-8")
+    assert_drawn_alone(browser, path)
+
+
+def _figure(page: str, name: str) -> dict[str, object]:
+    found = re.search(r'<script[^>]*id="figures"[^>]*>(.*?)</script>', page, flags=re.DOTALL)
+    assert found is not None
+    figure: dict[str, object] = json.loads(found[1])[name]
+    return figure
+
+
+def test_the_parts_of_the_loss_are_bars_with_intervals() -> None:
+    result = constructed_ablation()
+    page = ablation_html(result)
+    parts = result.decomposition
+    assert parts is not None
+    drawn = json.dumps(_figure(page, "loss"))
+    assert all(f'"{name}"' in drawn for name in ("tokens", "states", "rest", "in all"))
+    words = _words(page)
+    for part in (parts.tokens, parts.states, parts.rest, parts.loss):
+        assert part.interval is not None
+        ends = f"{100 * part.interval.low:+.1f} to {100 * part.interval.high:+.1f}"
+        assert f"{100 * part.value:+.1f} {ends}" in words
+    assert "Wrong tokens cost no acceptance" in words
+
+
+def test_every_intervention_has_its_change_and_how_it_is_paired() -> None:
+    result = constructed_ablation()
+    words = _words(ablation_html(result))
+    for each in result.effects[1:]:
+        assert each.interval is not None
+        low, high = each.interval.low, each.interval.high
+        row = f"{each.acceptance.mean_length:.2f} {each.difference:+.2f} {low:+.2f} to {high:+.2f}"
+        assert f"{each.intervention.shows} {row} {each.prompts} {each.paired_by.value}" in words
+    assert "Not applicable: template: the drafter was saved without a chat template" in words
+    assert "the target answered the prompts anew" in words
+
+
+def test_agreement_is_drawn_by_depth_for_each_group() -> None:
+    page = ablation_html(constructed_ablation())
+    assert FIGURES.findall(page) == ["loss", "agreement-factors", "agreement-prompts"]
+    drawn = json.dumps(_figure(page, "agreement-factors"))
+    assert all(name in drawn for name in ("as served", "right-tokens", "right-both"))
+
+
+def test_the_vocabulary_is_shown_only_if_it_lacks_tokens() -> None:
+    assert "12.5% of the tokens" in _words(ablation_html(constructed_ablation()))
+    assert "draft vocabulary" not in _words(ablation_html(constructed_ablation(lacking=0)))
+
+
+def test_without_the_factors_the_page_says_what_to_ask() -> None:
+    result = constructed_ablation()
+    page = ablation_html(replace(result, decomposition=None, effects=result.effects[:1]))
+    assert "states cost was not asked" in _words(page)
+    assert "Add right-states to --interventions" in _words(page)
+    assert FIGURES.findall(page) == ["agreement-factors"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "costs", "advice"),
+    [("states", True, "Train the drafter"), ("tokens", False, "depth 1")],
+)
+def test_the_headline_gives_a_share_only_to_what_costs_acceptance(
+    cause: str, costs: bool, advice: str
+) -> None:
+    """Wrong tokens that a chain reads cost agreement, and no acceptance."""
+    result = constructed_ablation(cause)
+    found, words = conclusion_of(result), _words(ablation_html(result))
+    assert found.costs == costs
+    assert found.headline.startswith("The drafter's own states cost")
+    assert ("no acceptance that shows" in found.headline) != costs
+    assert "wrong tokens" not in found.headline
+    assert found.headline in words and advice in words
+
+
+def test_hostile_names_are_text() -> None:
+    result = replace(constructed_ablation(), drafter=HOSTILE, not_applicable={HOSTILE: HOSTILE})
+    page = ablation_html(result, command=f"driftscope analyze {HOSTILE}")
+    assert HOSTILE not in page
+
+
+def test_the_same_result_makes_the_same_page() -> None:
+    assert ablation_html(constructed_ablation()) == ablation_html(constructed_ablation())
+
+
+def test_a_browser_draws_every_ablation_and_asks_for_nothing(
+    browser: Browser, tmp_path: Path
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(ablation_html(constructed_ablation()), encoding="utf-8")
+    assert_drawn_alone(browser, path)
