@@ -177,7 +177,8 @@ def _dead_words(dead: Sequence[LineAcceptance], rest: Sequence[LineAcceptance]) 
     least, most = min(_lengths(dead)), max(_lengths(dead))
     between = f"{least:.2f} to {most:.2f}" if most - least > DEAD - 1.0 else f"{most:.2f}"
     at = f"{between}: {'nothing' if most < DEAD else 'next to nothing'}"
-    words = f"{len(dead):,} of {lines} at {at} was accepted there"
+    counted = all(line.verified is not None or line.rates for line in dead)
+    words = f"{len(dead):,} of {lines} at {at} was accepted {'' if counted else 'or drafted '}there"
     times = [line.when for line in dead if line.when]
     if times and rest:
         words += f", from {times[0]} to {times[-1]}" if len(times) > 1 else f", at {times[0]}"

@@ -170,7 +170,7 @@ class ResultFile:
         if not found:
             return None
         whole = found[0] if isinstance(self.document, dict) else found
-        return replace(self, document=whole, lines=())
+        return replace(self, text="", document=whole, lines=())
 
     @property
     def fields(self) -> Mapping[str, Any]:

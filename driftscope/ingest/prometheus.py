@@ -149,8 +149,8 @@ def _figures_of(page: EnginePage, period: str, assumptions: tuple[str, ...]) -> 
         k=seen.k or None,
         requests=seen.requests or None,
         rounds=seen.rounds or None,
-        verified=None if verified is None or not seen.rounds else int(verified.value),
-        accepted=None if accepted is None or not seen.rounds else int(accepted.value),
+        verified=None if verified is None else int(verified.value),
+        accepted=None if accepted is None else int(accepted.value),
         mean_length=seen.length if page.length is None else page.length,
         marginal=tuple(point.value / seen.rounds for point in reached if point) or None
         if seen.rounds and all(reached)

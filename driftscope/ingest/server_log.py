@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -44,20 +45,14 @@ LONGEST = 65_536
 
 _N = r" {0,12}([0-9]{1,18}(?:\.[0-9]{1,9})?)"
 _RATES = r" {0,4}\(?([0-9., ]{1,2000})"
-_COLLECTED = ("log", "message", "msg", "line", "textPayload", "MESSAGE", "body")
-"""Keys of a line in the JSON of Docker ("log"), of journald ("MESSAGE"), and of collectors such as
-Fluent Bit, Loki and OpenTelemetry ("body")."""
-_PODS = (
-    ("kubernetes", "pod_name"),
-    ("kubernetes", "pod", "name"),
-    ("attributes", "k8s.pod.name"),
-    ("resource", "k8s.pod.name"),
-    ("attributes", "pod_name"),
-    ("resource", "labels", "pod_name"),
-    ("labels", "pod"),
-    ("pod",),
+_NAMES = (
+    *("pod_name", "k8s.pod.name", "pod", "container_name", "logStreamName"),
+    *("_HOSTNAME", "hostname", "host"),
 )
-"""Paths of keys under which collectors name the pod of a line."""
+"""Keys under which collectors of logs (Docker, journald, Fluent Bit, Loki, Elastic, CloudWatch,
+OpenTelemetry) say what wrote a line, the most exact first."""
+_VALUES = ("name", "stringValue")
+"""Keys of a value whose meaning the key around it says."""
 MANY_DRAFTS = 20
 """Drafts of which a sound drafter has some refused whole."""
 WHOLE = 0.95
@@ -69,11 +64,15 @@ _REFUSALS_LEFT_OUT = (
     "does not count those rounds: nearly all of the counted tokens are accepted, whatever the "
     "drafter is worth. Serve it with a newer llama.cpp"
 )
+LEAST_RATE = 0.05
+"""Printed share of accepted draft tokens from which two digits tell K."""
 MOST_PIECES = 8
 """Rows into which a terminal or an editor has broken one line."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}m")
 _SOURCE = re.compile(
     r"(?P<compose>[\w.-]{1,100}) {1,40}\| "  # docker compose logs
+    r"|(?P<task>[0-9]{1,4}): "  # srun --label
+    r"|(?P<file>[\w./-]{1,200}\.(?:log|txt|out|err)):"  # grep in several files
     r"|\[pod/(?P<pod>[^\]\s]{1,200})\]"  # kubectl logs --prefix
     r"|\[(?P<port>[0-9]{4,5})\] "  # llama-server with several models
     r"|\[?(?P<stern>[a-z][a-z0-9.-]{0,80}-[a-z0-9]{1,10})\]?"  # stern, kubetail
@@ -110,6 +109,8 @@ class LogLine(LineAcceptance):
     rounds: float | None = None
     accepted: int | None = None
     k: int | None = None
+    rate: float | None = None
+    """SGLang's share of draft tokens that were accepted."""
     request: RequestCounts | None = None
     """Counts, if the line is one request's."""
     drafter: str = ""
@@ -188,9 +189,9 @@ def _rounds_of(
 def _counted(fields: Fields) -> LogLine | None:
     """Return a line with counts, a length, rates by position, or some of these."""
     accepted, verified = _whole(fields, "accepted"), _whole(fields, "verified")
-    if accepted is None or verified is None:
-        return None
     length, rates = _length(fields), _by_position(fields)
+    if accepted is None or verified is None:  # the line is cut off
+        return None if length is None else LogLine(length=length, rates=rates, k=len(rates) or None)
     rounds = _rounds_of(accepted, verified, length, rates, _whole(fields, "drafts") or 0)
     uncut = not rounds or verified <= rounds * len(rates)
     drafts, calls = _whole(fields, "drafts") or 0, _whole(fields, "calls") or 0
@@ -220,10 +221,8 @@ def _decode_batch(fields: Fields) -> LogLine | None:
     quantities = {title: float(fields[name]) for name, title in names.items() if name in fields}
     if length is None or quantities.get(RUNNING) == 0.0:
         return None  # an idle batch prints 1.00
-    rate = float(fields["rate"]) if "rate" in fields else 0.0
-    k = round((length - 1.0) / rate) if rate >= 0.05 else None
-    exact = k is not None and abs(k * rate - (length - 1.0)) <= ROUNDED * (k + 1)
-    return LogLine(length=length, k=k if exact else None, quantities=quantities)
+    rate = float(fields["rate"]) if "rate" in fields else None
+    return LogLine(length=length, rate=rate, quantities=quantities)
 
 
 def _finished(fields: Fields) -> LogLine | None:
@@ -342,30 +341,40 @@ KINDS: tuple[_Kind, ...] = (
 
 def rows_of(file: ResultFile) -> Iterator[str]:
     """Yield the lines of a text, out of a collector's JSON if they are there, without colours."""
-    if key := _key_of_lines(file):
-        rows = [_with_pod(row, str(row.get(key, ""))) for row in file.objects]
-    elif isinstance(file.document, list):
-        rows = [row for row in file.document if isinstance(row, str)]
-    else:
-        rows = file.text.splitlines()
+    held = list(file.lines) if file.document is None else [file.document]
+    rows = _rows_in(held) if held else file.text.splitlines()
     return (_COLOUR.sub("", row[:LONGEST]) if "\x1b" in row else row[:LONGEST] for row in rows)
 
 
-def _key_of_lines(file: ResultFile) -> str:
-    """Return the key under which a collector of logs keeps lines as JSON; "" without one."""
-    first = file.objects[0] if file.objects else {}
-    return next((key for key in _COLLECTED if isinstance(first.get(key), str)), "")
+def _rows_in(held: list[Any]) -> Iterator[str]:
+    """Yield the texts of one line that JSON holds, as `kubectl logs --prefix` would print them if
+    the record around them names what wrote them; journald writes text with colours as bytes."""
+    waiting: list[tuple[Any, str]] = [(held, "")]
+    while waiting:
+        value, name = waiting.pop()
+        if isinstance(value, list) and value and all(type(byte) is int for byte in value):
+            value = bytes(byte & 255 for byte in value).decode("utf-8", "replace")
+        if isinstance(value, str) and "\n" not in (row := value.strip()):
+            yield f"[pod/{name}] {row}" if name else row
+        elif isinstance(value, list):
+            waiting += [(item, _name_in(item) or name) for item in reversed(value)]
+        elif isinstance(value, dict):
+            waiting += [(item, name) for item in reversed(value.values())]
 
 
-def _with_pod(row: Mapping[str, Any], text: str) -> str:
-    """Return a line as `kubectl logs --prefix` would print it, if the collector names its pod."""
-    for path in _PODS:
-        value: Any = row
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        if isinstance(value, str) and value:
-            return f"[pod/{value[:200]}] {text}"
-    return text
+def _name_in(record: Any) -> str:
+    """Return the name of what wrote a record of a collector; "" if it does not say it."""
+    names: dict[str, str] = {}
+    waiting = [("", record)] if isinstance(record, dict) else []
+    for key, value in waiting:
+        if isinstance(value, dict):
+            waiting += [(key if inner in _VALUES else inner, value[inner]) for inner in value]
+        elif isinstance(value, list):  # attributes of OpenTelemetry
+            pairs = [pair for pair in value if isinstance(pair, dict) and "key" in pair]
+            waiting += [(str(pair["key"]), pair.get("value")) for pair in pairs]
+        elif isinstance(value, str) and key in _NAMES and value:
+            names.setdefault(key, value[:200])
+    return next((re.sub(r"[\]\s]", "_", names[key]) for key in _NAMES if key in names), "")
 
 
 def _kind_of(row: str) -> _Kind | None:
@@ -407,22 +416,20 @@ def _joined(line: str, row: str) -> str:
 
 
 def _is_server_log(file: ResultFile) -> bool:
-    if (file.fields or file.lines) and not _key_of_lines(file):
-        return False
     texts = [file.text.replace("\n", filling) for filling in ("", " ")]  # a marker may be broken
     if not any(kind.marker in text for kind in KINDS for text in texts):
         return False
     try:
-        return any(True for _ in _lines(file))
+        return any(True for _ in _lines(rows_of(file)))
     except BadFigureError:
         return True
 
 
-def _lines(file: ResultFile) -> Iterator[tuple[_Kind, LogLine]]:
+def _lines(rows: Iterable[str]) -> Iterator[tuple[_Kind, LogLine]]:
     """Yield the lines that report acceptance, in order, each with its kind."""
     carried: dict[str, dict[str, float]] = {}
     engines: dict[str, str] = {}
-    for row in _unbroken(rows_of(file)):
+    for row in _unbroken(rows):
         kind = _kind_of(row)
         if kind is None and not _is_of_load(row):
             continue
@@ -481,7 +488,9 @@ def server_log(file: ResultFile) -> Iterator[Figures]:
 
     One figure for each replica, the worst first, and for each drafter of llama.cpp.
     """
-    every = list(_lines(file))
+    every = list(_lines(rows_of(file)))
+    if _is_backward([line for _, line in every]):  # as consoles of collectors show and save it
+        every = list(_lines(reversed(list(rows_of(file)))))
     restores = _RESTORES in file.text or any(line.none_refused for _, line in every)
     engines = len({line.engine for _, line in every if line.engine}) > 1
     by_replica: dict[str, list[tuple[_Kind, LogLine]]] = {}
@@ -500,6 +509,12 @@ def server_log(file: ResultFile) -> Iterator[Figures]:
     for name, pair in last.items():
         figures = replace(_figures([pair], part=name), changes=(), log_lines=None)
         yield _counting_all(figures, restores)
+
+
+def _is_backward(lines: Sequence[LogLine]) -> bool:
+    """Return whether the newest lines come first."""
+    steps = [(a.when, b.when) for a, b in pairwise(lines) if a.replica == b.replica]
+    return sum(b < a for a, b in steps) > sum(b > a for a, b in steps)
 
 
 def _counting_all(figures: Figures, restores: bool) -> Figures:
@@ -526,6 +541,7 @@ def _figures(every: Sequence[tuple[_Kind, LogLine]], part: str) -> Figures:
         said = next(kind.said for kind, _ in every if kind.marker == _FINISH)
         assumptions = (*figures.assumptions, said)
         return replace(figures, **told, assumptions=assumptions)
+    series = [line for line in series if line.verified is not None] or series
     series, words = _without_unknown_rounds(series)
     figures = _sums(series, part)
     if every[0][0].marker == "draft acceptance" and all(line.rounds for line in series):
@@ -601,7 +617,7 @@ def _sums(lines: Sequence[LogLine], part: str) -> Figures:
     counted = len(rounds) == len(lines) and bool(rounds)
     lengths = [line for line in lines if line.length is not None]
     ks = {line.k for line in lines if line.k is not None}
-    k = max(ks) if ks and (counted or len(ks) == 1) else None
+    k = max(ks) if ks and (counted or len(ks) == 1) else _k_of_rates(lines)
     mean = None
     if lengths and len(lengths) == len(lines):
         weights = [line.weight for line in lengths]
@@ -617,6 +633,21 @@ def _sums(lines: Sequence[LogLine], part: str) -> Figures:
         mean_length=mean,
         marginal=_mean_rates(lines),
     )
+
+
+def _k_of_rates(lines: Sequence[LogLine]) -> int | None:
+    """Return the K with which all lengths and rates of SGLang's lines agree: rates are those of
+    length - 1 and K, or in older versions of length and K + 1; None if they agree with two."""
+    pairs = [(line.length, line.rate) for line in lines if line.length and line.rate is not None]
+    ks = set[int]()
+    for own in (1, 0):  # whether the target's own token is left out
+        likely = {round((length - own) / rate) for length, rate in pairs if rate >= LEAST_RATE}
+        ks |= {
+            n - 1 + own
+            for n in likely
+            if all(abs(n * rate - (length - own)) <= ROUNDED * (n + 1) for length, rate in pairs)
+        }
+    return ks.pop() if len(ks) == 1 else None
 
 
 def _mean_rates(lines: Sequence[LogLine]) -> tuple[float, ...] | None:

@@ -388,13 +388,14 @@ def samples_on(text: str, names: Collection[str]) -> Iterator[Sample]:
         yield _sample(line)
 
 
-_RAY = "ray_vllm_"
+_WRAPPED = re.compile(r"(?:ray_)?(vllm|sglang|llamacpp)_")
 
 
 def unwrapped(name: str) -> str:
-    """Return a name as vLLM writes it, where Ray has put its own before it and replaced the colon:
-    vllm/v1/metrics/ray_wrappers.py (0.33)."""
-    return f"vllm:{name.removeprefix(_RAY)}" if name.startswith(_RAY) else name
+    """Return a name as the engine writes it, where Ray has put its own before it, or a collector
+    has replaced the colon: vllm/v1/metrics/ray_wrappers.py (0.33)."""
+    match = _WRAPPED.match(name)
+    return f"{match[1]}:{name[match.end() :]}" if match else name
 
 
 def _sample(line: str) -> Sample:
@@ -630,9 +631,9 @@ def _points(
         if (drafted := by_position.get((metrics.drafted_at or "", at))) is not None:
             yield _point(i.VERIFIED_AT, drafted, depth=at + 1)
     for instrument, name in ((i.TTFT, metrics.ttft), (i.TPOT, metrics.tpot)):
-        if name and f"{name}_count" in totals:
+        if name and {f"{name}_count", f"{name}_sum"} <= totals.keys():
             count = int(totals[f"{name}_count"])
-            yield _point(instrument, totals.get(f"{name}_sum", 0.0), buckets=(count,))
+            yield _point(instrument, totals[f"{name}_sum"], buckets=(count,))
 
 
 def _point(

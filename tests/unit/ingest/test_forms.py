@@ -264,6 +264,8 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
             ("stern with a bar", "vllm-7d9c-{} › vllm | ", "vllm-7d9c-{}"),
             ("kubetail", "[vllm-7d9c-{}] ", "vllm-7d9c-{}"),
             ("journald of two hosts", "May 12 08:00:01 node{} vllm[99]: ", "node{}"),
+            ("srun --label", "{}: ", "{}"),
+            ("grep", "logs/{}.log:", "logs/{}.log"),
         )
     },
     "fluent bit, two pods": (
@@ -274,6 +276,67 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
             ]
         ),
         ("vllm-1 +3 +2,000 +1.00 ", "vllm-0 +3 +2,000 +2.80 "),
+    ),
+    **{
+        f"records of {name}": (json.dumps(wrap(TWO[0], [vllm(0.0, 0.0, 0.0)] * 2)), wanted)
+        for name, wrap, wanted in (
+            (
+                "Loki",
+                lambda a, b: {
+                    "data": {
+                        "result": [
+                            {"stream": {"pod": "a"}, "values": [["1", a]]},
+                            {"stream": {"pod": "b"}, "values": [["1", row] for row in b]},
+                        ],
+                        "stats": {},
+                    }
+                },
+                ("b +3 +1,000 +1.00 ", "a +3 +500 +2.80 "),
+            ),
+            (
+                "Elastic",
+                lambda a, b: {
+                    "hits": [
+                        {"_source": {"message": row, "host": "h", "kubernetes": {"pod": pod}}}
+                        for row, pod in ((a, {"name": "a"}), *((row, {"name": "b"}) for row in b))
+                    ]
+                },
+                ("b +3 +1,000 +1.00 ", "a +3 +500 +2.80 "),
+            ),
+            (
+                "OpenTelemetry",
+                lambda a, b: {
+                    "resourceLogs": [
+                        {
+                            "resource": {
+                                "attributes": [
+                                    {"key": "k8s.pod.name", "value": {"stringValue": pod}}
+                                ]
+                            },
+                            "logRecords": [{"body": {"stringValue": row}} for row in rows],
+                        }
+                        for pod, rows in (("a", [a]), ("b", b))
+                    ]
+                },
+                ("b +3 +1,000 +1.00 ", "a +3 +500 +2.80 "),
+            ),
+            (
+                "journald with colours",
+                lambda a, b: [{"MESSAGE": a}, *({"MESSAGE": [*row.encode()]} for row in b)],
+                (" 3 +1,500 +1.60 ",),
+            ),
+        )
+    },
+    "newest first": (
+        json.dumps({"events": [{"message": row} for row in reversed(FALLING)]}),
+        ("2.[0-9]+ -> 1.[0-9]+ tokens per round", "in use went from 2[0-9] to"),
+    ),
+    "lines cut before the counts": (
+        (
+            "SpecDecoding metrics: Mean acceptance length: 1.05,\n"
+            "  Accepted throughput: 0.09 tokens/s, Drafted throughput: 5.94 tokens/s\n"
+        ),
+        (" – +– +1.05 ",),
     ),
     "loki": (json.dumps([{"line": row, "timestamp": "1"} for row in TWO]), (" 3 +1,000 +2.65 ",)),
     "journald json": (
@@ -350,9 +413,17 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         ("DP1 .* 1.02 ", "DP0 .* 3.10 "),
     ),
     "sglang in ray": (
-        lines([decode(2.5)], "(SGLangEngine pid=4711, ip=10.0.0.3) "),
-        (" 3 +– +2.50 ",),
+        lines([decode(2.6)], "(SGLangEngine pid=4711, ip=10.0.0.3) "),
+        (" 3 +– +2.60 ",),
     ),
+    "sglang, a rate of length and K + 1": (
+        (
+            "[DP0 TP0] Decode batch, accept len: 1.52, accept rate: 0.51, cuda graph: True\n"
+            "[DP0 TP0] Decode batch, accept len: 2.20, accept rate: 0.73, cuda graph: True\n"
+        ),
+        (" 2 +– +1.86 ",),
+    ),
+    "sglang, a rate of two meanings": (lines([decode(2.5)]), (" – +– +2.50 ",)),
     "sglang, eight lines": (
         lines(
             [decode(length, n) for n, length in enumerate((3.1, 3.0, 2.9, 3.1, 1.3, 1.2, 1.3, 1.2))]
@@ -413,6 +484,29 @@ FORMS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
             "tokens, Per-position acceptance rate: 0.800, 0.600\n"
         ),
         (" 2 +500 +2.40 .*0.80 0.60",),
+    ),
+    # Pages.
+    "page without colons and sums": (
+        (
+            "vllm_spec_decode_num_drafts_total 500\nvllm_spec_decode_num_draft_tokens_total 1500\n"
+            "vllm_spec_decode_num_accepted_tokens_total 750\n"
+            "vllm_time_to_first_token_seconds_count 10\n"
+        ),
+        (" 500 +2.50 .* – – file",),
+    ),
+    "page without rounds": (
+        (
+            'vllm:spec_decode_num_accepted_tokens_total{model_name="m"} 32594.0\n'
+            'vllm:spec_decode_num_draft_tokens_total{model_name="m"} 53716.0\n'
+        ),
+        ("60.7% of the draft tokens were accepted",),
+    ),
+    "page of a server that did not draft": (
+        (
+            "vllm:spec_decode_num_drafts_total 0.0\nvllm:spec_decode_num_draft_tokens_total 0.0\n"
+            "vllm:spec_decode_num_accepted_tokens_total 0.0\n"
+        ),
+        ("no draft token was counted",),
     ),
     # Consoles.
     "vllm bench": (BENCH, (" 7 +4,816 +3.53 .*0.74 0.54", "31.5 +2.0|31.5 +2.1")),
