@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None, say: Callable[[str], None] = print) -> i
         rows, breaches = TABLES[name].measure(options.trials, say)
         missed += breaches
         if options.json:
-            plain = [{f: getattr(row, f) for f in row.__slots__} for row in rows]
+            plain = [{"world": row.world, **row.figures} for row in rows]
             keep(options.json, name, plain, options.trials)
     for line in missed:
         say(f"breach: {line}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.random import RandomState
 
-from benchmarks.calibration.table import Rate, Table, false, power
+from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
 from driftscope.analysis.statistics.drift import (
     MARGIN,
     SINK_FLOOR,
@@ -93,27 +93,15 @@ WORLDS = {
     "arXiv 2605.09992, with norm": POST_NORM,
     "half of the requests +14, half -14 points": World(opposite=0.14),
 }
+LONG = 2000
 SINKS = {
     "a sink of 12 %, contexts of 64 to 300": World(sink=(0.12, 0.11), contexts=(64, 300)),
     "a sink of 9 %, contexts of 24 to 130": World(sink=(0.09, 0.08), contexts=(24, 130)),
-    "a sink of 12 %, contexts of 300 to 2000": World(sink=(0.12, 0.11), contexts=(300, 2000)),
+    "a sink of 12 %, contexts of 300 to 2000": World(sink=(0.12, 0.11), contexts=(300, LONG)),
     "even attention, contexts of 64 to 200": World(sink=(0.03, 0.03), contexts=(64, 200)),
-    "a sink of 1 %, contexts of 300 to 2000": World(sink=(0.01, 0.01), contexts=(300, 2000)),
+    "a sink of 1 %, contexts of 300 to 2000": World(sink=(0.01, 0.01), contexts=(300, LONG)),
 }
 """Worlds of a drafter with a sink at depth 1, and of one without."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drifts:
-    """Shares of the trials of one world by answer."""
-
-    world: str
-    truth: str
-    """Answer that is right: "drift", "no drift", "margin" for a shift equal to the margin, or
-    "drift of some", of which the mean shows nothing."""
-    drift: float
-    no_drift: float
-    cannot_tell: float
 
 
 def drift_of(world: World, seed: int) -> AttentionDrift:
@@ -190,7 +178,8 @@ def _sink_sums(cluster: np.ndarray, sink: np.ndarray, context: np.ndarray) -> Si
 
 
 def truth_of(world: World) -> str:
-    """Return the answer that is right in a world."""
+    """Return the answer that is right: "margin" for a shift equal to the margin, or "drift of
+    some", of which the mean shows nothing."""
     if world.shift == MARGIN:
         return "margin"
     if world.opposite > MARGIN:
@@ -199,73 +188,54 @@ def truth_of(world: World) -> str:
     return "drift" if world.shift > MARGIN or lost else "no drift"
 
 
-def drifts(trials: int) -> Iterator[Drifts]:
-    """Yield the results in each world."""
-    for name, world in WORLDS.items():
-        answers = [drift_of(world, seed).answer for seed in range(trials)]
-        share = {each: answers.count(each) / trials for each in Answer}
-        yield Drifts(
-            world=name,
-            truth=truth_of(world),
-            drift=share[Answer.DRIFT],
-            no_drift=share[Answer.NO_DRIFT],
-            cannot_tell=share[Answer.CANNOT_TELL],
-        )
+def drifts(world: World, seed: int) -> Figures:
+    """Return the answer about one recording."""
+    said = drift_of(world, seed).answer
+    return {
+        "drift": said is Answer.DRIFT,
+        "no_drift": said is Answer.NO_DRIFT,
+        "cannot_tell": said is Answer.CANNOT_TELL,
+    }
 
 
-def _answers(row: Drifts, trials: int) -> Iterator[Rate]:
-    if row.truth != "drift":
-        yield false("drift", row.drift, trials)
-        if row.truth == "drift of some":
-            yield false("no drift", row.no_drift, trials)
+def _answers(world: World, row: Figures, trials: int) -> Iterator[Rate]:
+    truth = truth_of(world)
+    if truth != "drift":
+        yield false("drift", row["drift"], trials)
+        if truth == "drift of some":
+            yield false("no drift", row["no_drift"], trials)
     else:
-        yield false("no drift", row.no_drift, trials)
-        yield power("drift", row.drift, trials)
+        yield false("no drift", row["no_drift"], trials)
+        yield power("drift", row["drift"], trials)
 
 
 ATTENTION_DRIFT = Table(
     name="attention_drift",
     title="Attention drift, {trials} recordings each: share of answers",
-    rows=drifts,
+    worlds=WORLDS,
+    figures=mean_of(drifts),
     rates=_answers,
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sinks:
-    """Shares of the trials of one world by whether the drafter is said to have a sink."""
-
-    world: str
-    there: bool
-    """Whether it has one."""
-    has: float
-    has_not: float
-    cannot_tell: float
+def sinks(world: World, seed: int) -> Figures:
+    """Return whether the drafter of one recording is said to have a sink."""
+    said = drift_of(world, seed).has_sink
+    return {"has": said is True, "has_not": said is False, "cannot_tell": said is None}
 
 
-def sinks(trials: int) -> Iterator[Sinks]:
-    """Yield the results in each world."""
-    for name, world in SINKS.items():
-        answers = [drift_of(world, seed).has_sink for seed in range(trials)]
-        yield Sinks(
-            world=name,
-            there=world.sink[0] > SINK_FLOOR,
-            has=answers.count(True) / trials,
-            has_not=answers.count(False) / trials,
-            cannot_tell=answers.count(None) / trials,
-        )
-
-
-def _sink_answers(row: Sinks, trials: int) -> Iterator[Rate]:
-    wrong, right = (row.has_not, row.has) if row.there else (row.has, row.has_not)
+def _sink_answers(world: World, row: Figures, trials: int) -> Iterator[Rate]:
+    there = world.sink[0] > SINK_FLOOR
+    wrong, right = (row["has_not"], row["has"]) if there else (row["has"], row["has_not"])
     yield false("wrong answer about the sink", wrong, trials)
-    if "2000" in row.world:
+    if max(world.contexts) == LONG:
         yield power("right answer in long contexts", right, trials)
 
 
 ATTENTION_SINKS = Table(
     name="attention_sinks",
     title="Whether a drafter has an attention sink, {trials} recordings each: share of answers",
-    rows=sinks,
+    worlds=SINKS,
+    figures=mean_of(sinks),
     rates=_sink_answers,
 )

@@ -7,18 +7,19 @@ the run reports that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from support.constructed_drafter import CAUSES, PART_OF, decomposition_of
 from support.simulate import Prompts, Truth, chunks
 from support.simulate.sums import rounds_by_key
 from support.simulate.text import NEAR
 
-from benchmarks.calibration.table import Rate, Table, false, power
-from driftscope.ablate.result import Decomposition, Part
+from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
+from driftscope.ablate.result import Part
 from driftscope.analysis.circumstances import (
     Group,
     Groups,
@@ -78,25 +79,10 @@ WORLDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """Number of runs of a world in which each rule fires."""
-
-    world: str
-    long_context_collapse: float
-    template_sensitivity: float
-    context_or_label: float
-
-
-def named(trials: int) -> Iterator[Named]:
-    """Yield each world's result over `trials` runs."""
-    for world, truth in WORLDS.items():
-        spoke = dict.fromkeys(RULES, 0)
-        for trial in range(trials):
-            case = case_of(replace(truth, seed=10_000 + trial, prompts_seed=50_000 + trial))
-            for name, entry in RULES.items():
-                spoke[name] += entry(case) is not None
-        yield Named(world=world, **{name: n / trials for name, n in spoke.items()})
+def named(world: tuple[str, Truth], seed: int) -> Figures:
+    """Return which rules speak of one run."""
+    case = case_of(replace(world[1], seed=10_000 + seed, prompts_seed=50_000 + seed))
+    return {name: entry(case) is not None for name, entry in RULES.items()}
 
 
 def case_of(truth: Truth, reference: Truth | None = None) -> Case:
@@ -160,23 +146,22 @@ def _drawn(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray, np.ndarray]:
     return rounds, key % 64, np.concatenate(kinds)[key // 64], place_in_answer(key % 64, *tokens)
 
 
-def _blamed(row: Named, trials: int) -> Iterator[Rate]:
-    cause = row.world.split(",")[0]
-    if cause not in ("context", "both"):
-        yield false("context blamed", row.long_context_collapse, trials)
-    if cause not in ("label", "both"):
-        yield false("label blamed", row.template_sensitivity, trials)
-    if row.world.endswith("same contexts") or row.world == "context, one label":
-        if cause in ("context", "both"):
-            yield power("context blamed", row.long_context_collapse, trials)
-        if cause in ("label", "both"):
-            yield power("label blamed", row.template_sensitivity, trials)
+def _blamed(world: tuple[str, Truth], row: Figures, trials: int) -> Iterator[Rate]:
+    name, _ = world
+    cause = name.split(",")[0]
+    separable = name.endswith("same contexts") or name == "context, one label"
+    for blamed, rule in (("context", "long_context_collapse"), ("label", "template_sensitivity")):
+        if cause not in (blamed, "both"):
+            yield false(f"{blamed} blamed", row[rule], trials)
+        elif separable:
+            yield power(f"{blamed} blamed", row[rule], trials)
 
 
 CIRCUMSTANCES = Table(
     name="circumstances",
     title="Context length and label, {trials} runs each: share in which each rule speaks",
-    rows=named,
+    worlds={name: (name, truth) for name, truth in WORLDS.items()},
+    figures=mean_of(named),
     rates=_blamed,
 )
 
@@ -220,32 +205,10 @@ TEXTS: dict[str, tuple[Truth, bool, bool]] = {
 """Truths by name, and whether JSON and begins of blocks are harder."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextKinds:
-    """Share of the runs of a world in which each finding is made."""
-
-    world: str
-    harder_region: bool
-    harder_begin: bool
-    region: float
-    begin: float
-
-
-def text_kinds(trials: int) -> Iterator[TextKinds]:
-    """Yield each world's result over `trials` runs."""
-    for world, (truth, harder_region, harder_begin) in TEXTS.items():
-        region = begin = 0
-        for trial in range(trials):
-            case = case_of_text(replace(truth, seed=10_000 + trial, prompts_seed=50_000 + trial))
-            region += region_costs(case) is not None
-            begin += boundary_dip(case) is not None
-        yield TextKinds(
-            world=world,
-            harder_region=harder_region,
-            harder_begin=harder_begin,
-            region=region / trials,
-            begin=begin / trials,
-        )
+def text_kinds(world: tuple[Truth, bool, bool], seed: int) -> Figures:
+    """Return which findings are made about one run."""
+    case = case_of_text(replace(world[0], seed=10_000 + seed, prompts_seed=50_000 + seed))
+    return {"region": region_costs(case) is not None, "begin": boundary_dip(case) is not None}
 
 
 def case_of_text(truth: Truth) -> Case:
@@ -285,17 +248,17 @@ def _blocks(truth: Truth) -> tuple[Rounds, np.ndarray, np.ndarray, np.ndarray]:
     return rounds, key // 32 % 8, key // 16 % 2 == 1, key % 16
 
 
-def _kinds(row: TextKinds, trials: int) -> Iterator[Rate]:
-    region = power if row.harder_region else false
-    begin = power if row.harder_begin else false
-    yield region("region called harder", row.region, trials)
-    yield begin("begins called harder", row.begin, trials)
+def _kinds(world: tuple[Truth, bool, bool], row: Figures, trials: int) -> Iterator[Rate]:
+    _, harder_region, harder_begin = world
+    yield (power if harder_region else false)("region called harder", row["region"], trials)
+    yield (power if harder_begin else false)("begins called harder", row["begin"], trials)
 
 
 TEXT_KINDS = Table(
     name="text_kinds",
     title="Kinds of text, {trials} runs each: share in which each finding is made",
-    rows=text_kinds,
+    worlds=TEXTS,
+    figures=mean_of(text_kinds),
     rates=_kinds,
 )
 
@@ -305,69 +268,41 @@ SEEDS = 50
 PARTS = ("tokens", "states", "rest")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ablated:
-    """One part of the loss in the runs of one cause."""
-
-    world: str
-    part: str
-    made: bool
-    """Whether the cause makes this part."""
-    seeds: int
-    loss: float
-    """Mean loss of agreement, as a share of the positions."""
-    found: float
-    """Share of the runs in which the part's interval excludes 0."""
-    off: float
-    """Mean of the part minus what is true: the whole loss if the cause makes it, else 0."""
-
-
-def ablations(trials: int) -> Iterator[Ablated]:
-    """Yield each part of each cause over at most SEEDS runs."""
-    from support.constructed_drafter import CAUSES, PART_OF, decomposition_of
-
-    seeds = min(trials, SEEDS)
-    for cause in CAUSES:
-        found = [decomposition_of(cause, seed) for seed in range(seeds)]
-        loss = float(np.mean([each.loss.value for each in found]))
-        for part in PARTS:
-            made = PART_OF.get(cause) == part
-            yield _row(found, cause, part, loss, made=made)
-
-
-def _row(
-    found: Sequence[Decomposition], cause: str, part: str, loss: float, *, made: bool
-) -> Ablated:
-    parts: list[Part] = [getattr(each, part) for each in found]
-    excluding = [each.interval is not None and each.interval.excludes_zero() for each in parts]
-    mean = float(np.mean([each.value for each in parts]))
-    return Ablated(
-        world=cause,
-        part=part,
-        made=made,
-        seeds=len(found),
-        loss=loss,
-        found=float(np.mean(excluding)),
-        off=mean - loss if made else mean,
-    )
+def ablated(cause: str, trials: int) -> Figures:
+    """Return the mean loss of agreement, as a share of the positions; and for each part of it the
+    share of the runs in which its interval excludes 0, and its mean minus what is true: the whole
+    loss if the cause makes it, else 0."""
+    made = [decomposition_of(cause, seed) for seed in range(trials)]
+    loss = float(np.mean([one.loss.value for one in made]))
+    out = {"loss": loss}
+    for name in PARTS:
+        parts: list[Part] = [getattr(one, name) for one in made]
+        out[f"{name}_found"] = float(
+            np.mean([bool(part.interval and part.interval.excludes_zero()) for part in parts])
+        )
+        mean = float(np.mean([part.value for part in parts]))
+        out[f"{name}_off"] = mean - loss if PART_OF.get(cause) == name else mean
+    return out
 
 
 PART_OFF = 0.02
 """Largest error of the mean of a part of the loss, as a share of the positions."""
 
 
-def _parts(row: Ablated, _: int) -> Iterator[Rate]:
-    if row.made:
-        yield power("the part that the cause makes", row.found, row.seeds)
-    else:
-        yield false("a part that the cause does not make", row.found, row.seeds)
-    yield Rate(name="error of the part", value=row.off, least=-PART_OFF, most=PART_OFF)
+def _parts(cause: str, row: Figures, trials: int) -> Iterator[Rate]:
+    for name in PARTS:
+        made = PART_OF.get(cause) == name
+        yield (power if made else false)(f"{name} found", row[f"{name}_found"], trials)
+        yield Rate(
+            name=f"error of {name}", value=row[f"{name}_off"], least=-PART_OFF, most=PART_OFF
+        )
 
 
 ABLATIONS = Table(
     name="ablations",
     title="Drafters with a known cause, {trials} runs each: share whose part of the loss is found",
-    rows=ablations,
+    worlds={cause: cause for cause in CAUSES},
+    figures=ablated,
     rates=_parts,
     most_trials=SEEDS,
 )

@@ -20,7 +20,7 @@ from support.simulate import Prompts, Truth, simulate
 from support.simulate.sums import series
 
 from benchmarks.calibration.estimates import RUNS
-from benchmarks.calibration.table import Rate, Table, false, power
+from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
 from driftscope.analysis.figures.change_points import Changes, Series, changes
 from driftscope.analysis.statistics.changes import Lifetimes, selection_of
 from driftscope.findings.finding import Answer, Finding, Severity
@@ -40,51 +40,35 @@ NEAR = 0.1
 """Tolerance for the position of a change, as a share of the run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cuts:
-    """Detection rates of a change over time."""
-
-    run: str
-    flat: float
-    """Share of the runs without a change in which one was found."""
-    step: float
-    """Share of the runs with a change half-way in which one was found."""
-    near: float
-    """Share of the runs with a change in which one was found within NEAR of its position."""
-
-
-def cuts(name: str, truth: Truth, trials: int) -> Cuts:
-    """Return how often a change is found in one run, and in it with a step half-way."""
-    flat, stepped, near = 0, 0, 0
-    for trial in range(trials):
-        seeds = {"seed": 10_000 + trial, "prompts_seed": 50_000 + trial}
-        found = changes(series(replace(truth, **seeds)))
-        flat += bool(found and found.points)
-        found = changes(series(replace(truth, change=(0.5, STEP), **seeds)))
-        points = found.points if found else ()
-        stepped += bool(points)
-        near += any(abs(p.time_s / truth.requests - 0.5) <= NEAR for p in points)
-    return Cuts(run=name, flat=flat / trials, step=stepped / trials, near=near / trials)
+def cuts(truth: Truth, seed: int) -> Figures:
+    """Return whether a change is found in a run without one, in the same with a step half-way, and
+    there within NEAR of its position."""
+    seeds = {"seed": 10_000 + seed, "prompts_seed": 50_000 + seed}
+    flat = changes(series(replace(truth, **seeds)))
+    found = changes(series(replace(truth, change=(0.5, STEP), **seeds)))
+    points = found.points if found else ()
+    return {
+        "flat": bool(flat and flat.points),
+        "step": bool(points),
+        "near": any(abs(p.time_s / truth.requests - 0.5) <= NEAR for p in points),
+    }
 
 
-def cuts_of_runs(trials: int) -> Iterator[Cuts]:
-    """Yield the rates of each run."""
-    for name, truth in RUNS.items():
-        yield cuts(name, truth, trials)
-
-
-def _flat(row: Cuts, trials: int) -> Iterator[Rate]:
-    yield false("change where there is none", row.flat, trials)
+def _flat(_: Truth, row: Figures, trials: int) -> Iterator[Rate]:
+    yield false("change where there is none", row["flat"], trials)
 
 
 CHANGES = Table(
     name="changes",
     title="A change over time, {trials} runs each: share in which one is found",
-    rows=cuts_of_runs,
+    worlds=RUNS,
+    figures=mean_of(cuts),
     rates=_flat,
 )
 
 
+TINY = 1e-9
+"""Shift of labels that do not change, whose runs have them."""
 LOGITS = (1.4, 0.94, 0.66, 0.41, 0.2, 0.0, -0.16)
 """Logit of acceptance at each depth, given the depth before."""
 
@@ -131,7 +115,7 @@ class World:
     @property
     def drops(self) -> bool:
         """Whether the drafter really loses acceptance, of all requests or of a label's."""
-        return self.step < 0 or self.opposite < 0
+        return self.step < 0 or self.opposite < -TINY
 
     @property
     def costly_traffic(self) -> bool:
@@ -177,32 +161,13 @@ WORLDS = {
     "a step, 20 sessions go on": World(
         requests=480, sessions_of=4, keyed=True, step=-1.2, going=20
     ),
-    "two labels, no change": World(alike=0.0, own=0.6, opposite=-1e-9),
+    "two labels, no change": World(alike=0.0, own=0.6, opposite=-TINY),
     "labels move apart": World(alike=0.0, own=0.6, opposite=-0.6),
     "labels drift apart": World(alike=0.0, own=0.6, opposite=-0.9, slopes=True),
     "a label of 20 % loses": World(
         requests=400, alike=0.0, own=0.6, opposite=-1.2, other_share=0.2
     ),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverTime:
-    """Shares of the runs of one world by what is reported."""
-
-    world: str
-    drops: bool
-    """Whether the drafter really loses acceptance."""
-    crossing: bool
-    """Whether sessions that go on, or prompts that come again, can show it."""
-    called: float
-    """Share of runs with a drop, of any severity."""
-    high: float
-    """Share of runs with a drop of high severity."""
-    moves: float
-    """Share of runs in which acceptance is said to move with traffic, or not to be told from it."""
-    asked: float
-    """Share of runs in which a fall of a fifth with the traffic asks for a look."""
 
 
 def drawn(world: World, seed: int) -> Series:
@@ -266,41 +231,38 @@ def asks(made: Changes | None) -> bool:
     return fall is not None and made is not None and moves(made) and is_sure(made, fall)
 
 
-def over_time(trials: int) -> Iterator[OverTime]:
-    """Yield the results in each world."""
-    for name, world in WORLDS.items():
-        made = [changes(drawn(world, seed)) for seed in range(trials)]
-        yield OverTime(
-            world=name,
-            drops=world.drops and abs(world.opposite) != 1e-9,
-            crossing=world.crossing,
-            called=sum(drop_of(each) is not None for each in made) / trials,
-            high=sum(map(high, made)) / trials,
-            moves=sum(map(moves, made)) / trials,
-            asked=sum(map(asks, made)) / trials,
-        )
+def over_time(world: World, seed: int) -> Figures:
+    """Return what is reported of one run: a drop, one of high severity, acceptance that moves with
+    traffic, and a fall of a fifth with the traffic that asks for a look."""
+    made = changes(drawn(world, seed))
+    return {
+        "called": drop_of(made) is not None,
+        "high": high(made),
+        "moves": moves(made),
+        "asked": asks(made),
+    }
 
 
-def _high_drop(row: OverTime, trials: int) -> Iterator[Rate]:
-    world = WORLDS[row.world]
-    if not row.drops:
-        yield false("high drop", row.high, trials)
+def _high_drop(world: World, row: Figures, trials: int) -> Iterator[Rate]:
+    if not world.drops:
+        yield false("high drop", row["high"], trials)
         if world.costly_traffic:
-            yield power("look at the traffic", row.asked, trials)
+            yield power("look at the traffic", row["asked"], trials)
         elif world.quiet:
-            yield false("look at the traffic", row.asked, trials)
-        if row.crossing:
-            yield false("drop", row.called, trials)
+            yield false("look at the traffic", row["asked"], trials)
+        if world.crossing:
+            yield false("drop", row["called"], trials)
     else:
-        yield power("drop", row.called, trials)
-        if row.crossing:
-            yield power("high drop", row.high, trials)
+        yield power("drop", row["called"], trials)
+        if world.crossing:
+            yield power("high drop", row["high"], trials)
 
 
 OVER_TIME = Table(
     name="over_time",
     title="Sessions, kinds and steps over time, {trials} runs each: share of answers",
-    rows=over_time,
+    worlds=WORLDS,
+    figures=mean_of(over_time),
     rates=_high_drop,
 )
 
@@ -318,24 +280,10 @@ UPDATES = {
 """Runs whose weights are updated. Beside many updates a fall comes with one by chance."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WithUpdates:
-    """Share of the runs of one world in which a drop is found, and with an update."""
-
-    world: str
-    dropped: float
-    named: float
-
-
-def with_updates(trials: int) -> Iterator[WithUpdates]:
-    """Yield the results in each world."""
-    for name, truth in UPDATES.items():
-        drops = [_found(replace(truth, seed=seed), "acceptance_drops") for seed in range(trials)]
-        yield WithUpdates(
-            world=name,
-            dropped=sum(drop is not None for drop in drops) / trials,
-            named=sum(bool(drop and drop.evidence["update"]) for drop in drops) / trials,
-        )
+def with_updates(truth: Truth, seed: int) -> Figures:
+    """Return whether a drop is found in one run, and with an update."""
+    drop = _found(replace(truth, seed=seed), "acceptance_drops")
+    return {"dropped": drop is not None, "named": bool(drop and drop.evidence["update"])}
 
 
 def _found(truth: Truth, name: str) -> Finding | None:
@@ -344,17 +292,18 @@ def _found(truth: Truth, name: str) -> Finding | None:
     return next((finding for finding in conclude([run]).findings if finding.id == name), None)
 
 
-def _named(row: WithUpdates, trials: int) -> Iterator[Rate]:
-    if row.world.startswith("falls with"):
-        yield power("the update is named", row.named, trials)
+def _named(truth: Truth, row: Figures, trials: int) -> Iterator[Rate]:
+    if truth.change and truth.change[0] in truth.updates:
+        yield power("the update is named", row["named"], trials)
     else:
-        yield false("an update is named", row.named, trials)
+        yield false("an update is named", row["named"], trials)
 
 
 WITH_UPDATES = Table(
     name="updates",
     title="Updates of the served weights, {trials} runs each: share of answers",
-    rows=with_updates,
+    worlds=UPDATES,
+    figures=mean_of(with_updates),
     rates=_named,
 )
 
@@ -370,34 +319,22 @@ REPLICAS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfReplicas:
-    """Share of the runs of one world in which a replica is blamed."""
-
-    world: str
-    blamed: float
+def of_replicas(truth: Truth, seed: int) -> Figures:
+    """Return whether a replica of one run is blamed."""
+    found = _found(replace(truth, seed=seed, prompts_seed=1000 + seed), "replica_differs")
+    return {"blamed": found is not None and found.answer is Answer.NO}
 
 
-def of_replicas(trials: int) -> Iterator[OfReplicas]:
-    """Yield the results in each world."""
-    for name, truth in REPLICAS.items():
-        found = [
-            _found(replace(truth, seed=seed, prompts_seed=1000 + seed), "replica_differs")
-            for seed in range(trials)
-        ]
-        blamed = sum(finding is not None and finding.answer is Answer.NO for finding in found)
-        yield OfReplicas(world=name, blamed=blamed / trials)
-
-
-def _blamed(row: OfReplicas, trials: int) -> Iterator[Rate]:
-    rate = power if row.world == "one replica loses" else false
-    yield rate("a replica is blamed", row.blamed, trials)
+def _blamed(truth: Truth, row: Figures, trials: int) -> Iterator[Rate]:
+    rate = power if truth.replica_shift else false
+    yield rate("a replica is blamed", row["blamed"], trials)
 
 
 OF_REPLICAS = Table(
     name="replicas",
     title="Replicas, {trials} runs each: share of answers",
-    rows=of_replicas,
+    worlds=REPLICAS,
+    figures=mean_of(of_replicas),
     rates=_blamed,
 )
 
@@ -441,20 +378,6 @@ class Recording:
 
     lives: Lifetimes
     tokens: NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unfinished:
-    """Results in one world for one choice of requests."""
-
-    world: str
-    requests: str
-    changed: float
-    """Share of recordings in which a change over time was found."""
-    bias: float
-    """Mean acceptance length over that of whole requests, minus 1."""
-    kept: float
-    """Mean share of the rounds that is used."""
 
 
 def recording(world: Server, seed: int) -> Recording:
@@ -531,39 +454,34 @@ def changed(drawn: Recording, mine: NDArray[np.bool_]) -> bool:
     return made is not None and bool(made.points)
 
 
-def unfinished(trials: int) -> Iterator[Unfinished]:
-    """Yield the results in each world."""
-    for name, world in SERVERS.items():
-        true = true_length(world)
-        rows: dict[str, list[tuple[bool, float, float]]] = {}
-        for seed in range(trials):
-            drawn = recording(world, seed)
-            rounds = drawn.lives.rounds
-            for choice, mine in choices(drawn).items():
-                length = float(drawn.tokens[mine].sum() / rounds[mine].sum())
-                share = float(rounds[mine].sum() / rounds.sum())
-                rows.setdefault(choice, []).append((changed(drawn, mine), length, share))
-        for choice, results in rows.items():
-            found, lengths, shares = zip(*results, strict=True)
-            yield Unfinished(
-                world=name,
-                requests=choice,
-                changed=float(np.mean(found)),
-                bias=float(np.mean(lengths)) / true - 1.0,
-                kept=float(np.mean(shares)),
-            )
+def unfinished(world: Server, trials: int) -> Figures:
+    """Return for each choice of requests the share of recordings in which a change is found; the
+    mean acceptance length over that of whole requests, minus 1; and the share of rounds used."""
+
+    def trial(world: Server, seed: int) -> Figures:
+        drawn = recording(world, seed)
+        rounds, out = drawn.lives.rounds, dict[str, float]()
+        for choice, mine in choices(drawn).items():
+            out[f"{choice}_changed"] = changed(drawn, mine)
+            out[f"{choice}_bias"] = float(drawn.tokens[mine].sum() / rounds[mine].sum())
+            out[f"{choice}_kept"] = float(rounds[mine].sum() / rounds.sum())
+        return out
+
+    true = true_length(world)
+    row = mean_of(trial)(world, trials)
+    return {name: value / true - 1 if "bias" in name else value for name, value in row.items()}
 
 
-def _of_cohort(row: Unfinished, trials: int) -> Iterator[Rate]:
-    if row.requests == "cohort":
-        yield false("change", row.changed, trials)
-        yield Rate(name="bias", value=row.bias, least=-CERTAIN, most=CERTAIN)
+def _of_cohort(_: Server, row: Figures, trials: int) -> Iterator[Rate]:
+    yield false("change", row["cohort_changed"], trials)
+    yield Rate(name="bias", value=row["cohort_bias"], least=-CERTAIN, most=CERTAIN)
 
 
 UNFINISHED = Table(
     name="unfinished",
     title="A stationary server read while it runs, {trials} recordings each",
-    rows=unfinished,
+    worlds=SERVERS,
+    figures=unfinished,
     rates=_of_cohort,
-    formats={"bias": "+.2%"},
+    formats={f"{choice}_bias": "+.2%" for choice in ("cohort", "all", "finished")},
 )

@@ -13,7 +13,7 @@ of the first screen in all of them.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from support.simulate.draw import difficulty
 from support.simulate.sums import side
 from support.simulate.write import simulate
 
-from benchmarks.calibration.table import Rate, Table, false, power
+from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
 from driftscope.analysis.compare import comparison, verdict
 from driftscope.analysis.gate import Outcome, rule_of
 from driftscope.analysis.pairing import BY_DIGEST, Pairing
@@ -61,7 +61,6 @@ OTHER_PROMPTS = replace(
 class World:
     """A pair of runs that something else than the drafter tells apart, and its twin."""
 
-    name: str
     first: Truth
     second: Truth
     """A run of the same drafter, unless NO is allowed, and something else that differs."""
@@ -100,9 +99,8 @@ SESSIONS = replace(
     RUN, requests=120, sessions=20, kind_by_session=True, between=0.3, prompts=_mixed(0.35)
 )
 
-WORLDS = (
-    World(
-        name="A1 hardest prompts missing",
+WORLDS: dict[str, World] = {
+    "A1 hardest prompts missing": World(
         first=replace(RUN, requests=200),
         second=replace(RUN, requests=200, seed=9, conditional=WORSE),
         twin=replace(RUN, requests=200, seed=9),
@@ -110,69 +108,45 @@ WORLDS = (
         allowed=(Answer.NO, Answer.CANNOT_TELL),
         right=Answer.YES,
     ),
-    World(
-        name="A4a longer answers",
+    "A4a longer answers": World(
         first=ALONG,
         second=replace(ALONG, rounds=60, seed=9),
         twin=replace(ALONG, seed=9, conditional=tuple(0.85 * rate for rate in WORSE)),
     ),
-    World(
-        name="A4b more sampled requests",
+    "A4b more sampled requests": World(
         first=replace(RUN, prompts=_sampled(0.2)),
         second=replace(RUN, prompts=_sampled(0.6), seed=9),
         twin=replace(RUN, prompts=_sampled(0.2), seed=9, conditional=WORSE),
     ),
-    World(
-        name="A6 smaller K",
+    "A6 smaller K": World(
         first=replace(RUN, k=8, conditional=(0.8,) * 8),
         second=replace(RUN, k=3, conditional=(0.8,) * 3, seed=9),
         allowed=(Answer.YES, Answer.CANNOT_TELL),
         twin=replace(RUN, k=3, conditional=(0.65,) * 3, seed=9),
     ),
-    World(
-        name="A7 other prompts of one length",
+    "A7 other prompts of one length": World(
         first=ONE_LENGTH,
         second=OTHER_PROMPTS,
         twin=replace(ONE_LENGTH, conditional=WORSE, seed=9),
     ),
-    World(
-        name="A7 the same, without digests",
+    "A7 the same, without digests": World(
         first=replace(ONE_LENGTH, digests=False),
         second=replace(OTHER_PROMPTS, digests=False),
         twin=replace(RUN, digests=False, conditional=WORSE, seed=9),
         twin_of=replace(RUN, digests=False),
     ),
-    World(
-        name="another load, the same prompts",
+    "another load, the same prompts": World(
         first=RUN,
         second=replace(RUN, batches=(24,), seed=9),
         allowed=(Answer.YES, Answer.CANNOT_TELL),
         twin=replace(RUN, batches=(24,), conditional=WORSE, seed=9),
     ),
-    World(
-        name="A16 few sessions, another mix",
+    "A16 few sessions, another mix": World(
         first=SESSIONS,
         second=replace(SESSIONS, prompts=_mixed(0.65), prompts_seed=12, seed=9),
         twin=replace(SESSIONS, conditional=WORSE, seed=9),
     ),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """Shares of the pairs of runs of one world."""
-
-    world: str
-    wrong: float
-    """Share of the confounded pairs with an answer that is wrong."""
-    acts: float | None
-    """Share of the confounded pairs whose first screen asks for something because of them."""
-    cannot_tell: float | None
-    """Share of the confounded pairs about which the first screen cannot tell."""
-    found: float
-    """Share of the twins about which the right answer is given."""
-    agree: float | None
-    """Share of all pairs in which the gate gives the answer of the first screen."""
+}
 
 
 NO_WORSE = "no_worse(acceptance.mean_length, 5%)"
@@ -247,25 +221,21 @@ def _drawn(first: Truth, second: Truth, trial: int) -> tuple[Truth, Truth]:
     )
 
 
-def of_world(world: World, trials: int) -> Compared:
-    """Return the rates of one world."""
-    pairs = (world.first, world.second), (world.twin_of or world.first, world.twin)
-    confounded, twins = (
-        [
-            said_of(_trace(first), _trace(second, world.missing))
-            for first, second in (_drawn(*pair, trial) for trial in range(trials))
-        ]
-        for pair in pairs
-    )
-    every = [*confounded, *twins]
-    return Compared(
-        world=world.name,
-        wrong=sum(said.is_wrong(world.allowed) for said in confounded) / trials,
-        acts=sum(said.acts for said in confounded) / trials,
-        cannot_tell=sum(said.answer is Answer.CANNOT_TELL for said in confounded) / trials,
-        found=sum(said.answer is world.right for said in twins) / trials,
-        agree=sum(said.answer is said.gate for said in every) / len(every),
-    )
+def of_world(world: World, trial: int) -> Figures:
+    """Return whether an answer about the confounded pair is wrong, whether the first screen asks
+    for something because of it or cannot tell, whether the right answer about the twin is given,
+    and whether the gate gives the answers of the first screen."""
+    first, second = _drawn(world.first, world.second, trial)
+    confounded = said_of(_trace(first), _trace(second, world.missing))
+    first, second = _drawn(world.twin_of or world.first, world.twin, trial)
+    twin = said_of(_trace(first), _trace(second, world.missing))
+    return {
+        "wrong": confounded.is_wrong(world.allowed),
+        "acts": confounded.acts,
+        "cannot_tell": confounded.answer is Answer.CANNOT_TELL,
+        "found": twin.answer is world.right,
+        "agree": [said.answer is said.gate for said in (confounded, twin)],
+    }
 
 
 COSTLY = Cost(draft_s=0.012, depth_s=0.004)
@@ -275,29 +245,28 @@ CROWDED, QUIET = (24,), (2,)
 """Numbers of requests at once."""
 
 
-def _other_load(trials: int) -> Compared:
+def _other_load(trial: int) -> Figures:
     """Return what is said of speculation that costs time, against a baseline of another load; and
     of speculation that pays, at the same load."""
     costs = replace(RUN, cost=COSTLY, batches=QUIET, requests=120)
     saves = replace(RUN, cost=CHEAP, batches=QUIET, requests=120)
-    said: dict[bool, list[tuple[Answer, bool]]] = {True: [], False: []}
-    for trial in range(trials):
-        for same, run, batches in ((False, costs, CROWDED), (True, saves, QUIET)):
-            plain, mine = _drawn(replace(replace(run, batches=batches), k_zero_above=0), run, trial)
-            inputs = Inputs(sources=[_trace(mine)], labels=["run"], baseline=_trace(plain))
-            said[same].append(_pays(analyze(inputs)))
-    return Compared(
-        world="A3 baseline of another load",
-        wrong=sum(answer is not Answer.CANNOT_TELL for answer, _ in said[False]) / trials,
-        acts=sum(acts for _, acts in said[False]) / trials,
-        cannot_tell=sum(answer is Answer.CANNOT_TELL for answer, _ in said[False]) / trials,
-        found=sum(answer is Answer.YES for answer, _ in said[True]) / trials,
-        agree=None,
+    (answer, acts), (twin, _) = (
+        _pays(run, batches, trial) for run, batches in ((costs, CROWDED), (saves, QUIET))
     )
+    return {
+        "wrong": answer is not Answer.CANNOT_TELL,
+        "acts": acts,
+        "cannot_tell": answer is Answer.CANNOT_TELL,
+        "found": twin is Answer.YES,
+        "agree": None,
+    }
 
 
-def _pays(analysis: Analysis) -> tuple[Answer, bool]:
-    """Return whether speculation pays, and whether the first screen asks for something for it."""
+def _pays(run: Truth, batches: tuple[int, ...], trial: int) -> tuple[Answer, bool]:
+    """Return whether speculation pays beside a server without it that has such batches, and whether
+    the first screen asks for something for it."""
+    plain, mine = _drawn(replace(replace(run, batches=batches), k_zero_above=0), run, trial)
+    analysis = analyze(Inputs(sources=[_trace(mine)], labels=["run"], baseline=_trace(plain)))
     about = (*analysis.findings, *analysis.answers)
     (answer,) = [found.answer for found in about if found.topic is Topic.PAYS and found.answer]
     screen = analysis.screen
@@ -309,20 +278,11 @@ HARDLY, CLEARLY = 0.997, 0.95
 """Factors of the rates of a drafter that is worse by 0.4 % of the acceptance length, and by 6 %."""
 
 
-def _no_matter(trials: int) -> Compared:
-    """Return what is said of a difference that does not matter, over 160,000 rounds of the same
-    prompts, and of one that does."""
-    differs = {
-        factor: [_differs(factor, trial) for trial in range(trials)] for factor in (HARDLY, CLEARLY)
-    }
-    return Compared(
-        world="A11 a difference of 0.4 %",
-        wrong=sum(differs[HARDLY]) / trials,
-        acts=None,
-        cannot_tell=None,
-        found=sum(differs[CLEARLY]) / trials,
-        agree=None,
-    )
+def _no_matter(trial: int) -> Figures:
+    """Return whether a difference that does not matter, over 160,000 rounds of the same prompts, is
+    told, and one that does."""
+    wrong, found = _differs(HARDLY, trial), _differs(CLEARLY, trial)
+    return {"wrong": wrong, "acts": None, "cannot_tell": None, "found": found, "agree": None}
 
 
 def _differs(factor: float, trial: int) -> bool:
@@ -333,29 +293,33 @@ def _differs(factor: float, trial: int) -> bool:
     return any(row.differs for row in comparison(first, second, ("a", "b"), pairing).differences)
 
 
-def comparisons(trials: int) -> Iterator[Compared]:
-    """Yield the rates of every world."""
-    for world in WORLDS:
-        yield of_world(world, trials)
-    yield _other_load(trials)
-    yield _no_matter(min(trials, MOST_LONG))
-
-
 MOST_LONG = 40
 """Number of pairs of long runs."""
 
 
-def _rates(row: Compared, trials: int) -> Iterator[Rate]:
-    yield false("wrong", row.wrong, trials)
-    yield power("found in the twin", row.found, trials, least=0.8)
-    if row.agree is not None:
-        yield Rate(name="gate and first screen agree", value=row.agree, least=1.0)
+def comparisons(world: World | Callable[[int], Figures], trials: int) -> Figures:
+    """Return the rates of one world."""
+    if isinstance(world, World):
+        return mean_of(of_world)(world, trials)
+    long = world is _no_matter
+    return mean_of(lambda _, seed: world(seed))(world, min(trials, MOST_LONG) if long else trials)
+
+
+def _rates(_: object, row: Figures, trials: int) -> Iterator[Rate]:
+    yield false("wrong", row["wrong"], trials)
+    yield power("found in the twin", row["found"], trials, least=0.8)
+    yield Rate(name="gate and first screen agree", value=row["agree"], least=1.0)
 
 
 COMPARISONS = Table(
     name="comparisons",
     title="Two runs that differ in more than their drafter, and their twins, {trials} pairs each",
-    rows=comparisons,
+    worlds={
+        **WORLDS,
+        "A3 baseline of another load": _other_load,
+        "A11 a difference of 0.4 %": _no_matter,
+    },
+    figures=comparisons,
     rates=_rates,
     most_trials=200,
 )

@@ -13,7 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.calibration.table import COVERED_OF_FEW, Rate, Table, covered, false, power, slack
+from benchmarks.calibration.table import (
+    COVERED_OF_FEW,
+    Figures,
+    Rate,
+    Table,
+    covered,
+    false,
+    holds,
+    known,
+    mean_of,
+    power,
+    slack,
+)
 from driftscope.analysis.figures.calibration import Calibrations, Scored, calibrations
 from driftscope.findings.rules_confidence import confidence_moves, confidence_off
 
@@ -49,21 +61,6 @@ WORLDS = {
     "not sure enough": World(temperatures=(0.6,) * K),
     "too sure from the middle on": World(requests=100, later=2.2),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfidenceRow:
-    """Shares of the trials of one world."""
-
-    world: str
-    off: float
-    """Confidence is called other than acceptance."""
-    moves: float
-    """A change of it is called."""
-    covered: float
-    """Intervals of the temperatures that hold the planted ones."""
-    bias_covered: float
-    auroc_covered: float
 
 
 def drawn(world: World, seed: int) -> tuple[Scored, np.ndarray]:
@@ -104,51 +101,42 @@ def _true_auroc(world: World, depth: int) -> float:
     return float(np.mean([value for value in made if value is not None]))
 
 
-def _rows(trials: int) -> Iterator[ConfidenceRow]:
-    for name, world in WORLDS.items():
-        planted = world.later == 1.0 and world.kinds[0] == world.kinds[1]
-        auroc = _true_auroc(world, 1)
-        off = moves = 0
-        inside, biases, ranks = [], [], []
-        for seed in range(trials):
-            rounds, chance = drawn(world, seed)
-            made = calibrations(rounds)
-            off += _called(made, confidence_off)
-            moves += _called(made, confidence_moves)
-            for at, true in zip(made.by_depth, world.temperatures, strict=True):
-                reached = rounds.accepted >= at.depth - 1
-                bias = float((rounds.sure - chance)[reached, at.depth - 1].mean())
-                if at.bias_interval is not None:
-                    biases.append(at.bias_interval.low <= bias <= at.bias_interval.high)
-                if planted and at.temperature_interval is not None:
-                    heat = at.temperature_interval
-                    inside.append(heat.low <= true <= heat.high)
-            spread = made.by_depth[1].auroc_interval
-            if spread is not None:
-                ranks.append(spread.low <= auroc <= spread.high)
-        yield ConfidenceRow(
-            world=name,
-            off=off / trials,
-            moves=moves / trials,
-            covered=float(np.mean(inside)) if inside else 1.0,
-            bias_covered=float(np.mean(biases)),
-            auroc_covered=float(np.mean(ranks)),
-        )
+def _figures(world: World, trials: int) -> Figures:
+    planted = world.later == 1.0 and world.kinds[0] == world.kinds[1]
+    auroc = _true_auroc(world, 1)
+
+    def trial(world: World, seed: int) -> Figures:
+        rounds, chance = drawn(world, seed)
+        made = calibrations(rounds)
+        inside, biases = [], []
+        for at, true in zip(made.by_depth, world.temperatures, strict=True):
+            reached = rounds.accepted >= at.depth - 1
+            bias = float((rounds.sure - chance)[reached, at.depth - 1].mean())
+            biases.append(holds(at.bias_interval, bias))
+            inside.append(holds(at.temperature_interval, true) if planted else None)
+        return {
+            "off": _called(made, confidence_off),
+            "moves": _called(made, confidence_moves),
+            "covered": known(inside),
+            "bias_covered": known(biases),
+            "auroc_covered": holds(made.by_depth[1].auroc_interval, auroc),
+        }
+
+    return mean_of(trial)(world, trials)
 
 
-def _rates(row: ConfidenceRow, trials: int) -> Iterator[Rate]:
-    world = WORLDS[row.world]
+def _rates(world: World, row: Figures, trials: int) -> Iterator[Rate]:
     same = world.later == 1.0
     alike = set(world.temperatures) == {1.0} and world.kinds == (1.0, 1.0)
-    if same:
-        yield false("a change is called", row.moves, trials)
-    else:
-        yield power("a change is called", row.moves, trials)
+    yield (false if same else power)("a change is called", row["moves"], trials)
     if alike and same:
-        yield false("confidence is called off", row.off, trials)
+        yield false("confidence is called off", row["off"], trials)
     elif same and world.kinds == (1.0, 1.0):
-        yield power("confidence is called off", row.off, trials)
-    for name, value in (("planted temperature", row.covered), ("AUROC", row.auroc_covered)):
+        yield power("confidence is called off", row["off"], trials)
+    for name, value in (
+        ("planted temperature", row["covered"]),
+        ("AUROC", row["auroc_covered"]),
+    ):
         if world.sessions:
             yield Rate(name=name, value=value, least=COVERED_OF_FEW - slack(0.1, trials))
         else:
@@ -158,7 +146,8 @@ def _rates(row: ConfidenceRow, trials: int) -> Iterator[Rate]:
 CONFIDENCE = Table(
     name="confidence",
     title="Calibration of the drafter's confidence, {trials} runs each: shares",
-    rows=_rows,
+    worlds=WORLDS,
+    figures=_figures,
     rates=_rates,
     most_trials=400,
 )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from support.simulate import Truth
 from support.simulate.sums import marginal_at_k, side
 
-from benchmarks.calibration.table import Rate, Table, covered, false, power
+from benchmarks.calibration.table import Figures, Rate, Table, covered, false, mean_of, power
 from driftscope.analysis.figures.change_points import Series, changes
 from driftscope.analysis.figures.results import chain_fall
 from driftscope.analysis.figures.rounds import Rounds
@@ -74,20 +74,6 @@ WORLDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RiskSets:
-    """Results in one world, at the depth where they are worst."""
-
-    world: str
-    informative: bool
-    off: float
-    """Largest distance between the mean estimate of a depth and the truth."""
-    off_counted: float
-    """Error of the counts over all rounds accepted up to the depth before, as vLLM gives them."""
-    covered: float
-    """Smallest share of the runs in which the interval of a depth contains the truth."""
-
-
 def rounds_of_world(world: World, seed: int) -> Rounds:
     """Draw one run."""
     random = RandomState(seed)
@@ -136,45 +122,41 @@ def true_conditional(world: World) -> NDArray[np.float64]:
     return np.asarray(marginal / np.append(1.0, marginal[:-1]))
 
 
-def risk_sets(trials: int) -> Iterator[RiskSets]:
-    """Yield the results in each world."""
-    for name, world in WORLDS.items():
-        true = true_conditional(world)
-        values, counted, hits = np.zeros(K), np.zeros(K), np.zeros(K)
-        for seed in range(trials):
-            rounds = rounds_of_world(world, seed)
-            ratio = rounds.conditional_ratio()
-            values += ratio.value / trials
-            reached = rounds.reached.sum(axis=0)
-            counted += reached / np.append(len(rounds), reached[:-1]) / trials
-            ends = rate_intervals(ratio) or ()
-            hits += [
-                at is not None and at.low <= value <= at.high
-                for at, value in zip(ends, true, strict=True)
-            ]
-        yield RiskSets(
-            world=name,
-            informative=world.informative,
-            off=float(np.abs(values - true).max()),
-            off_counted=float(np.abs(counted - true).max()),
-            covered=float(hits.min() / trials),
-        )
+def risk_sets(world: World, trials: int) -> Figures:
+    """Return the largest distance between the mean estimate of a depth and the truth; the same of
+    the counts over all rounds accepted up to the depth before, as vLLM gives them; and the smallest
+    share of the runs in which the interval of a depth contains the truth."""
+    true = true_conditional(world)
+    values, counted, hits = np.zeros(K), np.zeros(K), np.zeros(K)
+    for seed in range(trials):
+        rounds = rounds_of_world(world, seed)
+        ratio = rounds.conditional_ratio()
+        values += ratio.value / trials
+        reached = rounds.reached.sum(axis=0)
+        counted += reached / np.append(len(rounds), reached[:-1]) / trials
+        hits += _hits(rate_intervals(ratio), true)
+    return {
+        "off": float(np.abs(values - true).max()),
+        "off_counted": float(np.abs(counted - true).max()),
+        "covered": float(hits.min() / trials),
+    }
 
 
 OFF_AT_MOST = 0.02
 """Largest error of a conditional rate."""
 
 
-def _off_and_covered(row: RiskSets, trials: int) -> Iterator[Rate]:
-    if not row.informative:
-        yield Rate(name="error", value=row.off, most=OFF_AT_MOST)
-        yield covered("coverage", row.covered, trials)
+def _off_and_covered(world: World, row: Figures, trials: int) -> Iterator[Rate]:
+    if not world.informative:
+        yield Rate(name="error", value=row["off"], most=OFF_AT_MOST)
+        yield covered("coverage", row["covered"], trials)
 
 
 RISK_SETS = Table(
     name="risk_sets",
     title="Conditional acceptance by risk sets, {trials} runs each, at the worst depth",
-    rows=risk_sets,
+    worlds=WORLDS,
+    figures=risk_sets,
     rates=_off_and_covered,
     formats={"off": ".3f", "off_counted": ".3f"},
 )
@@ -187,40 +169,29 @@ BUSIER = (*(1,) * 36, *(6,) * 12)
 """Batch sizes of a run in which load rises and K falls with it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DepthCoverage:
-    """Coverage of the interval at the depth where coverage is worst."""
-
-    world: str
-    rounds: str
-    """Rounds that are counted: all, or those of one K."""
-    depths: int
-    worst: float
-    counted: float | None
-    """Coverage for rates as vLLM counts them; None if both are equal."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixChanges:
-    """Share of the runs in which a change over time was found although only the mix of K
-    changed."""
-
-    world: str
-    comparable: float
-    served: float
-    """Share of runs in which a change is found for lengths as served."""
+FALLING_WITH_BATCH = replace(BY_BATCH, batch=BATCH_SHIFT)
+SEVERAL: dict[str, tuple[Truth, int | None]] = {
+    "K by batch size": (BY_BATCH, None),
+    **{
+        f"K by batch size, acceptance falls with it, rounds of K = {k}": (FALLING_WITH_BATCH, k)
+        for k in (2, 4, 7)
+    },
+}
+"""Truths, each with the K whose rounds are counted; None: all rounds are."""
+BUSY = replace(BY_BATCH, batches=BUSIER, requests=108)
+MIXES = {
+    "load rises, so K falls": BUSY,
+    "the same, acceptance falls with the batch": replace(BUSY, batch=BATCH_SHIFT),
+    "K set from 7 to 2 half-way": replace(
+        BY_BATCH, batches=(3,), k_by_batch=(), k_from=((0.5, 2),)
+    ),
+}
 
 
-def coverages(trials: int) -> Iterator[DepthCoverage]:
-    """Yield results for K by batch size, with equal acceptance at every batch size, then
-    falling."""
-    yield _coverage("K by batch size", BY_BATCH, None, trials)
-    falling = replace(BY_BATCH, batch=BATCH_SHIFT)
-    for k in (2, 4, 7):
-        yield _coverage("K by batch size, acceptance falls with it", falling, k, trials)
-
-
-def _coverage(world: str, truth: Truth, k: int | None, trials: int) -> DepthCoverage:
+def coverages(world: tuple[Truth, int | None], trials: int) -> Figures:
+    """Return the coverage of the interval at the depth where it is worst, and that for rates as
+    vLLM counts them; None if both are equal."""
+    truth, k = world
     depths = k or truth.k
     hits, counted = np.zeros(depths), np.zeros(depths)
     for trial in range(trials):
@@ -229,13 +200,10 @@ def _coverage(world: str, truth: Truth, k: int | None, trials: int) -> DepthCove
         true = drawn.marginal() if k is None else marginal_at_k(drawn, k)
         hits += _hits(rate_intervals(rounds.marginal_ratio().first(depths)), true)
         counted += _hits(_as_counted(rounds), true)
-    return DepthCoverage(
-        world=world,
-        rounds="all" if k is None else f"K = {k}",
-        depths=depths,
-        worst=float(hits.min() / trials),
-        counted=float(counted.min() / trials) if k is None else None,
-    )
+    return {
+        "worst": float(hits.min() / trials),
+        "counted": float(counted.min() / trials) if k is None else None,
+    }
 
 
 def _as_counted(rounds: Rounds) -> tuple[Interval | None, ...] | None:
@@ -248,28 +216,18 @@ def _hits(found: tuple[Interval | None, ...] | None, true: np.ndarray) -> np.nda
     return np.array([at is not None and at.low <= value <= at.high for at, value in pairs])
 
 
-def mix_changes(trials: int) -> Iterator[MixChanges]:
-    """Yield results for K that falls with rising load, with and without an effect of load, and by
-    hand."""
-    busier = replace(BY_BATCH, batches=BUSIER, requests=108)
-    yield _changes("load rises, so K falls", busier, trials)
-    yield _changes(
-        "the same, acceptance falls with the batch", replace(busier, batch=BATCH_SHIFT), trials
-    )
-    by_hand = replace(BY_BATCH, batches=(3,), k_by_batch=(), k_from=((0.5, 2),))
-    yield _changes("K set from 7 to 2 half-way", by_hand, trials)
-
-
-def _changes(world: str, truth: Truth, trials: int) -> MixChanges:
-    found = np.zeros(2)
-    for trial in range(trials):
-        rounds = side(replace(truth, seed=trial, prompts_seed=trial)).rounds
-        for n, tokens in enumerate(
-            (rounds.comparable_tokens()[:, 0], rounds.rounds + rounds.accepted)
-        ):
-            made = changes(series(rounds, np.asarray(tokens, dtype=np.float64)))
-            found[n] += made is not None and bool(made.points)
-    return MixChanges(world=world, comparable=found[0] / trials, served=found[1] / trials)
+def mix_changes(truth: Truth, seed: int) -> Figures:
+    """Return whether a change over time is found although only the mix of K changed: for lengths
+    that can be compared, and for lengths as served."""
+    rounds = side(replace(truth, seed=seed, prompts_seed=seed)).rounds
+    found = {}
+    for name, tokens in (
+        ("comparable", rounds.comparable_tokens()[:, 0]),
+        ("served", rounds.rounds + rounds.accepted),
+    ):
+        made = changes(series(rounds, np.asarray(tokens, dtype=np.float64)))
+        found[name] = made is not None and bool(made.points)
+    return found
 
 
 def series(rounds: Rounds, tokens: np.ndarray) -> Series:
@@ -285,24 +243,26 @@ def series(rounds: Rounds, tokens: np.ndarray) -> Series:
     )
 
 
-def _covered_at_worst(row: DepthCoverage, trials: int) -> Iterator[Rate]:
-    yield covered("coverage at the worst depth", row.worst, trials)
+def _covered_at_worst(_: object, row: Figures, trials: int) -> Iterator[Rate]:
+    yield covered("coverage at the worst depth", row["worst"], trials)
 
 
-def _mix_called(row: MixChanges, trials: int) -> Iterator[Rate]:
-    yield false("change where only the mix of K changes", row.comparable, trials)
+def _mix_called(_: Truth, row: Figures, trials: int) -> Iterator[Rate]:
+    yield false("change where only the mix of K changes", row["comparable"], trials)
 
 
 SEVERAL_K = Table(
     name="several_k",
     title="Runs of several K, {trials} each: share of intervals that hold the truth, at worst",
-    rows=coverages,
+    worlds=SEVERAL,
+    figures=coverages,
     rates=_covered_at_worst,
 )
 MIX_CHANGES = Table(
     name="mix_changes",
     title="A change over time where only the mix of K changes, {trials} runs each: share found",
-    rows=mix_changes,
+    worlds=MIXES,
+    figures=mean_of(mix_changes),
     rates=_mix_called,
 )
 
@@ -331,6 +291,7 @@ class Chain:
 
 HARD = 0.18
 FALL_8 = tuple(np.linspace(0.80, 0.61, 8).tolist())
+NEARLY_ALL = Chain(rates=(0.97,) * 4, requests=120)
 CHAINS = {
     "falls from 80 to 61 %, equal rounds": Chain(rates=FALL_8),
     "falls from 80 to 61 %, requests differ": Chain(rates=FALL_8, between=0.5),
@@ -345,41 +306,18 @@ CHAINS = {
     "even, rounds differ": Chain(rates=(0.8,) * 8, between=0.5, within=0.8),
     "even, requests differ": Chain(rates=(0.8,) * 5, between=0.8),
     "even, 30 % hard rounds": Chain(rates=(0.85,) * 8, hard=0.3),
-    "even at 97 %": Chain(rates=(0.97,) * 4, requests=120),
+    "even at 97 %": NEARLY_ALL,
     "falls by 6 points, as the best published": Chain(
         rates=(0.86, 0.84, 0.82, 0.81, 0.80), between=0.3
     ),
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlongChain:
-    """Shares of the runs of one world by what is said of acceptance along the chain."""
-
-    world: str
-    true_fall: float
-    """Fall of a usual round, in points; survivors may hide it."""
-    survivors: bool
-    """Whether rounds of a request differ, so that survivors hide a part of a fall."""
-    falls: float
-    even: float
-    cannot_tell: float
-
-
-def along_chain(trials: int) -> Iterator[AlongChain]:
-    """Yield the answers in each world, by the rules' own functions."""
-    for name, world in CHAINS.items():
-        runs = [_chain_run(world, seed) for seed in range(trials)]
-        said = [(falls(run), is_even(run)) for run in runs]
-        share = [sum(answer) / trials for answer in zip(*said, strict=True)]
-        yield AlongChain(
-            world=name,
-            true_fall=100 * world.falls,
-            survivors=bool(world.within or world.hard),
-            falls=share[0],
-            even=share[1],
-            cannot_tell=1.0 - share[0] - share[1],
-        )
+def along_chain(world: Chain, seed: int) -> Figures:
+    """Return what is said of acceptance along the chain, by the rules' own functions."""
+    run = _chain_run(world, seed)
+    said = falls(run), is_even(run)
+    return {"falls": said[0], "even": said[1], "cannot_tell": not any(said)}
 
 
 def _chain_run(world: Chain, seed: int) -> Any:
@@ -408,21 +346,21 @@ def _chain_run(world: Chain, seed: int) -> Any:
     )
 
 
-def _along(row: AlongChain, trials: int) -> Iterator[Rate]:
-    if row.true_fall < 100 * FALLS_ABOVE.value:
-        yield false("called falling", row.falls, trials)
+def _along(world: Chain, row: Figures, trials: int) -> Iterator[Rate]:
+    if world.falls < FALLS_ABOVE.value:
+        yield false("called falling", row["falls"], trials)
     else:
-        yield false("called even", row.even, trials)
-        if not row.survivors:
-            yield power("called falling", row.falls, trials)
-    if row.world == "even at 97 %":
-        yield power("called even", row.even, trials)
+        yield false("called even", row["even"], trials)
+        if not (world.within or world.hard):  # survivors hide a part of a fall
+            yield power("called falling", row["falls"], trials)
+    if world is NEARLY_ALL:
+        yield power("called even", row["even"], trials)
 
 
 ALONG_CHAIN = Table(
     name="along_chain",
     title="Acceptance along the chain, {trials} runs each: share of answers",
-    rows=along_chain,
+    worlds=CHAINS,
+    figures=mean_of(along_chain),
     rates=_along,
-    formats={"true_fall": ".0f"},
 )

@@ -14,10 +14,13 @@ from benchmarks.calibration.table import (
     COVERED_AT_LEAST,
     COVERED_OF_FEW,
     NOMINAL,
+    Figures,
     Rate,
     Table,
     covered,
     false,
+    holds,
+    mean_of,
     slack,
 )
 from driftscope.analysis.compare import comparison
@@ -46,25 +49,9 @@ RUNS = {
 """Truths by name; their depths reach marginal rates from 0.8 down to about 0.05."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coverage:
-    """Coverage of one figure: how often its intervals contained the truth."""
-
-    run: str
-    figure: str
-    truth: float
-    covered: float
-    bootstrap: float
-
-
-def coverages_of_runs(trials: int) -> Iterator[Coverage]:
-    """Yield the coverage of each figure of each run."""
-    for name, truth in RUNS.items():
-        yield from coverage(name, truth, trials)
-
-
-def coverage(name: str, truth: Truth, trials: int) -> Iterator[Coverage]:
-    """Yield the coverage of each figure of one run."""
+def coverage(truth: Truth, trials: int) -> Figures:
+    """Return the figure whose intervals contain the truth least often, how often they do, and the
+    same of a bootstrap."""
     true = np.append(truth.mean_length(), truth.marginal())
     hits, boot = np.zeros(len(true)), np.zeros(len(true))
     for trial in range(trials):
@@ -73,31 +60,24 @@ def coverage(name: str, truth: Truth, trials: int) -> Iterator[Coverage]:
             *(intervals(drawn.length_ratio()) or ()),
             *(rate_intervals(drawn.marginal_ratio()) or ()),
         )
-        hits += [_holds(interval, value) for interval, value in zip(ours, true, strict=True)]
+        hits += [bool(holds(one, value)) for one, value in zip(ours, true, strict=True)]
         rounds = drawn.rounds[:, None].astype(np.float64)
         other = _bootstrap(
             np.hstack([rounds + drawn.accepted[:, None], drawn.reached]), rounds, trial
         )
-        boot += [_holds(interval, value) for interval, value in zip(other, true, strict=True)]
-    figures = ["acceptance length", *(f"marginal, depth {d}" for d in range(1, truth.k + 1))]
-    for at, figure in enumerate(figures):
-        yield Coverage(
-            run=name,
-            figure=figure,
-            truth=float(true[at]),
-            covered=hits[at] / trials,
-            bootstrap=boot[at] / trials,
-        )
+        boot += [bool(holds(one, value)) for one, value in zip(other, true, strict=True)]
+    at = int(hits.argmin())
+    return {
+        "worst": f"marginal, depth {at}" if at else "acceptance length",
+        "covered": hits[at] / trials,
+        "bootstrap": boot.min() / trials,
+    }
 
 
 def run_of(truth: Truth, trial: int, prompts: int | None = None) -> Side:
     """Draw one run; runs with the same `prompts` have the same prompts."""
     prompts = trial if prompts is None else prompts
     return side(replace(truth, seed=10_000 + trial, prompts_seed=50_000 + prompts))
-
-
-def _holds(interval: Interval | None, value: float) -> bool:
-    return interval is not None and interval.low <= value <= interval.high
 
 
 def _bootstrap(top: np.ndarray, rounds: np.ndarray, seed: int) -> Iterator[Interval]:
@@ -107,16 +87,16 @@ def _bootstrap(top: np.ndarray, rounds: np.ndarray, seed: int) -> Iterator[Inter
     return (Interval(low=a, high=b) for a, b in zip(low, high, strict=True))
 
 
-def _coverage(row: Coverage, trials: int) -> Iterator[Rate]:
-    yield covered("coverage", row.covered, trials)
+def _coverage(_: Truth, row: Figures, trials: int) -> Iterator[Rate]:
+    yield covered("coverage", row["covered"], trials)
 
 
 COVERAGE = Table(
     name="coverage",
-    title="95 % intervals, {trials} simulated runs each: share that holds the truth",
-    rows=coverages_of_runs,
+    title="95 % intervals, {trials} simulated runs each: share that holds the truth, at worst",
+    worlds=RUNS,
+    figures=coverage,
     rates=_coverage,
-    formats={"truth": ".3f"},
 )
 
 
@@ -160,26 +140,6 @@ WORLDS = {
     "200 prompts x 1": World(prompts=200, times=1),
     "20 prompts x 15 sessions": World(prompts=20, times=15, sessions=15, of_session=0.5),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clustered:
-    """Rates of one world."""
-
-    world: str
-    clusters: int
-    covered: float
-    """Share of runs whose interval over clusters contains the truth."""
-    by_request: float
-    """Share of runs whose interval over requests does."""
-    intervals: float
-    """Share of runs that have an interval."""
-    design_effect: float
-    """Median over runs."""
-    unpaired: float
-    """Share of comparisons of two runs with other prompts in which any difference is reported."""
-    paired: float
-    """Share of comparisons of two runs with the same prompts in which one is."""
 
 
 def mean_length(world: World) -> float:
@@ -227,73 +187,57 @@ def drawn(world: World, seed: int, prompts_seed: int | None = None) -> Side:
     )
 
 
-def clustered(name: str, world: World, trials: int) -> Clustered:
-    """Return the rates of one world."""
+def clustered(world: World, seed: int) -> Figures:
+    """Return whether the intervals over clusters, and over requests, of one run hold the truth, and
+    whether any difference of two equal runs of other prompts, or of the same, is reported."""
     truth = mean_length(world)
-    hits = np.zeros(3)
-    effects = []
-    for trial in range(trials):
-        rounds = drawn(world, trial).rounds
-        over_clusters, over_requests = rounds.length_ratio(), rounds.ungrouped().length_ratio()
-        half = student(over_clusters.df) * over_clusters.error
-        plain = intervals(over_requests)
-        hits[0] += abs(over_clusters.value[0] - truth) <= half[0]
-        hits[1] += bool(plain and plain[0] and plain[0].low <= truth <= plain[0].high)
-        hits[2] += (intervals(over_clusters) or (None,))[0] is not None
-        effects.append(design_effect(over_clusters, over_requests) or np.nan)
-    calls = [np.mean(list(_called(world, trials, paired=each))) for each in (False, True)]
-    return Clustered(
-        world=name,
-        clusters=world.sessions or world.prompts,
-        covered=hits[0] / trials,
-        by_request=hits[1] / trials,
-        intervals=hits[2] / trials,
-        design_effect=float(np.nanmedian(effects)),
-        unpaired=float(calls[0]),
-        paired=float(calls[1]),
-    )
+    rounds = drawn(world, seed).rounds
+    over_clusters, over_requests = rounds.length_ratio(), rounds.ungrouped().length_ratio()
+    half = student(over_clusters.df) * over_clusters.error
+    plain = intervals(over_requests)
+    return {
+        "covered": bool(abs(over_clusters.value[0] - truth) <= half[0]),
+        "by_request": bool(plain and holds(plain[0], truth)),
+        "intervals": (intervals(over_clusters) or (None,))[0] is not None,
+        "design_effect": design_effect(over_clusters, over_requests),
+        "unpaired": _called(world, seed, paired=False),
+        "paired": _called(world, seed, paired=True),
+    }
 
 
-def _called(world: World, trials: int, *, paired: bool) -> Iterator[bool]:
-    """Yield whether any difference of two equal runs is reported."""
-    for trial in range(trials):
-        seed = 2 * trial + 1_000_000
-        prompts = seed + OTHER_STREAM
-        first = drawn(world, seed, prompts_seed=prompts)
-        second = drawn(world, seed + 1, prompts_seed=prompts if paired else None)
-        rows = np.arange(len(first.labels) if paired else 0)
-        if paired:
-            second = Side(rounds=second.rounds.grouped_like(first.rounds), labels=second.labels)
-        how = BY_DIGEST if paired else UNPAIRED
-        pairing = Pairing(how=how, first=rows, second=rows, alone=0)
-        compared = comparison(first, second, ("a", "b"), pairing)
-        yield any(each.differs for each in compared.differences)
-
-
-def worlds(trials: int) -> Iterator[Clustered]:
-    """Yield the rates of every world."""
-    for name, world in WORLDS.items():
-        yield clustered(name, world, trials)
+def _called(world: World, trial: int, *, paired: bool) -> bool:
+    """Return whether any difference of two equal runs is reported."""
+    seed = 2 * trial + 1_000_000
+    prompts = seed + OTHER_STREAM
+    first = drawn(world, seed, prompts_seed=prompts)
+    second = drawn(world, seed + 1, prompts_seed=prompts if paired else None)
+    rows = np.arange(len(first.labels) if paired else 0)
+    if paired:
+        second = Side(rounds=second.rounds.grouped_like(first.rounds), labels=second.labels)
+    how = BY_DIGEST if paired else UNPAIRED
+    pairing = Pairing(how=how, first=rows, second=rows, alone=0)
+    return any(one.differs for one in comparison(first, second, ("a", "b"), pairing).differences)
 
 
 FEW_CLUSTERS = 8
 """Number of clusters below which COVERED_OF_FEW is wanted."""
 
 
-def _intervals_and_calls(row: Clustered, trials: int) -> Iterator[Rate]:
-    few = row.clusters < FEW_CLUSTERS
+def _intervals_and_calls(world: World, row: Figures, trials: int) -> Iterator[Rate]:
+    few = (world.sessions or world.prompts) < FEW_CLUSTERS
     wanted, nominal = (COVERED_OF_FEW, COVERED_OF_FEW) if few else (COVERED_AT_LEAST, 1 - NOMINAL)
     yield Rate(
-        name="coverage", value=row.covered, least=min(wanted, nominal - slack(NOMINAL, trials))
+        name="coverage", value=row["covered"], least=min(wanted, nominal - slack(NOMINAL, trials))
     )
-    yield false("other prompts called different", row.unpaired, trials)
-    yield false("the same prompts called different", row.paired, trials)
+    yield false("other prompts called different", row["unpaired"], trials)
+    yield false("the same prompts called different", row["paired"], trials)
 
 
 CLUSTERS = Table(
     name="clusters",
     title="Repeated prompts and sessions, {trials} runs each",
-    rows=worlds,
+    worlds=WORLDS,
+    figures=mean_of(clustered),
     rates=_intervals_and_calls,
     formats={"design_effect": ".1f"},
 )
@@ -302,23 +246,13 @@ CLUSTERS = Table(
 TRUE_MEAN = 10.0
 OWN_NOISE = 0.5
 """Standard deviation of a request's own time; that of the shared speed is 1."""
-LOADS = ((1, 160), (1, 1000), (4, 160), (4, 320), (4, 1000), (8, 160), (8, 1000))
+LOADS = {
+    f"{at_once} at once, {requests} requests": (at_once, requests)
+    for at_once, requests in (
+        *((1, 160), (1, 1000), (4, 160), (4, 320), (4, 1000), (8, 160), (8, 1000)),
+    )
+}
 """Requests at once, and requests of the run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedSteps:
-    """How often intervals hold the truth in one world."""
-
-    at_once: int
-    """Requests that are served at once."""
-    requests: int
-    over_requests: float
-    """Share of intervals over requests that hold it."""
-    covered: float
-    """Share of those that know of time, which driftscope reports."""
-    wider: float
-    """Mean width of these, as a ratio to those over requests."""
 
 
 def times(random: RandomState, at_once: int, requests: int) -> Matrix:
@@ -328,44 +262,38 @@ def times(random: RandomState, at_once: int, requests: int) -> Matrix:
     return TRUE_MEAN + shared + random.normal(0.0, OWN_NOISE, requests)
 
 
-def shared_steps(trials: int) -> Iterator[SharedSteps]:
-    """Yield a row for each world."""
-    for at_once, requests in LOADS:
-        yield shared_steps_at(at_once, requests, trials)
-
-
-def shared_steps_at(at_once: int, requests: int, trials: int) -> SharedSteps:
-    """Return the row of a world. Raises ValueError for too few requests."""
+def shared_steps(load: tuple[int, int], trials: int) -> Figures:
+    """Return how often intervals over requests hold the truth, and those that know of time, which
+    driftscope reports; and the mean width of these, as a ratio to those over requests."""
+    at_once, requests = load
     random = RandomState(at_once * 10_000 + requests)
     spans = spans_of(
         np.arange(requests, dtype=np.float64), np.full(requests, float(at_once), np.float64)
     )
-    held, wider = np.zeros(2), 0.0
-    for _ in range(trials):
+
+    def trial(_: object, __: int) -> Figures:
         values = times(random, at_once, requests)
         alone, known = mean_interval(values), mean_time_interval(values, spans)
-        if alone is None or known is None:
-            raise ValueError(f"{requests} requests have no interval")
-        held += [each.low <= TRUE_MEAN <= each.high for each in (alone, known)]
-        wider += (known.high - known.low) / (alone.high - alone.low)
-    return SharedSteps(
-        at_once=at_once,
-        requests=requests,
-        over_requests=float(held[0] / trials),
-        covered=float(held[1] / trials),
-        wider=wider / trials,
-    )
+        assert alone is not None and known is not None
+        return {
+            "over_requests": holds(alone, TRUE_MEAN),
+            "covered": holds(known, TRUE_MEAN),
+            "wider": (known.high - known.low) / (alone.high - alone.low),
+        }
+
+    return mean_of(trial)(load, trials)
 
 
-def _over_time(row: SharedSteps, trials: int) -> Iterator[Rate]:
+def _over_time(_: object, row: Figures, trials: int) -> Iterator[Rate]:
     # At most 20 spans of time, of which few may be independent.
-    yield Rate(name="coverage", value=row.covered, least=COVERED_OF_FEW - slack(NOMINAL, trials))
+    yield Rate(name="coverage", value=row["covered"], least=COVERED_OF_FEW - slack(NOMINAL, trials))
 
 
 SHARED_STEPS = Table(
     name="shared_steps",
     title="Mean times of requests served at once, {trials} runs each: intervals hold the truth",
-    rows=shared_steps,
+    worlds=LOADS,
+    figures=shared_steps,
     rates=_over_time,
     formats={"wider": ".2f"},
 )

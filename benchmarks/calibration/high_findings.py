@@ -10,13 +10,13 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from support.simulate import Prompts, Truth
 from support.simulate.write import simulate
 
-from benchmarks.calibration.table import Rate, Table, false, power
+from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
 from driftscope.findings.causes import TRAINING
 from driftscope.findings.finding import Finding, Severity
 from driftscope.pipeline import Inputs, analyze
@@ -75,6 +75,8 @@ WORLDS = {
 }
 FALLS = replace(HEALTHY, conditional=(0.86, 0.8, 0.72, 0.64, 0.56))
 MTP = replace(FALLS, norm_output=False, fed_state=FED_BEFORE, fed=14.0)
+HEALTHY_RUN = "none"
+"""Name of no finding."""
 _MOVES, _FED = "attention_moves_to_chain", "fed_unlike_input"
 LOSING = {
     "attention moves, and acceptance falls along the chain": (
@@ -97,35 +99,19 @@ LOSING = {
 """Worlds in which acceptance is lost: with a finding of high severity, and whether it is right."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HighFindings:
-    """Shares of healthy runs about which findings are made."""
-
-    world: str
-    high: float
-    """Share with a finding of high severity."""
-    medium: float
-    """Share with a finding of medium severity."""
-    named: float
-    """Share with the finding of this world of loss at high severity; 0 in healthy ones."""
-    commonest: str
-    """Id of the commonest finding of either severity; "" if there is none."""
-
-
-def high_findings(trials: int) -> Iterator[HighFindings]:
-    """Yield the rates of every world."""
-    healthy = {name: (truth, "none", False) for name, truth in WORLDS.items()}
-    for name, (truth, named, _) in {**healthy, **LOSING}.items():
-        runs = [_findings(replace(truth, seed=t, prompts_seed=10_000 + t)) for t in range(trials)]
-        bad = [[f for f in run if f.severity in (Severity.HIGH, Severity.MEDIUM)] for run in runs]
-        ids = Counter(finding.id for run in bad for finding in run)
-        yield HighFindings(
-            world=name,
-            high=_share(runs, Severity.HIGH),
-            medium=_share(runs, Severity.MEDIUM),
-            named=_share(runs, Severity.HIGH, named),
-            commonest=ids.most_common(1)[0][0] if ids else "",
-        )
+def high_findings(world: tuple[Truth, str, bool], trials: int) -> Figures:
+    """Return the shares of runs with a finding of high severity, of medium severity, and of high
+    severity with this world's id; and the id of the commonest finding of either severity."""
+    truth, named, _ = world
+    runs = [_findings(replace(truth, seed=t, prompts_seed=10_000 + t)) for t in range(trials)]
+    bad = [[f for f in run if f.severity in (Severity.HIGH, Severity.MEDIUM)] for run in runs]
+    ids = Counter(finding.id for run in bad for finding in run)
+    return {
+        "high": _share(runs, Severity.HIGH),
+        "medium": _share(runs, Severity.MEDIUM),
+        "named": _share(runs, Severity.HIGH, named),
+        "commonest": ids.most_common(1)[0][0] if ids else "",
+    }
 
 
 def _findings(truth: Truth) -> tuple[Finding, ...]:
@@ -142,21 +128,21 @@ def _share(runs: list[tuple[Finding, ...]], severity: Severity, name: str = "") 
     ) / len(runs)
 
 
-def _high(row: HighFindings, trials: int) -> Iterator[Rate]:
-    if row.world in LOSING:
-        _, name, right = LOSING[row.world]
-        if right:
-            yield power(f"{name} at high severity", row.named, trials, least=0.8)
-        else:
-            yield false(f"{name} at high severity", row.named, trials)
+def _high(world: tuple[Truth, str, bool], row: Figures, trials: int) -> Iterator[Rate]:
+    _, name, right = world
+    if name == HEALTHY_RUN:
+        yield false("high finding about a healthy run", row["high"], trials)
+    elif right:
+        yield power(f"{name} at high severity", row["named"], trials, least=0.8)
     else:
-        yield false("high finding about a healthy run", row.high, trials)
+        yield false(f"{name} at high severity", row["named"], trials)
 
 
 HIGH_FINDINGS = Table(
     name="high_findings",
     title="Healthy runs, {trials} analyses each: share with a finding of that severity",
-    rows=high_findings,
+    worlds={name: (truth, HEALTHY_RUN, False) for name, truth in WORLDS.items()} | LOSING,
+    figures=high_findings,
     rates=_high,
     most_trials=200,
 )
@@ -174,39 +160,29 @@ TRAINED = {
 whose draft ids are mapped wrongly is 40 % sure and never right."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """Shares of runs in which too little training is named a cause, or ruled out."""
-
-    world: str
-    named: float
-    ruled_out: float
-
-
-def training(trials: int) -> Iterator[Training]:
-    """Yield the rates of every world."""
-    for name, truth in TRAINED.items():
-        runs = [_findings(replace(truth, seed=t, prompts_seed=10_000 + t)) for t in range(trials)]
-        causes = [[s for f in run for s in f.causes if s.supported] for run in runs]
-        out = [[s for f in run for s in f.ruled_out] for run in runs]
-        yield Training(
-            world=name,
-            named=sum(any(s.cause == TRAINING.words for s in each) for each in causes) / trials,
-            ruled_out=sum(any(s.cause == TRAINING.words for s in each) for each in out) / trials,
-        )
+def training(truth: Truth, seed: int) -> Figures:
+    """Return whether too little training is named a cause of one run, or ruled out."""
+    run = _findings(replace(truth, seed=seed, prompts_seed=10_000 + seed))
+    causes = [cause for finding in run for cause in finding.causes if cause.supported]
+    out = [cause for finding in run for cause in finding.ruled_out]
+    return {
+        "named": any(cause.cause == TRAINING.words for cause in causes),
+        "ruled_out": any(cause.cause == TRAINING.words for cause in out),
+    }
 
 
-def _training(row: Training, trials: int) -> Iterator[Rate]:
-    if row.world.startswith("trained"):
-        yield power("too little training", row.named, trials, least=0.8)
+def _training(truth: Truth, row: Figures, trials: int) -> Iterator[Rate]:
+    if truth is LOW:
+        yield power("too little training", row["named"], trials, least=0.8)
     else:
-        yield false("too little training", row.named, trials)
+        yield false("too little training", row["named"], trials)
 
 
 TRAINING_NAMED = Table(
     name="training",
     title="Low acceptance, {trials} analyses each: share in which too little training is a cause",
-    rows=training,
+    worlds=TRAINED,
+    figures=mean_of(training),
     rates=_training,
     most_trials=100,
 )

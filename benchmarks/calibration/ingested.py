@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.calibration.table import Rate, Table, false, power
+from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
 from driftscope.analysis.replays import FileTotals, ReplaySummary, cell_of_sums
 from driftscope.analysis.validity import validity_of
 from driftscope.cli.screens.replay import difference_sentence
@@ -44,7 +44,6 @@ _METRICS = (
 class Log:
     """Truth of the logs of one world."""
 
-    world: str
     lines: int = 32
     over_time: float = 0.0
     """Logit shift of acceptance at the last line, reached linearly."""
@@ -56,27 +55,15 @@ class Log:
     """Standard deviation of a line's own logit shift."""
 
 
-LOGS = (
-    Log(world="nothing changes, 8 lines", lines=8),
-    Log(world="nothing changes"),
-    Log(world="lines are alike", alike=0.7, own=0.3),
-    Log(world="lines are alike, 120 lines", alike=0.7, own=0.3, lines=120),
-    Log(world="falls over time", over_time=-1.2),
-    Log(world="falls over time, lines are alike", over_time=-1.6, alike=0.5, lines=60),
-    Log(world="falls with the context", with_usage=-1.2),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """Shares of the logs of one world by what is told of them."""
-
-    world: str
-    changes: bool
-    """Whether acceptance changes."""
-    over_time: float
-    with_load: float
-    """Share that shows a change with the load or the context."""
+LOGS = {
+    "nothing changes, 8 lines": Log(lines=8),
+    "nothing changes": Log(),
+    "lines are alike": Log(alike=0.7, own=0.3),
+    "lines are alike, 120 lines": Log(alike=0.7, own=0.3, lines=120),
+    "falls over time": Log(over_time=-1.2),
+    "falls over time, lines are alike": Log(over_time=-1.6, alike=0.5, lines=60),
+    "falls with the context": Log(with_usage=-1.2),
+}
 
 
 def text_of(log: Log, seed: int) -> str:
@@ -104,38 +91,29 @@ def text_of(log: Log, seed: int) -> str:
     return "\n".join(rows)
 
 
-def logs(trials: int) -> Iterator[Told]:
-    """Yield what is told of the logs of each world."""
-    for log in LOGS:
-        told = [
-            " ".join(change.statement for change in figures.changes)
-            for seed in range(trials)
-            for figures in server_log(ResultFile(path=Path("log"), text=text_of(log, seed)))
-        ]
-        yield Told(
-            world=log.world,
-            changes=bool(log.over_time or log.with_usage),
-            over_time=sum("first quarter" in words for words in told) / trials,
-            with_load=sum("between lines" in words for words in told) / trials,
-        )
+def logs(log: Log, seed: int) -> Figures:
+    """Return whether one log shows a change over time, or with the load or the context."""
+    files = server_log(ResultFile(path=Path("log"), text=text_of(log, seed)))
+    told = " ".join(change.statement for figures in files for change in figures.changes)
+    return {"over_time": "first quarter" in told, "with_load": "between lines" in told}
 
 
-def _told(row: Told, trials: int) -> Iterator[Rate]:
-    there = {log.world: log for log in LOGS}[row.world]
+def _told(log: Log, row: Figures, trials: int) -> Iterator[Rate]:
     for name, value, change in (
-        ("change over time", row.over_time, there.over_time),
-        ("change with the load", row.with_load, there.with_usage),
+        ("change over time", row["over_time"], log.over_time),
+        ("change with the load", row["with_load"], log.with_usage),
     ):
         if change:
             yield power(name, value, trials, least=LEAST_POWER)
-        elif not row.changes:
+        elif not (log.over_time or log.with_usage):
             yield false(name, value, trials)
 
 
 SERVER_LOGS = Table(
     name="server_logs",
     title="Logs of servers, {trials} each: share that shows a change of acceptance",
-    rows=logs,
+    worlds=LOGS,
+    figures=mean_of(logs),
     rates=_told,
 )
 
@@ -156,41 +134,23 @@ class File:
 class Files:
     """Two files of one world, of which the first may be dead."""
 
-    world: str
     first: File
     other: File = File()
     dead: bool = False
     differ: bool = False
 
 
-FILES = (
-    Files(world="one drafter", first=File()),
-    Files(
-        world="one drafter, rounds of a request alike",
-        first=File(whole=True),
-        other=File(whole=True),
+FILES = {
+    "one drafter": Files(first=File()),
+    "one drafter, rounds of a request alike": Files(first=File(whole=True), other=File(whole=True)),
+    "accepts a fifth less": Files(first=File(chance=0.6), differ=True),
+    "dead": Files(first=File(chance=0.001), dead=True, differ=True),
+    "as bad as the bound": Files(first=File(chance=0.05), differ=True),
+    "as bad as the bound, rounds of a request alike": Files(
+        first=File(chance=0.05, whole=True), differ=True
     ),
-    Files(world="accepts a fifth less", first=File(chance=0.6), differ=True),
-    Files(world="dead", first=File(chance=0.001), dead=True, differ=True),
-    Files(world="as bad as the bound", first=File(chance=0.05), differ=True),
-    Files(
-        world="as bad as the bound, rounds of a request alike",
-        first=File(chance=0.05, whole=True),
-        differ=True,
-    ),
-    Files(world="dead, 10 requests", first=File(chance=0.001, requests=10), differ=True),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """Shares of the pairs of files of one world by what is concluded."""
-
-    world: str
-    dead: float
-    """Share whose first file is said to accept nothing."""
-    differ: float
-    """Share whose two files are said to differ."""
+    "dead, 10 requests": Files(first=File(chance=0.001, requests=10), differ=True),
+}
 
 
 def sums_of(file: File, label: str, source: np.random.Generator) -> ReplaySummary:
@@ -227,23 +187,20 @@ def sums_of(file: File, label: str, source: np.random.Generator) -> ReplaySummar
     )
 
 
-def sums(trials: int) -> Iterator[Judged]:
-    """Yield what is concluded from two files of each world."""
-    for files in FILES:
-        dead = differ = 0
-        for seed in range(trials):
-            source = np.random.default_rng([seed, 172])
-            first, other = sums_of(files.first, "a", source), sums_of(files.other, "b", source)
-            dead += replay_accepts_nothing(ReplayCase(run=first)) is not None
-            differ += bool(difference_sentence(first, other))
-        yield Judged(world=files.world, dead=dead / trials, differ=differ / trials)
+def sums(files: Files, seed: int) -> Figures:
+    """Return whether the first of two files is said to accept nothing, and both to differ."""
+    source = np.random.default_rng([seed, 172])
+    first, other = sums_of(files.first, "a", source), sums_of(files.other, "b", source)
+    return {
+        "dead": replay_accepts_nothing(ReplayCase(run=first)) is not None,
+        "differ": bool(difference_sentence(first, other)),
+    }
 
 
-def _judged(row: Judged, trials: int) -> Iterator[Rate]:
-    files = {files.world: files for files in FILES}[row.world]
+def _judged(files: Files, row: Figures, trials: int) -> Iterator[Rate]:
     for name, value, there in (
-        ("said to accept nothing", row.dead, files.dead),
-        ("said to differ", row.differ, files.differ),
+        ("said to accept nothing", row["dead"], files.dead),
+        ("said to differ", row["differ"], files.differ),
     ):
         yield power(name, value, trials, least=LEAST_POWER) if there else false(name, value, trials)
 
@@ -251,6 +208,7 @@ def _judged(row: Judged, trials: int) -> Iterator[Rate]:
 FILE_SUMS = Table(
     name="file_sums",
     title="Files that hold sums only, {trials} pairs each: share of conclusions",
-    rows=sums,
+    worlds=FILES,
+    figures=mean_of(sums),
     rates=_judged,
 )

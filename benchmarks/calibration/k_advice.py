@@ -17,7 +17,7 @@ import numpy as np
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
-from benchmarks.calibration.table import ERRORS, Rate, Table, covered, slack
+from benchmarks.calibration.table import ERRORS, Figures, Rate, Table, covered, mean_of, slack
 from driftscope.analysis.advice import WORTH_SAYING, Choice, choose
 from driftscope.analysis.cost import CostModel, evened, fit
 from driftscope.analysis.figures.steps import StepCell
@@ -192,61 +192,39 @@ def searched(world: World, random: RandomState) -> Iterator[tuple[Mapping[int, R
         runs = {**runs, following.k: recorded(world, following.k, random)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advised:
-    """Results in one world."""
+def advised(verify: Verify, seed: int) -> Figures:
+    """Return the results of one search.
 
-    world: str
-    held: float
-    """Share of the unmeasured times, by batch size and K, between their bounds."""
-    held_measured: float
-    """Share of the measured times inside their intervals."""
-    runs: float
-    """Mean number of runs, the first included."""
-    commanded: float
-    """Share of the searches that end with a command."""
-    regret_kept: float
-    """Share of the commands that serve at most WORTH_SAYING slower than the best K."""
-    regret: float
-    """Mean of how much slower than the best K the commanded one serves."""
-    final_regret: float
-    """Regret of the K that was chosen at the end, commanded or not."""
-    early: float
-    """Share of first runs that alone give a command."""
-
-
-def advised(name: str, verify: Verify, trials: int) -> Advised:
-    """Return the results of `trials` searches."""
+    held: the unmeasured times, by batch size and K, between their bounds; held_measured: the
+    measured ones inside their intervals; runs: their number, the first included; commanded: whether
+    it ends with a command; regret: how much slower than the best K the commanded one serves, and
+    regret_kept whether that is at most WORTH_SAYING; final_regret: that of the K that was chosen,
+    commanded or not; early: whether the first run alone gives a command.
+    """
+    random = RandomState(seed)
+    world = world_of(verify, random)
+    best = min(world.mean_tpot_s(k) for k in range(LARGEST + 1))
     held: list[bool] = []
     measured: list[bool] = []
-    regrets: list[float] = []
-    final: list[float] = []
-    runs_needed, early = 0, 0
-    for seed in range(trials):
-        random = RandomState(seed)
-        world = world_of(verify, random)
-        best = min(world.mean_tpot_s(k) for k in range(LARGEST + 1))
-        for runs, state in searched(world, random):
-            early += len(runs) == 1 and _commanded(state.choice)
-            inside, inside_measured = _inside(world, state)
-            held += inside
-            measured += inside_measured
-        runs_needed += len(runs)
-        chosen = state.choice.k
-        final.append(world.mean_tpot_s(START if chosen is None else chosen) / best - 1.0)
-        if _commanded(state.choice):
-            regrets.append(final[-1])
-    return Advised(
-        world=name,
-        held=float(np.mean(held)),
-        held_measured=float(np.mean(measured)),
-        runs=runs_needed / trials,
-        commanded=len(regrets) / trials,
-        regret_kept=float(np.mean(np.array(regrets) <= WORTH_SAYING)) if regrets else 1.0,
-        regret=float(np.mean(regrets)) if regrets else 0.0,
-        final_regret=float(np.mean(final)),
-        early=early / trials,
-    )
+    early = False
+    for runs, state in searched(world, random):
+        early = early or (len(runs) == 1 and _commanded(state.choice))
+        inside, inside_measured = _inside(world, state)
+        held += inside
+        measured += inside_measured
+    chosen = state.choice.k
+    final = world.mean_tpot_s(START if chosen is None else chosen) / best - 1.0
+    commanded = _commanded(state.choice)
+    return {
+        "held": held,
+        "held_measured": measured,
+        "runs": len(runs),
+        "commanded": commanded,
+        "regret_kept": final <= WORTH_SAYING if commanded else None,
+        "regret": final if commanded else None,
+        "final_regret": final,
+        "early": early,
+    }
 
 
 def _commanded(choice: Choice) -> bool:
@@ -267,26 +245,9 @@ def _inside(world: World, state: State) -> tuple[list[bool], list[bool]]:
     return unmeasured, measured
 
 
-def advice_in_worlds(trials: int) -> Iterator[Advised]:
-    """Yield the results in each world."""
-    for name, verify in TRUTHS.items():
-        yield advised(name, verify, trials)
-
-
-CORRELATIONS = (0.8, 0.9, 0.95, 0.98)
+CORRELATIONS = {f"correlation {value:g}": value for value in (0.8, 0.9, 0.95, 0.98)}
 """Correlation of the difficulty of one token with that of the next."""
 REQUESTS, TOKENS = 120, 400
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutAnew:
-    """Largest relative errors of acceptance lengths at K = 1 .. START - 1."""
-
-    world: str
-    anew: float
-    """Error of rounds cut anew, mean over the runs."""
-    cut_off: float
-    """Error of chains cut off."""
 
 
 def matches(random: RandomState, correlation: float) -> NDArray[np.bool_]:
@@ -326,23 +287,19 @@ def lengths_anew(requests: Sequence[Sequence[int]], k: int) -> list[float]:
     return [each.mean_length for each in recut(cluster, length, missed, np.ones_like(length), k=k)]
 
 
-def cut_anew(trials: int) -> Iterator[CutAnew]:
-    """Yield the errors at each correlation."""
-    for correlation in CORRELATIONS:
-        anew, cut_off = np.zeros(START - 1), np.zeros(START - 1)
-        for seed in range(trials):
-            hits = matches(RandomState(seed), correlation)
-            rounds = [rounds_of(each, START) for each in hits]
-            true = _lengths(hits)
-            counts = np.bincount(np.concatenate(rounds), minlength=START + 1)
-            reached = counts[::-1].cumsum()[::-1][1:START] / counts.sum()
-            anew += (np.array(lengths_anew(rounds, START)[: START - 1]) / true - 1) / trials
-            cut_off += ((1 + reached.cumsum()) / true - 1) / trials
-        yield CutAnew(
-            world=f"correlation {correlation:g}",
-            anew=float(np.abs(anew).max()),
-            cut_off=float(np.abs(cut_off).max()),
-        )
+def cut_anew(correlation: float, trials: int) -> Figures:
+    """Return the largest relative errors of acceptance lengths at K = 1 .. START - 1: of rounds cut
+    anew, mean over the runs, and of chains cut off."""
+    anew, cut_off = np.zeros(START - 1), np.zeros(START - 1)
+    for seed in range(trials):
+        hits = matches(RandomState(seed), correlation)
+        rounds = [rounds_of(each, START) for each in hits]
+        true = _lengths(hits)
+        counts = np.bincount(np.concatenate(rounds), minlength=START + 1)
+        reached = counts[::-1].cumsum()[::-1][1:START] / counts.sum()
+        anew += (np.array(lengths_anew(rounds, START)[: START - 1]) / true - 1) / trials
+        cut_off += ((1 + reached.cumsum()) / true - 1) / trials
+    return {"anew": float(np.abs(anew).max()), "cut_off": float(np.abs(cut_off).max())}
 
 
 def _lengths(hits: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -361,32 +318,34 @@ LENGTH_OFF = 0.02
 """Largest relative error of an acceptance length from rounds cut anew."""
 
 
-def _advice(row: Advised, trials: int) -> Iterator[Rate]:
-    commands = max(round(row.commanded * trials), 1)
+def _advice(_: Verify, row: Figures, trials: int) -> Iterator[Rate]:
+    commands = max(round(row["commanded"] * trials), 1)
     least = HELD_AT_LEAST - slack(HELD_AT_LEAST, commands)
     more = ERRORS * REGRET_SPREAD / math.sqrt(commands)
-    yield Rate(name="bounds hold", value=row.held, least=HELD_AT_LEAST)
-    yield covered("measured times covered", row.held_measured, trials)
-    yield Rate(name="commands within 5 %", value=row.regret_kept, least=least)
-    yield Rate(name="mean regret of commands", value=row.regret, most=REGRET_AT_MOST + more)
-    yield Rate(name="commands from one run", value=row.early, most=0.0)
+    yield Rate(name="bounds hold", value=row["held"], least=HELD_AT_LEAST)
+    yield covered("measured times covered", row["held_measured"], trials)
+    yield Rate(name="commands within 5 %", value=row["regret_kept"], least=least)
+    yield Rate(name="mean regret of commands", value=row["regret"], most=REGRET_AT_MOST + more)
+    yield Rate(name="commands from one run", value=row["early"], most=0.0)
 
 
-def _lengths_off(row: CutAnew, _: int) -> Iterator[Rate]:
-    yield Rate(name="error of lengths cut anew", value=row.anew, most=LENGTH_OFF)
+def _lengths_off(_: float, row: Figures, __: int) -> Iterator[Rate]:
+    yield Rate(name="error of lengths cut anew", value=row["anew"], most=LENGTH_OFF)
 
 
 K_ADVICE = Table(
     name="k_advice",
     title="Advice on K, {trials} searches each, from K = 8 on; runs differ by 5 %",
-    rows=advice_in_worlds,
+    worlds=TRUTHS,
+    figures=mean_of(advised),
     rates=_advice,
     formats={"runs": ".1f", "regret": ".2%", "final_regret": ".2%"},
 )
 CUT_ANEW = Table(
     name="cut_anew",
     title="Acceptance length at a smaller K: largest relative error of the mean",
-    rows=cut_anew,
+    worlds=CORRELATIONS,
+    figures=cut_anew,
     rates=_lengths_off,
     most_trials=40,
 )

@@ -8,8 +8,8 @@ worse on both labels is found.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from support.simulate import Prompts, Truth
 from support.simulate.sums import side
 
 from benchmarks.calibration.estimates import RUNS, run_of
-from benchmarks.calibration.table import Rate, Table, false, power
-from driftscope.analysis.baseline_relation import Relation, relation_of
+from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
+from driftscope.analysis.baseline_relation import relation_of
 from driftscope.analysis.comparability import NO_DIFFERENCE
 from driftscope.analysis.compare import Comparison, comparison
 from driftscope.analysis.figures.results import acceptance_of
@@ -30,59 +30,53 @@ RULES = (
     "acceptance.mean_length < baseline.acceptance.mean_length",
     "acceptance.marginal[-1] < baseline.acceptance.marginal[-1]",
 )
-PAIRED = {False: "unpaired", True: "paired"}
+World = tuple[Truth, bool]
+"""Truth of two runs, and whether they are of the same prompts."""
+TWICE: dict[str, World] = {
+    f"{name}, {'paired' if paired else 'unpaired'}": (truth, paired)
+    for name, truth in RUNS.items()
+    for paired in (False, True)
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
-    """False-positive rate: how often chance alone was reported, or failed the gate."""
-
-    run: str
-    pairing: str
-    called: float
-    """Share of the pairs of runs in which a difference was reported."""
-
-
-def twice(truth: Truth, trials: int, *, paired: bool) -> Iterator[tuple[Side, Side]]:
-    """Yield two runs of the same truth; `paired`: of the same prompts as well."""
-    for trial in range(trials):
-        yield (
-            run_of(truth, 2 * trial),
-            run_of(truth, 2 * trial + 1, prompts=2 * trial if paired else None),
-        )
+def twice(world: World, trial: int) -> tuple[Side, Side]:
+    """Return two runs of the same truth."""
+    truth, paired = world
+    return (
+        run_of(truth, 2 * trial),
+        run_of(truth, 2 * trial + 1, prompts=2 * trial if paired else None),
+    )
 
 
-def false_calls(name: str, truth: Truth, trials: int, *, paired: bool) -> Calls:
-    """Return how often two runs of one truth are called different."""
-    called = 0
-    for first, second in twice(truth, trials, paired=paired):
-        found = comparison(first, second, ("a", "b"), _pairing(first, paired=paired))
-        called += any(row.differs for row in found.differences)
-    return Calls(run=name, pairing=PAIRED[paired], called=called / trials)
+def false_calls(world: World, trial: int) -> Figures:
+    """Return whether two runs of one truth are called different."""
+    first, second = twice(world, trial)
+    found = comparison(first, second, ("a", "b"), _pairing(first, paired=world[1]))
+    return {"called": any(row.differs for row in found.differences)}
 
 
-def false_gates(name: str, truth: Truth, trials: int, *, paired: bool) -> Calls:
-    """Return how often a run fails the gate whose baseline is another run of its truth."""
-    rules, failed = [rule_of(text) for text in RULES], 0
-    for baseline, run in twice(truth, trials, paired=paired):
-        facts = Facts(
-            run=figures_of(run),
-            baseline=figures_of(baseline),
-            has_finding=lambda _: None,
-            relation=_relation(baseline, run, paired=paired),
-        )
-        failed += any(row.outcome is Outcome.BROKEN for row in judge(rules, [(name, facts)]))
-    return Calls(run=name, pairing=PAIRED[paired], called=failed / trials)
+def false_gates(world: World, trial: int) -> Figures:
+    """Return whether a run fails the gate whose baseline is another run of its truth."""
+    baseline, run = twice(world, trial)
+    return {"called": _breaks(RULES, baseline, run, paired=world[1])}
+
+
+def _breaks(rules: Sequence[str], baseline: Side, run: Side, *, paired: bool) -> bool:
+    """Return whether a run breaks a rule."""
+    compared = comparison(baseline, run, ("baseline", "run"), _pairing(run, paired=paired))
+    facts = Facts(
+        run=figures_of(run),
+        baseline=figures_of(baseline),
+        has_finding=lambda _: None,
+        relation=relation_of([compared], NO_DIFFERENCE),
+    )
+    judged = judge([rule_of(text) for text in rules], [("run", facts)])
+    return any(row.outcome is Outcome.BROKEN for row in judged)
 
 
 def _pairing(first: Side, *, paired: bool) -> Pairing:
     rows = np.arange(len(first.labels) if paired else 0)
     return Pairing(how=BY_DIGEST if paired else UNPAIRED, first=rows, second=rows, alone=0)
-
-
-def _relation(baseline: Side, run: Side, *, paired: bool) -> Relation:
-    compared = comparison(baseline, run, ("baseline", "run"), _pairing(run, paired=paired))
-    return relation_of([compared], NO_DIFFERENCE)
 
 
 def figures_of(run: Side) -> dict[str, Any]:
@@ -91,29 +85,22 @@ def figures_of(run: Side) -> dict[str, Any]:
     return {"acceptance": found}
 
 
-def _calls(count: Callable[..., Calls]) -> Callable[[int], Iterator[Calls]]:
-    def rows(trials: int) -> Iterator[Calls]:
-        for name, truth in RUNS.items():
-            for paired in (False, True):
-                yield count(name, truth, trials, paired=paired)
-
-    return rows
-
-
-def _called(row: Calls, trials: int) -> Iterator[Rate]:
-    yield false("called", row.called, trials)
+def _called(_: World, row: Figures, trials: int) -> Iterator[Rate]:
+    yield false("called", row["called"], trials)
 
 
 FALSE_CALLS = Table(
     name="false_calls",
     title="Two runs of the same truth, {trials} comparisons: share with any difference",
-    rows=_calls(false_calls),
+    worlds=TWICE,
+    figures=mean_of(false_calls),
     rates=_called,
 )
 GATE_FAILURES = Table(
     name="gate",
     title="Two runs of the same truth, {trials} gates: share that fails",
-    rows=_calls(false_gates),
+    worlds=TWICE,
+    figures=mean_of(false_gates),
     rates=_called,
 )
 
@@ -132,40 +119,6 @@ MOST_BROKEN = 20
 """Number of pairs with a broken drafter: the difference must be found in all of them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parted:
-    """Result for one world: the frequency with which its drafters are found to differ."""
-
-    run: str
-    world: str
-    pairing: str
-    pairs: int
-    parted: float
-    """Share of the pairs that differ."""
-    first: float | None
-    """Mean of the first depth that differs; None if none does."""
-    bound: float | None
-    """Median of the largest difference that is compatible with the pairs that do not differ."""
-
-
-def parted(name: str, truth: Truth, world: str, trials: int, *, paired: bool) -> Parted:
-    """Return the result for one world; `truth` is the healthy drafter's."""
-    other = replace(truth, conditional=conditional_in(truth, world))
-    pairs = trials if other == truth else min(trials, MOST_BROKEN)
-    found = [_compared(truth, other, trial, paired=paired) for trial in range(pairs)]
-    first = [each.parts_from for each in found if each.parts_from is not None]
-    bounds = [each.bound for each in found if each.parts_from is None and each.bound is not None]
-    return Parted(
-        run=name,
-        world=world,
-        pairing="paired" if paired else "unpaired",
-        pairs=pairs,
-        parted=len(first) / pairs,
-        first=float(np.mean(first)) if first else None,
-        bound=float(np.median(bounds)) if bounds else None,
-    )
-
-
 def conditional_in(truth: Truth, world: str) -> tuple[float, ...]:
     """Return the second drafter's conditional acceptance."""
     rates = WORLDS[world]
@@ -180,18 +133,39 @@ def _compared(truth: Truth, other: Truth, trial: int, *, paired: bool) -> Compar
     return comparison(first, second, ("healthy", "other"), _pairing(first, paired=paired))
 
 
-def parted_runs(trials: int) -> Iterator[Parted]:
-    """Yield the result of every world for each run."""
-    for name, truth in RUNS.items():
-        for world in WORLDS:
-            for paired in (True, False):
-                yield parted(name, truth, world, trials, paired=paired)
+def parted(world: tuple[Truth, str, bool], trials: int) -> Figures:
+    """Return the share of the pairs of runs that differ, the mean first depth that does, and the
+    mean of the largest difference that is compatible with the pairs that do not differ."""
+    truth, name, paired = world
+    other = replace(truth, conditional=conditional_in(truth, name))
+
+    def trial(_: object, seed: int) -> Figures:
+        found = _compared(truth, other, seed, paired=paired)
+        first = found.parts_from
+        bound = found.bound if first is None else None
+        return {"parted": first is not None, "first": first, "bound": bound}
+
+    return mean_of(trial)(world, trials if other == truth else min(trials, MOST_BROKEN))
+
+
+def _parted(world: tuple[Truth, str, bool], row: Figures, trials: int) -> Iterator[Rate]:
+    if WORLDS[world[1]]:
+        yield power("parted", row["parted"], min(trials, MOST_BROKEN))
+    else:
+        yield false("parted", row["parted"], trials)
 
 
 PARTING = Table(
     name="parting",
-    title="Two drafters: share of pairs that part (equal ones: at most 6.8 % wanted)",
-    rows=parted_runs,
+    title="Two drafters: share of pairs that part",
+    worlds={
+        f"{run}, {world}, {'paired' if paired else 'unpaired'}": (truth, world, paired)
+        for run, truth in RUNS.items()
+        for world in WORLDS
+        for paired in (True, False)
+    },
+    figures=parted,
+    rates=_parted,
     formats={"first": ".1f"},
 )
 
@@ -207,36 +181,19 @@ GATE = "acceptance.mean_length < baseline.acceptance.mean_length"
 TRUTH = Truth(requests=200, rounds=20)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherMix:
-    """Shares of the pairs of runs that are called different."""
-
-    mix: str
-    called: float
-    """Share of the pairs of one drafter."""
-    as_served: float
-    """Share of the pairs of one drafter, without a common mix of labels."""
-    found: float
-    """Share of the pairs of a drafter and a worse one, which serves more of the easy label."""
-    gate: float
-    """Share of the pairs of one drafter that break GATE."""
-    gate_found: float
-    """Share of the pairs of a drafter and a worse one that break it."""
-
-
-def other_mixes(trials: int) -> Iterator[OtherMix]:
-    """Yield the rates of every mix."""
-    for name, (first, second) in MIXES.items():
-        equal = [(_run(2 * t, first), _run(2 * t + 1, second)) for t in range(trials)]
-        worse = [(a, _run(2 * t + 1, second, WORSE)) for t, (a, _) in enumerate(equal)]
-        yield OtherMix(
-            mix=name,
-            called=_share(equal),
-            as_served=_share([(_unlabelled(a), _unlabelled(b)) for a, b in equal]),
-            found=_share(worse),
-            gate=_broken(equal),
-            gate_found=_broken(worse),
-        )
+def other_mixes(mix: tuple[float, float], trial: int) -> Figures:
+    """Return whether two runs of one drafter are called different, with and without a common mix of
+    labels, and break GATE; and whether a worse one, which serves more of the easy label, does."""
+    first, second = mix
+    a, b = _run(2 * trial, first), _run(2 * trial + 1, second)
+    worse = _run(2 * trial + 1, second, WORSE)
+    return {
+        "called": _differs(a, b),
+        "as_served": _differs(_unlabelled(a), _unlabelled(b)),
+        "found": _differs(a, worse),
+        "gate": _breaks([GATE], a, b, paired=False),
+        "gate_found": _breaks([GATE], a, worse, paired=False),
+    }
 
 
 def _run(seed: int, easy: float, shift: float = 0.0) -> Side:
@@ -251,44 +208,22 @@ def _unlabelled(run: Side) -> Side:
     return replace(run, labels=("",) * len(run.labels))
 
 
-def _share(pairs: list[tuple[Side, Side]]) -> float:
-    found = [comparison(a, b, ("a", "b"), _pairing(a, paired=False)) for a, b in pairs]
-    return sum(any(each.differs for each in one.differences) for one in found) / len(found)
+def _differs(a: Side, b: Side) -> bool:
+    found = comparison(a, b, ("a", "b"), _pairing(a, paired=False))
+    return any(row.differs for row in found.differences)
 
 
-def _broken(pairs: list[tuple[Side, Side]]) -> float:
-    """Return the share of the pairs whose second run breaks GATE with the first as baseline."""
-    rule, broken = rule_of(GATE), 0
-    for baseline, run in pairs:
-        facts = Facts(
-            run=_figures(run),
-            baseline=_figures(baseline),
-            has_finding=lambda _: None,
-            relation=_relation(baseline, run, paired=False),
-        )
-        broken += judge([rule], [("run", facts)])[0].outcome is Outcome.BROKEN
-    return broken / len(pairs)
-
-
-def _figures(run: Side) -> dict[str, Any]:
-    """Return the acceptance length in the form of the JSON report."""
-    found = acceptance_of(run.rounds, spread=True)
-    ends = found.mean_length_interval
-    spread = None if ends is None else {"low": ends.low, "high": ends.high}
-    length = {"mean_length": found.mean_length, "mean_length_interval": spread}
-    return {"acceptance": length}
-
-
-def _mixes(row: OtherMix, trials: int) -> Iterator[Rate]:
-    yield false("another mix called a difference", row.called, trials)
-    yield false("gate broken by another mix", row.gate, trials)
-    yield power("worse drafter found", row.found, trials)
-    yield power("worse drafter breaks the gate", row.gate_found, trials)
+def _mixes(_: tuple[float, float], row: Figures, trials: int) -> Iterator[Rate]:
+    yield false("another mix called a difference", row["called"], trials)
+    yield false("gate broken by another mix", row["gate"], trials)
+    yield power("worse drafter found", row["found"], trials)
+    yield power("worse drafter breaks the gate", row["gate_found"], trials)
 
 
 LABEL_MIX = Table(
     name="label_mix",
     title="Two runs with other mixes of two labels, {trials} pairs each: share called different",
-    rows=other_mixes,
+    worlds=MIXES,
+    figures=mean_of(other_mixes),
     rates=_mixes,
 )

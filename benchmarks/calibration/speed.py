@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.calibration.table import Rate, Table, covered, false, power
+from benchmarks.calibration.table import Figures, Rate, Table, covered, false, holds, mean_of, power
 from driftscope.analysis.figures.results import Latency
 from driftscope.analysis.replays import SPECULATION, ReplaySummary, Row
 from driftscope.analysis.speed import is_faster, speed_by_means
@@ -34,7 +34,6 @@ PLAIN_S = 0.03
 class Servers:
     """A server with and one without speculation, asked the same prompts in rounds."""
 
-    world: str
     speedup: float
     """True speed with speculation over that without, for clients."""
     rounds: int = 1
@@ -52,44 +51,33 @@ class Servers:
     answer: Answer = Answer.CANNOT_TELL
 
 
-WORLDS = (
-    Servers(world="one server twice", speedup=1.0),
-    Servers(world="one server twice, 2 rounds", speedup=1.0, rounds=2),
-    Servers(world="one server twice, slower meanwhile", speedup=1.0, rounds=2, slower=0.1),
-    Servers(world="1.5x in one round", speedup=1.5, answer=Answer.YES),
-    Servers(world="1.3x in 2 rounds", speedup=1.3, rounds=2, answer=Answer.YES),
-    Servers(world="1.3x, slower meanwhile", speedup=1.3, rounds=2, slower=0.1, answer=Answer.YES),
-    Servers(world="0.8x in 2 rounds", speedup=0.8, rounds=2, answer=Answer.NO),
-    Servers(world="2.28x at the server, 1x for clients", speedup=1.0, rounds=2, at_server=2.28),
-)
+ONCE = Servers(speedup=1.0)
+WORLDS: dict[str, Servers | None] = {
+    "two runs of one drafter, as served": None,
+    "one server twice": ONCE,
+    "one server twice, 2 rounds": Servers(speedup=1.0, rounds=2),
+    "one server twice, slower meanwhile": Servers(speedup=1.0, rounds=2, slower=0.1),
+    "1.5x in one round": Servers(speedup=1.5, answer=Answer.YES),
+    "1.3x in 2 rounds": Servers(speedup=1.3, rounds=2, answer=Answer.YES),
+    "1.3x, slower meanwhile": Servers(speedup=1.3, rounds=2, slower=0.1, answer=Answer.YES),
+    "0.8x in 2 rounds": Servers(speedup=0.8, rounds=2, answer=Answer.NO),
+    "2.28x at the server, 1x for clients": Servers(speedup=1.0, rounds=2, at_server=2.28),
+}
+"""Measurements by a client, and one of recorded runs (None)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decisions:
-    """How often speculation was said to pay, or to cost time, in one world."""
-
-    world: str
-    yes: float
-    no: float
-    held: float
-    """Share of the intervals that hold the true speedup."""
-    clocks: float | None
-    """Share in which server and clients were said to disagree; None without a server's clock."""
-
-
-def decisions(servers: Servers, trials: int) -> Decisions:
-    """Return the decisions in simulated measurements of these servers."""
-    told = [answer_of(servers, trial) for trial in range(trials)]
-    held = [found.interval.low <= servers.speedup <= found.interval.high for found in told]
-    return Decisions(
-        world=servers.world,
-        yes=sum(found.answer is Answer.YES for found in told) / trials,
-        no=sum(found.answer is Answer.NO for found in told) / trials,
-        held=sum(held) / trials,
-        clocks=None
-        if servers.at_server is None
-        else sum("the server alone is" in found.statement for found in told) / trials,
-    )
+def decisions(servers: Servers | None, seed: int) -> Figures:
+    """Return whether one measurement says that speculation pays or costs time, whether its interval
+    holds the true speedup, and whether server and clients are said to disagree."""
+    if servers is None:
+        return _runs_as_served(seed)
+    found = answer_of(servers, seed)
+    return {
+        "yes": found.answer is Answer.YES,
+        "no": found.answer is Answer.NO,
+        "held": holds(found.interval, servers.speedup),
+        "clocks": None if servers.at_server is None else "the server alone is" in found.statement,
+    }
 
 
 def answer_of(servers: Servers, seed: int) -> Any:
@@ -161,55 +149,45 @@ def _replay(rows: list[Row], drafts: bool, starts: int) -> ReplaySummary:
     )
 
 
-def runs_as_served(trials: int) -> Decisions:
-    """Return how often one of two runs of one server is called faster, by their means."""
-    servers = replace(WORLDS[0], world="two runs of one drafter, as served")
-    told, held = [], 0
-    for trial in range(trials):
-        source = np.random.default_rng([trial, 162])
-        hard = source.normal(0.0, servers.prompts, PROMPTS)
-        runs = [_rows(servers, source, hard, 0, drafts=True, order=0) for _ in range(2)]
-        times = [np.array([row["tpot_s"] for row in rows]) for rows in runs]
-        slow, fast = (
-            Latency(ttft_s=None, tpot_s=float(run.mean()), tpot_s_interval=mean_interval(run))
-            for run in times
-        )
-        found = speed_by_means(slow, fast)
-        assert found is not None
-        told.append(is_faster(*found))
-        held += found[1].low <= 1.0 <= found[1].high
-    return Decisions(
-        world=servers.world,
-        yes=told.count(True) / trials,
-        no=told.count(False) / trials,
-        held=held / trials,
-        clocks=None,
+def _runs_as_served(seed: int) -> Figures:
+    """Return whether one of two runs of one server is called faster, by their means."""
+    source = np.random.default_rng([seed, 162])
+    hard = source.normal(0.0, ONCE.prompts, PROMPTS)
+    runs = [_rows(ONCE, source, hard, 0, drafts=True, order=0) for _ in range(2)]
+    times = [np.array([row["tpot_s"] for row in rows]) for rows in runs]
+    slow, fast = (
+        Latency(ttft_s=None, tpot_s=float(run.mean()), tpot_s_interval=mean_interval(run))
+        for run in times
     )
+    found = speed_by_means(slow, fast)
+    assert found is not None
+    faster = is_faster(*found)
+    return {
+        "yes": faster is True,
+        "no": faster is False,
+        "held": holds(found[1], 1.0),
+        "clocks": None,
+    }
 
 
-def _all(trials: int) -> Iterator[Decisions]:
-    yield runs_as_served(trials)
-    yield from (decisions(servers, trials) for servers in WORLDS)
-
-
-def _rates(row: Decisions, trials: int) -> Iterator[Rate]:
-    truth = {servers.world: servers.answer for servers in WORLDS}.get(row.world)
+def _rates(servers: Servers | None, row: Figures, trials: int) -> Iterator[Rate]:
+    truth = servers and servers.answer
     if truth is Answer.YES:
-        yield power("said to pay", row.yes, trials)
-        yield false("said to cost time", row.no, trials)
+        yield power("said to pay", row["yes"], trials)
+        yield false("said to cost time", row["no"], trials)
     elif truth is Answer.NO:
-        yield power("said to cost time", row.no, trials)
-        yield false("said to pay", row.yes, trials)
+        yield power("said to cost time", row["no"], trials)
+        yield false("said to pay", row["yes"], trials)
     else:
-        yield false("said to pay or to cost time", row.yes + row.no, trials)
-    if row.clocks is not None:
-        yield power("clocks said to disagree", row.clocks, trials)
-    yield covered("intervals that hold the truth", row.held, trials)
+        yield false("said to pay or to cost time", row["yes"] + row["no"], trials)
+    yield power("clocks said to disagree", row["clocks"], trials)
+    yield covered("intervals that hold the truth", row["held"], trials)
 
 
 SPEED = Table(
     name="speed",
     title="Whether speculation pays: answers of {trials} measurements of 24 prompts",
-    rows=_all,
+    worlds=WORLDS,
+    figures=mean_of(decisions),
     rates=_rates,
 )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 import string
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.calibration.table import Rate, Table, false, power
+from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
 from driftscope.analysis.statistics.intervals import Interval, ratio
 from driftscope.analysis.statistics.ratio import ratio_intervals
 from driftscope.analysis.validity import RANDOM, TEXT, kind_of_text, smallest_change
@@ -19,16 +18,6 @@ from driftscope.workloads.suites.prompts import prompts_of, shipped_sets
 _ROOT = Path(__file__).parents[2]
 _PROMPTS, _WORDS = 24, 60
 Texts = Sequence[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KindRow:
-    """Prompts of one kind, and what they are called."""
-
-    world: str
-    text: float
-    random_tokens: float
-    cannot_tell: float
 
 
 def _pieces(texts: Texts, words: int) -> Callable[[random.Random], Texts]:
@@ -81,19 +70,16 @@ _KINDS: dict[str, tuple[Callable[[random.Random], Texts], str]] = {
 }
 
 
-def _kinds(trials: int) -> Iterator[KindRow]:
-    for name, (draw, _) in _KINDS.items():
-        found = [kind_of_text(draw(random.Random(f"{name} {n}"))) for n in range(trials)]
-        yield KindRow(
-            world=name,
-            text=found.count(TEXT) / trials,
-            random_tokens=found.count(RANDOM) / trials,
-            cannot_tell=found.count(None) / trials,
-        )
+def _kinds(kind: tuple[str, Callable[[random.Random], Texts], str], seed: int) -> Figures:
+    name, draw, _ = kind
+    found = kind_of_text(draw(random.Random(f"{name} {seed}")))
+    return {"text": found == TEXT, "random_tokens": found == RANDOM, "cannot_tell": found is None}
 
 
-def _kind_rates(row: KindRow, trials: int) -> Iterator[Rate]:
-    right, wrong = (row.text, row.random_tokens)[:: 1 if _KINDS[row.world][1] == TEXT else -1]
+def _kind_rates(
+    kind: tuple[str, Callable[[random.Random], Texts], str], row: Figures, trials: int
+) -> Iterator[Rate]:
+    right, wrong = (row["text"], row["random_tokens"])[:: 1 if kind[2] == TEXT else -1]
     yield Rate(name="wrong kind", value=wrong, most=0.01 + 3.1 * (0.01 / trials) ** 0.5)
     yield power("right kind", right, trials)
 
@@ -101,25 +87,10 @@ def _kind_rates(row: KindRow, trials: int) -> Iterator[Rate]:
 PROMPT_KINDS = Table(
     name="prompt_kinds",
     title=f"What {_PROMPTS} prompts are made of, {{trials}} trials",
-    rows=_kinds,
+    worlds={name: (name, *kind) for name, kind in _KINDS.items()},
+    figures=mean_of(_kinds),
     rates=_kind_rates,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeRow:
-    """Two measurements of other prompts, and whether their difference is seen."""
-
-    world: str
-    requests: int
-    smallest: float
-    """Mean of the smallest change that the first one states, relative."""
-    seen_none: float
-    """Share of the trials in which a difference is called without one."""
-    seen_smallest: float
-    """Share of pairs called different where the second is better by the smallest change that the
-    first one states."""
-    seen_half: float
 
 
 def _measured(source: np.random.Generator, requests: int, level: float) -> tuple[float, Interval]:
@@ -133,38 +104,30 @@ def _measured(source: np.random.Generator, requests: int, level: float) -> tuple
     return float(sums[:, 0].sum() / sums[:, 1].sum()), found[0]
 
 
-def _changes(trials: int) -> Iterator[ChangeRow]:
-    for requests in (24, 100):
-        sizes, seen = [], np.zeros(3)
-        for n in range(trials):
-            source = np.random.default_rng([n, requests])
-            first = _measured(source, requests, 1.0)
-            size = smallest_change(*first) or 0.0
-            sizes.append(size)
-            for at, change in enumerate((0.0, size, size / 2)):
-                second = _measured(source, requests, 1.0 + change)
-                found = ratio(*second, *first)
-                seen[at] += found is not None and not found[1].low <= 1.0 <= found[1].high
-        shares = (seen / trials).tolist()
-        yield ChangeRow(
-            world="other prompts, requests of mixed ease",
-            requests=requests,
-            smallest=float(np.mean(sizes)),
-            seen_none=shares[0],
-            seen_smallest=shares[1],
-            seen_half=shares[2],
-        )
+def _changes(requests: int, seed: int) -> Figures:
+    """Return the smallest change that a first measurement states, and whether a second one is
+    called different that has none, that one, or half of it."""
+    source = np.random.default_rng([seed, requests])
+    first = _measured(source, requests, 1.0)
+    size = smallest_change(*first) or 0.0
+    seen = []
+    for change in (0.0, size, size / 2):
+        found = ratio(*_measured(source, requests, 1.0 + change), *first)
+        seen.append(found is not None and not found[1].low <= 1.0 <= found[1].high)
+    names = ("seen_none", "seen_smallest", "seen_half")
+    return {"smallest": size, **dict(zip(names, seen, strict=True))}
 
 
-def _change_rates(row: ChangeRow, trials: int) -> Iterator[Rate]:
-    yield false("seen without a change", row.seen_none, trials)
-    yield power("seen at the smallest change", row.seen_smallest, trials, least=0.75)
-    yield Rate(name="seen at half of it", value=row.seen_half, most=0.5)
+def _change_rates(_: int, row: Figures, trials: int) -> Iterator[Rate]:
+    yield false("seen without a change", row["seen_none"], trials)
+    yield power("seen at the smallest change", row["seen_smallest"], trials, least=0.75)
+    yield Rate(name="seen at half of it", value=row["seen_half"], most=0.5)
 
 
 SMALLEST_CHANGE = Table(
     name="smallest_change",
     title="The smallest change of the acceptance length that a measurement states, {trials} trials",
-    rows=_changes,
+    worlds={"24 requests of mixed ease": 24, "100 requests of mixed ease": 100},
+    figures=mean_of(_changes),
     rates=_change_rates,
 )

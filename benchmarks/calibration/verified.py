@@ -16,7 +16,7 @@ from numpy.random import RandomState
 from numpy.typing import NDArray
 
 from benchmarks.calibration.depths import BETWEEN, FALLING, WITHIN, K, rounds_by_length, series
-from benchmarks.calibration.table import Rate, Table, false, power
+from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
 from driftscope.analysis.compare import Comparison, accepts_less, comparison
 from driftscope.analysis.figures.change_points import changes
 from driftscope.analysis.figures.rounds import Rounds, Side, uncut_of
@@ -33,17 +33,19 @@ Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """Results in one world."""
+class World:
+    """Shares of the draft tokens that two servers verify, or one before and after half of a run."""
 
-    world: str
-    false: float
-    """Share of the runs in which a drafter that did not change is called worse, better or
-    changed."""
-    found: float
-    """Share in which one that lost WORSE logits is found."""
-    false_if_pooled: float
-    """The first share, if all depths at which any token was verified were compared."""
+    first: float
+    second: float
+    one_run: bool = False
+
+
+WORLDS = {
+    "whole drafts, and drafts cut on a busy server": World(first=1.0, second=BUSY),
+    "a quiet server and a busy one": World(first=QUIET, second=BUSY),
+    "a server that gets busy half-way": World(first=QUIET, second=BUSY, one_run=True),
+}
 
 
 def drawn(seed: int, prompts: int, verified: Matrix, lost: Matrix) -> Rounds:
@@ -78,34 +80,32 @@ def _admitted(survival: Matrix, request: NDArray[np.int64], verified: Matrix) ->
     return length
 
 
-def two_runs(world: str, first: float, second: float, trials: int) -> Cut:
+def cut_drafts(world: World, seed: int) -> Figures:
+    """Return whether a drafter that did not change is called worse, better or changed; whether one
+    that lost WORSE logits is found; and the first if all depths with a token were compared."""
+    runs = _one_run(world, seed) if world.one_run else _two_runs(world, seed)
+    return dict(zip(("false", "found", "false_if_pooled"), runs, strict=True))
+
+
+def _two_runs(world: World, seed: int) -> tuple[bool, ...]:
     """Compare runs of the same prompts, of which each verifies another share of its drafts."""
-    counts = np.zeros(3)
-    for trial in range(trials):
-        a, b, worse = (
-            drawn(3 * trial + n, trial, np.full(REQUESTS, share), np.full(REQUESTS, lost))
-            for n, (share, lost) in enumerate([(first, 0.0), (second, 0.0), (second, WORSE)])
+    a, b, worse = (
+        drawn(3 * seed + n, seed, np.full(REQUESTS, share), np.full(REQUESTS, lost))
+        for n, (share, lost) in enumerate(
+            [(world.first, 0.0), (world.second, 0.0), (world.second, WORSE)]
         )
-        pooled = replace(a, uncut=None), replace(b, uncut=None)
-        counts += [_parts(a, b), _falls(a, worse), _parts(*pooled)]
-    return Cut(world=world, **_shares(counts, trials))
+    )
+    pooled = replace(a, uncut=None), replace(b, uncut=None)
+    return _parts(a, b), _falls(a, worse), _parts(*pooled)
 
 
-def one_run(world: str, first: float, second: float, trials: int) -> Cut:
-    """Look for a change in runs whose engine gets busier half-way."""
+def _one_run(world: World, seed: int) -> tuple[bool, ...]:
+    """Look for a change in a run whose engine gets busier half-way."""
     later = np.arange(REQUESTS) >= REQUESTS / 2
-    verified = np.where(later, second, first)
-    counts = np.zeros(3)
-    for trial in range(trials):
-        run = drawn(2 * trial, trial, verified, np.zeros(REQUESTS))
-        worse = drawn(2 * trial + 1, trial, verified, np.where(later, WORSE, 0.0))
-        counts += [_moves(run), _moves(worse), _moves(replace(run, uncut=None))]
-    return Cut(world=world, **_shares(counts, trials))
-
-
-def _shares(counts: Matrix, trials: int) -> dict[str, float]:
-    names = ("false", "found", "false_if_pooled")
-    return dict(zip(names, (counts / trials).tolist(), strict=True))
+    verified = np.where(later, world.second, world.first)
+    run = drawn(2 * seed, seed, verified, np.zeros(REQUESTS))
+    worse = drawn(2 * seed + 1, seed, verified, np.where(later, WORSE, 0.0))
+    return _moves(run), _moves(worse), _moves(replace(run, uncut=None))
 
 
 def _side(rounds: Rounds) -> Side:
@@ -132,22 +132,16 @@ def _moves(run: Rounds) -> bool:
     return made is not None and bool(made.points)
 
 
-def cut_drafts(trials: int) -> Iterator[Cut]:
-    """Yield results for two servers, then for one, that verify other shares of their drafts."""
-    yield two_runs("whole drafts, and drafts cut on a busy server", 1.0, BUSY, trials)
-    yield two_runs("a quiet server and a busy one", QUIET, BUSY, trials)
-    yield one_run("a server that gets busy half-way", QUIET, BUSY, trials)
-
-
-def _bounds(row: Cut, trials: int) -> Iterator[Rate]:
-    yield false("an unchanged drafter called another", row.false, trials)
-    yield power("a drafter that lost acceptance", row.found, trials, least=0.8)
+def _bounds(_: World, row: Figures, trials: int) -> Iterator[Rate]:
+    yield false("an unchanged drafter called another", row["false"], trials)
+    yield power("a drafter that lost acceptance", row["found"], trials, least=0.8)
 
 
 CUT_DRAFTS = Table(
     name="cut_drafts",
     title="Drafts cut for low confidence: {trials} pairs of runs, and runs, of one drafter",
-    rows=cut_drafts,
+    worlds=WORLDS,
+    figures=mean_of(cut_drafts),
     rates=_bounds,
     most_trials=200,
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from support.checkpoints import TARGET, State, changed
 from torch import Tensor
 from verification.inspected.plants import EAGLE3, EAGLE31, stored
 
-from benchmarks.calibration.table import Rate, Table, false, power
+from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
 from driftscope.inspect.checkpoints import open_drafter, open_target
 from driftscope.inspect.checks import weights
 from driftscope.inspect.checks.result import Inspected
@@ -28,18 +27,6 @@ LARGEST = {"e4m3fn": 448.0, "e4m3fnuz": 240.0, "e5m2": 57344.0, "int8": 127.0}
 HEAD, NORM = "lm_head.weight", "norm.weight"
 CHECKS = (weights.check_values, weights.check_norms, weights.check_head)
 Damage = Callable[[State, torch.Generator], object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Called:
-    """Results in one world."""
-
-    world: str
-    result: str
-    there: bool
-    """Whether the damage that the result names is there."""
-    called: float
-    """Share of the drafters with the result."""
 
 
 def _drawn(state: State, source: torch.Generator) -> None:
@@ -135,54 +122,50 @@ def _from_targets_norm(state: State, source: torch.Generator) -> None:
 def _nothing(_state: State, _source: torch.Generator) -> None: ...
 
 
-WORLDS: tuple[tuple[str, str, bool, Damage], ...] = (
-    ("matrices without their scales", "scale_lost", True, _without_scales),
-    ("matrices quantised and scaled back", "scale_lost", False, _with_scales),
-    ("a matrix with large numbers", "scale_lost", False, _large),
-    ("trained on", "scale_lost", False, _nothing),
-    ("the target's head", "head_is_targets", True, _targets_head),
-    ("a head trained from the target's", "head_is_targets", False, _head_from_targets),
-    ("trained on", "head_is_targets", False, _nothing),
-    ("some norms of ones", "norms_of_ones", True, _ones),
-    ("norms that are not trained at all", "norms_of_ones", False, _all_ones),
-    ("norms trained from ones", "norms_of_ones", False, _near_ones),
-    ("the target's final norm", "norm_is_targets", True, _targets_norm),
-    ("a norm trained from the target's", "norm_is_targets", False, _from_targets_norm),
-    ("trained on", "norm_is_targets", False, _nothing),
-)
+World = tuple[str, bool, Damage]
+"""Result, whether the damage that it names is there, and what is done to the weights."""
+WORLDS: dict[str, World] = {
+    "matrices without their scales": ("scale_lost", True, _without_scales),
+    "matrices quantised and scaled back": ("scale_lost", False, _with_scales),
+    "a matrix with large numbers": ("scale_lost", False, _large),
+    "trained on, scales": ("scale_lost", False, _nothing),
+    "the target's head": ("head_is_targets", True, _targets_head),
+    "a head trained from the target's": ("head_is_targets", False, _head_from_targets),
+    "trained on, head": ("head_is_targets", False, _nothing),
+    "some norms of ones": ("norms_of_ones", True, _ones),
+    "norms that are not trained at all": ("norms_of_ones", False, _all_ones),
+    "norms trained from ones": ("norms_of_ones", False, _near_ones),
+    "the target's final norm": ("norm_is_targets", True, _targets_norm),
+    "a norm trained from the target's": ("norm_is_targets", False, _from_targets_norm),
+    "trained on, norm": ("norm_is_targets", False, _nothing),
+}
 
 
-def called(world: str, result: str, there: bool, damage: Damage, trials: int) -> Called:
-    """Return how often a world has its result."""
-    target, found = open_target(str(TARGET)), 0
-    for trial in range(trials):
-        source = torch.Generator().manual_seed(trial)
+def called(world: World, seed: int) -> Figures:
+    """Return whether a drafter of this world has the result."""
+    result, _, damage = world
+    source = torch.Generator().manual_seed(seed)
 
-        def damaged(state: State, source: torch.Generator = source) -> None:
-            _drawn(state, source)
-            damage(state, source)
+    def damaged(state: State) -> None:
+        _drawn(state, source)
+        damage(state, source)
 
-        with tempfile.TemporaryDirectory() as folder:
-            path = changed(Path(folder), (EAGLE3, EAGLE31)[trial % 2], weights=damaged)
-            inspected = Inspected(drafter=open_drafter(str(path)), target=target)
-            found += any(one.id == result for check in CHECKS for one in check(inspected))
-    return Called(world=world, result=result, there=there, called=found / trials)
+    with tempfile.TemporaryDirectory() as folder:
+        path = changed(Path(folder), (EAGLE3, EAGLE31)[seed % 2], weights=damaged)
+        inspected = Inspected(drafter=open_drafter(str(path)), target=open_target(str(TARGET)))
+        return {"called": any(one.id == result for check in CHECKS for one in check(inspected))}
 
 
-def _rows(trials: int) -> Iterator[Called]:
-    for world, result, there, damage in WORLDS:
-        yield called(world, result, there, damage, trials)
-
-
-def _bounds(row: Called, trials: int) -> Iterator[Rate]:
-    made = power if row.there else false
-    yield made(row.result, row.called, trials)
+def _bounds(world: World, row: Figures, trials: int) -> Iterator[Rate]:
+    result, there, _ = world
+    yield (power if there else false)(result, row["called"], trials)
 
 
 WEIGHTS = Table(
     name="weights",
     title="Weights that were lost or copied: {trials} drafters in each world",
-    rows=_rows,
+    worlds=WORLDS,
+    figures=mean_of(called),
     rates=_bounds,
     most_trials=100,
 )

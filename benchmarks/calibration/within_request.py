@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.random import RandomState
 
-from benchmarks.calibration.table import Rate, Table, covered, false, power
+from benchmarks.calibration.table import Figures, Rate, Table, covered, false, holds, mean_of, power
 from driftscope.analysis.statistics.association import Answer, Rows, association
 
 K = 6
@@ -51,23 +51,6 @@ WORLDS = {
     "a small effect": World(requests=120, effect=0.15),
     "an effect, answers of 6 to 15 rounds": World(requests=120, rounds=15, shortest=6, effect=0.35),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Related:
-    """Shares of the trials of one world by answer."""
-
-    world: str
-    relation: bool
-    """Whether there is one."""
-    called: float
-    """Share of trials in which a relation was reported."""
-    excluded: float
-    undecided: float
-    covered: float
-    """Share of the intervals that contain the true size of the relation."""
-    inflated: float
-    """Mean estimate over the true size; 1 without a relation."""
 
 
 def rows_of(world: World, seed: int) -> Rows:
@@ -108,48 +91,40 @@ def drawn(world: World, seed: int) -> tuple[Rows, np.ndarray]:
     return rows, chance[request, at, depth]
 
 
-def related(trials: int) -> Iterator[Related]:
-    """Yield the answers in each world."""
-    for name, world in WORLDS.items():
-        runs = [drawn(world, seed) for seed in range(trials)]
-        relations = [association(rows) for rows, _ in runs]
-        # The truth is what the same fit gives for the probabilities behind the outcomes.
-        fits = [
-            association(replace(rows, y=chance)) if world.effect else None for rows, chance in runs
-        ]
-        true = [fit.per_sd if fit else 0.0 for fit in fits]
-        pairs = [(made, size) for made, size in zip(relations, true, strict=True) if made]
-        answers = [each.answer() if each else Answer.CANNOT_TELL for each in relations]
-        yield Related(
-            world=name,
-            relation=bool(world.effect),
-            called=sum(each in (Answer.LESS, Answer.MORE) for each in answers) / trials,
-            excluded=answers.count(Answer.NO) / trials,
-            undecided=answers.count(Answer.CANNOT_TELL) / trials,
-            covered=float(
-                np.mean([made.interval.low <= size <= made.interval.high for made, size in pairs])
-            ),
-            inflated=sum(made.per_sd for made, _ in pairs) / sum(true) if world.effect else 1.0,
-        )
+def related(world: World, seed: int) -> Figures:
+    """Return what is said of one run, and its estimate beside the true size."""
+    rows, chance = drawn(world, seed)
+    made = association(rows)
+    # The truth is what the same fit gives for the probabilities behind the outcomes.
+    fit = association(replace(rows, y=chance)) if world.effect else None
+    true = fit.per_sd if fit else 0.0
+    answer = made.answer() if made else Answer.CANNOT_TELL
+    return {
+        "called": answer in (Answer.LESS, Answer.MORE),
+        "excluded": answer is Answer.NO,
+        "undecided": answer is Answer.CANNOT_TELL,
+        "covered": holds(made.interval, true) if made else None,
+        "estimate": made.per_sd if made else None,
+        "true_size": true,
+    }
 
 
-def _relation(row: Related, trials: int) -> Iterator[Rate]:
-    rate = power if row.relation else false
-    yield rate("relation called", row.called, trials)
-    yield covered("true size", row.covered, trials)
-    yield Rate(
-        name="size over the true one",
-        value=row.inflated,
-        least=1 - OFF_AT_MOST - 1 / np.sqrt(trials),
-        most=1 + OFF_AT_MOST + 1 / np.sqrt(trials),
-    )
+def _relation(world: World, row: Figures, trials: int) -> Iterator[Rate]:
+    rate = power if world.effect else false
+    yield rate("relation called", row["called"], trials)
+    yield covered("true size", row["covered"], trials)
+    if world.effect:
+        over = row["estimate"] / row["true_size"]
+        off = OFF_AT_MOST + 1 / np.sqrt(trials)
+        yield Rate(name="size over the true one", value=over, least=1 - off, most=1 + off)
 
 
 WITHIN_REQUEST = Table(
     name="within_request",
     title="Acceptance against the drafter's internals, {trials} runs each: share of answers",
-    rows=related,
+    worlds=WORLDS,
+    figures=mean_of(related),
     rates=_relation,
     times=5,
-    formats={"inflated": ".2f"},
+    formats={"estimate": ".4f", "true_size": ".4f"},
 )

@@ -6,13 +6,12 @@ PYTHONPATH=.:tests python -m verification.ablated
 from __future__ import annotations
 
 import sys
-from itertools import groupby
 
 from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
 
-from benchmarks.calibration.causes import ABLATIONS, PARTS, SEEDS, ablations
+from benchmarks.calibration.causes import ABLATIONS, PARTS, SEEDS
 from driftscope.cli.app import app
 from driftscope_lab.trio import trio_path
 
@@ -20,14 +19,12 @@ from driftscope_lab.trio import trio_path
 def main() -> int:
     """Print both tables; exit with 1 if the command fails or a rate breaches its bound."""
     failed = [name for name in ("eagle3", "eagle31") if not _ablated(name)]
-    rows = list(ablations(SEEDS))
+    rows, missed = ABLATIONS.measure(SEEDS, lambda _: None)
     table = Table("cause", "loss", *PARTS, title=f"Share of {SEEDS} seeds whose part excludes 0")
-    for cause, parts in groupby(rows, lambda row: row.world):
-        each = list(parts)
-        rates = (f"{part.found:.0%}" for part in each)
-        table.add_row(cause, f"{100 * each[0].loss:+.1f}", *rates)
+    for row in rows:
+        rates = (f"{row.figures[f'{part}_found']:.0%}" for part in PARTS)
+        table.add_row(row.world, f"{100 * row.figures['loss']:+.1f}", *rates)
     Console().print(table)
-    missed = ABLATIONS.breaches(rows, SEEDS)
     print("".join(f"breach: {line}\n" for line in missed), end="")
     return 1 if failed or missed else 0
 
