@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 OLDER  := 0.31.0 0.27.0
 OLDER_IN := $(addprefix $(VENV)/vllm-,$(OLDER))
+EVERY  := DRIFTSCOPE_TEST_EVERY_KIND=1 $(BIN)/python -m pytest
 TESTED_IN := $(firstword $(OLDER_IN))
 ARCTIC := $(VENV)/arctic-inference-0.3.0
 SGLANG := $(VENV)/sglang-0.5.23
@@ -13,7 +14,7 @@ NO_ENGINE := tests/unit/trace tests/unit/metrics tests/unit/analysis tests/comma
 BUILD  := SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
 BENCH_JSON := benchmarks/results/overhead-cpu.json
 
-.PHONY: demo demo-real test nightly unit dev dist size sizes docs pages lint type layers same truth harmless situations inspect drafters inspect-healthy ablate broken cases faults disk-faults starts audit oldest variants parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
+.PHONY: demo demo-real test nightly unit dev dist size sizes docs pages lint type layers same truth harmless situations inspect drafters inspect-healthy ablate broken cases faults disk-faults starts audit oldest parallel versions kinds bench gallery calibration spark bench-scale gpu-smoke phenomenon pictures browser prometheus alerts alert-rules export-bench report-bench examples clean help sglang
 
 help:
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -76,8 +77,8 @@ truth: $(VENV)/installed-dev ## the live probe against the float64 reference, as
 harmless: $(VENV)/installed-dev ## greedy output with the probe on, sampled and failing, against without
 	PYTHONPATH=tests $(BIN)/python -m verification.harmless
 
-situations: $(VENV)/installed-dev $(OLDER_IN) ## batches, chunks, preemption, captured layers, K by batch size ... against the reference
-	PYTHONPATH=tests $(BIN)/python -m verification.situations_table $(OLDER_IN)
+situations: $(VENV)/installed-dev $(OLDER_IN) ## batches, chunks, preemption, captured layers, K by batch size ... against the reference, older vLLM too
+	DRIFTSCOPE_TEST_OLDER_VLLM=$$(echo $(abspath $(OLDER_IN)) | tr ' ' :) $(EVERY) tests/engines/test_situations.py tests/engines/test_deep.py
 
 inspect: $(VENV)/installed-dev ## what inspect says of planted mistakes and healthy drafters, and what live vLLM accepts of each, as tables (an hour; goes on where it stopped)
 	OMP_NUM_THREADS=2 PYTHONPATH=tests $(BIN)/python -m verification.inspected.table
@@ -98,9 +99,6 @@ broken: $(VENV)/installed-dev ## what is said of drafters that are broken in one
 cases: $(VENV)/installed-dev ## public files, logs and checkpoints as their owners would type them, with the right answer beside (3 minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.cases
 
-variants: $(VENV)/installed-dev ## the same for each option of the EAGLE-3 family, random weights
-	PYTHONPATH=tests $(BIN)/python -m verification.variants
-
 export-bench: $(VENV)/installed-dev ## what exporting metrics and spans costs
 	PYTHONPATH=.:tests $(BIN)/python benchmarks/export.py --json benchmarks/results/export-cpu.json
 
@@ -108,11 +106,11 @@ faults: $(VENV)/installed-dev ## reviewed faults as a table, then damaged runs, 
 	PYTHONPATH=tests $(BIN)/python -m verification.faults.reviewed
 	PYTHONPATH=tests $(BIN)/python -m verification.faults
 
-disk-faults: $(VENV)/installed-dev ## live vLLM on a disk that is full, removed or read-only, as a table
-	PYTHONPATH=tests $(BIN)/python -m verification.disk_faults
+disk-faults: $(VENV)/installed-dev ## live vLLM on a disk that is full, removed or read-only, with a killed writer or a hung receiver
+	$(EVERY) tests/engines/test_starts.py -k 'disk or writer or receiver'
 
-starts: $(VENV)/installed-dev ## live vLLM whose probe is broken at the start in one way each, as a table (20 minutes)
-	PYTHONPATH=tests $(BIN)/python -m verification.starts.table
+starts: $(VENV)/installed-dev ## live vLLM whose probe is broken at the start in one way each (20 minutes)
+	$(EVERY) tests/engines/test_starts.py -k serves_the_same
 
 audit: $(VENV)/installed-dev ## known vulnerabilities of what is installed (needs the network)
 	$(BIN)/python -m pip install --quiet pip-audit
@@ -128,8 +126,8 @@ alert-rules: $(VENV)/installed-dev prometheus ## what each alert does in inciden
 alerts: $(VENV)/installed-dev prometheus ## an alert fired by live traffic, kept, and resolved by the repair (6 minutes)
 	PYTHONPATH=tests $(BIN)/python -m verification.alerts
 
-parallel: $(VENV)/installed-dev ## engines of several processes as a table: ranks, replicas, stages, experts, prompts apart from decoding (10 minutes)
-	PYTHONPATH=tests $(BIN)/python -m verification.parallel
+parallel: $(VENV)/installed-dev ## engines of several processes: ranks, replicas, stages, experts, prompts apart from decoding (10 minutes)
+	$(EVERY) tests/engines/test_parallel.py
 
 sglang: $(VENV)/installed-dev $(SGLANG)/installed ## the probe in SGLang, in an environment of its own: truth, harmlessness, situations (15 minutes)
 	$(BIN)/python -m pytest tests/engines/sglang
@@ -137,8 +135,8 @@ sglang: $(VENV)/installed-dev $(SGLANG)/installed ## the probe in SGLang, in an 
 versions: $(VENV)/installed-dev $(OLDER_IN) ## the same in older versions of vLLM
 	PYTHONPATH=tests $(BIN)/python -m verification.versions $(OLDER_IN)
 
-kinds: $(VENV)/installed-dev $(ARCTIC) ## every kind of drafter, and every class that vLLM registers, in real vLLM against a second computation, as tables
-	PYTHONPATH=tests $(BIN)/python -m verification.zoo.engines $(abspath $(ARCTIC))
+kinds: $(VENV)/installed-dev $(ARCTIC) ## every kind and option of drafters, and every class that vLLM registers, in real vLLM against a second computation
+	DRIFTSCOPE_TEST_ARCTIC=$(abspath $(ARCTIC)) $(EVERY) tests/engines/test_drafters.py
 	PYTHONPATH=tests $(BIN)/python -m verification.zoo.classes
 
 bench: $(VENV)/installed-dev ## what recording costs (half an hour)

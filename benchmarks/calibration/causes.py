@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from support.constructed_drafter import CAUSES, PART_OF, decomposition_of
 from support.simulate import Prompts, Truth, chunks
+from support.simulate.draw import NEAR
 from support.simulate.sums import rounds_by_key
-from support.simulate.text import NEAR
 
 from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
 from driftscope.ablate.result import Part

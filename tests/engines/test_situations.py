@@ -13,17 +13,19 @@ import pandas as pd
 import pytest
 from support.engine_process.job import K, Outcome, run_jobs
 from support.engine_process.situations_main import LIVE
-from verification.situations import LOST, SITUATION_JOBS, STOP_TOKEN, asks_of
+from verification.situations import LOST, SITUATION_JOBS, STOP_TOKEN, asks_of, k_jobs
 from verification.situations_truth import Compared, compared, origin, skipped_places
 from verification.truth import MASSES
 
 from driftscope.trace.reader import read_trace
 from driftscope.vocabulary import Region, UndraftedReason
 from driftscope_probes.vllm.engine_core import STOP_OR_ABORT
+from engines.conftest import OLDER
 from engines.test_truth import MASS_TOLERANCE, RMS_TOLERANCE
 
 pytestmark = pytest.mark.vllm
 RECORDED = [name for name, job in SITUATION_JOBS.items() if job.probe]
+OLDER_JOBS = k_jobs(OLDER)
 CUT_OFF = ("ends1", "ends3")
 """Aborted requests, whose progress depends on the schedule."""
 JUDGED = 60
@@ -36,13 +38,14 @@ VISIBLE = 1e-3
 def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """Outcome by name of the job."""
     folder: Path = tmp_path_factory.mktemp("situations")
-    return run_jobs(SITUATION_JOBS, folder)
+    return run_jobs({**SITUATION_JOBS, **OLDER_JOBS}, folder)
 
 
 @pytest.fixture(scope="module")
 def chains(engines: dict[str, Outcome]) -> dict[str, list[Compared]]:
     """Every chain with the reference's, by name of the job."""
-    return {name: compared(engines[name], asks_of(engines[name].job)) for name in RECORDED}
+    recorded = (*RECORDED, *OLDER_JOBS)
+    return {name: compared(engines[name], asks_of(engines[name].job)) for name in recorded}
 
 
 def outputs(outcome: Outcome) -> dict[str, dict[str, Any]]:
@@ -76,7 +79,7 @@ def test_v2_gives_the_tokens_of_v1_without_the_probe(
     assert {n: v2[n]["token_ids"] for n in names} == {n: v1[n]["token_ids"] for n in names}
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("name", [*RECORDED, *OLDER_JOBS])
 def test_every_chain_is_its_requests_own_and_true(
     chains: dict[str, list[Compared]], engines: dict[str, Outcome], name: str
 ) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import Browser, Page
+from support.analyses import client_row, write_replay
 from support.chromium import chromium
 from support.gallery import DRIFTING, HEALTHY, SERVER
-from support.replays import client_row, write_replay
 from support.simulate.write import simulate
 
 from driftscope.analysis.query.row_filters import Filter

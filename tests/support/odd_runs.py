@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from support.replays import client_row, write_replay
+from support.analyses import client_row, write_replay
 from support.runs import START_S, Spec, manifest, rows, verify, write_rows, write_run
 from support.simulate import Cost, Prompts, Truth, simulate
 

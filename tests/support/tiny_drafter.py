@@ -1,27 +1,64 @@
-"""A drafter with vLLM's layout, small enough to compute by hand what the probe should record.
-
-`Batch` drafts for two requests with it as vLLM's proposer does, on a paged cache; `by_hand` drafts
-for each of them alone in float64, with nothing paged or padded.
-"""
+"""A drafter with vLLM's layout, small enough to compute by hand what the probe should record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 import torch
+from support.runs import Spec, manifest
 from torch import nn
 
+from driftscope.trace.reader import Trace, read_trace
 from driftscope.trace.records import edges_of
-from driftscope.vocabulary import FED_RMS, POSTNORM_RMS
+from driftscope.trace.writer import TraceWriter
+from driftscope.trace.writer_files import create_run
+from driftscope.vocabulary import BY_DEPTH, FED_RMS, MASSES, POSTNORM_RMS
+from driftscope_probes.buffers import ChainBuffers, Layout
 from driftscope_probes.discovery import Anatomy
 from driftscope_probes.drafter import Kind
+from driftscope_probes.encoder import complete
 from driftscope_probes.engine import DeviceStep, DraftCall, DraftStep
+from driftscope_probes.guard import Guard
+from driftscope_probes.kernels import Kernels, TorchKernels
+from driftscope_probes.meter import Meter
+from driftscope_probes.recorder import assemble_recorder
+from driftscope_probes.settings import Settings
+from driftscope_probes.taps import Taps
+from driftscope_probes.torch_masses import Chains, sink_mask
 from driftscope_probes.vllm.drafter import VllmDrafter
+from driftscope_probes.vllm.schedule import VllmSchedules
 from driftscope_probes.vllm.support import EAGLE3
+
+
+def chains_of(
+    k: int, positions: Sequence[int], prompts: Sequence[int], sinks: Sequence[int], **more: Any
+) -> Chains:
+    """Return chains of `k` tokens whose first query is at these positions."""
+    return Chains(
+        k=k,
+        position=torch.tensor(positions),
+        prompt_tokens=torch.tensor(prompts),
+        sink_slots=torch.tensor(sinks, dtype=torch.int64),
+        is_sink=sink_mask(tuple(sinks)),
+        **more,
+    )
+
+
+def on_host(chains: Chains) -> Chains:
+    """Return the same with NumPy arrays."""
+    return replace(
+        chains,
+        position=chains.position.numpy(),
+        prompt_tokens=chains.prompt_tokens.numpy(),
+        sink_slots=chains.sink_slots.numpy(),
+        is_sink=chains.is_sink.numpy(),
+    )
+
 
 HIDDEN, HEADS, KV_HEADS, SIZE, VOCABULARY, AUX, SCALE = 16, 4, 2, 4, 11, 3, 0.5
 BLOCKS, BLOCK_SIZE, TABLE = 12, 4, 5
@@ -386,3 +423,115 @@ def tiny_drafter(
         device=torch.device("cpu"),
         kind=FOUND,
     )
+
+
+SINKS = (0, 3)
+
+
+class Bench:
+    """A drafter with its taps on, in the hands of a proposer; records chains without a recorder."""
+
+    make_kernels: ClassVar[Callable[[ChainBuffers], Kernels]] = TorchKernels
+    use_triton: ClassVar = False
+
+    def __init__(self, drafter: VllmDrafter, guard: Guard, *, in_graph: bool = False) -> None:
+        layout = Layout(depths=drafter.k, layers=len(LAYERS), aux=AUX)
+        self.drafter, self.proposer = drafter, SimpleNamespace(model=drafter.model)
+        self.buffers = ChainBuffers(layout, MAX_REQUESTS, drafter.device)
+        self.kernels = type(self).make_kernels(self.buffers)
+        how = {"use_lse": not self.use_triton, "use_triton": self.use_triton}
+        self.meter = Meter(drafter, self.buffers, SINKS, **how)
+        self.taps = Taps(drafter, self.kernels, guard, in_graph=in_graph)
+        self.taps.attach(self.proposer, "model")
+        shape = (2, drafter.k, len(LAYERS), HEADS, len(MASSES))
+        self.by_head = torch.full(shape, torch.nan)
+
+    def record(self, batch: Batch) -> torch.Tensor:
+        at = batch.on_device()
+        self.taps.switch.serving()
+        self.kernels.begin(at.rows, at.position)
+        self.taps.switch.active = True
+        drafts = batch.draft()
+        self.noted = len(self.taps.switch.notes)
+        self.taps.switch.flush_notes()
+        self.taps.switch.active = False
+        self.kernels.finish()
+        self.meter.measure(batch.view, at, self.by_head)
+        return drafts
+
+    def found(self, name: str) -> np.ndarray:
+        """[2, numbers]."""
+        if name not in BY_DEPTH:
+            return self.buffers.part(name, 2).numpy()
+        depths = {each: self.buffers.part(each, 2).numpy().copy() for each in BY_DEPTH}
+        complete(depths, self.taps.observer.aliased_columns)
+        return depths[name]
+
+    def figures_are_by_hand(self, batch: Batch) -> None:
+        """Each figure of the chains of `batch` is that of `by_hand`."""
+        for b, wanted in enumerate(by_hand(batch, self.drafter.model, SINKS)):
+            names = (
+                *BY_DEPTH,
+                "aux_rms",
+                "fc_rms",
+                *["aux_norm_rms"] * bool(self.drafter.aux_norms),
+            )
+            for name in names:
+                np.testing.assert_allclose(
+                    self.found(name)[b], wanted[name], rtol=1e-5, err_msg=name
+                )
+            np.testing.assert_allclose(self.by_head[b], wanted["masses"], atol=1e-6)
+            means = wanted["masses"].mean(2)
+            np.testing.assert_allclose(self.found("masses")[b], means.reshape(-1), atol=1e-6)
+            assert means[:, :, :4].sum(-1) == pytest.approx(1.0)
+            assert (means[0, :, 3] == 0).all(), "a chain sees nothing of itself at depth 1"
+            assert (means[1:, :, 3] > 0).all()
+
+
+@dataclass
+class Worker:
+    """Calls a recorder like vLLM's hooks do, around a drafter that runs with or without graphs."""
+
+    drafter: VllmDrafter
+    settings: Settings
+    calls: list[str] = field(default_factory=list)
+    """How each chain was drafted."""
+    drafts: list[torch.Tensor] = field(default_factory=list)
+    """Tokens that were served."""
+    batches: list[Batch] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        path = self.settings.trace
+        create_run(path, manifest(Spec()))
+        self.proposer = SimpleNamespace(model=self.drafter.model)
+        self.writer = TraceWriter(path, source="worker0-1")
+        self.recorder = assemble_recorder(
+            self.drafter, self.settings, self.writer, schedules=VllmSchedules()
+        )
+        self.recorder.taps.attach(self.proposer, "model")
+
+    def step(self, prefilling: tuple[bool, bool] | None = (False, False), k: int = K) -> None:
+        """One step of the engine; None: the drafter does not run."""
+        self.recorder.step_started()
+        if prefilling is not None:
+            batch = Batch(self.proposer, prefilling, k=k)
+            self.batches.append(batch)
+            self.drafts.append(
+                self.recorder.draft(
+                    Call(
+                        batch,
+                        lambda: self._draft("served", batch),
+                        lambda: self._draft("eager", batch),
+                    )
+                )
+            )
+        self.recorder.step_ended(2)
+
+    def _draft(self, how: str, batch: Batch) -> torch.Tensor:
+        self.calls.append(how)
+        return batch.draft()
+
+    def trace(self) -> Trace:
+        """End the run and read it."""
+        self.recorder.close()
+        return read_trace(self.settings.trace)

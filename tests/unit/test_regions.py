@@ -18,9 +18,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.answers import WordTokenizer, answers, fenced
+from support.answers import (
+    WordTokenizer,
+    answers,
+    fenced,
+    real_tokens,
+    shares_right,
+    written_answers,
+)
 from support.runs import Spec, manifest, rows
-from support.written_answers import real_tokens, shares_right, written_answers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from driftscope.findings import rules_circumstances

@@ -9,7 +9,6 @@ layer would show in every figure, and in the acceptance.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from driftscope.inspect.reference.drafter import (
 )
 from driftscope_lab.trio import trio_path
 from verification.truth import RECORD
-from verification.versions import older_job, runners, version
+from verification.versions import older_job
 
 LAYERS = 10
 PLACES = (0, 1, 3, 5, 6, 8)
@@ -100,17 +99,3 @@ def older_deep_job(folder: Path, older: Path, how: str, drafter: str, runner: st
     """Return the job for the vLLM that is unpacked in `older`."""
     job = older_job(older, runner, str(folder / f"{how}-{drafter}"))
     return replace(job, target=str(folder / "target"), sampling=SHORT)
-
-
-def deep_jobs(folder: Path, older: Sequence[Path]) -> dict[str, Job]:
-    """Return jobs with default and named layers on every runner, by version or runner, and
-    config."""
-    jobs = {}
-    for how, drafter in ((DEFAULT, "eagle31"), (NAMED, "eagle3")):
-        for runner in ("v1", "v2"):
-            jobs[f"{how} {runner}"] = deep_job(folder, how, drafter, runner)
-        for each in older:
-            for runner in runners(each):
-                name = f"{how} {runner} {version(each)}"
-                jobs[name] = older_deep_job(folder, each, how, drafter, runner)
-    return jobs

@@ -1,10 +1,4 @@
-"""Run real engines whose trace cannot be written; report the output, the losses and the time.
-
-    PYTHONPATH=tests python -m verification.disk_faults
-
-prints a line for each fault: tokens equal to those without the probe, rows lost by cause, and the
-time of the requests as a ratio to that of the same engine with nothing wrong.
-"""
+"""Real engines whose trace cannot be written: on disks that fail, with a writer that is killed."""
 
 from __future__ import annotations
 
@@ -12,10 +6,7 @@ import contextlib
 import shutil
 import socket
 import subprocess
-import sys
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -65,14 +56,14 @@ def _begun(run: Path) -> bool:
     return (run / MANIFEST).exists() and len(list(run.glob("status-*.json"))) > 1
 
 
-def with_fault(fault: Fault | None, folder: Path, core: str = "0") -> Fared:
+def with_fault(fault: Fault, folder: Path, core: str = "0") -> Fared:
     """Run JOB on a small disk to which `fault` is applied as soon as the engine records."""
     with small_disk(folder / "disk", DISK_KB) as disk:
         over = threading.Event()
 
         def strike() -> None:
             while not over.wait(0.01):
-                if fault and _begun(disk / "run"):
+                if _begun(disk / "run"):
                     fault(disk)
                     return
 
@@ -116,35 +107,3 @@ def with_killed_writer(folder: Path, core: str = "0") -> Fared:
 def lost(fared: Fared) -> int:
     """Return the number of lost rows from the status files."""
     return sum(sum(status.dropped.values()) for status in fared.statuses)
-
-
-def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="driftscope-disk-") as name:
-        folder = Path(name)
-        off = run_job(replace(JOB, probe={}), folder / "off")
-        sound = with_fault(None, folder / "sound")
-        print(
-            f"{'fault':16} {'tokens equal':>12} {'rows lost':>10} {'reported by':>24} {'time':>6}"
-        )
-        tried = {"none": sound}
-        for fault, strike in FAULTS.items():
-            tried[fault] = with_fault(strike, folder / fault)
-        tried["killed writer"] = with_killed_writer(folder / "writer")
-        tried["hung receiver"] = with_silent_receiver(folder / "receiver")
-        for fault, fared in tried.items():
-            same = sum(fared.outcome.tokens(b) == off.tokens(b) for b in range(len(JOB.sizes)))
-            ways = [
-                "status" * bool(lost(fared)),
-                "errors" * any(status.errors for status in fared.statuses),
-                "log" * ("rows are being lost" in fared.outcome.log),
-            ]
-            ratio = fared.outcome.batches[-1]["seconds"] / sound.outcome.batches[-1]["seconds"]
-            print(
-                f"{fault:16} {same:>7} of {len(JOB.sizes)} {lost(fared):10} "
-                f"{', '.join(filter(None, ways)) or '-':>24} {ratio:6.2f}"
-            )
-            time.sleep(0.1)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

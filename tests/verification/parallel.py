@@ -1,26 +1,20 @@
-"""Engines of several processes against the float64 reference and an engine without the probe.
-
-`python -m verification.parallel` (`make parallel`) runs them one at a time and prints the table.
-"""
+"""Engines of several processes: ranks, replicas, stages, experts, prompts apart from decoding."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from support.engine_process.job import HERE, Job, Outcome, run_job, run_jobs
+from support.engine_process.job import HERE, Job, Outcome, run_job
 from support.every_drafter import ALL
 
-from driftscope.trace.reader import Trace, read_trace
-from verification.harmless import JOBS as WITHOUT
+from driftscope.trace.reader import Trace
 from verification.situations import ASYNC
-from verification.truth import RECORD, WITHOUT_AOT, compare
+from verification.truth import RECORD, WITHOUT_AOT
 
 REQUESTS = 10
 BOTH_CORES = "0|1"
@@ -104,53 +98,3 @@ def split(folder: Path) -> tuple[Outcome, Outcome, Outcome]:
         half("kv_consumer"),
         run_job(Job(drafter="eagle31", requests=FEW, llm={"block_size": 32}), folder / "alone"),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One deployment in the table."""
-
-    kind: str
-    processes: int
-    chains: int
-    true: str
-    """Chains that equal the reference; "" where no reference exists."""
-    same: bool
-    """Whether the tokens are those of an engine without the probe."""
-
-
-def rows(folder: Path) -> Iterator[Row]:
-    """Yield the deployments as they end."""
-    off = run_jobs({"off": WITHOUT["v1 off"]}, folder)["off"]
-    for kind, job in KINDS.items():
-        outcome = run_jobs({kind: replace(job, probe=RECORD)}, folder, (BOTH_CORES,))[kind]
-        truth = compare(outcome)
-        yield _row(kind, outcome, off.tokens()[:REQUESTS], f"{truth.drafted_equal}")
-    with_probe, without = experts(folder / "on", 1, RECORD), experts(folder / "without", 1, {})
-    yield _row("experts v1, one replica idle", with_probe, without.tokens(), "")
-    prompts, decoded, alone = split(folder / "split")
-    yield _row("prompts only", prompts, [ids[:1] for ids in alone.tokens()], "")
-    yield _row("decoding only", decoded, alone.tokens(), f"{compare(decoded).drafted_equal}")
-
-
-def _row(kind: str, outcome: Outcome, tokens: list[list[int]], true: str) -> Row:
-    trace = read_trace(outcome.run)
-    return Row(
-        kind=kind,
-        processes=len(writers(trace)),
-        chains=trace.draft.num_rows,
-        true=true,
-        same=outcome.tokens() == tokens,
-    )
-
-
-def main() -> None:
-    print(f"{'deployment':30} {'writers':>7} {'chains':>7} {'true':>6} {'same tokens':>12}")
-    with tempfile.TemporaryDirectory(prefix="driftscope-parallel-") as folder:
-        for row in rows(Path(folder)):
-            same = "yes" if row.same else "NO"
-            print(f"{row.kind:30} {row.processes:7} {row.chains:7} {row.true:>6} {same:>12}")
-
-
-if __name__ == "__main__":
-    main()

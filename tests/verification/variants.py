@@ -1,22 +1,18 @@
-"""Drafters beyond the shipped pair, with random weights, one for each option of the EAGLE-3 family.
-
-`python -m verification.variants` (`make variants`) runs the engines and prints the table.
-"""
+"""Drafters beyond the shipped pair, with random weights: one for each option of EAGLE-3."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from support.engine_process.job import Job, K, run_jobs
+from support.engine_process.job import Job, K
 
 from driftscope.inspect.reference.config import DecoderConfig, DrafterConfig
 from driftscope.inspect.reference.drafter import Drafter, save_drafter
-from verification.truth import RECORD, print_table
+from verification.truth import RECORD
 
 LAYER = DecoderConfig(num_hidden_layers=1, intermediate_size=320)
 TWO_LAYERS = replace(LAYER, num_hidden_layers=2)
@@ -42,9 +38,8 @@ VARIANTS = {
         draft_vocab_size=DRAFT_VOCABULARY,
     ),
 }
-COVERING = ("norm_before_fc", "qwen3", "speculators", "all")
-"""Variants that cover each option at least once in few engines, for the test suite; `make variants`
-runs all."""
+COVERING_OPTIONS = ("norm_before_fc", "qwen3", "speculators", "all")
+"""Variants that cover each option at least once in few engines; `make kinds` runs all."""
 RUNNERS = {"all": "v2"}
 """Runner of each variant; V1 for the rest."""
 MAX_TOKENS = 16
@@ -113,13 +108,3 @@ def variant_jobs(folder: Path) -> dict[str, Job]:
             sampling={"max_tokens": MAX_TOKENS},
         )
     return jobs
-
-
-def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="driftscope-variants-") as folder:
-        jobs = variant_jobs(Path(folder) / "weights")
-        print_table(run_jobs(jobs, Path(folder)))
-
-
-if __name__ == "__main__":
-    main()

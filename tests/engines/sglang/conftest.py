@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from support.sglang_process.job import Outcome, installed, run_job
-from verification.sglang import drafters, harmless, situations, truth
+from verification.sglang import DRAFTER_JOBS, HARMLESS_JOBS, SITUATION_JOBS, TRUTH_JOBS
 
-JOBS = {**truth.JOBS, **harmless.JOBS, **situations.JOBS, **drafters.JOBS}
+JOBS = {**TRUTH_JOBS, **HARMLESS_JOBS, **SITUATION_JOBS, **DRAFTER_JOBS}
 Outcomes = Callable[[str], Outcome]
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.checkpoints import eagle1_drafter, load_mtp
-from verification.sglang.drafters import NODES
-from verification.sglang.truth import compare, histograms
+from verification.sglang import NODES, compare, histograms
 from verification.truth import Truth, loaded
 
 from driftscope.trace.reader import read_trace

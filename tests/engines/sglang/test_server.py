@@ -1,14 +1,38 @@
-"""The probe in SGLang's HTTP server: the same tokens as without it, and whole rows."""
+"""SGLang's server, `doctor` and `inspect` beside it, vLLM on one drafter, and other weights."""
 
+import json
+import subprocess
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from support.checkpoints import changed
+from support.command import run_command
 from support.engine_process.job import prompts
-from support.sglang_process.job import MAX_TOKENS, Job, installed
+from support.sglang_process.job import (
+    ENVIRONMENT,
+    MAX_TOKENS,
+    ROOT,
+    VERSION,
+    Job,
+    environment,
+    installed,
+    run_job,
+    shifted_drafter,
+)
 from support.sglang_process.server import ask, serving
+from verification.sglang import REQUESTS as ON_BOTH
+from verification.sglang import in_sglang, in_vllm
 
+from driftscope.inspect.checkpoints import open_drafter
+from driftscope.inspect.checks.result import Inspected
+from driftscope.inspect.engine_loading import SGLANG, EngineProcess
+from driftscope.pipeline import summarise
 from driftscope.trace.reader import read_trace
+from driftscope_lab.trio import trio_path
 
 pytestmark = [
     pytest.mark.sglang,
@@ -42,3 +66,145 @@ def test_the_server_serves_the_same_and_is_recorded(tmp_path: Path) -> None:
     assert {row["request"] for row in trace.draft.to_pylist()} >= served
     assert not any(status.errors for status in trace.statuses)
     assert not (tmp_path / "off" / "run").exists()
+
+
+WORKER = "sglang.srt.speculative.eagle_worker_v2"
+RUN = "import sys; from driftscope.cli.app import run; run()"
+
+
+def doctor(tmp_path: Path, before: str = "") -> tuple[int, list[dict[str, Any]]]:
+    """Return exit status and checks of a doctor that runs after the code `before`."""
+    ended = subprocess.run(
+        [ENVIRONMENT / "bin/python", "-c", before + RUN, "doctor", "--engine", "sglang", "--json"],
+        env=environment(Job(drafter=""), tmp_path),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return ended.returncode, json.loads(ended.stdout)
+
+
+def test_a_tested_version_is_ready(tmp_path: Path) -> None:
+    status, checks = doctor(tmp_path)
+    assert status == 0
+    assert checks[0]["ok"] and f"SGLang {VERSION}, tested" in checks[0]["detail"]
+
+
+def test_a_method_that_is_gone_is_named(tmp_path: Path) -> None:
+    gone = f"import {WORKER} as m; del m.EagleDraftWorker._draft_extend_for_decode; "
+    status, checks = doctor(tmp_path, gone)
+    assert status == 1
+    (broken,) = (check for check in checks[1:] if check["ok"] is False)
+    assert "EagleDraftWorker._draft_extend_for_decode: not found" in broken["detail"]
+
+
+O_PROJ = "midlayer.self_attn.o_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def sglang() -> Iterator[EngineProcess]:
+    command = (str(ENVIRONMENT / "bin/python"), "-m", SGLANG.module)
+    with EngineProcess(SGLANG, command) as process:
+        yield process
+
+
+@pytest.mark.parametrize("name", ["eagle3", "eagle31"])
+def test_a_shipped_drafter_is_loaded_whole(sglang: EngineProcess, name: str) -> None:
+    answer = sglang.ask(Inspected(drafter=open_drafter(str(trio_path() / name))))
+    assert (answer.engine, answer.unknown, answer.results) == (f"SGLang {VERSION}", "", ())
+    assert "model.fc.weight" in answer.parameters
+
+
+def test_a_lost_tensor_and_one_of_another_shape_are_named(
+    sglang: EngineProcess, tmp_path: Path
+) -> None:
+    lost = changed(tmp_path / "lost", weights=lambda state: state.pop(O_PROJ))
+    (error,) = sglang.ask(Inspected(drafter=open_drafter(str(lost)))).results
+    assert error.id == "missing_tensor" and "o_proj" in error.there
+    cut = changed(tmp_path / "cut", weights=lambda state: state.update({O_PROJ: torch.ones(8, 8)}))
+    (error,) = sglang.ask(Inspected(drafter=open_drafter(str(cut)))).results
+    assert error.id == "refused_by_engine" and O_PROJ in error.title
+
+
+TOLERANCE = 1e-4
+DRAFTERS = ("eagle3", "eagle31")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made: Path = tmp_path_factory.mktemp("two-engines")
+    return made
+
+
+def compared(vllm: Path, sglang: Path) -> dict[str, Any]:
+    """Return the document of `driftscope compare --json`."""
+    done = run_command("compare", vllm, sglang, "--json")
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def chains(run: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return the recorded chains by prompt and position."""
+    trace = read_trace(run)
+    prompts = {row["request"]: row["prompt_digest"] for row in trace.request.to_pylist()}
+    return {(prompts[row["request"]], row["position"]): row for row in trace.draft.to_pylist()}
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_both_engines_draft_the_same(folder: Path, drafter: str) -> None:
+    vllm, sglang = (
+        in_vllm(drafter, folder / f"vllm-{drafter}"),
+        in_sglang(drafter, folder / f"sglang-{drafter}"),
+    )
+    assert vllm.tokens() == sglang.tokens()
+    ours, theirs = chains(vllm.run), chains(sglang.run)
+    both = ours.keys() & theirs.keys()
+    assert len(both) > 10 * ON_BOTH
+    for key in both:
+        a, b = ours[key], theirs[key]
+        assert a["token_ids"] == b["token_ids"]
+        for name in ("sink_mass", "prompt_mass", "generated_mass", "self_mass"):
+            assert a[name] == pytest.approx(b[name], abs=TOLERANCE)
+        for name in ("prenorm_rms", "fed_rms", "aux_rms"):
+            assert a[name] == pytest.approx(b[name], rel=TOLERANCE)
+    document = compared(vllm.run, sglang.run)
+    assert "differ in their runner (vllm v1 against sglang eagle v2)" in document["warning"]
+
+
+def test_a_shift_of_the_captured_layers_is_named(folder: Path) -> None:
+    """One config in both engines: SGLang adds 1 to its numbers, vLLM does not."""
+    same = shifted_drafter("eagle3", folder)
+    vllm = in_vllm(str(same), folder / "shifted")
+    sglang = folder / "sglang-eagle3" / "run"
+    if not sglang.exists():
+        sglang = in_sglang("eagle3", folder / "sglang-eagle3").run
+    warning = compared(vllm.run, sglang)["warning"]
+    assert "captured layers (1, 2, 4 against 2, 3, 5)" in warning
+
+
+def _other(folder: Path) -> Path:
+    return changed(folder, "target", weights=_negate)
+
+
+def _negate(state: dict[str, torch.Tensor]) -> None:
+    """Leave one layer's matrices, negated: SGLang loads a folder into the drafter, too, and ends
+    where a tensor of that name has another shape there."""
+    for name in list(state):
+        if ".layers.2." in name and "norm" not in name:
+            state[name] = -state[name]
+        else:
+            del state[name]
+
+
+def test_an_update_from_disk_is_noted(tmp_path: Path) -> None:
+    job = Job(drafter="eagle31", probe={"EVERY": "1"}, sizes=(2, 2), weights=_other)
+    outcome = run_job(job, tmp_path)
+    assert outcome.tokens(0) != outcome.tokens(1)
+    summary = summarise(outcome.run, "run", by="weights")
+    assert [part.label for part in summary.segments] == ["as started", "after update 1"]
+    assert {part.requests for part in summary.segments} == {REQUESTS}
+    (update,) = summary.updates
+    assert "target" in update.models

@@ -32,6 +32,11 @@ CORES = ("0", "1")
 ENGINE_TIMEOUT_S = 420
 
 
+EVERY_KIND = bool(os.environ.get("DRIFTSCOPE_TEST_EVERY_KIND"))
+"""Whether tests take every engine that is known of a kind, and not those that cover all options;
+`make kinds` and the like."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """An engine to start and its requests. `runner` is "v1" or "v2"."""
@@ -143,21 +148,11 @@ _UNPROBED: dict[str, Outcome] = {}
 def run_jobs(
     jobs: dict[str, Job], folder: Path, side_by_side: Sequence[str] = CORES
 ) -> dict[str, Outcome]:
-    """Return the outcomes in the jobs' order; raise the error of the first job that failed, if
-    any."""
-    tried = try_jobs(jobs, folder, side_by_side)
-    for outcome in tried.values():
-        if isinstance(outcome, Exception):
-            raise outcome
-    return {name: outcome for name, outcome in tried.items() if isinstance(outcome, Outcome)}
+    """Return the outcomes in the jobs' order; raise the error of the first job that failed, if any.
 
-
-def try_jobs(
-    jobs: dict[str, Job], folder: Path, side_by_side: Sequence[str] = CORES
-) -> dict[str, Outcome | Exception]:
-    """Return the outcomes in the jobs' order, or the error of a job that failed. Jobs run in
-    parallel, one per core. A job without the probe runs once in this process: its answers are the
-    same each time."""
+    Jobs run in parallel, one per core. A job without the probe runs once in this process: its
+    answers are the same each time.
+    """
     cores: Queue[str] = Queue()
     for core in side_by_side[: os.cpu_count() or 1]:
         cores.put(core)
@@ -183,7 +178,13 @@ def try_jobs(
     order = sorted(jobs.items(), key=lambda item: _slowness(item[1]), reverse=True)
     with ThreadPoolExecutor(cores.qsize()) as pool:
         found = dict(zip(dict(order), pool.map(one, order), strict=True))
-    return {name: found[name] for name in jobs}
+    outcomes = {}
+    for name in jobs:
+        outcome = found[name]
+        if isinstance(outcome, Exception):
+            raise outcome
+        outcomes[name] = outcome
+    return outcomes
 
 
 def _forked(job: Job) -> bool:

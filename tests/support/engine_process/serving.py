@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from support.engine_process.job import CORES, Job, environment
+from support.waiting import free_port
 
 from driftscope_lab.trio import trio_path
 
@@ -100,10 +100,8 @@ def serve(
     It records every round unless `options` change that. `command` is the `driftscope` to start,
     `environ` what its environment differs in.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    run, log = folder / "run", folder / "server.log"
+    port = free_port()
+    run = folder / "run"
     speculation = {
         "method": "eagle3",
         "model": str(trio_path() / drafter),
@@ -135,15 +133,25 @@ def serve(
         *options,
         *(() if "--every" in options or "--budget" in options else ("--every", "1")),
     ]
+    environment_of_server = {
+        **environment(Job(drafter=drafter, processes=True), folder, core),
+        **(environ or {}),
+    }
+    with running(arguments, environment_of_server, port, run, folder / "server.log") as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running(
+    arguments: list[str], environ: Mapping[str, str], port: int, run: Path, log: Path
+) -> Iterator[Server]:
+    """Yield a server that listens at `port`, ready; it is killed at the end if it still runs.
+
+    Raises RuntimeError if it does not come up.
+    """
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            arguments,
-            env={
-                **environment(Job(drafter=drafter, processes=True), folder, core),
-                **(environ or {}),
-            },
-            stdout=sink,
-            stderr=subprocess.STDOUT,
+            arguments, env=dict(environ), stdout=sink, stderr=subprocess.STDOUT
         )
     server = Server(process, f"http://127.0.0.1:{port}", run, log)
     try:

@@ -10,8 +10,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from support.simulate.draw import START_S, Chunk, Floats, Ints, chunks, reasons
-from support.simulate.text import kind_of, region_columns
+from support.simulate.draw import (
+    START_S,
+    Chunk,
+    Floats,
+    Ints,
+    chunks,
+    kind_of,
+    reasons,
+    region_columns,
+)
 from support.simulate.truth import Truth
 
 from driftscope.trace.manifest import MANIFEST, Manifest, Model

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.analyses import client_row, write_replay
 from support.command import run_command
-from support.replays import client_row, write_replay
 from support.runs import Spec, manifest
 from support.simulate import Prompts, Truth, simulate
 from support.simulate.sums import side

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.analyses import BASELINE, client_row, write_replay
 from support.command import run_command
-from support.replays import BASELINE, client_row, write_replay
 from support.runs import Spec, write_run
 
 from driftscope.analysis.replays import (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.replays import client_row, write_replay
+from support.analyses import client_row, write_replay
 from support.runs import Spec, write_run
 
 from driftscope.analysis.compare import verdict

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.recording_worker import Worker
-from support.tiny_drafter import tiny_drafter
+from support.tiny_drafter import Worker, tiny_drafter
 
 from driftscope_probes.settings import Settings
 from driftscope_probes.vllm.drafter import VllmDrafter

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import triton.runtime
-from support.mass_cases import chains_of
+from support.tiny_drafter import chains_of
 from triton.backends.compiler import GPUTarget
 
 from driftscope_probes import triton_kernels, triton_masses

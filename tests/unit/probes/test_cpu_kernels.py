@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.mass_cases import chains_of, on_host
+from support.tiny_drafter import chains_of, on_host
 
 from driftscope.trace.records import edges_of
 from driftscope_probes import settings

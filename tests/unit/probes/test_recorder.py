@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from support.recording_worker import Worker
 from support.runs import verify
-from support.tiny_drafter import HEADS, LAYERS, Batch, Call, K, by_hand
+from support.tiny_drafter import HEADS, LAYERS, Batch, Call, K, Worker, by_hand
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from driftscope.trace.status import read_statuses

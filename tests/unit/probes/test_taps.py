@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.bench import SINKS, Bench
-from support.tiny_drafter import HIDDEN, Batch, by_hand
+from support.tiny_drafter import HIDDEN, SINKS, Batch, Bench, by_hand
 from torch import nn
 
 from driftscope.trace.status import read_statuses

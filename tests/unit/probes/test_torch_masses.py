@@ -14,9 +14,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.mass_cases import chains_of, on_host
 from support.runs import Spec, manifest
-from support.tiny_drafter import HEADS, KV_HEADS, LAYERS, SCALE, SIZE, Batch, by_hand
+from support.tiny_drafter import (
+    HEADS,
+    KV_HEADS,
+    LAYERS,
+    SCALE,
+    SIZE,
+    Batch,
+    by_hand,
+    chains_of,
+    on_host,
+)
 
 from driftscope.inspect.reference.chain import MASSES as REFERENCE_MASSES
 from driftscope.inspect.reference.chain import class_masses

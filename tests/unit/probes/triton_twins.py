@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 import torch
 import triton
-from support.bench import Bench
-from support.mass_cases import chains_of
-from support.tiny_drafter import HEADS, Batch
+from support.tiny_drafter import HEADS, Batch, Bench, chains_of
 
 from driftscope.trace.records import edges_of
 from driftscope.vocabulary import MASSES

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
-from support.ablations import constructed_ablation
 from support.checkpoints import TARGET, changed
 from support.chromium import assert_drawn_alone
+from support.constructed_drafter import constructed_ablation
 from support.inspections import broken
 
 from driftscope.ablate.result import conclusion_of

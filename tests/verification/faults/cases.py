@@ -17,7 +17,7 @@ import pyarrow as pa
 from driftscope.boundary.text import shown
 from driftscope.errors import EXIT_OK, DriftscopeError
 from driftscope.trace.reader import read_trace
-from verification.faults import disk, lists, models, other_files, peers, removal, words
+from verification.faults import attempts, disk, peers, words
 from verification.faults.command import check_files, outcome_of
 from verification.faults.mutations import KEEPS_FIGURES, MUTATIONS
 
@@ -46,18 +46,18 @@ OTHERS: Mapping[tuple[str, str], tuple[float, Attempt]] = {
     ("condition", READ): (0.12, words.parse_condition),
     ("condition", "analyze"): (0.004, words.say_condition),
     ("other files", READ): (0.08, words.read_file),
-    ("tools' files", "ingest"): (0.03, other_files.ingest),
-    ("models", "ablate"): (0.002, other_files.ablate),
-    ("configs", "inspect"): (0.05, models.edit_config),
-    ("headers", "inspect"): (0.03, models.edit_header),
-    ("model bytes", "inspect"): (0.03, models.damage_file),
-    ("modules", "inspect"): (0.002, models.bring_code),
-    ("logs", "ingest"): (0.02, other_files.repeat_marks),
-    ("large numbers", "ingest"): (0.02, other_files.count_rounds),
-    ("null elements", READ): (0.02, lists.read_nulls),
-    ("null elements", "analyze"): (0.002, lists.analyse_nulls),
-    ("odd runs", "ls"): (0.002, lists.list_runs),
-    ("removal", "rm"): (0.02, removal.remove_runs),
+    ("tools' files", "ingest"): (0.03, attempts.ingest),
+    ("models", "ablate"): (0.002, attempts.ablate),
+    ("configs", "inspect"): (0.05, attempts.edit_config),
+    ("headers", "inspect"): (0.03, attempts.edit_header),
+    ("model bytes", "inspect"): (0.03, attempts.damage_file),
+    ("modules", "inspect"): (0.002, attempts.bring_code),
+    ("logs", "ingest"): (0.02, attempts.repeat_marks),
+    ("large numbers", "ingest"): (0.02, attempts.count_rounds),
+    ("null elements", READ): (0.02, attempts.read_nulls),
+    ("null elements", "analyze"): (0.002, attempts.analyse_nulls),
+    ("odd runs", "ls"): (0.002, attempts.list_runs),
+    ("removal", "rm"): (0.02, attempts.remove_runs),
     ("options", "any"): (0.01, words.say_option),
     ("full disk", "write"): (0.02, disk.write_on_a_full_disk),
     ("killed", "write"): (0.02, disk.write_and_be_killed),

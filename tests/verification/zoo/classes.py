@@ -10,19 +10,16 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-from support.engine_process.job import CORES, Job, environment, forks
 from support.every_drafter import ALL, LAYERS, V, write
 
 from driftscope_probes.server.doctor import drafter_classes, vllm_folder
 from verification.zoo.compare import CLASSES, Anatomy, _classes, _index, _rms
+from verification.zoo.engines import run_engines
 from verification.zoo.witness import Witness
 
 RUNNERS = ("v1", "v2")
@@ -375,56 +372,6 @@ def recorded(run: Path) -> dict[str, Any]:
     }
 
 
-def _one(folder: Path, runner: str, name: str, probe: str) -> None:
-    result = folder / f"{name}-{runner}-{probe}.json"
-    try:
-        result.write_text(json.dumps(serve(folder, runner, name, probe == "on")))
-    except BaseException as error:
-        words = " ".join(str(error).split())
-        result.write_text(json.dumps({"error": f"{type(error).__name__}: {words[:300]}"}))
-        raise
-
-
-def run_classes(
-    names: Sequence[str], folder: Path, runners: Sequence[str] = RUNNERS
-) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return (class, runner) -> the result of `serve`, and under "off" the tokens without the
-    probe, of V1 if that serves the class, too."""
-    free: Queue[str] = Queue()
-    for core in CORES:
-        free.put(core)
-    for runner in runners:
-        forks(runner)
-
-    def run(job: tuple[str, str, str]) -> None:
-        name, runner, probe = job
-        core = free.get()
-        try:
-            env = environment(Job(drafter="", runner=runner), folder, core)
-            arguments = ["--one", str(folder), runner, name, probe]
-            log = folder / f"{name}-{runner}-{probe}.txt"
-            forks(runner).run(Path(__file__), arguments, env, log, TIMEOUT_S)
-        finally:
-            free.put(core)
-
-    def result(name: str, runner: str, probe: str) -> dict[str, Any]:
-        path = folder / f"{name}-{runner}-{probe}.json"
-        found: dict[str, Any] = {"error": "no result"}
-        return json.loads(path.read_text()) if path.exists() else found
-
-    with ThreadPoolExecutor(len(CORES)) as pool:
-        list(pool.map(run, [(n, r, "on") for r in runners for n in names]))
-        served = {n: [r for r in runners if "error" not in result(n, r, "on")] for n in names}
-        list(pool.map(run, [(n, r[0], "off") for n, r in served.items() if r]))
-    return {
-        (n, r): {**result(n, r, "on"), "off": result(n, served[n][0], "off").get("tokens")}
-        if served[n]
-        else result(n, r, "on")
-        for n in names
-        for r in runners
-    }
-
-
 def one_of_each_class() -> list[str]:
     """Return one registered name of each class of vLLM."""
     classes = drafter_classes(vllm_folder() or Path())
@@ -478,7 +425,8 @@ def main() -> int:
     runners = [w for w in words if w in RUNNERS] or RUNNERS
     keep = next((w for w in words if w.startswith("/")), None)
     with tempfile.TemporaryDirectory(prefix="driftscope-classes-") as folder:
-        results = run_classes(names, Path(keep or folder), runners)
+        engines = [(name, runner) for runner in runners for name in names]
+        results = run_engines(engines, Path(keep or folder), TIMEOUT_S)
     if keep:
         kept = {" ".join(key): found for key, found in results.items()}
         Path(keep, "all.json").write_text(json.dumps(kept, indent=1))
@@ -492,7 +440,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--one"]:
-        _one(Path(sys.argv[2]), *sys.argv[3:])
-    else:
-        sys.exit(main())
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Serve one kind of drafter and compare what was recorded.
+"""Serve one kind of drafter, or one class that vLLM registers, and compare what was recorded.
 
 `kinds_main.py FOLDER RUNNER NAME on|off [ARCTIC]`, with the probe or without it, writes
 NAME-RUNNER-(on|off).json. ARCTIC: folder of the package arctic-inference, for suffix decoding.
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from verification.zoo import ZOO
+from verification.zoo.classes import serve as serve_class
 from verification.zoo.kind import MAX_TOKENS, prompts
 
 SAMPLING = {"temperature": 0, "max_tokens": MAX_TOKENS, "ignore_eos": True, "detokenize": False}
@@ -24,9 +25,11 @@ def main() -> None:
         sys.path.insert(0, *(arctic or [str(Path(__file__).parent / "stand_in")]))
     result = folder / f"{name}-{runner}-{probe}.json"
     try:
-        result.write_text(json.dumps(run_engine(folder, runner, name, probe == "on")))
-    except Exception as error:
-        result.write_text(json.dumps({"error": repr(error)}))
+        serve = run_engine if name in ZOO else serve_class
+        result.write_text(json.dumps(serve(folder, runner, name, probe == "on")))
+    except BaseException as error:
+        words = " ".join(str(error).split())
+        result.write_text(json.dumps({"error": f"{type(error).__name__}: {words[:300]}"}))
         raise
 
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.folders import folder_names
+from support.hostile.texts import folder_names
 
 from driftscope.analysis.query.query_engine import (
     ABANDONED_S,

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
-from support.folders import folder_names
+from support.analyses import assert_same
+from support.hostile.texts import folder_names
 from support.runs import Spec, write_run
 from support.simulate import Prompts, Truth, simulate
-from support.summaries import assert_same
 
 from driftscope.analysis import closeup
 from driftscope.analysis.figures import requests

@@ -14,8 +14,8 @@ import ibis
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.analyses import assert_same
 from support.simulate import Prompts, Truth, simulate
-from support.summaries import assert_same
 
 from driftscope.analysis.conditions import condition_of
 from driftscope.analysis.query.query_engine import DuckDB, Files

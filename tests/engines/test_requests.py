@@ -1,4 +1,4 @@
-"""A real vLLM's requests have equal digests for equal prompts; a second turn is recognised."""
+"""A real vLLM's requests: over several turns, cut off by its end, and on other weights."""
 
 from __future__ import annotations
 
@@ -9,9 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.checkpoints import TARGET, changed, write_adapter
 from support.engine_process.conversations_main import PROMPTS
 from support.engine_process.job import CORES, ENGINE_TIMEOUT_S, HERE, Job, environment, forks
+from support.engine_process.stopped_main import (
+    ABORTED,
+    EXIT,
+    KILLED,
+    RUNNING,
+    SHUTDOWN,
+    SIGTERM,
+    WHOLE,
+)
+from support.engine_process.weights_main import ADAPTER, REQUESTS, VERSION
 
+from driftscope.analysis.query.record_views import open_run
+from driftscope.analysis.query.weight_updates import noted_updates
 from driftscope.pipeline import summarise
 from driftscope.regions import text_regions
 from driftscope.trace.reader import read_trace
@@ -127,3 +140,108 @@ def test_digests_and_regions_can_be_switched_off(tmp_path: Path) -> None:
     assert {row["prompt_digest"] for row in rows} == {row["conversation"] for row in rows} == {None}
     assert {row["region_starts"] for row in rows} == {None}
     assert {row["session"] for row in rows} == {"a", "b"}
+
+
+Said = dict[str, tuple[list[int], str]]
+
+
+def _run_stopped(folder: Path, way: str) -> tuple[Path, Said]:
+    job = Job(drafter="eagle31", probe={"EVERY": "1"}, processes=way == SIGTERM)
+    folder.mkdir()
+    log, said = folder / "log.txt", folder / "said.json"
+    main, env = HERE / "stopped_main.py", environment(job, folder, CORES[0])
+    code = forks("v1").run(main, [str(said), way], env, log, ENGINE_TIMEOUT_S)
+    assert (code == 0) is (way != KILLED), log.read_text(errors="replace")[-4000:]
+    return folder / "run", json.loads(said.read_text())
+
+
+def _rows(run: Path) -> dict[str, dict[str, Any]]:
+    trace = read_trace(run)
+    assert not [error for status in trace.statuses for error in status.errors]
+    return {row["request"].partition("-")[0]: row for row in trace.request.to_pylist()}
+
+
+def _names(text: str) -> list[str]:
+    special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
+    return [each.region for each in text_regions(text, [m.span() for m in special.finditer(text)])]
+
+
+@pytest.mark.parametrize("way", [SHUTDOWN, SIGTERM, EXIT])
+def test_aborted_and_running_requests_have_regions(tmp_path: Path, way: str) -> None:
+    run, said = _run_stopped(tmp_path / "run", way)
+    rows = _rows(run)
+    assert set(rows) == {WHOLE, ABORTED, RUNNING}
+    for name, row in rows.items():
+        ids, text = said[name]
+        found, wanted = [Region.ALL[code] for code in row["region_codes"]], _names(text)
+        if way == SIGTERM and name != WHOLE:  # the engine core goes on until it hears of the end
+            assert row["output_tokens"] >= len(ids)
+            assert found[: len(wanted)] == wanted
+        else:
+            assert row["output_tokens"] == len(ids)
+            assert found == wanted
+    reasons = {name: row["finish_reason"] for name, row in rows.items()}
+    assert reasons == {WHOLE: "length", ABORTED: "abort", RUNNING: "abort"}
+    segments = summarise(open_run(run), "run", by="region").segments
+    assert {each.label for each in segments} <= set(Region.ALL)
+
+
+def test_what_a_kill_leaves_is_not_recorded(tmp_path: Path) -> None:
+    """The rounds are there, and the regions of the requests that had ended."""
+    run, _ = _run_stopped(tmp_path / "run", KILLED)
+    assert set(_rows(run)) == {WHOLE, ABORTED}
+    verify = read_trace(run).verify.to_pylist()
+    lost = sum(row["request"].startswith(RUNNING) and row["verified"] > 0 for row in verify)
+    assert lost > 0
+    found = {e.label: e.rounds for e in summarise(open_run(run), "run", by="region").segments}
+    assert found["(not recorded)"] == lost
+    assert sum(found.values()) == sum(row["verified"] > 0 for row in verify)
+
+
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+def test_adapters_and_updates_are_recorded(tmp_path: Path, runner: str) -> None:
+    adapter = write_adapter(tmp_path / "adapter", TARGET)
+    other = changed(tmp_path / "other", "target", weights=_negate_last_layer)
+    run, answers = {}, {}
+    for name, probe in (("on", {"EVERY": "1"}), ("off", {})):
+        folder, job = tmp_path / name, Job(drafter="eagle31", runner=runner, probe=probe)
+        folder.mkdir()
+        code = forks(runner).run(
+            HERE / "weights_main.py",
+            [str(folder / "answers.json"), str(adapter), str(other)],
+            environment(job, folder, CORES[0]),
+            folder / "log.txt",
+            ENGINE_TIMEOUT_S,
+        )
+        assert code == 0, (folder / "log.txt").read_text(errors="replace")[-4000:]
+        run[name] = folder / "run"
+        answers[name] = json.loads((folder / "answers.json").read_text())
+    assert answers["on"] == answers["off"]
+    assert answers["on"][0] != answers["on"][2] == answers["on"][3]
+
+    trace = read_trace(run["on"])
+    assert trace.problems == ()
+    rows = trace.request.to_pylist()
+    assert sum(row["adapter"] == ADAPTER for row in rows) == REQUESTS
+    assert {row["label"] for row in rows} == {ADAPTER, None}
+    (update,) = noted_updates(trace.statuses)[0][-1:]
+    assert update.version == VERSION
+
+    by = {part.label: part for part in summarise(run["on"], "run", by="adapter").segments}
+    assert {name: part.requests for name, part in by.items()} == {
+        "(no adapter)": 3 * REQUESTS,
+        ADAPTER: REQUESTS,
+    }
+    summary = summarise(run["on"], "run", by="weights")
+    parts = {part.label: part for part in summary.segments}
+    assert {name: part.requests for name, part in parts.items()} == {
+        "as started": 2 * REQUESTS,
+        f"after update 1 ({VERSION})": 2 * REQUESTS,
+    }
+    assert [update.models for update in summary.updates] == [("target",)]
+
+
+def _negate_last_layer(state: dict[str, object]) -> None:
+    for name in state:
+        if ".layers.2." in name and "norm" not in name:
+            state[name] = -state[name]  # type: ignore[operator]
