@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.calibration.attention_drift import ATTENTION_DRIFT, ATTENTION_SINKS
-from benchmarks.calibration.causes import ABLATIONS, CIRCUMSTANCES, TEXT_KINDS
+from benchmarks.calibration.causes import ABLATIONS, CIRCUMSTANCES, NEAR_MISSES, TEXT_KINDS
 from benchmarks.calibration.changes import CHANGES, OF_REPLICAS, OVER_TIME, UNFINISHED, WITH_UPDATES
 from benchmarks.calibration.comparisons import COMPARISONS
 from benchmarks.calibration.confidence import CONFIDENCE
@@ -63,6 +63,7 @@ TABLES = {
         HIGH_FINDINGS,
         TRAINING_NAMED,
         ABLATIONS,
+        NEAR_MISSES,
         SHARED_STEPS,
         SPEED,
         SERVER_LOGS,

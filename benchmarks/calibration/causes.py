@@ -18,8 +18,17 @@ from support.simulate import Prompts, Truth, chunks
 from support.simulate.draw import NEAR
 from support.simulate.sums import rounds_by_key
 
-from benchmarks.calibration.table import Figures, Rate, Table, false, mean_of, power
-from driftscope.ablate.result import Part
+from benchmarks.calibration.table import (
+    Figures,
+    Rate,
+    Table,
+    covered,
+    false,
+    holds,
+    mean_of,
+    power,
+)
+from driftscope.ablate.result import Part, Rejections, Remedy, near_misses_of
 from driftscope.analysis.circumstances import (
     Group,
     Groups,
@@ -305,4 +314,57 @@ ABLATIONS = Table(
     figures=ablated,
     rates=_parts,
     most_trials=SEEDS,
+)
+
+
+ENDS_OF_PROMPT = 8
+"""Mean number of chains of a prompt that end early."""
+NEAR_WORLDS = {
+    "the target's token is among the best 4": (0.7, 0.2, Remedy.WIDER),
+    "the target nearly chose the drafted token": (0.3, 0.7, Remedy.RELAXED),
+    "hopeless": (0.3, 0.15, Remedy.TRAINING),
+    "half of the ends": (0.5, 0.2, Remedy.CANNOT_TELL),
+}
+"""Mean shares of the ends by world, around which prompts vary, and what reaches most of them."""
+FEW_PROMPTS, MANY_PROMPTS = 16, 64
+NearTruth = tuple[float, float, Remedy, int]
+
+
+def near_missed(truth: NearTruth, seed: int) -> Figures:
+    """Return what is said of chains whose ends are drawn with known shares."""
+    wide, close, remedy, _ = truth
+    found = near_misses_of(list(_ends(np.random.default_rng(seed), truth)))
+    assert found is not None
+    return {
+        "right": found.remedy is remedy,
+        "wrong": found.remedy not in (remedy, Remedy.CANNOT_TELL),
+        "covered": [holds(found.wider[1].interval, wide), holds(found.close.interval, close)],
+    }
+
+
+def _ends(random: np.random.Generator, truth: NearTruth) -> Iterator[Rejections]:
+    wide, close, _, prompts = truth
+    for ends in random.poisson(ENDS_OF_PROMPT, prompts):
+        among = random.random(ends) < random.beta(8 * wide, 8 * (1 - wide))
+        near = random.random(ends) < random.beta(8 * close, 8 * (1 - close))
+        yield np.column_stack([np.where(among, 3, 20), np.where(near, 0.8, 0.0)])
+
+
+def _remedies(truth: NearTruth, row: Figures, trials: int) -> Iterator[Rate]:
+    yield false("another remedy named", row["wrong"], trials)
+    yield covered("shares", row["covered"], 2 * trials)
+    if truth[-1] == MANY_PROMPTS:
+        yield power("remedy named", row["right"], trials)
+
+
+NEAR_MISSES = Table(
+    name="near_misses",
+    title="Ends of chains with known shares, {trials} runs each: what is said to help",
+    worlds={
+        f"{world}, {prompts} prompts": (*truth, prompts)
+        for world, truth in NEAR_WORLDS.items()
+        for prompts in (FEW_PROMPTS, MANY_PROMPTS)
+    },
+    figures=mean_of(near_missed),
+    rates=_remedies,
 )

@@ -115,6 +115,10 @@ class AblatedDraft:
     """Whether each drafted token is the target's, [A, K]."""
     figures: Tensor
     """Means over the positions of `trial.drafting.FIGURES`, [K, figures]."""
+    rejections: Tensor
+    """A row for each chain that ends before K, [rejections, 2]: the rank that the drafter gives to
+    the target's token, 0 if it cannot draft it; and the probability of the drafted token as a share
+    of that of the target's own, 0 unless it is the target's second choice."""
 
 
 @torch.inference_mode()
@@ -122,9 +126,34 @@ def ablated_draft(
     prefix: Prefix, k: int, intervention: Intervention, anchors: Tensor
 ) -> AblatedDraft:
     """Draft K tokens greedily from the slots `anchors` [A], given the true tokens before each."""
-    matches, figures = list[Tensor](), list[Tensor]()
+    matches, figures, rejections = list[Tensor](), list[Tensor](), list[Tensor]()
     change = IntervenedChain(intervention, prefix, anchors)
+    going_on = torch.ones(len(anchors), dtype=torch.bool, device=anchors.device)
     for step, right in prefix.steps(anchors, k, change):
         matches.append(step.token_ids == right)
         figures.append(prefix.figures(step))
-    return AblatedDraft(matches=torch.stack(matches, 1), figures=torch.stack(figures))
+        ends = (going_on & ~matches[-1]).nonzero()[:, 0]
+        rejections.append(_rejections(prefix, step, right, anchors, ends))
+        going_on &= matches[-1]
+    return AblatedDraft(
+        matches=torch.stack(matches, 1),
+        figures=torch.stack(figures),
+        rejections=torch.cat(rejections),
+    )
+
+
+def _rejections(
+    prefix: Prefix, step: ChainStep, right: Tensor, anchors: Tensor, ends: Tensor
+) -> Tensor:
+    """Return the rows of the chains `ends` [R], whose tokens are not those of `right` [A]."""
+    logits, passage = step.logits[ends].float(), prefix.passage
+    known = prefix.drafter.target_ids(torch.arange(logits.shape[-1], device=logits.device))
+    is_right = known == right[ends][:, None]
+    own = torch.where(is_right, logits, -torch.inf).amax(-1, keepdim=True)
+    rank = torch.where(is_right.any(-1), 1 + (logits > own).sum(-1), 0)
+    closeness = torch.zeros(len(ends), device=logits.device)
+    if passage.runner_up is not None and passage.closeness is not None:
+        at = anchors[ends] + 1 + step.depth - passage.prompt_tokens
+        second = step.token_ids[ends] == passage.runner_up[at]
+        closeness = torch.where(second, passage.closeness[at], 0.0)
+    return torch.stack([rank.to(closeness), closeness], 1)

@@ -77,6 +77,118 @@ def _region(at: int, counts: NDArray[np.int64]) -> RegionCoverage:
 
 Matches = NDArray[np.bool_]
 """Whether each drafted token is the target's, [positions of one prompt, K]."""
+Rejections = NDArray[np.float64]
+"""Rows of `chains.AblatedDraft.rejections` of one prompt."""
+BRANCHES = (2, 4, 8)
+"""Numbers of a drafter's best tokens among which the target's is looked for."""
+CLOSE = 0.5
+"""Share of the probability of the target's own token from which a relaxed rule may take another."""
+
+
+class Remedy(StrEnum):
+    """What could make a verification accept more."""
+
+    WIDER = "a wider draft (a tree) can help"
+    RELAXED = "a relaxed rule of verification can help, but changes answers"
+    TRAINING = "neither a wider draft nor a relaxed rule reaches most of them, training can"
+    CANNOT_TELL = "what helps most cannot be told, give more prompts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareOfEnds:
+    """Share of the chains that end before K."""
+
+    what: str
+    value: float
+    interval: Interval | None
+    """95% interval over prompts; None with too few of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearMisses:
+    """How far the first wrong token of a chain was from being accepted."""
+
+    ends: int
+    """Number of chains that end before K."""
+    wider: tuple[ShareOfEnds, ...]
+    """Ends at which the target's token is among the drafter's best 2, 4 and 8: a draft of so many
+    branches holds it."""
+    runner_up: ShareOfEnds
+    """Ends at which the drafted token is the target's second choice."""
+    close: ShareOfEnds
+    """Those of them at which it has at least half the probability of the target's own."""
+    lacking: ShareOfEnds
+    """Ends at which the draft vocabulary lacks the target's token."""
+
+    @property
+    def shares(self) -> tuple[ShareOfEnds, ...]:
+        """All shares, in the order in which they are shown."""
+        lacking = (self.lacking,) if self.lacking.value else ()
+        return (*self.wider, self.runner_up, self.close, *lacking)
+
+    @written_property
+    def remedy(self) -> Remedy:
+        """What reaches most of the ends."""
+        branches, close = self.wider[1].interval, self.close.interval
+        if branches is None or close is None:
+            return Remedy.CANNOT_TELL
+        if branches.low > HALF:
+            return Remedy.WIDER
+        if close.low > HALF:
+            return Remedy.RELAXED
+        if branches.high < HALF and close.high < HALF:
+            return Remedy.TRAINING
+        return Remedy.CANNOT_TELL
+
+    @property
+    def words(self) -> str:
+        """Conclusion in words."""
+        return (
+            f"Of {self.ends:,} chains that end early, in {_percent(self.wider[1])} the target's "
+            f"token is among the drafter's best 4, and in {_percent(self.close)} the drafted one "
+            f"was the target's close second choice: {self.remedy.value}."
+        )
+
+
+HALF = 0.5
+"""Share of the ends above which a remedy is named: it reaches most of them."""
+
+
+def _percent(share: ShareOfEnds) -> str:
+    ends = share.interval
+    span = f" ({ends.low:.0%} to {ends.high:.0%})" if ends else ""
+    return f"{share.value:.0%}{span}"
+
+
+def near_misses_of(prompts: Sequence[Rejections]) -> NearMisses | None:
+    """Return the shares over all prompts, which are the clusters of the intervals; None if no chain
+    ends early."""
+    ending = [rows for rows in prompts if len(rows)]
+    if not ending:
+        return None
+
+    ranks, close = [rows[:, 0] for rows in ending], [rows[:, 1] for rows in ending]
+
+    def share(what: str, holds: Sequence[Matches]) -> ShareOfEnds:
+        hits = np.array([[prompt.sum()] for prompt in holds], float)
+        ratio = ratio_of(hits, np.array([[len(prompt)] for prompt in holds], float))
+        spread = rate_intervals(ratio)
+        value = float(ratio.value[0])
+        return ShareOfEnds(what=what, value=value, interval=spread[0] if spread else None)
+
+    return NearMisses(
+        ends=sum(map(len, ending)),
+        wider=tuple(
+            share(
+                f"target's token among the drafter's best {n}",
+                [(rank > 0) & (rank <= n) for rank in ranks],
+            )
+            for n in BRANCHES
+        ),
+        runner_up=share("drafted token is the target's second choice", [one > 0 for one in close]),
+        close=share(f"of these, at least {CLOSE:.0%} as probable", [one >= CLOSE for one in close]),
+        lacking=share("target's token not in the draft vocabulary", [rank == 0 for rank in ranks]),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +391,8 @@ class Ablation:
     decomposition: Decomposition | None
     """None if an intervention that it needs was not asked for."""
     vocabulary: VocabularyCoverage
+    near_misses: NearMisses | None
+    """None if every chain is accepted up to K."""
     not_applicable: Mapping[str, str]
     """Interventions that change nothing in this drafter, with the reason."""
 
@@ -339,6 +453,7 @@ def conclusion_of(result: Ablation) -> Conclusion:
 def ablation_of(
     drafts: Sequence[Drafts],
     vocabulary: VocabularyCoverage,
+    near_misses: NearMisses | None,
     *,
     drafter: str,
     target: str,
@@ -355,6 +470,7 @@ def ablation_of(
         effects=tuple(effect_of(each, len(drafts) - 1) for each in drafts),
         decomposition=decompose({each.intervention.id: each.matches for each in drafts}),
         vocabulary=vocabulary,
+        near_misses=near_misses,
         not_applicable=dict(not_applicable),
     )
 

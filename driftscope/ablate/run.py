@@ -31,8 +31,10 @@ from driftscope.ablate.result import (
     Figures,
     Matches,
     RegionTokens,
+    Rejections,
     ablation_of,
     coverage_of,
+    near_misses_of,
     overflows_at,
 )
 from driftscope.boundary import strict_json
@@ -163,6 +165,8 @@ class MeasuredPrompt:
     """Matches by intervention, from the same positions; of none if the answer is too short."""
     sums: Mapping[str, FigureSums]
     vocabulary: RegionTokens
+    rejections: Rejections
+    """Ends of the chains as served; none of prompts that are written in another way."""
 
     @property
     def positions(self) -> int:
@@ -231,6 +235,7 @@ class PromptMeter:
             matches={name: each.matches.cpu().numpy() for name, each in drafted.items()},
             sums={name: _sums(each) for name, each in drafted.items()},
             vocabulary=self._vocabulary.count(passage) if self._vocabulary else {},
+            rejections=drafted[AS_SERVED].rejections.double().cpu().numpy(),
         )
 
     def _drafts(
@@ -266,6 +271,7 @@ def _nothing(k: int) -> AblatedDraft:
     return AblatedDraft(
         matches=torch.zeros((0, k), dtype=torch.bool),
         figures=torch.zeros((k, len(FIGURES))),
+        rejections=torch.zeros((0, 2)),
     )
 
 
@@ -354,6 +360,7 @@ def _plain(measured: MeasuredPrompt) -> dict[str, Any]:
         "matches": {name: _rows(each) for name, each in measured.matches.items()},
         "sums": {name: each.tolist() for name, each in measured.sums.items()},
         "vocabulary": {region: list(each) for region, each in measured.vocabulary.items()},
+        "rejections": measured.rejections.tolist(),
         "k": next(iter(measured.matches.values())).shape[1],
     }
 
@@ -370,6 +377,7 @@ def _measured(plain: Mapping[str, Any]) -> MeasuredPrompt:
         matches={name: _matches(rows, k) for name, rows in plain["matches"].items()},
         sums={name: np.array(each, float) for name, each in plain["sums"].items()},
         vocabulary={name: (int(n), int(gone)) for name, (n, gone) in plain["vocabulary"].items()},
+        rejections=np.array(plain["rejections"], float).reshape(-1, 2),
     )
 
 
@@ -585,6 +593,7 @@ def _result(
     return ablation_of(
         [*chains, *rewritten],
         coverage_of([each.vocabulary for each in served.values()]),
+        near_misses_of([each.rejections for each in served.values()]),
         drafter=names[0],
         target=names[1],
         not_applicable={**plan.not_applicable, **too_short},

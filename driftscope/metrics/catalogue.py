@@ -12,7 +12,7 @@ DEFINITIONS: dict[str, Definition] = {
     for definition in (
         *(a.MEAN_LENGTH, a.MARGINAL, a.CONDITIONAL, a.TOKEN_RATE),
         *(a.MEAN_LENGTH_BY_REQUEST, a.MEAN_LENGTH_BY_TOKEN),
-        *(confidence.AGREEMENT, confidence.LOSS_PARTS),
+        *(confidence.AGREEMENT, confidence.LOSS_PARTS, confidence.NEAR_MISSES),
         *(t.SINK, t.PROMPT, t.GENERATED, t.SELF, t.NULL),
         *(t.NEAR_SHIFT, t.OWN_EXCESS, t.RETENTION),
         *(hidden.IN_RMS, hidden.PRENORM_RMS, hidden.POSTNORM_RMS, hidden.FED_RMS),

@@ -115,6 +115,16 @@ LOSS_PARTS = Definition(
     range="-1 to 1",
     source="driftscope ablate; the Shapley value of two factors",
 )
+NEAR_MISSES = Definition(
+    name="near_misses",
+    title="Near misses",
+    meaning="Of the chains that end before K, the share whose first wrong token was nearly right: "
+    "the target's token is among the drafter's best n, or the drafted one is the target's second "
+    "choice.",
+    unit="1",
+    range="0 to 1",
+    source="driftscope ablate",
+)
 
 
 def calibration_error(weight: ArrayLike, sure: ArrayLike, accepted: ArrayLike) -> float | None:

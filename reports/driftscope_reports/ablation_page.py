@@ -9,16 +9,18 @@ from markupsafe import Markup
 
 from driftscope.ablate.intervention import AS_SERVED, Intervention
 from driftscope.ablate.result import (
+    BRANCHES,
     Ablation,
     Decomposition,
     Effect,
+    NearMisses,
     PairedBy,
     Part,
     RegionCoverage,
     VocabularyCoverage,
     conclusion_of,
 )
-from driftscope.metrics.confidence import AGREEMENT, LOSS_PARTS
+from driftscope.metrics.confidence import AGREEMENT, LOSS_PARTS, NEAR_MISSES
 from driftscope.trace.manifest import BY_DEPTH
 from driftscope_reports.charts import Axis, Unit, bars, figure, line
 from driftscope_reports.model import Picture, Section, figures_of, section_html, table
@@ -165,6 +167,52 @@ def _region(each: RegionCoverage) -> list[str]:
     ]
 
 
+_HOW_NEAR = (
+    "Each bar is a share of the chains that end before K, at their first wrong token, as served; "
+    "the target is greedy. Lines are 95% intervals over prompts. Shares overlap. A tree of n "
+    "branches holds the drafter's best n tokens, and more tokens are verified for it."
+)
+
+
+def near_misses(found: NearMisses) -> Section:
+    """Return the section on what the drafts that were rejected came close to."""
+    shown = bars(
+        "share of the ends",
+        [*(f"best {n}" for n in BRANCHES), "second choice", "close", "lacking"][
+            : len(found.shares)
+        ],
+        [share.value for share in found.shares],
+        intervals=[share.interval for share in found.shares],
+        colours=(*["run-0"] * len(BRANCHES), "same", "same", "apart")[: len(found.shares)],
+    )
+    picture = Picture(
+        id="near-misses",
+        title="How near the first wrong token was",
+        how=_HOW_NEAR,
+        chart=figure(
+            [shown],
+            x_title="where a chain ends",
+            y_title="share of the ends",
+            axis=Axis.CATEGORY,
+            unit=Unit.SHARE,
+        ),
+        definitions=(NEAR_MISSES,),
+    )
+    rows = [
+        [share.what, f"{share.value:.1%}", f"{ends.low:.1%} to {ends.high:.1%}" if ends else "–"]
+        for share in found.shares
+        for ends in [share.interval]
+    ]
+    head = ["chains that end at", "share", "95% interval"]
+    return Section(
+        id="near",
+        name="What the rejected tokens came close to",
+        lead=found.words,
+        pictures=(picture,),
+        below=[table(head, rows, caption="Shares of the chains that end early", sortable=True)],
+    )
+
+
 WRONG_TOKENS = (
     "Wrong tokens cost no acceptance. A chain is accepted up to its first wrong token, and up to "
     "there it has read the target's tokens. Their part says how useless a chain is after its first "
@@ -277,6 +325,8 @@ def to_html(result: Ablation, *, command: str | None = None) -> str:
 def _sections(result: Ablation) -> list[Section]:
     found = [loss(result.decomposition, result.k)] if result.decomposition else []
     found += [interventions(result), agreement(result)]
+    if result.near_misses is not None:
+        found.append(near_misses(result.near_misses))
     if result.vocabulary.lacking:
         found.append(vocabulary(result.vocabulary))
     return found

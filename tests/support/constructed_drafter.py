@@ -13,7 +13,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from driftscope.ablate.intervention import AS_SERVED, FACTORIAL, FIRST_TOKEN, INTERVENTIONS
-from driftscope.ablate.result import Ablation, Decomposition, ablation_of, coverage_of, decompose
+from driftscope.ablate.result import (
+    Ablation,
+    Decomposition,
+    ablation_of,
+    coverage_of,
+    decompose,
+    near_misses_of,
+)
 from driftscope.ablate.run import PromptMeter, PromptWriting, by_position, by_prompt, long_enough
 from driftscope.inspect.reference.drafter import ChainKeys, StepOutput
 from driftscope.inspect.trial.target import Passage
@@ -150,6 +157,7 @@ def constructed_ablation(cause: str = "states", seed: int = 0, *, lacking: int =
     return ablation_of(
         [*(by_position(mine, each) for each in chains), rewritten],
         coverage_of([{"prose": (8, lacking), "code": (8, 0)}] * len(mine)),
+        near_misses_of([each.rejections for each in mine.values()]),
         drafter="models/constructed",
         target="models/target",
         not_applicable={"template": "the drafter was saved without a chat template"},

@@ -165,6 +165,8 @@ def print_ablation(result: Ablation) -> None:
         console.print(Text(f"not applicable: {name}: {reason}", "dim"))
     if result.vocabulary.lacking:
         _print_vocabulary(console, result.vocabulary)
+    if result.near_misses is not None:
+        console.print(Text(result.near_misses.words))
     console.print(Text(_pairing(result), "dim"))
 
 

@@ -98,6 +98,10 @@ class Passage:
     states: Mapping[int, Tensor]
     log_probability: float = math.nan
     """Mean that the target gives to the tokens of its answer."""
+    runner_up: Tensor | None = None
+    """The target's second choice at each token of the answer, [answer]."""
+    closeness: Tensor | None = None
+    """Probability of the second choice as a share of the first's, [answer]."""
 
     def anchors(self, k: int) -> Tensor:
         """Return all positions of the answer from which K tokens can be drafted and compared: the
@@ -206,12 +210,16 @@ class Teacher:
         with self._running():
             states, logits = self._states(ids, layers)
         answer = logits[prompt_tokens - 1 :].float().log_softmax(-1)
+        best = answer.topk(2, -1)
+        second = (best.indices[:, 0] == ids[prompt_tokens:]).long()[:, None]
         return Passage(
             key=key,
             ids=ids,
             prompt_tokens=prompt_tokens,
             states=states,
             log_probability=float(answer.gather(-1, ids[prompt_tokens:, None]).mean()),
+            runner_up=best.indices.gather(-1, second)[:, 0],
+            closeness=(best.values[:, 1] - best.values[:, 0]).exp(),
         )
 
     @contextmanager

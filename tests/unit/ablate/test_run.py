@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import constructed_drafter as constructed
 from support.checkpoints import TARGET, changed
 
+from driftscope.ablate.chains import ablated_draft
 from driftscope.ablate.intervention import AS_SERVED, FACTORIAL, INTERVENTIONS
 from driftscope.ablate.result import (
     Ablation,
@@ -32,7 +34,7 @@ from driftscope.ablate.run import (
 )
 from driftscope.errors import UsageError
 from driftscope.inspect.checkpoints import open_drafter, open_target
-from driftscope.inspect.trial.drafting import as_served
+from driftscope.inspect.trial.drafting import Prefix, as_served
 from driftscope.inspect.trial.target import Passage
 from driftscope_lab.trio import trio_path
 
@@ -125,6 +127,41 @@ def test_weights_states_and_embeddings_are_rounded_and_the_original_is_not(tmp_p
     assert bool((served.cast(passage).states[1] == third).all())
 
 
+def test_the_ends_of_chains_are_those_that_sorting_finds() -> None:
+    (passage, *_), at = (
+        constructed.passages(3),
+        torch.arange(constructed.PROMPT - 1, constructed.PROMPT + 11),
+    )
+    random = torch.Generator().manual_seed(1)
+    passage = replace(
+        passage,
+        runner_up=torch.randint(0, 20, (16,), generator=random),
+        closeness=torch.rand(16, generator=random),
+    )
+
+    def drafter() -> Any:
+        made = constructed.ConstructedDrafter(constructed.KNOWN["noisy head"], 5)
+        made.config.draft_vocab_size, made.target_ids = 18, lambda ids: ids + 1
+        made.lm_head = lambda postnorm: postnorm[..., 1:19]
+        return made
+
+    same = drafter()
+    drafted = ablated_draft(Prefix.of(same, same, passage), 4, INTERVENTIONS[AS_SERVED], at)
+    same, wanted, over = drafter(), list[tuple[float, float]](), set[int]()
+    for step, right in Prefix.of(same, same, passage).steps(at, 4):
+        for n, token in enumerate(step.token_ids.tolist()):
+            if n in over or token == right[n]:
+                continue
+            over.add(n)
+            best = (step.logits[n].argsort(descending=True) + 1).tolist()
+            rank = best.index(int(right[n])) + 1 if int(right[n]) in best else 0
+            place = int(at[n]) + 1 + step.depth - constructed.PROMPT
+            second = token == passage.runner_up[place]
+            wanted.append((rank, float(passage.closeness[place]) if second else 0.0))
+    assert drafted.rejections.tolist() == [pytest.approx(row) for row in wanted]
+    assert 0 in {rank for rank, _ in wanted} and len(over) > 5
+
+
 def _third(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"fc.weight": torch.full(state["fc.weight"].shape, 1 / 3)}
 
@@ -140,6 +177,7 @@ def _measured(key: str, positions: int = 4) -> MeasuredPrompt:
         matches={"as-served": random.random((positions, 3)) < 0.5},
         sums={"as-served": random.random((3, 7)) / 3},
         vocabulary={"prose": (40, 3)},
+        rejections=random.random((positions, 2)),
     )
 
 
@@ -238,7 +276,7 @@ def _of(matches: Mapping[str, list[Matches]]) -> Ablation:
         )
         for name, each in matches.items()
     ]
-    return ablation_of(drafts, coverage_of([]), drafter="d", target="t", not_applicable={})
+    return ablation_of(drafts, coverage_of([]), None, drafter="d", target="t", not_applicable={})
 
 
 def test_lengths_rates_and_differences_are_those_of_the_matches() -> None:

@@ -145,9 +145,23 @@ def test_every_intervention_has_its_change_and_how_it_is_paired() -> None:
 
 def test_agreement_is_drawn_by_depth_for_each_group() -> None:
     page = ablation_html(constructed_ablation())
-    assert FIGURES.findall(page) == ["loss", "agreement-factors", "agreement-prompts"]
+    pictures = ["loss", "agreement-factors", "agreement-prompts", "near-misses"]
+    assert FIGURES.findall(page) == pictures
     drawn = json.dumps(_figure(page, "agreement-factors"))
     assert all(name in drawn for name in ("as served", "right-tokens", "right-both"))
+
+
+def test_the_ends_are_bars_and_a_sentence_says_what_reaches_them() -> None:
+    result = constructed_ablation()
+    found = result.near_misses
+    assert found is not None and found.ends > 100
+    page = ablation_html(result)
+    assert found.words in _words(page) and found.remedy.value in found.words
+    drawn = json.dumps(_figure(page, "near-misses"))
+    assert all(f'"{name}"' in drawn for name in ("best 2", "best 8", "second choice", "close"))
+    assert '"lacking"' not in drawn
+    unasked = ablation_html(replace(result, near_misses=None))
+    assert "What the rejected tokens" not in _words(unasked)
 
 
 def test_the_vocabulary_is_shown_only_if_it_lacks_tokens() -> None:
@@ -160,7 +174,7 @@ def test_without_the_factors_the_page_says_what_to_ask() -> None:
     page = ablation_html(replace(result, decomposition=None, effects=result.effects[:1]))
     assert "states cost was not asked" in _words(page)
     assert "Add right-states to --interventions" in _words(page)
-    assert FIGURES.findall(page) == ["agreement-factors"]
+    assert FIGURES.findall(page) == ["agreement-factors", "near-misses"]
 
 
 @pytest.mark.parametrize(
