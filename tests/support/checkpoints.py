@@ -56,6 +56,52 @@ def changed(
     return folder
 
 
+Edit = Callable[[Config], None]
+Planting = Callable[[State], None]
+
+
+def fields(**values: object) -> Edit:
+    """Set fields of a config."""
+    return lambda config: config.update(values)
+
+
+def shifted_layers(by: int) -> Edit:
+    """Shift every captured layer by this many layers, in both places that name it."""
+
+    def change(config: Config) -> None:
+        config[AUX] = config["eagle_config"][AUX] = [layer + by for layer in config[AUX]]
+
+    return change
+
+
+def exchanged(first: str, second: str) -> Planting:
+    """Exchange two tensors."""
+
+    def change(state: State) -> None:
+        one, other = f"{first}.weight", f"{second}.weight"
+        state[one], state[other] = state[other], state[one]
+
+    return change
+
+
+def without(prefix: str) -> Planting:
+    """Leave out the tensors whose names begin with this."""
+
+    def change(state: State) -> None:
+        for name in [name for name in state if name.startswith(prefix)]:
+            del state[name]
+
+    return change
+
+
+def reversed_states(state: State) -> None:
+    """Put the columns of fc, by captured state, in the reverse order."""
+    state["fc.weight"] = torch.cat(state["fc.weight"].chunk(3, -1)[::-1], -1)
+
+
+NORMS = "midlayer.input_layernorm", "midlayer.hidden_norm"
+
+
 def own_vocabulary(state: State) -> None:
     """Give a drafter a vocabulary of its own: each second token."""
     kept = torch.arange(0, 2 * FEWER, 2)

@@ -8,8 +8,6 @@ done.
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support.checkpoints import changed, fields, shifted_layers, without
 from torch import Tensor, nn
 
 from driftscope.inspect.reference.drafter import (
@@ -61,8 +60,8 @@ def models(folder: Path, fault: Fault) -> tuple[Path, Path]:
         target = folder / "other-target"
         save_target(other, target)
     if fault.config or fault.weights:
-        drafter = Path(shutil.copytree(drafter, folder / "drafter"))
-        _edit(drafter, fault)
+        made = folder / "drafter"
+        drafter = changed(made, str(drafter), config=fault.config, weights=fault.weights)
     return target, drafter
 
 
@@ -77,19 +76,6 @@ def healthy_models(folder: Path, name: str) -> tuple[Path, Path]:
     return target, drafter
 
 
-def _edit(drafter: Path, fault: Fault) -> None:
-    from safetensors.torch import load_file, save_file
-
-    path, file = drafter / "config.json", drafter / "model.safetensors"
-    fields, state = json.loads(path.read_text()), load_file(file)
-    if fault.config:
-        fault.config(fields)
-    if fault.weights:
-        fault.weights(state)
-    path.write_text(json.dumps(fields, indent=1) + "\n")
-    save_file(state, file, metadata={"format": "pt"})
-
-
 def _fewer(drafter: Drafter) -> Drafter:
     """Return the drafter with a vocabulary of its own: the tokens that the held-out texts use
     most."""
@@ -101,25 +87,6 @@ def _fewer(drafter: Drafter) -> Drafter:
     drafter.lm_head.weight = nn.Parameter(drafter.lm_head.weight[kept])
     drafter.register_buffer("d2t", kept - torch.arange(FEWER_TOKENS))
     return drafter
-
-
-def _layers(by: int) -> Callable[[dict[str, Any]], None]:
-    """Return a fault that shifts every captured layer by this many layers."""
-
-    def change(fields: dict[str, Any]) -> None:
-        name = "eagle_aux_hidden_state_layer_ids"
-        fields[name] = fields["eagle_config"][name] = [each + by for each in fields[name]]
-
-    return change
-
-
-def _without_fc_norm(state: dict[str, Tensor]) -> None:
-    for name in [name for name in state if name.startswith("fc_norm.")]:
-        del state[name]
-
-
-def _set(**values: Any) -> Callable[[dict[str, Any]], None]:
-    return lambda fields: fields.update(values)
 
 
 def _permuted_head(state: dict[str, Tensor]) -> None:
@@ -180,13 +147,13 @@ def _permutation(size: int) -> Tensor:
 
 
 FAULTS = {
-    "norm_output off in the config": Fault(of=EAGLE31, config=_set(norm_output=False)),
+    "norm_output off in the config": Fault(of=EAGLE31, config=fields(norm_output=False)),
     "norm_output not applied": Fault(of=EAGLE31, engine=_norm_output_not_applied),
-    "norm_output on in the config": Fault(of=EAGLE3, config=_set(norm_output=True)),
-    "fc_norm missing": Fault(of=EAGLE31, config=_set(fc_norm=False), weights=_without_fc_norm),
-    "captured layers one too low": Fault(of=EAGLE31, config=_layers(-1)),
-    "captured layers one too high": Fault(of=EAGLE31, config=_layers(1)),
-    "captured layers one too high, eagle3": Fault(of=EAGLE3, config=_layers(1)),
+    "norm_output on in the config": Fault(of=EAGLE3, config=fields(norm_output=True)),
+    "fc_norm missing": Fault(of=EAGLE31, config=fields(fc_norm=False), weights=without("fc_norm.")),
+    "captured layers one too low": Fault(of=EAGLE31, config=shifted_layers(-1)),
+    "captured layers one too high": Fault(of=EAGLE31, config=shifted_layers(1)),
+    "captured layers one too high, eagle3": Fault(of=EAGLE3, config=shifted_layers(1)),
     "d2t shifted": Fault(of=FEWER, weights=_d2t(lambda d2t: d2t + 1)),
     "d2t zero": Fault(of=FEWER, weights=_d2t(torch.zeros_like)),
     "own embedding": Fault(of=EAGLE31, engine=_own_embedding),

@@ -1,5 +1,5 @@
-"""Drafters that were changed in one way each: the mistakes of a review from outside, with what each
-costs, and more of the same kinds.
+"""Drafters that were changed in one way each: mistakes that were published, those of a review from
+outside, and more of the same kinds.
 
 A mistake counts as found if `inspect` has an error or a warning.
 """
@@ -11,7 +11,21 @@ from dataclasses import dataclass, field
 
 import torch
 from safetensors.torch import load_file
-from support.checkpoints import Config, State
+from support.checkpoints import (
+    AUX,
+    NORMS,
+    Config,
+    State,
+    as_speculators,
+    exchanged,
+    fields,
+    own_vocabulary,
+    own_vocabulary_config,
+    reversed_states,
+    shifted_layers,
+    speculators_names,
+    without,
+)
 from torch import Tensor
 
 from driftscope_lab.trio import trio_path
@@ -40,11 +54,6 @@ class Plant:
     """Results that name the cause; without any, it cannot be named from the files."""
 
 
-def fields(**values: object) -> Callable[[Config], None]:
-    """Set fields of config.json."""
-    return lambda config: config.update(values)
-
-
 def random() -> torch.Generator:
     """Return the generator of a plant."""
     return torch.Generator().manual_seed(_SEED)
@@ -56,16 +65,6 @@ def each(change: Callable[[Tensor], Tensor], *names: str) -> Callable[[State], N
     def changed(state: State) -> None:
         for name in names:
             state[f"{name}.weight"] = change(state[f"{name}.weight"]).to(torch.bfloat16)
-
-    return changed
-
-
-def exchanged(first: str, second: str) -> Callable[[State], None]:
-    """Exchange two tensors."""
-
-    def changed(state: State) -> None:
-        one, other = f"{first}.weight", f"{second}.weight"
-        state[one], state[other] = state[other], state[one]
 
     return changed
 
@@ -150,6 +149,47 @@ def _by_frequency(state: State) -> None:
     state["t2d"] = torch.zeros(1024, dtype=torch.bool).index_fill(0, order, True)
 
 
+def _unnamed_layers(fields: Config) -> None:
+    del fields[AUX], fields["eagle_config"][AUX]
+
+
+def _table(made: Callable[[Tensor], Tensor], *, mask: bool) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        own_vocabulary(state)
+        state["d2t"] = made(state["d2t"])
+        if not mask:
+            del state["t2d"]
+
+    return change
+
+
+def _other_embedding(state: State) -> None:
+    state["embed_tokens.weight"] = torch.randn(1024, 256, generator=random())
+
+
+def _halves(state: State) -> None:
+    for part in "qkv":
+        name = f"midlayer.self_attn.{part}_proj.weight"
+        state[name] = torch.cat(state[name].chunk(2, -1)[::-1], -1)
+
+
+def _other_target(state: State) -> None:
+    """Make the drafter one of a target whose states are permuted, but not its tokens."""
+    order = torch.randperm(256, generator=random())
+    blocks = state["fc.weight"].chunk(3, -1)
+    state["fc.weight"] = torch.cat([block[:, order] for block in blocks], -1)
+    state["embed_tokens.weight"] = torch.randn(1024, 256, generator=random())
+
+
+def _speculators(**lost: None) -> Callable[[Config], None]:
+    def change(fields: Config) -> None:
+        as_speculators(fields)
+        for name in lost:
+            fields.pop(name)
+
+    return change
+
+
 def _interleaved(tensor: Tensor) -> Tensor:
     split = tensor.reshape(-1, 2, HEAD_SIZE // 2, tensor.shape[-1])
     return split.transpose(1, 2).reshape(tensor.shape)
@@ -172,7 +212,6 @@ def _minus_one(state: State) -> None:
             state[name] = (tensor.float() - 1).to(tensor.dtype)
 
 
-NORMS = f"{LAYER}input_layernorm", f"{LAYER}hidden_norm"
 Q, K, V, OUT = (f"{ATTENTION}{part}_proj" for part in "qkvo")
 GATE, UP, DOWN = (f"{MLP}{part}_proj" for part in ("gate", "up", "down"))
 _ORDER = ("repaired_by.order_of_heads",)
@@ -182,6 +221,161 @@ NAMED = "the mistake, named"
 ANOTHER = "use a drafter that was trained on this target [likely]"
 SOUND = "No mistake found"
 NOT_RUN = "a note that it was not run, exit 0"
+
+PUBLISHED = (
+    Plant(
+        name="norm_output on (SpecForge#879)",
+        of=EAGLE3,
+        causes=("repaired_by.norm_output",),
+        config=fields(norm_output=True),
+    ),
+    Plant(
+        name="norm_output lost in the speculators format (vllm#46488)",
+        of=EAGLE31,
+        causes=("repaired_by.norm_output",),
+        config=_speculators(norm_output=None),
+        weights=speculators_names,
+    ),
+    Plant(
+        name="norm_before_fc for fc_norm (speculators#610, #670)",
+        of=EAGLE31,
+        causes=("fc_norm_and_norm_before_fc_swapped",),
+        config=fields(fc_norm=False, norm_before_fc=True),
+    ),
+    Plant(
+        name="captured layers one too low (sglang#32334)",
+        of=EAGLE31,
+        causes=("repaired_by.captured_layers_2_3_5",),
+        config=shifted_layers(-1),
+    ),
+    Plant(
+        name="captured layers one too high",
+        of=EAGLE3,
+        causes=("repaired_by.captured_layers_2_3_5",),
+        config=shifted_layers(1),
+    ),
+    Plant(
+        name="captured layers not named",
+        of=EAGLE31,
+        causes=("captured_layers_collapse",),
+        config=_unnamed_layers,
+    ),
+    Plant(
+        name="norm_before_residual on",
+        of=EAGLE3,
+        causes=("repaired_by.norm_before_residual",),
+        config=fields(norm_before_residual=True),
+    ),
+    Plant(
+        name="norm_before_residual left out in the speculators format",
+        of=EAGLE3,
+        causes=("repaired_by.norm_before_residual",),
+        config=_speculators(norm_before_residual=None),
+        weights=speculators_names,
+    ),
+    Plant(
+        name="fc_norm off",
+        of=EAGLE31,
+        causes=("fc_norm_unused", "repaired_by.fc_norm"),
+        config=fields(fc_norm=False),
+    ),
+    Plant(
+        name="fc_norm lost, flag and weights",
+        of=EAGLE31,
+        causes=("repaired_by.fc_norm_of_ones",),
+        config=fields(fc_norm=False),
+        weights=without("fc_norm."),
+    ),
+    Plant(
+        name="columns of fc reversed",
+        of=EAGLE3,
+        causes=("repaired_by.states_order_3_2_1",),
+        weights=reversed_states,
+    ),
+    Plant(
+        name="columns of fc reversed",
+        of=EAGLE31,
+        # The order of the norms changes nothing that can be measured.
+        causes=("repaired_by.fc_order_3_2_1", "repaired_by.states_order_3_2_1"),
+        weights=reversed_states,
+    ),
+    Plant(
+        name="fc_norm reversed",
+        of=EAGLE31,
+        causes=("repaired_by.fc_norm_order_3_2_1",),
+        weights=exchanged("fc_norm.0", "fc_norm.2"),
+    ),
+    Plant(
+        name="input and hidden norm exchanged",
+        of=EAGLE3,
+        causes=("repaired_by.input_and_hidden_norm",),
+        weights=exchanged(*NORMS),
+    ),
+    Plant(
+        name="input and hidden norm exchanged",
+        of=EAGLE31,
+        causes=("repaired_by.input_and_hidden_norm",),
+        weights=exchanged(*NORMS),
+    ),
+    Plant(
+        name="d2t holds ids",
+        of=EAGLE31,
+        causes=("d2t_absolute",),
+        config=own_vocabulary_config,
+        weights=_table(lambda table: table + torch.arange(len(table)), mask=False),
+    ),
+    Plant(
+        name="d2t all zero",
+        of=EAGLE3,
+        causes=("d2t_zero",),
+        config=own_vocabulary_config,
+        weights=_table(torch.zeros_like, mask=True),
+    ),
+    Plant(
+        name="d2t one too high",
+        of=EAGLE31,
+        causes=("d2t_range", "repaired_by.d2t_minus_one"),
+        config=own_vocabulary_config,
+        weights=_table(lambda table: table + 1, mask=False),
+    ),
+    Plant(
+        name="an embedding of its own",
+        of=EAGLE31,
+        causes=("embedding_not_targets", "repaired_by.targets_embedding"),
+        weights=_other_embedding,
+    ),
+    Plant(
+        name="head permuted",
+        of=EAGLE3,
+        causes=("repaired_by.targets_head",),
+        weights=each(lambda t: t[torch.randperm(1024, generator=random())], "lm_head"),
+    ),
+    Plant(
+        name="rope_theta not the target's",
+        of=EAGLE31,
+        causes=("rope_theta_differs", "repaired_by.rope_theta"),
+        config=fields(rope_theta=1e6),
+    ),
+    Plant(
+        name="queries and keys interleaved",
+        of=EAGLE3,
+        causes=("repaired_by.rope_layout",),
+        weights=each(_interleaved, Q, K),
+    ),
+    Plant(
+        name="halves of attention's input exchanged",
+        of=EAGLE31,
+        causes=("repaired_by.attention_halves",),
+        weights=_halves,
+    ),
+    Plant(
+        name="drafter of another target",
+        of=EAGLE31,
+        causes=("another_target", "embedding_not_targets"),
+        weights=_other_target,
+    ),
+)
+"""Mistakes that were published, and more like them."""
 
 REVIEWED = (
     Plant(name="8 kv heads in the config", before=NAMED, config=fields(num_key_value_heads=8)),

@@ -1,8 +1,8 @@
-"""Results of `inspect` for planted mistakes and of healthy drafters, as a table: `make inspect`.
+"""Results of `inspect` for planted mistakes, as a table: `make inspect`.
 
 Each checkpoint is inspected as the command does, with the target and the trio's prompts. A mistake
-is found if an error or a warning is there, and named if one of those that it should lead to is. A
-healthy drafter should have neither.
+is found if an error or a warning is there, and named if one of those that it should lead to is.
+Healthy drafters are inspected by `false_alarms`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from driftscope.inspect.inspection import Answer, Inspection, inspect_files
 from driftscope.inspect.trial.result import Trial
 from driftscope.inspect.trial.trial import Bench, run_trial
 from driftscope.inspect.trial.verdict import LOST_BELOW, best_repair, verdict
-from verification.inspected.checkpoints import PUBLISHED, healthy
-from verification.inspected.plants import FURTHER, REVIEWED, Plant
+from verification.inspected.plants import FURTHER, PUBLISHED, REVIEWED, Plant
 
-K, PROMPTS, SEEDS = 5, 32, 2
+K, PROMPTS = 5, 32
 SHIPPED = {"eagle3": 3.76, "eagle31": 4.24}
 """Acceptance lengths of the shipped drafters on the trio's first 32 prompts."""
 PLANTS = {"published": PUBLISHED, "reviewed": REVIEWED, "further": FURTHER}
@@ -182,8 +181,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m verification.inspected.table")
     parser.add_argument("--prompts", type=int, default=PROMPTS)
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="re-trained drafters of each kind")
-    parser.add_argument("--plants", choices=[*PLANTS, "none"], nargs="*", default=[*PLANTS])
+    parser.add_argument("--plants", choices=[*PLANTS], nargs="*", default=[*PLANTS])
     parser.add_argument("--only", default="", help="plants whose name holds these words")
     options = parser.parse_args()
     torch.set_num_threads(max(1, torch.get_num_threads() // 2))
@@ -206,12 +204,6 @@ def main() -> None:
                 f"{kind}: {len(rows)}, {named} named, {len(clear)} with nothing wrong found, of "
                 f"which {costly} lose more than a tenth, {sound} called sound"
             )
-        sound = list[Row]()
-        for name, of, path in healthy(Path(folder), options.seeds) if options.seeds >= 0 else ():
-            sound.append(inspected(path, name, of, (), loaded(TARGET, options.prompts)))
-            print(line(sound[-1]), flush=True)
-    alarms = sum(row.answer is not Answer.NOT_COMPARED for row in sound)
-    counts.append(f"healthy: {len(sound)}, {alarms} with an error or a warning")
     print("\n" + "\n".join(counts))
 
 

@@ -26,6 +26,8 @@ from support.checkpoints import (
     own_vocabulary_config,
     planted,
     prompt_texts,
+    reversed_states,
+    shifted_layers,
     speculators_names,
 )
 from typer.testing import CliRunner
@@ -87,18 +89,6 @@ def test_acceptance_is_that_of_the_reference_engine() -> None:
     assert found.mean_length == pytest.approx(tokens / rounds, abs=0.02)
 
 
-def _layers(by: int) -> Callable[[Config], None]:
-    def change(fields: Config) -> None:
-        fields[AUX] = fields["eagle_config"][AUX] = [each + by for each in fields[AUX]]
-
-    return change
-
-
-def _exchanged_norms(state: State) -> None:
-    names = "midlayer.input_layernorm.weight", "midlayer.hidden_norm.weight"
-    state[names[0]], state[names[1]] = state[names[1]], state[names[0]]
-
-
 def test_a_healthy_drafter_gets_no_repair() -> None:
     trial = _trial(trio_path() / "eagle31")
     assert best_repair(trial) is None
@@ -116,7 +106,7 @@ def test_a_wrong_flag_is_repaired_by_the_config_that_is_written(tmp_path: Path) 
 
 
 def test_captured_layers_that_are_off_by_one_are_repaired_in_both_places(tmp_path: Path) -> None:
-    path = changed(tmp_path / "a", "eagle31", config=_layers(-1))
+    path = changed(tmp_path / "a", "eagle31", config=shifted_layers(-1))
     best = best_repair(_trial(path))
     assert best is not None and best.repair.fields == {AUX: [2, 3, 5]}
     write_config(open_drafter(str(path)), best.repair, tmp_path / "fixed.json")
@@ -125,11 +115,7 @@ def test_captured_layers_that_are_off_by_one_are_repaired_in_both_places(tmp_pat
 
 
 def test_a_mistake_in_the_weights_is_named(tmp_path: Path) -> None:
-    def columns(state: State) -> None:
-        first, second, third = state["fc.weight"].chunk(3, -1)
-        state["fc.weight"] = torch.cat([third, second, first], -1)
-
-    path = changed(tmp_path / "a", "eagle3", weights=columns)
+    path = changed(tmp_path / "a", "eagle3", weights=reversed_states)
     best = best_repair(_trial(path))
     assert best is not None and best.repair.id == "states_order_3_2_1"
     assert best.repair.weights
