@@ -28,7 +28,7 @@ demo-real: $(VENV)/installed ## the same question of a real model, SmolLM2-135M 
 dev: $(VENV)/installed-dev ## set up .venv for work on driftscope, and the checks before each commit
 	$(BIN)/pre-commit install
 
-test: $(VENV)/installed-dev lint type layers docs browser prometheus ## all checks and tests but the nightly ones
+test: $(VENV)/installed-dev lint type layers browser prometheus ## all checks and tests but the nightly ones; a test builds the documentation strictly
 	$(PYTEST) --durations 20 -m "not nightly"
 
 nightly: $(VENV)/installed-dev browser prometheus $(TESTED_IN) ## what `make test` leaves out: older vLLM, every kind of drafter, parallel engines, disks, installs, SGLang if it is there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 from importlib.resources import files
@@ -41,6 +42,7 @@ QUIET = [
 ]
 
 
+@functools.cache
 def _made(world: World) -> list[Changes | None]:
     return [changes(drawn(world, 300 + seed)) for seed in range(TRIALS)]
 
