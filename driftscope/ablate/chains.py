@@ -142,6 +142,34 @@ def ablated_draft(
     )
 
 
+LEAST_NGRAM, MOST_NGRAM = 2, 5
+"""Lengths of an n-gram that is looked up, vLLM's `prompt_lookup_min` and `prompt_lookup_max`."""
+
+
+def looked_up(ids: Tensor, anchors: Tensor, k: int) -> Tensor:
+    """Return whether each token that n-gram lookup drafts is the target's, [A, K].
+
+    At each of `anchors` [A] the next token is known, as it is to a drafter. The longest n-gram that
+    ends with it is looked up, and what followed its earliest occurrence is drafted.
+    """
+    matches = torch.zeros((len(anchors), k), dtype=torch.bool, device=ids.device)
+    for row, anchor in enumerate(anchors.tolist()):
+        known = anchor + 2
+        for n in range(min(MOST_NGRAM, known - 1), LEAST_NGRAM - 1, -1):
+            found = (ids[: known - 1].unfold(0, n, 1) == ids[known - n : known]).all(-1).nonzero()
+            if len(found):
+                drafted = ids[int(found[0]) + n : known][:k]
+                matches[row, : len(drafted)] = drafted == ids[known : known + len(drafted)]
+                break
+    return matches
+
+
+def better_of(first: Tensor, second: Tensor) -> Tensor:
+    """Return, row by row, the matches [A, K] that are accepted further."""
+    accepted = [matches.long().cumprod(-1).sum(-1) for matches in (first, second)]
+    return torch.where((accepted[1] > accepted[0])[:, None], second, first)
+
+
 def _rejections(
     prefix: Prefix, step: ChainStep, right: Tensor, anchors: Tensor, ends: Tensor
 ) -> Tensor:

@@ -29,6 +29,15 @@ class Size(StrEnum):
     """It passes the final norm, as with EAGLE 3.1's `norm_output`."""
 
 
+class Lookup(StrEnum):
+    """Drafts by lookup of the last tokens in prompt and answer, as vLLM's method `ngram`."""
+
+    ALONE = "alone"
+    """Such drafts in place of the drafter's."""
+    BETTER_OF_BOTH = "better_of_both"
+    """At each position whichever is accepted further."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervention:
     """One change of a chain; everything else is as served."""
@@ -44,6 +53,7 @@ class Intervention:
     """Whether each depth reads the target's captured states in place of the drafter's own."""
     size: Size | None = None
     attention: Attention | None = None
+    lookup: Lookup | None = None
     served_dtype: bool = False
     """Whether drafter and captured states are in the dtype in which they are served."""
     rewritten: bool = False
@@ -119,6 +129,18 @@ INTERVENTIONS: Mapping[str, Intervention] = {
             changes="the served dtype",
             shows="whether rounding costs acceptance",
             served_dtype=True,
+        ),
+        Intervention(
+            id="ngram-lookup",
+            changes="n-gram lookup in the drafter's place",
+            shows="what speculation without a drafter would accept",
+            lookup=Lookup.ALONE,
+        ),
+        Intervention(
+            id="better-of-both",
+            changes="the better of drafter and lookup at each position",
+            shows="what lookup could add to the drafter, at most",
+            lookup=Lookup.BETTER_OF_BOTH,
         ),
         Intervention(
             id=FIRST_TOKEN,

@@ -16,13 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from driftscope.ablate.chains import AblatedDraft, ablated_draft
+from driftscope.ablate.chains import AblatedDraft, ablated_draft, better_of, looked_up
 from driftscope.ablate.intervention import (
     AS_SERVED,
     FIRST_TOKEN,
     INTERVENTIONS,
     TEMPLATE,
     Intervention,
+    Lookup,
     Size,
 )
 from driftscope.ablate.result import (
@@ -247,10 +248,17 @@ class PromptMeter:
         if self._served and any(made.served_dtype for made in interventions):
             served = self._served
             narrow = Prefix.of(served.drafter, served, served.cast(passage))
-        return {
-            made.id: ablated_draft(narrow if made.served_dtype else prefix, self._k, made, anchors)
-            for made in interventions
-        }
+        drafts: dict[str, AblatedDraft] = {}
+        for made in interventions:
+            if made.lookup is None:
+                of_chain = narrow if made.served_dtype else prefix
+                drafts[made.id] = ablated_draft(of_chain, self._k, made, anchors)
+                continue
+            matches = looked_up(passage.ids, anchors, self._k)
+            if made.lookup is Lookup.BETTER_OF_BOTH:
+                matches = better_of(drafts[AS_SERVED].matches, matches)
+            drafts[made.id] = replace(_nothing(self._k), matches=matches)
+        return drafts
 
 
 def anchors_of(passage: Passage, k: int, positions: int) -> Tensor:
@@ -447,7 +455,7 @@ def _drafts(
         intervention=intervention,
         matches=[each.matches[name] for each in prompts],
         as_served=[each.matches[AS_SERVED] for each in served],
-        figures=_means(prompts, name),
+        figures={} if intervention.lookup else _means(prompts, name),
     )
 
 

@@ -31,10 +31,12 @@ _HOW = (
     "the chain. Differences of acceptance length, with intervals, are in the table above."
 )
 _ATTENTION, _FACTORS, _PROMPTS, _STATE = "attention", "factors", "prompts", "state"
+_LOOKUP = "lookup"
 _TITLES = {
     _FACTORS: "With the target's tokens or states",
     _STATE: "With another state or dtype",
     _ATTENTION: "With other attention",
+    _LOOKUP: "With n-gram lookup",
     _PROMPTS: "With prompts written in another way",
 }
 """Titles of the pictures by group, in their order."""
@@ -74,6 +76,8 @@ def _group(effect: Effect) -> str:
     made: Intervention = effect.intervention
     if made.rewritten:
         return _PROMPTS
+    if made.lookup:
+        return _LOOKUP
     if made.right_tokens or made.right_states:
         return _FACTORS
     return _ATTENTION if made.attention else _STATE

@@ -15,7 +15,13 @@ import torch
 from support import constructed_drafter as constructed
 from support.checkpoints import TARGET, changed
 
-from driftscope.ablate.chains import ablated_draft
+from driftscope.ablate.chains import (
+    LEAST_NGRAM,
+    MOST_NGRAM,
+    ablated_draft,
+    better_of,
+    looked_up,
+)
 from driftscope.ablate.intervention import AS_SERVED, FACTORIAL, INTERVENTIONS
 from driftscope.ablate.result import (
     Ablation,
@@ -160,6 +166,33 @@ def test_the_ends_of_chains_are_those_that_sorting_finds() -> None:
             wanted.append((rank, float(passage.closeness[place]) if second else 0.0))
     assert drafted.rejections.tolist() == [pytest.approx(row) for row in wanted]
     assert 0 in {rank for rank, _ in wanted} and len(over) > 5
+
+
+@pytest.mark.vllm
+def test_lookup_drafts_what_vllms_own_lookup_drafts() -> None:
+    from vllm.v1.spec_decode import ngram_proposer
+
+    random, k, hits = np.random.default_rng(0), 4, 0
+    for anchor in np.repeat(np.arange(6, 54), 8).tolist():
+        ids = random.integers(0, 5, 60)
+        drafted = ngram_proposer._find_longest_matched_ngram_and_propose_tokens(
+            ids[: anchor + 2], LEAST_NGRAM, MOST_NGRAM, 1000, k
+        )
+        wanted = [n < len(drafted) and drafted[n] == ids[anchor + 2 + n] for n in range(k)]
+        (found,) = looked_up(torch.tensor(ids), torch.tensor([anchor]), k).tolist()
+        assert found == wanted
+        hits += sum(found)
+    assert hits > 50
+
+
+def test_the_better_draft_is_the_one_that_is_accepted_further() -> None:
+    first = torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 0]]).bool()
+    second = torch.tensor([[1, 1, 0], [0, 1, 1], [1, 0, 1]]).bool()
+    assert better_of(first, second).tolist() == [
+        second[0].tolist(),
+        first[1].tolist(),
+        first[2].tolist(),
+    ]
 
 
 def _third(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
