@@ -106,7 +106,12 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     try:
         with open_regular(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
             size = os.fstat(descriptor).st_size
-            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            head = file.read(_LENGTH_BYTES)
+            if head == b"version ":
+                raise CheckpointError(
+                    f"{path}: is a pointer of Git LFS without the weights; fetch them: git lfs pull"
+                )
+            length = int.from_bytes(head, "little")
             if not 0 < length <= size - _LENGTH_BYTES:
                 raise CheckpointError(
                     f"{path}: not a safetensors file, or its header is cut off; copy it again"
@@ -330,7 +335,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.json"
     try:
-        content = parse_bounded_json(read_bytes(path, limit=MAX_JSON_BYTES))
+        written = read_bytes(path, limit=MAX_JSON_BYTES)
+        if written.decode()[:1] == "\ufeff":
+            raise ValueError("begins with a byte order mark, which transformers refuses")
+        content = parse_bounded_json(written)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: missing; a checkpoint needs it") from None
     except (OSError, ValueError) as error:

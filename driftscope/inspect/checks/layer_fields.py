@@ -136,7 +136,9 @@ _NOT_KNOWN = "the installed vLLM reads it, and inspect does not know what for"
 
 
 def _full(name: str, value: Any) -> bool:
-    return name == "layer_types" and isinstance(value, list) and set(value) <= {_FULL}
+    return (
+        name == "layer_types" and isinstance(value, list) and all(kind == _FULL for kind in value)
+    )
 
 
 def check_layer_fields(inspected: Inspected) -> Iterator[CheckResult]:
@@ -273,8 +275,10 @@ def heads_of(fields: Mapping[str, Any]) -> Heads | None:
     queries, hidden = fields.get("num_attention_heads"), fields.get("hidden_size")
     if not isinstance(queries, int) or not isinstance(hidden, int) or queries < 1:
         return None
-    keys, size = fields.get("num_key_value_heads"), fields.get("head_dim")
-    return queries, int(keys or queries), int(size or hidden // queries)
+    keys = fields.get("num_key_value_heads") or queries
+    size = fields.get("head_dim") or hidden // queries
+    # Models of layers that differ have a list in place of a number.
+    return (queries, keys, size) if isinstance(keys, int) and isinstance(size, int) else None
 
 
 def _same_shapes(one: Heads, other: Heads) -> bool:

@@ -555,6 +555,7 @@ def _field_results(folder: Path, **fields: object) -> dict[str, Level]:
         ({"is_causal": False}, {"fields_not_run": Level.WARNING}),
         ({"layer_types": ["sliding_attention"]}, {"fields_not_run": Level.WARNING}),
         ({"layer_types": ["full_attention"]}, {}),
+        ({"layer_types": [["full_attention"]]}, {"fields_not_run": Level.WARNING}),
         ({"tie_word_embeddings": True}, {"field_of_sglang": Level.NOTE}),
         ({"my_own_field": 3}, {"fields_not_known": Level.NOTE}),
     ],

@@ -128,6 +128,11 @@ DAMAGE = {
     "no weights": (_no_weights, "safetensors"),
     "config is no JSON": (_config("{"), "not readable"),
     "config is a list": (_config("[]"), "not a JSON object"),
+    "config begins with a mark": (_config("\ufeff{}"), "byte order mark"),
+    "pointer of Git LFS": (
+        lambda folder: (folder / "model-0.safetensors").write_text("version https://git-lfs"),
+        "git lfs pull",
+    ),
     "config missing": (lambda folder: (folder / "config.json").unlink(), "missing"),
     "size is text": (_field(hidden_size="256"), "hidden_size"),
     "size is zero": (_field(num_attention_heads=0), "num_attention_heads"),
@@ -293,6 +298,11 @@ def _other_archive(path: Path) -> None:
         archive.writestr("a", "b")
 
 
+def _bomb(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(1 << 20))
+
+
 def _a_list(path: Path) -> None:
     torch.save([torch.zeros(2)], path)
 
@@ -305,7 +315,7 @@ def _larger_than_its_storage(path: Path) -> None:
     "damage",
     [
         *(_protocol_only, _plain_pickle, _archive_cut_short, _other_archive),
-        *(_a_list, _larger_than_its_storage),
+        *(_a_list, _larger_than_its_storage, _bomb),
     ],
     ids=lambda damage: damage.__name__.strip("_"),
 )
