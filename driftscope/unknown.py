@@ -46,14 +46,15 @@ class Unknown:
 
 
 def nearest_kind(kinds: Iterable[tuple[str, Sequence[str]]], has: Callable[[str], bool]) -> str:
-    """Return in words the kind of whose marks the input has the largest share, with those that it
-    has and lacks; "" if it has none of any kind. `kinds`: names, and marks."""
-    best: tuple[float, str] = (0.0, "")
+    """Return in words the kind of whose marks the input has the largest share, and of several the
+    one with the most marks, with those that it has and lacks; "" if it has none of any kind.
+    `kinds`: names, and marks."""
+    best: tuple[float, int, str] = (0.0, 0, "")
     for name, marks in kinds:
         there = [mark for mark in marks if has(mark)]
         absent = [mark for mark in marks if mark not in there]
-        lacks = f"lacks {', '.join(absent)}" if absent else "but not where they belong"
+        lacks = f"lacks {', '.join(absent)}" if absent else "and differs otherwise"
         if there:
             words = f"{name}: has {', '.join(there)}, {lacks}"
-            best = max(best, (len(there) / len(marks), words))
-    return best[1]
+            best = max(best, (len(there) / len(marks), len(there), words))
+    return best[-1]

@@ -71,7 +71,7 @@ MIMO = "MiMoMTPModel"
 """Class whose heads the reference drafter runs."""
 _EAGLE3_SOURCE = "llama_eagle3.py"
 _EAGLE3_MARKS = ("fc.weight", "layers.0.hidden_norm.weight")
-_DFLASH_MARKS = ("fc.weight", "hidden_norm.weight")
+_DFLASH_MARKS = ("fc.weight", "hidden_norm.weight", "layers.0.self_attn.q_proj.weight")
 
 GEMMA4 = "Gemma4MTPModel"
 

@@ -287,7 +287,7 @@ def check_captured_layers(inspected: Inspected) -> Iterator[CheckResult]:
             there=f"{written}",
             change=f'"{field}": layers of this target',
         )
-    if named[0] == 1 and not later:
+    if named[0] == 1 and not later and drafter.format.family is not Family.BLOCKS:
         yield CheckResult(
             id="captured_layers_in_sglang",
             level=Level.NOTE,
