@@ -258,8 +258,8 @@ _STATEMENT = (
 _AFTER_CODE = (
     r"(?:[ \t]+(?!(?:[-*+]|\d+[.)]) )\S|[)}\]{@#]|//|/\*|>>>|(?:\S|, )+\Z"
     r"|(?:assert|await|break|case|do|done|echo|elif|else|end|except|fi|finally|for|if|print|public|puts"
-    r"|raise|return|try|while|with|yield|FROM|WHERE|(?:[A-Z]+ )?JOIN|(?:GROUP|ORDER) BY|HAVING|VALUES"
-    rf"|LIMIT|UNION)\b|{_NAMES} [-+*/:!=]?= |{_STATEMENT})"
+    r"|raise|return|try|while|with|yield|FROM|WHERE|(?:[A-Z]+ )?JOIN|(?:GROUP|ORDER) BY|HAVING"
+    rf"|VALUES|LIMIT|UNION)\b|{_NAMES} [-+*/:!=]?= |{_STATEMENT})"
 )
 """Beginning of a line that is code because it follows one."""
 _CLOSING_FENCE = rf"`{{3,}}[ \t]*(?:\Z|\n(?={_BLANKS}+[A-Z][\w']* ))"

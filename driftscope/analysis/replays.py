@@ -129,6 +129,13 @@ class FileTotals:
         found = self.bounds((self.mean_length - 1.0) / k)
         return found and Interval.of(1.0 + k * found.low, 1.0 + k * found.high)
 
+    def at_most(self, k: int) -> FileTotals:
+        """Return the sums as if drafts were cut to `k` tokens, without a length if rates by depth
+        do not say it."""
+        rates = [rate for rate in (self.marginal or ())[:k] if rate is not None]
+        length = 1.0 + sum(rates) if len(rates) == k else None
+        return replace(self, k=k, verified=None, mean_length=length, mean_length_interval=None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:

@@ -167,14 +167,21 @@ def difference_sentence(first: ReplaySummary, other: ReplaySummary) -> str:
     if len(first.cells) != 1 or len(other.cells) != 1:
         return ""
     a, b = first.cells[0], other.cells[0]
-    x, y = a.mean_length_interval, b.mean_length_interval
+    words, x, y = BOUNDS, a.mean_length_interval, b.mean_length_interval
+    lengths = [a.mean_length, b.mean_length]
+    ks = [cell.totals.k for cell in (a, b) if cell.totals and cell.totals.k]
+    if len({*ks}) > 1:  # a longer draft yields more of the same drafter
+        k = min(ks)
+        cut = [cell.totals.at_most(k) for cell in (a, b) if cell.totals]
+        (x, y), lengths = [one.length_bounds for one in cut], [one.mean_length for one in cut]
+        words = f"of at most {k} drafted, {BOUNDS}"
     if x is None or y is None or (x.low <= y.high and y.low <= x.high):
         return ""
     less = "more" if y.low > x.high else "less"
     return (
-        f"{other.label} accepts {less} than {first.label}: {number(b.mean_length)} "
-        f"({y.low:.2f} to {y.high:.2f}) and {number(a.mean_length)} ({x.low:.2f} to {x.high:.2f}) "
-        f"tokens per round ({BOUNDS}). Whether they had the same prompts is not in the files."
+        f"{other.label} accepts {less} than {first.label}: {number(lengths[1])} "
+        f"({y.low:.2f} to {y.high:.2f}) and {number(lengths[0])} ({x.low:.2f} to {x.high:.2f}) "
+        f"tokens per round ({words}). Whether they had the same prompts is not in the files."
     )
 
 

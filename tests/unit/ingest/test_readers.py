@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -600,6 +601,33 @@ def test_two_files_differ_where_their_bounds_are_apart(tmp_path: Path) -> None:
     done = _cli("compare", dead, well)
     assert done.exit_code == 0 and f"{well.name} accepts more than {dead.name}" in done.output
     assert isinstance(_cli("compare", well, alike).exception, NoDataError)
+
+
+@pytest.mark.parametrize(
+    ("rates", "words"),
+    [
+        ((0.8, 0.6, 0.45, 0.33, 0.25, 0.19, 0.14), ""),
+        ((0.5, 0.2, 0.05, 0.01, 0.0, 0.0, 0.0), "accepts less than K3: 1.75 .* at most 3 drafted"),
+    ],
+    ids=["one drafter", "a worse one"],
+)
+def test_sums_of_two_k_are_compared_at_the_smaller(
+    rates: tuple[float, ...], words: str, tmp_path: Path
+) -> None:
+    runs, rounds = list[Path](), 20_000
+    for of_run in ((0.8, 0.6, 0.45), rates):
+        accepted = round(rounds * sum(of_run))
+        lines = [
+            *(f"Drafts: {rounds}", f"Draft tokens: {rounds * len(of_run)}"),
+            *(f"Accepted tokens: {accepted}", f"Acceptance length: {1 + accepted / rounds}"),
+            *(f"Position {at}: {100 * rate}" for at, rate in enumerate(of_run)),
+        ]
+        path = tmp_path / f"K{len(of_run)}.txt"
+        path.write_text("\n".join(lines))
+        runs.append(tmp_path / path.stem)
+        write_run(runs[-1], path, *ingest(path))
+    done = _cli("compare", *runs)
+    assert re.search(words, done.output) if words else isinstance(done.exception, NoDataError)
 
 
 @pytest.mark.parametrize("spread", [0.1, 1.0, 8.0], ids=["all or nothing", "uneven", "even"])
