@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.collector import Collector, http
-from support.engine_process.job import EVERY_KIND, Outcome, run_jobs
+from support.engine_process.job import EVERY_KIND, HERE, Outcome, run_job, run_jobs
 from verification.harmless import JOBS
 from verification.parallel import (
     BOTH_CORES,
@@ -24,6 +25,7 @@ from verification.parallel import (
 from verification.parallel import KINDS as ALL_KINDS
 from verification.truth import RECORD, Truth, compare
 
+from driftscope.pipeline import Inputs, analyze
 from driftscope.telemetry.settings import OTLP
 from driftscope.trace.ranks import place_of
 from driftscope.trace.reader import Trace, read_trace
@@ -136,6 +138,21 @@ def test_each_replica_speaks_for_itself(engines: dict[str, Outcome], collector: 
         assert collector.value("driftscope.chains.recorded", batch=last) >= verified
     instances = {collector.resource(n)["service.instance.id"] for n in range(len(batches))}
     assert len(instances) == 2
+
+
+def test_a_missing_sum_over_ranks_is_found_from_what_was_recorded(
+    engines: dict[str, Outcome], tmp_path: Path
+) -> None:
+    planted = os.pathsep.join([str(HERE / "no_sum_of_ranks"), *sys.path[1:]])
+    job = ALL_KINDS["tensor v1"]
+    job = replace(job, requests=FEW, probe=RECORD, env={**job.env, "PYTHONPATH": planted})
+    broken = run_job(job, tmp_path / "broken", BOTH_CORES)
+    assert "rank_differs" in _findings(broken)
+    assert "rank_differs" not in _findings(engines["tensor v1"])
+
+
+def _findings(outcome: Outcome) -> list[str]:
+    return [found.id for found in analyze(Inputs(sources=[outcome.run], labels=["run"])).findings]
 
 
 def _rows(trace: Trace, rank: int) -> int:
